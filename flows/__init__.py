@@ -1,0 +1,1 @@
+"""Composition: parameters, Prefect flows and the command line."""

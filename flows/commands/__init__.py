@@ -1,0 +1,1 @@
+"""One module per subcommand of `autolabel`, imported only when it is called."""

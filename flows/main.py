@@ -1,0 +1,49 @@
+"""The `autolabel` command: a lazy group, so that `--help` does not import heavy packages."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from sam2_core.types import AutolabelError
+
+# name -> (module under flows.commands, one-line help). The click command in it is named `command`.
+COMMANDS: dict[str, tuple[str, str]] = {}
+
+
+class LazyGroup(click.Group):
+    """Imports a subcommand's module when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order that a user meets them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one subcommand."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"flows.commands.{COMMANDS[cmd_name][0]}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the subcommands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="sam2-autolabel")
+def cli() -> None:
+    """Label driving sequences with SAM 2 and review the masks in FiftyOne."""
+
+
+def main() -> None:
+    """Console entry point: exit 0 all done, 1 some failed, 2 bad usage or an error we know."""
+    try:
+        cli(standalone_mode=True)
+    except AutolabelError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)

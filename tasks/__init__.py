@@ -1,0 +1,1 @@
+"""One pipeline step per file: plain functions above, thin Prefect tasks below."""
