@@ -71,7 +71,8 @@ class Boxes:
     @staticmethod
     def empty(source: str = "manual") -> Boxes:
         """No boxes."""
-        return Boxes(np.zeros((0, 4)), np.zeros(0), (), None, source)
+        nothing = np.zeros(0, np.float32)
+        return Boxes(nothing.reshape(0, 4), nothing, (), None, source)
 
 
 @dataclass(frozen=True, eq=False)
