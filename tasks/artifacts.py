@@ -1,0 +1,235 @@
+"""What a run leaves in its storage: keys, chunks of frames, and their tables.
+
+A chunk is at most 64 frames of one camera. Its key hashes everything that its labels depend on, so
+a whole file under that key is the answer, whoever wrote it and when: a killed run continues, a
+repeated one does nothing, and two writers at once write the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sam2_core.types import Boxes, ModelStamp
+from tasks import storage, tables
+from tasks.tables import FORMAT_VERSION, IncompleteArtifactError, Kind, LabeledFrame
+from tasks.types import Artifact, FrameRef
+
+CHUNK_FRAMES = 64
+
+
+@dataclass(frozen=True)
+class RunStamp:
+    """What decides the labels of a run besides the frames.
+
+    Attributes:
+        detector: name and sha256 of the detector, or of the imported boxes.
+        model: what makes the masks; None for a run that makes boxes only.
+        parameters: every other setting that changes the result, as plain JSON values.
+
+    """
+
+    detector: str
+    model: ModelStamp | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def run_key(self) -> str:
+        """Key of the run: equal stamps, equal key."""
+        return _digest([json.dumps(self.as_json(), sort_keys=True)])
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, for manifests and schema metadata."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "detector": self.detector,
+            "model": asdict(self.model) if self.model else None,
+            "parameters": dict(self.parameters),
+        }
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> RunStamp:
+        """Inverse of `as_json`."""
+        model = ModelStamp(**values["model"]) if values["model"] else None
+        return RunStamp(values["detector"], model, values["parameters"])
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Successive frames of one camera that are labeled and stored together."""
+
+    key: str
+    frames: tuple[FrameRef, ...]
+
+    @property
+    def stem(self) -> str:
+        """Path of its files below the run's storage, up to the kind."""
+        first, last = self.frames[0], self.frames[-1]
+        name = f"{first.index:06d}-{last.index + 1:06d}-{self.key}"
+        return f"labels/{first.sequence_id}/{first.camera or '_'}/{name}"
+
+
+def _digest(lines: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(line.encode() + b"\n")
+    return digest.hexdigest()[:20]
+
+
+def _identities(frames: Iterable[FrameRef]) -> Iterator[str]:
+    return (json.dumps([f.camera, f.index, f.uri, f.etag]) for f in frames)
+
+
+def content_key(frames: Iterable[FrameRef]) -> str:
+    """Key of a sequence's content: changes when a frame is added, removed or rewritten."""
+    return _digest(_identities(frames))
+
+
+def chunk_key(run_key: str, frames: Iterable[FrameRef]) -> str:
+    """Key of a chunk's labels: the run's settings and the content of the chunk's frames."""
+    return _digest([run_key, *_identities(frames)])
+
+
+def chunks_of(frames: Iterable[FrameRef], run_key: str, size: int = CHUNK_FRAMES) -> list[Chunk]:
+    """Cut a sequence's frames into chunks of at most `size` frames, camera by camera."""
+    cameras: dict[str, list[FrameRef]] = {}
+    for frame in frames:
+        cameras.setdefault(frame.camera, []).append(frame)
+    return [
+        Chunk(chunk_key(run_key, part), part)
+        for camera in cameras.values()
+        for part in (tuple(camera[i : i + size]) for i in range(0, len(camera), size))
+    ]
+
+
+def table_uri(out_uri: str, stem: str, kind: Kind) -> str:
+    """Where one table of a chunk lies."""
+    return storage.join(out_uri, f"{stem}.{kind}.parquet")
+
+
+def write_boxes(
+    out_uri: str, chunk: Chunk, boxes: Mapping[int, Boxes], stamp: RunStamp
+) -> Artifact:
+    """Write the boxes of a chunk by frame index; a frame with none is remembered as looked at.
+
+    Frames that could not be decoded are simply not in `boxes`.
+    """
+    frames = [frame for frame in chunk.frames if frame.index in boxes]
+    parts = [tables.box_columns(frame, boxes[frame.index]) for frame in frames]
+    sources = {str(frame.index): boxes[frame.index].source for frame in frames}
+    metadata = {"stamp": stamp.as_json(), "sources": sources}
+    return _write(out_uri, chunk, "boxes", parts, metadata)
+
+
+def read_boxes(out_uri: str, chunk: Chunk) -> dict[int, Boxes]:
+    """Boxes of a chunk by frame index, frames without boxes included.
+
+    Raises:
+        NotFoundError: they were never written.
+        IncompleteArtifactError: the file is truncated or foreign.
+
+    """
+    table, metadata = _read(out_uri, chunk.stem, chunk.key, "boxes")
+    rows = tables.split_by_frame(table)
+    nothing = table.slice(0, 0)
+    return {
+        index: tables.to_boxes(rows.get(index, nothing), metadata["sources"][str(index)])
+        for index in sorted(map(int, metadata["sources"]))
+    }
+
+
+def write_labels(
+    out_uri: str, chunk: Chunk, labeled: Sequence[LabeledFrame], stamp: RunStamp
+) -> Artifact:
+    """Write the masks and then the frames of a chunk: with the frames it is complete.
+
+    Args:
+        out_uri: the run's storage.
+        chunk: every one of its frames must be in `labeled` exactly once.
+        labeled: outcomes, failed frames too, in any order.
+        stamp: what made them.
+
+    Raises:
+        ValueError: a frame is missing, foreign or there twice.
+        StorageError: a file cannot be written.
+
+    """
+    by_index = {one.frame.index: one for one in labeled}
+    indices = [frame.index for frame in chunk.frames]
+    if len(labeled) != len(indices) or set(by_index) != set(indices):
+        raise ValueError(f"{chunk.stem}: labeled frames {sorted(by_index)}, wanted {indices}")
+    ordered = [by_index[index] for index in indices]
+    sources = {str(one.frame.index): one.boxes.source for one in ordered}
+    parts = [tables.mask_columns(one.frame, one.boxes, one.masks) for one in ordered if one.masks]
+    metadata = {"stamp": stamp.as_json(), "sources": sources}
+    _write(out_uri, chunk, "masks", parts, metadata)
+    return _write(
+        out_uri, chunk, "frames", [tables.frame_columns(one) for one in ordered], metadata
+    )
+
+
+def read_labels(out_uri: str, stem: str, key: str) -> list[LabeledFrame]:
+    """Outcomes of a chunk in frame order.
+
+    Args:
+        out_uri: the run's storage.
+        stem: `Chunk.stem`, which manifests list as well.
+        key: `Chunk.key`.
+
+    Raises:
+        NotFoundError: they were never written.
+        IncompleteArtifactError: a file is truncated or foreign, or the two disagree.
+
+    """
+    frames, _ = _read(out_uri, stem, key, "frames")
+    masks, metadata = _read(out_uri, stem, key, "masks")
+    rows = tables.split_by_frame(masks)
+    nothing = masks.slice(0, 0)
+    labeled = [
+        tables.to_labeled(
+            row, rows.get(row["index"], nothing), metadata["sources"][str(row["index"])]
+        )
+        for row in frames.to_pylist()
+    ]
+    if [one["instances"] for one in frames.to_pylist()] != [len(one.boxes) for one in labeled]:
+        raise IncompleteArtifactError(f"{stem}: frames and masks tables disagree")
+    return labeled
+
+
+def complete_labels(out_uri: str, chunk: Chunk) -> list[LabeledFrame] | None:
+    """Outcomes of a chunk that is already there and whole, else None: label it (again).
+
+    Raises:
+        StorageError: storage cannot be read; that is not the same as nothing being there.
+
+    """
+    try:
+        labeled = read_labels(out_uri, chunk.stem, chunk.key)
+    except (storage.NotFoundError, IncompleteArtifactError):
+        return None
+    same = [one.frame.index for one in labeled] == [frame.index for frame in chunk.frames]
+    return labeled if same else None
+
+
+def complete_boxes(out_uri: str, chunk: Chunk) -> dict[int, Boxes] | None:
+    """Boxes of a chunk that are already there and whole, else None: detect (again)."""
+    try:
+        return read_boxes(out_uri, chunk)
+    except (storage.NotFoundError, IncompleteArtifactError):
+        return None
+
+
+def _write(
+    out_uri: str, chunk: Chunk, kind: Kind, parts: list[tables.Columns], metadata: dict[str, Any]
+) -> Artifact:
+    uri = table_uri(out_uri, chunk.stem, kind)
+    storage.write_bytes(uri, tables.encode_table(kind, parts, {"key": chunk.key} | metadata))
+    return Artifact(uri, sum(len(part["index"]) for part in parts), chunk.key)
+
+
+def _read(out_uri: str, stem: str, key: str, kind: Kind) -> tuple[Any, dict[str, Any]]:
+    uri = table_uri(out_uri, stem, kind)
+    return tables.decode_table(storage.read_bytes(uri), kind, key, storage.redact(uri))

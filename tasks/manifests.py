@@ -1,0 +1,160 @@
+"""Manifests and reports: one small JSON file a sequence, written when all its chunks are.
+
+The name of a manifest holds all that planning needs, so one listing of `manifests/<run_key>/` says
+which of a hundred thousand sequences are up to date.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tasks import storage
+from tasks.artifacts import Chunk, RunStamp
+from tasks.tables import IncompleteArtifactError, LabeledFrame
+from tasks.types import SequenceRef
+
+
+@dataclass(frozen=True)
+class ChunkRecord:
+    """A complete chunk as a manifest lists it; `read_labels(out_uri, stem, key)` reads it."""
+
+    stem: str
+    key: str
+    camera: str
+    frames: int
+    failed: int
+    instances: int
+
+    @staticmethod
+    def of(chunk: Chunk, labeled: Sequence[LabeledFrame]) -> ChunkRecord:
+        """Count a chunk's outcomes."""
+        failed = sum(one.failure is not None for one in labeled)
+        instances = sum(len(one.boxes) for one in labeled if one.failure is None)
+        camera = chunk.frames[0].camera
+        return ChunkRecord(chunk.stem, chunk.key, camera, len(labeled), failed, instances)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A complete sequence: which chunks hold its labels, and what made them."""
+
+    sequence_id: str
+    frames_uri: str
+    content_key: str
+    stamp: RunStamp
+    chunks: tuple[ChunkRecord, ...]
+
+    @property
+    def uri(self) -> str:
+        """Path below the run's storage."""
+        return _path("manifests", self.stamp.run_key, self.sequence_id, self.content_key)
+
+    @property
+    def frames(self) -> int:
+        """Frames of the sequence, failed ones included."""
+        return sum(chunk.frames for chunk in self.chunks)
+
+    @property
+    def failed(self) -> int:
+        """Frames without labels."""
+        return sum(chunk.failed for chunk in self.chunks)
+
+    @property
+    def instances(self) -> int:
+        """Boxes with a mask row, rejected masks included."""
+        return sum(chunk.instances for chunk in self.chunks)
+
+
+def _path(folder: str, run_key: str, sequence_id: str, content_key: str) -> str:
+    return f"{folder}/{run_key}/{sequence_id}@{content_key}.json"
+
+
+def write_manifest(out_uri: str, manifest: Manifest) -> str:
+    """Declare a sequence complete; call it after every chunk has been written. Returns its URL."""
+    values = {
+        "sequence_id": manifest.sequence_id,
+        "frames_uri": manifest.frames_uri,
+        "content_key": manifest.content_key,
+        "run_key": manifest.stamp.run_key,
+        "stamp": manifest.stamp.as_json(),
+        "chunks": [asdict(chunk) for chunk in manifest.chunks],
+    }
+    uri = storage.join(out_uri, manifest.uri)
+    storage.write_bytes(uri, _encode(values))
+    return uri
+
+
+def read_manifest(out_uri: str, run_key: str, sequence_id: str, content_key: str) -> Manifest:
+    """Read one manifest.
+
+    Raises:
+        NotFoundError: the sequence is not complete.
+        IncompleteArtifactError: the file is damaged or foreign.
+
+    """
+    uri = storage.join(out_uri, _path("manifests", run_key, sequence_id, content_key))
+    values = _decode(uri)
+    try:
+        manifest = Manifest(
+            values["sequence_id"],
+            values["frames_uri"],
+            values["content_key"],
+            RunStamp.from_json(values["stamp"]),
+            tuple(ChunkRecord(**chunk) for chunk in values["chunks"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise IncompleteArtifactError(f"{uri} is not a manifest: {error!r}") from error
+    if storage.join(out_uri, manifest.uri) != uri or not all(map(_below_labels, manifest.chunks)):
+        raise IncompleteArtifactError(f"{uri} is the manifest of something else")
+    return manifest
+
+
+def _below_labels(chunk: ChunkRecord) -> bool:
+    """Whether a manifest, which anyone may have written, points where labels are."""
+    return chunk.stem.startswith("labels/") and ".." not in chunk.stem.split("/")
+
+
+def list_complete(out_uri: str, run_key: str) -> set[tuple[str, str]]:
+    """(sequence_id, content_key) of every complete sequence of a run, by one listing."""
+    names = storage.list_names(storage.join(out_uri, "manifests", run_key))
+    return {
+        (sequence_id, content_key.removesuffix(".json"))
+        for name, size in names.items()
+        if size and name.endswith(".json") and not name.startswith(".")
+        for sequence_id, _, content_key in [name.rpartition("@")]
+    }
+
+
+def write_report(
+    out_uri: str, run_key: str, sequence: SequenceRef, content_key: str, report: dict[str, Any]
+) -> str:
+    """Write a sequence's report: counts, reasons, seconds by stage. Returns its URL."""
+    path = _path("reports", run_key, sequence.sequence_id, content_key)
+    uri = storage.join(out_uri, path)
+    storage.write_bytes(uri, _encode(report))
+    return uri
+
+
+def read_reports(out_uri: str, run_key: str) -> Iterable[dict[str, Any]]:
+    """Every report of a run, one after another."""
+    folder = storage.join(out_uri, "reports", run_key)
+    for name in sorted(storage.list_names(folder)):
+        if name.endswith(".json") and not name.startswith("."):
+            yield _decode(storage.join(folder, name))
+
+
+def _encode(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def _decode(uri: str) -> dict[str, Any]:
+    try:
+        values = json.loads(storage.read_bytes(uri))
+    except ValueError as error:
+        raise IncompleteArtifactError(f"{uri} is truncated or damaged: {error}") from error
+    if not isinstance(values, dict):
+        raise IncompleteArtifactError(f"{uri} does not hold a JSON object")
+    return values

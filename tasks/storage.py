@@ -1,0 +1,151 @@
+"""Bytes behind a URL: read, write whole or not at all, list; errors that a user can act on.
+
+Any fsspec URL: a local path, s3://, http(s)://, memory://. Credentials come from the environment
+(AWS_* for S3, AWS_ENDPOINT_URL for another S3 server), never from a URL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from sam2_core.types import AutolabelError
+
+_SECRETS = re.compile(r"(?<=://)[^/@\s]+@|(?<=[?&])([^=&\s]+)=[^&\s]*")
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+
+
+class StorageError(AutolabelError):
+    """Storage said no: what was tried, where, why."""
+
+
+class NotFoundError(StorageError):
+    """There is nothing under this address."""
+
+
+def redact(uri: str) -> str:
+    """Return the address without user, password and query values, fit for a log."""
+    return _SECRETS.sub(lambda m: f"{m[1]}=***" if m[1] else "***@", uri)
+
+
+def is_local(uri: str) -> bool:
+    """Whether the address is a path of this machine."""
+    return "://" not in uri or uri.startswith(("file://", "local://"))
+
+
+def local_path(uri: str) -> Path:
+    """Path of a local address, absolute."""
+    return Path(re.sub(r"^(file|local)://", "", uri)).expanduser().absolute()
+
+
+def join(base_uri: str, *parts: str) -> str:
+    """Address below a base; parts may hold "/"."""
+    return "/".join([base_uri.rstrip("/") or "/", *parts])
+
+
+def filesystem(uri: str) -> tuple[Any, str]:
+    """Return the filesystem and the path on it. Listings are never cached: others write too."""
+    if re.search(r"://[^/@]+:[^/@]*@", uri):
+        raise AutolabelError(
+            f"{redact(uri)} holds a password: addresses end up in logs and labels; "
+            "put credentials into the environment (AWS_ACCESS_KEY_ID, ~/.netrc) instead"
+        )
+    if is_local(uri):
+        return fsspec.filesystem("file"), str(local_path(uri))
+    try:
+        fs, path = fsspec.core.url_to_fs(uri, use_listings_cache=False)
+    except (ValueError, ImportError) as error:
+        raise AutolabelError(f"cannot open {redact(uri)}: {error}") from error
+    return fs, path
+
+
+@contextlib.contextmanager
+def explained(action: str, uri: str) -> Iterator[None]:
+    """Turn what storage raises into a StorageError that names the file and the way out."""
+    where = f"cannot {action} {redact(uri)}"
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{where}: it does not exist") from error
+    except PermissionError as error:
+        raise StorageError(f"{where}: access denied; check permissions or credentials") from error
+    except (IsADirectoryError, NotADirectoryError) as error:
+        raise StorageError(f"{where}: {error.strerror or error}") from error
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            raise StorageError(f"{where}: no space left; free some or use another place") from error
+        raise StorageError(f"{where}: {redact(str(error))}") from error
+    except Exception as error:
+        # botocore's and aiohttp's own errors derive from Exception alone.
+        if type(error).__module__.split(".")[0] in {"botocore", "aiobotocore", "aiohttp"}:
+            raise StorageError(f"{where}: {redact(str(error))}") from error
+        raise
+
+
+def write_bytes(uri: str, data: bytes) -> None:
+    """Write a file whole or not at all; the last of several writers wins.
+
+    Local files go to a temporary name in the same folder and are renamed; object stores get a
+    single PUT (s3fs: multipart, equally atomic, above 100 MB).
+
+    Raises:
+        StorageError: no space, no permission, no connection; names the file.
+
+    """
+    fs, path = filesystem(uri)
+    with explained("write", uri):
+        if is_local(uri):
+            _write_local(Path(path), data)
+        else:
+            fs.pipe_file(path, data)
+
+
+def _write_local(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read_bytes(uri: str) -> bytes:
+    """Read a whole file.
+
+    Raises:
+        NotFoundError: there is none.
+        StorageError: it cannot be read.
+
+    """
+    fs, path = filesystem(uri)
+    with explained("read", uri):
+        data: bytes = fs.cat_file(path)
+    return data
+
+
+def list_names(folder_uri: str) -> dict[str, int]:
+    """Names and sizes in bytes of the files directly in a folder; empty when there is no folder."""
+    fs, path = filesystem(folder_uri)
+    try:
+        with explained("list", folder_uri):
+            entries = fs.ls(path, detail=True)
+    except NotFoundError:
+        return {}
+    return {
+        entry["name"].rstrip("/").rsplit("/", 1)[-1]: int(entry["size"] or 0)
+        for entry in entries
+        if entry["type"] == "file"
+    }

@@ -1,0 +1,60 @@
+"""Fixtures that several parts share: the test data folder, and a real S3 endpoint over HTTP."""
+
+import os
+import uuid
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Folder of real driving data beside the checkout; tests that need it skip without."""
+    default = REPOSITORY.parent / "shared" / "data"
+    folder = Path(os.environ.get("AUTOLABEL_TEST_DATA", default))
+    if not folder.is_dir():
+        pytest.skip(f"no test data: {folder} is absent (AUTOLABEL_TEST_DATA names another folder)")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint():
+    """A moto S3 server on a free port, spoken to over HTTP like any other."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+def use_s3_endpoint(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    """Point S3 clients of this process and its children to an endpoint, by environment alone."""
+    import s3fs
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing-secret")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def s3(s3_endpoint, monkeypatch):
+    """URL of a new, empty bucket on the S3 server; the environment points there."""
+    import s3fs
+
+    use_s3_endpoint(monkeypatch, s3_endpoint)
+    bucket = f"bucket-{uuid.uuid4().hex[:12]}"
+    s3fs.S3FileSystem().mkdir(bucket)
+    yield f"s3://{bucket}"
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def memory():
+    """URL of a new, empty folder in memory."""
+    return f"memory://{uuid.uuid4().hex}"
