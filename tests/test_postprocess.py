@@ -1,0 +1,149 @@
+"""Masks from low-resolution logits, against full-resolution upsampling and pycocotools."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pycocotools import mask as coco
+
+from sam2_core.postprocess import EMPTY, NOT_FINITE, encode_masks, finish
+from sam2_core.rle import encode_toggles
+from sam2_core.types import LowResMasks
+
+GRID = 64
+
+
+def upsample(logits, size_hw):
+    """Bilinear, align_corners=False, whole image, float32 in PyTorch's order of operations."""
+
+    def axis(grid, size):
+        scale = np.float32(grid) / np.float32(size)
+        source = (np.arange(size, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
+        source = np.maximum(source, 0)
+        low = np.minimum(source.astype(int), grid - 1)
+        return low, np.minimum(low + 1, grid - 1), source - low.astype(np.float32)
+
+    x0, x1, wx = axis(logits.shape[1], size_hw[1])
+    y0, y1, wy = axis(logits.shape[0], size_hw[0])
+    wide = logits[:, x0] * (1 - wx) + logits[:, x1] * wx
+    return wide[y0] * (1 - wy)[:, None] + wide[y1] * wy[:, None]
+
+
+def random_logits(seed, smooth, offset, grid=GRID):
+    noise = np.random.default_rng(seed).standard_normal((grid, grid))
+    spectrum = np.fft.fft2(noise)
+    frequency = np.hypot(*np.meshgrid(np.fft.fftfreq(grid), np.fft.fftfreq(grid)))
+    field = np.fft.ifft2(spectrum * np.exp(-((frequency * smooth) ** 2))).real
+    return (field / field.std() + offset).astype(np.float32)
+
+
+def assert_exact(logits, size_hw, strings, area):
+    for index, window in enumerate(logits):
+        reference = upsample(window, size_hw) > 0
+        expected = coco.encode(np.asfortranarray(reference.astype(np.uint8)))
+        assert strings[index] == expected["counts"]
+        assert area[index] == reference.sum()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    smooth=st.floats(0, 30),
+    offset=st.floats(-3, 3),
+    height=st.integers(1, 300),
+    width=st.integers(1, 300),
+)
+def test_masks_equal_those_of_full_upsampling(seed, smooth, offset, height, width):
+    logits = np.stack([random_logits(seed + i, smooth, offset) for i in range(3)])
+    origin = np.zeros((3, 2), np.int32)
+    strings, area, _ = encode_masks(logits, origin, (GRID, GRID), (height, width))
+    assert_exact(logits, (height, width), strings, area)
+
+
+def test_masks_equal_torch_at_camera_size():
+    torch = pytest.importorskip("torch")
+    logits = np.stack([random_logits(s, s * 3, s / 4 - 1.5, 256) for s in range(12)])
+    size_hw = (1280, 1920)
+    strings, _, _ = encode_masks(logits, np.zeros((12, 2), int), (256, 256), size_hw)
+    full = torch.nn.functional.interpolate(torch.from_numpy(logits)[:, None], size=size_hw,
+                                           mode="bilinear", align_corners=False)  # fmt: skip
+    for text, values in zip(strings, full[:, 0].numpy(), strict=True):
+        ours = coco.decode({"size": list(size_hw), "counts": text}).astype(bool)
+        differ = ours != (values > 0)
+        assert np.abs(values[differ]).max(initial=0) < 1e-5  # only where it is zero to rounding
+        assert differ.sum() < 5
+
+
+@pytest.mark.parametrize("value", [1.0, -1.0, 0.0])
+def test_constant_logits_fill_or_empty_the_image(value):
+    logits = np.full((1, GRID, GRID), value, np.float32)
+    strings, area, reasons = encode_masks(logits, np.zeros((1, 2), int), (GRID, GRID), (37, 91))
+    assert_exact(logits, (37, 91), strings, area)
+    assert reasons == ([""] if value > 0 else [EMPTY])
+
+
+def test_a_window_gives_the_same_as_the_whole_grid():
+    logits = random_logits(5, 12, -1.5)
+    distance = np.hypot(*(np.indices(logits.shape) - np.array([[[20]], [[40]]])))
+    logits -= (distance > 12).astype(np.float32) * 9
+    rows, columns = np.nonzero(logits > 0)
+    y0, y1, x0, x1 = rows.min() - 1, rows.max() + 2, columns.min() - 1, columns.max() + 2
+    y0, x0 = max(y0, 0), max(x0, 0)
+    window = logits[y0:y1, x0:x1]
+    whole = encode_masks([logits], np.zeros((1, 2), int), (GRID, GRID), (200, 333))
+    cut = encode_masks([window], np.array([[y0, x0]]), (GRID, GRID), (200, 333))
+    assert window.size < logits.size
+    assert whole[0] == cut[0]
+
+
+def test_outside_a_window_is_background():
+    window = np.ones((4, 4), np.float32)
+    _, area, _ = encode_masks([window], np.array([[8, 16]]), (GRID, GRID), (GRID, GRID))
+    assert area.tolist() == [16]
+
+
+def test_long_runs_and_many_characters():
+    size_hw = (70_000, 70_000)
+    toggles = np.array([1, 2, 3, 4_000_000_000, 4_000_000_005, 4_899_999_999])
+    strings, area = encode_toggles(toggles, np.array([6]), size_hw)
+    # pycocotools decodes runs as 32 bit numbers, so compare with what the format says.
+    counts, position = [], 0
+    while position < len(strings[0]):
+        value, shift = 0, 0
+        while True:
+            code = strings[0][position] - 48
+            position += 1
+            value |= (code & 0x1F) << shift
+            shift += 5
+            if not code & 0x20:
+                break
+        if code & 0x10:
+            value -= 1 << shift
+        counts.append(value + (counts[-2] if len(counts) > 2 else 0))
+    edges = np.append(toggles, size_hw[0] * size_hw[1])
+    assert counts == np.diff(edges, prepend=0).tolist()
+    assert area.tolist() == [1 + 3_999_999_997 + 899_999_994]
+
+
+def test_rows_stay_in_the_callers_order():
+    good, bad = random_logits(1, 10, 0), np.full((GRID, GRID), np.nan, np.float32)
+    empty = np.full((GRID, GRID), -3, np.float32)
+    scores = np.array([0.9, 0.8, 0.7], np.float32)
+    origin = np.zeros((3, 2), np.int32)
+    low_res = LowResMasks([good, bad, empty], origin, (GRID, GRID), scores, scores * 2, scores / 2)
+    masks = finish(
+        low_res, (50, 60), np.array([1, 3, 4]), ["invalid box: zero area", "", "x", "", ""]
+    )
+    assert masks.reasons == ("invalid box: zero area", "", "x", NOT_FINITE, EMPTY)
+    assert masks.predicted_iou.tolist() == [0, scores[0], 0, 0, scores[2]]
+    assert masks.object_score.tolist() == [0, scores[0] * 2, 0, 0, scores[2] * 2]
+    assert masks.area_px[[0, 2, 3, 4]].tolist() == [0, 0, 0, 0]
+    for index in (0, 2, 3, 4):
+        assert coco.area({"size": [50, 60], "counts": masks.rle[index]}) == 0
+    assert_exact([good], (50, 60), [masks.rle[1]], [masks.area_px[1]])
+
+
+def test_no_prompts():
+    nothing = np.zeros(0, np.float32)
+    low_res = LowResMasks([], np.zeros((0, 2), np.int32), (GRID, GRID), nothing, nothing, nothing)
+    assert len(finish(low_res, (5, 5))) == 0
