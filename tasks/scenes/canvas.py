@@ -1,0 +1,114 @@
+"""The picture being painted: colour and owner of every pixel, far to near.
+
+The owner travels as a fourth channel, so one OpenCV call paints both and they cannot disagree.
+Nothing is anti-aliased here: a pixel belongs to exactly one owner. Softness comes from the lens.
+"""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+Bytes = npt.NDArray[np.uint8]
+Colour = npt.NDArray[np.float64]
+SHIFT = 4
+LIMIT_PX = 60000.0
+SCENERY = 0  # the owner of everything that is not an instance
+MAX_OWNERS = 255
+
+
+class Canvas:
+    """uint8 (H, W, 4): red, green, blue, owner."""
+
+    def __init__(self, size_hw: tuple[int, int]) -> None:
+        self.size_hw = size_hw
+        self.pixels: Bytes = np.zeros((*size_hw, 4), np.uint8)
+
+    @property
+    def rgb(self) -> Bytes:
+        """View of the colours."""
+        return self.pixels[..., :3]
+
+    @property
+    def owner(self) -> Bytes:
+        """View of the owners."""
+        return self.pixels[..., 3]
+
+    def polygon(self, points_px: Array, colour: Colour, owner: int, *, convex: bool = True) -> None:
+        """Paint a polygon (N, 2) in pixels with a colour in 0-255."""
+        fixed = to_fixed(points_px)
+        value = (float(colour[0]), float(colour[1]), float(colour[2]), float(owner))
+        if convex:
+            cv2.fillConvexPoly(self.pixels, fixed, value, cv2.LINE_8, SHIFT)
+        else:
+            cv2.fillPoly(self.pixels, [fixed], value, cv2.LINE_8, SHIFT)
+
+    def polygons(self, points_px: list[Array], colours: Array, owner: int) -> None:
+        """Paint convex polygons in order; colours (N, 3)."""
+        pixels, fill = self.pixels, cv2.fillConvexPoly
+        for points, colour in zip(points_px, np.clip(colours, 0, 255).tolist(), strict=True):
+            fill(pixels, to_fixed(points), (*colour, float(owner)), cv2.LINE_8, SHIFT)
+
+    def line(self, points_px: Array, colour: Colour, owner: int, width_px: float) -> None:
+        """Paint an open polyline (N, 2); at least one pixel wide."""
+        value = (float(colour[0]), float(colour[1]), float(colour[2]), float(owner))
+        cv2.polylines(
+            self.pixels, [to_fixed(points_px)], False, value, max(1, round(width_px)),
+            cv2.LINE_8, SHIFT,
+        )  # fmt: skip
+
+    def roi(self, points_px: Array, margin: int = 1) -> tuple[slice, slice] | None:
+        """Rows and columns around points, inside the canvas; None when outside."""
+        height, width = self.size_hw
+        low = np.floor(np.nanmin(points_px, axis=0)) - margin
+        high = np.ceil(np.nanmax(points_px, axis=0)) + margin + 1
+        x0, y0 = max(0, int(max(low[0], -1))), max(0, int(max(low[1], -1)))
+        x1, y1 = int(min(width, max(high[0], 0))), int(min(height, max(high[1], 0)))
+        return (slice(y0, y1), slice(x0, x1)) if x1 > x0 and y1 > y0 else None
+
+    def warp(
+        self, texture: Bytes, homography: Array, outline_px: Array, gain: Colour, owner: int,
+        lift: Colour | None = None,
+    ) -> None:  # fmt: skip
+        """Paint a textured polygon.
+
+        Args:
+            texture: uint8 (h, w, 3), repeated beyond its edges.
+            homography: (3, 3) from texture pixels to canvas pixels.
+            outline_px: (N, 2) what of the plane to paint.
+            gain: (3,) multiplies the texture.
+            owner: of the painted pixels.
+            lift: (3,) added after the gain (haze).
+
+        """
+        area = self.roi(outline_px)
+        if area is None:
+            return
+        rows, columns = area
+        height, width = rows.stop - rows.start, columns.stop - columns.start
+        move = np.array([[1, 0, -columns.start], [0, 1, -rows.start], [0, 0, 1.0]])
+        patch = cv2.warpPerspective(
+            texture, move @ homography, (width, height), flags=cv2.INTER_LINEAR,
+            borderMode=cv2.BORDER_WRAP,
+        )  # fmt: skip
+        scale = np.zeros((3, 4))
+        scale[:, :3] = np.diag(gain)
+        scale[:, 3] = 0 if lift is None else lift
+        patch = cv2.transform(patch, scale)
+        mask = np.zeros((height, width), np.uint8)
+        shifted = outline_px - np.array([columns.start, rows.start])
+        cv2.fillConvexPoly(mask, to_fixed(shifted), 255, cv2.LINE_8, SHIFT)
+        self.paste(patch, mask, (rows, columns), owner)
+
+    def paste(self, patch: Bytes, mask: Bytes, area: tuple[slice, slice], owner: int) -> None:
+        """Copy a patch (h, w, 3) where the mask (h, w) is not zero."""
+        filled = cv2.merge([*cv2.split(patch), np.full(mask.shape, owner, np.uint8)])
+        cv2.copyTo(filled, mask, self.pixels[area])
+
+
+def to_fixed(points_px: Array) -> npt.NDArray[np.int32]:
+    """Pixels (centres at +0.5) to OpenCV's fixed point (centres at integers)."""
+    clipped = np.clip(points_px - 0.5, -LIMIT_PX, LIMIT_PX)
+    return np.rint(clipped * (1 << SHIFT)).astype(np.int32)

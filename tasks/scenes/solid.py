@@ -1,0 +1,167 @@
+"""Solids made of flat parts, placed in the world and painted far to near."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from tasks.scenes.camera import NEAR_M, Camera
+from tasks.scenes.canvas import Canvas
+from tasks.scenes.light import Light
+
+Array = npt.NDArray[np.float64]
+BEHIND, SHELL, DETAIL = 0, 1, 2
+
+
+@dataclass
+class Solid:
+    """Parts of one object in its own axes: x forward, y left, z up, ground at z = 0.
+
+    A part is a flat polygon. Layers: BEHIND parts are painted first, as the convex hull of their
+    points and from any side (wheels, limbs); SHELL parts far to near, those that face the eye;
+    DETAIL parts last, in order, where they face the eye (lamps, doors). This is exact for the
+    nearly convex shells of vehicles and needs no depth buffer.
+    """
+
+    parts: list[Array] = field(default_factory=list)
+    albedo: list[Array] = field(default_factory=list)
+    gloss: list[float] = field(default_factory=list)
+    layer: list[int] = field(default_factory=list)
+    glow: list[float] = field(default_factory=list)
+    packed: Packed | None = None
+
+    def add(
+        self, points: Array, albedo: Array, *, gloss: float = 0.0, layer: int = SHELL,
+        glow: float = 0.0,
+    ) -> None:  # fmt: skip
+        """Add a part: points (N, 3) anticlockwise seen from outside, albedo (3,) 0-255."""
+        self.parts.append(np.asarray(points, float))
+        self.albedo.append(np.asarray(albedo, float))
+        self.gloss.append(gloss)
+        self.layer.append(layer)
+        self.glow.append(glow)
+        self.packed = None
+
+    def pack(self) -> Packed:
+        """Return the parts as flat arrays, made once."""
+        if self.packed is None:
+            counts = np.array([len(p) for p in self.parts])
+            self.packed = Packed(
+                np.concatenate(self.parts), np.concatenate([[0], np.cumsum(counts)]),
+                np.stack(self.albedo), np.array(self.gloss), np.array(self.layer),
+                np.array(self.glow),
+            )  # fmt: skip
+        return self.packed
+
+    def bounds(self) -> tuple[Array, Array]:
+        """Lowest and highest corner."""
+        points = self.pack().points
+        return points.min(0), points.max(0)
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """`Solid` as arrays; part i owns points[starts[i]:starts[i + 1]]."""
+
+    points: Array
+    starts: npt.NDArray[np.int64]
+    albedo: Array
+    gloss: Array
+    layer: npt.NDArray[np.int64]
+    glow: Array
+
+
+@dataclass(frozen=True)
+class Pose:
+    """Where a solid stands: metres, heading in radians anticlockwise from x, size multiplier."""
+
+    x: float
+    y: float
+    heading: float
+    z: float = 0.0
+    scale: float = 1.0
+
+    def apply(self, points: Array) -> Array:
+        """Points (..., 3) of the object in the world."""
+        c, s = np.cos(self.heading), np.sin(self.heading)
+        turn = np.array([[c, s, 0], [-s, c, 0], [0, 0, 1.0]]) * self.scale
+        result: Array = points @ turn + np.array([self.x, self.y, self.z])
+        return result
+
+
+def paint_solid(
+    canvas: Canvas, camera: Camera, light: Light, solid: Solid, pose: Pose, owner: int
+) -> Array | None:
+    """Paint a solid and return the pixel bounds (x0, y0, x1, y1) of what was painted."""
+    packed = solid.pack()
+    world = pose.apply(packed.points)
+    local = camera.to_camera(world)
+    starts = packed.starts[:-1]
+    nearest = np.minimum.reduceat(local[:, 2], starts)
+    counts = np.diff(packed.starts)
+    first = world[starts]
+    diagonal_a = world[starts + counts // 2] - first
+    diagonal_b = world[starts + (3 * counts) // 4] - world[starts + counts // 4]
+    normals = np.cross(diagonal_a, diagonal_b)
+    normals /= np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), 1e-12)
+    centres = np.add.reduceat(world, starts) / counts[:, None]
+    to_eye = camera.position - centres
+    to_eye /= np.maximum(np.linalg.norm(to_eye, axis=1, keepdims=True), 1e-9)
+    faces = (normals * to_eye).sum(1) > 0
+    behind = packed.layer == BEHIND
+    normals[behind & ~faces] *= -1
+    visible = (nearest > NEAR_M) & (faces | behind)
+    if not visible.any():
+        return None
+    colours = light.shade(packed.albedo, normals, to_eye, packed.gloss)
+    colours = np.where(packed.glow[:, None] > 0, packed.albedo * packed.glow[:, None], colours)
+    depth = np.add.reduceat(local[:, 2], starts) / counts
+    fade = light.fade(depth)[:, None]
+    colours = colours * (1 - fade) + light.haze * fade
+    distance = np.where(packed.layer == SHELL, -depth, np.arange(len(depth)))
+    order = np.lexsort((distance, packed.layer))
+    pixels = camera.to_pixels(local)
+    polygons, chosen = [], []
+    low, high = np.full(2, np.inf), np.full(2, -np.inf)
+    for i in order[visible[order]]:
+        outline = pixels[packed.starts[i] : packed.starts[i + 1]]
+        if packed.layer[i] == BEHIND:
+            outline = cv2.convexHull(outline.astype(np.float32))[:, 0].astype(float)
+        polygons.append(outline)
+        chosen.append(i)
+        low, high = np.minimum(low, outline.min(0)), np.maximum(high, outline.max(0))
+    canvas.polygons(polygons, colours[chosen], owner)
+    return np.concatenate([low, high])
+
+
+def disc(
+    centre: Array, radius: float, axis: int, sign: float, points: int = 18,
+    arc: tuple[float, float] = (0.0, 2 * np.pi),
+) -> Array:  # fmt: skip
+    """(points, 3) of a circle (or arc) around an axis (0 x, 1 y), anticlockwise seen from +sign."""
+    t = np.linspace(*arc, points, endpoint=arc[1] - arc[0] < 2 * np.pi - 1e-6)
+    a, b = np.cos(t) * radius, np.sin(t) * radius
+    result = np.zeros((points, 3))
+    if axis == 1:
+        result[:, 0], result[:, 2] = a, b
+        result = result[::-1] if sign > 0 else result
+    else:
+        result[:, 1], result[:, 2] = a, b
+        result = result if sign > 0 else result[::-1]
+    return result + centre
+
+
+def box(low: Array, high: Array) -> list[Array]:
+    """Six faces (4, 3) of an upright box, anticlockwise seen from outside."""
+    (x0, y0, z0), (x1, y1, z1) = low, high
+    v = np.array(
+        [
+            [x0, y0, z0], [x1, y0, z0], [x1, y1, z0], [x0, y1, z0],
+            [x0, y0, z1], [x1, y0, z1], [x1, y1, z1], [x0, y1, z1],
+        ]
+    )  # fmt: skip
+    faces = ((3, 2, 1, 0), (4, 5, 6, 7), (0, 1, 5, 4), (1, 2, 6, 5), (2, 3, 7, 6), (3, 0, 4, 7))
+    return [v[list(f)] for f in faces]
