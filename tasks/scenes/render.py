@@ -74,7 +74,7 @@ def render_world(
     placed = [p for p in placed if _depth(camera, p[0]) > 0.5]
     placed.sort(key=lambda p: -_depth(camera, p[0]))
     _shadows(canvas, camera, world.light, [(p, a.solid(time_s)) for p, a in placed])
-    painted = []
+    painted: list[tuple[Actor, int, Array, float, int]] = []
     for pose, actor in placed[-MAX_OWNERS:]:
         owner = len(painted) + 1
         bounds = paint_solid(canvas, camera, world.light, actor.solid(time_s), pose, owner)
@@ -125,7 +125,8 @@ def collect(
 ) -> Scene:  # fmt: skip
     """Read every owner's pixels off the canvas."""
     least = MIN_AREA_PX * image.shape[0] * image.shape[1] / (720 * 1280)
-    instances, dropped = [], []
+    instances: list[Instance] = []
+    dropped: list[Instance] = []
     for actor, owner, bounds, depth, whole in painted:
         area = canvas.roi(bounds.reshape(2, 2), 2)
         if not actor.label or area is None:

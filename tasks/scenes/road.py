@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,7 +59,8 @@ def choose_road(rng: np.random.Generator) -> Road:
     return Road(
         float(rng.normal(0, 0.0025)) * float(rng.random() < 0.6), (lanes, lanes),
         float(rng.uniform(2.9, 3.6)), float(rng.choice([0.3, 2.3], p=[0.45, 0.55])),
-        float(rng.uniform(1.8, 5.0)), grey + tint, grey * rng.uniform(1.0, 1.35) + rng.uniform(-8, 8, 3),
+        float(rng.uniform(1.8, 5.0)), grey + tint,
+        grey * rng.uniform(1.0, 1.35) + rng.uniform(-8, 8, 3),
         ground * rng.uniform(0.8, 1.2), bool(rng.random() < 0.3), bool(rng.random() < 0.4),
     )  # fmt: skip
 
@@ -78,10 +80,11 @@ def paint_ground(canvas: Canvas, camera: Camera, light: Light, road: Road, s0: f
     steps = np.concatenate([np.arange(-60, 60, 4.0), np.arange(60, 260, 20.0)]) + s0
     half, out = road.half_width, road.half_width + road.pavement
     for low, high, albedo in (
-        (-60.0, 60.0, road.ground), (-out, out, road.paving), (-half - 0.16, half + 0.16, road.paving * 1.2),
+        (-60.0, 60.0, road.ground), (-out, out, road.paving),
+        (-half - 0.16, half + 0.16, road.paving * 1.2),
         (-half, half, road.paving * 0.55), (-half + 0.06, half - 0.06, road.asphalt),
     ):  # fmt: skip
-        for a, b in zip(steps[:-1], steps[1:], strict=True):
+        for a, b in itertools.pairwise(steps):
             _strip(canvas, camera, light, road, (a, b), (low, high), albedo * up)
     _markings(canvas, camera, light, road, s0, up)
 
@@ -94,7 +97,7 @@ def _strip(
     outline = camera.polygon(quad)
     if outline is None:
         return
-    fade = light.fade(np.linalg.norm(quad.mean(0) - camera.position))
+    fade = light.fade(float(np.linalg.norm(quad.mean(0) - camera.position)))
     canvas.polygon(outline, np.clip(colour * (1 - fade) + light.haze * fade, 0, 255), 0)
 
 

@@ -65,7 +65,8 @@ def write_sequence(
     """Write JPEGs `<camera>/<timestamp_ns>.jpg` (no camera folder when there is one) and the truth.
 
     Returns the COCO instances json, written beside the pictures' folder as `truth.json`; its
-    `file_name`s are relative to `folder / "images"`. Instances below the minimum area are not in it.
+    `file_name`s are relative to `folder / "images"`. Instances below the minimum area
+    are not in it.
     """
     import simplejpeg
 

@@ -188,10 +188,8 @@ def _lamps(
             )  # fmt: skip
         dark = np.array([26.0, 26.0, 28.0])
         if front:
-            solid.add(
-                _face(x, (-edge * 0.5, edge * 0.5), (bottom + span * 0.55, bottom + span * 0.9), sign),
-                dark, layer=DETAIL,
-            )  # fmt: skip
+            grille = (bottom + span * 0.55, bottom + span * 0.9)
+            solid.add(_face(x, (-edge * 0.5, edge * 0.5), grille, sign), dark, layer=DETAIL)
         solid.add(
             _face(x, (-edge * 0.8, edge * 0.8), (bottom, bottom + span * 0.22), sign),
             dark,

@@ -61,7 +61,7 @@ def choose_world(rng: np.random.Generator) -> World:
             d, v = np.sign(d) * (road.half_width - 1.1), 0.0
         else:
             v = speed * float(rng.uniform(0.8, 1.1)) if same else -float(rng.uniform(4, 14))
-        actors.append(_moving(road, "car", len(actors) + 1, lambda _t, m=solid: m, s, d, v, same))
+        actors.append(_moving(road, "car", len(actors) + 1, _still(solid), s, d, v, same))
     for _ in range(int(rng.integers(3, 9))):
         person, phase = choose_person(rng), rng.uniform(0, 6.3)
         v = float(rng.choice([-1.3, 1.3]))
@@ -73,6 +73,10 @@ def choose_world(rng: np.random.Generator) -> World:
             )
         )
     return World(road, light, tuple(actors), float(own), speed, float(rng.uniform(1.2, 1.9)))
+
+
+def _still(solid: Solid) -> Callable[[float], Solid]:
+    return lambda _time_s: solid
 
 
 def _walker(person: Person, phase: float, v: float) -> Callable[[float], Solid]:

@@ -1,4 +1,4 @@
-"""The renderer's promises: same bytes from the same seed, exact masks, stable tracks, valid COCO."""
+"""Same bytes from the same seed, exact masks, stable tracks, valid COCO."""
 
 from __future__ import annotations
 
