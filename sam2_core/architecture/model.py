@@ -1,0 +1,138 @@
+"""SAM 2's image path as one module: the reference that everything exported is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from sam2_core.architecture.hiera import ImageEncoder
+from sam2_core.architecture.mask_decoder import MaskDecoder
+from sam2_core.architecture.prompt_encoder import PromptEncoder
+from sam2_core.presets import Preset
+
+# ImageNet statistics of pixels in 0..255.
+PIXEL_MEAN = (123.675, 116.28, 103.53)
+PIXEL_STD = (58.395, 57.12, 57.375)
+# Stability by which single-mask output falls back to the best of the three others.
+STABILITY_DELTA, STABILITY_THRESHOLD = 0.05, 0.98
+# Stability that is reported for a mask (Segment Anything's `stability_score_offset`).
+REPORTED_DELTA = 1.0
+
+
+def stability(logits: Tensor, delta: float) -> Tensor:
+    """IoU of a mask thresholded at +delta and at -delta, (..., H, W) -> (...), float32.
+
+    Counts are float32: they exceed what a half holds. 1 where nothing is above -delta.
+    """
+    inside = (logits > delta).float().sum((-1, -2))
+    outside = (logits > -delta).float().sum((-1, -2))
+    return torch.where(outside > 0, inside / outside.clamp(min=1), 1.0)
+
+
+def select_mask(logits: Tensor, iou: Tensor) -> tuple[Tensor, Tensor]:
+    """Single-mask output: token 0, or the best of tokens 1 to 3 where token 0 is unstable.
+
+    Args:
+        logits: (P, 4, H, W).
+        iou: (P, 4) predicted.
+
+    Returns:
+        (P, 1, H, W) and (P,). `dynamic_multimask_via_stability` of the published model.
+
+    """
+    best = iou[:, 1:].argmax(1) + 1
+    stable = stability(logits[:, 0], STABILITY_DELTA) >= STABILITY_THRESHOLD
+    chosen = torch.where(stable, torch.zeros_like(best), best)
+    index = chosen[:, None, None, None].expand(-1, 1, *logits.shape[-2:])
+    return logits.gather(1, index), iou.gather(1, chosen[:, None])[:, 0]
+
+
+class Sam2(nn.Module):
+    """Image encoder, prompt encoder and mask decoder under Meta's names."""
+
+    def __init__(self, preset: Preset) -> None:
+        super().__init__()
+        self.preset = preset
+        self.image_encoder = ImageEncoder(preset)
+        self.sam_prompt_encoder = PromptEncoder(preset)
+        self.sam_mask_decoder = MaskDecoder(preset)
+        self.no_mem_embed = nn.Parameter(torch.zeros(1, 1, preset.width))
+        for name, value in (("pixel_mean", PIXEL_MEAN), ("pixel_std", PIXEL_STD)):
+            buffer = torch.tensor(value).reshape(1, 3, 1, 1)
+            self.register_buffer(name, buffer, persistent=False)
+
+    def encode(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Encode images.
+
+        Args:
+            images: (B, S, S, 3) RGB 0..255, uint8 or float, already resized to the square.
+
+        Returns:
+            embedding (B, width, E, E) with `no_mem_embed` added, high_res_s0 (B, width/8, G, G),
+            high_res_s1 (B, width/4, G/2, G/2).
+
+        """
+        dtype = self.no_mem_embed.dtype
+        pixels = images.permute(0, 3, 1, 2).float()
+        pixels = ((pixels - self.pixel_mean.float()) / self.pixel_std.float()).to(dtype)
+        fine, middle, coarse = self.image_encoder(pixels)
+        embedding = coarse + self.no_mem_embed.reshape(1, -1, 1, 1)
+        decoder = self.sam_mask_decoder
+        return embedding, decoder.conv_s0(fine), decoder.conv_s1(middle)
+
+    def decode(
+        self,
+        features: tuple[Tensor, Tensor, Tensor],
+        points: Tensor,
+        labels: Tensor,
+        image_index: Tensor,
+        mask_input: Tensor | None = None,
+        has_mask_input: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Decode P prompts over the B images of `features`.
+
+        Args:
+            features: what `encode` returned.
+            points: (P, K, 2) x, y in model pixels, before the half-pixel shift.
+            labels: (P, K): 1, 0, 2, 3 or -1. A box is its two corners (2, 3) and a padding (-1).
+            image_index: (P,) which image each prompt belongs to.
+            mask_input: (P, 1, G, G) logits to refine, or None.
+            has_mask_input: (P,), above 0 where `mask_input` counts; None: everywhere.
+
+        Returns:
+            All four masks' logits (P, 4, G, G), predicted IoU (P, 4), object score logit (P,).
+
+        """
+        embedding, high_res_s0, high_res_s1 = (part[image_index] for part in features)
+        encoder = self.sam_prompt_encoder
+        return self.sam_mask_decoder(
+            embedding + encoder.dense(mask_input, has_mask_input),
+            encoder.image_position(),
+            encoder.sparse(points, labels),
+            high_res_s0,
+            high_res_s1,
+        )
+
+    def forward(
+        self,
+        images: Tensor,
+        points: Tensor,
+        labels: Tensor,
+        image_index: Tensor,
+        mask_input: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Encode and decode; all four masks, see `decode`."""
+        return self.decode(self.encode(images), points, labels, image_index, mask_input)
+
+
+def build_model(preset: Preset) -> Sam2:
+    """Return the modules of a preset, uninitialised weights, in evaluation mode."""
+    return Sam2(preset).eval()
+
+
+def image_path_keys(keys: Iterable[str]) -> list[str]:
+    """Those of a checkpoint's keys that belong to the image path, video memory left out."""
+    parts = ("image_encoder.", "sam_prompt_encoder.", "sam_mask_decoder.")
+    return [key for key in keys if key.startswith(parts) or key == "no_mem_embed"]
