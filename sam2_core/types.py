@@ -25,6 +25,10 @@ class AutolabelError(Exception):
     """Something a user can act on: says what was wrong, where, and what to do."""
 
 
+class DeviceMemoryError(AutolabelError):
+    """The device has too little memory for this call; a smaller chunk may fit."""
+
+
 def _read_only(array: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     result = np.array(array, dtype=dtype)
     result.flags.writeable = False
@@ -196,9 +200,19 @@ class Backend(Protocol):
         ...
 
     def encode(self, images: Sequence[ImageArray]) -> Features:
-        """Encode B images, each uint8 (H, W, 3) RGB of any size."""
+        """Encode B images, each uint8 (H, W, 3) RGB of any size.
+
+        Raises:
+            DeviceMemoryError: the batch is too large; fewer images may fit.
+
+        """
         ...
 
     def decode(self, features: Features, prompts: Prompts) -> LowResMasks:
-        """Decode P prompts in one call; the caller chooses the chunk."""
+        """Decode P prompts in one call; the caller chooses the chunk.
+
+        Raises:
+            DeviceMemoryError: the chunk is too large; fewer prompts may fit.
+
+        """
         ...

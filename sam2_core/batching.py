@@ -1,0 +1,105 @@
+"""Prompts of several frames into decoder calls and their outputs back into frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from sam2_core.types import POINT_PADDING, LowResMasks, Prompts
+
+
+def slice_prompts(prompts: Prompts, rows: slice | npt.NDArray[np.int64]) -> Prompts:
+    """Return some of the prompts."""
+    logits = prompts.mask_logits
+    return Prompts(
+        prompts.points_model[rows],
+        prompts.labels[rows],
+        prompts.image_index[rows],
+        None if logits is None else logits[rows],
+    )
+
+
+def group_prompts(frames: Sequence[Prompts]) -> list[tuple[npt.NDArray[np.int64], Prompts]]:
+    """Sort the prompts of a batch of frames into groups that may share a decoder call.
+
+    Prompts share a call when they have the same number of points (every point more, a padding point
+    too, is a token that the others attend to, so padding to a common length would change masks)
+    and when they all have a mask prompt or none has.
+
+    Args:
+        frames: the prompts of image 0, 1, ... of the batch; real points first, then padding.
+
+    Returns:
+        For each group the positions of its prompts among all prompts of the batch, and the prompts.
+
+    """
+    found: dict[tuple[int, bool], list[tuple[npt.NDArray[np.int64], Prompts]]] = {}
+    start = 0
+    for image, prompts in enumerate(frames):
+        # One padding point is part of the published prompt, more are not.
+        points = (prompts.labels != POINT_PADDING).sum(1) + 1
+        for count in np.unique(points):
+            rows = np.flatnonzero(points == count)
+            logits = prompts.mask_logits
+            part = Prompts(
+                prompts.points_model[rows, :count],
+                prompts.labels[rows, :count],
+                np.full(len(rows), image, np.int64),
+                None if logits is None else logits[rows],
+            )
+            key = (int(count), logits is not None)
+            found.setdefault(key, []).append((rows + start, part))
+        start += len(prompts)
+    return [_join(parts) for parts in found.values()]
+
+
+def _join(
+    parts: Sequence[tuple[npt.NDArray[np.int64], Prompts]],
+) -> tuple[npt.NDArray[np.int64], Prompts]:
+    logits = [part.mask_logits for _, part in parts if part.mask_logits is not None]
+    joined = Prompts(
+        np.concatenate([part.points_model for _, part in parts]),
+        np.concatenate([part.labels for _, part in parts]),
+        np.concatenate([part.image_index for _, part in parts]),
+        np.concatenate(logits) if logits else None,
+    )
+    return np.concatenate([rows for rows, _ in parts]), joined
+
+
+def no_masks(grid: int) -> LowResMasks:
+    """Return the decoder's output for no prompts."""
+    nothing = np.zeros(0, np.float32)
+    return LowResMasks([], np.zeros((0, 2), np.int32), (grid, grid), nothing, nothing, nothing)
+
+
+def gather(
+    parts: Sequence[tuple[npt.NDArray[np.int64], LowResMasks]], total: int, grid: int
+) -> LowResMasks:
+    """Put decoder outputs into one, each row at its position among `total`."""
+    if not parts:
+        return no_masks(grid)
+    if len(parts) == 1 and np.array_equal(parts[0][0], np.arange(total)):
+        return parts[0][1]
+    logits: list[npt.NDArray[np.float32]] = [np.zeros((0, 0), np.float32)] * total
+    origin = np.zeros((total, 2), np.int32)
+    scores = np.zeros((3, total), np.float32)
+    for rows, part in parts:
+        for row, window in zip(rows, part.logits, strict=True):
+            logits[row] = window
+        origin[rows] = part.origin_yx
+        scores[:, rows] = part.predicted_iou, part.object_score, part.stability
+    return LowResMasks(logits, origin, parts[0][1].grid_hw, scores[0], scores[1], scores[2])
+
+
+def slice_low_res(masks: LowResMasks, rows: slice) -> LowResMasks:
+    """Return consecutive rows of a decoder's output."""
+    return LowResMasks(
+        masks.logits[rows],
+        masks.origin_yx[rows],
+        masks.grid_hw,
+        masks.predicted_iou[rows],
+        masks.object_score[rows],
+        masks.stability[rows],
+    )

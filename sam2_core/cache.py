@@ -1,0 +1,55 @@
+"""Where models, engines and measurements are kept on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+
+
+def cache_folder(explicit: str | Path | None = None) -> Path:
+    """Return the cache folder: as given, else `$AUTOLABEL_CACHE`, else below the user's cache."""
+    if explicit is not None:
+        return Path(explicit).expanduser()
+    named = os.environ.get("AUTOLABEL_CACHE")
+    if named:
+        return Path(named).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "autolabel"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a small file so that a reader sees all of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        file.write(text)
+    Path(file.name).replace(path)
+
+
+def file_sha256(path: Path, cache: Path | None = None) -> str:
+    """Return a file's sha256; a large one is hashed once as long as its size and time stay.
+
+    Args:
+        path: the file.
+        cache: cache folder that remembers hashes.
+
+    """
+    status = path.stat()
+    key = f"{path.resolve()}|{status.st_size}|{status.st_mtime_ns}"
+    remembered = (
+        cache_folder(cache) / "hashes" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
+    )
+    try:
+        known = json.loads(remembered.read_text())
+        if known["key"] == key:
+            return str(known["sha256"])
+    except (OSError, ValueError, KeyError):
+        pass  # not there, or damaged: hash again
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    with contextlib.suppress(OSError):  # a read-only cache only costs the time
+        write_whole(remembered, json.dumps({"key": key, "sha256": digest}))
+    return digest
