@@ -1,0 +1,201 @@
+"""ONNX to TensorRT engines: build, timing cache, engine cache and refit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tensorrt as trt
+
+from sam2_core.backends.tensorrt_plan import Buckets, EngineKey, Profile, profiles_for
+from sam2_core.backends.tensorrt_versions import strongly_typed_network_flags
+from sam2_core.types import AutolabelError
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How engines are built.
+
+    Attributes:
+        buckets: shapes to build for.
+        refittable: allow `refit_engine` later, at the price of some weight folding.
+        optimization_level: 0 (fast build) to 5 (slow build, fastest engine); 3 is TensorRT's own.
+        workspace_bytes: scratch memory that a kernel may use.
+        tf32: let float32 matrix products use TF32. Off keeps float32 engines faithful.
+
+    """
+
+    buckets: Buckets = field(default_factory=Buckets)
+    refittable: bool = False
+    optimization_level: int = 3
+    workspace_bytes: int = 4 << 30
+    tf32: bool = False
+
+
+@dataclass(frozen=True)
+class BuiltEngine:
+    """An engine file and what it was made for."""
+
+    path: Path
+    seconds: float
+    cached: bool
+
+
+def file_sha256(path: Path) -> str:
+    """Hash a file without holding it in memory."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def build_engine(
+    onnx_path: Path,
+    kind: str,
+    *,
+    gpu: str,
+    engines_dir: Path,
+    options: BuildOptions,
+    note: Note = lambda _: None,
+) -> BuiltEngine:
+    """Return the engine of one ONNX graph, from the cache where it was built before.
+
+    Args:
+        onnx_path: exported graph, weights included.
+        kind: "encoder" or "decoder" (windowed decoders too).
+        gpu: name of the device that it is built on.
+        engines_dir: the cache of engines and timing caches.
+        options: shapes and builder options.
+        note: told what is happening.
+
+    Raises:
+        AutolabelError: when TensorRT cannot parse or build the graph, with its own reasons.
+
+    """
+    key = EngineKey(
+        gpu, trt.__version__, file_sha256(onnx_path), options.buckets, options.refittable,
+        options.optimization_level,
+    )  # fmt: skip
+    folder = engines_dir / key.folder
+    path = folder / f"{onnx_path.stem}-{key.digest}.engine"
+    started = time.perf_counter()
+    if path.is_file():
+        return BuiltEngine(path, 0.0, cached=True)
+    logger = trt.Logger(trt.Logger.WARNING)
+    builder = trt.Builder(logger)
+    network = builder.create_network(strongly_typed_network_flags())
+    _parse(network, logger, onnx_path)
+    inputs = [network.get_input(index) for index in range(network.num_inputs)]
+    profiles = profiles_for(
+        [(tensor.name, tuple(tensor.shape)) for tensor in inputs], kind, options.buckets
+    )
+    config = _configure(builder, options, profiles)
+    timing_path = folder / "timing.cache"
+    timing = config.create_timing_cache(timing_path.read_bytes() if timing_path.is_file() else b"")
+    config.set_timing_cache(timing, ignore_mismatch=False)
+    note(f"building {onnx_path.name}: {len(profiles)} shape profiles, this takes minutes")
+    plan = builder.build_serialized_network(network, config)
+    if plan is None:
+        raise AutolabelError(
+            f"TensorRT {trt.__version__} could not build {onnx_path}; its reasons are above. "
+            "Smaller buckets (--box-buckets, --image-buckets) need less memory"
+        )
+    write_atomically(path, memoryview(plan))
+    write_atomically(timing_path, memoryview(timing.serialize()))
+    seconds = time.perf_counter() - started
+    _describe(path, key, onnx_path, profiles, seconds)
+    return BuiltEngine(path, seconds, cached=False)
+
+
+def _parse(network: trt.INetworkDefinition, logger: trt.Logger, onnx_path: Path) -> None:
+    parser = trt.OnnxParser(network, logger)
+    if parser.parse_from_file(str(onnx_path)):
+        return
+    errors = [parser.get_error(index) for index in range(parser.num_errors)]
+    reasons = "; ".join(f"{error.node_name()}: {error.desc()}" for error in errors)
+    raise AutolabelError(f"TensorRT {trt.__version__} cannot read {onnx_path}: {reasons}")
+
+
+def _configure(
+    builder: trt.Builder, options: BuildOptions, profiles: Sequence[Profile]
+) -> trt.IBuilderConfig:
+    config = builder.create_builder_config()
+    config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace_bytes)
+    config.builder_optimization_level = options.optimization_level
+    if options.refittable:
+        config.set_flag(trt.BuilderFlag.REFIT)
+    if not options.tf32:
+        config.clear_flag(trt.BuilderFlag.TF32)
+    for profile in profiles:
+        shapes = builder.create_optimization_profile()
+        for name, (smallest, tuned, largest) in profile.shapes.items():
+            shapes.set_shape(name, min=smallest, opt=tuned, max=largest)
+        config.add_optimization_profile(shapes)
+    return config
+
+
+def _describe(
+    path: Path, key: EngineKey, onnx_path: Path, profiles: Sequence[Profile], seconds: float
+) -> None:
+    facts = {
+        "gpu": key.gpu,
+        "tensorrt": key.tensorrt,
+        "graph": str(onnx_path),
+        "graph_sha256": key.graph_sha256,
+        "refittable": key.refittable,
+        "optimization_level": key.optimization_level,
+        "profiles": [profile.name for profile in profiles],
+        "build_s": round(seconds, 1),
+    }
+    write_atomically(path.with_suffix(".json"), json.dumps(facts, indent=1).encode())
+
+
+def refit_engine(engine_path: Path, onnx_path: Path, refitted_path: Path) -> None:
+    """Put the weights of another checkpoint of the same architecture into a refittable engine.
+
+    Takes seconds where a build takes minutes, and no tuning is lost: shapes and kernels stay.
+
+    Raises:
+        AutolabelError: when the engine was not built refittable, or the graphs do not match.
+
+    """
+    logger = trt.Logger(trt.Logger.WARNING)
+    runtime = trt.Runtime(logger)
+    engine = runtime.deserialize_cuda_engine(engine_path.read_bytes())
+    if engine is None or not engine.refittable:
+        raise AutolabelError(
+            f"{engine_path} cannot take new weights: build it with --refittable first"
+        )
+    refitter = trt.Refitter(engine, logger)
+    parser = trt.OnnxParserRefitter(refitter, logger)
+    if not parser.refit_from_file(str(onnx_path)):
+        errors = [parser.get_error(index) for index in range(parser.num_errors)]
+        reasons = "; ".join(error.desc() for error in errors)
+        raise AutolabelError(f"the weights of {onnx_path} do not fit {engine_path}: {reasons}")
+    missing = refitter.get_missing_weights()
+    if missing:
+        raise AutolabelError(
+            f"{onnx_path} lacks weights that {engine_path} needs: {', '.join(missing[:5])}"
+        )
+    if not refitter.refit_cuda_engine():
+        raise AutolabelError(f"TensorRT could not refit {engine_path} from {onnx_path}")
+    write_atomically(refitted_path, memoryview(engine.serialize()))
+
+
+def write_atomically(path: Path, data: bytes | memoryview) -> None:
+    """Write a whole file or none: two builders at once leave one good file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

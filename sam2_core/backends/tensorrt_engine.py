@@ -1,0 +1,178 @@
+"""A loaded TensorRT engine: fixed buffers, one context a shape, CUDA graphs.
+
+NVIDIA's advice for dynamic shapes under CUDA graphs is followed: each captured graph has its own
+execution context, made without device memory, and all contexts share one block of the largest
+size that any of them needs. Every address is fixed when the engine is loaded; nothing is
+allocated afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tensorrt as trt
+
+from sam2_core.backends.tensorrt_cuda import Device
+from sam2_core.backends.tensorrt_plan import Profile, Shape
+from sam2_core.types import AutolabelError
+
+# Inputs whose shape is the bucket: a profile that fixes them has few shapes (image counts).
+ONE_CONTEXT_EACH = ("image", "points")
+
+
+@dataclass(frozen=True)
+class TensorSlot:
+    """One input or output: where it lies on the device and how large it can get."""
+
+    name: str
+    is_input: bool
+    dtype: np.dtype[np.generic]
+    address: int
+    nbytes: int
+
+
+@dataclass
+class _Bound:
+    """A context whose shapes and addresses are set, and its captured graph."""
+
+    context: trt.IExecutionContext
+    output_shapes: dict[str, Shape]
+    graph: int | None = None
+
+
+class LoadedEngine:
+    """An engine with its buffers on one stream; calls must not overlap (the backend has a lock)."""
+
+    def __init__(self, path: Path, device: Device, stream: int) -> None:
+        self._device = device
+        self._stream = stream
+        self._logger = trt.Logger(trt.Logger.WARNING)
+        self._runtime = trt.Runtime(self._logger)
+        self._engine = self._deserialize(path)
+        self._profiles = self._read_profiles()
+        # Between profiles the largest need counts: one block serves every context.
+        self.scratch_bytes = int(self._engine.device_memory_size_v2)
+        self._scratch = 0
+        self._bound: dict[tuple[object, ...], _Bound] = {}
+        self.tensors: dict[str, TensorSlot] = {}
+
+    def _deserialize(self, path: Path) -> trt.ICudaEngine:
+        engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
+        if engine is None:
+            raise AutolabelError(
+                f"TensorRT {trt.__version__} cannot load {path}: it was built for another GPU or "
+                "version, or is damaged. Remove it and run `autolabel models build`"
+            )
+        return engine
+
+    def _read_profiles(self) -> list[Profile]:
+        inputs = self._names(trt.TensorIOMode.INPUT)
+        profiles = []
+        for index in range(self._engine.num_optimization_profiles):
+            shapes = {}
+            for name in inputs:
+                low, tuned, high = self._engine.get_tensor_profile_shape(name, index)
+                shapes[name] = (tuple(low), tuple(tuned), tuple(high))
+            profiles.append(Profile(str(index), shapes))
+        return profiles
+
+    @property
+    def largest(self) -> dict[str, Shape]:
+        """Largest shape of each input over all profiles."""
+        names = self._names(trt.TensorIOMode.INPUT)
+        shapes = {name: [profile.shapes[name][2] for profile in self._profiles] for name in names}
+        return {name: max(sizes, key=math.prod) for name, sizes in shapes.items()}
+
+    def attach(self, scratch_address: int) -> None:
+        """Give the engine its scratch memory and allocate its inputs and outputs once, largest."""
+        self._scratch = scratch_address
+        sizes: dict[str, int] = {}
+        for index, profile in enumerate(self._profiles):
+            context = self._new_context(index)
+            largest = {name: shapes[2] for name, shapes in profile.shapes.items()}
+            for name, shape in {**largest, **self._set_shapes(context, largest)}.items():
+                nbytes = math.prod(shape) * self._dtype(name).itemsize
+                sizes[name] = max(sizes.get(name, 0), nbytes)
+        for name, nbytes in sizes.items():
+            is_input = self._engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
+            address = self._device.allocate(nbytes)
+            self.tensors[name] = TensorSlot(name, is_input, self._dtype(name), address, nbytes)
+
+    def _dtype(self, name: str) -> np.dtype[np.generic]:
+        dtype: np.dtype[np.generic] = np.dtype(trt.nptype(self._engine.get_tensor_dtype(name)))
+        return dtype
+
+    def _names(self, mode: trt.TensorIOMode) -> list[str]:
+        names = [self._engine.get_tensor_name(i) for i in range(self._engine.num_io_tensors)]
+        return [name for name in names if self._engine.get_tensor_mode(name) == mode]
+
+    def _new_context(self, profile_index: int) -> trt.IExecutionContext:
+        context = self._engine.create_execution_context(
+            strategy=trt.ExecutionContextAllocationStrategy.USER_MANAGED
+        )
+        if context is None:
+            raise AutolabelError("TensorRT could not create an execution context")
+        context.set_device_memory(self._scratch, self.scratch_bytes)
+        if not context.set_optimization_profile_async(profile_index, self._stream):
+            raise AutolabelError(f"TensorRT refused optimisation profile {profile_index}")
+        # The switch may copy on the stream; contexts are made once, so waiting costs nothing.
+        self._device.synchronize(self._stream)
+        return context
+
+    def _set_shapes(
+        self, context: trt.IExecutionContext, shapes: Mapping[str, Shape]
+    ) -> dict[str, Shape]:
+        for name, shape in shapes.items():
+            if not context.set_input_shape(name, shape):
+                raise AutolabelError(f"TensorRT refused shape {shape} for input {name!r}")
+        missing = context.infer_shapes()
+        if missing:
+            raise AutolabelError(f"TensorRT lacks the shapes of {', '.join(missing)}")
+        outputs = self._names(trt.TensorIOMode.OUTPUT)
+        return {name: tuple(context.get_tensor_shape(name)) for name in outputs}
+
+    def _bind(self, shapes: Mapping[str, Shape]) -> _Bound:
+        profile_index = next(
+            (i for i, profile in enumerate(self._profiles) if profile.covers(shapes)), None
+        )
+        if profile_index is None:
+            raise AutolabelError(f"no profile of this engine covers {dict(shapes)}")
+        # The profile of points and masks has too many shapes for a context each.
+        fixed = self._profiles[profile_index].fixes(ONE_CONTEXT_EACH)
+        key = (profile_index, *(sorted(shapes.items()) if fixed else ()))
+        bound = self._bound.get(key)
+        if bound is not None and fixed:
+            return bound
+        context = self._new_context(profile_index) if bound is None else bound.context
+        output_shapes = self._set_shapes(context, shapes)
+        for name, tensor in self.tensors.items():
+            if not context.set_tensor_address(name, tensor.address):
+                raise AutolabelError(f"TensorRT refused the address of {name!r}")
+        bound = self._bound[key] = _Bound(context, output_shapes)
+        if fixed:
+            # One run outside the capture: the first one may initialise lazily.
+            self._execute(context)
+            self._device.synchronize(self._stream)
+            bound.graph = self._device.capture(self._stream, lambda: self._execute(context))
+        return bound
+
+    def _execute(self, context: trt.IExecutionContext) -> None:
+        if not context.execute_async_v3(self._stream):
+            raise AutolabelError("TensorRT failed to enqueue; its reason is above")
+
+    def warm_up(self, shapes: Mapping[str, Shape]) -> None:
+        """Make the context of these shapes and capture its graph."""
+        self._bind(shapes)
+
+    def run(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+        """Enqueue one inference over the fixed buffers and return the outputs' shapes."""
+        bound = self._bind(shapes)
+        if bound.graph is None:
+            self._execute(bound.context)
+        else:
+            self._device.launch(bound.graph, self._stream)
+        return bound.output_shapes

@@ -1,0 +1,222 @@
+"""Buckets, optimisation profiles and cache keys of TensorRT engines: plain logic, no TensorRT.
+
+CUDA graphs and TensorRT's best kernels need fixed shapes, so prompts and images are padded to
+buckets. Every box bucket is one optimisation profile (its kernels are tuned for that size); one
+more profile takes clicked points and mask prompts, whose shapes vary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from sam2_core.types import AutolabelError
+
+Shape = tuple[int, ...]
+
+# A box is its two corners and one padding point (see Prompts).
+BOX_POINTS = 3
+DEFAULT_BOX_BUCKETS = (1, 8, 32, 64, 128)
+DEFAULT_IMAGE_BUCKETS = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Sizes that engines are built for.
+
+    Attributes:
+        boxes: prompts in one decoder call, ascending; more are split over calls.
+        images: images in one encoder call, and of one decoder call's features, ascending.
+        free_prompts: most prompts with points or masks in one call.
+        free_points: most points of such a prompt.
+
+    """
+
+    boxes: tuple[int, ...] = DEFAULT_BOX_BUCKETS
+    images: tuple[int, ...] = DEFAULT_IMAGE_BUCKETS
+    free_prompts: int = 16
+    free_points: int = 16
+
+    def __post_init__(self) -> None:
+        for name in ("boxes", "images"):
+            sizes = getattr(self, name)
+            if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 1:
+                raise AutolabelError(
+                    f"{name} buckets must be ascending positive numbers without repeats, "
+                    f"got {', '.join(map(str, sizes)) or 'none'}"
+                )
+        if self.free_prompts < 1 or self.free_points < BOX_POINTS:
+            raise AutolabelError(
+                f"free_prompts must be at least 1 and free_points at least {BOX_POINTS}, "
+                f"got {self.free_prompts} and {self.free_points}"
+            )
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One optimisation profile: input name -> (smallest, tuned for, largest) shape."""
+
+    name: str
+    shapes: Mapping[str, tuple[Shape, Shape, Shape]]
+
+    def covers(self, shapes: Mapping[str, Shape]) -> bool:
+        """Whether every given input's shape lies inside this profile."""
+        return all(
+            name in self.shapes and _inside(shape, *self.shapes[name])
+            for name, shape in shapes.items()
+        )
+
+    def fixes(self, names: Sequence[str]) -> bool:
+        """Whether each of these inputs, as far as there, has one shape only."""
+        return all(
+            self.shapes[name][0] == self.shapes[name][2] for name in names if name in self.shapes
+        )
+
+
+def _inside(shape: Shape, smallest: Shape, _tuned: Shape, largest: Shape) -> bool:
+    return len(shape) == len(smallest) and all(
+        low <= size <= high for low, size, high in zip(smallest, shape, largest, strict=True)
+    )
+
+
+def bucket_for(count: int, buckets: Sequence[int]) -> int:
+    """Return the smallest bucket that holds `count`; the largest where none does."""
+    return next((size for size in buckets if size >= count), buckets[-1])
+
+
+def split_into_buckets(count: int, buckets: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Cover rows 0..count-1 by calls: (start, stop, bucket), each padded from stop-start to bucket.
+
+    Full calls of the largest bucket first; then the largest bucket that the rest fills, unless one
+    padded call costs less than the calls that would fill it exactly (a call of bucket b costs
+    about b, so the rest goes into one call when that wastes less than a quarter of it).
+    """
+    calls = []
+    start = 0
+    while start < count:
+        rest = count - start
+        bucket = bucket_for(rest, buckets)
+        smaller = [size for size in buckets if size <= rest]
+        wasted = bucket - rest
+        if wasted > bucket // 4 and smaller and smaller[-1] * 2 >= rest:
+            bucket = smaller[-1]
+        calls.append((start, min(start + bucket, count), bucket))
+        start += bucket
+    return calls
+
+
+def profiles_for(
+    inputs: Iterable[tuple[str, Sequence[int | str | None]]], kind: str, buckets: Buckets
+) -> list[Profile]:
+    """Optimisation profiles of one graph.
+
+    Args:
+        inputs: (name, shape) of each of the graph's inputs; a size that is not a positive int
+            is dynamic.
+        kind: "encoder" or "decoder".
+        buckets: what to build for.
+
+    Raises:
+        AutolabelError: for an input that the ONNX contract does not know.
+
+    """
+    declared = [
+        (name, tuple(size if isinstance(size, int) and size > 0 else -1 for size in shape))
+        for name, shape in inputs
+    ]
+    if kind == "encoder":
+        return [
+            Profile(
+                f"images-{count}",
+                {name: (_fill(name, shape, {"B": count}),) * 3 for name, shape in declared},
+            )
+            for count in buckets.images
+        ]
+    profiles = []
+    most = buckets.images[-1]
+    for count in buckets.boxes:
+        sizes = [{"B": images, "P": count, "K": BOX_POINTS} for images in (1, 1, most)]
+        profiles.append(Profile(f"boxes-{count}", _ranges(declared, sizes)))
+    free = [
+        {"B": 1, "P": 1, "K": 1},
+        {"B": 1, "P": 1, "K": BOX_POINTS},
+        {"B": most, "P": buckets.free_prompts, "K": buckets.free_points},
+    ]
+    profiles.append(Profile("points", _ranges(declared, free)))
+    return profiles
+
+
+# What the dynamic sizes of each input mean (docs/ARCHITECTURE.md, ONNX contract).
+_DYNAMIC = {
+    "image": "B...",
+    "embedding": "B...",
+    "high_res_s0": "B...",
+    "high_res_s1": "B...",
+    "points": "PK.",
+    "labels": "PK",
+    "image_index": "P",
+    "mask_input": "P...",
+    "has_mask_input": "P",
+    "window_yx": "P.",
+}
+
+
+def _ranges(
+    declared: Sequence[tuple[str, Shape]], sizes: Sequence[Mapping[str, int]]
+) -> dict[str, tuple[Shape, Shape, Shape]]:
+    ranges = {}
+    for name, shape in declared:
+        low, tuned, high = (_fill(name, shape, size) for size in sizes)
+        ranges[name] = (low, tuned, high)
+    return ranges
+
+
+def _fill(name: str, shape: Shape, sizes: Mapping[str, int]) -> Shape:
+    meaning = _DYNAMIC.get(name)
+    if meaning is None or len(meaning) != len(shape):
+        raise AutolabelError(
+            f"input {name!r} of shape {shape} is not part of the ONNX contract "
+            f"(docs/ARCHITECTURE.md); export the model again with this version"
+        )
+    filled = []
+    for size, axis in zip(shape, meaning, strict=True):
+        if size < 0 and axis not in sizes:
+            raise AutolabelError(f"input {name!r}: the size of axis {axis!r} in {shape} is unknown")
+        filled.append(size if size > 0 else sizes[axis])
+    return tuple(filled)
+
+
+@dataclass(frozen=True)
+class EngineKey:
+    """Everything that an engine file depends on; another value of any of it is another engine.
+
+    Attributes:
+        gpu: the device's name; engines are tuned for, and run on, that GPU only.
+        tensorrt: full version of the library.
+        graph_sha256: of the ONNX file, weights included.
+        buckets: shapes that it was built for.
+        refittable: whether new weights can be put into it.
+        optimization_level: the builder's, 0 to 5.
+
+    """
+
+    gpu: str
+    tensorrt: str
+    graph_sha256: str
+    buckets: Buckets
+    refittable: bool
+    optimization_level: int
+
+    @property
+    def folder(self) -> str:
+        """Folder of all engines of this GPU and TensorRT, which share a timing cache."""
+        return f"{re.sub(r'[^a-z0-9]+', '-', self.gpu.lower()).strip('-')}-trt{self.tensorrt}"
+
+    @property
+    def digest(self) -> str:
+        """Hash of every field, for file names."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,99 @@
+"""Buckets, profiles and keys of TensorRT engines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sam2_core.backends.tensorrt_plan import (
+    BOX_POINTS,
+    Buckets,
+    EngineKey,
+    bucket_for,
+    profiles_for,
+    split_into_buckets,
+)
+from sam2_core.types import AutolabelError
+
+DECODER = [
+    ("embedding", (-1, 256, 64, 64)),
+    ("high_res_s0", (-1, 32, 256, 256)),
+    ("high_res_s1", (-1, 64, 128, 128)),
+    ("points", (-1, -1, 2)),
+    ("labels", (-1, -1)),
+    ("image_index", (-1,)),
+]
+
+
+@given(
+    st.integers(0, 3000),
+    st.lists(st.integers(1, 256), min_size=1, max_size=6, unique=True).map(sorted),
+)
+def test_calls_cover_every_row_once_and_fit_their_bucket(count: int, buckets: list[int]) -> None:
+    calls = split_into_buckets(count, buckets)
+    rows = [row for start, stop, _ in calls for row in range(start, stop)]
+    assert rows == list(range(count))
+    assert all(bucket in buckets and 0 < stop - start <= bucket for start, stop, bucket in calls)
+
+
+def test_a_crowded_frame_wastes_little() -> None:
+    buckets = Buckets().boxes
+    assert split_into_buckets(135, buckets) == [(0, 128, 128), (128, 135, 8)]
+    assert split_into_buckets(0, buckets) == []
+    assert [bucket for _, _, bucket in split_into_buckets(500, buckets)] == [128] * 4
+    for count in range(1, 2000):
+        padded = sum(bucket for _, _, bucket in split_into_buckets(count, buckets))
+        assert padded - count <= max(16, count // 3), count
+
+
+def test_bucket_for_takes_the_smallest_that_holds_the_count() -> None:
+    assert [bucket_for(count, (1, 8, 32)) for count in (1, 2, 8, 9, 99)] == [1, 8, 8, 32, 32]
+
+
+def test_encoder_profiles_are_fixed_shapes() -> None:
+    profiles = profiles_for([("image", ("B", 1024, 1024, 3))], "encoder", Buckets(images=(1, 4)))
+    assert [profile.shapes["image"] for profile in profiles] == [
+        ((1, 1024, 1024, 3),) * 3,
+        ((4, 1024, 1024, 3),) * 3,
+    ]
+
+
+def test_decoder_profiles_fix_the_boxes_and_leave_the_images_open() -> None:
+    buckets = Buckets(boxes=(8, 64), images=(1, 2))
+    eight, many, points = profiles_for(DECODER, "decoder", buckets)
+    assert eight.shapes["points"] == ((8, BOX_POINTS, 2),) * 3
+    assert eight.shapes["embedding"][0] == (1, 256, 64, 64)
+    assert eight.shapes["embedding"][2] == (2, 256, 64, 64)
+    assert many.covers({"points": (64, 3, 2), "embedding": (2, 256, 64, 64)})
+    assert not many.covers({"points": (64, 4, 2)})
+    assert not many.covers({"embedding": (3, 256, 64, 64)})
+    assert points.covers({"points": (5, 7, 2), "labels": (5, 7), "image_index": (5,)})
+    assert points.shapes["points"][2] == (buckets.free_prompts, buckets.free_points, 2)
+
+
+def test_an_input_outside_the_contract_is_refused() -> None:
+    with pytest.raises(AutolabelError, match=r"'extra'.*not part of the ONNX contract"):
+        profiles_for([*DECODER, ("extra", (-1,))], "decoder", Buckets())
+
+
+@pytest.mark.parametrize("boxes", [(), (8, 1), (1, 1), (0, 4)])
+def test_bad_buckets_are_refused(boxes: tuple[int, ...]) -> None:
+    with pytest.raises(AutolabelError, match="boxes buckets must be ascending"):
+        Buckets(boxes=boxes)
+
+
+def test_the_key_changes_with_everything_that_an_engine_depends_on() -> None:
+    key = EngineKey("NVIDIA H200", "11.4.0.106", "ab" * 32, Buckets(), False, 3)
+    assert key.folder == "nvidia-h200-trt11.4.0.106"
+    others = [
+        replace(key, gpu="NVIDIA L40S"),
+        replace(key, tensorrt="10.16.1.11"),
+        replace(key, graph_sha256="cd" * 32),
+        replace(key, buckets=Buckets(boxes=(1, 8))),
+        replace(key, refittable=True),
+        replace(key, optimization_level=5),
+    ]
+    assert len({(other.folder, other.digest) for other in [key, *others]}) == 7
