@@ -165,7 +165,7 @@ def test_every_removed_name_is_noticed(contract: Contract) -> None:
     used = {name for path in SOURCES for _, _, name in used_names(path.read_text(), known)}
     # Also names of our own or Python's objects in these files: the misspelling test covers each.
     ours = {
-        "__version__", "address", "allocate", "boxes", "context", "dtype", "itemsize", "append", "pop",
-        "max", "min", "name", "nbytes", "output_shapes", "serialize", "shape", "write",
+        "__version__", "address", "allocate", "boxes", "context", "dtype", "itemsize", "append",
+        "pop", "max", "min", "name", "nbytes", "output_shapes", "serialize", "shape", "write",
     }  # fmt: skip
     assert unnoticed_removals(contract, sorted(used - ours)) == []
