@@ -18,9 +18,12 @@ from typing import Any
 import fsspec
 
 from sam2_core.types import AutolabelError
+from tasks.retry import http_status, with_retries
 
 _SECRETS = re.compile(r"(?<=://)[^/@\s]+@|(?<=[?&])([^=&\s]+)=[^&\s]*")
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+# Packages whose errors derive from Exception alone.
+_CLIENTS = {"botocore", "aiobotocore", "aiohttp", "urllib3"}
 
 
 class StorageError(AutolabelError):
@@ -61,10 +64,29 @@ def filesystem(uri: str) -> tuple[Any, str]:
     if is_local(uri):
         return fsspec.filesystem("file"), str(local_path(uri))
     try:
-        fs, path = fsspec.core.url_to_fs(uri, use_listings_cache=False)
+        fs, path = fsspec.core.url_to_fs(uri, use_listings_cache=False, **_client_options(uri))
     except (ValueError, ImportError) as error:
         raise AutolabelError(f"cannot open {redact(uri)}: {error}") from error
     return fs, path
+
+
+def _client_options(uri: str) -> dict[str, Any]:
+    """Timeouts for a connection and for silence in it; a whole download may take longer."""
+    timeout_s = float(os.environ.get("AUTOLABEL_STORAGE_TIMEOUT_S", "30"))
+    if uri.startswith(("s3://", "s3a://")):
+        retries = {"mode": "standard", "max_attempts": 2}
+        return {
+            "config_kwargs": {
+                "connect_timeout": timeout_s, "read_timeout": timeout_s, "retries": retries
+            }
+        }  # fmt: skip
+    if uri.startswith(("http://", "https://")):
+        import aiohttp
+
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout_s, sock_read=timeout_s)
+        # trust_env: proxies and the passwords in ~/.netrc.
+        return {"client_kwargs": {"timeout": timeout, "trust_env": True}}
+    return {}
 
 
 @contextlib.contextmanager
@@ -73,21 +95,21 @@ def explained(action: str, uri: str) -> Iterator[None]:
     where = f"cannot {action} {redact(uri)}"
     try:
         yield
-    except FileNotFoundError as error:
-        raise NotFoundError(f"{where}: it does not exist") from error
-    except PermissionError as error:
-        raise StorageError(f"{where}: access denied; check permissions or credentials") from error
-    except (IsADirectoryError, NotADirectoryError) as error:
-        raise StorageError(f"{where}: {error.strerror or error}") from error
-    except OSError as error:
-        if error.errno in _NO_SPACE:
-            raise StorageError(f"{where}: no space left; free some or use another place") from error
-        raise StorageError(f"{where}: {redact(str(error))}") from error
-    except Exception as error:
-        # botocore's and aiohttp's own errors derive from Exception alone.
-        if type(error).__module__.split(".")[0] in {"botocore", "aiobotocore", "aiohttp"}:
-            raise StorageError(f"{where}: {redact(str(error))}") from error
+    except AutolabelError:
         raise
+    except Exception as error:
+        status = http_status(error)
+        if isinstance(error, PermissionError) or status in {401, 403}:
+            why = "access denied; check permissions or credentials"
+        elif status == 404 or (isinstance(error, FileNotFoundError) and status is None):
+            raise NotFoundError(f"{where}: it does not exist") from error
+        elif isinstance(error, OSError) and error.errno in _NO_SPACE:
+            why = "no space left; free some or use another place"
+        elif isinstance(error, OSError) or type(error).__module__.split(".")[0] in _CLIENTS:
+            why = redact(getattr(error, "strerror", None) or str(error) or type(error).__name__)
+        else:
+            raise
+        raise StorageError(f"{where}: {why}") from error
 
 
 def write_bytes(uri: str, data: bytes) -> None:
@@ -105,7 +127,7 @@ def write_bytes(uri: str, data: bytes) -> None:
         if is_local(uri):
             _write_local(Path(path), data)
         else:
-            fs.pipe_file(path, data)
+            with_retries(lambda: fs.pipe_file(path, data), f"writing {redact(uri)}")
 
 
 def _write_local(path: Path, data: bytes) -> None:
@@ -132,7 +154,7 @@ def read_bytes(uri: str) -> bytes:
     """
     fs, path = filesystem(uri)
     with explained("read", uri):
-        data: bytes = fs.cat_file(path)
+        data: bytes = with_retries(lambda: fs.cat_file(path), f"reading {redact(uri)}")
     return data
 
 
@@ -141,7 +163,9 @@ def list_names(folder_uri: str) -> dict[str, int]:
     fs, path = filesystem(folder_uri)
     try:
         with explained("list", folder_uri):
-            entries = fs.ls(path, detail=True)
+            entries = with_retries(
+                lambda: fs.ls(path, detail=True), f"listing {redact(folder_uri)}"
+            )
     except NotFoundError:
         return {}
     return {

@@ -1,0 +1,86 @@
+"""Trying again where it helps: timeouts, cut connections, busy servers; never 403 or 404."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+ATTEMPTS = 6
+FIRST_DELAY_S = 0.2
+LONGEST_DELAY_S = 10.0
+
+_TRANSIENT_STATUS = {408, 425, 429}
+# By name, so that nothing imports botocore or aiohttp to label local files.
+_TRANSIENT_NAMES = {
+    "ClientConnectionError", "ClientPayloadError", "ServerDisconnectedError",  # aiohttp
+    "HTTPClientError", "ConnectionError", "IncompleteReadError", "ResponseParserError",  # botocore
+    "IncompleteRead",  # urllib3
+}  # fmt: skip
+
+Result = TypeVar("Result")
+log = logging.getLogger(__name__)
+
+
+class CutBodyError(ConnectionError):
+    """Fewer bytes arrived than were announced."""
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def http_status(error: BaseException) -> int | None:
+    """Status that a server answered with, wherever in the chain of causes it is, or None."""
+    for one in _causes(error):
+        status = getattr(one, "status", None)  # aiohttp
+        if status is None:
+            response = getattr(one, "response", None)  # botocore
+            if isinstance(response, dict):
+                status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        if isinstance(status, int):
+            return status
+    return None
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same request may well succeed in a moment."""
+    status = http_status(error)
+    if status is not None and status >= 400:
+        return status >= 500 or status in _TRANSIENT_STATUS
+    for one in _causes(error):
+        if isinstance(one, (TimeoutError, asyncio.TimeoutError, ConnectionError)):
+            return True
+        if {base.__name__ for base in type(one).__mro__} & _TRANSIENT_NAMES:
+            return True
+    return False
+
+
+def with_retries(call: Callable[[], Result], what: str, attempts: int = ATTEMPTS) -> Result:
+    """Call until it succeeds, with exponential backoff and jitter between transient errors.
+
+    Args:
+        call: does the work; must be safe to repeat.
+        what: what is tried, for the log; without secrets.
+        attempts: calls at most.
+
+    Raises:
+        Whatever the call raised last.
+
+    """
+    for attempt in range(1, attempts + 1):
+        try:
+            return call()
+        except Exception as error:
+            if attempt == attempts or not is_transient(error):
+                raise
+            delay_s = min(FIRST_DELAY_S * 2 ** (attempt - 1), LONGEST_DELAY_S)
+            delay_s *= random.uniform(0.5, 1.5)  # noqa: S311  (spreads clients, guards nothing)
+            log.warning("%s: %s, trying again in %.1f s", what, type(error).__name__, delay_s)
+            time.sleep(delay_s)
+    raise AssertionError("unreachable")
