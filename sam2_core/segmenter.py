@@ -20,6 +20,7 @@ from sam2_core.batching import gather, group_prompts, no_masks, slice_low_res, s
 from sam2_core.postprocess import finish
 from sam2_core.preprocess import box_prompts, resize_square
 from sam2_core.prompts import PointPrompts, point_prompts
+from sam2_core.stage_times import StageTimes
 from sam2_core.types import (
     Backend,
     Boxes,
@@ -124,8 +125,14 @@ class Segmenter:
         prompts, rows, reasons = point_prompts(points, size_hw, self.image_size)
         return PreparedFrame(resize_square(image, self.image_size), size_hw, prompts, rows, reasons)
 
-    def run(self, frames: Sequence[PreparedFrame]) -> list[LowResMasks]:
+    def run(
+        self, frames: Sequence[PreparedFrame], times: StageTimes | None = None
+    ) -> list[LowResMasks]:
         """Encode and decode prepared frames on the device; frames without prompts are not encoded.
+
+        Args:
+            frames: any number; `encoder_batch` of them are encoded at a time.
+            times: where the seconds of encoding and decoding are added.
 
         Returns:
             One `LowResMasks` a frame, rows as in its prompts.
@@ -135,17 +142,20 @@ class Segmenter:
 
         """
         grid = self.image_size // 4
+        times = times or StageTimes()
         results = [no_masks(grid)] * len(frames)
         busy = [index for index, frame in enumerate(frames) if len(frame.prompts)]
         start = 0
         while start < len(busy):
             batch = busy[start : start + self.encoder_batch]
             try:
-                features = self.backend.encode([frames[index].image_model for index in batch])
+                with times.measure("encode"):
+                    features = self.backend.encode([frames[index].image_model for index in batch])
             except DeviceMemoryError as error:
                 self.encoder_batch = self._halved("encoder_batch", len(batch), error)
                 continue
-            decoded = self._decode(features, [frames[index].prompts for index in batch])
+            with times.measure("decode"):
+                decoded = self._decode(features, [frames[index].prompts for index in batch])
             position = 0
             for index in batch:
                 stop = position + len(frames[index].prompts)

@@ -1,0 +1,94 @@
+"""The frame loop: order, failures that stay with their frame, bounded queues, an early end."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from sam2_core.frame_loop import FrameJob, FrameLoop
+from sam2_core.segmenter import Segmenter
+from sam2_core.types import Boxes
+from tests.sam2_core.fake_backend import FakeDeviceBackend
+
+
+def boxes_at(left):
+    return Boxes(np.array([[left, 10, left + 40, 60]]), np.ones(1), ("car",))
+
+
+def image(value):
+    return np.full((100, 100, 3), value, np.uint8)
+
+
+def unreadable():
+    raise OSError("cannot read: truncated")
+
+
+class BreakingDevice(FakeDeviceBackend):
+    """Fails on batches with a certain image."""
+
+    def encode(self, images):
+        if any(frame[0, 0, 0] == 13 for frame in images):
+            raise RuntimeError("kernel failed")
+        return super().encode(images)
+
+
+@pytest.mark.parametrize("encoder_batch", [1, 3])
+def test_results_come_in_order_and_failures_stay_with_their_frame(encoder_batch):
+    def slow(value):
+        time.sleep(0.02 if value % 3 == 0 else 0)
+        return image(value)
+
+    jobs = [FrameJob(i, lambda i=i: slow(i), boxes_at(i)) for i in range(20)]
+    jobs[4] = FrameJob(4, unreadable, boxes_at(4))
+    jobs[7] = FrameJob(7, lambda: np.zeros((5, 5), np.uint8), boxes_at(7))
+    jobs[9] = FrameJob(9, lambda: image(9), Boxes.empty())
+    with Segmenter(BreakingDevice(), encoder_batch=encoder_batch) as segmenter:
+        loop = FrameLoop(segmenter, iter(jobs), readers=3)
+        results = list(loop)
+    assert [result.key for result in results] == list(range(20))
+    failed = {result.key: (result.stage, str(result.error)) for result in results if result.error}
+    assert set(failed) == {4, 7, 13}
+    assert failed[4] == ("read", "cannot read: truncated")
+    assert failed[13] == ("segment", "kernel failed")
+    assert results[13].size_hw == (100, 100)
+    assert len(results[9].masks) == 0
+    for key in (0, 3, 8, 14, 19):  # neighbours of failed frames are done and hold their own masks
+        assert results[key].masks.predicted_iou.tolist() == [key]
+    times = loop.times.seconds()
+    assert times["read"] > 0.1
+    assert all(times[stage] > 0 for stage in ("preprocess", "encode", "decode", "postprocess"))
+
+
+def test_frames_are_read_ahead_but_not_without_bound():
+    taken = []
+
+    def jobs():
+        for i in range(1000):
+            taken.append(i)
+            yield FrameJob(i, lambda: image(1), boxes_at(1))
+
+    with Segmenter(FakeDeviceBackend()) as segmenter:
+        results = iter(FrameLoop(segmenter, jobs(), readers=2, ahead=4))
+        next(results)
+        time.sleep(0.5)
+        assert len(taken) < 30
+        results.close()  # a consumer that stops early stops the threads
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("frame-")]
+
+
+def test_an_error_of_the_callers_iterable_reaches_the_caller_after_earlier_frames():
+    def jobs():
+        yield FrameJob(0, lambda: image(1), boxes_at(1))
+        raise KeyError("listing failed")
+
+    with Segmenter(FakeDeviceBackend(), encoder_batch=2) as segmenter:
+        results = iter(FrameLoop(segmenter, jobs()))
+        assert next(results).key == 0
+        with pytest.raises(KeyError, match="listing failed"):
+            next(results)
+
+
+def test_no_frames():
+    with Segmenter(FakeDeviceBackend()) as segmenter:
+        assert list(FrameLoop(segmenter, [])) == []
