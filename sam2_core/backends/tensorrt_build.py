@@ -68,7 +68,7 @@ def build_engine(
 
     Args:
         onnx_path: exported graph, weights included.
-        kind: "encoder" or "decoder" (windowed decoders too).
+        kind: "encoder", "decoder" or "decoder_mask".
         gpu: name of the device that it is built on.
         engines_dir: the cache of engines and timing caches.
         options: shapes and builder options.

@@ -13,11 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.types import AutolabelError
-
-
-class OutOfMemory(AutolabelError):  # noqa: N818 - a condition that the caller recovers from
-    """The device has no memory left: use smaller chunks."""
+from sam2_core.types import AutolabelError, DeviceMemoryError
 
 
 class Device(Protocol):
@@ -49,6 +45,10 @@ class Device(Protocol):
         """Copy between any two of device and pinned memory, in stream order."""
         ...
 
+    def clear(self, address: int, nbytes: int, stream: int) -> None:
+        """Fill device memory with zeros."""
+        ...
+
     def synchronize(self, stream: int) -> None:
         """Wait until everything on the stream is done."""
         ...
@@ -77,7 +77,7 @@ class CudaDevice:
     def _call(self, name: str, *arguments: object) -> Any:
         status, *values = getattr(self._runtime, name)(*arguments)
         if status == self._runtime.cudaError_t.cudaErrorMemoryAllocation:
-            raise OutOfMemory(f"the GPU has no memory left ({name}): use a smaller decoder chunk")
+            raise DeviceMemoryError(f"the GPU has no memory left ({name})")
         if status != self._runtime.cudaError_t.cudaSuccess:
             raise AutolabelError(f"CUDA: {name} failed with {status.name}")
         return values[0] if values else None
@@ -107,6 +107,10 @@ class CudaDevice:
         """Copy; the direction follows from the addresses (unified addressing)."""
         kind = self._runtime.cudaMemcpyKind.cudaMemcpyDefault
         self._call("cudaMemcpyAsync", target, source, nbytes, kind, stream)
+
+    def clear(self, address: int, nbytes: int, stream: int) -> None:
+        """Fill device memory with zeros."""
+        self._call("cudaMemsetAsync", address, 0, nbytes, stream)
 
     def synchronize(self, stream: int) -> None:
         """Wait for the stream."""

@@ -26,10 +26,9 @@ ONE_CONTEXT_EACH = ("image", "points")
 
 @dataclass(frozen=True)
 class TensorSlot:
-    """One input or output: where it lies on the device and how large it can get."""
+    """An input or output: where it lies on the device and how large it can get."""
 
     name: str
-    is_input: bool
     dtype: np.dtype[np.generic]
     address: int
     nbytes: int
@@ -87,6 +86,16 @@ class LoadedEngine:
         shapes = {name: [profile.shapes[name][2] for profile in self._profiles] for name in names}
         return {name: max(sizes, key=math.prod) for name, sizes in shapes.items()}
 
+    def buckets(self, name: str) -> tuple[int, ...]:
+        """Return the fixed first sizes of an input, ascending: what it can be padded to."""
+        fixed = [profile for profile in self._profiles if profile.fixes((name,))]
+        return tuple(sorted({profile.shapes[name][2][0] for profile in fixed}))
+
+    def most_free(self, name: str) -> int:
+        """Return the largest first size among the profiles that leave it open; 0 without any."""
+        free = [profile for profile in self._profiles if not profile.fixes((name,))]
+        return max((profile.shapes[name][2][0] for profile in free), default=0)
+
     def attach(self, scratch_address: int) -> None:
         """Give the engine its scratch memory and allocate its inputs and outputs once, largest."""
         self._scratch = scratch_address
@@ -100,7 +109,10 @@ class LoadedEngine:
         for name, nbytes in sizes.items():
             is_input = self._engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
             address = self._device.allocate(nbytes)
-            self.tensors[name] = TensorSlot(name, is_input, self._dtype(name), address, nbytes)
+            self.tensors[name] = TensorSlot(name, self._dtype(name), address, nbytes)
+            if is_input:
+                # A warm-up must not gather at whatever index the memory happens to hold.
+                self._device.clear(address, nbytes, self._stream)
 
     def _dtype(self, name: str) -> np.dtype[np.generic]:
         dtype: np.dtype[np.generic] = np.dtype(trt.nptype(self._engine.get_tensor_dtype(name)))

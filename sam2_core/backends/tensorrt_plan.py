@@ -116,7 +116,7 @@ def profiles_for(
     Args:
         inputs: (name, shape) of each of the graph's inputs; a size that is not a positive int
             is dynamic.
-        kind: "encoder" or "decoder".
+        kind: name of the graph: "encoder", "decoder" or "decoder_mask".
         buckets: what to build for.
 
     Raises:
@@ -137,7 +137,8 @@ def profiles_for(
         ]
     profiles = []
     most = buckets.images[-1]
-    for count in buckets.boxes:
+    takes_masks = any(name == "mask_input" for name, _ in declared)
+    for count in () if takes_masks else buckets.boxes:
         sizes = [{"B": images, "P": count, "K": BOX_POINTS} for images in (1, 1, most)]
         profiles.append(Profile(f"boxes-{count}", _ranges(declared, sizes)))
     free = [
@@ -159,7 +160,6 @@ _DYNAMIC = {
     "labels": "PK",
     "image_index": "P",
     "mask_input": "P...",
-    "has_mask_input": "P",
     "window_yx": "P.",
 }
 

@@ -20,6 +20,12 @@ def version() -> tuple[int, int]:
     return major, minor
 
 
+def full_version() -> str:
+    """Return the installed version as engines are labeled with it."""
+    text: str = trt.__version__
+    return text
+
+
 def strongly_typed_network_flags() -> int:
     """Return flags for `Builder.create_network`: the graph's own types decide every precision.
 

@@ -1,0 +1,305 @@
+"""Runs an exported model on TensorRT: features stay on the device, no allocation while it runs."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sam2_core.backends.model_folder import ModelFolder
+from sam2_core.backends.tensorrt_cuda import CudaDevice, Device, Slot, SlotPool
+from sam2_core.backends.tensorrt_plan import BOX_POINTS, Shape, bucket_for, split_into_buckets
+from sam2_core.batching import no_masks, slice_prompts
+from sam2_core.cache import cache_folder
+from sam2_core.preprocess import resize_square
+from sam2_core.types import (
+    AutolabelError,
+    BackendInfo,
+    Features,
+    ImageArray,
+    LowResMasks,
+    Prompts,
+)
+
+if TYPE_CHECKING:
+    from sam2_core.backends.tensorrt_build import BuildOptions
+    from sam2_core.backends.tensorrt_engine import LoadedEngine, TensorSlot
+
+logger = logging.getLogger(__name__)
+
+FEATURES = ("embedding", "high_res_s0", "high_res_s1")
+SCORES = ("predicted_iou", "object_score", "stability")
+Rows = npt.NDArray[np.int64]
+
+
+def require_tensorrt() -> None:
+    """Raise `AutolabelError` where TensorRT is not installed."""
+    if find_spec("tensorrt") is None:
+        raise AutolabelError(
+            "TensorRT is not installed: pip install 'sam2-autolabel[tensorrt]' (Linux, NVIDIA "
+            "GPU), or choose --backend onnxruntime"
+        )
+
+
+def engines_folder(cache: str | Path | None = None) -> Path:
+    """Return where engines and timing caches are kept."""
+    return cache_folder(cache) / "engines"
+
+
+def load_tensorrt(
+    folder: ModelFolder, options: BuildOptions | None = None, device_index: int = 0
+) -> TensorRTBackend:
+    """Load a model folder on TensorRT, building its engines first where the cache has none.
+
+    Args:
+        folder: an exported model.
+        options: must be those of `autolabel models build` for its engines to be found.
+        device_index: CUDA device.
+
+    Raises:
+        AutolabelError: no TensorRT, no GPU, or the graphs cannot be built.
+
+    """
+    require_tensorrt()
+    from sam2_core.backends.tensorrt_build import BuildOptions, build_engine
+
+    device = CudaDevice(device_index)
+    built = {
+        kind: build_engine(
+            folder.graph(kind), kind, gpu=device.name, engines_dir=engines_folder(folder.cache),
+            options=options or BuildOptions(), note=logger.warning,
+        )
+        for kind in graphs_of(folder)
+    }  # fmt: skip
+    return TensorRTBackend(folder, {kind: engine.path for kind, engine in built.items()}, device)
+
+
+def graphs_of(folder: ModelFolder) -> tuple[str, ...]:
+    """Return the graphs of a model folder that become engines."""
+    there = (folder.path / "decoder_mask.onnx").is_file()
+    return ("encoder", "decoder", "decoder_mask") if there else ("encoder", "decoder")
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One decoder execution: rows of the caller's prompts, padded to a bucket."""
+
+    engine: LoadedEngine
+    rows: Rows
+    images: Rows
+    bucket: int
+    image_bucket: int
+
+
+class TensorRTBackend:
+    """Encoder and decoder engines on one stream of one GPU.
+
+    Any thread may call; a lock keeps calls apart, because an engine's buffers are fixed. Features
+    are copied between slots on the device (8 MB an image, microseconds), so that any number of
+    encoded images can be alive and CUDA graphs never see a new address.
+    """
+
+    def __init__(
+        self, folder: ModelFolder, engine_paths: Mapping[str, Path], device: Device
+    ) -> None:
+        require_tensorrt()
+        from sam2_core.backends.tensorrt_engine import LoadedEngine
+        from sam2_core.backends.tensorrt_versions import full_version
+
+        self.folder = folder
+        self._device = device
+        self._lock = threading.Lock()
+        self._stream = device.create_stream()
+        engines = {
+            kind: LoadedEngine(path, device, self._stream) for kind, path in engine_paths.items()
+        }
+        # The engines never run at the same time: one scratch block serves them all.
+        scratch = device.allocate(max(engine.scratch_bytes for engine in engines.values()))
+        for engine in engines.values():
+            engine.attach(scratch)
+        self._encoder, self._decoder = engines["encoder"], engines["decoder"]
+        self._mask_decoder = engines.get("decoder_mask")
+        self._image_buckets = self._encoder.buckets("image")
+        self._box_buckets = self._decoder.buckets("points")
+        self._most_images = self._decoder.largest["embedding"][0]
+        self._pinned: dict[tuple[str, int], SlotPool] = {}
+        self._feature_bytes = self._check_features()
+        self._feature_pools = {
+            name: SlotPool(device.allocate, nbytes) for name, nbytes in self._feature_bytes.items()
+        }
+        self._info = BackendInfo(
+            folder.stamp(f"tensorrt-{full_version()}"), folder.image_size, ("TensorRT",), "cuda"
+        )
+
+    @property
+    def info(self) -> BackendInfo:
+        """Stamp, input size and where it runs."""
+        return self._info
+
+    def _check_features(self) -> dict[str, int]:
+        """Bytes of one image's features; both engines must agree on them."""
+        most = self._image_buckets[-1]
+        nbytes = {}
+        for name in FEATURES:
+            made, read = self._encoder.tensors[name], self._decoder.tensors[name]
+            nbytes[name] = made.nbytes // most
+            if made.dtype != read.dtype or nbytes[name] != read.nbytes // self._most_images:
+                raise AutolabelError(
+                    f"{self.folder.path}: encoder and decoder do not fit together at {name!r}: "
+                    "export the model again"
+                )
+        return nbytes
+
+    def _staged(self, name: str, nbytes: int) -> Slot:
+        """Pinned memory for an input or output of this name, at its largest size."""
+        key = (name, nbytes)
+        if key not in self._pinned:
+            self._pinned[key] = SlotPool(self._device.allocate_pinned, nbytes)
+        return self._pinned[key].take()
+
+    def warm_up(self, images: int = 1) -> None:
+        """Create every bucket's context and CUDA graph, for features of this many images."""
+        with self._lock:
+            size = self.folder.image_size
+            for count in self._image_buckets:
+                self._encoder.warm_up({"image": (count, size, size, 3)})
+            for count in self._box_buckets:
+                nothing = np.zeros(0, np.int64)
+                call = _Call(self._decoder, nothing, nothing, count, images)
+                self._decoder.warm_up(self._decoder_shapes(call, BOX_POINTS))
+
+    def encode(self, images: Sequence[ImageArray]) -> Features:
+        """Encode B images, each uint8 (H, W, 3) RGB of any size."""
+        size = self.folder.image_size
+        squares = [resize_square(image, size) for image in images]
+        encoded: list[dict[str, Slot]] = []
+        with self._lock:
+            for start, stop, bucket in split_into_buckets(len(squares), self._image_buckets):
+                encoded += self._encode_bucket(squares[start:stop], bucket)
+            # Pinned frames may be overwritten once they are on the device.
+            self._device.synchronize(self._stream)
+        return Features(encoded, len(images), tuple((i.shape[0], i.shape[1]) for i in images))
+
+    def _encode_bucket(self, squares: Sequence[ImageArray], bucket: int) -> list[dict[str, Slot]]:
+        shape = (bucket, *squares[0].shape)
+        tensor = self._encoder.tensors["image"]
+        slot = self._staged("image", tensor.nbytes)
+        batch = slot.as_array(np.uint8, shape)
+        for row in range(bucket):
+            batch[row] = squares[min(row, len(squares) - 1)]
+        self._device.copy(tensor.address, slot.address, math.prod(shape), self._stream)
+        self._encoder.run({"image": shape})
+        encoded = []
+        for row in range(len(squares)):
+            slots = {name: pool.take() for name, pool in self._feature_pools.items()}
+            for name, nbytes in self._feature_bytes.items():
+                made = self._encoder.tensors[name].address + row * nbytes
+                self._device.copy(slots[name].address, made, nbytes, self._stream)
+            encoded.append(slots)
+        # Kept until the copy is done: encode() waits before it lets go of this slot.
+        encoded[0]["image"] = slot
+        return encoded
+
+    def decode(self, features: Features, prompts: Prompts) -> LowResMasks:
+        """Decode P prompts; all that fit a bucket share a call."""
+        grid = self.folder.image_size // 4
+        count = len(prompts)
+        if not count:
+            return no_masks(grid)
+        logits: list[npt.NDArray[np.float32]] = [np.zeros((0, 0), np.float32)] * count
+        scores = {name: np.zeros(count, np.float32) for name in SCORES}
+        with self._lock:
+            # Everything is enqueued first; slots live until the stream is done with them.
+            running = [self._enqueue(features, prompts, call) for call in self._calls(prompts)]
+            self._device.synchronize(self._stream)
+        for call, outputs, _ in running:
+            used = len(call.rows)
+            low_res = outputs["logits"][:used, 0].astype(np.float32, copy=False)
+            for row, mask in zip(call.rows, low_res, strict=True):
+                logits[row] = mask
+            for name, values in scores.items():
+                values[call.rows] = outputs[name].reshape(-1)[:used]
+        origin = np.zeros((count, 2), np.int32)
+        return LowResMasks(
+            logits, origin, (grid, grid), scores["predicted_iou"], scores["object_score"],
+            scores["stability"],
+        )  # fmt: skip
+
+    def _calls(self, prompts: Prompts) -> Iterator[_Call]:
+        engine = self._decoder
+        if prompts.mask_logits is not None:
+            if self._mask_decoder is None:
+                raise AutolabelError(
+                    f"{self.folder.path} has no decoder_mask.onnx: export the model again "
+                    "to refine masks"
+                )
+            engine = self._mask_decoder
+        buckets = engine.buckets("points") if prompts.labels.shape[1] == BOX_POINTS else ()
+        # Other prompts run unpadded, without a CUDA graph.
+        buckets = buckets or tuple(range(1, engine.most_free("points") + 1))
+        for start, stop, _ in split_into_buckets(len(prompts), buckets):
+            images = np.unique(prompts.image_index[start:stop])
+            for first in range(0, len(images), self._most_images):
+                group = images[first : first + self._most_images]
+                rows = start + np.flatnonzero(np.isin(prompts.image_index[start:stop], group))
+                image_bucket = min(bucket_for(len(group), self._image_buckets), self._most_images)
+                bucket = bucket_for(len(rows), buckets)
+                yield _Call(engine, rows, group, bucket, image_bucket)
+
+    def _decoder_shapes(self, call: _Call, points: int) -> dict[str, Shape]:
+        shapes = {}
+        for name, largest in call.engine.largest.items():
+            first = call.image_bucket if name in FEATURES else call.bucket
+            shapes[name] = (first, *largest[1:])
+        shapes["points"] = (call.bucket, points, 2)
+        shapes["labels"] = (call.bucket, points)
+        return shapes
+
+    def _enqueue(
+        self, features: Features, prompts: Prompts, call: _Call
+    ) -> tuple[_Call, dict[str, npt.NDArray[Any]], list[Slot]]:
+        padded = np.concatenate(
+            [call.rows, np.repeat(call.rows[-1:], call.bucket - len(call.rows))]
+        )
+        chosen = slice_prompts(prompts, padded)
+        for position in range(call.image_bucket):
+            slots = features.data[call.images[min(position, len(call.images) - 1)]]
+            for name, nbytes in self._feature_bytes.items():
+                target = call.engine.tensors[name].address + position * nbytes
+                self._device.copy(target, slots[name].address, nbytes, self._stream)
+        inputs: dict[str, npt.NDArray[Any]] = {
+            "points": chosen.points_model,
+            "labels": chosen.labels,
+            "image_index": np.searchsorted(call.images, chosen.image_index),
+        }
+        if chosen.mask_logits is not None:
+            inputs["mask_input"] = chosen.mask_logits[:, None]
+        kept = [self._upload(call.engine, name, values) for name, values in inputs.items()]
+        shapes = call.engine.run(self._decoder_shapes(call, chosen.labels.shape[1]))
+        outputs = {
+            name: self._download(call.engine.tensors[name], shapes[name])
+            for name in ("logits", *SCORES)
+        }
+        return call, outputs, kept
+
+    def _upload(self, engine: LoadedEngine, name: str, values: npt.NDArray[Any]) -> Slot:
+        tensor = engine.tensors[name]
+        slot = self._staged(name, tensor.nbytes)
+        view = slot.as_array(tensor.dtype, values.shape)
+        view[...] = values
+        self._device.copy(tensor.address, slot.address, view.nbytes, self._stream)
+        return slot
+
+    def _download(self, tensor: TensorSlot, shape: Shape) -> npt.NDArray[Any]:
+        slot = self._staged(tensor.name, tensor.nbytes)
+        array = slot.as_array(tensor.dtype, shape)
+        self._device.copy(slot.address, tensor.address, array.nbytes, self._stream)
+        return array

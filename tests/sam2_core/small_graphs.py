@@ -1,0 +1,113 @@
+"""A model folder that keeps the ONNX contract and is too small to segment anything.
+
+Every output depends on every input, so that a mixed-up image, prompt or buffer changes a number.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+SIZE, WIDTH = 64, 8
+FACTS = {"preset": "small-test", "image_size": SIZE, "checkpoint_sha256": "0" * 64,
+         "graph": "restructured", "precision": "fp32"}  # fmt: skip
+
+
+def constant(name: str, values: object) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.asarray(values), name)
+
+
+def info(name: str, dtype: int, shape: tuple[object, ...]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def save(path: Path, nodes: list, inputs: list, outputs: list, weights: list) -> None:
+    graph = helper.make_graph(nodes, path.stem, inputs, outputs, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+
+
+def write_encoder(path: Path, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    cells = {"embedding": (16, WIDTH), "high_res_s0": (4, WIDTH // 8), "high_res_s1": (8, 2)}
+    nodes = [
+        helper.make_node("Cast", ["image"], ["float"], to=TensorProto.FLOAT),
+        helper.make_node("Transpose", ["float"], ["planes"], perm=[0, 3, 1, 2]),
+    ]
+    weights, outputs = [], []
+    for name, (cell, channels) in cells.items():
+        kernel = generator.normal(size=(channels, 3, 1, 1)).astype(np.float32) / 100
+        weights.append(constant(f"{name}_kernel", kernel))
+        nodes += [
+            helper.make_node("AveragePool", ["planes"], [f"{name}_pooled"],
+                             kernel_shape=[cell, cell], strides=[cell, cell]),
+            helper.make_node("Conv", [f"{name}_pooled", f"{name}_kernel"], [name]),
+        ]  # fmt: skip
+        side = SIZE // cell
+        outputs.append(info(name, TensorProto.FLOAT, ("B", channels, side, side)))
+    save(path, nodes, [info("image", TensorProto.UINT8, ("B", SIZE, SIZE, 3))], outputs, weights)
+
+
+def write_decoder(path: Path, masks: bool) -> None:
+    grid, none = SIZE // 4, ["axes_rest"]
+    gathered = [
+        helper.make_node("Gather", [name, "image_index"], [f"{name}_own"])
+        for name in ("embedding", "high_res_s0", "high_res_s1")
+    ]
+    means = [
+        helper.make_node("ReduceMean", [f"{name}_own", *none], [f"{name}_mean"], keepdims=1)
+        for name in ("embedding", "high_res_s1")
+    ]
+    nodes = [
+        *gathered,
+        *means,
+        helper.make_node("Cast", ["labels"], ["labels_float"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["labels_float", "axis_last"], ["labels_3d"]),
+        helper.make_node("Mul", ["points", "labels_3d"], ["weighted"]),
+        helper.make_node("ReduceSum", ["weighted", "axes_points"], ["prompt"], keepdims=0),
+        helper.make_node("Reshape", ["prompt", "column"], ["prompt_4d"]),
+        helper.make_node("Add", ["embedding_mean", "high_res_s1_mean"], ["context"]),
+        helper.make_node("Add", ["context", "prompt_4d"], ["shift"]),
+        helper.make_node("Add", ["high_res_s0_own", "shift"], ["plain"]),
+        helper.make_node("Add", ["plain", "mask_input"], ["logits"])
+        if masks
+        else helper.make_node("Identity", ["plain"], ["logits"]),
+        helper.make_node("ReduceMean", ["logits", "axes_rest"], ["predicted_iou"], keepdims=0),
+        helper.make_node("ReduceMax", ["logits", "axes_rest"], ["object_score"], keepdims=0),
+        helper.make_node("ReduceMin", ["logits", "axes_rest"], ["stability"], keepdims=0),
+    ]
+    weights = [
+        constant("axes_rest", np.array([1, 2, 3])), constant("axis_last", np.array([2])),
+        constant("axes_points", np.array([1, 2])), constant("column", np.array([-1, 1, 1, 1])),
+    ]  # fmt: skip
+    inputs = [
+        info("embedding", TensorProto.FLOAT, ("B", WIDTH, SIZE // 16, SIZE // 16)),
+        info("high_res_s0", TensorProto.FLOAT, ("B", WIDTH // 8, grid, grid)),
+        info("high_res_s1", TensorProto.FLOAT, ("B", 2, grid // 2, grid // 2)),
+        info("points", TensorProto.FLOAT, ("P", "K", 2)),
+        info("labels", TensorProto.INT32, ("P", "K")),
+        info("image_index", TensorProto.INT64, ("P",)),
+    ]
+    if masks:
+        inputs.append(info("mask_input", TensorProto.FLOAT, ("P", 1, grid, grid)))
+    outputs = [
+        info("logits", TensorProto.FLOAT, ("P", 1, grid, grid)),
+        *(info(name, TensorProto.FLOAT, ("P",))
+          for name in ("predicted_iou", "object_score", "stability")),
+    ]  # fmt: skip
+    save(path, nodes, inputs, outputs, weights)
+
+
+def write_model(folder: Path, seed: int = 0) -> Path:
+    """Write encoder, decoder, decoder_mask and model.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_encoder(folder / "encoder.onnx", seed)
+    write_decoder(folder / "decoder.onnx", masks=False)
+    write_decoder(folder / "decoder_mask.onnx", masks=True)
+    (folder / "model.json").write_text(json.dumps(FACTS))
+    return folder

@@ -1,0 +1,247 @@
+"""The TensorRT backend's own logic, on a stand-in for TensorRT and the GPU (see fake_tensorrt).
+
+What is under test is real: buckets, padding, buffers, streams, graphs, caches. That the calls exist
+in the real API is the contract test's matter; that engines run was never tried (BENCHMARKS.md).
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sam2_core.backends.model_folder import ModelFolder
+from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
+from sam2_core.backends.tensorrt_plan import Buckets
+from sam2_core.types import AutolabelError, DeviceMemoryError, Prompts
+
+from . import fake_tensorrt
+from .small_graphs import SIZE, write_model
+
+BUCKETS = Buckets(boxes=(1, 4, 16), images=(1, 2), free_prompts=4, free_points=6)
+
+
+@pytest.fixture
+def trt(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorrt", fake_tensorrt.module())
+    loaded = {}
+    for name in ("versions", "build", "engine", "backend"):
+        full = f"sam2_core.backends.tensorrt_{name}"
+        monkeypatch.delitem(sys.modules, full, raising=False)
+    for name in ("versions", "build", "engine", "backend"):
+        loaded[name] = importlib.import_module(f"sam2_core.backends.tensorrt_{name}")
+    yield type("Modules", (), loaded)
+    for name in ("versions", "build", "engine", "backend"):
+        sys.modules.pop(f"sam2_core.backends.tensorrt_{name}", None)
+
+
+@pytest.fixture
+def model(tmp_path):
+    return ModelFolder.open(write_model(tmp_path / "model"), tmp_path / "cache")
+
+
+def build(trt, model, tmp_path, **options):
+    kinds = trt.backend.graphs_of(model)
+    chosen = trt.build.BuildOptions(buckets=BUCKETS, **options)
+    return {
+        kind: trt.build.build_engine(
+            model.graph(kind), kind, gpu="Fake GPU 9000", engines_dir=tmp_path / "engines",
+            options=chosen,
+        )
+        for kind in kinds
+    }  # fmt: skip
+
+
+def load(trt, model, tmp_path, device=None):
+    paths = {kind: engine.path for kind, engine in build(trt, model, tmp_path).items()}
+    return trt.backend.TensorRTBackend(model, paths, device or fake_tensorrt.FakeDevice())
+
+
+def images(count, seed=0):
+    return list(np.random.default_rng(seed).integers(0, 255, (count, SIZE, SIZE, 3), np.uint8))
+
+
+def prompts(count, frames=1, points=3, masks=False, seed=0):
+    generator = np.random.default_rng(seed)
+    return Prompts(
+        generator.uniform(0, SIZE, (count, points, 2)).astype(np.float32),
+        generator.integers(0, 4, (count, points)).astype(np.int32),
+        generator.integers(0, frames, count),
+        generator.normal(size=(count, SIZE // 4, SIZE // 4)).astype(np.float32) if masks else None,
+    )
+
+
+def assert_same(got, expected):
+    assert len(got.predicted_iou) == len(expected.predicted_iou)
+    for name in ("predicted_iou", "object_score", "stability"):
+        np.testing.assert_allclose(getattr(got, name), getattr(expected, name), rtol=1e-5)
+    for row, (mask, reference) in enumerate(zip(got.logits, expected.logits, strict=True)):
+        np.testing.assert_allclose(mask, reference, rtol=1e-4, atol=1e-4, err_msg=str(row))
+
+
+def reference(model, frames, asked):
+    backend = OnnxRuntimeBackend(ModelFolder.open(model.path, model.cache), threads=1)
+    return backend.decode(backend.encode(frames), replace(asked, mask_logits=None))
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3, 5])
+@pytest.mark.parametrize("count", [1, 3, 4, 5, 16, 17, 37])
+def test_rows_and_images_stay_together_in_any_bucket(trt, model, tmp_path, frames, count):
+    backend = load(trt, model, tmp_path)
+    given, asked = images(frames), prompts(count, frames)
+    got = backend.decode(backend.encode(given), asked)
+    assert_same(got, reference(model, given, asked))
+
+
+def test_points_and_masks_go_through_the_same_door(trt, model, tmp_path):
+    backend = load(trt, model, tmp_path)
+    given = images(2)
+    features = backend.encode(given)
+    clicks = prompts(6, 2, points=5)
+    assert_same(backend.decode(features, clicks), reference(model, given, clicks))
+    refined = prompts(7, 2, masks=True)
+    got, plain = backend.decode(features, refined), reference(model, given, refined)
+    for row in range(7):
+        np.testing.assert_allclose(
+            got.logits[row], plain.logits[row] + refined.mask_logits[row], rtol=1e-4, atol=1e-4
+        )
+
+
+def test_nothing_is_allocated_after_the_first_frame_and_graphs_are_replayed(trt, model, tmp_path):
+    device = fake_tensorrt.FakeDevice()
+    backend = load(trt, model, tmp_path, device)
+    backend.warm_up()
+    graphs = len(device.graphs)
+    assert graphs == len(BUCKETS.images) + len(BUCKETS.boxes)
+    backend.decode(backend.encode(images(1)), prompts(20))
+    allocated, launched = len(device.memory), device.launches
+    for seed in range(5):
+        result = backend.decode(backend.encode(images(1, seed)), prompts(20, seed=seed))
+        del result
+    assert len(device.memory) == allocated
+    assert len(device.graphs) == graphs
+    assert device.launches == launched + 5 * 3  # encoder, 16 boxes, 4 boxes
+
+
+def test_features_and_masks_of_earlier_frames_stay_as_they_were(trt, model, tmp_path):
+    backend = load(trt, model, tmp_path)
+    first, second, asked = images(1, 1), images(1, 2), prompts(5)
+    features = backend.encode(first)
+    early = backend.decode(features, asked)
+    kept = [np.array(mask) for mask in early.logits]
+    backend.decode(backend.encode(second), asked)
+    assert_same(backend.decode(features, asked), reference(model, first, asked))
+    for mask, copy in zip(early.logits, kept, strict=True):
+        np.testing.assert_array_equal(mask, copy)
+
+
+def test_threads_do_not_mix_frames(trt, model, tmp_path):
+    backend = load(trt, model, tmp_path)
+    given = [images(1, seed) for seed in range(6)]
+    asked = [prompts(9, seed=seed) for seed in range(6)]
+    results = [None] * 6
+
+    def work(i):
+        for _ in range(5):
+            results[i] = backend.decode(backend.encode(given[i]), asked[i])
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i in range(6):
+        assert_same(results[i], reference(model, given[i], asked[i]))
+
+
+def test_no_prompts_and_images_of_other_sizes(trt, model, tmp_path):
+    backend = load(trt, model, tmp_path)
+    features = backend.encode([np.zeros((50, 90, 3), np.uint8)])
+    assert features.sizes_hw == ((50, 90),)
+    nothing = prompts(0)
+    assert len(backend.decode(features, nothing).predicted_iou) == 0
+
+
+def test_engines_are_built_once_and_the_timing_cache_grows(trt, model, tmp_path):
+    before = fake_tensorrt.Builder.builds
+    first = build(trt, model, tmp_path)
+    assert [engine.cached for engine in first.values()] == [False] * 3
+    timing = first["encoder"].path.parent / "timing.cache"
+    assert timing.read_bytes() == b"measured;" * 3
+    again = build(trt, model, tmp_path)
+    assert [engine.cached for engine in again.values()] == [True] * 3
+    assert fake_tensorrt.Builder.builds == before + 3
+    facts = json.loads(first["decoder"].path.with_suffix(".json").read_text())
+    assert facts["profiles"] == ["boxes-1", "boxes-4", "boxes-16", "points"]
+    # Another checkpoint is another graph is another engine.
+    write_model(model.path, seed=1)
+    assert not build(trt, model, tmp_path)["encoder"].cached
+
+
+def test_refit_gives_the_engine_of_the_new_weights(trt, model, tmp_path):
+    engines = build(trt, model, tmp_path, refittable=True)
+    other = ModelFolder.open(write_model(tmp_path / "other", seed=7), tmp_path / "cache")
+    refitted = tmp_path / "refitted.engine"
+    trt.build.refit_engine(engines["encoder"].path, other.graph("encoder"), refitted)
+    paths = {kind: engine.path for kind, engine in engines.items()} | {"encoder": refitted}
+    backend = trt.backend.TensorRTBackend(other, paths, fake_tensorrt.FakeDevice())
+    given, asked = images(1), prompts(4)
+    assert_same(backend.decode(backend.encode(given), asked), reference(other, given, asked))
+
+
+def test_what_cannot_be_refitted_says_so(trt, model, tmp_path):
+    engines = build(trt, model, tmp_path)
+    with pytest.raises(AutolabelError, match="--refittable"):
+        trt.build.refit_engine(engines["encoder"].path, model.graph("encoder"), tmp_path / "x")
+
+
+def test_a_damaged_engine_and_an_unreadable_graph_name_the_file(trt, model, tmp_path):
+    engines = {kind: engine.path for kind, engine in build(trt, model, tmp_path).items()}
+    engines["encoder"].write_bytes(b"half a file")
+    with pytest.raises(AutolabelError, match=r"cannot load .*encoder-.*engine"):
+        trt.backend.TensorRTBackend(model, engines, fake_tensorrt.FakeDevice())
+    model.graph("decoder").write_bytes(b"not onnx")
+    with pytest.raises(AutolabelError, match=r"cannot read .*decoder.onnx: node_7"):
+        build(trt, model, tmp_path)
+
+
+def test_a_full_device_is_a_device_memory_error(trt, model, tmp_path):
+    with pytest.raises(DeviceMemoryError):
+        load(trt, model, tmp_path, fake_tensorrt.FakeDevice(memory_bytes=5000))
+
+
+@pytest.mark.parametrize(("version", "flags"), [("10.16.1.11", 2), ("11.4.0.106", 0)])
+def test_networks_are_strongly_typed_on_both_versions(monkeypatch, trt, version, flags):
+    monkeypatch.setattr(trt.versions.trt, "__version__", version)
+    assert trt.versions.strongly_typed_network_flags() == flags
+
+
+def test_an_old_tensorrt_is_refused(monkeypatch, trt):
+    monkeypatch.setattr(trt.versions.trt, "__version__", "10.3.0")
+    with pytest.raises(AutolabelError, match=r"10\.3\.0 is too old: at least 10\.13"):
+        trt.versions.strongly_typed_network_flags()
+
+
+def test_without_tensorrt_the_error_says_what_to_do(monkeypatch, model):
+    from sam2_core.backends import tensorrt_backend
+
+    monkeypatch.setattr(tensorrt_backend, "find_spec", lambda name: None)
+    with pytest.raises(AutolabelError, match="--backend onnxruntime"):
+        tensorrt_backend.load_tensorrt(model)
+
+
+def test_without_a_gpu_the_error_says_so():
+    pytest.importorskip("cuda.bindings", reason="cuda-bindings is for Linux on x86-64")
+    from cuda.bindings import runtime
+
+    if not runtime.cudaGetDeviceCount()[0]:
+        pytest.skip("there is a GPU here")
+    from sam2_core.backends.tensorrt_cuda import CudaDevice
+
+    with pytest.raises(AutolabelError, match="no NVIDIA GPU is usable here"):
+        CudaDevice()
