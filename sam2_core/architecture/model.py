@@ -132,6 +132,15 @@ def build_model(preset: Preset) -> Sam2:
     return Sam2(preset).eval()
 
 
+def cast(model: Sam2, dtype: torch.dtype) -> Sam2:
+    """Cast the weights in place, the position encoding excepted: coordinates stay float32."""
+    encoding = model.sam_prompt_encoder.pe_layer
+    matrix = encoding.positional_encoding_gaussian_matrix.float()
+    model.to(dtype)
+    encoding.positional_encoding_gaussian_matrix = matrix
+    return model
+
+
 def image_path_keys(keys: Iterable[str]) -> list[str]:
     """Those of a checkpoint's keys that belong to the image path, video memory left out."""
     parts = ("image_encoder.", "sam_prompt_encoder.", "sam_mask_decoder.")

@@ -1,0 +1,112 @@
+"""The exported micro model against recorded outputs of PyTorch; needs no torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+DATA = Path(__file__).parents[1] / "data"
+MODEL = DATA / "micro"
+FEATURES = ("embedding", "high_res_s0", "high_res_s1")
+
+
+def mask_iou(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    a, b = first > 0, second > 0
+    union = (a | b).sum((-1, -2))
+    return np.where(union > 0, (a & b).sum((-1, -2)) / np.maximum(union, 1), 1.0)
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    with np.load(DATA / "micro_reference.npz") as file:
+        return dict(file)
+
+
+def run(graph: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    path = str(MODEL / f"{graph}.onnx")
+    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [node.name for node in session.get_outputs()]
+    assert {node.name for node in session.get_inputs()} == set(inputs)
+    return dict(zip(names, session.run(None, inputs), strict=True))
+
+
+def decoder_inputs(recorded, kind: str) -> dict[str, np.ndarray]:
+    shape = "click" if kind == "click" else "box"
+    inputs = {name: recorded[name] for name in (*FEATURES, "image_index")}
+    inputs |= {"points": recorded[f"{shape}_points"], "labels": recorded[f"{shape}_labels"]}
+    if kind == "mask":
+        inputs["mask_input"] = recorded["mask_input"]
+    return inputs
+
+
+def test_the_reference_can_fail(recorded):
+    """Its masks are neither empty nor full, and differ between prompts."""
+    covered = (recorded["box_logits"] > 0).mean((1, 2, 3))
+    assert (covered > 0.02).all()
+    assert (covered < 0.98).all()
+    shifted = np.roll(recorded["box_logits"], 1, axis=0)
+    assert mask_iou(recorded["box_logits"], shifted).mean() < 0.95
+
+
+def test_encoder(recorded):
+    """Uint8 in, normalised in the graph, no_mem_embed and both fine features in the outputs."""
+    outputs = run("encoder", {"image": recorded["image"]})
+    for name in FEATURES:
+        assert outputs[name].shape == recorded[name].shape
+        worst = np.abs(outputs[name] - recorded[name]).max() / recorded[name].std()
+        assert worst < 1e-4, name
+
+
+@pytest.mark.parametrize("kind", ["box", "click", "mask"])
+def test_decoder(recorded, kind):
+    graph = "decoder_mask" if kind == "mask" else "decoder"
+    outputs = run(graph, decoder_inputs(recorded, kind))
+    assert mask_iou(outputs["logits"], recorded[f"{kind}_logits"]).min() >= 0.999
+    for name in ("predicted_iou", "object_score", "stability"):
+        assert outputs[name].dtype == np.float32
+        np.testing.assert_allclose(outputs[name], recorded[f"{kind}_{name}"], atol=1e-3)
+
+
+def test_all_four_masks(recorded):
+    outputs = run("decoder_multi", decoder_inputs(recorded, "box"))
+    assert mask_iou(outputs["logits"], recorded["box_multi_logits"]).min() >= 0.999
+    expected = recorded["box_multi_predicted_iou"]
+    np.testing.assert_allclose(outputs["predicted_iou"], expected, atol=1e-3)
+    assert outputs["stability"].shape == expected.shape
+
+
+def test_single_mask_falls_back_when_unstable(recorded):
+    """Checklist 5: both branches of dynamic_multimask_via_stability occur in the exported graph."""
+    single = run("decoder", decoder_inputs(recorded, "box"))["logits"][:, 0]
+    multi = run("decoder_multi", decoder_inputs(recorded, "box"))
+    token_0, others = multi["logits"][:, 0], multi["logits"][:, 1:]
+    inner, outer = (token_0 > 0.05).sum((1, 2)), (token_0 > -0.05).sum((1, 2))
+    stable = inner / np.maximum(outer, 1) >= 0.98
+    assert 0 < stable.sum() < len(stable), "the prompts exercise both branches"
+    best = multi["predicted_iou"][:, 1:].argmax(1)
+    expected = np.where(stable[:, None, None], token_0, others[np.arange(len(best)), best])
+    np.testing.assert_allclose(single, expected, atol=1e-4)
+
+
+def test_coordinates_are_not_rounded(recorded):
+    """Checklist 4: a third of a pixel moves the logits."""
+    inputs = decoder_inputs(recorded, "box")
+    moved = dict(inputs, points=inputs["points"] + np.float32(0.33))
+    assert np.abs(run("decoder", inputs)["logits"] - run("decoder", moved)["logits"]).max() > 1e-3
+
+
+@pytest.mark.parametrize("graph", ["encoder", "decoder", "decoder_mask", "decoder_multi"])
+def test_metadata(graph):
+    facts = json.loads((MODEL / "model.json").read_text())
+    session = ort.InferenceSession(str(MODEL / f"{graph}.onnx"))
+    properties = session.get_modelmeta().custom_metadata_map
+    for key in ("preset", "image_size", "checkpoint_sha256", "graph", "precision"):
+        assert properties[key] == str(facts[key])
+    assert facts["checkpoint_sha256"] == "random-0"
+    assert facts["files"][f"{graph}.onnx"]["bytes"] == (MODEL / f"{graph}.onnx").stat().st_size
