@@ -138,7 +138,7 @@ def discover(
 
 
 def list_frames(sequence: SequenceRef, selection: FrameSelection = ALL_FRAMES) -> list[FrameRef]:
-    """Frames of one sequence, listed anew.
+    """Frames of one sequence, listed anew; equal to `Discovered.frames`.
 
     Raises:
         AutolabelError: it is gone.

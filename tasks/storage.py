@@ -21,7 +21,7 @@ from sam2_core.types import AutolabelError
 from tasks.retry import http_status, with_retries
 
 _SECRETS = re.compile(r"(?<=://)[^/@\s]+@|(?<=[?&])([^=&\s]+)=[^&\s]*")
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 # Packages whose errors derive from Exception alone.
 _CLIENTS = {"botocore", "aiobotocore", "aiohttp", "urllib3"}
 
@@ -74,7 +74,7 @@ def _client_options(uri: str) -> dict[str, Any]:
     """Timeouts for a connection and for silence in it; a whole download may take longer."""
     timeout_s = float(os.environ.get("AUTOLABEL_STORAGE_TIMEOUT_S", "30"))
     if uri.startswith(("s3://", "s3a://")):
-        retries = {"mode": "standard", "max_attempts": 2}
+        retries = {"mode": "standard", "total_max_attempts": 1}  # `with_retries` does it
         return {
             "config_kwargs": {
                 "connect_timeout": timeout_s, "read_timeout": timeout_s, "retries": retries
@@ -103,7 +103,7 @@ def explained(action: str, uri: str) -> Iterator[None]:
             why = "access denied; check permissions or credentials"
         elif status == 404 or (isinstance(error, FileNotFoundError) and status is None):
             raise NotFoundError(f"{where}: it does not exist") from error
-        elif isinstance(error, OSError) and error.errno in _NO_SPACE:
+        elif isinstance(error, OSError) and error.errno in NO_SPACE:
             why = "no space left; free some or use another place"
         elif isinstance(error, OSError) or type(error).__module__.split(".")[0] in _CLIENTS:
             why = redact(getattr(error, "strerror", None) or str(error) or type(error).__name__)

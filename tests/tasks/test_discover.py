@@ -1,5 +1,6 @@
 """Sources, sequences and frames on every kind of storage."""
 
+import contextlib
 import functools
 import http.server
 import threading
@@ -41,15 +42,22 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+@contextlib.contextmanager
+def serve(folder):
+    """Index pages and files of a folder over HTTP on a free port."""
+    handler = functools.partial(QuietHandler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
 @pytest.fixture
 def http_folder(tmp_path):
     folder = tmp_path / "www"
     folder.mkdir()
-    handler = functools.partial(QuietHandler, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield folder, f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with serve(folder) as url:
+        yield folder, url
 
 
 @pytest.fixture(params=["local", "memory", "s3", "http"])

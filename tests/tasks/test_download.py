@@ -1,0 +1,326 @@
+"""Downloads and videos through a real S3 server, an HTTP server and a proxy that breaks things."""
+
+import itertools
+import multiprocessing
+from collections import Counter
+from pathlib import Path
+
+import cv2
+import fsspec
+import numpy as np
+import pytest
+
+from sam2_core.types import AutolabelError
+from tasks import retry, storage
+from tasks.artifacts import content_key
+from tasks.discover import FrameSelection, discover
+from tasks.download import CacheError, cached_path, download, fetch, stream
+from tasks.images import read_image
+from tasks.types import FrameFailure, FrameRef
+from tasks.video import expand_videos, is_video
+from tests.conftest import use_s3_endpoint
+from tests.faults import FaultyProxy
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, tmp_path):
+    monkeypatch.setattr(retry, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("AUTOLABEL_STORAGE_TIMEOUT_S", "1")
+
+
+@pytest.fixture
+def bucket(s3):
+    fsspec.filesystem("s3").pipe({f"{s3}/in/{i}.jpg": bytes([i]) * 50_000 for i in range(6)})
+    return f"{s3}/in"
+
+
+@pytest.fixture
+def faulty(bucket, s3_endpoint, monkeypatch):
+    with FaultyProxy(s3_endpoint) as proxy:
+        use_s3_endpoint(monkeypatch, proxy.url)
+        yield proxy
+
+
+def frames_of(url, selection=":"):
+    return [f for one in discover([url], FrameSelection.parse(selection)) for f in one.frames]
+
+
+def assert_whole(outcomes):
+    assert [frame.index for frame in outcomes] == list(range(6))
+    for frame in outcomes:
+        assert Path(frame.local_path).read_bytes() == bytes([frame.index]) * 50_000
+        assert frame.local_path.endswith(".jpg")
+
+
+def files(folder):
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_downloads_come_in_order_and_only_once(bucket, faulty, tmp_path):
+    frames = frames_of(bucket)
+    seen = []
+    assert_whole(download(frames, seen.append, connections=2))
+    assert [frame.index for frame in seen] == list(range(6))
+    before = len(faulty.requests)
+    assert_whole(download(frames))
+    assert len(faulty.requests) == before  # a cached file costs a stat, not a request
+    assert len(files(tmp_path / "cache")) == 6
+
+
+def test_a_changed_object_is_fetched_anew(bucket):
+    first = download(frames_of(bucket))
+    fsspec.filesystem("s3").pipe(f"{bucket}/3.jpg", b"new" * 100)
+    second = download(frames_of(bucket))
+    assert Path(second[3].local_path).read_bytes() == b"new" * 100
+    assert [a.local_path == b.local_path for a, b in zip(first, second, strict=True)].count(0) == 1
+
+
+@pytest.mark.parametrize("fault", ["500", "503", "reset", "cut", "slow"])
+def test_passing_faults_are_retried(bucket, faulty, fault, tmp_path):
+    frames = frames_of(bucket)
+    seen = Counter()
+
+    def once_each(method, path):
+        seen[path] += 1
+        return fault if seen[path] == 1 and method == "GET" and ".jpg" in path else ""
+
+    faulty.fault, faulty.silence_s = once_each, 1.5
+    assert_whole(download(frames))
+    assert sum(kind == fault for _, _, kind in faulty.requests) == 6
+    assert len(files(tmp_path / "cache")) == 6  # and nothing half-written
+
+
+def test_one_request_in_three_fails_and_all_arrives(bucket, faulty, tmp_path):
+    kinds = itertools.cycle(["503", "", "", "cut", "", "", "reset", "", ""])
+    faulty.fault = lambda method, path: next(kinds)
+    assert_whole(download(frames_of(bucket)))
+    storage.write_bytes(f"{bucket}/out", b"written")
+    assert storage.read_bytes(f"{bucket}/out") == b"written"
+
+
+@pytest.mark.parametrize(("fault", "reason"), [("403", "access denied"), ("404", "not exist")])
+def test_refusals_are_not_retried_and_the_others_are_done(bucket, faulty, fault, reason):
+    frames = frames_of(bucket)
+    faulty.fault = lambda method, path: fault if "/3.jpg" in path else ""
+    outcomes = download(frames)
+    assert isinstance(outcomes[3], FrameFailure)
+    assert outcomes[3].stage == "download"
+    assert reason in outcomes[3].reason
+    assert f"{bucket}/3.jpg" in outcomes[3].reason
+    assert "testing-secret" not in outcomes[3].reason
+    assert sum("/3.jpg" in path for _, path, _ in faulty.requests) == 1
+    assert sum(isinstance(one, FrameRef) for one in outcomes) == 5
+
+
+def test_a_server_that_stays_broken_is_given_up(bucket, faulty):
+    frames = frames_of(bucket)[:1]
+    faulty.fault = lambda method, path: "500"
+    (outcome,) = download(frames)
+    assert isinstance(outcome, FrameFailure)
+    with pytest.raises(AutolabelError, match=f"cannot list {bucket}"):
+        frames_of(bucket)
+
+
+def test_denied_listing_is_a_clear_error(bucket, faulty):
+    faulty.fault = lambda method, path: "403"
+    with pytest.raises(AutolabelError, match=f"cannot list {bucket}.*access denied"):
+        frames_of(bucket)
+    assert len(faulty.requests) == 1
+    with pytest.raises(AutolabelError, match=r"cannot write .*access denied"):
+        storage.write_bytes(f"{bucket}/out", b"x")
+
+
+def test_no_credentials_is_a_clear_error(bucket, monkeypatch, tmp_path):
+    import s3fs
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(AutolabelError, match="credentials"):
+        frames_of(bucket)
+
+
+def test_a_body_of_another_size_is_refused(bucket):
+    frame = frames_of(bucket)[0]
+    with pytest.raises(storage.StorageError, match="50000 bytes arrived of 50001"):
+        fetch(frame.uri, frame.etag, 50_001)
+
+
+def test_a_truncated_cached_file_is_fetched_again(bucket):
+    frames = frames_of(bucket)
+    Path(download(frames)[2].local_path).write_bytes(b"half")
+    assert_whole(download(frames))
+
+
+def test_plain_http_with_faults(tmp_path, monkeypatch):
+    from tests.tasks.test_discover import serve
+
+    folder = tmp_path / "www"
+    for index in range(6):
+        storage.write_bytes(str(folder / f"{index}.jpg"), bytes([index]) * 50_000)
+    with serve(folder) as url, FaultyProxy(url) as proxy:
+        frames = frames_of(proxy.url)
+        seen = Counter()
+
+        def once_each(method, path):
+            seen[path] += 1
+            faults = {"/0.jpg": "cut", "/1.jpg": "503", "/2.jpg": "slow", "/3.jpg": "reset"}
+            return faults.get(path, "") if seen[path] == 1 else ""
+
+        proxy.fault, proxy.silence_s = once_each, 1.5
+        assert_whole(download(frames))
+        proxy.fault = lambda method, path: {"/4.jpg": "403", "/5.jpg": "404"}.get(path, "")
+        outcomes = download(frames, cache=tmp_path / "other")
+        assert "access denied" in outcomes[4].reason
+        assert "not exist" in outcomes[5].reason
+
+
+def test_memory_and_local_files(memory, tmp_path):
+    storage.write_bytes(f"{memory}/d/0.jpg", b"x" * 10)
+    (frame,) = download(frames_of(f"{memory}/d"))
+    assert Path(frame.local_path).read_bytes() == b"x" * 10
+    here = tmp_path / "here"
+    storage.write_bytes(str(here / "0.jpg"), b"x")
+    (frame,) = download(frames_of(str(here)))
+    assert frame.local_path == str(here / "0.jpg")  # used in place
+    listed = frames_of(str(here))
+    (here / "0.jpg").unlink()
+    assert "does not exist" in download(listed)[0].reason
+
+
+def _download(bucket, results):
+    import s3fs
+
+    s3fs.S3FileSystem.clear_instance_cache()
+    results.put([Path(one.local_path).stat().st_size for one in download(frames_of(bucket))])
+
+
+def test_two_processes_at_once_are_harmless(bucket, tmp_path):
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    both = [context.Process(target=_download, args=(bucket, results)) for _ in range(2)]
+    for process in both:
+        process.start()
+    assert [results.get(timeout=60) for _ in both] == [[50_000] * 6] * 2
+    for process in both:
+        process.join()
+    assert len(files(tmp_path / "cache")) == 6
+
+
+def test_a_cache_that_cannot_be_written_stops_the_run(bucket, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "file"))
+    with pytest.raises(CacheError, match="AUTOLABEL_CACHE"):
+        download(frames_of(bucket))
+
+
+def test_a_stream_reads_ahead_but_not_far(memory):
+    storage.write_bytes(f"{memory}/d/0.jpg", b"x")
+    (frame,) = frames_of(f"{memory}/d")
+    taken = []
+    endless = (taken.append(1) or frame for _ in itertools.count())
+    outcomes = stream(endless, connections=2)
+    next(outcomes)
+    assert len(taken) == 4
+    outcomes.close()
+
+
+def test_cache_names_are_safe():
+    path = cached_path("https://h/../../x.jpg?sig=../a", "e")
+    assert path.suffix == ".jpg"
+    assert ".." not in path.parts
+    assert path != cached_path("https://h/../../x.jpg?sig=../a", "e2")
+
+
+def make_video(path, count=12, size_wh=(64, 48), codec="mp4v"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*codec), 10, size_wh)
+    assert writer.isOpened()
+    for index in range(count):
+        writer.write(np.full((size_wh[1], size_wh[0], 3), index * 20, np.uint8))
+    writer.release()
+    return path
+
+
+def test_a_video_becomes_jpegs_in_the_cache_once(s3, tmp_path, monkeypatch):
+    path = make_video(tmp_path / "1532402927000000.mp4")
+    storage.write_bytes(f"{s3}/1532402927000000.mp4", path.read_bytes())
+    (one,) = discover([s3])
+    assert is_video(one.frames[0])
+    seen = []
+    frames = expand_videos(one.frames, seen.append)
+    assert frames == seen
+    assert [frame.index for frame in frames] == list(range(12))
+    assert frames[3].uri == f"{s3}/1532402927000000.mp4#frame=3"
+    assert frames[3].timestamp_ns == 1532402927_300000000
+    assert frames[3].size_hw == (48, 64)
+    assert abs(int(read_image(frames[3]).mean()) - 60) < 6
+    assert download(frames) == frames
+    files_before = sorted(files(tmp_path / "cache"))
+    monkeypatch.setattr(cv2, "VideoCapture", None)  # not opened again
+    assert expand_videos(one.frames) == frames
+    assert sorted(files(tmp_path / "cache")) == files_before
+
+
+def test_selected_frames_of_a_video(tmp_path):
+    path = make_video(tmp_path / "v" / "clip.avi", codec="MJPG")
+    (every,) = discover([str(path)])
+    (some,) = discover([str(path)], FrameSelection.parse("1:9:3"))
+    assert every.content_key != some.content_key
+    selected = expand_videos(some.frames)
+    assert [frame.index for frame in selected] == [1, 4, 7]
+    everything = expand_videos(every.frames)
+    assert [everything[i] for i in (1, 4, 7)] == selected
+    assert content_key(selected) == content_key([everything[i] for i in (1, 4, 7)])
+
+
+def test_a_missing_jpeg_of_a_video_is_extracted_again(tmp_path):
+    (one,) = discover([str(make_video(tmp_path / "clip.mp4"))])
+    frames = expand_videos(one.frames)
+    Path(frames[5].local_path).unlink()
+    Path(frames[6].local_path).write_bytes(b"half")
+    assert expand_videos(one.frames) == frames
+    read_image(frames[5])
+    read_image(frames[6])
+
+
+def test_a_header_that_lies_gives_the_frames_that_are_there(tmp_path, caplog):
+    data = make_video(tmp_path / "clip.avi", codec="MJPG").read_bytes()
+    movie = data.index(b"movi")
+    chunk = [at for at in range(movie, len(data)) if data[at : at + 4] == b"00dc"]
+    (tmp_path / "clip.avi").write_bytes(data[: chunk[7]])
+    (one,) = discover([str(tmp_path / "clip.avi")])
+    frames = expand_videos(one.frames)
+    assert [frame.index for frame in frames] == list(range(7))
+    assert "7 frames of" in caplog.text
+
+
+@pytest.mark.parametrize("content", [b"", b"not a video" * 100, "cut"])
+def test_a_broken_video_is_a_failure_with_a_reason(tmp_path, content):
+    path = make_video(tmp_path / "v" / "clip.mp4")
+    path.write_bytes(path.read_bytes()[:200] if content == "cut" else content)
+    make_video(tmp_path / "v" / "other.mp4")
+    frames = [f for one in discover([str(tmp_path / "v")]) for f in one.frames]
+    outcomes = expand_videos(frames)
+    assert isinstance(outcomes[0], FrameFailure)
+    assert "no frame could be decoded" in outcomes[0].reason
+    assert len(outcomes) == 1 + 12
+
+
+def test_a_missing_video_is_a_failure(bucket, s3):
+    storage.write_bytes(f"{s3}/v/clip.mp4", b"x")
+    (one,) = discover([f"{s3}/v"])
+    fsspec.filesystem("s3").rm(f"{s3}/v/clip.mp4")
+    (outcome,) = expand_videos(one.frames)
+    assert (outcome.stage, outcome.index) == ("download", 0)
+
+
+def test_the_dashcam_clip(shared_data):
+    (one,) = discover([str(shared_data / "dashcam")], FrameSelection.parse("0:30:10"))
+    frames = expand_videos(one.frames)
+    assert [(frame.index, frame.size_hw) for frame in frames] == [
+        (0, (720, 1280)), (10, (720, 1280)), (20, (720, 1280))
+    ]  # fmt: skip
