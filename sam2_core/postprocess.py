@@ -1,12 +1,13 @@
 """Low-resolution logits to COCO masks of the original image, without making the masks.
 
 The published model upsamples its mask grid bilinearly (align_corners=False) to the original size
-and thresholds at 0. A pixel can be positive only next to a positive cell, so everything happens
-inside the rows and columns that hold positive cells. There, bilinear interpolation is separable:
-the columns are interpolated first, as PyTorch does, and along each column the value is piecewise
-linear between grid rows, so that the pixel where it changes sign follows from one division.
-A column of 500 pixels costs as much as one of 5 and no full-resolution mask ever exists; the runs
-are those of the upsampled and thresholded image (tests compare them with PyTorch's).
+and thresholds at 0. Where the four cells around a pixel agree in sign the pixel has that sign, so
+only pixels among cells that disagree are computed: a band along the mask's border. Bilinear
+interpolation is separable, so inside such a 2x2 block of cells each pixel column is interpolated at
+the upper and the lower cell row first, as PyTorch does; between the two the value is linear, and
+the pixel where it changes sign follows from one division. Those positions, sorted, are the runs of
+the upsampled and thresholded image (tests compare them with PyTorch's), and neither that image nor
+a crop of it is ever made.
 """
 
 from __future__ import annotations
@@ -24,15 +25,17 @@ from sam2_core.types import FloatArray, IntArray, LowResMasks, Masks
 EMPTY = "empty mask: no pixel above the threshold"
 NOT_FINITE = "model output is not finite"
 
+_MASKS_AT_ONCE = 64
+# Pixel columns of border blocks worked on at once: bounds the memory of noisy masks.
+_COLUMNS_AT_ONCE = 1 << 20
+
 
 @dataclass(frozen=True, eq=False)
 class _Axis:
     """How `size` pixels sample `grid` cells along one axis, in PyTorch's float32 arithmetic."""
 
-    low: npt.NDArray[np.int64]  # (size,) the cell before each pixel centre
-    high: npt.NDArray[np.int64]  # (size,) the cell after it
-    weight: FloatArray  # (size,) of `high`
-    first: npt.NDArray[np.int64]  # (grid + 1,) the first pixel whose `low` is at least the cell
+    weight: FloatArray  # (size,) of the cell after each pixel centre
+    first: npt.NDArray[np.int64]  # (grid + 1,) first pixel whose cell before it is at least this
 
 
 @lru_cache(maxsize=64)
@@ -41,74 +44,107 @@ def _axis(grid: int, size: int) -> _Axis:
     half = np.float32(0.5)
     source = np.maximum((np.arange(size, dtype=np.float32) + half) * scale - half, np.float32(0))
     low = np.minimum(source.astype(np.int64), grid - 1)
-    high = np.minimum(low + 1, grid - 1)
-    weight = source - low.astype(np.float32)
-    return _Axis(low, high, weight, np.searchsorted(low, np.arange(grid + 1)))
-
-
-def _extent(positive: npt.NDArray[np.bool_]) -> tuple[int, int, int, int] | None:
-    """First and last + 1 row, first and last + 1 column of the True cells."""
-    rows = np.flatnonzero(positive.any(1))
-    if not len(rows):
-        return None
-    columns = np.flatnonzero(positive[rows[0] : rows[-1] + 1].any(0))
-    return int(rows[0]), int(rows[-1]) + 1, int(columns[0]), int(columns[-1]) + 1
+    return _Axis(source - low.astype(np.float32), np.searchsorted(low, np.arange(grid + 1)))
 
 
 @dataclass(frozen=True, eq=False)
-class _Crossings:
-    """Where columns change sign between two grid rows: all flat, in column-major order."""
+class _Grid:
+    """The image and its mask grid along both axes."""
 
-    column: npt.NDArray[np.int64]  # pixel column
-    row: npt.NDArray[np.int64]  # grid row before the crossing; -1 above the grid
-    before: FloatArray  # value at that row
-    after: FloatArray  # value at the next row
+    rows: _Axis
+    columns: _Axis
+    grid_hw: tuple[int, int]
+    size_hw: tuple[int, int]
 
+    @property
+    def stride(self) -> int:
+        """Positions of a mask on the line of all masks: one more than the image has pixels.
 
-def _crossings(
-    logits: FloatArray, origin_yx: tuple[int, int], grid: int, columns: _Axis
-) -> _Crossings | None:
-    extent = _extent(logits > 0)
-    if extent is None:
-        return None
-    top, bottom, left, right = extent
-    y0, x0 = origin_yx
-    # One cell more on each side: there the mask ends. What lies outside the window is background.
-    low_y, high_y = max(top - 1, 0), min(bottom + 1, logits.shape[0])
-    low_x, high_x = max(left - 1, 0), min(right + 1, logits.shape[1])
-    cells = np.ascontiguousarray(logits[low_y:high_y, low_x:high_x].T, dtype=np.float32)
-    first = columns.first[x0 + low_x]
-    # The last cell reaches the pixels before the next cell's, at the grid's end all that are left.
-    stop = columns.first[min(x0 + high_x, grid)]
-    reached = slice(int(first), int(stop))
-    low = columns.low[reached] - (x0 + low_x)
-    high = np.minimum(columns.high[reached] - (x0 + low_x), len(cells) - 1)
-    weight = columns.weight[reached, None]
-    values = cells[low] * (np.float32(1) - weight) + cells[high] * weight
-    # A row of background above and below closes every run.
-    framed = np.full((len(values), values.shape[1] + 2), -1, np.float32)
-    framed[:, 1:-1] = values
-    positive = framed > 0
-    column, row = np.nonzero(positive[:, 1:] != positive[:, :-1])
-    return _Crossings(
-        column + int(first), row + (y0 + low_y - 1), framed[column, row], framed[column, row + 1]
-    )
+        So the end of a mask at the image's last pixel stays apart from the next one's first.
+        """
+        return self.size_hw[0] * self.size_hw[1] + 1
 
 
-def _toggle_rows(crossings: _Crossings, grid: int, rows: _Axis, height: int) -> IntArray:
-    """Find the first pixel row behind each crossing, in the arithmetic of the upsampling."""
-    row, before, after = crossings.row, crossings.before, crossings.after
+@dataclass(frozen=True, eq=False)
+class _Blocks:
+    """2x2 blocks of cells that differ in sign: cells (row, column) to (row + 1, column + 1).
+
+    Row -1 and the row below the window are background, so that every run ends; the column behind
+    the window repeats its last.
+    """
+
+    mask: IntArray
+    row: IntArray
+    column: IntArray
+    values: FloatArray  # (4, N): upper left, upper right, lower left, lower right
+
+
+def _mixed_blocks(stack: npt.NDArray[np.floating]) -> tuple[IntArray, IntArray, IntArray]:
+    """Mask, row (from -1) and column of every block whose four cells differ in sign."""
+    masks, height, width = stack.shape
+    # A half float is positive if it is as an integer; numpy compares integers much faster.
+    positive = stack.view(np.int16) > 0 if stack.dtype == np.float16 else stack > 0
+    packed = np.packbits(positive, axis=2, bitorder="little")
+    cells = np.zeros((masks, height + 2, packed.shape[2]), np.uint8)
+    cells[:, 1:-1] = packed
+    right = cells >> 1
+    right[:, :, :-1] |= cells[:, :, 1:] << 7
+    right[:, :, -1] |= cells[:, :, -1] & np.uint8(1 << ((width - 1) % 8))
+    every = cells & right
+    some = cells | right
+    mixed = (every[:, :-1] & every[:, 1:]) ^ (some[:, :-1] | some[:, 1:])
+    mask, row, byte = np.nonzero(mixed)
+    bits = np.unpackbits(mixed[mask, row, byte][:, None], axis=1, bitorder="little")
+    which, bit = np.nonzero(bits)
+    return mask[which], row[which] - 1, byte[which] * 8 + bit
+
+
+def _blocks(stack: npt.NDArray[np.floating]) -> _Blocks:
+    _, height, width = stack.shape
+    mask, row, column = _mixed_blocks(stack)
+    behind = np.minimum(column + 1, width - 1)
+    values = np.empty((4, len(mask)), np.float32)
+    for index, (at_row, at_column) in enumerate(
+        ((row, column), (row, behind), (row + 1, column), (row + 1, behind))
+    ):
+        outside = (at_row < 0) | (at_row >= height)
+        found = stack[mask, np.clip(at_row, 0, height - 1), at_column]
+        values[index] = np.where(outside, np.float32(-1), found.astype(np.float32))
+    return _Blocks(mask, row, column, values)
+
+
+def _toggles(blocks: _Blocks, origin_yx: npt.NDArray[np.int64], grid: _Grid) -> IntArray:
+    """Positions, not sorted, where the masks change: mask * stride + column * height + row."""
+    column = blocks.column + origin_yx[blocks.mask, 1]
+    first = grid.columns.first[column]
+    per_block = grid.columns.first[column + 1] - first
+    block = np.repeat(np.arange(len(column)), per_block)
+    x = np.arange(len(block)) + np.repeat(first - np.cumsum(per_block) + per_block, per_block)
+    weight = grid.columns.weight[x]
+    rest = np.float32(1) - weight
+    upper_left, upper_right, lower_left, lower_right = blocks.values
+    before = upper_left[block] * rest + upper_right[block] * weight
+    after = lower_left[block] * rest + lower_right[block] * weight
+    crossing = np.flatnonzero((before > 0) != (after > 0))
+    block = block[crossing]
+    row = (blocks.row + origin_yx[blocks.mask, 0])[block]
+    y = _crossed_row(row, before[crossing], after[crossing], grid)
+    return blocks.mask[block] * grid.stride + x[crossing] * grid.size_hw[0] + y
+
+
+def _crossed_row(row: IntArray, before: FloatArray, after: FloatArray, grid: _Grid) -> IntArray:
+    """Find the first pixel row behind each change of sign between grid rows `row` and `row` + 1."""
+    height, cells = grid.size_hw[0], grid.grid_hw[0]
     begins = after > 0
-    inside = (row >= 0) & (row < grid - 1)
-    first = rows.first[np.clip(row, 0, grid)]
-    last = rows.first[np.clip(row + 1, 0, grid)]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        fraction = np.where(inside, before.astype(np.float64) / (before - after), 0.0)
-    guess = np.ceil((row + fraction + 0.5) * (height / grid) - 0.5).astype(np.int64)
+    inside = (row >= 0) & (row < cells - 1)
+    first = grid.rows.first[np.clip(row, 0, cells)]
+    last = grid.rows.first[np.clip(row + 1, 0, cells)]
+    fraction = np.where(inside, before.astype(np.float64) / (before - after), 0.0)
+    guess = np.ceil((row + fraction + 0.5) * (height / cells) - 0.5).astype(np.int64)
     guess = np.clip(guess, first, last)
 
     def behind(pixel: IntArray) -> npt.NDArray[np.bool_]:
-        weight = rows.weight[np.clip(pixel, 0, height - 1)]
+        weight = grid.rows.weight[np.clip(pixel, 0, height - 1)]
         value: FloatArray = before * (np.float32(1) - weight) + after * weight
         result: npt.NDArray[np.bool_] = (value > 0) == begins
         return result
@@ -118,8 +154,42 @@ def _toggle_rows(crossings: _Crossings, grid: int, rows: _Axis, height: int) -> 
     guess -= (guess > first) & behind(guess - 1)
     # Above the first grid row and below the last the value is that row's.
     guess = np.where(row < 0, 0, guess)
-    result: IntArray = np.where(row >= grid - 1, height, guess)
+    result: IntArray = np.where(row >= cells - 1, height, guess)
     return result
+
+
+def _stack_toggles(
+    stack: npt.NDArray[np.floating], origin_yx: npt.NDArray[np.int64], grid: _Grid
+) -> tuple[list[IntArray], list[IntArray], npt.NDArray[np.bool_]]:
+    """Positions and their number for each of the masks (M, h, w), and which are not finite.
+
+    The positions come in parts of successive masks, each with the numbers of its masks.
+    """
+    if len(stack) > _MASKS_AT_ONCE:
+        return _halves(stack, origin_yx, grid)
+    blocks = _blocks(stack)
+    if len(stack) > 1 and len(blocks.mask) * grid.size_hw[1] > _COLUMNS_AT_ONCE * grid.grid_hw[1]:
+        return _halves(stack, origin_yx, grid)
+    broken = np.zeros(len(stack), bool)
+    broken[blocks.mask[~np.isfinite(blocks.values).all(0)]] = True
+    # Without a block a mask is empty, or one value of sign; not a number counts as background.
+    for index in np.flatnonzero(np.bincount(blocks.mask, minlength=len(stack)) == 0):
+        broken[index] = not np.isfinite(stack[index]).all()
+    with np.errstate(invalid="ignore"):
+        line = _toggles(blocks, origin_yx, grid)
+    line.sort()
+    mask, position = np.divmod(cancel_pairs(line), grid.stride)
+    kept = (position < grid.stride - 1) & ~broken[mask]
+    return [position[kept]], [np.bincount(mask[kept], minlength=len(stack))], broken
+
+
+def _halves(
+    stack: npt.NDArray[np.floating], origin_yx: npt.NDArray[np.int64], grid: _Grid
+) -> tuple[list[IntArray], list[IntArray], npt.NDArray[np.bool_]]:
+    half = len(stack) // 2
+    first = _stack_toggles(stack[:half], origin_yx[:half], grid)
+    second = _stack_toggles(stack[half:], origin_yx[half:], grid)
+    return first[0] + second[0], first[1] + second[1], np.concatenate([first[2], second[2]])
 
 
 def encode_masks(
@@ -131,7 +201,7 @@ def encode_masks(
     """Encode the masks of one image as full upsampling and thresholding at 0 would.
 
     Args:
-        logits: N float32 arrays (h_i, w_i), windows of the mask grid.
+        logits: N float32 or float16 arrays (h_i, w_i), windows of the mask grid.
         origin_yx: int (N, 2), each window's top left cell in the grid.
         grid_hw: the whole grid; outside a window the mask is background.
         size_hw: (H, W) of the original image.
@@ -141,53 +211,32 @@ def encode_masks(
         ("" for a good mask).
 
     """
-    height, width = size_hw
-    rows, columns = _axis(grid_hw[0], height), _axis(grid_hw[1], width)
-    found: list[_Crossings] = []
-    per_mask = np.zeros(len(logits), np.int64)
-    reasons = [""] * len(logits)
-    for index, window in enumerate(logits):
-        if not np.isfinite(window).all():
-            reasons[index] = NOT_FINITE
-            continue
-        origin = int(origin_yx[index][0]), int(origin_yx[index][1])
-        crossings = _crossings(window, origin, grid_hw[1], columns)
-        if crossings is not None:
-            found.append(crossings)
-            per_mask[index] = len(crossings.row)
-    toggles, per_mask = _toggles(found, per_mask, (rows, grid_hw[0]), size_hw)
-    strings, area = encode_toggles(toggles, per_mask, size_hw)
-    reasons = [
-        reason or ("" if pixels else EMPTY) for reason, pixels in zip(reasons, area, strict=True)
-    ]
+    grid = _Grid(_axis(grid_hw[0], size_hw[0]), _axis(grid_hw[1], size_hw[1]), grid_hw, size_hw)
+    origin = np.asarray(origin_yx, np.int64).reshape(-1, 2)
+    count = len(logits)
+    strings = [b""] * count
+    area = np.zeros(count, np.int64)
+    reasons = [""] * count
+    for rows, stack in _stacks(logits):
+        positions, numbers, broken = _stack_toggles(stack, origin[rows], grid)
+        texts, pixels = encode_toggles(np.concatenate(positions), np.concatenate(numbers), size_hw)
+        area[rows] = pixels
+        for row, text, bad, size in zip(rows, texts, broken, pixels, strict=True):
+            strings[row] = text
+            reasons[row] = NOT_FINITE if bad else "" if size else EMPTY
     return strings, area, reasons
 
 
-def _toggles(
-    found: list[_Crossings],
-    per_mask: IntArray,
-    rows: tuple[_Axis, int],
-    size_hw: tuple[int, int],
-) -> tuple[IntArray, IntArray]:
-    """Positions in the column-major image where each mask's value changes, and how many a mask."""
-    if not found:
-        return np.zeros(0, np.int64), per_mask
-    height, width = size_hw
-    together = _Crossings(
-        np.concatenate([part.column for part in found]),
-        np.concatenate([part.row for part in found]),
-        np.concatenate([part.before for part in found]),
-        np.concatenate([part.after for part in found]),
-    )
-    row = _toggle_rows(together, rows[1], rows[0], height)
-    # Masks one after another on one line, one pixel more than an image apart: the end of a mask
-    # at the image's last pixel stays apart from the start of the next at its first.
-    stride = height * width + 1
-    mask = np.repeat(np.arange(len(per_mask)), per_mask)
-    line = cancel_pairs(mask * stride + together.column * height + row)
-    mask, position = np.divmod(line, stride)
-    kept = position < height * width
-    return position[kept], np.bincount(mask[kept], minlength=len(per_mask))
+def _stacks(
+    logits: Sequence[FloatArray] | FloatArray,
+) -> list[tuple[IntArray, npt.NDArray[np.floating]]]:
+    """Windows of equal shape stacked, with their rows."""
+    if isinstance(logits, np.ndarray):
+        return [(np.arange(len(logits)), logits)] if len(logits) else []
+    shapes: dict[tuple[int, ...], list[int]] = {}
+    for row, window in enumerate(logits):
+        shapes.setdefault(window.shape, []).append(row)
+    return [(np.array(rows), np.stack([logits[row] for row in rows])) for rows in shapes.values()]
 
 
 def finish(

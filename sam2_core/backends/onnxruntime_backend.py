@@ -103,19 +103,23 @@ class OnnxRuntimeBackend:
         inputs["labels"] = np.ascontiguousarray(prompts.labels, np.int32)
         inputs["image_index"] = np.ascontiguousarray(prompts.image_index, np.int64)
         grid = self._info.image_size // 4
-        if "mask_input" in self._decoder_inputs:
-            count = len(prompts)
-            given = prompts.mask_logits
-            inputs["mask_input"] = (
-                np.zeros((count, 1, grid, grid), np.float32) if given is None else given[:, None]
-            )
-            inputs["has_mask_input"] = np.full(count, given is not None, np.float32)
+        session = self._decoder
+        if prompts.mask_logits is not None:
+            session = self._decoder_of_masks()
+            inputs["mask_input"] = np.ascontiguousarray(prompts.mask_logits[:, None], np.float32)
         names = ("logits", "predicted_iou", "object_score", "stability")
-        logits, iou, score, stability = run_session(self._decoder, names, inputs)
+        logits, iou, score, stability = run_session(session, names, inputs)
         origin = np.zeros((len(prompts), 2), np.int32)
         return LowResMasks(
             logits[:, 0].astype(np.float32, copy=False), origin, (grid, grid), iou, score, stability
         )
+
+    def _decoder_of_masks(self) -> Any:
+        """Open the decoder that takes mask prompts when it is first needed."""
+        with self._lock:
+            if self._mask_decoder is None:
+                self._mask_decoder = self._open(self.folder.graph("decoder_mask"))
+            return self._mask_decoder
 
 
 def _cpu_provider() -> tuple[str, dict[str, str]]:

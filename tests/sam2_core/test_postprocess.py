@@ -96,6 +96,22 @@ def test_a_window_gives_the_same_as_the_whole_grid():
     assert whole[0] == cut[0]
 
 
+def test_half_floats_count_as_their_values():
+    logits = np.stack([random_logits(seed, 8, -0.5) for seed in range(3)]).astype(np.float16)
+    origin = np.zeros((3, 2), int)
+    halves = encode_masks(logits, origin, (GRID, GRID), (123, 321))
+    assert halves[0] == encode_masks(logits.astype(np.float32), origin, (GRID, GRID), (123, 321))[0]
+
+
+def test_windows_of_different_shapes_and_many_masks_keep_their_rows():
+    logits = [random_logits(i, 6, 0)[: 20 + i % 3 * 8, : 30 + i % 2] for i in range(150)]
+    origin = np.array([[i % 3, i % 5] for i in range(150)])
+    strings, area, _ = encode_masks(logits, origin, (GRID, GRID), (90, 110))
+    for row in (0, 1, 77, 148, 149):
+        alone = encode_masks(logits[row : row + 1], origin[row : row + 1], (GRID, GRID), (90, 110))
+        assert (alone[0][0], alone[1][0]) == (strings[row], area[row])
+
+
 def test_outside_a_window_is_background():
     window = np.ones((4, 4), np.float32)
     _, area, _ = encode_masks([window], np.array([[8, 16]]), (GRID, GRID), (GRID, GRID))
