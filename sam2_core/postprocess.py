@@ -129,7 +129,8 @@ def _toggles(blocks: _Blocks, origin_yx: npt.NDArray[np.int64], grid: _Grid) -> 
     block = block[crossing]
     row = (blocks.row + origin_yx[blocks.mask, 0])[block]
     y = _crossed_row(row, before[crossing], after[crossing], grid)
-    return blocks.mask[block] * grid.stride + x[crossing] * grid.size_hw[0] + y
+    line: IntArray = blocks.mask[block] * grid.stride + x[crossing] * grid.size_hw[0] + y
+    return line
 
 
 def _crossed_row(row: IntArray, before: FloatArray, after: FloatArray, grid: _Grid) -> IntArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -75,7 +76,8 @@ class OnnxRuntimeBackend:
         self._open = partial(open_session, threads=threads, providers=[_cpu_provider()])
         self._encoder = self._open(folder.graph("encoder"))
         self._decoder = self._open(folder.graph("decoder"))
-        self._decoder_inputs = {node.name for node in self._decoder.get_inputs()}
+        self._mask_decoder: Any = None
+        self._lock = threading.Lock()
         self._info = BackendInfo(
             stamp=folder.stamp("onnxruntime-cpu"),
             image_size=folder.image_size,
