@@ -104,6 +104,8 @@ def ensure_database() -> str:
             _held_locks[folder] = clients
             atexit.register(release_database, folder)
     os.environ[URI_VARIABLE] = os.environ[OWNED_VARIABLE] = server.uri
+    # Known to work; FiftyOne would warn at every start that MongoDB 6 is the oldest it supports.
+    os.environ.setdefault("FIFTYONE_DATABASE_VALIDATION", "false")
     return server.uri
 
 

@@ -1,0 +1,99 @@
+"""Ground truth into the `ground_truth` field, where it exists, and evaluation against it."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from sam2_core.types import AutolabelError
+from tasks.load_documents import crops_of, object_id
+from tasks.load_masks import npy_zlib
+from tasks.load_schema import TRUTH_FIELD, open_dataset, sample_collection
+from tasks.truth import TruthImage
+from tasks.truth import load_truth as read_truth
+
+
+def load_truth(dataset_name: str, truth_path: Path, sequence_id: str = "") -> int:
+    """Put the instances of a COCO file onto the frames that they belong to.
+
+    Args:
+        dataset_name: a dataset with its frames loaded.
+        truth_path: COCO instances json; images are found by file name.
+        sequence_id: look among this sequence's frames only.
+
+    Returns:
+        How many instances found their frame.
+
+    Raises:
+        AutolabelError: no image of the file is in the dataset.
+
+    """
+    from pymongo import UpdateOne
+
+    dataset = open_dataset(dataset_name)
+    truth = read_truth(truth_path)
+    collection = sample_collection(dataset)
+    wanted = {"sequence_id": sequence_id} if sequence_id else {}
+    frames: dict[str, list[tuple[Any, tuple[str, ...]]]] = {}
+    for sample in collection.find(wanted, {"frame_uri": 1}):
+        parts = PurePosixPath(sample["frame_uri"].replace("\\\\", "/")).parts
+        frames.setdefault(parts[-1], []).append((sample["_id"], parts))
+    now = datetime.datetime.now(datetime.UTC)
+    writes, instances = [], 0
+    for image in truth.images:
+        identity = _frame_of(image.file_name, frames)
+        if identity is None:
+            continue
+        documents = truth_documents(image, str(identity))
+        instances += len(documents)
+        fields = {
+            TRUTH_FIELD: {"_cls": "Detections", "detections": documents}, "last_modified_at": now,
+        }  # fmt: skip
+        writes.append(UpdateOne({"_id": identity}, {"$set": fields}))
+    if not writes:
+        raise AutolabelError(
+            f"{truth_path}: none of its {len(truth.images)} images is in dataset "
+            f"'{dataset_name}'; file names must end like the frames' names"
+        )
+    collection.bulk_write(writes, ordered=False)
+    return instances
+
+
+def _frame_of(name: str, frames: dict[str, list[tuple[Any, tuple[str, ...]]]]) -> Any | None:
+    """Find the frame whose path ends like the name does; with several, the longest common end."""
+    wanted = PurePosixPath(name).parts
+    best: list[Any] = []
+    longest = 0
+    for identity, parts in frames.get(wanted[-1] if wanted else "", []):
+        common = 0
+        for ours, theirs in zip(reversed(parts), reversed(wanted), strict=False):
+            if ours != theirs:
+                break
+            common += 1
+        if common > longest:
+            best, longest = [identity], common
+        elif common == longest:
+            best.append(identity)
+    return best[0] if len(best) == 1 else None
+
+
+def truth_documents(image: TruthImage, owner: str) -> list[dict[str, Any]]:
+    """Make the documents of one image's true instances."""
+    if not len(image):
+        return []
+    crops = crops_of(image.boxes_xyxy_px, image.rle, image.size_hw)
+    scale = np.array([image.size_hw[1], image.size_hw[0]] * 2, np.float64)
+    places = crops.windows_xyxy_px / scale
+    places[:, 2:] -= places[:, :2]
+    rows = zip(image.labels, places.tolist(), crops.masks, crops.areas_px.tolist(), strict=True)
+    return [
+        {
+            "_id": object_id("truth", owner, str(index)), "_cls": "Detection", "attributes": {},
+            "tags": [], "label": label, "bounding_box": place,
+            **({"mask": npy_zlib(mask)} if area else {}),
+        }
+        for index, (label, place, mask, area) in enumerate(rows)
+    ]  # fmt: skip

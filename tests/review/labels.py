@@ -1,0 +1,63 @@
+"""Labeled frames for the review tests: random blobs with known sizes, cheap to make."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from pycocotools import mask as coco_mask
+
+from sam2_core.types import Boxes, Masks, ModelStamp
+from tasks.artifacts import RunStamp
+from tasks.tables import LabeledFrame
+from tasks.types import FrameRef
+
+SIZE_HW = (720, 1280)
+STAMP = RunStamp(
+    "yolox_nano@c789", ModelStamp("compact", "ab" * 32, "", "onnxruntime", "fp32", "1")
+)
+OTHER_STAMP = RunStamp("yolox_nano@c789", ModelStamp("tiny", "cd" * 32, "", "torch", "fp32", "1"))
+CLASSES = ("car", "person", "truck", "bicycle")
+
+
+@lru_cache
+def pool(count: int = 400, seed: int = 0) -> tuple[list[bytes], np.ndarray, np.ndarray]:
+    """RLE, boxes (count, 4) and areas of blobs like those in driving frames."""
+    rng = np.random.default_rng(seed)
+    height, width = SIZE_HW
+    rle, boxes = [], []
+    for _ in range(count):
+        size = np.exp(rng.normal(3.2, 0.6))
+        angle = np.linspace(0, 2 * np.pi, 24, endpoint=False)
+        radius = size * (1 + 0.15 * rng.normal(size=24))
+        x = (rng.uniform(0, width) + radius * np.cos(angle)).clip(0, width - 1)
+        y = (rng.uniform(0, height) + radius * np.sin(angle)).clip(0, height - 1)
+        polygon = np.stack([x, y], 1).ravel().tolist()
+        rle.append(coco_mask.frPyObjects([polygon], height, width)[0]["counts"])
+        boxes.append([x.min(), y.min(), x.max(), y.max()])
+    areas = np.array([coco_mask.area({"counts": r, "size": [height, width]}) for r in rle])
+    return rle, np.array(boxes, np.float32), areas.astype(np.int64)
+
+
+def labeled_frame(
+    index: int, instances: int = 5, sequence_id: str = "drive", camera: str = "", seed: int = 0
+) -> LabeledFrame:
+    """One frame with `instances` random blobs."""
+    rng = np.random.default_rng([seed, index])
+    rle, boxes, areas = pool()
+    chosen = rng.choice(len(rle), instances, replace=False)
+    frame = FrameRef(
+        sequence_id, camera, index, 1_700_000_000_000_000_000 + index * 10**8,
+        f"/frames/{sequence_id}/{camera or 'image'}/{index:06d}.jpg", SIZE_HW, f"etag{index}", 1234,
+    )  # fmt: skip
+    labels = tuple(CLASSES[i] for i in rng.integers(0, len(CLASSES), instances))
+    scores = [rng.uniform(0.3, 1, instances).astype(np.float32) for _ in range(3)]
+    masks = Masks(
+        tuple(rle[i] for i in chosen), SIZE_HW, scores[1], scores[2],
+        rng.normal(5, 3, instances), areas[chosen], ("",) * instances,
+    )  # fmt: skip
+    return LabeledFrame(frame, Boxes(boxes[chosen], scores[0], labels, None, "test"), masks)
+
+
+def labeled_frames(count: int, instances: int = 5, **kind: object) -> Sequence[LabeledFrame]:
+    """Successive frames."""
+    return [labeled_frame(index, instances, **kind) for index in range(count)]
