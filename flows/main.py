@@ -10,7 +10,9 @@ import click
 from sam2_core.types import AutolabelError
 
 # name -> (module under flows.commands, one-line help). The click command in it is named `command`.
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS: dict[str, tuple[str, str]] = {
+    "models": ("models", "Fetch checkpoints, export and build models."),
+}
 
 
 class LazyGroup(click.Group):

@@ -45,7 +45,7 @@ class ExportOptions:
 
     """
 
-    graph: str = "restructured"
+    graph: str = "published"
     precision: str = "fp32"
 
     def __post_init__(self) -> None:

@@ -1,0 +1,104 @@
+"""Meta's .pt and Hugging Face safetensors load to the same model."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
+safetensors = pytest.importorskip("safetensors.torch", reason="needs safetensors: make torch")
+
+from sam2_core.architecture import random_weights  # noqa: E402
+from sam2_core.checkpoints import load_checkpoint, preset_of  # noqa: E402
+from sam2_core.hugging_face_keys import from_hugging_face  # noqa: E402
+from sam2_core.presets import COMPACT, MICRO, TINY  # noqa: E402
+from sam2_core.types import AutolabelError  # noqa: E402
+
+MEMORY = {"memory_attention.norm.weight": torch.ones(3), "maskmem_tpos_enc": torch.ones(7, 1, 1, 4)}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_weights(MICRO, 7)
+
+
+def same(first, second) -> bool:
+    a, b = first.state_dict(), second.state_dict()
+    return set(a) == set(b) and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def test_meta_checkpoint(model, tmp_path):
+    path = tmp_path / "micro.pt"
+    torch.save({"model": model.state_dict() | MEMORY}, path)
+    loaded = load_checkpoint(path)
+    assert loaded.preset == MICRO
+    assert not loaded.training
+    assert same(loaded, model)
+
+
+def test_hugging_face_checkpoint(model, tmp_path):
+    transformers = pytest.importorskip("transformers", reason="needs transformers: make torch")
+    from tests.sam2_core.test_architecture import oracle
+
+    assert transformers
+    hub = oracle(MICRO).state_dict()
+    path = tmp_path / "model.safetensors"
+    safetensors.save_file({k: v.clone() for k, v in hub.items()} | MEMORY, path)
+    loaded = load_checkpoint(path, MICRO).state_dict()
+    expected = from_hugging_face(hub)
+    assert set(loaded) == set(expected)
+    assert all(torch.equal(loaded[key], expected[key]) for key in expected)
+
+
+def test_our_names_as_safetensors(model, tmp_path):
+    path = tmp_path / "micro.safetensors"
+    safetensors.save_file(model.state_dict(), path)
+    assert same(load_checkpoint(path), model)
+
+
+def test_preset_is_told_by_shapes(tmp_path):
+    for preset in (COMPACT, TINY, COMPACT.sized(width=160)):
+        with torch.device("meta"):
+            from sam2_core.architecture import build_model
+
+            state = build_model(preset).state_dict()
+        assert preset_of(state, tmp_path) == preset
+
+
+def test_misfits_are_named(model, tmp_path):
+    path = tmp_path / "weights.pt"
+    state = dict(model.state_dict())
+    state.pop("image_encoder.trunk.pos_embed")
+    torch.save({"model": state}, path)
+    with pytest.raises(AutolabelError, match=r"lacks image_encoder.trunk.pos_embed"):
+        load_checkpoint(path)
+    with pytest.raises(AutolabelError, match="does not fit the preset compact"):
+        load_checkpoint(path, COMPACT)
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_unreadable_files(tmp_path, suffix):
+    path = tmp_path / f"weights{suffix}"
+    with pytest.raises(AutolabelError, match="there is no checkpoint"):
+        load_checkpoint(path)
+    path.write_bytes(b"not a checkpoint at all")
+    with pytest.raises(AutolabelError, match="cannot read the checkpoint"):
+        load_checkpoint(path)
+
+
+def test_other_models_are_refused(tmp_path):
+    path = tmp_path / "other.pt"
+    torch.save({"model": {"layer.weight": torch.ones(2)}}, path)
+    with pytest.raises(AutolabelError, match="no SAM 2 weights"):
+        load_checkpoint(path)
+
+
+def test_code_in_a_checkpoint_is_not_run(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "ran"), "w"))
+
+    path = tmp_path / "evil.pt"
+    torch.save({"model": Evil()}, path)
+    with pytest.raises(AutolabelError, match="cannot read"):
+        load_checkpoint(path)
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,249 @@
+"""Downloads from a real HTTP server that misbehaves in every way we know."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+
+from sam2_core import download as module
+from sam2_core.checkpoints import checkpoint_path, fetch_checkpoint, verify
+from sam2_core.download import download
+from sam2_core.presets import COMPACT, TINY
+from sam2_core.types import AutolabelError
+
+CONTENT = np.random.default_rng(0).bytes(3_000_000)
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+class Server(ThreadingHTTPServer):
+    """Serves CONTENT; `cuts` connections break after so many bytes, `status` answers first."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.content, self.etag = CONTENT, '"one"'
+        self.cuts: list[int] = []
+        self.statuses: list[int] = []
+        self.ranges = True
+        self.requests: list[tuple[str, str]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/weights.pt"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        server = self.server
+        asked = self.headers.get("Range", "")
+        server.requests.append((self.path, asked))
+        status = server.statuses.pop(0) if server.statuses else 0
+        if status:
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        start = 0
+        match = re.match(r"bytes=(\d+)-", asked)
+        if match and server.ranges and self.headers.get("If-Range") == server.etag:
+            start = int(match[1])
+        body = server.content[start:]
+        self.send_response(206 if start else 200)
+        self.send_header("ETag", server.etag)
+        self.send_header("Content-Length", str(len(body)))
+        if start:
+            end = len(server.content)
+            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{end}")
+        self.end_headers()
+        if server.cuts:
+            self.wfile.write(body[: server.cuts.pop(0)])
+            self.wfile.flush()
+            self.connection.shutdown(2)
+            self.close_connection = True
+            return
+        self.wfile.write(body)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setattr(module, "_FIRST_PAUSE_S", 0.01)
+    running = Server()
+    thread = threading.Thread(target=running.serve_forever, daemon=True)
+    thread.start()
+    yield running
+    running.shutdown()
+    running.server_close()
+
+
+def leftovers(folder):
+    return sorted(p.name for p in folder.iterdir() if not p.name.endswith(".lock"))
+
+
+def test_download(server, tmp_path):
+    seen = []
+    path = tmp_path / "sub" / "weights.pt"
+    digest = download(server.url, path, sha256=SHA256, progress=lambda *p: seen.append(p))
+    assert digest == SHA256
+    assert path.read_bytes() == CONTENT
+    assert seen[-1] == (len(CONTENT), len(CONTENT))
+    assert leftovers(path.parent) == ["weights.pt"]
+    assert download(server.url, path, sha256=SHA256) == ""
+    assert len(server.requests) == 1, "what is there is not fetched again"
+
+
+def test_cut_connections_are_resumed(server, tmp_path):
+    server.cuts = [1_000_000, 700_000, 5]
+    path = tmp_path / "weights.pt"
+    download(server.url, path, sha256=SHA256)
+    assert path.read_bytes() == CONTENT
+    starts = [asked for _, asked in server.requests]
+    assert starts[0] == ""
+    assert all(asked.startswith("bytes=") for asked in starts[1:])
+    assert starts[1] != starts[2]
+
+
+def test_a_killed_download_is_resumed_by_the_next(server, tmp_path):
+    path = tmp_path / "weights.pt"
+    (tmp_path / ".weights.pt.part").write_bytes(CONTENT[:2_000_000])
+    (tmp_path / ".weights.pt.etag").write_text(server.etag)
+    download(server.url, path, sha256=SHA256)
+    assert path.read_bytes() == CONTENT
+    assert server.requests == [("/weights.pt", "bytes=2000000-")]
+
+
+def test_a_file_that_changed_meanwhile_starts_over(server, tmp_path):
+    path = tmp_path / "weights.pt"
+    (tmp_path / ".weights.pt.part").write_bytes(b"old" * 1000)
+    (tmp_path / ".weights.pt.etag").write_text('"older"')
+    download(server.url, path, sha256=SHA256)
+    assert path.read_bytes() == CONTENT
+
+
+def test_a_server_without_ranges_starts_over(server, tmp_path):
+    server.ranges = False
+    server.cuts = [1_000_000]
+    path = tmp_path / "weights.pt"
+    download(server.url, path, sha256=SHA256)
+    assert path.read_bytes() == CONTENT
+
+
+def test_busy_server_is_retried(server, tmp_path):
+    server.statuses = [503, 429, 500]
+    assert download(server.url, tmp_path / "weights.pt") == SHA256
+    assert len(server.requests) == 4
+
+
+def test_not_found_says_what_to_place_where(server, tmp_path):
+    server.statuses = [404]
+    path = tmp_path / "weights.pt"
+    with pytest.raises(AutolabelError) as error:
+        download(server.url, path, sha256=SHA256)
+    for part in (server.url, "404", str(path), SHA256):
+        assert part in str(error.value)
+    assert len(server.requests) == 1
+
+
+def test_wrong_sha256_is_discarded(server, tmp_path):
+    path = tmp_path / "weights.pt"
+    with pytest.raises(AutolabelError, match=SHA256 + " instead of 00ff"):
+        download(server.url, path, sha256="00ff")
+    assert leftovers(tmp_path) == []
+
+
+def test_truncated_for_good(server, tmp_path):
+    """The server always cuts at the same place: given up, and nothing is taken for whole."""
+    server.cuts = [1000] + [0] * 20
+    with pytest.raises(AutolabelError, match="cannot fetch"):
+        download(server.url, tmp_path / "weights.pt", sha256=SHA256)
+    assert not (tmp_path / "weights.pt").exists()
+
+
+def test_unreachable(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_FIRST_PAUSE_S", 0.01)
+    with pytest.raises(
+        AutolabelError, match=r"Without network access, fetch http://127\.0\.0\.1:9/x"
+    ):
+        download("http://127.0.0.1:9/x", tmp_path / "weights.pt")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes to read-only folders")
+def test_read_only_folder(server, tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(AutolabelError, match=r"--cache or AUTOLABEL_CACHE"):
+        download(server.url, tmp_path / "sub" / "weights.pt")
+
+
+def test_folder_that_cannot_be_made(server, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AutolabelError, match=r"--cache or AUTOLABEL_CACHE"):
+        download(server.url, tmp_path / "file" / "weights.pt")
+
+
+def test_two_at_once_fetch_it_once(server, tmp_path):
+    path = tmp_path / "weights.pt"
+    threads = [threading.Thread(target=download, args=(server.url, path)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert path.read_bytes() == CONTENT
+    assert len(server.requests) == 1
+
+
+def test_first_download_is_recorded_and_held_to(server, tmp_path, monkeypatch):
+    """Trust on first use: where no sha256 is published, the first one counts ever after."""
+    monkeypatch.setattr("sam2_core.presets.HUGGING_FACE_URL", server.url.rpartition("/")[0])
+    path, digest = fetch_checkpoint(TINY, source="hugging-face", cache=tmp_path)
+    assert (path.name, digest) == ("sam2.1-hiera-tiny.safetensors", SHA256)
+    asked = "/facebook/sam2.1-hiera-tiny/resolve/main/model.safetensors"
+    assert server.requests[0][0] == asked
+    assert fetch_checkpoint(TINY, source="hugging-face", cache=tmp_path) == (path, SHA256)
+    assert len(server.requests) == 1
+    # Replaced on disk: refused.
+    path.write_bytes(b"something else")
+    with pytest.raises(AutolabelError, match=r"recorded in .*is not used"):
+        fetch_checkpoint(TINY, source="hugging-face", cache=tmp_path)
+    # Removed, and the server has another one now: refused too.
+    path.unlink()
+    server.content = b"another"
+    with pytest.raises(AutolabelError, match=f"instead of {SHA256}"):
+        fetch_checkpoint(TINY, source="hugging-face", cache=tmp_path)
+
+
+def test_published_sha256_is_held_to(server, tmp_path, monkeypatch):
+    monkeypatch.setattr("sam2_core.presets.META_URL", server.url.rpartition("/")[0])
+    with pytest.raises(AutolabelError) as error:
+        fetch_checkpoint(TINY, cache=tmp_path)
+    assert TINY.checkpoint_sha256 in str(error.value)
+    assert str(checkpoint_path(TINY, cache=tmp_path)) in str(error.value)
+    # A file that was placed by hand is checked just the same.
+    checkpoint_path(TINY, cache=tmp_path).write_bytes(CONTENT)
+    with pytest.raises(AutolabelError, match="not the published"):
+        fetch_checkpoint(TINY, cache=tmp_path)
+
+
+def test_a_changed_file_is_hashed_again(tmp_path):
+    path = tmp_path / "weights.pt"
+    path.write_bytes(b"one")
+    assert verify(path, cache=tmp_path) == hashlib.sha256(b"one").hexdigest()
+    path.write_bytes(b"three")
+    with pytest.raises(AutolabelError, match="recorded"):
+        verify(path, cache=tmp_path)
+
+
+def test_nothing_to_download_for_compact(tmp_path):
+    with pytest.raises(AutolabelError, match="no checkpoint of compact"):
+        fetch_checkpoint(COMPACT, cache=tmp_path)
