@@ -1,0 +1,135 @@
+"""From a name, folder or file to a backend; what it says when that is impossible."""
+
+import hashlib
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sam2_core import load
+from sam2_core.backends.model_folder import ModelFolder
+from sam2_core.cache import cache_folder, file_sha256
+from sam2_core.load import choose_backend, load_backend, precision_for
+from sam2_core.resolve import Wanted, resolve_model
+from sam2_core.types import AutolabelError
+
+MICRO = Path(__file__).parents[1] / "data" / "micro"
+
+
+@pytest.fixture
+def micro(tmp_path):
+    return shutil.copytree(MICRO, tmp_path / "model")
+
+
+def test_a_folder_loads_and_its_stamp_says_what_it_is(micro, tmp_path):
+    backend = load_backend(micro, "onnxruntime-cpu", cache=tmp_path, threads=1)
+    stamp = backend.info.stamp
+    assert backend.info.image_size == 128
+    assert (stamp.name, stamp.checkpoint_sha256) == ("micro/published", "random-0")
+    assert (stamp.backend, stamp.precision) == ("onnxruntime-cpu", "fp32")
+    assert len(stamp.engine_sha256) == 64
+    (micro / "decoder.onnx").write_bytes((micro / "decoder.onnx").read_bytes() + b" ")
+    assert ModelFolder.open(micro, tmp_path).stamp("x").engine_sha256 != stamp.engine_sha256
+
+
+def test_a_damaged_graph_is_an_error_that_names_the_file(micro, tmp_path):
+    (micro / "encoder.onnx").write_bytes(b"not a graph")
+    with pytest.raises(AutolabelError, match=r"cannot read the model file .*encoder\.onnx"):
+        load_backend(micro, "onnxruntime-cpu", cache=tmp_path)
+    (micro / "encoder.onnx").unlink()
+    with pytest.raises(AutolabelError, match=r"encoder\.onnx is missing"):
+        load_backend(micro, "onnxruntime-cpu", cache=tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"preset": "tiny"}', "\x00"])
+def test_a_damaged_description_is_an_error_that_names_the_file(micro, tmp_path, text):
+    (micro / "model.json").write_text(text)
+    with pytest.raises(AutolabelError, match=r"model\.json"):
+        load_backend(micro, cache=tmp_path)
+
+
+def test_what_is_not_a_model_is_named(tmp_path):
+    with pytest.raises(AutolabelError, match="no exported model"):
+        load_backend(tmp_path)
+    other = tmp_path / "notes.txt"
+    other.write_text("x")
+    with pytest.raises(AutolabelError, match="is not a model"):
+        load_backend(other)
+    with pytest.raises(AutolabelError, match="unknown model 'huge'"):
+        load_backend("huge", cache=tmp_path)
+    with pytest.raises(AutolabelError, match="unknown backend 'abacus'"):
+        load_backend(MICRO, "abacus")
+    with pytest.raises(AutolabelError, match="unknown precision 'int4'"):
+        load_backend(MICRO, "onnxruntime-cpu", "int4")
+
+
+def test_an_exported_preset_is_found_in_the_cache(tmp_path):
+    folder = tmp_path / "models" / "tiny" / "abc" / "restructured-fp32"
+    shutil.copytree(MICRO, folder)
+    shutil.copytree(MICRO, folder.parents[1] / "random-0" / folder.name)
+    wanted = Wanted("fp32", "restructured", tmp_path)
+    assert resolve_model("tiny", wanted).path == folder
+    assert resolve_model("random:tiny", wanted).path == folder.parents[1] / "random-0" / folder.name
+    (folder / "decoder.onnx").write_bytes(b"cut")
+    assert wanted.exported("tiny", "abc") == []
+
+
+def test_a_preset_without_weights_says_what_can_be_done(tmp_path):
+    with pytest.raises(AutolabelError, match="random:micro"):
+        resolve_model("micro", Wanted(cache=tmp_path))
+    with pytest.raises(AutolabelError, match=r"there is no checkpoint .*absent\.pt"):
+        resolve_model(tmp_path / "absent.pt", Wanted(cache=tmp_path))
+
+
+def test_without_a_gpu_auto_is_the_cpu_and_says_why(monkeypatch):
+    monkeypatch.setattr(load, "cuda_devices", lambda: 0)
+    assert choose_backend("auto") == ("onnxruntime-cpu", "no NVIDIA GPU here")
+    assert choose_backend("torch") == ("torch", "as asked")
+    assert precision_for("onnxruntime-cpu", "auto") == "fp32"
+    assert precision_for("tensorrt", "auto") == "fp16"
+
+
+def test_random_weights_without_torch_say_what_to_do(tmp_path, monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "torch" else real(name)
+    )
+    with pytest.raises(AutolabelError, match="needs PyTorch"):
+        load_backend("random:micro", cache=tmp_path)
+
+
+@pytest.mark.slow
+def test_random_weights_are_exported_once(tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    notes = []
+    wanted = Wanted("fp32", "published", tmp_path, notes.append)
+    first = resolve_model("random:micro", wanted)
+    assert notes
+    assert first.facts["weights"] == "random, seed 0"
+    notes.clear()
+    again = resolve_model("random:micro", wanted)
+    assert not notes
+    assert again.path == first.path
+
+
+def test_large_files_are_hashed_once_and_again_when_they_change(tmp_path, monkeypatch):
+    file = tmp_path / "weights.bin"
+    file.write_bytes(b"abc")
+    expected = hashlib.sha256(b"abc").hexdigest()
+    assert file_sha256(file, tmp_path) == expected
+    monkeypatch.setattr(hashlib, "file_digest", None)  # hashing again would fail
+    assert file_sha256(file, tmp_path) == expected
+    monkeypatch.undo()
+    file.write_bytes(b"abcd")
+    assert file_sha256(file, tmp_path) == hashlib.sha256(b"abcd").hexdigest()
+
+
+def test_the_cache_folder_follows_flag_then_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "named"))
+    assert cache_folder("given") == Path("given")
+    assert cache_folder() == tmp_path / "named"
+    monkeypatch.delenv("AUTOLABEL_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "autolabel"
