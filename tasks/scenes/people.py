@@ -82,8 +82,37 @@ def walking(person: Person, phase: float, moving: bool = True) -> dict[str, Arra
             f"{name} hip": hip, f"{name} knee": knee, f"{name} foot": foot,
             f"{name} shoulder": shoulder, f"{name} elbow": elbow, f"{name} hand": hand,
         }  # fmt: skip
-    lowest = min(joints["left foot"][2], joints["right foot"][2]) - 0.022
+    lowest = min(float(joints[f"{side} foot"][2]) for side in ("left", "right")) - 0.022
     return {k: v - [0, 0, lowest] for k, v in joints.items()}
+
+
+def riding(person: Person, phase: float, seat_m: float, *, pedals: bool) -> dict[str, Array]:
+    """Joints of somebody on two wheels, the seat at x = -0.2 m, for a height of 1."""
+    seat = np.array([-0.22, 0.0, seat_m + 0.06]) / person.height
+    lean = 0.35 if pedals else 0.12
+    chest = seat + 0.27 * np.array([np.sin(lean), 0, np.cos(lean)])
+    neck = chest + [0.02, 0, 0.055]
+    joints = {"pelvis": seat, "chest": chest, "neck": neck, "head": neck + [0.03, 0, 0.08]}
+    grip = np.array([0.34, 0.0, seat_m + 0.12]) / person.height
+    for name, sign, shift in (("left", 1.0, 0.0), ("right", -1.0, np.pi)):
+        if pedals:
+            turn = phase + shift
+            foot = np.array([0.02 + 0.15 * np.cos(turn), sign * 0.1, 0.33 + 0.15 * np.sin(turn)])
+        else:
+            foot = np.array([0.15, sign * 0.2, 0.32])
+        foot = foot / person.height
+        hip = seat + [0.0, sign * 0.055, -0.01]
+        middle, reach = (hip + foot) / 2, float(np.linalg.norm(hip - foot))
+        bend = max(0.24**2 - (reach / 2) ** 2, 0.0) ** 0.5
+        knee = middle + bend * np.array([0.85, sign * 0.15, 0.5])
+        shoulder = chest + [0.0, sign * 0.11, 0.015]
+        hand = grip + [0.0, sign * 0.15, 0.0]
+        elbow = (shoulder + hand) / 2 + [-0.03, sign * 0.03, -0.045]
+        joints |= {
+            f"{name} hip": hip, f"{name} knee": knee, f"{name} foot": foot,
+            f"{name} shoulder": shoulder, f"{name} elbow": elbow, f"{name} hand": hand,
+        }  # fmt: skip
+    return joints
 
 
 def dress(person: Person, joints: dict[str, Array]) -> Solid:

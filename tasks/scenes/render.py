@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
-import cv2
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
 from sam2_core.types import AutolabelError
-from tasks.scenes.camera import Camera
-from tasks.scenes.canvas import MAX_OWNERS, Canvas
-from tasks.scenes.lens import finish
-from tasks.scenes.light import Light
+from tasks.scenes.camera import NEAR_M, Camera
+from tasks.scenes.canvas import MAX_OWNERS, SCENERY, Canvas
+from tasks.scenes.furniture import Pole
+from tasks.scenes.ground import Shade, finish_ground
+from tasks.scenes.lens import choose_lens, finish
+from tasks.scenes.light import Light, choose_light
+from tasks.scenes.random_domain import scatter
 from tasks.scenes.road import paint_ground
+from tasks.scenes.sky import paint_sky
 from tasks.scenes.solid import Pose, Solid, paint_solid
-from tasks.scenes.types import Instance, Scene
-from tasks.scenes.world import Actor, World, choose_world
+from tasks.scenes.street import choose_world
+from tasks.scenes.surface import bonnet, glow, headlights, texture_object, wet_road
+from tasks.scenes.truth import Painted, collect
+from tasks.scenes.types import Scene
+from tasks.scenes.world import Actor, Scenery, World
 
 Array = npt.NDArray[np.float64]
 DOMAINS = ("street", "random")
-# Visible pixels that an instance needs, for a picture of 1280 x 720; scales with the area.
-MIN_AREA_PX = 150
+STREET_SHARE = 0.3  # of the "random" domain: shapes scattered over a street
 CAMERA_YAW_DEG = {
     "front": 0.0, "front_left": 55.0, "front_right": -55.0, "left": 100.0, "right": -100.0,
     "rear": 180.0,
 }  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """An actor at the moment of the picture."""
+
+    actor: Actor
+    solid: Solid
+    pose: Pose
+    depth: float
 
 
 def render_scene(
@@ -47,9 +64,16 @@ def render_scene(
     if domain not in DOMAINS:
         raise AutolabelError(f"unknown scene domain {domain!r}; choose one of {', '.join(DOMAINS)}")
     rng = np.random.default_rng([seed, DOMAINS.index(domain)])
-    world = choose_world(rng)
     ratio = aspect or size_hw[1] / size_hw[0]
-    return render_world(world, 0.0, "front", size_hw, ratio, rng)
+    if domain == "street" or rng.random() < STREET_SHARE:
+        world = choose_world(rng)
+        canvas, painted = paint_world(world, 0.0, "front", size_hw, ratio)
+        lens = world.lens
+    else:
+        canvas, painted, lens = Canvas(size_hw), [], choose_lens(rng, choose_light(rng))
+    if domain == "random":
+        scatter(canvas, painted, rng)
+    return collect(finish(canvas.rgb, lens, rng), canvas, painted)
 
 
 def check_size(size_hw: tuple[int, int]) -> None:
@@ -62,101 +86,102 @@ def render_world(
     world: World, time_s: float, camera_name: str, size_hw: tuple[int, int], aspect: float,
     rng: np.random.Generator,
 ) -> Scene:  # fmt: skip
-    """Paint a world at a time through one of the cameras; `rng` drives the sensor's noise."""
+    """Picture of a world at a time through one of the cameras; `rng` drives the sensor's noise."""
+    canvas, painted = paint_world(world, time_s, camera_name, size_hw, aspect)
+    return collect(finish(canvas.rgb, world.lens, rng), canvas, painted)
+
+
+def paint_world(
+    world: World, time_s: float, camera_name: str, size_hw: tuple[int, int], aspect: float
+) -> tuple[Canvas, list[Painted]]:
+    """Paint a world before it goes through the lens."""
     s, d = world.ego(time_s)
-    position = world.road.world(s, d, world.camera_height)
+    rig, light = world.rig, world.light
     yaw = world.road.heading(s) + np.radians(CAMERA_YAW_DEG[camera_name])
-    camera = Camera.create(position, (float(yaw), 0.0, 0.0), np.radians(70), size_hw, aspect, 0.05)
+    camera = Camera.create(
+        world.road.world(s, d, rig.height), (float(yaw), rig.pitch, rig.roll), rig.fov, size_hw,
+        aspect, rig.shift_y,
+    )  # fmt: skip
     canvas = Canvas(size_hw)
-    _sky(canvas, camera, world.light)
-    paint_ground(canvas, camera, world.light, world.road, s)
-    placed = [(a.pose(time_s), a) for a in world.actors]
-    placed = [p for p in placed if _depth(camera, p[0]) > 0.5]
-    placed.sort(key=lambda p: -_depth(camera, p[0]))
-    _shadows(canvas, camera, world.light, [(p, a.solid(time_s)) for p, a in placed])
-    painted: list[tuple[Actor, int, Array, float, int]] = []
-    for pose, actor in placed[-MAX_OWNERS:]:
+    paint_sky(canvas, camera, light, world.skyline)
+    paint_ground(canvas, camera, light, world.road, s)
+    placed = _placed(world, camera, time_s)
+    shade = Shade(camera, light)
+    for points in world.shadows:
+        shade.cast(points)
+    for place in placed:
+        shade.contact(place.solid, place.pose)
+        shade.cast(place.pose.apply(place.solid.pack().points[::3]))
+    finish_ground(canvas, camera, light, world.road, shade)
+    painted = _paint_all(canvas, camera, light, world.scenery, placed)
+    _effects(canvas, camera, world, placed)
+    if camera_name == "front" and world.lens.bonnet:
+        bonnet(canvas, world.lens.bonnet)
+    return canvas, painted
+
+
+def _placed(world: World, camera: Camera, time_s: float) -> list[Placed]:
+    """Actors in front of the camera, far to near; at most what the canvas can tell apart."""
+    result = []
+    for actor in world.actors:
+        pose = actor.pose(time_s)
+        local = camera.to_camera(np.array([pose.x, pose.y, pose.z + 0.5]))
+        depth = float(local[2])
+        reach = abs(local[0]) * camera.focal_xy[0] - 8 * camera.focal_xy[0]
+        if 0.6 < depth < 160 and reach < depth * camera.size_hw[1]:
+            result.append(Placed(actor, actor.solid(time_s), pose, depth))
+    result.sort(key=lambda p: p.actor.nearer - p.depth)
+    return result[-MAX_OWNERS:]
+
+
+def _paint_all(
+    canvas: Canvas, camera: Camera, light: Light, scenery: tuple[Scenery, ...],
+    placed: list[Placed],
+) -> list[Painted]:  # fmt: skip
+    """Paint scenery and actors far to near."""
+    order: list[tuple[float, Scenery | Placed]] = [(p.depth - p.actor.nearer, p) for p in placed]
+    keyed = ((item.key(camera), item) for item in scenery)
+    order += [entry for entry in keyed if entry[0] > NEAR_M]
+    order.sort(key=lambda entry: -entry[0])
+    painted: list[Painted] = []
+    for _, thing in order:
+        if not isinstance(thing, Placed):
+            thing.paint(canvas, camera, light)
+            continue
         owner = len(painted) + 1
-        bounds = paint_solid(canvas, camera, world.light, actor.solid(time_s), pose, owner)
-        if bounds is None:
-            continue
-        whole = _owned(canvas, bounds, owner)
-        painted.append((actor, owner, bounds, _depth(camera, pose), whole))
-    image = finish(canvas.rgb, world.light, rng)
-    return collect(image, canvas, painted)
+        bounds = paint_solid(canvas, camera, light, thing.solid, thing.pose, owner)
+        if bounds is not None:
+            whole = texture_object(canvas, bounds, owner, thing.actor)
+            who = thing.actor
+            painted.append(Painted(who.label, who.track_id, thing.depth, owner, bounds, whole))
+    return painted
 
 
-def _depth(camera: Camera, pose: Pose) -> float:
-    return float(camera.to_camera(np.array([pose.x, pose.y, pose.z + 0.5]))[2])
+def _effects(canvas: Canvas, camera: Camera, world: World, placed: list[Placed]) -> None:
+    light = world.light
+    if light.wet > 0.1:
+        wet_road(canvas, camera, light)
+    if light.night:
+        headlights(canvas, camera)
+    if not (light.night or light.dusk):
+        return
+    for place in placed:
+        towards = camera.position - [place.pose.x, place.pose.y, 0]
+        for point, colour in place.actor.lamps:
+            at = place.pose.apply(point)
+            if (at - [place.pose.x, place.pose.y, 0]) @ towards > 0 and _seen(canvas, camera, at):
+                glow(canvas, camera, at, colour, 0.7)
+    for thing in world.scenery:
+        if isinstance(thing, Pole) and thing.lamp:
+            top = thing.base + [0, 0, thing.height] + thing.arm
+            glow(canvas, camera, top, np.array([255.0, 210.0, 150.0]), 1.1)
 
 
-def _sky(canvas: Canvas, camera: Camera, light: Light) -> None:
-    height = canvas.size_hw[0]
-    horizon = float(camera.horizon_rows().mean())
-    t = np.clip(1 - np.arange(height) / max(horizon, 1.0), 0, 1)[:, None] ** 0.7
-    canvas.rgb[:] = (light.horizon * (1 - t) + light.zenith * t).astype(np.uint8)[:, None]
-
-
-def _shadows(
-    canvas: Canvas, camera: Camera, light: Light, placed: list[tuple[Pose, Solid]]
-) -> None:
-    dark = np.zeros(canvas.size_hw, np.uint8)
-    for pose, solid in placed:
-        low, high = solid.bounds()
-        corners = np.array(
-            [[low[0], low[1], 0], [high[0], low[1], 0], [high[0], high[1], 0], [low[0], high[1], 0]]
-        )
-        outline = camera.polygon(pose.apply(corners * [1, 1, 0]))
-        if outline is not None:
-            cv2.fillConvexPoly(dark, np.rint(np.clip(outline, -9999, 9999)).astype(np.int32), 150)
-    dark = cv2.GaussianBlur(dark, (0, 0), 2.0)
-    keep = cv2.merge([255 - dark] * 3)
-    canvas.rgb[:] = cv2.multiply(np.ascontiguousarray(canvas.rgb), keep, scale=1 / 255)
-
-
-def _owned(canvas: Canvas, bounds: Array, owner: int) -> int:
-    area = canvas.roi(bounds.reshape(2, 2))
-    return 0 if area is None else int(np.count_nonzero(canvas.owner[area] == owner))
-
-
-def collect(
-    image: npt.NDArray[np.uint8], canvas: Canvas,
-    painted: list[tuple[Actor, int, Array, float, int]],
-) -> Scene:  # fmt: skip
-    """Read every owner's pixels off the canvas."""
-    least = MIN_AREA_PX * image.shape[0] * image.shape[1] / (720 * 1280)
-    instances: list[Instance] = []
-    dropped: list[Instance] = []
-    for actor, owner, bounds, depth, whole in painted:
-        area = canvas.roi(bounds.reshape(2, 2), 2)
-        if not actor.label or area is None:
-            continue
-        mask = canvas.owner[area] == owner
-        ys, xs = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-        if not len(ys):
-            continue
-        crop = mask[ys[0] : ys[-1] + 1, xs[0] : xs[-1] + 1].copy()
-        x, y = int(xs[0]) + area[1].start, int(ys[0]) + area[0].start
-        box = np.array([x, y, x + crop.shape[1], y + crop.shape[0]], np.float32)
-        visible = int(np.count_nonzero(crop))
-        fraction = visible / max(whole, 1) * _inside(bounds, canvas.size_hw)
-        instance = Instance(
-            crop,
-            (x, y),
-            box,
-            actor.label,
-            actor.track_id,
-            depth,
-            float(min(fraction, 1.0)),
-            visible,
-        )
-        (instances if visible >= max(least, 4) else dropped).append(instance)
-    return Scene(image, tuple(instances), tuple(dropped))
-
-
-def _inside(bounds: Array, size_hw: tuple[int, int]) -> float:
-    """Share of the bounds that lies inside the picture."""
-    limit = np.array([size_hw[1], size_hw[0]])
-    low, high = np.clip(bounds[:2], 0, limit), np.clip(bounds[2:], 0, limit)
-    whole = float(np.prod(np.maximum(bounds[2:] - bounds[:2], 1e-6)))
-    return float(np.prod(high - low)) / whole
+def _seen(canvas: Canvas, camera: Camera, point: Array) -> bool:
+    local = camera.to_camera(point)
+    if local[2] < 1:
+        return False
+    x, y = camera.to_pixels(local)
+    height, width = canvas.size_hw
+    inside = 0 <= x < width and 0 <= y < height
+    return bool(inside and canvas.owner[int(y), int(x)] != SCENERY)

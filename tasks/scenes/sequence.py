@@ -11,8 +11,8 @@ import numpy as np
 
 from sam2_core.types import AutolabelError
 from tasks.scenes.render import CAMERA_YAW_DEG, check_size, render_world
+from tasks.scenes.street import choose_world
 from tasks.scenes.types import LABELS, Frame
-from tasks.scenes.world import choose_world
 
 START_NS = 1_700_000_000_000_000_000
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
 from tasks.scenes.camera import NEAR_M, Camera
-from tasks.scenes.canvas import Canvas
+from tasks.scenes.canvas import Canvas, to_fixed
 from tasks.scenes.light import Light
 
 Array = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
 BEHIND, SHELL, DETAIL = 0, 1, 2
 
 
@@ -23,7 +24,8 @@ class Solid:
     A part is a flat polygon. Layers: BEHIND parts are painted first, as the convex hull of their
     points and from any side (wheels, limbs); SHELL parts far to near, those that face the eye;
     DETAIL parts last, in order, where they face the eye (lamps, doors). This is exact for the
-    nearly convex shells of vehicles and needs no depth buffer.
+    nearly convex shells of vehicles and needs no depth buffer. Hoops (centre, radius around y) are
+    spoked wheels: what is seen through them belongs to the object, as annotators draw it.
     """
 
     parts: list[Array] = field(default_factory=list)
@@ -31,19 +33,39 @@ class Solid:
     gloss: list[float] = field(default_factory=list)
     layer: list[int] = field(default_factory=list)
     glow: list[float] = field(default_factory=list)
+    body: list[float] = field(default_factory=list)
+    hoops: list[tuple[Array, float]] = field(default_factory=list)
     packed: Packed | None = None
 
     def add(
         self, points: Array, albedo: Array, *, gloss: float = 0.0, layer: int = SHELL,
-        glow: float = 0.0,
+        glow: float = 0.0, body: float = 0.0,
     ) -> None:  # fmt: skip
-        """Add a part: points (N, 3) anticlockwise seen from outside, albedo (3,) 0-255."""
+        """Add a part.
+
+        Args:
+            points: (N, 3) anticlockwise seen from outside.
+            albedo: (3,) 0-255.
+            gloss: 0 matt to 1 mirror.
+            layer: BEHIND, SHELL or DETAIL.
+            glow: shown as it is, times this, whatever the light.
+            body: above 0: `painted` replaces the albedo by the paint times this.
+
+        """
         self.parts.append(np.asarray(points, float))
         self.albedo.append(np.asarray(albedo, float))
         self.gloss.append(gloss)
         self.layer.append(layer)
         self.glow.append(glow)
+        self.body.append(body)
         self.packed = None
+
+    def painted(self, paint: Array) -> Solid:
+        """Return the same shape in another paint, sharing everything else."""
+        packed = self.pack()
+        body = np.array(self.body)[:, None]
+        albedo = np.where(body > 0, np.clip(paint * body, 0, 255), packed.albedo)
+        return replace(self, packed=replace(packed, albedo=albedo))
 
     def pack(self) -> Packed:
         """Return the parts as flat arrays, made once."""
@@ -113,28 +135,68 @@ def paint_solid(
     faces = (normals * to_eye).sum(1) > 0
     behind = packed.layer == BEHIND
     normals[behind & ~faces] *= -1
-    visible = (nearest > NEAR_M) & (faces | behind)
+    farthest = np.maximum.reduceat(local[:, 2], starts)
+    visible = (farthest > NEAR_M) & (faces | behind)
     if not visible.any():
         return None
     colours = light.shade(packed.albedo, normals, to_eye, packed.gloss)
     colours = np.where(packed.glow[:, None] > 0, packed.albedo * packed.glow[:, None], colours)
     depth = np.add.reduceat(local[:, 2], starts) / counts
     fade = light.fade(depth)[:, None]
-    colours = colours * (1 - fade) + light.haze * fade
-    distance = np.where(packed.layer == SHELL, -depth, np.arange(len(depth)))
+    colours = np.clip(colours * (1 - fade) + light.haze * fade, 0, 255).tolist()
+    distance = np.where(packed.layer == DETAIL, np.arange(len(depth)), -depth)
     order = np.lexsort((distance, packed.layer))
     pixels = camera.to_pixels(local)
-    polygons, chosen = [], []
-    low, high = np.full(2, np.inf), np.full(2, -np.inf)
-    for i in order[visible[order]]:
-        outline = pixels[packed.starts[i] : packed.starts[i + 1]]
-        if packed.layer[i] == BEHIND:
-            outline = cv2.convexHull(outline.astype(np.float32))[:, 0].astype(float)
-        polygons.append(outline)
-        chosen.append(i)
-        low, high = np.minimum(low, outline.min(0)), np.maximum(high, outline.max(0))
-    canvas.polygons(polygons, colours[chosen], owner)
-    return np.concatenate([low, high])
+    cut = nearest <= NEAR_M
+    chosen = order[visible[order] & ~cut[order]]
+    low, high = _extent(pixels, starts, chosen)
+    fixed, layers, ends = to_fixed(pixels), packed.layer.tolist(), packed.starts.tolist()
+    for centre, radius in solid.hoops:
+        ring = pose.apply(disc(centre, radius, 1, 1.0, 24))
+        outline = _paint_hoop(canvas, camera, light, ring, pose.apply(centre), owner)
+        if outline is not None:
+            low, high = np.minimum(low, outline.min(0)), np.maximum(high, outline.max(0))
+    for i in order[visible[order]].tolist():
+        if cut[i]:
+            piece = camera.polygon(world[ends[i] : ends[i + 1]])
+            if piece is None:
+                continue
+            low, high = np.minimum(low, piece.min(0)), np.maximum(high, piece.max(0))
+            shape = to_fixed(piece)
+        else:
+            shape = fixed[ends[i] : ends[i + 1]]
+        if layers[i] == BEHIND:
+            shape = cv2.convexHull(shape)
+        canvas.fixed_polygon(shape, colours[i], owner)
+    return np.concatenate([low, high]) if np.isfinite(low).all() else None
+
+
+def _extent(pixels: Array, starts: Indices, chosen: Indices) -> tuple[Array, Array]:
+    """Pixel bounds of the chosen parts."""
+    if not len(chosen):
+        return np.full(2, np.inf), np.full(2, -np.inf)
+    low = np.minimum.reduceat(pixels, starts)[chosen].min(0)
+    high = np.maximum.reduceat(pixels, starts)[chosen].max(0)
+    return low, high
+
+
+def _paint_hoop(
+    canvas: Canvas, camera: Camera, light: Light, ring: Array, hub: Array, owner: int
+) -> Array | None:
+    """Tyre, spokes, and ownership of what is between them."""
+    local = camera.to_camera(np.concatenate([ring, hub[None]]))
+    if local[:, 2].min() < NEAR_M:
+        return None
+    pixels = camera.to_pixels(local)
+    outline, middle = pixels[:-1], pixels[-1]
+    canvas.own(outline, owner)
+    colour = np.full(3, 30.0) * (light.sky + light.sun * 0.3)
+    width = 0.035 * camera.pixels_per_metre(float(local[-1, 2]))
+    if width > 0.8:
+        for rim in outline[::2]:
+            canvas.line(np.stack([middle, rim]), colour * 2.5, owner, 0.2 * width)
+    canvas.line(np.concatenate([outline, outline[:1]]), colour, owner, width)
+    return outline
 
 
 def disc(

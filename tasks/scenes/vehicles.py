@@ -38,7 +38,7 @@ _BODIES: dict[str, tuple[tuple[float, float, float, float], list[tuple[float, ..
         (0.86, 0.11, 0.52, 0.58, 1.0, 0.80), (0.95, 0.13, 0.46, 0.49, 0.97, 0.80),
         (0.985, 0.15, 0.42, 0.44, 0.93, 0.76), (1.0, 0.18, 0.36, 0.38, 0.86, 0.74)]),
 }  # fmt: skip
-_PAINTS = (
+PAINTS = (
     (205, 206, 208), (150, 153, 158), (28, 29, 32), (60, 63, 68), (235, 235, 233), (225, 226, 228),
     (110, 16, 20), (165, 24, 26), (22, 38, 90), (45, 78, 130), (30, 62, 48), (150, 132, 100),
     (190, 168, 40), (98, 70, 50), (20, 90, 110), (215, 120, 40), (88, 96, 104), (44, 46, 52),
@@ -47,8 +47,17 @@ GLASS = np.array([22.0, 26.0, 29.0])
 BLACK = np.array([20.0, 20.0, 21.0])
 
 
-def car(rng: np.random.Generator, detail: int = 1) -> Solid:
-    """Draw a car: body type, proportions, paint. `detail` 0 leaves out what is too small to see."""
+def choose_paint(rng: np.random.Generator) -> Array:
+    """Draw a car's colour: greys, white and black mostly, as on roads."""
+    if rng.random() < 0.6:
+        paint = np.array(PAINTS[rng.integers(6)], float)
+    else:
+        paint = np.array(PAINTS[rng.integers(len(PAINTS))], float)
+    return np.clip(paint * rng.uniform(0.8, 1.15) + rng.uniform(-8, 8, 3), 6, 245)
+
+
+def car(rng: np.random.Generator) -> Solid:
+    """Draw a car: body type and proportions."""
     name = str(rng.choice(["sedan", "hatch", "suv", "van"], p=[0.34, 0.28, 0.27, 0.11]))
     (length, width, height, wheel), stations = _BODIES[name]
     length *= rng.uniform(0.92, 1.08)
@@ -57,21 +66,12 @@ def car(rng: np.random.Generator, detail: int = 1) -> Solid:
     wheel *= rng.uniform(0.95, 1.08)
     table = np.array(stations)
     table[1:-1, 0] += rng.uniform(-0.015, 0.015, len(table) - 2)
-    paint = np.array(_PAINTS[rng.integers(len(_PAINTS))], float) * rng.uniform(0.8, 1.15)
-    paint = np.clip(paint + rng.uniform(-8, 8, 3), 6, 245)
     solid = Solid()
     axles = (length * rng.uniform(-0.31, -0.28), length * rng.uniform(0.29, 0.33))
     add_wheels(solid, axles, width, wheel, rng, arch=True)
-    loft(
-        solid,
-        table,
-        (length, width, height),
-        paint,
-        rng,
-        blind=name == "van" and rng.random() < 0.5,
-    )
-    if detail:
-        _lamps(solid, table, (length, width, height), rng)
+    blind = name == "van" and rng.random() < 0.5
+    loft(solid, table, (length, width, height), choose_paint(rng), rng, blind=blind)
+    _lamps(solid, table, (length, width, height), rng)
     return solid
 
 
@@ -91,14 +91,14 @@ def loft(
         for j in range(rings.shape[1] - 1):
             band = min(j, rings.shape[1] - 2 - j)
             quad = np.stack([rings[i, j], rings[i + 1, j], rings[i + 1, j + 1], rings[i, j + 1]])
-            colour, shine = paint, gloss
+            colour, shine, body = paint, gloss, 1.0
             if band == 0:
-                colour, shine = trim, gloss * 0.4
+                colour, shine, body = trim, gloss * 0.4, float(trim is paint)
             elif (band == 3 and inside and not (blind and i < 4)) or (band >= half - 1 and slope):
-                colour, shine = GLASS, 0.9
-            solid.add(quad[::-1], colour, gloss=shine)
+                colour, shine, body = GLASS, 0.9, 0.0
+            solid.add(quad[::-1], colour, gloss=shine, body=body)
     for ring, flip in ((rings[0], False), (rings[-1], True)):
-        solid.add(ring[::-1] if not flip else ring, paint * 0.9, gloss=gloss)
+        solid.add(ring[::-1] if not flip else ring, paint * 0.9, gloss=gloss, body=0.9)
     _pillars(solid, rings, cabin, paint, gloss)
 
 
@@ -125,8 +125,12 @@ def _pillars(
             lift = np.array([0.0, 0.006 * sign, 0.0])
             wide = np.array([0.045, 0.0, 0.0])
             quad = np.stack([a - wide, a + wide, b + wide, b - wide]) + lift
-            colour = paint if i != stations[len(stations) // 2] else paint * 0.25 + 10
-            solid.add(quad[::-1] if sign > 0 else quad, colour, gloss=gloss, layer=DETAIL)
+            middle = i == stations[len(stations) // 2]
+            colour = np.full(3, 24.0) if middle else paint
+            body = 0.0 if middle else 1.0
+            solid.add(
+                quad[::-1] if sign > 0 else quad, colour, gloss=gloss, layer=DETAIL, body=body
+            )
 
 
 def add_wheels(

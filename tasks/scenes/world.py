@@ -4,28 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from tasks.scenes.light import Light, choose_light
-from tasks.scenes.people import Person, choose_person, dress, walking
-from tasks.scenes.road import Road, choose_road
+from tasks.scenes.camera import Camera
+from tasks.scenes.canvas import Canvas
+from tasks.scenes.lens import Lens
+from tasks.scenes.light import Light
+from tasks.scenes.road import Road
+from tasks.scenes.sky import Skyline
 from tasks.scenes.solid import Pose, Solid
-from tasks.scenes.vehicles import car
 
 Array = npt.NDArray[np.float64]
 
 
+class Scenery(Protocol):
+    """Something that is painted but not labeled."""
+
+    def key(self, camera: Camera) -> float:
+        """Paint order: larger is farther."""
+
+    def paint(self, canvas: Canvas, camera: Camera, light: Light) -> None:
+        """Paint it."""
+
+
 @dataclass(frozen=True, eq=False)
 class Actor:
-    """An object: its solid and where it is at a time in seconds. label "" is scenery."""
+    """An object: its solid and where it is at a time in seconds.
+
+    Attributes:
+        label: one of `LABELS`, or "" for clutter that is not labeled.
+        track_id: unique in the world.
+        solid: its shape at a time.
+        pose: its place at a time.
+        nearer: metres added to its nearness in the paint order (riders before their bicycles).
+        cloth: index of the noise texture on its surface, and its strength.
+        dim: light that reaches it, below 1 in the shade.
+        lamps: points (N, 3) in its own axes that glow at night, and their colours.
+
+    """
 
     label: str
     track_id: int
     solid: Callable[[float], Solid]
     pose: Callable[[float], Pose]
-    lit: bool = False
+    nearer: float = 0.0
+    cloth: tuple[int, float] = (0, 0.5)
+    dim: float = 1.0
+    lamps: tuple[tuple[Array, Array], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Rig:
+    """The cameras' mount: metres and radians."""
+
+    height: float
+    pitch: float
+    roll: float
+    fov: float
+    shift_y: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,62 +73,15 @@ class World:
 
     road: Road
     light: Light
+    skyline: Skyline
+    scenery: tuple[Scenery, ...]
     actors: tuple[Actor, ...]
+    shadows: tuple[Array, ...]
     ego_d: float
     ego_speed: float
-    camera_height: float
+    rig: Rig
+    lens: Lens
 
     def ego(self, time_s: float) -> tuple[float, float]:
         """Road coordinates of the car with the cameras."""
         return self.ego_speed * time_s, self.ego_d
-
-
-def choose_world(rng: np.random.Generator) -> World:
-    """Draw a street."""
-    road, light = choose_road(rng), choose_light(rng)
-    side = 1.0 if road.drive_left else -1.0
-    own = side * road.lane_width * (rng.integers(road.lanes[0]) + 0.5)
-    speed = float(rng.uniform(0, 14))
-    actors: list[Actor] = []
-    for _ in range(int(rng.integers(6, 14))):
-        solid = car(rng)
-        lane = int(rng.integers(-road.lanes[0], road.lanes[1]))
-        d = (lane + 0.5) * road.lane_width
-        same = d * side > 0
-        s = float(rng.uniform(7, 90))
-        if rng.random() < 0.4 and road.verge > 1:
-            d, v = np.sign(d) * (road.half_width - 1.1), 0.0
-        else:
-            v = speed * float(rng.uniform(0.8, 1.1)) if same else -float(rng.uniform(4, 14))
-        actors.append(_moving(road, "car", len(actors) + 1, _still(solid), s, d, v, same))
-    for _ in range(int(rng.integers(3, 9))):
-        person, phase = choose_person(rng), rng.uniform(0, 6.3)
-        v = float(rng.choice([-1.3, 1.3]))
-        d = float(rng.choice([-1, 1]) * (road.half_width + rng.uniform(0.4, road.pavement)))
-        solid_at = _walker(person, phase, v)
-        actors.append(
-            _moving(
-                road, "person", len(actors) + 1, solid_at, float(rng.uniform(6, 60)), d, v, v > 0
-            )
-        )
-    return World(road, light, tuple(actors), float(own), speed, float(rng.uniform(1.2, 1.9)))
-
-
-def _still(solid: Solid) -> Callable[[float], Solid]:
-    return lambda _time_s: solid
-
-
-def _walker(person: Person, phase: float, v: float) -> Callable[[float], Solid]:
-    return lambda t: dress(person, walking(person, phase + 5.5 * t))
-
-
-def _moving(
-    road: Road, label: str, track_id: int, solid: Callable[[float], Solid], s: float, d: float,
-    v: float, ahead: bool,
-) -> Actor:  # fmt: skip
-    def pose(time_s: float) -> Pose:
-        at = s + v * time_s
-        x, y, _ = road.world(at, d)
-        return Pose(float(x), float(y), road.heading(at) + (0.0 if ahead else np.pi))
-
-    return Actor(label, track_id, solid, pose)
