@@ -12,6 +12,7 @@ from sam2_core.types import AutolabelError
 # name -> (module under flows.commands, one-line help). The click command in it is named `command`.
 COMMANDS: dict[str, tuple[str, str]] = {
     "models": ("models", "Fetch checkpoints, export and build models."),
+    "review": ("review", "Review a dataset in the FiftyOne App."),
 }
 
 

@@ -28,6 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 
 URI_VARIABLE = "FIFTYONE_DATABASE_URI"
@@ -64,11 +65,7 @@ def database_folder() -> Path:
     chosen = os.environ.get("AUTOLABEL_DATABASE_DIR")
     if chosen:
         return Path(chosen).expanduser()
-    cache = os.environ.get("AUTOLABEL_CACHE")
-    if not cache:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        cache = str(Path(base) / "autolabel")
-    return Path(cache).expanduser() / "mongodb"
+    return cache_folder() / "mongodb"
 
 
 def ensure_database() -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.database import ensure_database
+from tasks.load_appearance import arrange_app
 
 MACHINE_FIELD, PREVIOUS_FIELD, TRUTH_FIELD = "detections", "previous", "ground_truth"
 REVIEWED_FIELD, STATUS_FIELD, LOG_FIELD = "reviewed", "review_status", "review_log"
@@ -56,6 +57,7 @@ def prepare_dataset(name: str, cameras: Sequence[str] = (), out_uri: str = "") -
         if "frame_key" not in dataset.get_field_schema():
             _declare_fields(dataset)
         _create_indexes(dataset)
+        arrange_app(dataset)
         if out_uri:
             _remember(dataset, out_uri)
         dataset.save()

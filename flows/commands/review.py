@@ -1,0 +1,57 @@
+"""`autolabel review`: the App with the labels that deserve attention first, and the way back."""
+
+from __future__ import annotations
+
+import time
+import webbrowser
+
+import click
+
+DEFAULT_BUDGET = 200
+
+
+class DefaultGroup(click.Group):
+    """A group whose first word may be a dataset: `review DATASET` is `review open DATASET`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the word in."""
+        if args and args[0] not in self.commands and args[0] not in {"-h", "--help"}:
+            args = ["open", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("review", cls=DefaultGroup)
+def command() -> None:
+    """Review labels in the FiftyOne App: `autolabel review DATASET`."""
+
+
+@command.command("open")
+@click.argument("dataset")
+@click.option("--budget", type=click.IntRange(min=1), default=DEFAULT_BUDGET, show_default=True,
+              help="How many labels the needs-review queue holds.")  # fmt: skip
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="0 takes a free port.")
+@click.option("--browser/--no-browser", default=False, help="Open the address in a browser.")
+def open_(dataset: str, budget: int, port: int, browser: bool) -> None:
+    """Start the database and the App on this machine; Ctrl-C stops both."""
+    from tasks.load_schema import open_dataset
+    from tasks.review_app import run_app
+
+    opened = open_dataset(dataset)
+    with run_app(port) as app:
+        url = app.link(opened.name)
+        click.echo(f"{dataset}: {len(opened)} samples; the App is at {url}  (Ctrl-C stops it)")
+        if browser:
+            webbrowser.open(url)
+        try:
+            while app.process.poll() is None:
+                time.sleep(0.5)
+        except KeyboardInterrupt:
+            click.echo("stopping", err=True)
+
+
+@command.command("stop")
+def stop() -> None:
+    """Stop the database that autolabel started, whoever uses it."""
+    from tasks.database import stop_server
+
+    click.echo("stopped" if stop_server() else "no database of ours is running")

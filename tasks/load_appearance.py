@@ -1,0 +1,64 @@
+"""How a dataset looks in the App: colours by class, the fields that a reviewer needs first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Distinct on dark and light pictures; by class name, so that a class keeps its colour everywhere.
+CLASS_COLOURS = {
+    "person": "#ff4d6d", "bicycle": "#ffd166", "car": "#3fa7ff", "motorcycle": "#ff9f1c",
+    "bus": "#b388ff", "truck": "#2ee6a6", "traffic light": "#f15bb5", "fire hydrant": "#ff6b35",
+    "stop sign": "#ef233c", "traffic sign": "#00d4d8", "rider": "#ffadad", "train": "#9bf6ff",
+}  # fmt: skip
+COLOUR_POOL = [*CLASS_COLOURS.values(), "#caffbf", "#fdffb6", "#a0c4ff", "#ffc6ff"]
+SIDEBAR = {
+    "review": ["reasons", "risk", "review_status", "relabel", "control"],
+    "labels": ["detections", "reviewed", "ground_truth", "previous"],
+    "frame": ["sequence_id", "camera", "frame_number", "timestamp_ns", "instances"],
+    "origin": ["model", "previous_model", "run_key", "frame_uri", "frame_key", "stamp"],
+}
+_CLOSED = ("origin", "metadata", "other")
+
+
+def arrange_app(dataset: Any) -> None:
+    """Set colours, sidebar and visible fields of a dataset; a person's own choices stay."""
+    import fiftyone as fo
+
+    config = dataset.app_config
+    if config.color_scheme is None:
+        config.color_scheme = fo.ColorScheme(
+            color_by="value",
+            color_pool=COLOUR_POOL,
+            opacity=0.55,
+            fields=[_class_colours(field) for field in SIDEBAR["labels"]],
+        )
+    if config.sidebar_groups is None:
+        config.sidebar_groups = _sidebar(dataset)
+    if config.active_fields is None:
+        config.active_fields = fo.ActiveFields(exclude=False, paths=["detections", "reviewed"])
+
+
+def _class_colours(field: str) -> dict[str, Any]:
+    colours = [{"value": name, "color": colour} for name, colour in CLASS_COLOURS.items()]
+    return {"path": field, "colorByAttribute": "label", "valueColors": colours}
+
+
+def _sidebar(dataset: Any) -> list[Any]:
+    import fiftyone as fo
+
+    known = set(dataset.get_field_schema())
+    placed = {path for paths in SIDEBAR.values() for path in paths}
+    groups = [fo.SidebarGroupDocument(name="tags")]
+    for name, paths in SIDEBAR.items():
+        present = [path for path in paths if path in known]
+        groups.append(_group(name, present))
+    inner = [f"metadata.{name}" for name in ("size_bytes", "mime_type", "width", "height")]
+    groups.append(_group("metadata", [*inner, "metadata.num_channels"]))
+    groups.append(_group("other", sorted(known - placed - {"tags", "metadata"})))
+    return groups
+
+
+def _group(name: str, paths: list[str]) -> Any:
+    import fiftyone as fo
+
+    return fo.SidebarGroupDocument(name=name, paths=paths, expanded=name not in _CLOSED)
