@@ -69,12 +69,14 @@ class ImportedBoxes:
 
     Attributes:
         stamp: name and content of the import; part of every key and on every box.
-        entries: by name without extension.
+        entries: by image name without extension.
+        numbered: those whose name is a number, for the frames of videos, which have no names.
 
     """
 
     stamp: str
     entries: dict[str, tuple[Entry, ...]]
+    numbered: dict[int, tuple[Entry, ...]]
 
     def of(self, frame: FrameRef) -> Boxes | FrameFailure:
         """Boxes of a frame in the order of the file, none when the import has none for it."""
@@ -92,19 +94,19 @@ class ImportedBoxes:
     def unmatched(self, frames: Iterable[FrameRef]) -> list[str]:
         """Names of imported images that none of the frames is."""
         matched = {entry.name for frame in frames for entry in self._match(frame)}
-        every = {entry.name: None for entries in self.entries.values() for entry in entries}
+        every = [entry.name for entries in self.entries.values() for entry in entries]
         return [name for name in every if name not in matched]
 
     def _match(self, frame: FrameRef) -> list[Entry]:
         address, number = frame.uri, _VIDEO_FRAME.search(frame.uri)
         if number:
-            address, stem = frame.uri[: number.start()], f"#{int(number[1])}"
+            address, entries = frame.uri[: number.start()], self.numbered.get(int(number[1]), ())
             around = set(PurePosixPath(address).with_suffix("").parts)
         else:
             path = PurePosixPath(unquote(address) if address.startswith("http") else address)
-            stem, around = path.stem, set(path.parent.parts)
+            entries, around = self.entries.get(path.stem, ()), set(path.parent.parts)
         around |= {frame.camera, frame.sequence_id}
-        fitting = [entry for entry in self.entries.get(stem, ()) if set(entry.parents) <= around]
+        fitting = [entry for entry in entries if set(entry.parents) <= around]
         most = max((len(entry.parents) for entry in fitting), default=0)
         return [entry for entry in fitting if len(entry.parents) == most]
 
@@ -130,17 +132,17 @@ def import_boxes(path_or_url: str) -> ImportedBoxes:
         raise AutolabelError(f"{path_or_url} is neither a COCO .json nor .txt boxes")
     if not entries:
         raise AutolabelError(f"{path_or_url} holds no boxes: no .txt files and no images")
-    by_stem: dict[str, list[Entry]] = {}
+    by_stem: dict[str, tuple[Entry, ...]] = {}
+    by_number: dict[int, tuple[Entry, ...]] = {}
     for entry in entries:
-        by_stem.setdefault(entry.stem, []).append(entry)
+        by_stem[entry.stem] = (*by_stem.get(entry.stem, ()), entry)
         number = _NUMBERED.fullmatch(entry.stem)
-        if number:  # for the frames of videos, which have no names
-            by_stem.setdefault(f"#{int(number[1])}", []).append(entry)
+        if number:
+            key = int(number[1])
+            by_number[key] = (*by_number.get(key, ()), entry)
     name = PurePosixPath(path_or_url.rstrip("/")).name
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    return ImportedBoxes(
-        f"imported:{name}@{digest}", {stem: tuple(one) for stem, one in by_stem.items()}
-    )
+    return ImportedBoxes(f"imported:{name}@{digest}", by_stem, by_number)
 
 
 def _entry(path: str, read: Callable[[str], Boxes]) -> Entry:
