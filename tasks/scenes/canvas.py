@@ -6,6 +6,8 @@ Nothing is anti-aliased here: a pixel belongs to exactly one owner. Softness com
 
 from __future__ import annotations
 
+from math import ceil, floor
+
 import cv2
 import numpy as np
 import numpy.typing as npt
@@ -76,10 +78,10 @@ class Canvas:
     def roi(self, points_px: Array, margin: int = 1) -> tuple[slice, slice] | None:
         """Rows and columns around points, inside the canvas; None when outside."""
         height, width = self.size_hw
-        low = np.floor(np.nanmin(points_px, axis=0)) - margin
-        high = np.ceil(np.nanmax(points_px, axis=0)) + margin + 1
-        x0, y0 = max(0, int(max(low[0], -1))), max(0, int(max(low[1], -1)))
-        x1, y1 = int(min(width, max(high[0], 0))), int(min(height, max(high[1], 0)))
+        (left, top), (right, bottom) = points_px.min(0).tolist(), points_px.max(0).tolist()
+        x0, y0 = max(0, floor(max(left, -9)) - margin), max(0, floor(max(top, -9)) - margin)
+        x1 = min(width, ceil(min(max(right, -9), width)) + margin + 1)
+        y1 = min(height, ceil(min(max(bottom, -9), height)) + margin + 1)
         return (slice(y0, y1), slice(x0, x1)) if x1 > x0 and y1 > y0 else None
 
     def warp(

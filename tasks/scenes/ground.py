@@ -15,7 +15,7 @@ from tasks.scenes.textures import noise
 
 Array = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]
-FINE_M, COARSE_M = 3.0, 23.0  # metres that one period of the noise covers
+FINE_M, COARSE_M = 1.5, 23.0  # metres that one period of the noise covers
 
 
 class Shade:
@@ -28,9 +28,9 @@ class Shade:
 
     def polygon(self, ground: Array, strength: float) -> None:
         """Darken the hull of ground points (N, 2 or 3)."""
-        flat = np.zeros((len(ground), 3))
-        flat[:, :2] = ground[:, :2]
-        hull = cv2.convexHull(flat[:, :2].astype(np.float32))[:, 0].astype(float)
+        hull = ground[:, :2]
+        if len(hull) > 4:
+            hull = cv2.convexHull(hull.astype(np.float32))[:, 0].astype(float)
         outline = self.camera.polygon(np.column_stack([hull, np.zeros(len(hull))]))
         if outline is None:
             return
@@ -57,7 +57,10 @@ class Shade:
     def contact(self, solid: Solid, pose: Pose) -> None:
         """Darken the ground below an object."""
         low, high = solid.bounds()
-        for grow, strength in ((1.06, 0.35), (0.98, 0.62), (0.86, 0.85)):
+        far = pose.x - self.camera.position[0], pose.y - self.camera.position[1]
+        near = far[0] ** 2 + far[1] ** 2 < 25**2
+        rings = ((1.06, 0.35), (0.98, 0.62), (0.86, 0.85)) if near else ((0.97, 0.7),)
+        for grow, strength in rings:
             x0, x1, y0, y1 = low[0] * grow, high[0] * grow, low[1] * grow, high[1] * grow
             corners = np.array([[x0, y0, 0], [x1, y0, 0], [x1, y1, 0], [x0, y1, 0]])
             self.polygon(pose.apply(corners), strength)
@@ -73,8 +76,8 @@ def finish_ground(canvas: Canvas, camera: Camera, light: Light, road: Road, shad
     below = np.maximum(np.arange(top, height) + 0.5 - float(rows.mean()), 0.5)
     distance = camera.focal_xy[1] * camera.position[2] / below
     gain = np.full((height - top, width), 128, np.float32)
-    for index, metres, reach in ((road.grain[0], FINE_M, 16.0), (road.grain[1], COARSE_M, 90.0)):
-        weight = np.clip(1.2 - distance / reach, 0, 1).astype(np.float32)
+    for index, metres, reach in ((road.grain[0], FINE_M, 9.0), (road.grain[1], COARSE_M, 90.0)):
+        weight = 0.75 * np.clip(1.2 - distance / reach, 0, 1).astype(np.float32)
         first = int(np.argmax(weight > 0)) if (weight > 0).any() else len(weight)
         if first == len(weight):
             continue

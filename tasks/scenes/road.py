@@ -54,12 +54,12 @@ class Road:
 
     def world(self, s: npt.ArrayLike, d: npt.ArrayLike, z: float = 0.0) -> Array:
         """Points (..., 3) of road coordinates."""
-        s, d = np.broadcast_arrays(np.asarray(s, float), np.asarray(d, float))
         k = self.curvature if abs(self.curvature) > 1e-7 else 1e-7
-        radius = 1 / k - d
-        result: Array = np.stack(
-            [np.sin(k * s) * radius, 1 / k - np.cos(k * s) * radius, np.full(s.shape, z)], -1
-        )
+        turn = k * np.asarray(s, float)
+        radius = 1 / k - np.asarray(d, float)
+        x = np.sin(turn) * radius
+        result = np.empty((*x.shape, 3))
+        result[..., 0], result[..., 1], result[..., 2] = x, 1 / k - np.cos(turn) * radius, z
         return result
 
     def heading(self, s: float) -> float:

@@ -15,7 +15,13 @@ from tasks.scenes.textures import foliage, surface
 
 Array = npt.NDArray[np.float64]
 UP = np.array([0.0, 0.0, 1.0])
-_HIDDEN = -1e9
+
+
+def sideways(span: Array) -> Array:
+    """Return the level unit vector to the right of a level vector."""
+    x, y = float(span[0]), float(span[1])
+    length = max((x * x + y * y) ** 0.5, 1e-9)
+    return np.array([y / length, -x / length, 0.0])
 
 
 def irradiance(light: Light, normal: Array) -> Array:
@@ -53,8 +59,7 @@ class Building:
             (self.corner, back, self.side), (end, back, self.side),
             (self.corner, self.along, self.front),
         ):  # fmt: skip
-            normal = np.cross(span, UP)
-            normal /= np.linalg.norm(normal)
+            normal = sideways(span)
             if normal @ (origin + span / 2 - (far + end) / 2) < 0:
                 normal = -normal
             if normal @ (camera.position - origin) > 0:
@@ -119,7 +124,8 @@ class Tree:
     def paint(self, canvas: Canvas, camera: Camera, light: Light) -> None:
         """Paint trunk, then crown."""
         depth = self.key(camera)
-        if depth < 1.0:
+        # A billboard right beside the camera would cover everything; a real crown does not.
+        if depth < max(1.5, 1.1 * self.width):
             return
         ends = camera.to_pixels(
             camera.to_camera(np.stack([self.base, self.base + UP * self.height]))
@@ -138,7 +144,7 @@ class Tree:
         bottom = 0.0 if bare or bush or self.kind % 5 == 3 else 0.28
         half = self.width / 2 * sx
         x = (ends[0, 0] + ends[1, 0]) / 2
-        y1 = ends[1, 1] * (1 - bottom) + ends[0, 1] * bottom if bottom else ends[0, 1]
+        y1 = ends[0, 1] * (1 - bottom) + ends[1, 1] * bottom
         y0 = y1 - self.height * (1 - bottom) * sy
         corners = np.array([[x - half, y0], [x + half, y1]])
         grey, cover = foliage(self.kind)
@@ -168,7 +174,7 @@ class Screen:
         if outline is None:
             return
         span = self.end - self.start
-        normal = np.cross(span, UP) / max(float(np.linalg.norm(span)), 1e-6)
+        normal = sideways(span)
         normal = normal if normal @ (camera.position - a) > 0 else -normal
         depth = float(np.maximum(camera.to_camera(np.stack([a, b]))[:, 2], NEAR_M).mean())
         fade = float(light.fade(depth))

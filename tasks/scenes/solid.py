@@ -127,7 +127,9 @@ def paint_solid(
     first = world[starts]
     diagonal_a = world[starts + counts // 2] - first
     diagonal_b = world[starts + (3 * counts) // 4] - world[starts + counts // 4]
-    normals = np.cross(diagonal_a, diagonal_b)
+    ax, ay, az = diagonal_a.T
+    bx, by, bz = diagonal_b.T
+    normals = np.stack([ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx], 1)
     normals /= np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), 1e-12)
     centres = np.add.reduceat(world, starts) / counts[:, None]
     to_eye = camera.position - centres

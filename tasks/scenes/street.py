@@ -131,18 +131,21 @@ def _garden(
         scenery.append(_tree(at, rng))
 
 
-def _tree(at: Array, rng: np.random.Generator) -> Tree:
+def _tree(at: Array, rng: np.random.Generator, *, kerb: bool = False) -> Tree:
     kind = int(rng.integers(FOLIAGES))
     kind = kind - kind % 5 if kind % 5 == 4 and rng.random() < 0.6 else kind
-    height = float(rng.uniform(0.6, 2.0) if rng.random() < 0.25 else rng.uniform(4, 13))
+    kind += int(kerb and kind % 5 == 3)
+    height = float(
+        rng.uniform(0.6, 2.0) if rng.random() < 0.25 and not kerb else rng.uniform(4, 13)
+    )
     green = np.array([rng.uniform(50, 105), rng.uniform(75, 115), rng.uniform(35, 65)])
     if rng.random() < 0.12:
         green = np.array([150.0, 105, 45]) * rng.uniform(0.7, 1.1)
     if kind % 5 == 4:
         green = np.array([85.0, 75, 66])
-    return Tree(
-        at, height, height * float(rng.uniform(0.6, 1.1)), kind, green * rng.uniform(0.7, 1.2)
-    )
+    width = height * float(rng.uniform(0.6, 1.1))
+    width = min(width, 4.5) if kerb else width
+    return Tree(at, height, width, kind, green * rng.uniform(0.7, 1.2))
 
 
 def _pavement(
@@ -154,7 +157,7 @@ def _pavement(
     if rng.random() < 0.55:
         for s in np.arange(rng.uniform(-10, 0), 110, rng.uniform(8, 20)):
             if not road.near_crossing(float(s), 8):
-                tree = _tree(road.world(s, kerb + flank * 0.4), rng)
+                tree = _tree(road.world(s, kerb + flank * 0.4), rng, kerb=True)
                 scenery.append(tree)
                 if tree.height > 3:
                     blob = road.world(

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from tasks.scenes.camera import Camera
 from tasks.scenes.canvas import SCENERY, Canvas
 from tasks.scenes.light import Light
-from tasks.scenes.textures import noise
+from tasks.scenes.textures import clouds, noise
 from tasks.scenes.world import Actor
 
 Array = npt.NDArray[np.float64]
@@ -35,14 +35,32 @@ def texture_object(canvas: Canvas, bounds: Array, owner: int, actor: Actor) -> i
     grain = cv2.warpAffine(
         noise(index), move, (width, height), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP
     )
-    dim = actor.dim
-    weight = strength * (1.3 if person else 0.9)
-    gain = cv2.convertScaleAbs(grain, alpha=weight * dim, beta=128 * dim * (1 - weight))
+    weight = strength * (1.3 if person else 0.9) * actor.dim
+    base = actor.dim * 128 - weight * 128
+    slope = np.linspace(-0.5, 0.5, width, dtype=np.float32) * np.float32(actor.slope[0] * 128)
+    fall = np.linspace(-0.5, 0.5, height, dtype=np.float32) * np.float32(actor.slope[1] * 128)
+    gain = grain * np.float32(weight) + (fall[:, None] + (slope[None] + np.float32(base)))
+    if actor.dapple >= 0:
+        _dapple(gain, actor, scale)
+    gain = cv2.convertScaleAbs(np.maximum(gain, 8))
     shaded = cv2.multiply(
         cv2.cvtColor(view, cv2.COLOR_BGRA2BGR), cv2.merge([gain] * 3), scale=1 / 128
     )
     canvas.paste(shaded, mask, area, owner)
     return int(count)
+
+
+def _dapple(gain: npt.NDArray[np.float32], actor: Actor, scale: float) -> None:
+    """Shade of leaves or of a house falling across an object."""
+    height, width = gain.shape
+    shift = float((actor.track_id * 53) % 211)
+    zoom = scale * (0.35 if actor.dapple % 2 else 1.2)
+    move = np.array([[zoom, 0, -shift * zoom], [0, zoom, -shift * zoom]])
+    cover = cv2.warpAffine(
+        clouds(actor.dapple), move, (width, height), flags=cv2.INTER_LINEAR,
+        borderMode=cv2.BORDER_REFLECT,
+    )  # fmt: skip
+    gain *= np.where(cover > 128, np.float32(0.5), np.float32(1.08))
 
 
 def glow(canvas: Canvas, camera: Camera, point: Array, colour: Array, size_m: float) -> None:

@@ -13,6 +13,7 @@ from tasks.scenes.furniture import Pole, clutter, hydrant, sign, signal, stop_si
 from tasks.scenes.people import Person, choose_person, dress, riding, walking
 from tasks.scenes.road import Road
 from tasks.scenes.solid import Pose, Solid
+from tasks.scenes.textures import CLOUDS
 from tasks.scenes.vehicles import car, choose_paint
 from tasks.scenes.world import Actor
 
@@ -95,7 +96,18 @@ class Cast:
         cloth = (int(rng.integers(12)) if soft else int(rng.integers(6)) * 2 + 1, float(strength))
         dim = float(rng.uniform(0.55, 0.9) if rng.random() < 0.35 else rng.uniform(0.9, 1.1))
         self.actors.append(
-            Actor(label, len(self.actors) + 1, solid, pose, nearer, cloth, dim, lamps)
+            Actor(
+                label,
+                len(self.actors) + 1,
+                solid,
+                pose,
+                nearer,
+                cloth,
+                dim,
+                (float(rng.normal(0, 0.22)), float(rng.normal(-0.05, 0.25))),
+                int(rng.integers(CLOUDS)) if rng.random() < 0.2 else -1,
+                lamps,
+            )
         )
 
     def _along(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tasks.scenes.solid import BEHIND, DETAIL, Solid, disc
+from tasks.scenes.solid import BEHIND, DETAIL, Solid, box, disc
 
 Array = npt.NDArray[np.float64]
 
@@ -72,6 +72,7 @@ def car(rng: np.random.Generator) -> Solid:
     blind = name == "van" and rng.random() < 0.5
     loft(solid, table, (length, width, height), choose_paint(rng), rng, blind=blind)
     _lamps(solid, table, (length, width, height), rng)
+    _doors(solid, table, (length, width, height), rng)
     return solid
 
 
@@ -88,6 +89,7 @@ def loft(
     for i in range(len(table) - 1):
         inside = cabin[i] and cabin[i + 1]
         slope = cabin[i] != cabin[i + 1]
+        pane = float(rng.uniform(0.6, 2.4))
         for j in range(rings.shape[1] - 1):
             band = min(j, rings.shape[1] - 2 - j)
             quad = np.stack([rings[i, j], rings[i + 1, j], rings[i + 1, j + 1], rings[i, j + 1]])
@@ -95,7 +97,7 @@ def loft(
             if band == 0:
                 colour, shine, body = trim, gloss * 0.4, float(trim is paint)
             elif (band == 3 and inside and not (blind and i < 4)) or (band >= half - 1 and slope):
-                colour, shine, body = GLASS, 0.9, 0.0
+                colour, shine, body = GLASS * pane, float(rng.uniform(0.6, 1.0)), 0.0
             solid.add(quad[::-1], colour, gloss=shine, body=body)
     for ring, flip in ((rings[0], False), (rings[-1], True)):
         solid.add(ring[::-1] if not flip else ring, paint * 0.9, gloss=gloss, body=0.9)
@@ -162,6 +164,41 @@ def add_wheels(
                     radius * 0.42 * np.pi / spokes * 0.62, 1, sign, 6,
                 )  # fmt: skip
                 solid.add(gap, rim * 0.2, layer=DETAIL)
+
+
+def _doors(
+    solid: Solid, table: Array, size: tuple[float, float, float], rng: np.random.Generator
+) -> None:
+    """Add joints, handles, a moulding and mirrors to both sides; heads behind the glass."""
+    length, width, height = size
+    w, belt = width / 2, float(np.interp(0.5, table[:, 0], table[:, 2])) * height
+    sill = 0.16 * height
+    dark = np.full(3, 26.0)
+    moulding = rng.random() < 0.4
+    for sign in (1.0, -1.0):
+        y = sign * (w + 0.008)
+
+        def strip(
+            x: float, wide: float, z: float, high: float, y: float = y, sign: float = sign
+        ) -> Array:
+            quad = np.array(
+                [[x, y, z], [x + wide, y, z], [x + wide, y, z + high], [x, y, z + high]]
+            )
+            return quad if sign < 0 else quad[::-1]
+
+        for x in (-0.19, 0.02, 0.2):
+            solid.add(strip(x * length, 0.025, sill + 0.1, belt - sill - 0.14), dark, layer=DETAIL)
+        for x in (-0.16, 0.05):
+            handle = strip(x * length, 0.16, belt - 0.13, 0.035)
+            solid.add(handle, dark * 2, layer=DETAIL, gloss=0.3, body=0.75)
+        if moulding:
+            solid.add(strip(-0.2 * length, 0.42 * length, sill + 0.22, 0.05), dark, layer=DETAIL)
+        front = 0.19 * length
+        low, high = sorted((sign * w * 0.95, sign * (w + 0.16)))
+        for face in box(
+            np.array([front - 0.05, low, belt - 0.02]), np.array([front + 0.1, high, belt + 0.14])
+        ):
+            solid.add(face, dark, gloss=0.3, body=1.0 if length > 4.3 else 0.0)
 
 
 def _face(x: float, y: tuple[float, float], z: tuple[float, float], sign: float) -> Array:

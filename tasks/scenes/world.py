@@ -42,6 +42,8 @@ class Actor:
         nearer: metres added to its nearness in the paint order (riders before their bicycles).
         cloth: index of the noise texture on its surface, and its strength.
         dim: light that reaches it, below 1 in the shade.
+        slope: how the light changes across its width and height.
+        dapple: index of the pattern of shade across it, -1 for none.
         lamps: points (N, 3) in its own axes that glow at night, and their colours.
 
     """
@@ -53,6 +55,8 @@ class Actor:
     nearer: float = 0.0
     cloth: tuple[int, float] = (0, 0.5)
     dim: float = 1.0
+    slope: tuple[float, float] = (0.0, 0.0)
+    dapple: int = -1
     lamps: tuple[tuple[Array, Array], ...] = ()
 
 

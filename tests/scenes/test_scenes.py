@@ -50,7 +50,7 @@ def test_same_seed_same_bytes_in_another_process(domain: str) -> None:
 
 @pytest.mark.parametrize("domain", ["street", "random"])
 def test_masks_are_tight_disjoint_and_named(domain: str) -> None:
-    for seed in range(12):
+    for seed in range(8):
         scene = render_scene(seed, SMALL, domain=domain)
         owners = np.zeros(SMALL, np.int32)
         for instance in scene.instances + scene.dropped:
