@@ -1,14 +1,86 @@
-"""How likely a label is wrong, and why: a score in [0, 1] and reasons with stable ids."""
+"""How likely a label is wrong, and why: a score in [0, 1] and reasons with stable ids.
+
+The score is a logistic model of the features in `tasks.risk_features`, fitted on rendered scenes
+where the truth is known to predict that a mask's IoU with it is under 0.75. Reasons are plain
+thresholds on single features, so that a person sees at once what to look for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 
 from sam2_core.types import FloatArray
 from tasks.load_documents import Judgement
+from tasks.risk_features import COLUMN, FEATURES, Numbers, TypicalSizes, features_of
 from tasks.tables import LabeledFrame
+
+WEIGHTS_PATH = Path(__file__).with_name("risk_weights.json")
+BAD_IOU = 0.75
+# Reason id -> the feature's value from which on it is given. The ids are part of the interface:
+# views, exports and decisions name them.
+REASONS: Mapping[str, float] = {
+    "empty": 0.5, "low_predicted_iou": 0.25, "unstable": 0.15, "low_object_score": 0.5,
+    "low_score": 0.6, "spill": 0.15, "underfill": 0.25, "overfill": 0.1, "fragmented": 0.1,
+    "ragged": 0.1, "box_mismatch": 0.3, "overlap": 0.5, "duplicate": 0.5, "tiny": 0.5,
+    "truncated": 0.5, "flicker": 0.15, "lonely": 0.5, "class_change": 0.5, "unusual_size": 0.25,
+    "shape_change": 0.35,
+}  # fmt: skip
+DESCRIPTIONS: Mapping[str, str] = {
+    "empty": "the mask is empty",
+    "low_predicted_iou": "the model itself expects a poor mask",
+    "unstable": "the mask changes with the threshold",
+    "low_object_score": "the model doubts that there is an object",
+    "low_score": "the detector was unsure",
+    "spill": "the mask spills out of its box",
+    "underfill": "the mask fills little of its box",
+    "overfill": "the mask fills its whole box",
+    "fragmented": "the mask is in pieces",
+    "ragged": "the mask has holes or a torn edge",
+    "box_mismatch": "mask and box are not about the same thing",
+    "overlap": "the mask covers another one",
+    "duplicate": "another box is nearly the same",
+    "tiny": "few pixels",
+    "truncated": "cut by the image's border",
+    "flicker": "the mask differs from the frames beside",
+    "lonely": "not there in the frames beside",
+    "class_change": "another class in the frames beside",
+    "unusual_size": "unusual size for its class at this place",
+    "shape_change": "the box jumps against the frames beside",
+}
+
+
+@dataclass(frozen=True)
+class RiskModel:
+    """A logistic model: risk = sigmoid(offset + weights . transformed features)."""
+
+    weights: tuple[float, ...]
+    offset: float
+    fitted_on: str = ""
+
+    def risk(self, features: Numbers) -> FloatArray:
+        """Return the risk of N instances: float32 (N,) in [0, 1]."""
+        odds = transformed(features) @ np.array(self.weights) + self.offset
+        return np.asarray(1 / (1 + np.exp(-odds.clip(-30, 30))), np.float32)
+
+
+def transformed(features: Numbers) -> Numbers:
+    """Add squares: a little of most things is harmless, much of one is not. (N, 2 F)."""
+    return np.concatenate([features, features**2], axis=1).astype(np.float64)
+
+
+@cache
+def risk_model(path: Path = WEIGHTS_PATH) -> RiskModel:
+    """Read the fitted weights that are shipped with the package."""
+    values = json.loads(path.read_text())
+    if tuple(values["features"]) != FEATURES:
+        raise ValueError(f"{path} was fitted on other features: run python -m tasks.risk_fit")
+    return RiskModel(tuple(values["weights"]), values["offset"], values["fitted_on"])
 
 
 def judge_frames(
@@ -16,18 +88,53 @@ def judge_frames(
     before: Sequence[LabeledFrame] = (),
     after: Sequence[LabeledFrame] = (),
 ) -> list[Judgement]:
-    """Judge the instances of successive frames of one camera."""
-    return [_judge(frame) for frame in frames]
+    """Judge the instances of successive frames of one camera.
+
+    Args:
+        frames: in order.
+        before: what comes before them, if anything; the last one counts.
+        after: what comes after them; the first one counts.
+
+    """
+    features = measure_frames(frames, before, after)
+    model = risk_model()
+    return [judge(model, values) for values in features]
 
 
-def _judge(frame: LabeledFrame) -> Judgement:
-    if frame.masks is None:
-        return Judgement(np.zeros(0, np.float32), [])
-    risk = 1 - np.minimum(frame.masks.predicted_iou, frame.masks.stability).clip(0, 1)
-    reasons = [("low_predicted_iou",) if iou < 0.75 else () for iou in frame.masks.predicted_iou]
-    return Judgement(risk.astype(np.float32), reasons)
+def measure_frames(
+    frames: Sequence[LabeledFrame],
+    before: Sequence[LabeledFrame] = (),
+    after: Sequence[LabeledFrame] = (),
+) -> list[Numbers]:
+    """Measure the features of successive frames of one camera."""
+    typical = TypicalSizes.of(frames)
+    row: list[LabeledFrame | None] = [None, *before[-1:], *frames, *after[:1], None]
+    first = 1 + len(before[-1:])
+    return [
+        features_of(frame, row[first + i - 1], row[first + i + 1], typical)
+        for i, frame in enumerate(frames)
+    ]
 
 
-def frame_risk(risk: FloatArray, reasons: Sequence[tuple[str, ...]]) -> tuple[float, list[str]]:
+def judge(model: RiskModel, features: Numbers) -> Judgement:
+    """Turn the features of a frame's instances into risk and reasons."""
+    names = np.array(list(REASONS))
+    columns = [COLUMN[name] for name in names]
+    excess = features[:, columns] / np.array(list(REASONS.values()))
+    reasons = [
+        tuple(names[i] for i in np.argsort(-row, kind="stable") if row[i] >= 1) for row in excess
+    ]
+    return Judgement(model.risk(features), [tuple(map(str, one)) for one in reasons])
+
+
+def frame_risk(risk: Numbers, reasons: Sequence[tuple[str, ...]]) -> tuple[float, list[str]]:
     """Risk of a frame: that of its riskiest instance, and every reason that occurs."""
     return float(risk.max(initial=0.0)), sorted({reason for one in reasons for reason in one})
+
+
+def sequence_risk(frame_risks: Numbers) -> float:
+    """Risk of a sequence: the mean of its riskiest tenth of frames, which a lone one cannot set."""
+    if not len(frame_risks):
+        return 0.0
+    worst = np.sort(frame_risks)[::-1][: max(1, len(frame_risks) // 10)]
+    return float(worst.mean())
