@@ -73,7 +73,7 @@ def render_scene(
         canvas, painted, lens = Canvas(size_hw), [], choose_lens(rng, choose_light(rng))
     if domain == "random":
         scatter(canvas, painted, rng)
-    return collect(finish(canvas.rgb, lens, rng), canvas, painted)
+    return collect(finish(canvas.pixels, lens, rng), canvas, painted)
 
 
 def check_size(size_hw: tuple[int, int]) -> None:
@@ -88,7 +88,7 @@ def render_world(
 ) -> Scene:  # fmt: skip
     """Picture of a world at a time through one of the cameras; `rng` drives the sensor's noise."""
     canvas, painted = paint_world(world, time_s, camera_name, size_hw, aspect)
-    return collect(finish(canvas.rgb, world.lens, rng), canvas, painted)
+    return collect(finish(canvas.pixels, world.lens, rng), canvas, painted)
 
 
 def paint_world(

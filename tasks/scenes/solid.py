@@ -71,10 +71,11 @@ class Solid:
         """Return the parts as flat arrays, made once."""
         if self.packed is None:
             counts = np.array([len(p) for p in self.parts])
+            extent = np.array([float(np.ptp(p, axis=0).max()) for p in self.parts])
             self.packed = Packed(
                 np.concatenate(self.parts), np.concatenate([[0], np.cumsum(counts)]),
                 np.stack(self.albedo), np.array(self.gloss), np.array(self.layer),
-                np.array(self.glow),
+                np.array(self.glow), extent,
             )  # fmt: skip
         return self.packed
 
@@ -94,6 +95,7 @@ class Packed:
     gloss: Array
     layer: npt.NDArray[np.int64]
     glow: Array
+    extent: Array
 
 
 @dataclass(frozen=True)
@@ -138,14 +140,13 @@ def paint_solid(
     behind = packed.layer == BEHIND
     normals[behind & ~faces] *= -1
     farthest = np.maximum.reduceat(local[:, 2], starts)
-    visible = (farthest > NEAR_M) & (faces | behind)
+    # What is smaller than a pixel is not worth its call.
+    shown = packed.extent * pose.scale * camera.focal_xy[1] > 1.2 * nearest
+    visible = (farthest > NEAR_M) & (faces | behind) & shown
     if not visible.any():
         return None
-    colours = light.shade(packed.albedo, normals, to_eye, packed.gloss)
-    colours = np.where(packed.glow[:, None] > 0, packed.albedo * packed.glow[:, None], colours)
     depth = np.add.reduceat(local[:, 2], starts) / counts
-    fade = light.fade(depth)[:, None]
-    colours = np.clip(colours * (1 - fade) + light.haze * fade, 0, 255).tolist()
+    colours = _colours(light, packed, normals, to_eye, depth)
     distance = np.where(packed.layer == DETAIL, np.arange(len(depth)), -depth)
     order = np.lexsort((distance, packed.layer))
     pixels = camera.to_pixels(local)
@@ -171,6 +172,17 @@ def paint_solid(
             shape = cv2.convexHull(shape)
         canvas.fixed_polygon(shape, colours[i], owner)
     return np.concatenate([low, high]) if np.isfinite(low).all() else None
+
+
+def _colours(
+    light: Light, packed: Packed, normals: Array, to_eye: Array, depth: Array
+) -> list[list[float]]:
+    """Colour of every part, 0-255: lit or glowing, then faded by haze."""
+    colours = light.shade(packed.albedo, normals, to_eye, packed.gloss)
+    colours = np.where(packed.glow[:, None] > 0, packed.albedo * packed.glow[:, None], colours)
+    fade = light.fade(depth)[:, None]
+    result: list[list[float]] = np.clip(colours * (1 - fade) + light.haze * fade, 0, 255).tolist()
+    return result
 
 
 def _extent(pixels: Array, starts: Indices, chosen: Indices) -> tuple[Array, Array]:

@@ -52,15 +52,15 @@ class Cast:
     def fill(self) -> None:
         """Draw everybody."""
         rng = self.rng
-        busy = float(rng.choice([0.35, 0.8, 1.3], p=[0.2, 0.5, 0.3]))
+        busy = float(rng.choice([0.5, 0.9, 1.4], p=[0.2, 0.5, 0.3]))
         for _ in range(round(rng.integers(4, 12) * busy)):
             self._driver()
         if self.road.verge > 1:
             self._parked()
-        walkers = 0 if self.style == "highway" else round(rng.integers(2, 12) * busy)
+        walkers = 0 if self.style == "highway" else round(rng.integers(3, 14) * busy)
         for _ in range(walkers):
             self._walker()
-        for _ in range(int(rng.integers(0, 4))):
+        for _ in range(int(rng.integers(0, 6))):
             self._rider()
         for c in self.road.crossings:
             self._crossing(c)
@@ -126,7 +126,7 @@ class Cast:
 
     def _vehicle(self) -> tuple[str, Solid]:
         rng = self.rng
-        kind = str(rng.choice(["car", "truck", "bus", "motorcycle"], p=[0.77, 0.12, 0.06, 0.05]))
+        kind = str(rng.choice(["car", "truck", "bus", "motorcycle"], p=[0.7, 0.13, 0.08, 0.09]))
         return kind, self._make(kind)
 
     def _make(self, kind: str) -> Solid:
