@@ -72,17 +72,18 @@ class Solid:
         if self.packed is None:
             counts = np.array([len(p) for p in self.parts])
             extent = np.array([float(np.ptp(p, axis=0).max()) for p in self.parts])
+            points = np.concatenate(self.parts)
             self.packed = Packed(
-                np.concatenate(self.parts), np.concatenate([[0], np.cumsum(counts)]),
+                points, np.concatenate([[0], np.cumsum(counts)]),
                 np.stack(self.albedo), np.array(self.gloss), np.array(self.layer),
-                np.array(self.glow), extent,
+                np.array(self.glow), extent, points.min(0), points.max(0),
             )  # fmt: skip
         return self.packed
 
     def bounds(self) -> tuple[Array, Array]:
         """Lowest and highest corner."""
-        points = self.pack().points
-        return points.min(0), points.max(0)
+        packed = self.pack()
+        return packed.low, packed.high
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +97,8 @@ class Packed:
     layer: npt.NDArray[np.int64]
     glow: Array
     extent: Array
+    low: Array
+    high: Array
 
 
 @dataclass(frozen=True)

@@ -36,15 +36,11 @@ class Cast:
     """Collects actors, each in a place of its own."""
 
     def __init__(
-        self, road: Road, side: float, ego_speed: float, style: str, rng: np.random.Generator
+        self, road: Road, ego_d: float, ego_speed: float, style: str, rng: np.random.Generator
     ) -> None:
-        self.road, self.side, self.ego_speed, self.style, self.rng = (
-            road,
-            side,
-            ego_speed,
-            style,
-            rng,
-        )
+        self.road, self.rng, self.style = road, rng, style
+        self.ego_d, self.ego_speed = ego_d, ego_speed
+        self.side = 1.0 if road.drive_left else -1.0
         self.actors: list[Actor] = []
         self.poles: list[Pole] = []
         self.taken: list[tuple[float, float, float]] = []
@@ -70,8 +66,8 @@ class Cast:
 
     def _free(self, s: float, d: float, length: float) -> bool:
         """Claim a place along the road unless somebody has it; lanes 1.8 m apart do not collide."""
-        own_lane = abs(d - self.side * self.road.lane_width * 0.5) < 2.0
-        if own_lane and abs(s) < length / 2 + 5 and self.road.lanes[0] == 1:
+        own_lane = abs(d - self.ego_d) < 2.2
+        if own_lane and abs(s) < length / 2 + 4.5:
             return False
         for other_s, other_d, other_length in self.taken:
             if abs(d - other_d) < 1.8 and abs(s - other_s) < (length + other_length) / 2 + 0.8:
