@@ -80,7 +80,7 @@ def _digest(lines: Iterable[str]) -> str:
 
 
 def _identities(frames: Iterable[FrameRef]) -> Iterator[str]:
-    return (json.dumps([f.camera, f.index, f.uri, f.etag]) for f in frames)
+    return (f"{f.camera}\0{f.index}\0{f.uri}\0{f.etag}" for f in frames)
 
 
 def content_key(frames: Iterable[FrameRef]) -> str:

@@ -209,15 +209,13 @@ def _frames_of(
     sequence_id: str, camera: str, files: Sequence[File], selection: FrameSelection
 ) -> Iterable[FrameRef]:
     times = timestamps_ns([_stem(file) for file in files])
+    video = _suffix(files[0].name) in VIDEO_SUFFIXES
     for index, (file, time_ns) in enumerate(zip(files, times, strict=True)):
-        uri = file.uri
-        if _suffix(file.name) in VIDEO_SUFFIXES:
-            uri = f"{uri}#frames={selection}"
-        elif index not in selection:
-            continue
-        yield FrameRef(
-            sequence_id, camera, index, time_ns, uri, etag=file.etag, size_bytes=file.size_bytes
-        )
+        if video or index in selection:
+            uri = f"{file.uri}#frames={selection}" if video else file.uri
+            yield FrameRef(
+                sequence_id, camera, index, time_ns, uri, etag=file.etag, size_bytes=file.size_bytes
+            )
 
 
 def is_camera_name(name: str) -> bool:
@@ -251,4 +249,4 @@ def _suffix(name: str) -> str:
 
 
 def _stem(file: File) -> str:
-    return file.name[: len(file.name) - len(_suffix(file.name))]
+    return file.name.rpartition(".")[0] or file.name

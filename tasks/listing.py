@@ -21,6 +21,7 @@ from tasks import storage
 from tasks.retry import with_retries
 
 _HTTP_CONNECTIONS = 16
+_DIGITS = re.compile(r"(\d+)")
 _UNSAFE_NAME = re.compile(r"[/\\\x00]")
 
 log = logging.getLogger(__name__)
@@ -44,13 +45,11 @@ class File:
     etag: str
 
 
-def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
+def natural_key(name: str) -> tuple[list[str | int], str]:
     """Sort key by which frame_2 comes before frame_10."""
-    parts = re.split(r"(\d+)", name)
-    return tuple(
-        (0, int(part), part) if part.isascii() and part.isdigit() else (1, 0, part)
-        for part in parts
-    )
+    parts: list[str | int] = [*_DIGITS.split(name)]  # text, digits, text, digits, ..., text
+    parts[1::2] = map(int, parts[1::2])
+    return parts, name
 
 
 def is_hidden(name: str) -> bool:
