@@ -95,7 +95,7 @@ def walk(root_uri: str) -> Iterator[tuple[tuple[str, ...], list[File]]]:
     fs, path = storage.filesystem(root_uri)
     if storage.is_local(root_uri):
         return _walk_local(Path(path), ())
-    if hasattr(fs, "call_s3"):
+    if storage.is_s3(root_uri):
         return _group_by_folder(_walk_s3(fs, path), root_uri)
     if root_uri.startswith(("http://", "https://")):
         return _walk_http(fs, path.rstrip("/") + "/", ())

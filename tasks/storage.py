@@ -44,6 +44,11 @@ def is_local(uri: str) -> bool:
     return "://" not in uri or uri.startswith(("file://", "local://"))
 
 
+def is_s3(uri: str) -> bool:
+    """Whether the address is an object of an S3 server."""
+    return uri.startswith(("s3://", "s3a://"))
+
+
 def local_path(uri: str) -> Path:
     """Path of a local address, absolute."""
     return Path(re.sub(r"^(file|local)://", "", uri)).expanduser().absolute()
@@ -73,7 +78,7 @@ def filesystem(uri: str) -> tuple[Any, str]:
 def _client_options(uri: str) -> dict[str, Any]:
     """Timeouts for a connection and for silence in it; a whole download may take longer."""
     timeout_s = float(os.environ.get("AUTOLABEL_STORAGE_TIMEOUT_S", "30"))
-    if uri.startswith(("s3://", "s3a://")):
+    if is_s3(uri):
         retries = {"mode": "standard", "total_max_attempts": 1}  # `with_retries` does it
         return {
             "config_kwargs": {
@@ -101,6 +106,9 @@ def explained(action: str, uri: str) -> Iterator[None]:
         status = http_status(error)
         if isinstance(error, PermissionError) or status in {401, 403}:
             why = "access denied; check permissions or credentials"
+        elif type(error).__name__ == "NoCredentialsError":
+            why = "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, "
+            why += "or FSSPEC_S3_ANON=true for a public bucket"
         elif status == 404 or (isinstance(error, FileNotFoundError) and status is None):
             raise NotFoundError(f"{where}: it does not exist") from error
         elif isinstance(error, OSError) and error.errno in NO_SPACE:
@@ -153,8 +161,10 @@ def read_bytes(uri: str) -> bytes:
 
     """
     fs, path = filesystem(uri)
+    # Without this s3fs asks for the size first, to read large files in parts: a request more.
+    at_once = {"max_concurrency": 1} if is_s3(uri) else {}
     with explained("read", uri):
-        data: bytes = with_retries(lambda: fs.cat_file(path), f"reading {redact(uri)}")
+        data: bytes = with_retries(lambda: fs.cat_file(path, **at_once), f"reading {redact(uri)}")
     return data
 
 

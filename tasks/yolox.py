@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from sam2_core.backends.onnxruntime_backend import open_session, run_session
+from sam2_core.load import choose_backend
 from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray
 from tasks.coco_classes import COCO_CLASSES
 from tasks.detector_files import DetectorFile, resolve_detector
@@ -208,5 +209,14 @@ def load_detector(name_or_path: str, cache: Path | None = None) -> Detector:
     with _loading:
         key = (str(file.path), file.sha256)
         if key not in _loaded:
-            _loaded[key] = Detector(file)
+            _loaded[key] = Detector(file, _providers())
         return _loaded[key]
+
+
+def _providers() -> Sequence[str]:
+    if choose_backend("onnxruntime")[0] != "onnxruntime-cuda":
+        return ("CPUExecutionProvider",)
+    import onnxruntime as ort
+
+    ort.preload_dlls()  # CUDA and cuDNN from the extra `gpu`
+    return ("CUDAExecutionProvider", "CPUExecutionProvider")

@@ -37,6 +37,8 @@ from tasks.manifests import (
 )
 from tasks.tables import IncompleteArtifactError, LabeledFrame
 from tasks.types import FrameFailure, FrameRef, SequenceRef
+from tests.conftest import use_s3_endpoint
+from tests.faults import FaultyProxy
 
 MODEL = ModelStamp("tiny", "c" * 64, "e" * 64, "onnxruntime", "fp32", "0.1.0")
 STAMP = RunStamp("yolox_nano@abc", MODEL, {"min_score": 0.3, "classes": ["car"]})
@@ -163,6 +165,23 @@ def test_labels_and_boxes_come_back_as_written(out):
     assert artifact.uri == table_uri(out, chunk.stem, "frames")
     for before, after in zip(outcomes, complete_labels(out, chunk), strict=True):
         assert_same(before, after)
+
+
+def test_boxes_come_back_in_frame_order_beyond_ten(memory):
+    chunk = chunks_of(frames(12), "run")[0]
+    boxes = {i: Boxes(np.full((1, 4), i), np.ones(1), ("a",)) for i in range(12)}
+    write_boxes(memory, chunk, boxes, STAMP)
+    back = read_boxes(memory, chunk)
+    assert [(i, int(b.xyxy_px[0, 0])) for i, b in back.items()] == [(i, i) for i in range(12)]
+
+
+def test_reading_takes_one_request(s3, s3_endpoint, monkeypatch):
+    storage.write_bytes(f"{s3}/x", b"123")
+    with FaultyProxy(s3_endpoint) as proxy:
+        use_s3_endpoint(monkeypatch, proxy.url)
+        assert storage.read_bytes(f"{s3}/x") == b"123"
+        storage.write_bytes(f"{s3}/y", b"4")
+        assert [method for method, _, _ in proxy.requests] == ["GET", "PUT"]
 
 
 def test_boxes_without_track_ids_stay_without(memory):

@@ -130,6 +130,12 @@ def test_missing_and_empty_sources_are_clear_errors(tree, tmp_path):
         list(discover([]))
 
 
+def test_presigned_addresses_are_refused_without_showing_the_secret():
+    with pytest.raises(AutolabelError, match="download the file") as caught:
+        list(discover(["https://h.invalid/clip.mp4?X-Amz-Signature=cafe"]))
+    assert "cafe" not in str(caught.value)
+
+
 def test_two_sequences_of_one_name_are_refused(tmp_path):
     for path in ("a/drive/1.jpg", "b/drive/1.jpg"):
         storage.write_bytes(str(tmp_path / path), b"x")
