@@ -11,6 +11,7 @@ from sam2_core.types import AutolabelError
 
 # name -> (module under flows.commands, one-line help). The click command in it is named `command`.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "bench": ("bench", "Measure this machine, side by side with other ways to run SAM 2."),
     "models": ("models", "Fetch checkpoints, export and build models."),
     "review": ("review", "Review a dataset in the FiftyOne App."),
 }

@@ -103,11 +103,11 @@ def write_decoder(path: Path, masks: bool) -> None:
     save(path, nodes, inputs, outputs, weights)
 
 
-def write_model(folder: Path, seed: int = 0) -> Path:
+def write_model(folder: Path, seed: int = 0, **facts: object) -> Path:
     """Write encoder, decoder, decoder_mask and model.json."""
     folder.mkdir(parents=True, exist_ok=True)
     write_encoder(folder / "encoder.onnx", seed)
     write_decoder(folder / "decoder.onnx", masks=False)
     write_decoder(folder / "decoder_mask.onnx", masks=True)
-    (folder / "model.json").write_text(json.dumps(FACTS))
+    (folder / "model.json").write_text(json.dumps(FACTS | facts))
     return folder

@@ -1,0 +1,130 @@
+"""Whole frames beside those who run the same model in other ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sam2_core.bench.peers import PeerOptions, TorchPeer, make_peer
+from sam2_core.bench.session import Session
+from sam2_core.bench.timing import interleaved, ratio, timings_as_dict
+from sam2_core.bench.whole_frame import segment_frame
+from sam2_core.cache import cache_folder, file_sha256
+from sam2_core.presets import preset_named
+from sam2_core.resolve import CHECKPOINT_SUFFIXES
+from sam2_core.types import AutolabelError
+
+
+def compare_frames(run: Session) -> dict[str, Any]:
+    """Whole frames, from bytes to COCO masks: this product and its peers in turns."""
+    cases: dict[str, Callable[[], object]] = {
+        "autolabel": lambda: segment_frame(run.segmenter, run.frame)
+    }
+    peers = _load_peers(run)
+    for name, peer in peers.items():
+        cases[name] = lambda peer=peer: peer.frame(run.frame)  # type: ignore[misc]
+    timings = interleaved(
+        cases, run.options.repeats, budget_s=run.options.budget_s, warm_up=0,
+        note=run.noting("whole frame"),
+    )  # fmt: skip
+    ours = timings["autolabel"]
+    return {
+        "whole_frame": timings_as_dict(timings),
+        "frame_vs_torch": ratio(timings.get("torch eager"), ours),
+        "frame_vs_peers": {name: ratio(timings[name], ours) for name in peers},
+        "mask_iou_with_peers": {
+            name: _agreement(run, peer)
+            for name, peer in peers.items()
+            if "mask_iou_with_peers" not in run.skipped
+        },
+    }
+
+
+def _load_peers(run: Session) -> dict[str, TorchPeer]:
+    """Load the peers that are asked for, each having done the frame once."""
+    if not run.options.peers:
+        run.skipped["torch eager"] = "not asked for"
+        return {}
+    options = PeerOptions(
+        preset_named(str(run.folder.facts["preset"])), run.precision,
+        run.backend.info.device != "cpu", reference_state(run),
+    )  # fmt: skip
+    peers: dict[str, TorchPeer] = {}
+    for name in run.options.peers:
+        run.note(f"loading {name}")
+        try:
+            peer = make_peer(name, options)
+            peer.frame(run.frame)
+        except AutolabelError as error:
+            run.skipped[name] = str(error)
+        except Exception as error:  # noqa: BLE001 - a peer that fails must not cost the run
+            run.skipped[name] = f"{type(error).__name__}: {error}"[:500]
+        else:
+            peers[name] = peer
+    return peers
+
+
+def _agreement(run: Session, peer: TorchPeer) -> dict[str, float] | None:
+    """Mean and smallest IoU between our masks of the frame and the peer's, empty ones aside."""
+    from pycocotools import mask as coco_mask
+
+    ours = segment_frame(run.segmenter, run.frame)
+    theirs = peer.frame(run.frame)
+    size = list(ours.size_hw)
+    overlaps = [
+        float(
+            coco_mask.iou([{"size": size, "counts": a}], [{"size": size, "counts": b}], [0])[0, 0]
+        )
+        for a, b, area in zip(ours.rle, theirs, ours.area_px, strict=True)
+        if area
+    ]
+    if not overlaps:
+        return None
+    return {
+        "mean": round(float(np.mean(overlaps)), 5),
+        "p1": round(float(np.quantile(overlaps, 0.01)), 5),
+        "masks": len(overlaps),
+    }
+
+
+def reference_state(run: Session) -> Mapping[str, Any] | None:
+    """State dict that the measured model was exported from; None for seeded random weights.
+
+    Where the checkpoint is not here, peers get random weights: their time is the same, and only
+    the agreement of masks is then without meaning (and is left out).
+    """
+    facts = run.folder.facts
+    if str(facts["checkpoint_sha256"]).startswith("random"):
+        return None
+    path = _checkpoint_file(run)
+    if path is None:
+        run.skipped["mask_iou_with_peers"] = (
+            f"the checkpoint {str(facts['checkpoint_sha256'])[:12]} is not on this machine: peers "
+            "run with random weights"
+        )
+        return None
+    try:
+        from sam2_core.checkpoints import load_checkpoint
+
+        state: Mapping[str, Any] = load_checkpoint(path).state_dict()
+    except (ImportError, AutolabelError) as error:
+        run.skipped["mask_iou_with_peers"] = f"peers run with random weights: {error}"
+        return None
+    return state
+
+
+def _checkpoint_file(run: Session) -> Path | None:
+    """File of the measured model's checkpoint: as named, in the cache, or bundled."""
+    preset = preset_named(str(run.folder.facts["preset"]))
+    named = Path(run.options.model)
+    bundled = Path(__file__).parents[1] / "weights"
+    candidates = [named] if named.suffix in CHECKPOINT_SUFFIXES else []
+    candidates += sorted((cache_folder(run.options.cache) / "checkpoints").glob("*"))
+    candidates += sorted(bundled.rglob(f"*{preset.name}*.safetensors"))
+    wanted = run.folder.facts["checkpoint_sha256"]
+    return next(
+        (path for path in candidates if path.is_file() and file_sha256(path) == wanted), None
+    )

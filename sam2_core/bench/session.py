@@ -1,0 +1,103 @@
+"""What the parts of a benchmark run share: the frame, the options and the loaded model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sam2_core.backends.model_folder import ModelFolder
+from sam2_core.bench.frame import BenchFrame
+from sam2_core.bench.peers import PEERS
+from sam2_core.bench.timing import Note
+from sam2_core.load import choose_backend, load_backend, precision_for
+from sam2_core.resolve import Wanted, resolve_model
+from sam2_core.segmenter import Segmenter
+from sam2_core.types import AutolabelError, Backend
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """What to measure.
+
+    Attributes:
+        model: as in `resolve_model`.
+        backend: as in `load_backend`.
+        precision: "auto", "fp32" or "fp16".
+        threads: CPU threads, all cores when None.
+        repeats: rounds of every comparison.
+        budget_s: of each section; a section stops repeating when it is spent.
+        peers: which of `PEERS` to run.
+        sweeps: decoder batch, encoder batch and thread sweeps.
+        sustained_frames: frames through the frame loop; 0 leaves it out.
+        decoder_chunk: as in `Segmenter`.
+        encoder_batch: as in `Segmenter`.
+        cache: cache folder.
+
+    """
+
+    model: str
+    backend: str = "auto"
+    precision: str = "auto"
+    threads: int | None = None
+    repeats: int = 10
+    budget_s: float = 60.0
+    peers: tuple[str, ...] = tuple(PEERS)
+    sweeps: bool = True
+    sustained_frames: int = 0
+    decoder_chunk: Any = None
+    encoder_batch: int | None = None
+    cache: Path | None = None
+
+
+@dataclass
+class Session:
+    """What the sections of a run share."""
+
+    options: BenchOptions
+    frame: BenchFrame
+    note: Note
+    backend_name: str
+    precision: str
+    folder: ModelFolder
+    segmenter: Segmenter
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def backend(self) -> Backend:
+        """The measured backend."""
+        return self.segmenter.backend
+
+    def load(self, graph: str, threads: int | None = None) -> Backend:
+        """Load this model again, as another graph or with other threads."""
+        wanted = Wanted(self.precision, graph, self.options.cache, self.note)
+        # A folder named by its path has its other graphs beside it.
+        beside = self.folder.path.parent / wanted.variant
+        model = beside if (beside / "model.json").is_file() else self.options.model
+        folder = resolve_model(model, wanted)
+        if folder.facts["graph"] != graph:
+            raise AutolabelError(f"{folder.path} is the {folder.facts['graph']} graph only")
+        return load_backend(
+            folder.path, self.backend_name, self.precision, cache=self.options.cache,
+            threads=threads or self.options.threads, progress=self.note,
+        )  # fmt: skip
+
+    def noting(self, prefix: str) -> Note:
+        """Return a note that says which part of the run it is about."""
+        return lambda text: self.note(f"{prefix}: {text}")
+
+
+def start(frame: BenchFrame, options: BenchOptions, note: Note) -> Session:
+    """Load the model that is measured."""
+    name, _ = choose_backend(options.backend)
+    precision = precision_for(name, options.precision)
+    note(f"loading {options.model}")
+    folder = resolve_model(options.model, Wanted(precision, cache=options.cache, progress=note))
+    backend = load_backend(
+        folder.path, name, precision, threads=options.threads, cache=options.cache, progress=note
+    )
+    segmenter = Segmenter(
+        backend, decoder_chunk=options.decoder_chunk, encoder_batch=options.encoder_batch,
+        cache=options.cache,
+    )  # fmt: skip
+    return Session(options, frame, note, name, precision, folder, segmenter)
