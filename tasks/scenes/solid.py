@@ -71,19 +71,17 @@ class Solid:
         """Return the parts as flat arrays, made once."""
         if self.packed is None:
             counts = np.array([len(p) for p in self.parts])
-            extent = np.array([float(np.ptp(p, axis=0).max()) for p in self.parts])
-            points = np.concatenate(self.parts)
             self.packed = Packed(
-                points, np.concatenate([[0], np.cumsum(counts)]),
+                np.concatenate(self.parts), np.concatenate([[0], np.cumsum(counts)]),
                 np.stack(self.albedo), np.array(self.gloss), np.array(self.layer),
-                np.array(self.glow), extent, points.min(0), points.max(0),
+                np.array(self.glow),
             )  # fmt: skip
         return self.packed
 
     def bounds(self) -> tuple[Array, Array]:
         """Lowest and highest corner."""
-        packed = self.pack()
-        return packed.low, packed.high
+        points = self.pack().points
+        return points.min(0), points.max(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +94,6 @@ class Packed:
     gloss: Array
     layer: npt.NDArray[np.int64]
     glow: Array
-    extent: Array
-    low: Array
-    high: Array
 
 
 @dataclass(frozen=True)
@@ -143,13 +138,14 @@ def paint_solid(
     behind = packed.layer == BEHIND
     normals[behind & ~faces] *= -1
     farthest = np.maximum.reduceat(local[:, 2], starts)
-    # What is smaller than a pixel is not worth its call.
-    shown = packed.extent * pose.scale * camera.focal_xy[1] > 1.2 * nearest
-    visible = (farthest > NEAR_M) & (faces | behind) & shown
+    visible = (farthest > NEAR_M) & (faces | behind)
     if not visible.any():
         return None
+    colours = light.shade(packed.albedo, normals, to_eye, packed.gloss)
+    colours = np.where(packed.glow[:, None] > 0, packed.albedo * packed.glow[:, None], colours)
     depth = np.add.reduceat(local[:, 2], starts) / counts
-    colours = _colours(light, packed, normals, to_eye, depth)
+    fade = light.fade(depth)[:, None]
+    colours = np.clip(colours * (1 - fade) + light.haze * fade, 0, 255).tolist()
     distance = np.where(packed.layer == DETAIL, np.arange(len(depth)), -depth)
     order = np.lexsort((distance, packed.layer))
     pixels = camera.to_pixels(local)
@@ -175,17 +171,6 @@ def paint_solid(
             shape = cv2.convexHull(shape)
         canvas.fixed_polygon(shape, colours[i], owner)
     return np.concatenate([low, high]) if np.isfinite(low).all() else None
-
-
-def _colours(
-    light: Light, packed: Packed, normals: Array, to_eye: Array, depth: Array
-) -> list[list[float]]:
-    """Colour of every part, 0-255: lit or glowing, then faded by haze."""
-    colours = light.shade(packed.albedo, normals, to_eye, packed.gloss)
-    colours = np.where(packed.glow[:, None] > 0, packed.albedo * packed.glow[:, None], colours)
-    fade = light.fade(depth)[:, None]
-    result: list[list[float]] = np.clip(colours * (1 - fade) + light.haze * fade, 0, 255).tolist()
-    return result
 
 
 def _extent(pixels: Array, starts: Indices, chosen: Indices) -> tuple[Array, Array]:

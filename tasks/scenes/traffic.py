@@ -36,11 +36,15 @@ class Cast:
     """Collects actors, each in a place of its own."""
 
     def __init__(
-        self, road: Road, ego_d: float, ego_speed: float, style: str, rng: np.random.Generator
+        self, road: Road, side: float, ego_speed: float, style: str, rng: np.random.Generator
     ) -> None:
-        self.road, self.rng, self.style = road, rng, style
-        self.ego_d, self.ego_speed = ego_d, ego_speed
-        self.side = 1.0 if road.drive_left else -1.0
+        self.road, self.side, self.ego_speed, self.style, self.rng = (
+            road,
+            side,
+            ego_speed,
+            style,
+            rng,
+        )
         self.actors: list[Actor] = []
         self.poles: list[Pole] = []
         self.taken: list[tuple[float, float, float]] = []
@@ -48,15 +52,15 @@ class Cast:
     def fill(self) -> None:
         """Draw everybody."""
         rng = self.rng
-        busy = float(rng.choice([0.5, 0.9, 1.4], p=[0.2, 0.5, 0.3]))
+        busy = float(rng.choice([0.35, 0.8, 1.3], p=[0.2, 0.5, 0.3]))
         for _ in range(round(rng.integers(4, 12) * busy)):
             self._driver()
         if self.road.verge > 1:
             self._parked()
-        walkers = 0 if self.style == "highway" else round(rng.integers(3, 14) * busy)
+        walkers = 0 if self.style == "highway" else round(rng.integers(2, 12) * busy)
         for _ in range(walkers):
             self._walker()
-        for _ in range(int(rng.integers(0, 6))):
+        for _ in range(int(rng.integers(0, 4))):
             self._rider()
         for c in self.road.crossings:
             self._crossing(c)
@@ -66,8 +70,8 @@ class Cast:
 
     def _free(self, s: float, d: float, length: float) -> bool:
         """Claim a place along the road unless somebody has it; lanes 1.8 m apart do not collide."""
-        own_lane = abs(d - self.ego_d) < 2.2
-        if own_lane and abs(s) < length / 2 + 4.5:
+        own_lane = abs(d - self.side * self.road.lane_width * 0.5) < 2.0
+        if own_lane and abs(s) < length / 2 + 5 and self.road.lanes[0] == 1:
             return False
         for other_s, other_d, other_length in self.taken:
             if abs(d - other_d) < 1.8 and abs(s - other_s) < (length + other_length) / 2 + 0.8:
@@ -122,7 +126,7 @@ class Cast:
 
     def _vehicle(self) -> tuple[str, Solid]:
         rng = self.rng
-        kind = str(rng.choice(["car", "truck", "bus", "motorcycle"], p=[0.7, 0.13, 0.08, 0.09]))
+        kind = str(rng.choice(["car", "truck", "bus", "motorcycle"], p=[0.77, 0.12, 0.06, 0.05]))
         return kind, self._make(kind)
 
     def _make(self, kind: str) -> Solid:

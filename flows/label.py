@@ -1,0 +1,63 @@
+"""The flow `label`: sequences in, masks out; see docs/ARCHITECTURE.md for the picture."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+from prefect import flow
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from flows.params import LabelParams
+from flows.pipeline import (
+    InFlight,
+    buffered,
+    outcome_of,
+    submit_check,
+    submit_chunks,
+    submit_load,
+    submit_open,
+)
+from flows.planning import Plan, job_of, take_plan
+from flows.summary import SequenceOutcome, summary_of
+
+# Threads take tasks in the order submitted, so two or three chunks are under way at once: one
+# downloads while one detects and one is segmented.
+THREADS = 8
+
+
+@flow(
+    name="label",
+    description="Label driving sequences with SAM 2: boxes in, instance masks out.",
+    task_runner=ThreadPoolTaskRunner(max_workers=THREADS),  # type: ignore[arg-type]
+    persist_result=False,
+)
+def label(params: LabelParams) -> dict[str, Any]:
+    """Label every sequence of the sources that is not labeled yet, and load them into FiftyOne.
+
+    Returns the summary (`flows.summary.summary_of`): failures of frames and sequences are in it,
+    and never fail the flow.
+    """
+    started = time.perf_counter()
+    plan = take_plan(params)
+    outcomes = label_sequences(plan)
+    return summary_of(plan, outcomes, time.perf_counter() - started)
+
+
+def label_sequences(plan: Plan) -> list[SequenceOutcome]:
+    """Push every sequence through: open, then its chunks, then check, then load."""
+    job, dataset = job_of(plan), plan.params.dataset_name
+    already: set[str] = set()
+    if dataset and plan.sequences:
+        from tasks.load import prepare_dataset
+        from tasks.load_record import loaded_manifests
+
+        prepare_dataset(dataset, plan.cameras, plan.params.out)
+        already = loaded_manifests(dataset)
+    items = map(InFlight, plan.sequences)
+    opened = buffered(items, partial(submit_open, job, plan.params.chunk_frames), ahead=2)
+    started = buffered(opened, partial(submit_chunks, job), ahead=1)
+    checked = buffered(started, partial(submit_check, job), ahead=1)
+    loaded = buffered(checked, partial(submit_load, job, dataset, already), ahead=1)
+    return [outcome_of(item) for item in loaded]

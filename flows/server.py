@@ -1,0 +1,179 @@
+"""A Prefect API for one command: the user's where one is configured, else a small one of our own.
+
+Prefect's own temporary server costs the client a second import of the whole server, keeps every
+run in one SQLite file that two commands then fight over, and writes to the terminal when it ends.
+Ours starts while the command is still planning, has a database file of its own (a copy of one
+that was migrated once), runs no background services, and is silent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+from sam2_core.types import AutolabelError
+
+START_TIMEOUT_S = 180.0
+_CLIENT_ENVIRONMENT = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_LOGGING_TO_API_ENABLED": "false",
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+}
+
+
+def configured_api() -> str | None:
+    """URL of the Prefect API that the user chose, by environment or profile; None for none."""
+    if url := os.environ.get("PREFECT_API_URL"):
+        return url
+    home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect")
+    if not (home / "profiles.toml").is_file():
+        return None
+    from prefect.settings import PREFECT_API_URL
+
+    url = PREFECT_API_URL.value()
+    return str(url) if url else None
+
+
+@contextlib.contextmanager
+def api_in_background(cache_folder: Path) -> Iterator[PendingApi]:
+    """Start our API unless one is configured: `wait` for it, then run flows in its `settings`.
+
+    The server ends with the block, and with this process when that is killed.
+    """
+    for name, value in _CLIENT_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    if configured_api():
+        yield PendingApi()
+        return
+    with tempfile.TemporaryDirectory(
+        prefix="autolabel-prefect-", ignore_cleanup_errors=True
+    ) as home:
+        server = OwnApi(Path(home), cache_folder / f"prefect-{version('prefect')}.db")
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+class PendingApi:
+    """The user's API: nothing to wait for."""
+
+    def wait(self) -> None:
+        """Wait until flows can run."""
+
+    @contextlib.contextmanager
+    def settings(self) -> Iterator[None]:
+        """Let Prefect use this API inside the block; `wait` first."""
+        yield
+
+
+class OwnApi(PendingApi):
+    """Our own server, starting.
+
+    Args:
+        home: folder of this server alone.
+        template: migrated database to start from; made by the first server that finds none.
+
+    """
+
+    def __init__(self, home: Path, template: Path) -> None:
+        self._home, self._template, self._url = home, template, ""
+        self._log = (home / "server.log").open("w+b")
+        with contextlib.suppress(OSError):
+            shutil.copyfile(template, home / "prefect.db")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "flows.server_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=os.environ | self._environment(),
+            start_new_session=True,  # Ctrl-C is for the command, which then stops its server
+        )
+
+    def _environment(self) -> dict[str, str]:
+        migrated = (self._home / "prefect.db").is_file()
+        return {
+            "PREFECT_HOME": str(self._home),
+            "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{self._home}/prefect.db",
+            "PREFECT_API_DATABASE_MIGRATE_ON_START": str(not migrated).lower(),
+            "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_SERVER_UI_ENABLED": "false",
+            "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
+        }
+
+    def wait(self) -> None:
+        """Wait until the server answers.
+
+        Raises:
+            AutolabelError: it did not start; says why.
+
+        """
+        output = self._process.stdout
+        port = output.readline().decode().strip() if output else ""
+        self._url = f"http://127.0.0.1:{port}/api"
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not (port and _answers(f"{self._url}/health")):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise AutolabelError(
+                    f"Prefect's server did not start: {self._last_words()}; start one with "
+                    "`prefect server start` and set PREFECT_API_URL"
+                )
+            time.sleep(0.05)
+        self._keep_template()
+
+    @contextlib.contextmanager
+    def settings(self) -> Iterator[None]:
+        """Point Prefect at this server inside the block."""
+        # Settings are read when `prefect` is imported: the environment would come too late.
+        from prefect.settings import PREFECT_API_URL, temporary_settings
+
+        with temporary_settings({PREFECT_API_URL: self._url}):
+            yield
+
+    def stop(self) -> None:
+        """Stop the server."""
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=3)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    def _keep_template(self) -> None:
+        """Keep the migrated, still empty database: the next server starts in half the time."""
+        if self._template.exists():
+            return
+        self._template.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._template.with_suffix(f".{uuid.uuid4().hex}.tmp")
+        with (
+            contextlib.closing(sqlite3.connect(self._home / "prefect.db")) as source,
+            contextlib.closing(sqlite3.connect(temporary)) as copy,
+        ):
+            source.backup(copy)
+        temporary.replace(self._template)
+
+    def _last_words(self) -> str:
+        lines = Path(self._log.name).read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"exit status {self._process.returncode}"
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as response:  # noqa: S310
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False

@@ -1,0 +1,62 @@
+"""Who wants to know how far a run is: steps tell, a display or a metrics exporter listens."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
+
+DOWNLOAD, DETECT, SEGMENT, CHECK, LOAD = "download", "detect", "segment", "check", "load"
+
+
+class Listener(Protocol):
+    """Hears how far a run is, from any thread."""
+
+    def expected(self, frames: int) -> None:
+        """`frames` more frames are to be labeled than was known before."""
+
+    def advanced(self, stage: str, frames: int, kept: bool) -> None:
+        """`frames` more frames are through `stage`; `kept` ones needed no work."""
+
+    def finished(self, sequence_id: str, text: str, good: bool) -> None:
+        """Hear that a sequence is done."""
+
+
+_listeners: list[Listener] = []
+
+
+def expect(frames: int) -> None:
+    """Tell that more frames have been found."""
+    for listener in tuple(_listeners):
+        listener.expected(frames)
+
+
+def advance(stage: str, frames: int = 1, *, kept: bool = False) -> None:
+    """Tell that frames are through a stage."""
+    for listener in tuple(_listeners):
+        listener.advanced(stage, frames, kept)
+
+
+def finish(sequence_id: str, text: str, *, good: bool) -> None:
+    """Tell that a sequence is done."""
+    for listener in tuple(_listeners):
+        listener.finished(sequence_id, text, good)
+
+
+@contextlib.contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Hear everything of this process while the block runs."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
+def summed(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Add up seconds by stage."""
+    total: dict[str, float] = {}
+    for part in parts:
+        for stage, seconds in part.items():
+            total[stage] = total.get(stage, 0.0) + seconds
+    return total

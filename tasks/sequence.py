@@ -1,0 +1,144 @@
+"""The two ends of a sequence: opening it into chunks, and closing it with report and manifest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from sam2_core.types import AutolabelError
+from tasks import artifacts, manifests
+from tasks.artifacts import Chunk
+from tasks.chunk import Job, Labeled
+from tasks.discover import Discovered
+from tasks.manifests import Manifest
+from tasks.progress import CHECK, LOAD, advance, expect, summed
+from tasks.types import FrameFailure, FrameRef
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A complete sequence.
+
+    Attributes:
+        manifest: what it consists of.
+        failures: frames without labels.
+        computed_frames: frames that this run labeled; the others were there before.
+        seconds: by stage.
+
+    """
+
+    manifest: Manifest
+    failures: tuple[FrameFailure, ...]
+    computed_frames: int
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A sequence cut into chunks; `failures` are videos that could not be opened."""
+
+    found: Discovered
+    chunks: tuple[Chunk, ...]
+    failures: tuple[FrameFailure, ...]
+
+
+def open_sequence(job: Job, found: Discovered, chunk_frames: int) -> Opened:
+    """Cut a sequence into chunks; its videos are fetched and opened for that.
+
+    Raises:
+        AutolabelError: it has videos only, and none can be opened.
+
+    """
+    from tasks.video import expand_videos, is_video
+
+    expanded = expand_videos(found.frames)
+    frames = [one for one in expanded if isinstance(one, FrameRef)]
+    failures = tuple(one for one in expanded if isinstance(one, FrameFailure))
+    if not frames:
+        raise AutolabelError("; ".join(f"{one.uri}: {one.reason}" for one in failures))
+    expect(len(frames) - sum(not is_video(frame) for frame in found.frames))
+    chunks = artifacts.chunks_of(frames, job.stamp.run_key, chunk_frames)
+    return Opened(found, tuple(chunks), failures)
+
+
+def close_sequence(job: Job, opened: Opened, labeled: Sequence[Labeled]) -> Closed:
+    """Check a sequence's labels, write its report, and declare it complete.
+
+    With a camera's video missing it stays incomplete: the next run tries that video again.
+    """
+    from tasks.check import check
+
+    started = time.perf_counter()
+    records = tuple(one.record for one in labeled)
+    outcomes = (
+        one
+        for record in records
+        for one in artifacts.read_labels(job.out_uri, record.stem, record.key)
+    )
+    report = check(outcomes)
+    found, sequence = opened.found, opened.found.sequence
+    manifest = Manifest(
+        sequence.sequence_id, sequence.frames_uri, found.content_key, job.stamp, records
+    )
+    seconds = summed(one.seconds for one in labeled)
+    seconds[CHECK] = time.perf_counter() - started
+    report |= {"seconds": {stage: round(value, 3) for stage, value in seconds.items()}}
+    manifests.write_report(job.out_uri, job.stamp.run_key, sequence, found.content_key, report)
+    if not opened.failures:
+        manifests.write_manifest(job.out_uri, manifest)
+    failures = (*opened.failures, *(failure for one in labeled for failure in one.failures))
+    computed = sum(one.record.frames - one.record.failed for one in labeled if one.computed)
+    return Closed(manifest, failures, computed, seconds)
+
+
+def load_labels(
+    job: Job, dataset: str, manifest: Manifest, frames: Sequence[FrameRef]
+) -> dict[str, float]:
+    """Load a complete sequence into FiftyOne; returns seconds."""
+    from tasks.load import load_sequence
+    from tasks.load_record import remember_loaded
+
+    started = time.perf_counter()
+    load_sequence(dataset, job.out_uri, manifest, frames)
+    remember_loaded(dataset, manifest)
+    advance(LOAD, manifest.frames)
+    return {LOAD: time.perf_counter() - started}
+
+
+def local_frames(found: Discovered) -> list[FrameRef]:
+    """Return the frames of a sequence with `local_path`; what is cached costs a stat."""
+    from tasks.download import download
+    from tasks.video import expand_videos
+
+    expanded = [one for one in expand_videos(found.frames) if isinstance(one, FrameRef)]
+    return [one for one in download(expanded) if isinstance(one, FrameRef)]
+
+
+@task(name="open", task_run_name="open-{name}", cache_policy=NO_CACHE, persist_result=False)
+def open_task(job: Job, found: Discovered, chunk_frames: int, name: str) -> Opened:
+    """Open one sequence."""
+    return open_sequence(job, found, chunk_frames)
+
+
+@task(name="fetch", task_run_name="fetch-{name}", cache_policy=NO_CACHE, persist_result=False)
+def local_frames_task(found: Discovered, name: str) -> list[FrameRef]:
+    """Bring the images of a sequence that was labeled before to this machine."""
+    return local_frames(found)
+
+
+@task(name="check", task_run_name="check-{name}", cache_policy=NO_CACHE, persist_result=False)
+def check_task(job: Job, opened: Opened, labeled: list[Labeled], name: str) -> Closed:
+    """Check and close one sequence."""
+    return close_sequence(job, opened, labeled)
+
+
+@task(name="load", task_run_name="load-{name}", cache_policy=NO_CACHE, persist_result=False)
+def load_task(
+    job: Job, dataset: str, manifest: Manifest, frames: list[FrameRef], name: str
+) -> dict[str, float]:
+    """Load one sequence into FiftyOne."""
+    return load_labels(job, dataset, manifest, frames)
