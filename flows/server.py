@@ -89,7 +89,7 @@ class OwnApi(PendingApi):
     """
 
     def __init__(self, home: Path, template: Path) -> None:
-        self._home, self._template, self._url = home, template, ""
+        self._home, self._template, self.url = home, template, ""
         self._log = (home / "server.log").open("w+b")
         with contextlib.suppress(OSError):
             shutil.copyfile(template, home / "prefect.db")
@@ -123,9 +123,9 @@ class OwnApi(PendingApi):
         """
         output = self._process.stdout
         port = output.readline().decode().strip() if output else ""
-        self._url = f"http://127.0.0.1:{port}/api"
+        self.url = f"http://127.0.0.1:{port}/api"
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not (port and _answers(f"{self._url}/health")):
+        while not (port and _answers(f"{self.url}/health")):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise AutolabelError(
                     f"Prefect's server did not start: {self._last_words()}; start one with "
@@ -140,7 +140,7 @@ class OwnApi(PendingApi):
         # Settings are read when `prefect` is imported: the environment would come too late.
         from prefect.settings import PREFECT_API_URL, temporary_settings
 
-        with temporary_settings({PREFECT_API_URL: self._url}):
+        with temporary_settings({PREFECT_API_URL: self.url}):
             yield
 
     def stop(self) -> None:
