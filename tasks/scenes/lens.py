@@ -58,10 +58,10 @@ def choose_lens(rng: np.random.Generator, light: Light) -> Lens:
     )  # fmt: skip
 
 
-def finish(rgb: Bytes, lens: Lens, rng: np.random.Generator, *, jpeg: bool = True) -> Bytes:
-    """Return the camera's picture uint8 (H, W, 3) of the painted one."""
-    scale = rgb.shape[0] / 720
-    image = np.ascontiguousarray(rgb)
+def finish(canvas: Bytes, lens: Lens, rng: np.random.Generator) -> Bytes:
+    """Return the camera's picture uint8 (H, W, 3) of a painted canvas (H, W, 4)."""
+    scale = canvas.shape[0] / 720
+    image = cv2.cvtColor(canvas, cv2.COLOR_RGBA2RGB)
     lens = _expose(image, lens)
     if lens.rain > 0.05:
         image = _rain(image, lens, rng)
@@ -75,7 +75,7 @@ def finish(rgb: Bytes, lens: Lens, rng: np.random.Generator, *, jpeg: bool = Tru
         image = cv2.addWeighted(image, 1 + lens.sharpen, soft, -lens.sharpen, 0)
     image = _tone(image, lens)
     image = cv2.add(image, _noise(image.shape[:2], lens, rng), dtype=cv2.CV_8U)
-    if jpeg and lens.quality < 95:
+    if lens.quality < 95:
         options = [cv2.IMWRITE_JPEG_QUALITY, lens.quality]
         coded = cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), options)[1]
         image = cv2.cvtColor(cv2.imdecode(coded, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)

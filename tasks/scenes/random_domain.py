@@ -15,10 +15,10 @@ from tasks.scenes.canvas import SCENERY, Canvas
 from tasks.scenes.furniture import clutter, hydrant, sign, signal, stop_sign
 from tasks.scenes.light import choose_light
 from tasks.scenes.people import choose_person, dress, riding, walking
+from tasks.scenes.places import MODELS, model
 from tasks.scenes.shapes import silhouette
 from tasks.scenes.solid import Pose, Solid, paint_solid
 from tasks.scenes.textures import CLOUDS, NOISES, SURFACES, clouds, noise, surface
-from tasks.scenes.traffic import MODELS, model
 from tasks.scenes.truth import Painted
 from tasks.scenes.types import RANDOM_LABEL
 from tasks.scenes.vehicles import choose_paint

@@ -73,7 +73,7 @@ def render_scene(
         canvas, painted, lens = Canvas(size_hw), [], choose_lens(rng, choose_light(rng))
     if domain == "random":
         scatter(canvas, painted, rng)
-    return collect(finish(canvas.rgb, lens, rng), canvas, painted)
+    return collect(finish(canvas.pixels, lens, rng), canvas, painted)
 
 
 def check_size(size_hw: tuple[int, int]) -> None:
@@ -88,7 +88,7 @@ def render_world(
 ) -> Scene:  # fmt: skip
     """Picture of a world at a time through one of the cameras; `rng` drives the sensor's noise."""
     canvas, painted = paint_world(world, time_s, camera_name, size_hw, aspect)
-    return collect(finish(canvas.rgb, world.lens, rng), canvas, painted)
+    return collect(finish(canvas.pixels, world.lens, rng), canvas, painted)
 
 
 def paint_world(
@@ -127,9 +127,12 @@ def _placed(world: World, camera: Camera, time_s: float) -> list[Placed]:
         pose = actor.pose(time_s)
         local = camera.to_camera(np.array([pose.x, pose.y, pose.z + 0.5]))
         depth = float(local[2])
+        solid = actor.solid(time_s)
+        low, high = solid.bounds()
+        half = float(max(-low[0], high[0], 0.3))
         reach = abs(local[0]) * camera.focal_xy[0] - 8 * camera.focal_xy[0]
-        if 0.6 < depth < 160 and reach < depth * camera.size_hw[1]:
-            result.append(Placed(actor, actor.solid(time_s), pose, depth))
+        if -half + 0.5 < depth < 160 and reach < max(depth, 1.5) * camera.size_hw[1]:
+            result.append(Placed(actor, solid, pose, depth))
     result.sort(key=lambda p: p.actor.nearer - p.depth)
     return result[-MAX_OWNERS:]
 

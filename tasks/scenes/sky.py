@@ -57,25 +57,27 @@ def _clouds(
     canvas: Canvas, camera: Camera, light: Light, skyline: Skyline, sky: tuple[Array, int]
 ) -> None:
     ramp, last = sky
-    height, width = canvas.size_hw
+    width = canvas.size_hw[1]
+    # Clouds are soft: a third of the resolution is enough.
+    small = (max(1, width // 3), max(1, last // 3))
     forward = camera.rotation[2]
     yaw = float(np.arctan2(forward[1], forward[0]))
-    per_px = 512 / (2 * np.pi) / camera.focal_xy[0] * 2
-    left = skyline.drift - (yaw + width / 2 / camera.focal_xy[0]) * 512 / np.pi
-    move = np.array([[per_px, 0, left], [0, per_px * 2.5, 10.0]])
+    per_px = 512 / np.pi / camera.focal_xy[0]
+    left = skyline.drift - yaw * 512 / np.pi - per_px * width / 2
+    move = np.array(
+        [[per_px * width / small[0], 0, left], [0, per_px * 2.5 * last / small[1], 10.0]]
+    )
     cover = cv2.warpAffine(
-        clouds(skyline.cloud), move, (width, last),
+        clouds(skyline.cloud), move, small,
         flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, borderMode=cv2.BORDER_REFLECT,
     )  # fmt: skip
-    weight = cover.astype(np.float32) * (light.clouds / 255)
+    weight = cover.astype(np.float32)[..., None] * np.float32(light.clouds / 255)
     white = (light.horizon * 1.06 + 6).astype(np.float32)
-    base = ramp[:last].astype(np.float32)
-    rgb = np.empty((height, width, 3), np.uint8)
-    for c in range(3):
-        plane = base[:, c : c + 1] + weight * (white[c] - base[:, c : c + 1])
-        rgb[:last, :, c] = np.minimum(plane, 255)
-    rgb[last:] = to_bytes(light.horizon)
-    canvas.rgb[:] = rgb
+    rows = np.linspace(0, last - 1, small[1]).astype(int)
+    base = ramp[rows].astype(np.float32)[:, None]
+    mixed = np.minimum(base + weight * (white - base), 255).astype(np.uint8)
+    canvas.rgb[:last] = cv2.resize(mixed, (width, last), interpolation=cv2.INTER_LINEAR)
+    canvas.rgb[last:] = to_bytes(light.horizon)
 
 
 def _blocks(canvas: Canvas, camera: Camera, light: Light, skyline: Skyline) -> None:

@@ -71,17 +71,19 @@ class Solid:
         """Return the parts as flat arrays, made once."""
         if self.packed is None:
             counts = np.array([len(p) for p in self.parts])
+            extent = np.array([float(np.ptp(p, axis=0).max()) for p in self.parts])
+            points = np.concatenate(self.parts)
             self.packed = Packed(
-                np.concatenate(self.parts), np.concatenate([[0], np.cumsum(counts)]),
+                points, np.concatenate([[0], np.cumsum(counts)]),
                 np.stack(self.albedo), np.array(self.gloss), np.array(self.layer),
-                np.array(self.glow),
+                np.array(self.glow), extent, points.min(0), points.max(0),
             )  # fmt: skip
         return self.packed
 
     def bounds(self) -> tuple[Array, Array]:
         """Lowest and highest corner."""
-        points = self.pack().points
-        return points.min(0), points.max(0)
+        packed = self.pack()
+        return packed.low, packed.high
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +96,9 @@ class Packed:
     gloss: Array
     layer: npt.NDArray[np.int64]
     glow: Array
+    extent: Array
+    low: Array
+    high: Array
 
 
 @dataclass(frozen=True)
@@ -124,28 +129,17 @@ def paint_solid(
     starts = packed.starts[:-1]
     nearest = np.minimum.reduceat(local[:, 2], starts)
     counts = np.diff(packed.starts)
-    first = world[starts]
-    diagonal_a = world[starts + counts // 2] - first
-    diagonal_b = world[starts + (3 * counts) // 4] - world[starts + counts // 4]
-    ax, ay, az = diagonal_a.T
-    bx, by, bz = diagonal_b.T
-    normals = np.stack([ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx], 1)
-    normals /= np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), 1e-12)
-    centres = np.add.reduceat(world, starts) / counts[:, None]
-    to_eye = camera.position - centres
-    to_eye /= np.maximum(np.linalg.norm(to_eye, axis=1, keepdims=True), 1e-9)
-    faces = (normals * to_eye).sum(1) > 0
+    normals, to_eye, faces = _facing(camera, world, starts, counts)
     behind = packed.layer == BEHIND
     normals[behind & ~faces] *= -1
     farthest = np.maximum.reduceat(local[:, 2], starts)
-    visible = (farthest > NEAR_M) & (faces | behind)
+    # What is smaller than a pixel is not worth its call.
+    shown = packed.extent * pose.scale * camera.focal_xy[1] > 1.2 * nearest
+    visible = (farthest > NEAR_M) & (faces | behind) & shown
     if not visible.any():
         return None
-    colours = light.shade(packed.albedo, normals, to_eye, packed.gloss)
-    colours = np.where(packed.glow[:, None] > 0, packed.albedo * packed.glow[:, None], colours)
     depth = np.add.reduceat(local[:, 2], starts) / counts
-    fade = light.fade(depth)[:, None]
-    colours = np.clip(colours * (1 - fade) + light.haze * fade, 0, 255).tolist()
+    colours = _colours(light, packed, normals, to_eye, depth)
     distance = np.where(packed.layer == DETAIL, np.arange(len(depth)), -depth)
     order = np.lexsort((distance, packed.layer))
     pixels = camera.to_pixels(local)
@@ -159,18 +153,45 @@ def paint_solid(
         if outline is not None:
             low, high = np.minimum(low, outline.min(0)), np.maximum(high, outline.max(0))
     for i in order[visible[order]].tolist():
+        shape = fixed[ends[i] : ends[i + 1]]
         if cut[i]:
             piece = camera.polygon(world[ends[i] : ends[i + 1]])
             if piece is None:
                 continue
             low, high = np.minimum(low, piece.min(0)), np.maximum(high, piece.max(0))
             shape = to_fixed(piece)
-        else:
-            shape = fixed[ends[i] : ends[i + 1]]
-        if layers[i] == BEHIND:
-            shape = cv2.convexHull(shape)
+        shape = cv2.convexHull(shape) if layers[i] == BEHIND else shape
         canvas.fixed_polygon(shape, colours[i], owner)
     return np.concatenate([low, high]) if np.isfinite(low).all() else None
+
+
+def _facing(
+    camera: Camera, world: Array, starts: Indices, counts: Indices
+) -> tuple[Array, Array, npt.NDArray[np.bool_]]:
+    """Every part's unit normal, unit vector to the eye, and whether it faces the eye."""
+    first = world[starts]
+    diagonal_a = world[starts + counts // 2] - first
+    diagonal_b = world[starts + (3 * counts) // 4] - world[starts + counts // 4]
+    ax, ay, az = diagonal_a.T
+    bx, by, bz = diagonal_b.T
+    normals = np.stack([ay * bz - az * by, az * bx - ax * bz, ax * by - ay * bx], 1)
+    normals /= np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), 1e-12)
+    centres = np.add.reduceat(world, starts) / counts[:, None]
+    to_eye = camera.position - centres
+    to_eye /= np.maximum(np.linalg.norm(to_eye, axis=1, keepdims=True), 1e-9)
+    faces = (normals * to_eye).sum(1) > 0
+    return normals, to_eye, faces
+
+
+def _colours(
+    light: Light, packed: Packed, normals: Array, to_eye: Array, depth: Array
+) -> list[list[float]]:
+    """Colour of every part, 0-255: lit or glowing, then faded by haze."""
+    colours = light.shade(packed.albedo, normals, to_eye, packed.gloss)
+    colours = np.where(packed.glow[:, None] > 0, packed.albedo * packed.glow[:, None], colours)
+    fade = light.fade(depth)[:, None]
+    result: list[list[float]] = np.clip(colours * (1 - fade) + light.haze * fade, 0, 255).tolist()
+    return result
 
 
 def _extent(pixels: Array, starts: Indices, chosen: Indices) -> tuple[Array, Array]:

@@ -32,7 +32,7 @@ def choose_world(rng: np.random.Generator) -> World:
     shadows: list[Array] = []
     for flank in (1.0, -1.0):
         _line(scenery, shadows, road, flank, style, rng)
-    cast = Cast(road, side, speed, style, rng)
+    cast = Cast(road, ego_d, speed, style, rng)
     cast.fill()
     scenery += cast.poles
     rig = Rig(
