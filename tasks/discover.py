@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sam2_core.types import AutolabelError
 from tasks import storage
@@ -145,17 +145,11 @@ def list_frames(sequence: SequenceRef, selection: FrameSelection = ALL_FRAMES) -
 
     """
     for one in _discover_source(sequence.frames_uri, selection):
-        same = one.sequence.frames_uri.rstrip("/") == sequence.frames_uri.rstrip("/")
-        if same:
-            return [_renamed(frame, sequence.sequence_id) for frame in one.frames]
+        if one.sequence.frames_uri.rstrip("/") == sequence.frames_uri.rstrip("/"):
+            return [replace(frame, sequence_id=sequence.sequence_id) for frame in one.frames]
     raise AutolabelError(
         f"sequence {sequence.sequence_id}: no frames below {storage.redact(sequence.frames_uri)}"
     )
-
-
-def _renamed(frame: FrameRef, sequence_id: str) -> FrameRef:
-    values = {name: getattr(frame, name) for name in frame.__dataclass_fields__}
-    return FrameRef(**values | {"sequence_id": sequence_id})
 
 
 def _discover_source(source: str, selection: FrameSelection) -> Iterator[Discovered]:

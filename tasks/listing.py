@@ -27,7 +27,7 @@ _UNSAFE_NAME = re.compile(r"[/\\\x00]")
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class File:
     """A file below an address.
 
@@ -111,7 +111,8 @@ def _walk_local(
     for entry in found:
         try:
             if entry.is_dir():
-                folders.append(entry.name)
+                if not (entry.is_symlink() and _leads_up(entry, folder)):
+                    folders.append(entry.name)
             elif entry.is_file():
                 stat = entry.stat()
                 etag = f"{stat.st_size:x}-{stat.st_mtime_ns:x}"
@@ -122,6 +123,11 @@ def _walk_local(
         yield from _walk_local(folder / name, (*names, name))
     if files:
         yield names, files
+
+
+def _leads_up(link: os.DirEntry[str], folder: Path) -> bool:
+    """Whether a link leads to a folder around it, where a walk would never end."""
+    return folder.resolve().is_relative_to(Path(link.path).resolve())
 
 
 def _walk_s3(fs: Any, path: str) -> Iterator[tuple[str, File]]:

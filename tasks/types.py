@@ -20,7 +20,7 @@ class SequenceRef:
     frames_uri: str
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, slots=True)
 class FrameRef:
     """One image of a sequence, before or after download.
 

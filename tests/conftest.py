@@ -1,5 +1,6 @@
 """Fixtures that several parts share: the test data folder, and a real S3 endpoint over HTTP."""
 
+import logging
 import os
 import uuid
 from pathlib import Path
@@ -24,6 +25,7 @@ def s3_endpoint():
     """A moto S3 server on a free port, spoken to over HTTP like any other."""
     from moto.server import ThreadedMotoServer
 
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

@@ -130,6 +130,15 @@ def test_missing_and_empty_sources_are_clear_errors(tree, tmp_path):
         list(discover([]))
 
 
+def test_links_are_followed_unless_they_lead_up(tmp_path):
+    storage.write_bytes(str(tmp_path / "far" / "1.jpg"), b"x")
+    storage.write_bytes(str(tmp_path / "tree" / "here" / "1.jpg"), b"x")
+    (tmp_path / "tree" / "there").symlink_to(tmp_path / "far")
+    (tmp_path / "tree" / "here" / "loop").symlink_to(tmp_path / "tree")
+    (tmp_path / "tree" / "here" / "dangling.jpg").symlink_to(tmp_path / "none.jpg")
+    assert list(shape(discover([str(tmp_path / "tree")]))) == ["here", "there"]
+
+
 def test_presigned_addresses_are_refused_without_showing_the_secret():
     with pytest.raises(AutolabelError, match="download the file") as caught:
         list(discover(["https://h.invalid/clip.mp4?X-Amz-Signature=cafe"]))
