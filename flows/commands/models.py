@@ -12,7 +12,9 @@ import click
 from sam2_core.types import AutolabelError
 
 # Subcommands in modules of their own, imported when they are called.
-LAZY: dict[str, tuple[str, str]] = {}
+LAZY: dict[str, tuple[str, str]] = {
+    "build": ("models_build", "Build TensorRT engines for this machine's GPU."),
+}
 
 
 class ModelsGroup(click.Group):

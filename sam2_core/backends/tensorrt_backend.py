@@ -31,7 +31,7 @@ from sam2_core.types import (
 
 if TYPE_CHECKING:
     from sam2_core.backends.tensorrt_build import BuildOptions
-    from sam2_core.backends.tensorrt_engine import LoadedEngine, TensorSlot
+    from sam2_core.backends.tensorrt_engine import LoadedEngine
 
 logger = logging.getLogger(__name__)
 
@@ -214,24 +214,37 @@ class TensorRTBackend:
         count = len(prompts)
         if not count:
             return no_masks(grid)
-        logits: list[npt.NDArray[np.float32]] = [np.zeros((0, 0), np.float32)] * count
-        scores = {name: np.zeros(count, np.float32) for name in SCORES}
         with self._lock:
             # Everything is enqueued first; slots live until the stream is done with them.
-            running = [self._enqueue(features, prompts, call) for call in self._calls(prompts)]
+            calls = list(self._calls(prompts))
+            targets = self._targets(calls, count)
+            kept = []
+            start = 0
+            for call in calls:
+                kept.append(self._enqueue(features, prompts, call, targets, start))
+                start += len(call.rows)
             self._device.synchronize(self._stream)
-        for call, outputs, _ in running:
-            used = len(call.rows)
-            low_res = outputs["logits"][:used, 0].astype(np.float32, copy=False)
-            for row, mask in zip(call.rows, low_res, strict=True):
-                logits[row] = mask
-            for name, values in scores.items():
-                values[call.rows] = outputs[name].reshape(-1)[:used]
+        order = np.concatenate([call.rows for call in calls])
+        decoded = {name: array[:count] for name, array in targets.items()}
+        if not np.array_equal(order, np.arange(count)):
+            place = np.argsort(order)
+            decoded = {name: array[place] for name, array in decoded.items()}
+        scores = [decoded[name].reshape(count).astype(np.float32) for name in SCORES]
         origin = np.zeros((count, 2), np.int32)
-        return LowResMasks(
-            logits, origin, (grid, grid), scores["predicted_iou"], scores["object_score"],
-            scores["stability"],
-        )  # fmt: skip
+        return LowResMasks(decoded["logits"][:, 0], origin, (grid, grid), *scores)
+
+    def _targets(self, calls: Sequence[_Call], count: int) -> dict[str, npt.NDArray[Any]]:
+        """Pinned arrays that hold the outputs of all calls one after the other, on loan."""
+        engine = calls[0].engine
+        largest = max(*self._box_buckets, engine.most_free("points"))
+        rows = -(-count // largest) * largest
+        arrays = {}
+        for name in ("logits", *SCORES):
+            tensor = engine.tensors[name]
+            shape = (rows, *engine.row_shape(name))
+            slot = self._staged(name, math.prod(shape) * tensor.dtype.itemsize)
+            arrays[name] = slot.as_array(tensor.dtype, shape)
+        return arrays
 
     def _calls(self, prompts: Prompts) -> Iterator[_Call]:
         engine = self._decoder
@@ -264,11 +277,16 @@ class TensorRTBackend:
         return shapes
 
     def _enqueue(
-        self, features: Features, prompts: Prompts, call: _Call
-    ) -> tuple[_Call, dict[str, npt.NDArray[Any]], list[Slot]]:
-        padded = np.concatenate(
-            [call.rows, np.repeat(call.rows[-1:], call.bucket - len(call.rows))]
-        )
+        self,
+        features: Features,
+        prompts: Prompts,
+        call: _Call,
+        targets: Mapping[str, npt.NDArray[Any]],
+        start: int,
+    ) -> list[Slot]:
+        """Put one call on the stream; its outputs go to rows from `start` of the targets."""
+        missing = call.bucket - len(call.rows)
+        padded = np.concatenate([call.rows, np.repeat(call.rows[-1:], missing)])
         chosen = slice_prompts(prompts, padded)
         for position in range(call.image_bucket):
             slots = features.data[call.images[min(position, len(call.images) - 1)]]
@@ -283,12 +301,12 @@ class TensorRTBackend:
         if chosen.mask_logits is not None:
             inputs["mask_input"] = chosen.mask_logits[:, None]
         kept = [self._upload(call.engine, name, values) for name, values in inputs.items()]
-        shapes = call.engine.run(self._decoder_shapes(call, chosen.labels.shape[1]))
-        outputs = {
-            name: self._download(call.engine.tensors[name], shapes[name])
-            for name in ("logits", *SCORES)
-        }
-        return call, outputs, kept
+        call.engine.run(self._decoder_shapes(call, chosen.labels.shape[1]))
+        for name, array in targets.items():
+            rows = array[start : start + len(call.rows)]
+            source = call.engine.tensors[name].address
+            self._device.copy(rows.ctypes.data, source, rows.nbytes, self._stream)
+        return kept
 
     def _upload(self, engine: LoadedEngine, name: str, values: npt.NDArray[Any]) -> Slot:
         tensor = engine.tensors[name]
@@ -297,9 +315,3 @@ class TensorRTBackend:
         view[...] = values
         self._device.copy(tensor.address, slot.address, view.nbytes, self._stream)
         return slot
-
-    def _download(self, tensor: TensorSlot, shape: Shape) -> npt.NDArray[Any]:
-        slot = self._staged(tensor.name, tensor.nbytes)
-        array = slot.as_array(tensor.dtype, shape)
-        self._device.copy(slot.address, tensor.address, array.nbytes, self._stream)
-        return array

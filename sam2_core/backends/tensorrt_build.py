@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tempfile
@@ -15,6 +14,7 @@ import tensorrt as trt
 
 from sam2_core.backends.tensorrt_plan import Buckets, EngineKey, Profile, profiles_for
 from sam2_core.backends.tensorrt_versions import strongly_typed_network_flags
+from sam2_core.cache import file_sha256
 from sam2_core.types import AutolabelError
 
 Note = Callable[[str], None]
@@ -49,10 +49,17 @@ class BuiltEngine:
     cached: bool
 
 
-def file_sha256(path: Path) -> str:
-    """Hash a file without holding it in memory."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _key(onnx_path: Path, gpu: str, options: BuildOptions) -> EngineKey:
+    return EngineKey(
+        gpu, trt.__version__, file_sha256(onnx_path), options.buckets, options.refittable,
+        options.optimization_level, options.tf32,
+    )  # fmt: skip
+
+
+def engine_path(onnx_path: Path, gpu: str, engines_dir: Path, options: BuildOptions) -> Path:
+    """Return where the engine of a graph belongs in the cache of engines."""
+    key = _key(onnx_path, gpu, options)
+    return engines_dir / key.folder / f"{onnx_path.stem}-{key.digest}.engine"
 
 
 def build_engine(
@@ -78,12 +85,8 @@ def build_engine(
         AutolabelError: when TensorRT cannot parse or build the graph, with its own reasons.
 
     """
-    key = EngineKey(
-        gpu, trt.__version__, file_sha256(onnx_path), options.buckets, options.refittable,
-        options.optimization_level,
-    )  # fmt: skip
-    folder = engines_dir / key.folder
-    path = folder / f"{onnx_path.stem}-{key.digest}.engine"
+    key = _key(onnx_path, gpu, options)
+    path = engine_path(onnx_path, gpu, engines_dir, options)
     started = time.perf_counter()
     if path.is_file():
         return BuiltEngine(path, 0.0, cached=True)
@@ -96,7 +99,7 @@ def build_engine(
         [(tensor.name, tuple(tensor.shape)) for tensor in inputs], kind, options.buckets
     )
     config = _configure(builder, options, profiles)
-    timing_path = folder / "timing.cache"
+    timing_path = path.parent / "timing.cache"
     timing = config.create_timing_cache(timing_path.read_bytes() if timing_path.is_file() else b"")
     config.set_timing_cache(timing, ignore_mismatch=False)
     note(f"building {onnx_path.name}: {len(profiles)} shape profiles, this takes minutes")

@@ -58,6 +58,7 @@ class LoadedEngine:
         self._scratch = 0
         self._bound: dict[tuple[object, ...], _Bound] = {}
         self.tensors: dict[str, TensorSlot] = {}
+        self._row_shapes: dict[str, Shape] = {}
 
     def _deserialize(self, path: Path) -> trt.ICudaEngine:
         engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
@@ -96,6 +97,10 @@ class LoadedEngine:
         free = [profile for profile in self._profiles if not profile.fixes((name,))]
         return max((profile.shapes[name][2][0] for profile in free), default=0)
 
+    def row_shape(self, name: str) -> Shape:
+        """Return the shape of one row of an output: all its sizes but the first."""
+        return self._row_shapes[name]
+
     def attach(self, scratch_address: int) -> None:
         """Give the engine its scratch memory and allocate its inputs and outputs once, largest."""
         self._scratch = scratch_address
@@ -103,7 +108,9 @@ class LoadedEngine:
         for index, profile in enumerate(self._profiles):
             context = self._new_context(index)
             largest = {name: shapes[2] for name, shapes in profile.shapes.items()}
-            for name, shape in {**largest, **self._set_shapes(context, largest)}.items():
+            outputs = self._set_shapes(context, largest)
+            self._row_shapes = {name: shape[1:] for name, shape in outputs.items()}
+            for name, shape in {**largest, **outputs}.items():
                 nbytes = math.prod(shape) * self._dtype(name).itemsize
                 sizes[name] = max(sizes.get(name, 0), nbytes)
         for name, nbytes in sizes.items():

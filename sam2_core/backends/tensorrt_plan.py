@@ -150,17 +150,17 @@ def profiles_for(
     return profiles
 
 
-# What the dynamic sizes of each input mean (docs/ARCHITECTURE.md, ONNX contract).
+# What the first sizes of each input mean (docs/ARCHITECTURE.md, ONNX contract); others are fixed.
 _DYNAMIC = {
-    "image": "B...",
-    "embedding": "B...",
-    "high_res_s0": "B...",
-    "high_res_s1": "B...",
-    "points": "PK.",
+    "image": "B",
+    "embedding": "B",
+    "high_res_s0": "B",
+    "high_res_s1": "B",
+    "points": "PK",
     "labels": "PK",
     "image_index": "P",
-    "mask_input": "P...",
-    "window_yx": "P.",
+    "mask_input": "P",
+    "window_yx": "P",
 }
 
 
@@ -176,15 +176,16 @@ def _ranges(
 
 def _fill(name: str, shape: Shape, sizes: Mapping[str, int]) -> Shape:
     meaning = _DYNAMIC.get(name)
-    if meaning is None or len(meaning) != len(shape):
+    if meaning is None or len(meaning) > len(shape):
         raise AutolabelError(
             f"input {name!r} of shape {shape} is not part of the ONNX contract "
             f"(docs/ARCHITECTURE.md); export the model again with this version"
         )
     filled = []
-    for size, axis in zip(shape, meaning, strict=True):
+    for position, size in enumerate(shape):
+        axis = meaning[position : position + 1]
         if size < 0 and axis not in sizes:
-            raise AutolabelError(f"input {name!r}: the size of axis {axis!r} in {shape} is unknown")
+            raise AutolabelError(f"input {name!r}: size {position} of {shape} must be fixed")
         filled.append(size if size > 0 else sizes[axis])
     return tuple(filled)
 
@@ -200,6 +201,7 @@ class EngineKey:
         buckets: shapes that it was built for.
         refittable: whether new weights can be put into it.
         optimization_level: the builder's, 0 to 5.
+        tf32: whether float32 matrix products may use TF32.
 
     """
 
@@ -209,6 +211,7 @@ class EngineKey:
     buckets: Buckets
     refittable: bool
     optimization_level: int
+    tf32: bool = False
 
     @property
     def folder(self) -> str:

@@ -1,0 +1,140 @@
+"""`autolabel models build`: TensorRT engines for this machine's GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sam2_core.types import AutolabelError
+
+if TYPE_CHECKING:
+    from sam2_core.backends.model_folder import ModelFolder
+    from sam2_core.backends.tensorrt_build import BuildOptions
+
+
+def _numbers(_: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise click.BadParameter(f"expected numbers with commas, got {text!r}") from None
+
+
+@click.command("build")
+@click.argument("model", default="compact")
+@click.option(
+    "--precision",
+    type=click.Choice(["fp16", "fp32"]),
+    default="fp16",
+    show_default=True,
+    help="Precision of the exported graph; engines keep every type of it.",
+)
+@click.option(
+    "--graph",
+    type=click.Choice(["restructured", "published"]),
+    default="restructured",
+    show_default=True,
+    help="Which exported graph.",
+)
+@click.option(
+    "--box-buckets",
+    callback=_numbers,
+    default="1,8,32,64,128",
+    show_default=True,
+    help="Boxes in one decoder call: each size gets kernels tuned for it.",
+)
+@click.option(
+    "--image-buckets",
+    callback=_numbers,
+    default="1,2,4,8",
+    show_default=True,
+    help="Frames in one encoder call.",
+)
+@click.option("--device", "index", type=click.IntRange(min=0), default=0, help="CUDA device.")
+@click.option(
+    "--optimization-level",
+    type=click.IntRange(0, 5),
+    default=3,
+    show_default=True,
+    help="0 builds fastest, 5 runs fastest.",
+)
+@click.option("--refittable", is_flag=True, help="Engines that take another checkpoint's weights.")
+@click.option(
+    "--refit-from",
+    metavar="MODEL",
+    help="Refit the engines of this model, built --refittable, instead of building: seconds.",
+)
+@click.option("--cache", type=click.Path(path_type=Path, file_okay=False), help="Cache folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(**given: Any) -> None:
+    """Build TensorRT engines from an exported model, for the GPU of this machine.
+
+    Engines are kept by GPU, TensorRT version, graph and buckets; what is there is not built again.
+    Labeling builds what it lacks by itself: this only does it ahead of time.
+    """
+    from rich.console import Console
+
+    from sam2_core.backends.tensorrt_backend import require_tensorrt
+    from sam2_core.resolve import Wanted, resolve_model
+
+    require_tensorrt()
+    console = Console(stderr=True)
+    with console.status(f"resolving {given['model']}") as status:
+        wanted = Wanted(
+            given["precision"],
+            given["graph"],
+            given["cache"],
+            lambda text: status.update(str(text)),
+        )
+        folder = resolve_model(given["model"], wanted)
+        source = resolve_model(given["refit_from"], wanted) if given["refit_from"] else None
+        built = _build(folder, source, _options(given), given["index"], status.update)
+    if given["as_json"]:
+        click.echo(json.dumps({"model": str(folder.path), "engines": built}))
+        return
+    for engine in built:
+        click.echo(f"{engine['graph']}: {engine['path']} ({engine['how']})")
+
+
+def _options(given: dict[str, Any]) -> BuildOptions:
+    from sam2_core.backends.tensorrt_build import BuildOptions
+    from sam2_core.backends.tensorrt_plan import Buckets
+
+    return BuildOptions(
+        Buckets(given["box_buckets"], given["image_buckets"]),
+        refittable=given["refittable"] or given["refit_from"] is not None,
+        optimization_level=given["optimization_level"],
+    )
+
+
+def _build(
+    folder: ModelFolder, source: ModelFolder | None, options: BuildOptions, index: int, note: Any
+) -> list[dict[str, Any]]:
+    from sam2_core.backends.tensorrt_backend import engines_folder, graphs_of
+    from sam2_core.backends.tensorrt_build import build_engine, engine_path, refit_engine
+    from sam2_core.backends.tensorrt_cuda import CudaDevice
+
+    gpu = CudaDevice(index).name
+    engines = engines_folder(folder.cache)
+    built = []
+    for kind in graphs_of(folder):
+        path = engine_path(folder.graph(kind), gpu, engines, options)
+        if source is not None and not path.is_file():
+            old = engine_path(source.graph(kind), gpu, engines, options)
+            if not old.is_file():
+                raise AutolabelError(
+                    f"{source.path} has no refittable engine of {kind} for {gpu}: run `autolabel "
+                    "models build --refittable` for it first, with the same buckets"
+                )
+            note(f"refitting {kind}")
+            refit_engine(old, folder.graph(kind), path)
+            how = "refitted"
+        else:
+            engine = build_engine(
+                folder.graph(kind), kind, gpu=gpu, engines_dir=engines, options=options, note=note
+            )
+            how = "was there" if engine.cached else f"built in {engine.seconds:.0f} s"
+        built.append({"graph": kind, "path": str(path), "how": how})
+    return built
