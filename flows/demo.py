@@ -33,9 +33,9 @@ class DemoSequence:
 
 
 SEQUENCES = (
-    DemoSequence("street-a", 900_001, 20),
-    DemoSequence("street-b", 900_002, 20),
-    DemoSequence("crossing-3-cameras", 900_003, 8, ("front", "front_left", "front_right")),
+    DemoSequence("street-a", 900_005, 20),
+    DemoSequence("street-b", 900_006, 20),
+    DemoSequence("crossing-3-cameras", 900_009, 8, ("front", "front_left", "front_right")),
 )
 
 
