@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-ATTEMPTS = 6
+ATTEMPTS = 5
 FIRST_DELAY_S = 0.2
 LONGEST_DELAY_S = 10.0
 

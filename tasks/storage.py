@@ -72,6 +72,9 @@ def filesystem(uri: str) -> tuple[Any, str]:
         fs, path = fsspec.core.url_to_fs(uri, use_listings_cache=False, **_client_options(uri))
     except (ValueError, ImportError) as error:
         raise AutolabelError(f"cannot open {redact(uri)}: {error}") from error
+    if is_s3(uri):
+        # s3fs retries 5 times inside each of our attempts: half an hour on a server that hangs.
+        fs.retries = 2
     return fs, path
 
 
