@@ -136,7 +136,10 @@ class TensorRTBackend:
             name: SlotPool(device.allocate, nbytes) for name, nbytes in self._feature_bytes.items()
         }
         self._info = BackendInfo(
-            folder.stamp(f"tensorrt-{full_version()}"), folder.image_size, ("TensorRT",), "cuda"
+            folder.stamp(f"tensorrt-{full_version()}"),
+            folder.image_size,
+            ("TensorRT",),
+            device.name,
         )
 
     @property

@@ -49,7 +49,7 @@ def _load_peers(run: Session) -> dict[str, TorchPeer]:
         run.skipped["torch eager"] = "not asked for"
         return {}
     options = PeerOptions(
-        preset_named(str(run.folder.facts["preset"])), run.precision,
+        preset_named(run.preset), run.precision,
         run.backend.info.device != "cpu", reference_state(run),
     )  # fmt: skip
     peers: dict[str, TorchPeer] = {}
@@ -96,13 +96,13 @@ def reference_state(run: Session) -> Mapping[str, Any] | None:
     Where the checkpoint is not here, peers get random weights: their time is the same, and only
     the agreement of masks is then without meaning (and is left out).
     """
-    facts = run.folder.facts
-    if str(facts["checkpoint_sha256"]).startswith("random"):
+    checkpoint = run.backend.info.stamp.checkpoint_sha256
+    if checkpoint.startswith("random"):
         return None
     path = _checkpoint_file(run)
     if path is None:
         run.skipped["mask_iou_with_peers"] = (
-            f"the checkpoint {str(facts['checkpoint_sha256'])[:12]} is not on this machine: peers "
+            f"the checkpoint {checkpoint[:12]} is not on this machine: peers "
             "run with random weights"
         )
         return None
@@ -118,13 +118,13 @@ def reference_state(run: Session) -> Mapping[str, Any] | None:
 
 def _checkpoint_file(run: Session) -> Path | None:
     """File of the measured model's checkpoint: as named, in the cache, or bundled."""
-    preset = preset_named(str(run.folder.facts["preset"]))
+    preset = preset_named(run.preset)
     named = Path(run.options.model)
     bundled = Path(__file__).parents[1] / "weights"
     candidates = [named] if named.suffix in CHECKPOINT_SUFFIXES else []
     candidates += sorted((cache_folder(run.options.cache) / "checkpoints").glob("*"))
     candidates += sorted(bundled.rglob(f"*{preset.name}*.safetensors"))
-    wanted = run.folder.facts["checkpoint_sha256"]
+    wanted = run.backend.info.stamp.checkpoint_sha256
     return next(
         (path for path in candidates if path.is_file() and file_sha256(path) == wanted), None
     )

@@ -67,12 +67,17 @@ def run_benchmark(
 
 
 def _model_facts(run: Session) -> dict[str, Any]:
-    info, facts = run.backend.info, run.folder.facts
+    info = run.backend.info
+    sha256 = info.stamp.checkpoint_sha256
+    weights = f"random, seed {sha256.removeprefix('random-')}"
+    if not sha256.startswith("random-"):
+        facts = run.folder.facts if run.folder is not None else {}
+        weights = str(facts.get("weights", f"checkpoint {sha256[:12]}"))
     return {
-        "preset": facts["preset"],
-        "weights": facts.get("weights", "unknown"),
-        "checkpoint_sha256": facts["checkpoint_sha256"],
-        "graph": facts["graph"],
+        "preset": run.preset,
+        "weights": weights,
+        "checkpoint_sha256": sha256,
+        "graph": run.graph,
         "precision": run.precision,
         "image_size": info.image_size,
         "backend": info.stamp.backend,
@@ -96,7 +101,7 @@ def _decoder_sections(run: Session) -> dict[str, Any]:
     except AutolabelError as error:
         run.skipped["published"] = str(error)
     features = encode_and_wait(run.backend, [image.image_model])
-    ours = str(run.folder.facts["graph"])
+    ours = run.graph
     decoders[ours] = Decoder(run.backend, features, run.segmenter.decoder_chunk)
     cases = decoder_cases(decoders, image.prompts)
     repeats, budget = run.options.repeats, run.options.budget_s
@@ -143,7 +148,7 @@ def _thread_sweep(run: Session) -> dict[str, Any]:
     prepared = run.segmenter.prepare(run.frame.read(), run.frame.boxes)
     cases: dict[str, Callable[[], object]] = {}
     for count in counts:
-        backend = run.load(str(run.folder.facts["graph"]), threads=count)
+        backend = run.load(run.graph, threads=count)
         decoder = Decoder(
             backend, backend.encode([prepared.image_model]), run.segmenter.decoder_chunk
         )

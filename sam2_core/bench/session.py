@@ -59,7 +59,7 @@ class Session:
     note: Note
     backend_name: str
     precision: str
-    folder: ModelFolder
+    folder: ModelFolder | None
     segmenter: Segmenter
     skipped: dict[str, str] = field(default_factory=dict)
 
@@ -68,17 +68,29 @@ class Session:
         """The measured backend."""
         return self.segmenter.backend
 
+    @property
+    def preset(self) -> str:
+        """Name of the measured model's preset."""
+        return self.backend.info.stamp.name.split("/")[0]
+
+    @property
+    def graph(self) -> str:
+        """Graph that is measured: restructured, or published where it was asked for by path."""
+        return self.backend.info.stamp.name.split("/")[-1]
+
     def load(self, graph: str, threads: int | None = None) -> Backend:
         """Load this model again, as another graph or with other threads."""
-        wanted = Wanted(self.precision, graph, self.options.cache, self.note)
-        # A folder named by its path has its other graphs beside it.
-        beside = self.folder.path.parent / wanted.variant
-        model = beside if (beside / "model.json").is_file() else self.options.model
-        folder = resolve_model(model, wanted)
-        if folder.facts["graph"] != graph:
-            raise AutolabelError(f"{folder.path} is the {folder.facts['graph']} graph only")
+        model: str | Path = self.options.model
+        if self.folder is not None:
+            wanted = Wanted(self.precision, graph, self.options.cache, self.note)
+            # A folder named by its path has its other graphs beside it.
+            beside = self.folder.path.parent / wanted.variant
+            folder = resolve_model(beside if (beside / "model.json").is_file() else model, wanted)
+            if folder.facts["graph"] != graph:
+                raise AutolabelError(f"{folder.path} is the {folder.facts['graph']} graph only")
+            model = folder.path
         return load_backend(
-            folder.path, self.backend_name, self.precision, cache=self.options.cache,
+            model, self.backend_name, self.precision, graph, cache=self.options.cache,
             threads=threads or self.options.threads, progress=self.note,
         )  # fmt: skip
 
@@ -92,9 +104,13 @@ def start(frame: BenchFrame, options: BenchOptions, note: Note) -> Session:
     name, _ = choose_backend(options.backend)
     precision = precision_for(name, options.precision)
     note(f"loading {options.model}")
-    folder = resolve_model(options.model, Wanted(precision, cache=options.cache, progress=note))
+    folder: ModelFolder | None = None
+    model: str | Path = options.model
+    if name != "torch":  # which runs modules, not exported graphs
+        folder = resolve_model(model, Wanted(precision, cache=options.cache, progress=note))
+        model = folder.path
     backend = load_backend(
-        folder.path, name, precision, threads=options.threads, cache=options.cache, progress=note
+        model, name, precision, threads=options.threads, cache=options.cache, progress=note
     )
     segmenter = Segmenter(
         backend, decoder_chunk=options.decoder_chunk, encoder_batch=options.encoder_batch,

@@ -11,6 +11,7 @@ from sam2_core.bench.frame import BenchFrame
 from sam2_core.bench.machine import PeakMemory
 from sam2_core.bench.timing import Timing
 from sam2_core.frame_loop import FrameJob, FrameLoop
+from sam2_core.postprocess import finish
 from sam2_core.segmenter import Segmenter
 from sam2_core.stage_times import StageTimes
 from sam2_core.types import Masks
@@ -23,7 +24,7 @@ def segment_frame(segmenter: Segmenter, frame: BenchFrame) -> Masks:
     image = frame.read()
     prepared = segmenter.prepare(image, frame.boxes)
     low_res = segmenter.run([prepared])[0]
-    return segmenter.finish(prepared, low_res)
+    return finish(low_res, prepared.size_hw, prepared.rows, prepared.reasons)
 
 
 def stage_times(segmenter: Segmenter, frame: BenchFrame, repeats: int) -> dict[str, Timing]:
@@ -40,7 +41,7 @@ def stage_times(segmenter: Segmenter, frame: BenchFrame, repeats: int) -> dict[s
         # The segmenter encodes again; the time of that is taken off below.
         low_res = segmenter.run([prepared])[0]
         marks.append(time.perf_counter())
-        segmenter.finish(prepared, low_res)
+        finish(low_res, prepared.size_hw, prepared.rows, prepared.reasons)
         marks.append(time.perf_counter())
         spans = [b - a for a, b in itertools.pairwise(marks)]
         spans[3] = max(spans[3] - spans[2], 0.0)

@@ -1,0 +1,75 @@
+"""Device memory, streams and CUDA graphs on a real GPU: what TensorRT engines are surrounded by."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from sam2_core.backends.tensorrt_cuda import CudaDevice, SlotPool
+from sam2_core.types import DeviceMemoryError
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def device():
+    return CudaDevice()
+
+
+def test_bytes_go_to_the_device_and_back(device):
+    stream = device.create_stream()
+    pinned = SlotPool(device.allocate_pinned, 1 << 20)
+    sent, received = pinned.take(), pinned.take()
+    values = np.random.default_rng(0).integers(0, 255, 1 << 20, np.uint8)
+    sent.as_array(np.uint8, values.shape)[:] = values
+    first, second = device.allocate(1 << 20), device.allocate(1 << 20)
+    assert first % 256 == 0
+    device.copy(first, sent.address, 1 << 20, stream)
+    device.copy(second, first, 1 << 20, stream)
+    device.copy(received.address, second, 1 << 20, stream)
+    device.synchronize(stream)
+    np.testing.assert_array_equal(received.as_array(np.uint8, values.shape), values)
+    assert device.name
+    for address in (first, second):
+        device.release(address)
+
+
+def test_a_graph_replays_what_was_captured_on_what_is_there_now(device):
+    stream = device.create_stream()
+    pinned = SlotPool(device.allocate_pinned, 4096)
+    source, target = pinned.take(), pinned.take()
+    memory = device.allocate(4096)
+
+    def work():
+        device.clear(memory, 4096, stream)
+        device.copy(memory, source.address, 2048, stream)
+        device.copy(target.address, memory, 4096, stream)
+
+    target.as_array(np.uint8, (4096,))[:] = 7
+    graph = device.capture(stream, work)
+    device.synchronize(stream)
+    assert (target.as_array(np.uint8, (4096,)) == 7).all(), "capturing does not run"
+    for value in (1, 2, 3):
+        source.as_array(np.uint8, (4096,))[:] = value
+        device.launch(graph, stream)
+        device.synchronize(stream)
+        seen = target.as_array(np.uint8, (4096,))
+        assert (seen[:2048] == value).all()
+        assert (seen[2048:] == 0).all()
+
+
+def test_more_than_there_is_is_a_device_memory_error_and_the_device_goes_on(device):
+    with pytest.raises(DeviceMemoryError):
+        device.allocate(1 << 50)
+    assert device.allocate(1024)
+
+
+def test_pinned_slots_come_back(device):
+    pool = SlotPool(device.allocate_pinned, 1000)
+    for _ in range(10):
+        array = pool.take().as_array(np.uint8, (1000,))
+        assert ctypes.c_uint8.from_address(array.ctypes.data) is not None
+        del array
+    assert pool.allocated == 1
