@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -69,14 +69,14 @@ class ImportedBoxes:
 
     Attributes:
         stamp: name and content of the import; part of every key and on every box.
-        entries: by image name without extension.
+        entries: by (last folder or "", image name without extension).
         numbered: those whose name is a number, for the frames of videos, which have no names.
 
     """
 
     stamp: str
-    entries: dict[str, tuple[Entry, ...]]
-    numbered: dict[int, tuple[Entry, ...]]
+    entries: Mapping[tuple[str, str], Sequence[Entry]]
+    numbered: Mapping[tuple[str, int], Sequence[Entry]]
 
     def of(self, frame: FrameRef) -> Boxes | FrameFailure:
         """Boxes of a frame in the order of the file, none when the import has none for it."""
@@ -98,15 +98,18 @@ class ImportedBoxes:
         return [name for name in every if name not in matched]
 
     def _match(self, frame: FrameRef) -> list[Entry]:
-        address, number = frame.uri, _VIDEO_FRAME.search(frame.uri)
+        number = _VIDEO_FRAME.search(frame.uri)
         if number:
-            address, entries = frame.uri[: number.start()], self.numbered.get(int(number[1]), ())
-            around = set(PurePosixPath(address).with_suffix("").parts)
+            video = PurePosixPath(frame.uri[: number.start()])
+            around = {*video.with_suffix("").parts, frame.camera, frame.sequence_id, ""}
+            keys = [(folder, int(number[1])) for folder in around]
+            found = [entry for key in keys for entry in self.numbered.get(key, ())]
         else:
-            path = PurePosixPath(unquote(address) if address.startswith("http") else address)
-            entries, around = self.entries.get(path.stem, ()), set(path.parent.parts)
-        around |= {frame.camera, frame.sequence_id}
-        fitting = [entry for entry in entries if set(entry.parents) <= around]
+            path = PurePosixPath(unquote(frame.uri) if frame.uri.startswith("http") else frame.uri)
+            around = {*path.parent.parts, frame.camera, frame.sequence_id, ""}
+            names = [(folder, path.stem) for folder in around]
+            found = [entry for name in names for entry in self.entries.get(name, ())]
+        fitting = [entry for entry in found if set(entry.parents) <= around]
         most = max((len(entry.parents) for entry in fitting), default=0)
         return [entry for entry in fitting if len(entry.parents) == most]
 
@@ -132,14 +135,14 @@ def import_boxes(path_or_url: str) -> ImportedBoxes:
         raise AutolabelError(f"{path_or_url} is neither a COCO .json nor .txt boxes")
     if not entries:
         raise AutolabelError(f"{path_or_url} holds no boxes: no .txt files and no images")
-    by_stem: dict[str, tuple[Entry, ...]] = {}
-    by_number: dict[int, tuple[Entry, ...]] = {}
+    by_stem: dict[tuple[str, str], list[Entry]] = {}
+    by_number: dict[tuple[str, int], list[Entry]] = {}
     for entry in entries:
-        by_stem[entry.stem] = (*by_stem.get(entry.stem, ()), entry)
+        folder = entry.parents[-1] if entry.parents else ""
+        by_stem.setdefault((folder, entry.stem), []).append(entry)
         number = _NUMBERED.fullmatch(entry.stem)
         if number:
-            key = int(number[1])
-            by_number[key] = (*by_number.get(key, ()), entry)
+            by_number.setdefault((folder, int(number[1])), []).append(entry)
     name = PurePosixPath(path_or_url.rstrip("/")).name
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
     return ImportedBoxes(f"imported:{name}@{digest}", by_stem, by_number)
