@@ -154,6 +154,13 @@ def dress(person: Person, joints: dict[str, Array]) -> Solid:
     )
     if person.long_hair:
         limb(head + [-0.03, 0, 0.0], joints["neck"] + [-0.035, 0, -0.02], 0.036, 0.03, person.hair)
+    _add_bag(solid, person, joints)
+    return solid
+
+
+def _add_bag(solid: Solid, person: Person, joints: dict[str, Array]) -> None:
+    """Add a rucksack, a bag in the hand or one at the hip."""
+    chest, scale = joints["chest"], person.height
     if person.bag == 1:
         bag = [chest + [-0.09, 0, dz] + _BALL * [0.045, 0.07, 0.05] for dz in (0.0, -0.15)]
         solid.add(np.concatenate(bag) * scale, person.shoes * 1.3 + 8, layer=BEHIND)
@@ -163,4 +170,3 @@ def dress(person: Person, joints: dict[str, Array]) -> Solid:
     elif person.bag == 3:
         at = joints["right hip"] + [0.0, -0.06, 0.02]
         solid.add((at + _BALL * [0.07, 0.03, 0.06]) * scale, person.shoes + 15, layer=BEHIND)
-    return solid

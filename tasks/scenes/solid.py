@@ -149,16 +149,15 @@ def paint_solid(
     fixed, layers, ends = to_fixed(pixels), packed.layer.tolist(), packed.starts.tolist()
     for centre, radius in solid.hoops:
         ring = pose.apply(disc(centre, radius, 1, 1.0, 24))
-        outline = _paint_hoop(canvas, camera, light, ring, pose.apply(centre), owner)
-        if outline is not None:
-            low, high = np.minimum(low, outline.min(0)), np.maximum(high, outline.max(0))
+        rim = _paint_hoop(canvas, camera, light, ring, pose.apply(centre), owner)
+        low, high = (low, high) if rim is None else _union(low, high, rim)
     for i in order[visible[order]].tolist():
         shape = fixed[ends[i] : ends[i + 1]]
         if cut[i]:
             piece = camera.polygon(world[ends[i] : ends[i + 1]])
             if piece is None:
                 continue
-            low, high = np.minimum(low, piece.min(0)), np.maximum(high, piece.max(0))
+            low, high = _union(low, high, piece)
             shape = to_fixed(piece)
         shape = cv2.convexHull(shape) if layers[i] == BEHIND else shape
         canvas.fixed_polygon(shape, colours[i], owner)
@@ -192,6 +191,11 @@ def _colours(
     fade = light.fade(depth)[:, None]
     result: list[list[float]] = np.clip(colours * (1 - fade) + light.haze * fade, 0, 255).tolist()
     return result
+
+
+def _union(low: Array, high: Array, points: Array) -> tuple[Array, Array]:
+    """Bounds that hold the points too."""
+    return np.minimum(low, points.min(0)), np.maximum(high, points.max(0))
 
 
 def _extent(pixels: Array, starts: Indices, chosen: Indices) -> tuple[Array, Array]:

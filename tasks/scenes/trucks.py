@@ -93,7 +93,12 @@ def _cargo(
         for rib in ribs:
             bar = rectangle(1, sign * (w + 0.01), (rib, rib + 0.05), (floor, top), sign)
             solid.add(bar, livery * 0.78, layer=DETAIL)
-    rear = x[0] - 0.01
+    _tail(solid, x[0] - 0.01, w, (floor, top), livery)
+
+
+def _tail(solid: Solid, rear: float, w: float, z: tuple[float, float], livery: Array) -> None:
+    """Add the doors' joints, lamps and the bar below them."""
+    floor, top = z
     solid.add(rectangle(0, rear, (-0.02, 0.02), (floor, top), -1), livery * 0.5, layer=DETAIL)
     for y in (-w * 0.5, w * 0.5):
         solid.add(
