@@ -42,11 +42,14 @@ class ExportOptions:
     Attributes:
         graph: "restructured" (fast) or "published" (as SAM 2's own modules compute).
         precision: "fp32" or "fp16" (halves throughout, float32 where fidelity needs it).
+        only: modules to export, of "encoder", "decoder", "decoder_mask" and the windowed decoders;
+            all when empty.
 
     """
 
-    graph: str = "published"
+    graph: str = "restructured"
     precision: str = "fp32"
+    only: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.graph not in GRAPHS:
@@ -144,28 +147,110 @@ def _save(graph: Any, path: Path, metadata: dict[str, str]) -> None:
     onnx.save(graph, str(path))
 
 
-def _modules(model: Sam2, options: ExportOptions) -> tuple[Any, Any]:
-    """Return the encoder and the decoder module."""
+# A file's name, the outputs that it keeps, and whether it is for features of one image.
+_File = tuple[str, tuple[str, ...], bool]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A module to trace, and the files that become of its graph."""
+
+    name: str
+    module: Any
+    inputs: dict[str, Any]
+    outputs: tuple[str, ...]
+    files: tuple[_File, ...]
+
+
+_MULTI = (*DECODED_MULTI[:2], DECODED[2], DECODED_MULTI[2])
+
+
+def windows_of(preset: Preset) -> tuple[int, ...]:
+    """Sides of the window buckets in cells: a quarter and half of the embedding's grid."""
+    return (preset.embedding_grid // 4, preset.embedding_grid // 2)
+
+
+def _published_jobs(model: Sam2, dtype: Any) -> Iterator[_Job]:
+    from sam2_core.architecture import cast
     from sam2_core.architecture.published import PublishedDecoder, PublishedEncoder
 
-    return PublishedEncoder(model), PublishedDecoder(model)
+    preset = model.preset
+    cast(model, dtype)
+    grid, width = preset.grid, preset.width
+    shapes = (width, grid // 4, grid // 4), (width // 8, grid, grid), (width // 4, *[grid // 2] * 2)
+    inputs = _prompts(preset, shapes, dtype)
+    yield _encoder_job(preset, PublishedEncoder(model))
+    decoder, outputs = PublishedDecoder(model), (*DECODED, *DECODED_MULTI)
+    files: tuple[_File, ...] = (("decoder", DECODED, False), ("decoder_multi", _MULTI, False))
+    yield _Job("decoder", decoder, inputs, outputs, files)
+    masked = inputs | _mask_input(preset)
+    yield _Job("decoder_mask", decoder, masked, outputs, (("decoder_mask", DECODED, False),))
 
 
-def _examples(preset: Preset, dtype: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return example inputs of encoder and decoder: two images, three prompts of four points."""
+def _restructured_jobs(model: Sam2, dtype: Any) -> Iterator[_Job]:
     import torch
 
-    size, grid, width = preset.image_size, preset.grid, preset.width
-    encoder = {"image": torch.zeros(2, size, size, 3, dtype=torch.uint8)}
-    decoder = {
-        "embedding": torch.randn(2, width, grid // 4, grid // 4, dtype=dtype),
-        "high_res_s0": torch.randn(2, width // 8, grid, grid, dtype=dtype),
-        "high_res_s1": torch.randn(2, width // 4, grid // 2, grid // 2, dtype=dtype),
-        "points": torch.rand(3, 4, 2) * size,
+    from sam2_core.architecture.lean_decoder import LeanDecoder
+    from sam2_core.architecture.lean_encoder import LeanEncoder
+    from sam2_core.architecture.model import cast
+    from sam2_core.architecture.published import Finished
+
+    preset = model.preset
+    cells, width = preset.embedding_grid**2, preset.width
+    shapes = (cells, width), (cells, 16, width // 8), (cells, 4, width // 4)
+    inputs = _prompts(preset, shapes, dtype)
+    # Folded in float32, cast afterwards.
+    encoder = LeanEncoder(model)
+    plain, masked = LeanDecoder(model), LeanDecoder(model, masked=True)
+    windowed = {side: LeanDecoder(model, window=side) for side in windows_of(preset)}
+    cast(model, dtype)
+    for module in (encoder, plain, masked, *windowed.values()):
+        cast(module, dtype)
+    yield _encoder_job(preset, encoder)
+    outputs = (*DECODED, *DECODED_MULTI)
+    files: tuple[_File, ...] = (
+        ("decoder", DECODED, False),
+        ("decoder_single", DECODED, True),
+        ("decoder_multi", _MULTI, False),
+    )
+    yield _Job("decoder", Finished(plain), inputs, outputs, files)
+    given = inputs | _mask_input(preset)
+    files = (("decoder_mask", DECODED, False),)
+    yield _Job("decoder_mask", Finished(masked), given, outputs, files)
+    for side, module in windowed.items():
+        name = f"decoder_w{side}"
+        given = inputs | {"window_yx": torch.zeros(3, 2, dtype=torch.int32)}
+        files = ((name, DECODED, False), (f"decoder_single_w{side}", DECODED, True))
+        yield _Job(name, Finished(module), given, outputs, files)
+
+
+def _encoder_job(preset: Preset, module: Any) -> _Job:
+    import torch
+
+    size = preset.image_size
+    inputs = {"image": torch.zeros(2, size, size, 3, dtype=torch.uint8)}
+    return _Job("encoder", module, inputs, FEATURES, (("encoder", FEATURES, False),))
+
+
+def _prompts(preset: Preset, shapes: Any, dtype: Any) -> dict[str, Any]:
+    """Return example inputs of a decoder: two images, three prompts of four points."""
+    import torch
+
+    features = {
+        name: torch.randn(2, *shape, dtype=dtype)
+        for name, shape in zip(FEATURES, shapes, strict=True)
+    }
+    return features | {
+        "points": torch.rand(3, 4, 2) * preset.image_size,
         "labels": torch.tensor([[2, 3, 1, -1]] * 3, dtype=torch.int32),
         "image_index": torch.tensor([0, 1, 0]),
     }
-    return encoder, decoder
+
+
+def _mask_input(preset: Preset) -> dict[str, Any]:
+    import torch
+
+    return {"mask_input": torch.randn(3, 1, preset.grid, preset.grid)}
 
 
 _DYNAMIC = {
@@ -175,7 +260,36 @@ _DYNAMIC = {
     "labels": {0: "P", 1: "K"},
     "image_index": {0: "P"},
     "mask_input": {0: "P"},
+    "window_yx": {0: "P"},
 }
+
+
+def _single_image(graph: Any) -> Any:
+    """Return the graph for features of one image: what was gathered by image is broadcast.
+
+    `image_index` stays an input, all zeros.
+    """
+    index = {"image_index"}
+    for node in graph.graph.node:
+        if node.op_type == "Reshape" and node.input[0] == "image_index":
+            index.add(node.output[0])
+    replaced = {
+        node.output[0]: node.input[0]
+        for node in graph.graph.node
+        if node.op_type == "Gather" and node.input[1] in index
+    }
+    if not replaced:
+        raise RuntimeError("the exporter wrote no Gather by image_index")
+    kept = [node for node in graph.graph.node if node.output[0] not in replaced]
+    del graph.graph.node[:]
+    graph.graph.node.extend(kept)
+    for node in graph.graph.node:
+        for i, name in enumerate(node.input):
+            node.input[i] = replaced.get(name, name)
+    for value in graph.graph.input:
+        if value.name in FEATURES:
+            value.type.tensor_type.shape.dim[0].dim_value = 1
+    return graph
 
 
 def _write_graphs(
@@ -183,36 +297,20 @@ def _write_graphs(
 ) -> None:
     import torch
 
-    from sam2_core.architecture import cast
-
-    preset = model.preset
     dtype = torch.float16 if options.precision == "fp16" else torch.float32
-    encoder, decoder = _modules(cast(model.eval(), dtype), options)
-    encoder_inputs, decoder_inputs = _examples(preset, dtype)
-    masks = {"mask_input": torch.randn(3, 1, preset.grid, preset.grid)}
+    jobs = _published_jobs if options.graph == "published" else _restructured_jobs
     metadata = {key: str(facts[key]) for key in METADATA}
-    jobs = (
-        ("encoder", encoder, encoder_inputs, FEATURES),
-        ("decoder", decoder, decoder_inputs, (*DECODED, *DECODED_MULTI)),
-        ("decoder_mask", decoder, decoder_inputs | masks, (*DECODED, *DECODED_MULTI)),
-    )
-    for name, module, inputs, outputs in jobs:
-        progress(name)
-        graph = _traced(module, inputs, outputs, folder)
-        for file, kept in _parts(name, outputs):
-            part = _extract(graph, list(inputs), kept)
+    for job in jobs(model.eval(), dtype):
+        if options.only and job.name not in options.only:
+            continue
+        progress(job.name)
+        graph = _traced(job.module, job.inputs, job.outputs, folder)
+        for file, outputs, single in job.files:
+            part = _extract(graph, list(job.inputs), outputs)
+            part = _single_image(part) if single else part
             _save(part, folder / f"{file}.onnx", metadata)
     for path in sorted(folder.glob("*.onnx")):
         facts["files"][path.name] = {"sha256": file_sha256(path), "bytes": path.stat().st_size}
-
-
-def _parts(name: str, outputs: tuple[str, ...]) -> list[tuple[str, tuple[str, ...]]]:
-    """Files that one traced module becomes, and the outputs that each keeps."""
-    if name == "decoder":
-        object_score = DECODED[2]
-        multi = (*DECODED_MULTI[:2], object_score, DECODED_MULTI[2])
-        return [("decoder", DECODED), ("decoder_multi", multi)]
-    return [(name, outputs if name == "encoder" else DECODED)]
 
 
 METADATA = (
@@ -264,6 +362,7 @@ def export_model(
         "weights": weights,
         "graph": options.graph,
         "precision": options.precision,
+        "windows": list(windows_of(preset)) if options.graph == "restructured" else [],
         "files": {},
     }
     try:

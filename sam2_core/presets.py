@@ -61,6 +61,11 @@ class Preset:
                 f"preset {self.name}: image_size {self.image_size} must be divisible by 32 and by "
                 f"{4 * self.window_sizes[0]} (4 x the first window)"
             )
+        if any(window % 2 for window in self.window_sizes[:3]):
+            raise AutolabelError(
+                f"preset {self.name}: windows {self.window_sizes[:3]} must be even: queries are "
+                "pooled 2x2 inside them"
+            )
         if self.width % (2 * self.decoder_heads) or self.width % 8:
             raise AutolabelError(
                 f"preset {self.name}: width {self.width} must be divisible by 8 and by "
@@ -175,7 +180,7 @@ MICRO = Preset(
     num_heads=1,
     stages=(1, 1, 2, 1),
     global_blocks=(3,),
-    window_sizes=(8, 4, 7, 3),
+    window_sizes=(8, 4, 6, 3),
     image_size=128,
     width=32,
     decoder_mlp_dim=64,

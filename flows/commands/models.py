@@ -188,7 +188,7 @@ def _weights(
 @click.option(
     "--graph",
     type=click.Choice(["restructured", "published"]),
-    default="published",
+    default="restructured",
     show_default=True,
     help="Fast, or as SAM 2's own modules compute.",
 )

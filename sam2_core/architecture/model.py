@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sam2_core.architecture.hiera import ImageEncoder
 from sam2_core.architecture.mask_decoder import MaskDecoder
-from sam2_core.architecture.prompt_encoder import PromptEncoder
+from sam2_core.architecture.prompt_encoder import PositionEncoding, PromptEncoder
 from sam2_core.presets import Preset
 
 # ImageNet statistics of pixels in 0..255.
@@ -132,13 +132,14 @@ def build_model(preset: Preset) -> Sam2:
     return Sam2(preset).eval()
 
 
-def cast(model: Sam2, dtype: torch.dtype) -> Sam2:
-    """Cast the weights in place, the position encoding excepted: coordinates stay float32."""
-    encoding = model.sam_prompt_encoder.pe_layer
-    matrix = encoding.positional_encoding_gaussian_matrix.float()
-    model.to(dtype)
-    encoding.positional_encoding_gaussian_matrix = matrix
-    return model
+def cast(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Cast weights in place, those of position encodings excepted: coordinates stay float32."""
+    encodings = [part for part in module.modules() if isinstance(part, PositionEncoding)]
+    matrices = [part.positional_encoding_gaussian_matrix.float() for part in encodings]
+    module.to(dtype)
+    for part, matrix in zip(encodings, matrices, strict=True):
+        part.positional_encoding_gaussian_matrix = matrix
+    return module
 
 
 def image_path_keys(keys: Iterable[str]) -> list[str]:

@@ -39,6 +39,30 @@ def finished(logits: Tensor, iou: Tensor, object_score: Tensor) -> tuple[Tensor,
     return (*single, logits, iou.float(), all_steady)
 
 
+class Finished(nn.Module):
+    """A restructured decoder with a decoder graph's outputs."""
+
+    def __init__(self, decoder: nn.Module) -> None:
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(
+        self,
+        embedding: Tensor,
+        high_res_s0: Tensor,
+        high_res_s1: Tensor,
+        points: Tensor,
+        labels: Tensor,
+        image_index: Tensor,
+        window_yx: Tensor | None = None,
+        mask_input: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Decode P prompts; see `LeanDecoder` and `finished`."""
+        features = (embedding, high_res_s0, high_res_s1)
+        prompts = (points, labels, image_index, window_yx, mask_input)
+        return finished(*self.decoder(*features, *prompts))
+
+
 class PublishedDecoder(nn.Module):
     """`Sam2.decode` and the choice of a mask as a module."""
 

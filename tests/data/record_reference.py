@@ -58,8 +58,7 @@ def record() -> dict[str, np.ndarray]:
     result = dict(given)
     with torch.no_grad():
         features = model.encode(torch.from_numpy(given["image"]))
-        for name, value in zip(("embedding", "high_res_s0", "high_res_s1"), features, strict=True):
-            result[name] = value.numpy()
+        result["embedding"] = features[0].numpy()
         index = torch.from_numpy(given["image_index"])
         for kind in ("box", "click", "mask"):
             shape = "click" if kind == "click" else "box"
@@ -87,6 +86,6 @@ if __name__ == "__main__":
         FOLDER,
         checkpoint_sha256=f"random-{SEED}",
         weights=f"random, seed {SEED}",
-        options=ExportOptions("published"),
+        options=ExportOptions("restructured"),
         progress=print,
     )
