@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.types import POINT_PADDING, LowResMasks, Prompts
+from sam2_core.types import POINT_PADDING, LowResMasks, PendingMasks, Prompts
 
 
 def slice_prompts(prompts: Prompts, rows: slice | npt.NDArray[np.int64]) -> Prompts:
@@ -75,9 +75,10 @@ def no_masks(grid: int) -> LowResMasks:
 
 
 def gather(
-    parts: Sequence[tuple[npt.NDArray[np.int64], LowResMasks]], total: int, grid: int
+    pending: Sequence[tuple[npt.NDArray[np.int64], PendingMasks]], total: int, grid: int
 ) -> LowResMasks:
-    """Put decoder outputs into one, each row at its position among `total`."""
+    """Wait for decoder outputs and put them into one, each row at its position among `total`."""
+    parts = [(rows, part.wait()) for rows, part in pending]
     if not parts:
         return no_masks(grid)
     if len(parts) == 1 and np.array_equal(parts[0][0], np.arange(total)):

@@ -70,6 +70,10 @@ class _Pending:
     frame: Future[PreparedFrame]
 
 
+# How to wait for a frame's low-resolution masks, or why there are none.
+_Outcome = Callable[[], LowResMasks] | Exception
+
+
 class _Stopped(Exception):  # noqa: N818 - not an error: the consumer has gone
     pass
 
@@ -207,21 +211,21 @@ class FrameLoop:
 
     def _run(self, batch: Sequence[_Pending]) -> list[Future[FrameResult]]:
         good = [item for item in batch if item.frame.exception() is None]
-        outcomes: dict[int, LowResMasks | Exception] = {}
+        outcomes: dict[int, _Outcome] = {}
         for item, outcome in zip(good, self._segment(good), strict=True):
             outcomes[id(item)] = outcome
         return [self._encoders.submit(self._result, item, outcomes.get(id(item))) for item in batch]
 
-    def _segment(self, items: Sequence[_Pending]) -> Sequence[LowResMasks | Exception]:
+    def _segment(self, items: Sequence[_Pending]) -> Sequence[_Outcome]:
         """Run a batch; if it fails, run its frames one by one to know which fail."""
         try:
-            return self.segmenter.run([item.frame.result() for item in items], self.times)
+            return self.segmenter.start([item.frame.result() for item in items], self.times)
         except Exception as error:  # noqa: BLE001 - becomes the frames' failure
             if len(items) == 1:
                 return [error]
         return [self._segment([item])[0] for item in items]
 
-    def _result(self, item: _Pending, outcome: LowResMasks | Exception | None) -> FrameResult:
+    def _result(self, item: _Pending, outcome: _Outcome | None) -> FrameResult:
         failure = item.frame.exception()
         if isinstance(failure, _StageError):
             return FrameResult(item.job.key, None, (0, 0), failure.stage, failure.cause)

@@ -80,10 +80,10 @@ def resolve_model(model: str | Path, wanted: Wanted | None = None) -> ModelFolde
     if path.is_dir():
         return ModelFolder.open(path, wanted.cache)
     if path.suffix in CHECKPOINT_SUFFIXES:
-        return _from_checkpoint(path, wanted)
+        return _exported(_checkpoint(path, wanted), wanted)
     name = str(model)
     if name.startswith(RANDOM):
-        return _random(preset_named(name.removeprefix(RANDOM)), wanted)
+        return _exported(_random(preset_named(name.removeprefix(RANDOM))), wanted)
     if path.exists():
         raise AutolabelError(
             f"{path} is not a model: expected a folder with model.json, a checkpoint "
@@ -100,7 +100,8 @@ def resolve_model(model: str | Path, wanted: Wanted | None = None) -> ModelFolde
     ]
     if trained:
         return ModelFolder.open(trained[0], wanted.cache)
-    return _downloaded(preset, wanted)
+    need_torch(f"exporting {preset.name}")
+    return _exported(_published(preset, wanted), wanted)
 
 
 def need_torch(what: str) -> None:
@@ -112,43 +113,68 @@ def need_torch(what: str) -> None:
         )
 
 
-def _export(model: Sam2, sha256: str, weights: str, wanted: Wanted) -> ModelFolder:
-    from sam2_core.export import export_model, exported_folder
+@dataclass(frozen=True)
+class Weights:
+    """Weights that a model can be built from.
 
-    folder = exported_folder(model.preset, sha256, wanted.options(), cache_folder(wanted.cache))
-    export_model(
-        model, folder, checkpoint_sha256=sha256, weights=weights, options=wanted.options(),
-        progress=lambda graph: wanted.progress(f"exporting {model.preset.name}: {graph}"),
-    )  # fmt: skip
-    return ModelFolder.open(folder, wanted.cache)
+    Attributes:
+        sha256: of the checkpoint file; `random-N` for seeded random weights.
+        label: what to tell a user they are.
+        preset: the preset's name, `*` where only reading the file tells.
+        load: builds the PyTorch model.
 
+    """
 
-def _random(preset: Preset, wanted: Wanted) -> ModelFolder:
-    name = f"random-{_SEED}"
-    exported = wanted.exported(preset.name, name)
-    if exported:
-        return ModelFolder.open(exported[0], wanted.cache)
-    need_torch(f"exporting {preset.name} with random weights")
-    from sam2_core.architecture import random_weights
-
-    return _export(random_weights(preset, _SEED), name, f"random, seed {_SEED}", wanted)
+    sha256: str
+    label: str
+    preset: str
+    load: Callable[[], Sam2]
 
 
-def _from_checkpoint(path: Path, wanted: Wanted) -> ModelFolder:
+def resolve_weights(model: str | Path, wanted: Wanted | None = None) -> Weights:
+    """Find the weights that a user means, for building PyTorch modules or exporting.
+
+    Args:
+        model: a preset's name (its checkpoint is downloaded when it is not there), a checkpoint
+            file, or `random:PRESET`.
+        wanted: cache and progress.
+
+    Raises:
+        AutolabelError: there are none.
+
+    """
+    wanted = wanted or Wanted()
+    path = Path(model).expanduser()
+    if path.is_dir():
+        raise AutolabelError(
+            f"{path} is an exported model: this backend needs a checkpoint or a preset's name"
+        )
+    if path.suffix in CHECKPOINT_SUFFIXES:
+        return _checkpoint(path, wanted)
+    name = str(model)
+    if name.startswith(RANDOM):
+        return _random(preset_named(name.removeprefix(RANDOM)))
+    return _published(preset_named(name), wanted)
+
+
+def _random(preset: Preset) -> Weights:
+    def load() -> Sam2:
+        from sam2_core.architecture import random_weights
+
+        return random_weights(preset, _SEED)
+
+    return Weights(f"random-{_SEED}", f"random, seed {_SEED}", preset.name, load)
+
+
+def _checkpoint(path: Path, wanted: Wanted) -> Weights:
     from sam2_core.checkpoints import load_checkpoint, verify
 
     if not path.is_file():
         raise AutolabelError(f"there is no checkpoint {path}")
-    sha256 = verify(path, cache=wanted.cache)
-    exported = wanted.exported("*", sha256)
-    if exported:
-        return ModelFolder.open(exported[0], wanted.cache)
-    need_torch(f"exporting {path}")
-    wanted.progress(f"reading {path}")
-    return _export(load_checkpoint(path), sha256, path.name, wanted)
+    return Weights(verify(path, cache=wanted.cache), path.name, "*", lambda: load_checkpoint(path))
 
 
-def _downloaded(preset: Preset, wanted: Wanted) -> ModelFolder:
+def _published(preset: Preset, wanted: Wanted) -> Weights:
     from sam2_core.checkpoints import fetch_checkpoint
 
     if not preset.checkpoint:
@@ -156,7 +182,26 @@ def _downloaded(preset: Preset, wanted: Wanted) -> ModelFolder:
             f"there are no weights for {preset.name} as {wanted.variant}: name a model folder or a "
             f"checkpoint, or random:{preset.name} for seeded random weights"
         )
-    need_torch(f"exporting {preset.name}")
     wanted.progress(f"fetching {preset.checkpoint}")
     path, _ = fetch_checkpoint(preset, cache=wanted.cache)
-    return _from_checkpoint(path, wanted)
+    return _checkpoint(path, wanted)
+
+
+def _exported(weights: Weights, wanted: Wanted) -> ModelFolder:
+    """Return the export of some weights, made now if there is none."""
+    there = wanted.exported(weights.preset, weights.sha256)
+    if there:
+        return ModelFolder.open(there[0], wanted.cache)
+    need_torch(f"exporting {weights.label}")
+    from sam2_core.export import export_model, exported_folder
+
+    model = weights.load()
+    folder = exported_folder(
+        model.preset, weights.sha256, wanted.options(), cache_folder(wanted.cache)
+    )
+    export_model(
+        model, folder, checkpoint_sha256=weights.sha256, weights=weights.label,
+        options=wanted.options(),
+        progress=lambda graph: wanted.progress(f"exporting {model.preset.name}: {graph}"),
+    )  # fmt: skip
+    return ModelFolder.open(folder, wanted.cache)

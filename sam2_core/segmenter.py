@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -29,6 +30,7 @@ from sam2_core.types import (
     ImageArray,
     LowResMasks,
     Masks,
+    PendingMasks,
     Prompts,
 )
 
@@ -57,6 +59,10 @@ class PreparedFrame:
     prompts: Prompts
     rows: npt.NDArray[np.int64]
     reasons: tuple[str, ...]
+
+
+def _rows(pending: PendingMasks, rows: slice) -> LowResMasks:
+    return slice_low_res(pending.wait(), rows)
 
 
 class Segmenter:
@@ -128,7 +134,7 @@ class Segmenter:
     def run(
         self, frames: Sequence[PreparedFrame], times: StageTimes | None = None
     ) -> list[LowResMasks]:
-        """Encode and decode prepared frames on the device; frames without prompts are not encoded.
+        """Encode and decode prepared frames on the device and wait for the results.
 
         Args:
             frames: any number; `encoder_batch` of them are encoded at a time.
@@ -141,9 +147,19 @@ class Segmenter:
             DeviceMemoryError: a single frame, or a single prompt, does not fit.
 
         """
-        grid = self.image_size // 4
+        return [later() for later in self.start(frames, times)]
+
+    def start(
+        self, frames: Sequence[PreparedFrame], times: StageTimes | None = None
+    ) -> list[Callable[[], LowResMasks]]:
+        """Queue prepared frames on the device; frames without prompts are not encoded.
+
+        As `run`, but returns functions that wait for each frame's result, on any thread.
+        """
         times = times or StageTimes()
-        results = [no_masks(grid)] * len(frames)
+        results: list[Callable[[], LowResMasks]] = [partial(no_masks, self.image_size // 4)] * len(
+            frames
+        )
         busy = [index for index, frame in enumerate(frames) if len(frame.prompts)]
         start = 0
         while start < len(busy):
@@ -159,26 +175,35 @@ class Segmenter:
             position = 0
             for index in batch:
                 stop = position + len(frames[index].prompts)
-                results[index] = slice_low_res(decoded, slice(position, stop))
+                results[index] = partial(_rows, decoded, slice(position, stop))
                 position = stop
             start += len(batch)
         return results
 
-    def _decode(self, features: Features, frames: Sequence[Prompts]) -> LowResMasks:
-        parts: list[tuple[npt.NDArray[np.int64], LowResMasks]] = []
+    def _decode(self, features: Features, frames: Sequence[Prompts]) -> PendingMasks:
+        parts: list[tuple[npt.NDArray[np.int64], PendingMasks]] = []
         for rows, prompts in group_prompts(frames):
             start = 0
             while start < len(rows):
                 chosen = slice(start, start + self.decoder_chunk)
                 try:
-                    decoded = self.backend.decode(features, slice_prompts(prompts, chosen))
+                    decoded = self._queue(features, slice_prompts(prompts, chosen))
                 except DeviceMemoryError as error:
                     tried = len(rows[chosen])
                     self.decoder_chunk = self._halved("decoder_chunk", tried, error)
                     continue
                 parts.append((rows[chosen], decoded))
-                start += len(decoded.predicted_iou)
-        return gather(parts, sum(len(prompts) for prompts in frames), self.image_size // 4)
+                start += len(decoded)
+        total = sum(len(prompts) for prompts in frames)
+        return PendingMasks(total, partial(gather, parts, total, self.image_size // 4))
+
+    def _queue(self, features: Features, prompts: Prompts) -> PendingMasks:
+        later = getattr(self.backend, "decode_later", None)
+        if later is not None:
+            pending: PendingMasks = later(features, prompts)
+            return pending
+        decoded = self.backend.decode(features, prompts)
+        return PendingMasks(len(prompts), lambda: decoded)
 
     def _halved(self, name: str, tried: int, error: DeviceMemoryError) -> int:
         """Return half of a size that was too much for the device; raise if it was 1."""
@@ -189,9 +214,9 @@ class Segmenter:
         return tried // 2
 
     @staticmethod
-    def finish(frame: PreparedFrame, low_res: LowResMasks) -> Masks:
-        """Make a frame's masks from the decoder's output; no device needed."""
-        return finish(low_res, frame.size_hw, frame.rows, frame.reasons)
+    def finish(frame: PreparedFrame, later: Callable[[], LowResMasks]) -> Masks:
+        """Wait for the decoder's output and make a frame's masks of it."""
+        return finish(later(), frame.size_hw, frame.rows, frame.reasons)
 
     def segment(self, images: Sequence[ImageArray], boxes: Sequence[Boxes]) -> list[Masks]:
         """Segment every box of every image.
@@ -227,6 +252,6 @@ class Segmenter:
                 prepare(image, given)
                 for image, given in zip(images[start:stop], prompts[start:stop], strict=True)
             ]
-            for frame, low_res in zip(frames, self.run(frames), strict=True):
-                pending.append(self._pool.submit(self.finish, frame, low_res))
+            for frame, later in zip(frames, self.start(frames), strict=True):
+                pending.append(self._pool.submit(self.finish, frame, later))
         return [future.result() for future in pending]

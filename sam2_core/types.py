@@ -7,7 +7,8 @@ Row i of everything belongs to prompt i, in the caller's order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -181,6 +182,26 @@ class LowResMasks:
     stability: FloatArray
 
 
+class PendingMasks:
+    """Decoder output that may still be on its way from the device; any thread may wait for it."""
+
+    def __init__(self, count: int, fetch: Callable[[], LowResMasks]) -> None:
+        self._count, self._lock = count, threading.Lock()
+        self._fetch: Callable[[], LowResMasks] | None = fetch
+        self._masks: LowResMasks | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def wait(self) -> LowResMasks:
+        """Return the output, waiting for the device the first time."""
+        with self._lock:
+            if self._masks is None:
+                assert self._fetch is not None  # noqa: S101 - until the first result
+                self._masks, self._fetch = self._fetch(), None
+            return self._masks
+
+
 @dataclass(frozen=True)
 class BackendInfo:
     """What a caller may need to know of a loaded backend."""
@@ -192,7 +213,11 @@ class BackendInfo:
 
 
 class Backend(Protocol):
-    """A loaded model. No hidden state: any thread may decode any features."""
+    """A loaded model. No hidden state: any thread may decode any features.
+
+    A backend may also have `decode_later(features, prompts) -> PendingMasks`: the work is queued on
+    the device and the caller goes on; waiting for the result is another thread's.
+    """
 
     @property
     def info(self) -> BackendInfo:
