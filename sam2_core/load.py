@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sam2_core.cache import cache_folder
-from sam2_core.resolve import Wanted, resolve_model
+from sam2_core.resolve import Wanted, need_torch, resolve_model, resolve_weights
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
@@ -112,7 +112,13 @@ def load_backend(
     chosen, reason = choose_backend(backend)
     exact = precision_for(chosen, precision)
     logger.info("backend %s (%s), precision %s", chosen, reason, exact)
-    folder = resolve_model(model, Wanted(exact, graph, cache_folder(cache), progress))
+    wanted = Wanted(exact, graph, cache_folder(cache), progress)
+    if chosen == "torch":
+        need_torch("the torch backend")
+        from sam2_core.backends.torch_backend import load_torch
+
+        return load_torch(resolve_weights(model, wanted), wanted)
+    folder = resolve_model(model, wanted)
     if chosen == "onnxruntime-cpu":
         from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
 

@@ -214,9 +214,10 @@ class Segmenter:
         return tried // 2
 
     @staticmethod
-    def finish(frame: PreparedFrame, later: Callable[[], LowResMasks]) -> Masks:
-        """Wait for the decoder's output and make a frame's masks of it."""
-        return finish(later(), frame.size_hw, frame.rows, frame.reasons)
+    def finish(frame: PreparedFrame, decoded: LowResMasks | Callable[[], LowResMasks]) -> Masks:
+        """Make a frame's masks of the decoder's output, waiting for it first where needed."""
+        low_res = decoded() if callable(decoded) else decoded
+        return finish(low_res, frame.size_hw, frame.rows, frame.reasons)
 
     def segment(self, images: Sequence[ImageArray], boxes: Sequence[Boxes]) -> list[Masks]:
         """Segment every box of every image.

@@ -1,0 +1,286 @@
+"""Runs the PyTorch modules: eager as the reference, compiled and captured on a GPU for speed.
+
+On a GPU the modules are compiled for fixed sizes (numbers of images and prompts in buckets) and
+each size is captured once as a CUDA graph. Work is only queued: frames are uploaded as uint8 from
+pinned memory, results are copied to pinned memory on a stream of their own, and whoever needs them
+waits for an event, so the device goes on with the next frame meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from sam2_core.backends.model_folder import code_version
+from sam2_core.backends.torch_modules import build_modules
+from sam2_core.cache import cache_folder
+from sam2_core.preprocess import resize_square
+from sam2_core.resolve import Wanted, Weights
+from sam2_core.types import (
+    BOX_BOTTOM_RIGHT,
+    BOX_TOP_LEFT,
+    POINT_PADDING,
+    BackendInfo,
+    DeviceMemoryError,
+    Features,
+    ImageArray,
+    LowResMasks,
+    ModelStamp,
+    PendingMasks,
+    Prompts,
+)
+
+IMAGE_BUCKETS = (1, 2, 4, 8)
+BOX_BUCKETS = (8, 32, 64, 96, 136, 256)
+_BOX = (BOX_TOP_LEFT, BOX_BOTTOM_RIGHT, POINT_PADDING)
+Tensors = tuple[torch.Tensor, ...]
+
+
+def bucket_for(count: int, buckets: Sequence[int]) -> int:
+    """Return the smallest bucket that holds `count`, or `count` itself above the largest."""
+    return next((size for size in buckets if size >= count), count)
+
+
+class _Captured:
+    """A function of fixed shapes as a CUDA graph over its own input and output tensors."""
+
+    def __init__(
+        self, function: Callable[..., Any], inputs: Tensors, stream: torch.cuda.Stream, pool: Any
+    ) -> None:
+        self.inputs = inputs
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):  # compiles, and lets libraries allocate their workspaces
+                function(*inputs)
+        stream.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        mode = "thread_local"  # other threads may wait for events and allocate meanwhile
+        with torch.cuda.graph(self.graph, pool=pool, stream=stream, capture_error_mode=mode):
+            outputs = function(*inputs)
+        self.outputs: Tensors = tuple(outputs)
+
+
+def _out_of_memory(error: Exception) -> DeviceMemoryError:
+    torch.cuda.empty_cache()
+    return DeviceMemoryError(f"the GPU has no memory left: {str(error).splitlines()[0]}")
+
+
+def _pinned(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """Copy an array into page-locked memory, from which uploads are asynchronous."""
+    target = torch.empty(array.shape, dtype=torch.from_numpy(array[:0]).dtype, pin_memory=True)
+    np.copyto(target.numpy(), array)
+    return target
+
+
+class TorchBackend:
+    """PyTorch modules on a CPU or a GPU.
+
+    Args:
+        weights: what to load.
+        wanted: precision and graph.
+        device: "cpu" or "cuda".
+        compiled: compile and capture for fixed sizes; GPU only.
+
+    """
+
+    def __init__(
+        self, weights: Weights, wanted: Wanted, device: str = "cpu", *, compiled: bool = False
+    ) -> None:
+        dtype = torch.float16 if wanted.precision == "fp16" else torch.float32
+        model = weights.load()
+        preset = model.preset
+        self._modules = build_modules(model, wanted.graph, dtype, device)
+        self._device, self._compiled = torch.device(device), compiled
+        self._lock = threading.Lock()
+        self._graphs: dict[tuple[str, int, int], _Captured] = {}
+        self._last: tuple[_Captured, Features] | None = None
+        on_gpu = device.startswith("cuda")
+        if on_gpu:
+            self._stream, self._copies = torch.cuda.Stream(), torch.cuda.Stream()
+            self._pool = torch.cuda.graph_pool_handle()
+        if compiled:
+            cache = cache_folder(wanted.cache) / "inductor"
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+            # Every bucket is a compilation of the same modules.
+            torch._dynamo.config.recompile_limit = 64
+        how = "compiled" if compiled else "eager"
+        self._info = BackendInfo(
+            ModelStamp(
+                name=f"{preset.name}/{wanted.graph}",
+                checkpoint_sha256=weights.sha256,
+                engine_sha256=weights.sha256,
+                backend=f"torch-{how}-{torch.__version__}",
+                precision=wanted.precision,
+                code_version=code_version(),
+            ),
+            image_size=preset.image_size,
+            providers=(f"torch {torch.__version__} {how}",),
+            device=torch.cuda.get_device_name(self._device) if on_gpu else "cpu",
+        )
+
+    @property
+    def info(self) -> BackendInfo:
+        """Stamp, input size and where it runs."""
+        return self._info
+
+    @torch.no_grad()
+    def encode(self, images: Sequence[ImageArray]) -> Features:
+        """Encode B images, each uint8 (H, W, 3) RGB of any size."""
+        size = self._info.image_size
+        batch = np.stack([resize_square(image, size) for image in images])
+        sizes = tuple((image.shape[0], image.shape[1]) for image in images)
+        if self._device.type == "cpu":
+            return Features(self._modules.encoder(torch.from_numpy(batch)), len(images), sizes)
+        try:
+            with self._lock, torch.cuda.stream(self._stream):
+                return Features(self._encode_cuda(_pinned(batch)), len(images), sizes)
+        except torch.OutOfMemoryError as error:
+            raise _out_of_memory(error) from error
+
+    def _encode_cuda(self, batch: torch.Tensor) -> Tensors:
+        if not self._compiled:
+            outputs: Tensors = self._modules.encoder(batch.to(self._device, non_blocking=True))
+            return outputs
+        count = len(batch)
+        graph = self._encoder_graph(bucket_for(count, IMAGE_BUCKETS))
+        graph.inputs[0][:count].copy_(batch, non_blocking=True)
+        graph.graph.replay()
+        # The graph's outputs are overwritten by its next run; the copy costs microseconds.
+        return tuple(output[:count].clone() for output in graph.outputs)
+
+    def decode(self, features: Features, prompts: Prompts) -> LowResMasks:
+        """Decode P prompts in one call."""
+        return self.decode_later(features, prompts).wait()
+
+    @torch.no_grad()
+    def decode_later(self, features: Features, prompts: Prompts) -> PendingMasks:
+        """Queue P prompts; the result is waited for by whoever needs it."""
+        if self._device.type == "cpu":
+            outputs = self._run(features, prompts, self._prompt_tensors(prompts))
+            decoded = self._masks(*(output.numpy() for output in outputs))
+            return PendingMasks(len(prompts), lambda: decoded)
+        try:
+            with self._lock, torch.cuda.stream(self._stream):
+                return self._decode_cuda(features, prompts)
+        except torch.OutOfMemoryError as error:
+            raise _out_of_memory(error) from error
+
+    def _run(
+        self, features: Features, prompts: Prompts, given: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Decode as called, without a graph: any number of points, and mask prompts."""
+        modules = self._modules
+        decoder = modules.decoder_single if features.batch == 1 else modules.decoder
+        if prompts.mask_logits is not None:
+            decoder = modules.decoder_masks
+        return list(decoder(*features.data, *given))
+
+    def _prompt_tensors(self, prompts: Prompts, bucket: int = 0) -> list[torch.Tensor]:
+        extra = max(bucket - len(prompts), 0)
+        arrays = [
+            np.pad(prompts.points_model.astype(np.float32), ((0, extra), (0, 0), (0, 0))),
+            np.pad(prompts.labels.astype(np.int32), ((0, extra), (0, 0)), constant_values=-1),
+            np.pad(prompts.image_index.astype(np.int64), (0, extra)),
+        ]
+        if prompts.mask_logits is not None:
+            arrays.append(prompts.mask_logits[:, None].astype(np.float32))
+        if self._device.type == "cpu":
+            return [torch.from_numpy(array) for array in arrays]
+        return [_pinned(array) for array in arrays]
+
+    def _decode_cuda(self, features: Features, prompts: Prompts) -> PendingMasks:
+        count = len(prompts)
+        boxes = prompts.labels.shape[1] == len(_BOX) and prompts.mask_logits is None
+        if self._compiled and boxes:
+            bucket = bucket_for(count, BOX_BUCKETS)
+            graph = self._decoder_graph(features, bucket)
+            self._load_features(graph, features)
+            for target, given in zip(
+                graph.inputs[3:], self._prompt_tensors(prompts, bucket), strict=True
+            ):
+                target.copy_(given, non_blocking=True)
+            graph.graph.replay()
+            outputs = [graph.outputs[0][:count].clone(), graph.outputs[1][:, :count].clone()]
+        else:
+            given = [
+                tensor.to(self._device, non_blocking=True)
+                for tensor in self._prompt_tensors(prompts)
+            ]
+            outputs = self._run(features, prompts, given)
+        return self._download(outputs, count)
+
+    def _load_features(self, graph: _Captured, features: Features) -> None:
+        """Copy features into a graph's inputs, unless the last call already did."""
+        if self._last is not None and self._last[0] is graph and self._last[1] is features:
+            return
+        for target, value in zip(graph.inputs[:3], features.data, strict=True):
+            target[: features.batch].copy_(value, non_blocking=True)
+        self._last = (graph, features)
+
+    def _download(self, outputs: Sequence[torch.Tensor], count: int) -> PendingMasks:
+        """Copy results to pinned memory behind the computation, beside what comes next."""
+        self._copies.wait_stream(self._stream)
+        with torch.cuda.stream(self._copies):
+            hosts = []
+            for output in outputs:
+                host = torch.empty(output.shape, dtype=output.dtype, pin_memory=True)
+                host.copy_(output, non_blocking=True)
+                output.record_stream(self._copies)
+                hosts.append(host)
+            done = torch.cuda.Event()
+            done.record(self._copies)
+
+        def fetch() -> LowResMasks:
+            done.synchronize()
+            return self._masks(*(host.numpy() for host in hosts))
+
+        return PendingMasks(count, fetch)
+
+    def _masks(self, logits: Any, scores: Any) -> LowResMasks:
+        origin = np.zeros((len(logits), 2), np.int32)
+        grid = (logits.shape[1], logits.shape[2])
+        return LowResMasks(logits, origin, grid, scores[0], scores[1], scores[2])
+
+    def _encoder_graph(self, images: int) -> _Captured:
+        def inputs() -> Tensors:
+            size = self._info.image_size
+            shape = (images, size, size, 3)
+            return (torch.zeros(shape, dtype=torch.uint8, device=self._device),)
+
+        return self._captured(("encoder", images, 0), self._modules.encoder, inputs)
+
+    def _decoder_graph(self, features: Features, prompts: int) -> _Captured:
+        images = bucket_for(features.batch, IMAGE_BUCKETS)
+
+        def inputs() -> Tensors:
+            zeros = partial(torch.zeros, device=self._device)
+            return (
+                *(zeros((images, *part.shape[1:]), dtype=part.dtype) for part in features.data),
+                zeros((prompts, len(_BOX), 2), dtype=torch.float32),
+                torch.tensor([_BOX] * prompts, dtype=torch.int32, device=self._device),
+                zeros(prompts, dtype=torch.int64),
+            )
+
+        modules = self._modules
+        decoder = modules.decoder_single if images == 1 else modules.decoder
+        return self._captured(("decoder", images, prompts), decoder, inputs)
+
+    def _captured(
+        self, key: tuple[str, int, int], module: torch.nn.Module, inputs: Callable[[], Tensors]
+    ) -> _Captured:
+        if key not in self._graphs:
+            compiled = torch.compile(module, dynamic=False)
+            self._graphs[key] = _Captured(compiled, inputs(), self._stream, self._pool)
+        return self._graphs[key]
+
+
+def load_torch(weights: Weights, wanted: Wanted) -> TorchBackend:
+    """Load weights on the GPU, compiled, or on the CPU, eager."""
+    on_gpu = torch.cuda.is_available()
+    return TorchBackend(weights, wanted, "cuda" if on_gpu else "cpu", compiled=on_gpu)

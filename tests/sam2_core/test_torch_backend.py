@@ -1,0 +1,52 @@
+"""The PyTorch modules as a backend, against the recorded outputs; the GPU part is in tests/gpu."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sam2_core.load import load_backend
+from sam2_core.segmenter import Segmenter
+from sam2_core.types import AutolabelError, Boxes, Prompts
+
+pytest.importorskip("torch")
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.fixture(scope="module", params=["published", "restructured"])
+def backend(request, tmp_path_factory):
+    cache = tmp_path_factory.mktemp("cache")
+    return load_backend("random:micro", "torch", "fp32", request.param, cache=cache)
+
+
+@pytest.mark.parametrize("kind", ["box", "click", "mask"])
+def test_outputs_equal_the_recorded_ones(backend, kind):
+    with np.load(DATA / "micro_reference.npz") as file:
+        recorded = dict(file)
+    features = backend.encode(list(recorded["image"]))
+    shape = "click" if kind == "click" else "box"
+    masks = recorded["mask_input"][:, 0] if kind == "mask" else None
+    prompts = Prompts(
+        recorded[f"{shape}_points"], recorded[f"{shape}_labels"], recorded["image_index"], masks
+    )
+    decoded = backend.decode(features, prompts)
+    np.testing.assert_allclose(decoded.logits, recorded[f"{kind}_logits"][:, 0], atol=2e-3)
+    for name in ("predicted_iou", "object_score", "stability"):
+        np.testing.assert_allclose(getattr(decoded, name), recorded[f"{kind}_{name}"], atol=1e-3)
+
+
+def test_frames_become_masks(backend):
+    image = np.random.default_rng(0).integers(0, 256, (90, 160, 3)).astype(np.uint8)
+    boxes = Boxes([[10, 10, 80, 70], [5, 5, 150, 85]], np.ones(2), ("car", "bus"))
+    with Segmenter(backend) as segmenter:
+        (masks,) = segmenter.segment([image], [boxes])
+    assert len(masks) == 2
+    assert masks.area_px.sum() > 0
+    assert backend.info.device == "cpu"
+    assert backend.info.stamp.checkpoint_sha256 == "random-0"
+
+
+def test_an_exported_folder_is_refused(tmp_path):
+    with pytest.raises(AutolabelError, match="needs a checkpoint"):
+        load_backend(DATA / "micro", "torch", cache=tmp_path)
