@@ -183,7 +183,7 @@ class TorchBackend:
 
     def _prompt_tensors(self, prompts: Prompts, bucket: int = 0) -> list[torch.Tensor]:
         extra = max(bucket - len(prompts), 0)
-        arrays = [
+        arrays: list[np.ndarray[Any, Any]] = [
             np.pad(prompts.points_model.astype(np.float32), ((0, extra), (0, 0), (0, 0))),
             np.pad(prompts.labels.astype(np.int32), ((0, extra), (0, 0)), constant_values=-1),
             np.pad(prompts.image_index.astype(np.int64), (0, extra)),

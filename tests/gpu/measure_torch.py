@@ -93,7 +93,9 @@ def components(backend, square, prompts, result, label) -> None:
 
 def sustained(backend, data, boxes, result, label, encoder_batch, frames=200) -> None:
     jobs = [FrameJob(i, lambda: decoded_rgb(data), boxes) for i in range(frames)]
-    with Segmenter(BoxShapedMasks(backend), decoder_chunk=136, encoder_batch=encoder_batch) as segmenter:
+    with Segmenter(
+        BoxShapedMasks(backend), decoder_chunk=136, encoder_batch=encoder_batch
+    ) as segmenter:
         list(FrameLoop(segmenter, jobs[:12], readers=8, encoders=4))
         torch.cuda.synchronize()
         loop = FrameLoop(segmenter, jobs, readers=8, encoders=4)
@@ -110,10 +112,12 @@ def sustained(backend, data, boxes, result, label, encoder_batch, frames=200) ->
 def profiled(backend, square, prompts, folder: Path, label: str) -> None:
     from torch.profiler import ProfilerActivity, profile
 
-    for kind, work in (
-        ("encode", lambda: backend.encode([square])),
-        ("decode", lambda f=backend.encode([square]): backend.decode_later(f, prompts)),
-    ):
+    features = backend.encode([square])
+    works = {
+        "encode": lambda: backend.encode([square]),
+        "decode": lambda: backend.decode_later(features, prompts),
+    }
+    for kind, work in works.items():
         work()
         torch.cuda.synchronize()
         with profile(activities=[ProfilerActivity.CUDA]) as profiler:
