@@ -74,11 +74,17 @@ def no_masks(grid: int) -> LowResMasks:
     return LowResMasks([], np.zeros((0, 2), np.int32), (grid, grid), nothing, nothing, nothing)
 
 
-def gather(
+def collect(
     pending: Sequence[tuple[npt.NDArray[np.int64], PendingMasks]], total: int, grid: int
 ) -> LowResMasks:
-    """Wait for decoder outputs and put them into one, each row at its position among `total`."""
-    parts = [(rows, part.wait()) for rows, part in pending]
+    """Wait for decoder outputs and put them into one, as `gather`."""
+    return gather([(rows, part.wait()) for rows, part in pending], total, grid)
+
+
+def gather(
+    parts: Sequence[tuple[npt.NDArray[np.int64], LowResMasks]], total: int, grid: int
+) -> LowResMasks:
+    """Put decoder outputs into one, each row at its position among `total`."""
     if not parts:
         return no_masks(grid)
     if len(parts) == 1 and np.array_equal(parts[0][0], np.arange(total)):

@@ -17,7 +17,7 @@ from typing import Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.batching import gather, group_prompts, no_masks, slice_low_res, slice_prompts
+from sam2_core.batching import collect, group_prompts, no_masks, slice_low_res, slice_prompts
 from sam2_core.postprocess import finish
 from sam2_core.preprocess import box_prompts, resize_square
 from sam2_core.prompts import PointPrompts, point_prompts
@@ -195,7 +195,7 @@ class Segmenter:
                 parts.append((rows[chosen], decoded))
                 start += len(decoded)
         total = sum(len(prompts) for prompts in frames)
-        return PendingMasks(total, partial(gather, parts, total, self.image_size // 4))
+        return PendingMasks(total, partial(collect, parts, total, self.image_size // 4))
 
     def _queue(self, features: Features, prompts: Prompts) -> PendingMasks:
         later = getattr(self.backend, "decode_later", None)
