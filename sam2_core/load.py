@@ -90,6 +90,7 @@ def load_backend(
     graph: str = "restructured",
     *,
     threads: int | None = None,
+    windows: bool = True,
     cache: str | Path | None = None,
     progress: Callable[[str], object] = lambda _: None,
 ) -> Backend:
@@ -102,6 +103,8 @@ def load_backend(
         precision: one of `PRECISIONS`; "auto" is fp16 on a GPU and fp32 on a CPU.
         graph: "restructured", or "published" for comparison.
         threads: CPU threads of one operator; every core when None.
+        windows: on the CPU, decode boxes only in windows around them: 1.6 times faster, and what
+            a mask has far outside its box is lost.
         cache: cache folder; the default one when None.
         progress: called with what is being done, when it takes long.
 
@@ -122,7 +125,7 @@ def load_backend(
     if chosen == "onnxruntime-cpu":
         from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
 
-        return OnnxRuntimeBackend(folder, threads)
+        return OnnxRuntimeBackend(folder, threads, windows=windows)
     if chosen == "tensorrt":
         from sam2_core.backends.tensorrt_backend import load_tensorrt
 

@@ -67,6 +67,10 @@ class ModelFolder:
             raise AutolabelError(f"{path} is missing: export the model again")
         return path
 
+    def window_sides(self) -> tuple[int, ...]:
+        """Sides, in cells, of the windows that the folder has decoders for, ascending."""
+        return tuple(sorted(int(side) for side in self.facts.get("windows", ())))
+
     def engine_sha256(self) -> str:
         """Hash over every graph file, external weights included."""
         names = sorted(

@@ -22,12 +22,14 @@ from sam2_core.types import (
     LowResMasks,
     Prompts,
 )
+from sam2_core.windows import CELL_MODEL_PX, MASK_CELLS, Cells, decode_in_windows
 
-_FEATURES = ("embedding", "high_res_s0", "high_res_s1")
+FEATURES = ("embedding", "high_res_s0", "high_res_s1")
+OUTPUTS = ("logits", "predicted_iou", "object_score", "stability")
 _OUT_OF_MEMORY = ("failed to allocate", "allocaterawinternal", "out of memory", "bad_alloc")
 
 
-def physical_cores() -> int:
+def usable_cores() -> int:
     """Return the number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -39,18 +41,27 @@ def run_session(session: Any, outputs: Sequence[str], inputs: dict[str, Any]) ->
     except MemoryError as error:
         raise DeviceMemoryError(f"out of memory: {error}") from error
     except Exception as error:  # onnxruntime's own exception classes are private
-        if any(word in str(error).lower() for word in _OUT_OF_MEMORY):
+        if is_out_of_memory(error):
             raise DeviceMemoryError(f"out of memory: {error}") from error
         raise
 
 
-def open_session(path: Path, threads: int | None, providers: Sequence[Any]) -> Any:
+def is_out_of_memory(error: Exception) -> bool:
+    """Tell by its text whether an error of ONNX Runtime is about memory."""
+    return any(word in str(error).lower() for word in _OUT_OF_MEMORY)
+
+
+def open_session(
+    path: Path, threads: int | None, providers: Sequence[Any], *, spinning: bool = True
+) -> Any:
     """Open a graph file; `AutolabelError` naming it when ONNX Runtime cannot read it."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads or physical_cores()
+    options.intra_op_num_threads = threads or usable_cores()
     options.log_severity_level = 3
+    if not spinning:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return ort.InferenceSession(str(path), options, providers=list(providers))
     except Exception as error:
@@ -63,23 +74,30 @@ def open_session(path: Path, threads: int | None, providers: Sequence[Any]) -> A
 class OnnxRuntimeBackend:
     """A model folder on ONNX Runtime's CPU provider.
 
-    ONNX Runtime sessions may be run from several threads at once; nothing else is kept.
+    ONNX Runtime sessions may be run from several threads at once. Decoders are opened when they are
+    first needed: for one image or several, in windows or not, with mask prompts or without.
 
     Args:
         folder: an exported model.
         threads: of one operator; all cores that the process may use when None.
+        windows: decode boxes only in windows around them, where the folder has such decoders.
+            The masks are the same inside; what is far from its box is lost.
 
     """
 
-    def __init__(self, folder: ModelFolder, threads: int | None = None) -> None:
+    def __init__(
+        self, folder: ModelFolder, threads: int | None = None, *, windows: bool = True
+    ) -> None:
         self.folder = folder
         self._open = partial(open_session, threads=threads, providers=[_cpu_provider()])
-        self._encoder = self._open(folder.graph("encoder"))
-        self._decoder = self._open(folder.graph("decoder"))
-        self._mask_decoder: Any = None
+        self._sessions: dict[str, Any] = {}
         self._lock = threading.Lock()
+        self._encoder = self._open(folder.graph("encoder"))
+        self._single = (folder.path / "decoder_single.onnx").is_file()
+        self._session("decoder_single" if self._single else "decoder")
+        self.window_sides = folder.window_sides() if windows else ()
         self._info = BackendInfo(
-            stamp=folder.stamp("onnxruntime-cpu"),
+            stamp=folder.stamp("onnxruntime-cpu" + ("-windows" if self.window_sides else "")),
             image_size=folder.image_size,
             providers=("CPUExecutionProvider",),
             device="cpu",
@@ -90,38 +108,47 @@ class OnnxRuntimeBackend:
         """Stamp, input size and where it runs."""
         return self._info
 
+    def _session(self, name: str) -> Any:
+        with self._lock:
+            if name not in self._sessions:
+                self._sessions[name] = self._open(self.folder.graph(name))
+            return self._sessions[name]
+
     def encode(self, images: Sequence[ImageArray]) -> Features:
         """Encode B images, each uint8 (H, W, 3) RGB of any size."""
         size = self._info.image_size
         batch = np.stack([resize_square(image, size) for image in images])
-        data = run_session(self._encoder, _FEATURES, {"image": batch})
+        data = run_session(self._encoder, FEATURES, {"image": batch})
         sizes = tuple((image.shape[0], image.shape[1]) for image in images)
-        return Features(dict(zip(_FEATURES, data, strict=True)), len(images), sizes)
+        return Features(dict(zip(FEATURES, data, strict=True)), len(images), sizes)
 
     def decode(self, features: Features, prompts: Prompts) -> LowResMasks:
-        """Decode P prompts in one call."""
+        """Decode P prompts, boxes in windows around them."""
+        cells = self._info.image_size // CELL_MODEL_PX
+        return decode_in_windows(prompts, partial(self._decode, features), self.window_sides, cells)
+
+    def _decode(
+        self, features: Features, prompts: Prompts, side: int, window_yx: Cells | None
+    ) -> LowResMasks:
         inputs = dict(features.data)
         inputs["points"] = np.ascontiguousarray(prompts.points_model, np.float32)
         inputs["labels"] = np.ascontiguousarray(prompts.labels, np.int32)
         inputs["image_index"] = np.ascontiguousarray(prompts.image_index, np.int64)
-        grid = self._info.image_size // 4
-        session = self._decoder
+        name = "decoder_single" if self._single and features.batch == 1 else "decoder"
         if prompts.mask_logits is not None:
-            session = self._decoder_of_masks()
+            name = "decoder_mask"
             inputs["mask_input"] = np.ascontiguousarray(prompts.mask_logits[:, None], np.float32)
-        names = ("logits", "predicted_iou", "object_score", "stability")
-        logits, iou, score, stability = run_session(session, names, inputs)
         origin = np.zeros((len(prompts), 2), np.int32)
-        return LowResMasks(
-            logits[:, 0].astype(np.float32, copy=False), origin, (grid, grid), iou, score, stability
-        )
-
-    def _decoder_of_masks(self) -> Any:
-        """Open the decoder that takes mask prompts when it is first needed."""
-        with self._lock:
-            if self._mask_decoder is None:
-                self._mask_decoder = self._open(self.folder.graph("decoder_mask"))
-            return self._mask_decoder
+        if window_yx is not None:
+            name = f"{name}_w{side}"
+            inputs["window_yx"] = window_yx
+            origin = window_yx * MASK_CELLS
+        session = self._session(name)
+        taken = {node.name for node in session.get_inputs()}
+        inputs = {key: value for key, value in inputs.items() if key in taken}
+        logits, iou, score, stability = run_session(session, OUTPUTS, inputs)
+        grid = self._info.image_size // 4
+        return LowResMasks(logits[:, 0], origin, (grid, grid), iou, score, stability)
 
 
 def _cpu_provider() -> tuple[str, dict[str, str]]:

@@ -27,7 +27,7 @@ def test_a_folder_loads_and_its_stamp_says_what_it_is(micro, tmp_path):
     stamp = backend.info.stamp
     assert backend.info.image_size == 128
     assert (stamp.name, stamp.checkpoint_sha256) == ("micro/restructured", "random-0")
-    assert (stamp.backend, stamp.precision) == ("onnxruntime-cpu", "fp32")
+    assert (stamp.backend, stamp.precision) == ("onnxruntime-cpu-windows", "fp32")
     assert len(stamp.engine_sha256) == 64
     (micro / "decoder.onnx").write_bytes((micro / "decoder.onnx").read_bytes() + b" ")
     assert ModelFolder.open(micro, tmp_path).stamp("x").engine_sha256 != stamp.engine_sha256

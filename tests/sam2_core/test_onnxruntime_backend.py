@@ -58,6 +58,37 @@ def test_masks_do_not_depend_on_chunks_or_on_other_frames(backend, recorded):
     assert np.abs(together[0].area_px - together[1].area_px).max() > 2
 
 
+def test_windows_hold_what_the_whole_grid_holds_there(backend, recorded, tmp_path):
+    whole = OnnxRuntimeBackend(backend.folder, threads=1, windows=False)
+    assert backend.window_sides == (2, 4)
+    assert whole.window_sides == ()
+    assert whole.info.stamp.backend != backend.info.stamp.backend
+    features = backend.encode(list(recorded["image"][:1]))
+    corner = np.array([[8, 8], [90, 40], [60, 100], [2, 2]], np.float32)
+    size = np.array([[10, 8], [20, 20], [4, 4], [120, 120]], np.float32)
+    points = np.stack([corner, corner + size, corner * 0], 1)
+    prompts = Prompts(points, np.tile(np.int32([2, 3, -1]), (4, 1)), np.zeros(4, np.int64))
+    expected = whole.decode(features, prompts)
+    decoded = backend.decode(features, prompts)
+    for row, (y, x) in enumerate(decoded.origin_yx):
+        window = decoded.logits[row]
+        there = expected.logits[row, y : y + window.shape[0], x : x + window.shape[1]]
+        np.testing.assert_allclose(decoded.predicted_iou[row], expected.predicted_iou[row], 1e-4)
+        np.testing.assert_allclose(window, there, atol=1e-3)
+    side = int(whole.info.image_size / 16)
+    windows = [(2, np.int32([[3, 1], [0, 6]])), (4, np.int32([[2, 4], [4, 0]]))]
+    for cells, window_yx in windows:
+        assert side == 8
+        some = Prompts(points[:2], prompts.labels[:2], prompts.image_index[:2])
+        inside = backend._decode(features, some, cells, window_yx)
+        for row, (y, x) in enumerate(window_yx * 4):
+            there = expected.logits[row, y : y + cells * 4, x : x + cells * 4]
+            same = np.abs(inside.predicted_iou[row] - expected.predicted_iou[row]) < 1e-5
+            if same:  # else stability, judged inside the window, chose another mask
+                np.testing.assert_allclose(inside.logits[row], there, atol=1e-3)
+        assert (np.abs(inside.predicted_iou - expected.predicted_iou[:2]) < 1e-5).any()
+
+
 def test_clicks_of_different_number_are_each_as_alone(backend, recorded):
     image = recorded["image"][0]
     points = np.array([[[20, 30], [60, 70]], [[90, 100], [0, 0]]], np.float32)
