@@ -37,6 +37,7 @@ from tasks.load_schema import (
     save_sequence_view,
 )
 from tasks.manifests import Manifest
+from tasks.review_harvest import harvest
 from tasks.tables import LabeledFrame
 from tasks.types import FrameRef
 
@@ -173,8 +174,9 @@ def _write_part(
     collection = sample_collection(dataset)
     keys = [frame_key(o.frame.sequence_id, o.frame.camera, o.frame.index) for o in part]
     ids = [sample_id(key) for key in keys]
-    before = decisions_of(collection, ids)
-    origin = replace(origin, decisions=before)
+    harvest(dataset, ids)
+    before = history_of(collection, ids)
+    origin = replace(origin, decisions=before.decisions, overrides=before.overrides)
     now = datetime.datetime.now(datetime.UTC)
     grouped = dataset.media_type == "group"
     writes, total = [], 0
@@ -189,7 +191,7 @@ def _write_part(
         writes.append(UpdateOne({"_id": identity}, update, upsert=True))
     _keep_previous(collection, ids, origin.run_key)
     _bulk_write(collection, writes)
-    _mirror_late_decisions(collection, ids, before)
+    _mirror_late_decisions(collection, ids, before.decisions)
     return total
 
 
@@ -216,21 +218,31 @@ def _keep_previous(collection: Any, ids: Sequence[Any], run_key: str) -> None:
     collection.update_many(other, [{"$set": kept}])
 
 
-def decisions_of(collection: Any, ids: Sequence[Any]) -> dict[str, str]:
-    """Return what people decided on the labels of some samples: label id -> decision."""
+@dataclass(frozen=True)
+class History:
+    """What happened to the machine labels of some samples since they were first loaded."""
+
+    decisions: Mapping[str, str]
+    overrides: Mapping[str, Mapping[str, Any]]
+
+
+def history_of(collection: Any, ids: Sequence[Any]) -> History:
+    """Read what people decided on labels, and what relabelings made of them, by label id."""
     decided = {"_id": {"$in": list(ids)}, f"{LOG_FIELD}.0": {"$exists": True}}
-    result: dict[str, str] = {}
+    decisions: dict[str, str] = {}
+    overrides: dict[str, Mapping[str, Any]] = {}
     for sample in collection.find(decided, {LOG_FIELD: 1}):
         for event in sorted(sample[LOG_FIELD], key=lambda event: str(event.get("at"))):
-            result.update(event.get("decisions", {}))
-    return result
+            decisions.update(event.get("decisions") or {})
+            overrides.update(event.get("overrides") or {})
+    return History(decisions, overrides)
 
 
 def _mirror_late_decisions(collection: Any, ids: Sequence[Any], before: Mapping[str, str]) -> None:
     """Show decisions that were made while the load was writing."""
     from bson import ObjectId
 
-    for label, decision in decisions_of(collection, ids).items():
+    for label, decision in history_of(collection, ids).decisions.items():
         if before.get(label) != decision:
             collection.update_one(
                 {"_id": {"$in": list(ids)}, f"{MACHINE_FIELD}.detections._id": ObjectId(label)},

@@ -84,6 +84,9 @@ class Origin:
     model: str
     stamp: Mapping[str, Any]
     decisions: Mapping[str, str] = field(default_factory=dict)  # label id -> what people decided
+    overrides: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  # label id -> relabeled
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +117,8 @@ def label_documents(
 ) -> list[Document]:
     """Make the documents of a frame's machine labels, one a box, in the boxes' order."""
     from bson import ObjectId
+
+    from tasks.review_labels import fingerprint, override_document
 
     boxes, masks = labeled.boxes, labeled.masks
     if masks is None or not len(boxes):
@@ -155,6 +160,9 @@ def label_documents(
         if judgement and risks:
             document["risk"] = risks[index]
             document["reasons"] = list(judgement.reasons[index])
+        if origin.overrides and str(identity) in origin.overrides:
+            document |= override_document(origin.overrides[str(identity)])
+        document["fingerprint"] = fingerprint(document)
         documents.append(document)
     return documents
 
@@ -196,10 +204,12 @@ def machine_fields(
         "timestamp_ns": frame.timestamp_ns, "frame_uri": frame.uri, "run_key": origin.run_key,
         "model": origin.model, "stamp": dict(origin.stamp), "instances": len(documents),
         "detections": {"_cls": "Detections", "detections": documents},
-        "last_modified_at": now,
+        "last_modified_at": now, "loaded_at": now,
     }  # fmt: skip
     if judgement:
-        fields["risk"], fields["reasons"] = frame_risk(judgement.risk, judgement.reasons)
+        _, fields["reasons"] = frame_risk(judgement.risk, judgement.reasons)
+        undecided = [one.get("risk") or 0.0 for one in documents if not one["decision"]]
+        fields["risk"] = max(undecided, default=0.0)
     if labeled.failure:
         fields["reasons"] = [f"failed_{labeled.failure.stage}"]
         fields["risk"] = 1.0

@@ -111,39 +111,45 @@ def _set_media(dataset: Any, cameras: Sequence[str]) -> None:
 
 
 def _declare_fields(dataset: Any) -> None:
+    """Declare every field by one sample that has them all, which goes again.
+
+    FiftyOne writes and reads the whole schema for each field that is added on its own: 70 of them
+    take seconds.
+    """
     import fiftyone as fo
 
-    plain: dict[str, Any] = {
-        "frame_key": fo.StringField, "sequence_id": fo.StringField, "camera": fo.StringField,
-        "frame_number": fo.IntField, "timestamp_ns": fo.IntField, "frame_uri": fo.StringField,
-        "run_key": fo.StringField, "model": fo.StringField, "stamp": fo.DictField,
-        "previous_model": fo.StringField, RISK_FIELD: fo.FloatField, "instances": fo.IntField,
-        STATUS_FIELD: fo.StringField, RELABEL_FIELD: fo.StringField, "control": fo.FloatField,
-    }  # fmt: skip
-    for name, kind in plain.items():
-        dataset.add_sample_field(name, kind)
-    dataset.add_sample_field(REASONS_FIELD, fo.ListField, subfield=fo.StringField)
-    dataset.add_sample_field(LOG_FIELD, fo.ListField, subfield=fo.DictField)
-    dataset.add_sample_field("metadata.width", fo.IntField)
-    dataset.add_sample_field("metadata.height", fo.IntField)
-    numbers = ("predicted_iou", "stability", "object_score", "risk")
-    for field in (MACHINE_FIELD, PREVIOUS_FIELD, REVIEWED_FIELD, TRUTH_FIELD):
-        dataset.add_sample_field(field, fo.EmbeddedDocumentField, embedded_doc_type=fo.Detections)
-        inner = f"{field}.detections"
-        if field == TRUTH_FIELD:
-            continue
-        for number in numbers:
-            dataset.add_sample_field(f"{inner}.{number}", fo.FloatField)
-        for whole in ("box_index", "area_px"):
-            dataset.add_sample_field(f"{inner}.{whole}", fo.IntField)
-        for text in ("model", "mask_reason", "decision", "track", "changed"):
-            dataset.add_sample_field(f"{inner}.{text}", fo.StringField)
-        dataset.add_sample_field(f"{inner}.reasons", fo.ListField, subfield=fo.StringField)
-        dataset.add_sample_field(f"{inner}.box_xyxy_px", fo.ListField, subfield=fo.FloatField)
-    inner = f"{REVIEWED_FIELD}.detections"
-    for text in ("reviewer", "reviewed_at", "fingerprint"):
-        dataset.add_sample_field(f"{inner}.{text}", fo.StringField)
-    dataset.add_sample_field(f"{inner}.sources", fo.ListField, subfield=fo.StringField)
+    def label(**more: Any) -> Any:
+        return fo.Detections(
+            detections=[
+                fo.Detection(
+                    label="", bounding_box=[0.0, 0.0, 0.0, 0.0], confidence=0.0, index=0,
+                    predicted_iou=0.0, stability=0.0, object_score=0.0, risk=0.0, box_index=0,
+                    area_px=0, model="", mask_reason="", decision="", track="", changed="",
+                    fingerprint="", reasons=[""], box_xyxy_px=[0.0], **more,
+                )
+            ]
+        )  # fmt: skip
+
+    moment = datetime.datetime.now(datetime.UTC)
+    sample = fo.Sample(
+        filepath="/autolabel-schema.jpg", frame_key="", sequence_id="", camera="", frame_number=0,
+        timestamp_ns=0, frame_uri="", run_key="", model="", stamp={"": ""}, previous_model="",
+        loaded_at=moment, instances=0, control=0.0,
+        metadata=fo.ImageMetadata(width=0, height=0, size_bytes=0, mime_type="", num_channels=0),
+        **{
+            MACHINE_FIELD: label(), PREVIOUS_FIELD: label(),
+            REVIEWED_FIELD: label(reviewer="", reviewed_at="", sources=[""]),
+            TRUTH_FIELD: fo.Detections(
+                detections=[fo.Detection(label="", bounding_box=[0.0, 0.0, 0.0, 0.0])]
+            ),
+            RISK_FIELD: 0.0, REASONS_FIELD: [""], STATUS_FIELD: "", RELABEL_FIELD: "",
+            LOG_FIELD: [{"": ""}],
+        },
+    )  # fmt: skip
+    if dataset.media_type == "group":
+        sample[GROUP_FIELD] = fo.Group().element(dataset.default_group_slice)
+    dataset.add_sample(sample, dynamic=True)
+    dataset.delete_samples([sample.id])
 
 
 def _create_indexes(dataset: Any) -> None:

@@ -35,8 +35,15 @@ def open_(dataset: str, budget: int, port: int, browser: bool) -> None:
     """Start the database and the App on this machine; Ctrl-C stops both."""
     from tasks.load_schema import open_dataset
     from tasks.review_app import run_app
+    from tasks.review_queue import NEEDS_REVIEW, build_queue
 
     opened = open_dataset(dataset)
+    queue = build_queue(opened, budget)
+    click.echo(
+        f"{dataset}: {queue.labels} labels on {queue.frames} frames in the view '{NEEDS_REVIEW}' "
+        f"(risk {queue.threshold:.2f} and up), {queue.control} in the control sample",
+        err=True,
+    )
     with run_app(port) as app:
         url = app.link(opened.name)
         click.echo(f"{dataset}: {len(opened)} samples; the App is at {url}  (Ctrl-C stops it)")
@@ -47,6 +54,37 @@ def open_(dataset: str, budget: int, port: int, browser: bool) -> None:
                 time.sleep(0.5)
         except KeyboardInterrupt:
             click.echo("stopping", err=True)
+
+
+@command.command("export")
+@click.argument("dataset")
+@click.option("--out", default="", help="Where to write; by default where the labels came from.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def export(dataset: str, out: str, as_json: bool) -> None:
+    """Write what people decided as a table and as COCO json with masks."""
+    import json
+    from dataclasses import asdict
+
+    from tasks.review_export import export_reviews
+
+    report = export_reviews(dataset, out)
+    if as_json:
+        click.echo(json.dumps(asdict(report)))
+        return
+    counts = ", ".join(f"{count} {name}" for name, count in report.by_decision.items()) or "none"
+    click.echo(f"{report.labels} labels of {report.frames} frames ({counts})")
+    click.echo(f"  {report.table_uri}\n  {report.coco_uri}")
+
+
+@command.command("rebuild")
+@click.argument("dataset")
+@click.option("--out", required=True, help="The storage that `autolabel label` wrote to.")
+def rebuild_(dataset: str, out: str) -> None:
+    """Load a dataset from its artifacts alone, decisions included."""
+    from tasks.load_rebuild import rebuild
+
+    report = rebuild(dataset, out)
+    click.echo(f"{dataset}: {report.frames} frames, {report.instances} labels")
 
 
 @command.command("stop")

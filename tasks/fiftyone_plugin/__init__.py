@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from tasks.review_operators import OPERATORS
+from tasks.review_panel import ReviewProgress
+
 
 def register(plugin: Any) -> None:
     """Tell FiftyOne what is here."""
+    for operator in OPERATORS:
+        plugin.register(operator)
+    plugin.register(ReviewProgress)

@@ -58,7 +58,8 @@ def test_our_documents_are_what_fiftyone_itself_would_store(database: str) -> No
                 label=d["label"], bounding_box=d["bounding_box"], confidence=d["confidence"],
                 mask=np.ones((2, 2), bool),
                 **{k: d[k] for k in ("predicted_iou", "stability", "object_score", "area_px",
-                                     "box_index", "box_xyxy_px", "model", "decision")},
+                                     "box_index", "box_xyxy_px", "model", "decision",
+                                     "fingerprint")},
             )
             for d in ours
         ]

@@ -1,0 +1,98 @@
+"""Edits made with FiftyOne's own annotation tools, turned into events like all others.
+
+The App lets people draw, change and delete labels directly. A load stamps what it writes with a
+fingerprint and a time; whatever differs afterwards and is in no event was done by a person.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tasks.load_schema import LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD, sample_collection
+from tasks.review_actions import frame_of, labels_of
+from tasks.review_events import EDITED, Event, now_text, record, reviewer
+from tasks.review_labels import Values, fingerprint, reviewed_id, to_values
+
+_EDITED_LATER = {
+    "$expr": {"$ne": ["$last_modified_at", {"$ifNull": ["$loaded_at", "$created_at"]}]}
+}
+
+
+def harvest(dataset: Any, ids: Sequence[Any] | None = None) -> list[Event]:
+    """Find edits that are in no event yet, and record them.
+
+    Args:
+        dataset: the dataset.
+        ids: samples to look at; by default all that changed since they were loaded.
+
+    """
+    wanted: dict[str, Any] = dict(_EDITED_LATER)
+    if ids is not None:
+        wanted["_id"] = {"$in": list(ids)}
+    projection = {
+        "frame_key": 1, "run_key": 1, "model": 1, "metadata": 1, MACHINE_FIELD: 1,
+        REVIEWED_FIELD: 1, LOG_FIELD: 1,
+    }  # fmt: skip
+    collection = sample_collection(dataset)
+    events = []
+    for sample in collection.find(wanted, projection):
+        event = _edits_of(sample)
+        if event is not None:
+            events.append(event)
+    recorded = record(dataset, events)
+    for event in recorded:
+        _stamp_machine_labels(collection, event)
+    return recorded
+
+
+def _edits_of(sample: Mapping[str, Any]) -> Event | None:
+    frame = frame_of(sample)
+    at, by = now_text(), reviewer()
+    upserts: list[Values] = []
+    decisions: dict[str, str] = {}
+    changes: dict[str, Any] = {}
+    reviewed = (sample.get(REVIEWED_FIELD) or {}).get("detections") or []
+    for field, label in labels_of(sample):
+        stamped = label.get("fingerprint")
+        if stamped == fingerprint(label) or not label.get("bounding_box"):
+            continue
+        mine = field == REVIEWED_FIELD
+        identity = str(label["_id"]) if mine else str(reviewed_id(str(label["_id"])))
+        sources = list(label.get("sources") or []) if mine else [str(label["_id"])]
+        changed = "edited in the App" if stamped else "drawn in the App"
+        upserts.append(
+            to_values(label, frame.size_hw, id=identity, sources=sources, decision=EDITED,
+                      reviewer=by, reviewed_at=at, changed=changed)
+        )  # fmt: skip
+        decisions |= dict.fromkeys(sources, EDITED)
+        changes[identity] = {"label": label.get("label") or "", "changed": changed, "reasons": []}
+    removed = sorted(_known_reviewed(sample) - {str(one["_id"]) for one in reviewed})
+    if not upserts and not removed:
+        return None
+    return frame.event(
+        "edit" if upserts else "remove", upserts=tuple(upserts), removed=tuple(removed),
+        decisions=decisions, changes=changes, at=at, by=by,
+    )  # fmt: skip
+
+
+def _known_reviewed(sample: Mapping[str, Any]) -> set[str]:
+    """Ids that should be in `reviewed` as far as the log goes."""
+    known: set[str] = set()
+    for entry in sorted(sample.get(LOG_FIELD) or [], key=lambda one: str(one.get("at"))):
+        known -= set(entry.get("removed") or ())
+        known |= set(entry.get("upserts") or ())
+    return known
+
+
+def _stamp_machine_labels(collection: Any, event: Event) -> None:
+    """Remember that the edits of machine labels have been seen."""
+    from tasks.load_documents import sample_id
+
+    sample = collection.find_one({"_id": sample_id(event.frame_key)}, {MACHINE_FIELD: 1})
+    for label in ((sample or {}).get(MACHINE_FIELD) or {}).get("detections") or []:
+        if str(label["_id"]) in event.decisions:
+            collection.update_one(
+                {"_id": sample["_id"], f"{MACHINE_FIELD}.detections._id": label["_id"]},
+                {"$set": {f"{MACHINE_FIELD}.detections.$.fingerprint": fingerprint(label)}},
+            )

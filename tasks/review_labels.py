@@ -1,0 +1,140 @@
+"""Reviewed instances: as FiftyOne stores them, and as artifacts hold them.
+
+An artifact holds the mask as a COCO run-length string of the whole image. FiftyOne holds it as a
+crop over the box, on a grid of its own after somebody edited it with the brush: it is resized to
+the box's pixels when it is read.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tasks.load_documents import crops_of, object_id
+from tasks.load_masks import BoolArray, npy_zlib
+
+COPIED = ("confidence", "predicted_iou", "stability", "object_score", "risk", "index", "box_index")
+Values = dict[str, Any]
+
+
+def reviewed_id(*sources: str) -> Any:
+    """Id of the reviewed instance that machine labels became."""
+    return object_id("reviewed", *sorted(sources))
+
+
+def fingerprint(document: Mapping[str, Any]) -> str:
+    """Checksum of what a person can edit; differs from the stored one after an edit in the App."""
+    place = document.get("bounding_box") or ()
+    text = f"{document.get('label')}\0{document.get('mask_path') or ''}\0".encode()
+    value = zlib.crc32(struct.pack(f"<{len(place)}d", *place), zlib.crc32(text))
+    return f"{zlib.crc32(document.get('mask') or b'', value):08x}"
+
+
+def window_of(place: Sequence[float], size_hw: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Whole pixels of a relative box x, y, w, h: left, top, right, bottom, cut at the image."""
+    height, width = size_hw
+    x, y, w, h = place
+    left, top = round(x * width), round(y * height)
+    right, bottom = round((x + w) * width), round((y + h) * height)
+    left, top = min(max(left, 0), width), min(max(top, 0), height)
+    return left, top, min(max(right, left), width), min(max(bottom, top), height)
+
+
+def mask_of(document: Mapping[str, Any], size_hw: tuple[int, int]) -> BoolArray:
+    """Mask of a stored label on its box's own pixels, whatever grid it was edited on."""
+    import cv2
+    import fiftyone.core.utils as fou
+
+    left, top, right, bottom = window_of(document["bounding_box"], size_hw)
+    height, width = bottom - top, right - left
+    if document.get("mask_path"):
+        mask = cv2.imread(document["mask_path"], cv2.IMREAD_GRAYSCALE)
+    elif document.get("mask"):
+        mask = fou.deserialize_numpy_array(document["mask"])
+    else:
+        return np.zeros((height, width), np.bool_)
+    mask = np.asarray(mask)
+    if mask.ndim == 3:
+        mask = mask.any(axis=2)
+    if not height or not width or not mask.size:
+        return np.zeros((height, width), np.bool_)
+    pixels = (mask > 0).astype(np.uint8)
+    if mask.shape != (height, width):
+        pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_NEAREST)
+    return np.asarray(pixels, np.bool_)
+
+
+def rle_of(mask: BoolArray, left: int, top: int, size_hw: tuple[int, int]) -> str:
+    """COCO run-length string of the whole image from a crop at (left, top)."""
+    from pycocotools import mask as coco_mask
+
+    full = np.zeros(size_hw, np.uint8, order="F")
+    full[top : top + mask.shape[0], left : left + mask.shape[1]] = mask
+    counts: bytes = coco_mask.encode(full)["counts"]
+    return counts.decode("ascii")
+
+
+def to_values(document: Mapping[str, Any], size_hw: tuple[int, int], **changed: Any) -> Values:
+    """Turn a stored label into the values that artifacts hold.
+
+    Args:
+        document: a label as stored by FiftyOne.
+        size_hw: (height, width) of the image.
+        **changed: values that replace the label's own.
+
+    """
+    left, top, right, bottom = window_of(document["bounding_box"], size_hw)
+    mask = mask_of(document, size_hw)
+    values: Values = {
+        "id": str(document["_id"]), "label": document.get("label") or "",
+        "box_xyxy_px": [left, top, right, bottom], "size_hw": list(size_hw),
+        "rle": rle_of(mask, left, top, size_hw), "area_px": int(mask.sum()),
+        "model": document.get("model") or "", "sources": list(document.get("sources") or []),
+        "decision": document.get("decision") or "", "changed": document.get("changed") or "",
+    }  # fmt: skip
+    values |= {name: document[name] for name in COPIED if document.get(name) is not None}
+    return values | changed
+
+
+def to_document(values: Mapping[str, Any]) -> Values:
+    """Turn an artifact's values into a label as FiftyOne stores it."""
+    from bson import ObjectId
+
+    size_hw = (int(values["size_hw"][0]), int(values["size_hw"][1]))
+    crops = crops_of(
+        np.array([values["box_xyxy_px"]], np.float32), [values["rle"].encode("ascii")], size_hw
+    )
+    left, top, right, bottom = crops.windows_xyxy_px[0].tolist()
+    height, width = max(size_hw[0], 1), max(size_hw[1], 1)
+    document: Values = {
+        "_id": ObjectId(values["id"]), "_cls": "Detection", "attributes": {}, "tags": [],
+        "label": values["label"], "area_px": values["area_px"], "model": values["model"],
+        "bounding_box": [
+            left / width, top / height, (right - left) / width, (bottom - top) / height
+        ],
+        "decision": values["decision"], "changed": values["changed"],
+        "sources": list(values["sources"]), "reviewer": values.get("reviewer", ""),
+        "reviewed_at": values.get("reviewed_at", ""),
+    }  # fmt: skip
+    document |= {name: values[name] for name in COPIED if values.get(name) is not None}
+    if values["area_px"]:
+        document["mask"] = npy_zlib(crops.masks[0])
+    document["fingerprint"] = fingerprint(document)
+    return document
+
+
+def override_document(values: Mapping[str, Any]) -> Values:
+    """Turn what a relabeling made of a machine label into the fields that it replaces."""
+    made = to_document({"sources": [], "decision": "", "changed": "", **values})
+    names = (
+        "bounding_box", "mask", "area_px", "model", "label", "predicted_iou", "stability",
+        "object_score", "risk", "fingerprint",
+    )  # fmt: skip
+    fields = {name: made[name] for name in names if name in made}
+    if "reasons" in values:
+        fields["reasons"] = list(values["reasons"])
+    return fields

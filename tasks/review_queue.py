@@ -1,0 +1,167 @@
+"""What to look at first: views ordered by risk under a budget, by reason, and a random control.
+
+The riskiest labels are found through an index on the frames' risk, which is that of their riskiest
+undecided label: the N riskiest labels lie in the N riskiest frames.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.load_schema import MACHINE_FIELD, OPEN, REASONS_FIELD, dataset_lock, sample_collection
+from tasks.risk import DESCRIPTIONS, REASONS
+
+NEEDS_REVIEW, CONTROL, SENT_BACK = "needs review", "control sample", "sent back"
+DIFFERENCES = "before and after"
+CONTROL_SIZE = 60
+_SEED = 20_251  # the same control sample for everybody who builds the queue
+
+
+@dataclass(frozen=True)
+class Queue:
+    """What was put before the reviewer.
+
+    Attributes:
+        labels: how many undecided labels are in "needs review".
+        frames: on how many frames.
+        threshold: their lowest risk.
+        control: how many labels the control sample has.
+
+    """
+
+    labels: int
+    frames: int
+    threshold: float
+    control: int
+
+
+def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue:
+    """Save the views that a review session works through; existing ones are brought up to date.
+
+    Args:
+        dataset: a dataset of ours.
+        budget: how many labels somebody has time for.
+        control: how many labels to draw at random from the rest.
+
+    """
+    risks = riskiest(dataset, budget)
+    threshold = risks[-1][0] if risks else 1.0
+    frames = len({frame for _, frame in risks})
+    drawn = draw_control(dataset, threshold, control)
+    views = {NEEDS_REVIEW: (needs_review(dataset, threshold), f"the {len(risks)} riskiest labels")}
+    for reason in sorted(present_reasons(dataset)):
+        views[f"reason {reason}"] = (by_reason(dataset, reason), DESCRIPTIONS.get(reason, reason))
+    views[SENT_BACK] = (
+        everything(dataset).match({"relabel": {"$nin": ["", None]}}), "labels made again",
+    )  # fmt: skip
+    if drawn:
+        text = "labels drawn at random from those that nobody will look at"
+        views[CONTROL] = (everything(dataset).select_labels(ids=drawn, fields=MACHINE_FIELD), text)
+    if sample_collection(dataset).find_one({"previous_model": {"$exists": True}}, {"_id": 1}):
+        views[DIFFERENCES] = (differences(dataset), "frames whose labels changed most")
+    with dataset_lock(dataset.name):
+        dataset.reload()
+        for name, (view, text) in views.items():
+            dataset.save_view(name, view, description=text, overwrite=True)
+        dataset.info["control"] = {"threshold": threshold, "label_ids": drawn}
+        dataset.save()
+    return Queue(len(risks), frames, threshold, len(drawn))
+
+
+def everything(dataset: Any) -> Any:
+    """Return all samples as one flat view, whatever the camera."""
+    if dataset.media_type == "group":
+        return dataset.select_group_slices(_allow_mixed=True)
+    return dataset.view()
+
+
+def riskiest(dataset: Any, count: int) -> list[tuple[float, str]]:
+    """Risk and frame of the `count` riskiest undecided labels, riskiest first."""
+    projection = {
+        "frame_key": 1, f"{MACHINE_FIELD}.detections.risk": 1,
+        f"{MACHINE_FIELD}.detections.decision": 1,
+    }  # fmt: skip
+    found = sample_collection(dataset).find({"review_status": OPEN}, projection)
+    labels = [
+        (float(label["risk"]), str(sample["frame_key"]))
+        for sample in found.sort("risk", -1).limit(count)
+        for label in (sample.get(MACHINE_FIELD) or {}).get("detections") or []
+        if not label.get("decision") and label.get("risk") is not None
+    ]
+    return sorted(labels, reverse=True)[:count]
+
+
+def needs_review(dataset: Any, threshold: float) -> Any:
+    """View of the undecided labels from a risk on, riskiest frames first."""
+    from fiftyone import ViewField as F
+
+    wanted = {"review_status": OPEN, "risk": {"$gte": threshold}}
+    undecided = (F("risk") >= threshold) & (F("decision") == "")
+    view = everything(dataset).match(wanted).sort_by("risk", reverse=True)
+    return view.filter_labels(MACHINE_FIELD, undecided, only_matches=False)
+
+
+def by_reason(dataset: Any, reason: str) -> Any:
+    """View of the undecided labels with a reason, riskiest frames first."""
+    from fiftyone import ViewField as F
+
+    if reason not in REASONS:
+        return everything(dataset).match({REASONS_FIELD: reason})
+    wanted = {"review_status": OPEN, REASONS_FIELD: reason}
+    undecided = F("reasons").contains(reason) & (F("decision") == "")
+    view = everything(dataset).match(wanted).sort_by("risk", reverse=True)
+    return view.filter_labels(MACHINE_FIELD, undecided)
+
+
+def present_reasons(dataset: Any) -> Sequence[str]:
+    """Reasons that occur in a dataset."""
+    return [one for one in sample_collection(dataset).distinct(REASONS_FIELD) if one]
+
+
+def draw_control(dataset: Any, below: float, count: int) -> list[str]:
+    """Draw undecided labels under a risk at random: ids, the same ones for the same labels.
+
+    Labels that were drawn before and have been decided on stay: they are what the estimate is
+    made of.
+    """
+    known = dataset.info.get("control") or {}
+    if abs(known.get("threshold", -1) - below) < 1e-9 and len(known["label_ids"]) >= count:
+        return list(known["label_ids"])
+    generator = random.Random(_SEED)  # noqa: S311 - a sample, not a secret
+    rank = {"$sort": {"control": 1}}
+    # Frames in the order of their fixed random number, more than enough, then labels of them.
+    pipeline = [
+        {"$match": {"instances": {"$gt": 0}}}, rank, {"$limit": 2 * count},
+        {"$project": {"labels": {"$map": {
+            "input": f"${MACHINE_FIELD}.detections",
+            "in": {"id": "$$this._id", "risk": "$$this.risk"},
+        }}}},
+    ]  # fmt: skip
+    pool = [
+        str(label["id"])
+        for sample in sample_collection(dataset).aggregate(pipeline, allowDiskUse=True)
+        for label in sample["labels"] or []
+        if (label.get("risk") or 0.0) < below
+    ]
+    return generator.sample(sorted(pool), min(count, len(pool)))
+
+
+def differences(dataset: Any) -> Any:
+    """View that compares `previous` with `detections`, frames whose labels changed most first."""
+    from fiftyone import ViewField as F
+
+    area = F("detections").map(F("area_px")).sum()
+    before, after = F("previous").apply(area), F(MACHINE_FIELD).apply(area)
+    counts = (F("previous.detections").length() - F(f"{MACHINE_FIELD}.detections").length()).abs()
+    changed = counts * 1e6 + (before - after).abs()
+    view = everything(dataset).match({"previous_model": {"$exists": True}})
+    return view.sort_by(changed, reverse=True)
+
+
+def control_labels(dataset: Any) -> Mapping[str, Any]:
+    """Return what the control sample was drawn from and its label ids."""
+    control: Mapping[str, Any] = dataset.info.get("control") or {"threshold": 1.0, "label_ids": []}
+    return control

@@ -1,0 +1,269 @@
+"""Decisions: recorded, shown, kept by a reload, exported, and back after a rebuild."""
+
+import json
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from pycocotools import mask as coco_mask
+
+from sam2_core.types import AutolabelError, Masks
+from tasks import load, load_schema, storage
+from tasks.load_rebuild import rebuild
+from tasks.manifests import write_manifest
+from tasks.review_actions import accept, choose, delete, fix_class, mark_sequence, merge, reject
+from tasks.review_events import read_events
+from tasks.review_export import export_reviews
+from tasks.review_harvest import harvest
+from tasks.review_relabel import open_requests, request_relabel, run_request
+from tests.review.labels import COMPACT, OTHER_STAMP, SIZE_HW, labeled_frames
+from tests.review.test_load import store
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def name(database: str, out: Path) -> str:
+    """A dataset of four frames with five labels each, from real artifacts."""
+    name = f"review {uuid.uuid4().hex[:8]}"
+    manifest = store(out, list(labeled_frames(4)))
+    write_manifest(str(out), manifest)
+    load.prepare_dataset(name, out_uri=str(out))
+    load.load_sequence(name, str(out), manifest)
+    return name
+
+
+def pick(name: str, frame: int, *rows: int, field: str = "detections") -> tuple:
+    dataset = load_schema.open_dataset(name)
+    sample = dataset.match({"frame_number": frame}).first()
+    labels = [sample[field].detections[row].id for row in rows]
+    return dataset, choose(dataset, [sample.id], labels)
+
+
+def state(name: str) -> list:
+    """What people decided, as the dataset shows it."""
+    dataset = load_schema.open_dataset(name)
+    found = load_schema.sample_collection(dataset).find({}).sort("frame_key")
+    return [
+        (
+            one["frame_key"], one["review_status"], one["relabel"],
+            [(d["_id"], d["decision"], d.get("mask"), d["model"])
+             for d in one["detections"]["detections"]],
+            sorted(
+                json.dumps({k: str(v) for k, v in d.items()}, sort_keys=True)
+                for d in one["reviewed"]["detections"]
+            ),
+            [(e["action"], e["by"], e["at"]) for e in one["review_log"]],
+        )
+        for one in found
+    ]  # fmt: skip
+
+
+def decide_everything(name: str) -> None:
+    accept(*pick(name, 0, 0, 1))
+    reject(*pick(name, 0, 2))
+    fix_class(*pick(name, 1, 0), "tram")
+    merge(*pick(name, 1, 1, 2))
+    delete(*pick(name, 1, 3))
+    fix_class(*pick(name, 0, 1, field="reviewed"), "bus")
+    mark_sequence(load_schema.open_dataset(name), "drive")
+
+
+def test_decisions_show_in_the_dataset_and_lie_in_storage(name: str, out: Path) -> None:
+    decide_everything(name)
+    frames = list(load_schema.open_dataset(name).sort_by("frame_number"))
+    assert [d.decision for d in frames[0].detections.detections] == [
+        "accepted", "corrected", "rejected", "", "",
+    ]  # fmt: skip
+    assert [d.decision for d in frames[1].detections.detections] == [
+        "corrected", "merged", "merged", "deleted", "",
+    ]  # fmt: skip
+    assert {d.label for d in frames[0].reviewed.detections} >= {"bus"}
+    assert sorted(d.decision for d in frames[1].reviewed.detections) == ["corrected", "merged"]
+    tram = next(d for d in frames[1].reviewed.detections if d.label == "tram")
+    assert tram.changed.endswith("-> tram")
+    assert tram.sources == [frames[1].detections.detections[0].id]
+    assert {one.review_status for one in frames} == {"done"}
+    events = read_events(str(out), name)
+    assert [e.action for e in events if e.frame_key.endswith("0")] == [
+        "accept", "reject", "fix_class", "done",
+    ]  # fmt: skip
+    assert all(e.by and e.at and e.model.startswith("compact@") for e in events)
+
+
+def test_a_merged_mask_is_the_union(name: str) -> None:
+    dataset, chosen = pick(name, 2, 0, 1)
+    parts = [label for _, label in chosen[0].labels]
+    merge(dataset, chosen)
+    sample = dataset.match({"frame_number": 2}).first()
+    merged = sample.reviewed.detections[0]
+    one = labeled_frames(4)[2]
+    full = [
+        coco_mask.decode({"counts": one.masks.rle[row], "size": list(SIZE_HW)}).astype(bool)
+        for row in (0, 1)
+    ]
+    assert merged.area_px == (full[0] | full[1]).sum()
+    assert merged.mask.sum() == merged.area_px
+    assert set(merged.sources) == {str(part["_id"]) for part in parts}
+
+
+def test_accepted_then_rejected_is_rejected(name: str) -> None:
+    accept(*pick(name, 0, 0))
+    reject(*pick(name, 0, 0))
+    sample = load_schema.open_dataset(name).first()
+    assert sample.detections.detections[0].decision == "rejected"
+    assert sample.reviewed.detections == []
+
+
+def test_bad_choices_are_explained(name: str) -> None:
+    dataset, chosen = pick(name, 0, 0)
+    with pytest.raises(AutolabelError, match="two labels or more"):
+        merge(dataset, chosen)
+    with pytest.raises(AutolabelError, match="needs a name"):
+        fix_class(dataset, chosen, "  ")
+    with pytest.raises(AutolabelError, match="gone"):
+        choose(dataset, [dataset.first().id], ["0" * 24])
+    with pytest.raises(AutolabelError, match="unknown prompt"):
+        request_relabel(dataset, chosen, prompt="guess")
+
+
+def test_a_failed_write_to_storage_decides_nothing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = state(name)
+
+    def full(uri: str, data: bytes) -> None:
+        raise storage.StorageError("no space left")
+
+    monkeypatch.setattr(storage, "write_bytes", full)
+    with pytest.raises(AutolabelError, match="no space"):
+        accept(*pick(name, 0, 0))
+    assert state(name) == before
+
+
+def test_reload_and_rebuild_give_every_decision_back(name: str, out: Path) -> None:
+    decide_everything(name)
+    relabel(name, out)
+    before = state(name)
+    rebuild(name, str(out))
+    assert state(name) == before, "a reload over the decisions"
+    load_schema.open_dataset(name).delete()
+    report = rebuild(name, str(out))
+    assert (report.frames, report.instances) == (4, 20)
+    assert state(name) == before, "a rebuild from artifacts alone"
+
+
+def relabel(name: str, out: Path) -> None:
+    """Ask for one label again and make a square of it."""
+    dataset, chosen = pick(name, 3, 1, 2)
+    request = request_relabel(dataset, chosen, model="tiny", prompt="wider box")
+    assert [one.request_id for one in open_requests(str(out), name)] == [request.request_id]
+    square = np.zeros(SIZE_HW, np.uint8, order="F")
+    square[10:30, 20:40] = 1
+    rle = coco_mask.encode(square)["counts"]
+
+    def segment(prompts: list) -> list:
+        assert [len(boxes) for _, boxes in prompts] == [2]
+        return [Masks((rle,) * 2, SIZE_HW, [0.9] * 2, [0.9] * 2, [5] * 2, [400] * 2, ("",) * 2)]
+
+    assert run_request(request, str(out), segment, OTHER_STAMP.model) == 2
+    assert open_requests(str(out), name) == []
+
+
+def test_a_label_sent_back_comes_back_and_stays(name: str, out: Path) -> None:
+    relabel(name, out)
+    sample = load_schema.open_dataset(name).match({"frame_number": 3}).first()
+    assert sample.relabel == "back"
+    changed = sample.detections.detections[1]
+    assert changed.area_px == 400
+    assert changed.mask.sum() == 400
+    assert changed.model.startswith("tiny@cdcdcd")
+    assert sample.detections.detections[0].model.startswith("compact@")
+    manifest = store(out, list(labeled_frames(4)))
+    load.load_sequence(name, str(out), manifest)
+    sample.reload()
+    assert sample.detections.detections[1].area_px == 400, "kept by a reload"
+
+
+def test_a_failed_relabeling_says_so(name: str, out: Path) -> None:
+    dataset, chosen = pick(name, 3, 1)
+    request = request_relabel(dataset, chosen)
+    sample = dataset.match({"frame_number": 3}).first()
+    assert (sample.relabel, sample.detections.detections[1].decision) == ("requested", "relabel")
+    run_request(request, str(out), lambda _: [RuntimeError("gone")], COMPACT)
+    sample.reload()
+    assert (sample.relabel, sample.detections.detections[1].decision) == ("failed", "")
+
+
+def test_edits_with_fiftyones_own_tools_are_honoured(name: str, out: Path) -> None:
+    import fiftyone as fo
+
+    accept(*pick(name, 0, 0, 1))
+    dataset = load_schema.open_dataset(name)
+    sample = dataset.first()
+    edited, removed = sample.reviewed.detections
+    # The App gives an edited mask back on another grid than the box has pixels.
+    edited.mask = np.pad(np.ones((100, 60), bool), ((100, 0), (0, 60)))
+    drawn = fo.Detection(label="dog", bounding_box=[0.1, 0.1, 0.05, 0.1])
+    sample.reviewed.detections = [edited, drawn]
+    sample.detections.detections[3].label = "van"
+    sample.save()
+    events = harvest(dataset)
+    assert [event.action for event in events] == ["edit"]
+    assert harvest(dataset) == [], "seen once"
+    sample.reload()
+    labels = {d.label: d for d in sample.reviewed.detections}
+    assert set(labels) == {edited.label, "dog", "van"}
+    assert sample.detections.detections[3].decision == "edited"
+    height, width = labels[edited.label].mask.shape
+    assert (height, width) != (200, 120), "on the box's own pixels"
+    assert labels[edited.label].mask[height // 2 + 1 :, : width // 2 - 1].all()
+    before = state(name)
+    load_schema.open_dataset(name).delete()
+    rebuild(name, str(out))
+    rebuilt = state(name)
+    assert [one[4] for one in rebuilt] == [one[4] for one in before]
+    assert removed.id not in {
+        d.id for d in load_schema.open_dataset(name).first().reviewed.detections
+    }
+
+
+def test_an_edit_made_just_before_a_reload_is_not_lost(name: str, out: Path) -> None:
+    dataset = load_schema.open_dataset(name)
+    sample = dataset.first()
+    sample.detections.detections[0].label = "ambulance"
+    sample.save()
+    load.load_sequence(name, str(out), store(out, list(labeled_frames(4))))
+    sample.reload()
+    assert [d.label for d in sample.reviewed.detections] == ["ambulance"]
+    assert sample.detections.detections[0].decision == "edited"
+
+
+def test_export_says_who_decided_what(name: str, out: Path) -> None:
+    decide_everything(name)
+    report = export_reviews(name)
+    assert dict(report.by_decision) == {
+        "accepted": 1, "corrected": 2, "deleted": 1, "merged": 1, "passed": 13, "rejected": 1,
+    }  # fmt: skip
+    table = pq.read_table(report.table_uri).to_pylist()
+    tram = next(row for row in table if row["label"] == "tram")
+    assert tram["reviewer"]
+    assert tram["reviewed_at"]
+    assert tram["changed"].endswith("-> tram")
+    assert tram["model"].startswith("compact@")
+    rejected = next(row for row in table if row["decision"] == "rejected")
+    assert rejected["reviewer"] == tram["reviewer"]
+    coco = json.loads(Path(report.coco_uri).read_text())
+    assert len(coco["images"]) == 4
+    assert len(coco["annotations"]) == 17
+    one = labeled_frames(4)[3]
+    passed = [a for a in coco["annotations"] if a["image_id"] == 4]
+    assert {a["segmentation"]["counts"] for a in passed} == {r.decode() for r in one.masks.rle}
+    from tasks.truth import load_truth
+
+    assert load_truth(report.coco_uri).instances == 17, "readable as COCO"
