@@ -249,6 +249,21 @@ class RefreshQueue(ReviewOperator):
         return f"{queue.labels} labels on {queue.frames} frames, risk {queue.threshold:.2f} and up"
 
 
+class Ask(foo.Operator):  # type: ignore[misc]
+    """Open the form of another operator: what a keyboard shortcut cannot do by itself."""
+
+    @property
+    def config(self) -> Any:
+        """Name; not in the list of operators."""
+        return foo.OperatorConfig(name="ask", label="Ask", unlisted=True)
+
+    def execute(self, ctx: Any) -> None:
+        """Open it."""
+        known = {operator.identity for operator in OPERATORS if operator.asks}
+        if ctx.params.get("operator") in known:
+            ctx.prompt(f"sam2-autolabel/{ctx.params['operator']}")
+
+
 OPERATORS: tuple[type[ReviewOperator], ...] = (
     Accept, Reject, FixClass, Merge, Delete, SendToRelabel, SequenceDone, ExportReviews,
     RefreshQueue,

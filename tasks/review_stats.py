@@ -1,6 +1,4 @@
-"""How the review goes: progress, agreement, error rates by class and reason, speed, and what the
-unreviewed part is worth.
-"""
+"""How the review goes: progress, agreement, error rates, speed, worth of the unreviewed part."""
 
 from __future__ import annotations
 

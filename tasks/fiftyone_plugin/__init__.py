@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.review_operators import OPERATORS
+from tasks.review_operators import OPERATORS, Ask
 from tasks.review_panel import ReviewProgress
 
 
@@ -12,4 +12,5 @@ def register(plugin: Any) -> None:
     """Tell FiftyOne what is here."""
     for operator in OPERATORS:
         plugin.register(operator)
+    plugin.register(Ask)
     plugin.register(ReviewProgress)

@@ -10,7 +10,7 @@
     L: "send_to_relabel",
     E: "sequence_done",
   };
-  const asks = new Set(["fix_class", "send_to_relabel", "merge"]);
+  const asks = new Set(["fix_class", "send_to_relabel"]);
 
   function typing(target) {
     return target && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
@@ -22,11 +22,8 @@
     if (typing(event.target) || !window.__foo__) return;
     event.preventDefault();
     event.stopPropagation();
-    const uri = "sam2-autolabel/" + operator;
-    if (asks.has(operator) && window.__foo__.promptOperator) {
-      window.__foo__.promptOperator(uri);
-    } else {
-      window.__foo__.executeOperator(uri, {});
-    }
+    const prefix = "sam2-autolabel/";
+    if (asks.has(operator)) window.__foo__.executeOperator(prefix + "ask", { operator });
+    else window.__foo__.executeOperator(prefix + operator, {});
   }, true);
 })();
