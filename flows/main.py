@@ -14,6 +14,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("bench", "Measure this machine, side by side with other ways to run SAM 2."),
     "demo": ("demo", "Render, label and load a few sequences: a first look."),
     "label": ("label", "Label sequences of frames, videos, buckets."),
+    "backfill": ("backfill", "Label what is missing, on the workers."),
     "models": ("models", "Fetch checkpoints, export and build models."),
     "review": ("review", "Review a dataset in the FiftyOne App."),
     "doctor": ("doctor", "Say what this machine has and lacks."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -97,6 +98,25 @@ class LabelParams(BaseModel):
                 f"dataset {self.dataset!r}: use letters, digits, '.', '_', '-' and spaces"
             )
         return self
+
+    def absolute(self) -> LabelParams:
+        """Return a copy that means the same in any folder: workers run in one of their own."""
+        from tasks import storage
+
+        def placed(uri: str) -> str:
+            return str(storage.local_path(uri)) if storage.is_local(uri) else uri
+
+        def if_path(name: str | None) -> str | None:
+            return placed(name) if name and Path(name).exists() else name
+
+        changes = {
+            "sources": tuple(map(placed, self.sources)),
+            "out": placed(self.out),
+            "boxes": placed(self.boxes) if self.boxes else None,
+            "model": if_path(self.model),
+            "detector": if_path(self.detector),
+        }
+        return self.model_copy(update=changes)
 
     @property
     def dataset_name(self) -> str | None:

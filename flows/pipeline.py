@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from prefect.futures import PrefectFuture
 
@@ -20,6 +20,7 @@ from flows.summary import SequenceOutcome
 from sam2_core.types import AutolabelError
 from tasks import progress
 from tasks.chunk import Job, Labeled, detect_task, download_task, segment_task
+from tasks.retry import is_transient
 from tasks.sequence import (
     Closed,
     Opened,
@@ -43,6 +44,7 @@ class InFlight:
     load_seconds: dict[str, float] = field(default_factory=dict)
     error: str = ""
     stage: str = ""
+    transient: bool = False
 
     @property
     def name(self) -> str:
@@ -58,6 +60,7 @@ class InFlight:
             except Exception as error:  # noqa: BLE001 - one bad sequence never kills a run
                 if not self.error:
                     self.error, self.stage = reason_of(error), stage
+                    self.transient = is_transient(error)
         self.pending = []
         return values
 
@@ -67,11 +70,12 @@ def reason_of(error: Exception) -> str:
     return str(error) if isinstance(error, AutolabelError) else f"{type(error).__name__}: {error}"
 
 
-def buffered(
-    items: Iterable[InFlight], submit: Callable[[InFlight], None], ahead: int
-) -> Iterator[InFlight]:
+Item = TypeVar("Item", bound=InFlight)
+
+
+def buffered(items: Iterable[Item], submit: Callable[[Item], None], ahead: int) -> Iterator[Item]:
     """Submit each item's tasks; hand on the oldest when `ahead` more are under way."""
-    waiting: deque[InFlight] = deque()
+    waiting: deque[Item] = deque()
     for item in items:
         submit(item)
         waiting.append(item)
@@ -89,14 +93,19 @@ def submit_open(job: Job, chunk_frames: int, item: InFlight) -> None:
 def submit_chunks(job: Job, item: InFlight) -> None:
     """Download, detect and segment every chunk of an opened sequence."""
     for opened in item.results("open"):
-        item.opened = opened
-        for chunk in opened.chunks:
-            first = chunk.frames[0]
-            name = "/".join(filter(None, (item.name, first.camera, str(first.index))))
-            fetched = download_task.submit(job, chunk, name)
-            # Prefect hands a task the result of a future that it is given.
-            detected = detect_task.submit(job, fetched, name)  # type: ignore[call-overload]
-            item.pending.append(segment_task.submit(job, detected, name))
+        submit_chunks_of(job, opened, item)
+
+
+def submit_chunks_of(job: Job, opened: Opened, item: InFlight) -> None:
+    """Download, detect and segment these chunks."""
+    item.opened = opened
+    for chunk in opened.chunks:
+        first = chunk.frames[0]
+        name = "/".join(filter(None, (item.name, first.camera, str(first.index))))
+        fetched = download_task.submit(job, chunk, name)
+        # Prefect hands a task the result of a future that it is given.
+        detected = detect_task.submit(job, fetched, name)  # type: ignore[call-overload]
+        item.pending.append(segment_task.submit(job, detected, name))
 
 
 def submit_check(job: Job, item: InFlight) -> None:

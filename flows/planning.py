@@ -89,7 +89,8 @@ def make_plan(params: LabelParams) -> Plan:
     """
     found = list(discover(params.sources, FrameSelection.parse(params.frames)))
     model = choose_model(params.model, params.backend)
-    stamp = RunStamp(_boxes_stamp(params, found), model.stamp, params.deciding())
+    _refuse_foreign_boxes(params, found)
+    stamp = stamp_of(params, model)
     complete = manifests.list_complete(params.out, stamp.run_key)
 
     def planned(one: Discovered) -> SequencePlan:
@@ -102,22 +103,38 @@ def make_plan(params: LabelParams) -> Plan:
     return Plan(params, stamp, model, sequences)
 
 
-def _boxes_stamp(params: LabelParams, found: list[Discovered]) -> str:
-    """Return the stamp of what gives the boxes; refuse what would give none at all."""
-    if not params.boxes:
-        if params.classes:
-            load_detector(params.detector_name).class_mask(params.classes)
-        return detector_stamp(params.detector_name)
-    imported = import_boxes(params.boxes)
+def stamp_of(params: LabelParams, model: ModelChoice | None = None) -> RunStamp:
+    """Return what decides the labels, without listing any source.
+
+    Raises:
+        AutolabelError: the model, the detector or the boxes are not there or unusable.
+
+    """
+    model = model or choose_model(params.model, params.backend)
+    return RunStamp(_boxes_stamp(params), model.stamp, params.deciding())
+
+
+def _boxes_stamp(params: LabelParams) -> str:
+    """Return the stamp of what gives the boxes."""
+    if params.boxes:
+        return import_boxes(params.boxes).stamp
+    if params.classes:
+        load_detector(params.detector_name).class_mask(params.classes)
+    return detector_stamp(params.detector_name)
+
+
+def _refuse_foreign_boxes(params: LabelParams, found: list[Discovered]) -> None:
+    """Refuse imported boxes of which none belongs to any frame."""
     frames = [frame for one in found for frame in one.frames]
-    if params.frames == "::" and not any(map(is_video, frames)):
-        images = sum(map(len, imported.entries.values()))
-        if len(imported.unmatched(frames)) >= images:
-            raise AutolabelError(
-                f"{params.boxes}: none of its images is among the frames of the sources; "
-                f"names must be equal, such as {frames[0].uri.rsplit('/', 1)[-1]}"
-            )
-    return imported.stamp
+    if not params.boxes or params.frames != "::" or any(map(is_video, frames)):
+        return
+    imported = import_boxes(params.boxes)
+    images = sum(map(len, imported.entries.values()))
+    if len(imported.unmatched(frames)) >= images:
+        raise AutolabelError(
+            f"{params.boxes}: none of its images is among the frames of the sources; "
+            f"names must be equal, such as {frames[0].uri.rsplit('/', 1)[-1]}"
+        )
 
 
 def _as_left(out_uri: str, run_key: str, one: Discovered) -> SequencePlan:

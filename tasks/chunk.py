@@ -19,7 +19,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from sam2_core.types import AutolabelError, Boxes
-from tasks import artifacts
+from tasks import artifacts, stopping
 from tasks.artifacts import Chunk, RunStamp
 from tasks.manifests import ChunkRecord
 from tasks.progress import DETECT, DOWNLOAD, SEGMENT, advance
@@ -115,6 +115,7 @@ def fetch_chunk(job: Job, chunk: Chunk) -> Fetched:
 
     Labels whose frames failed to download are an answer only for as long as they still fail.
     """
+    stopping.check()
     started = time.perf_counter()
     labeled = artifacts.complete_labels(job.out_uri, chunk)
     known = tuple(one.failure for one in labeled or () if one.failure)
@@ -150,6 +151,7 @@ def detect_chunk(job: Job, fetched: Fetched) -> Detected:
     """Find or import the boxes of a chunk's frames, those that are not in storage already."""
     if fetched.complete:
         return Detected(fetched, (), 0.0)
+    stopping.check()
     started = time.perf_counter()
     known = artifacts.complete_boxes(job.out_uri, fetched.chunk) or {}
     wanted = [frame for frame in fetched.frames if frame.index not in known]
@@ -212,6 +214,7 @@ def segment_chunk(job: Job, detected: Detected) -> Labeled:
     if fetched.complete:
         kept = fetched.known_failures
         return Labeled(fetched.complete, fetched.frames, kept, computed=False, seconds=spent)
+    stopping.check()
     started = time.perf_counter()
     boxes = artifacts.read_boxes(job.out_uri, fetched.chunk) if fetched.frames else {}
     failed = {one.index: one for one in (*fetched.failures, *detected.failures)}

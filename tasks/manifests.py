@@ -128,6 +128,20 @@ def list_complete(out_uri: str, run_key: str) -> set[tuple[str, str]]:
     }
 
 
+def list_runs(out_uri: str) -> list[str]:
+    """Keys of every run that has completed a sequence below this storage."""
+    return storage.list_folders(storage.join(out_uri, "manifests"))
+
+
+def list_sequences(out_uri: str) -> set[str]:
+    """Ids of every sequence that some run has completed, with whatever model and frames."""
+    return {
+        sequence_id
+        for run_key in list_runs(out_uri)
+        for sequence_id, _ in list_complete(out_uri, run_key)
+    }
+
+
 def write_report(
     out_uri: str, run_key: str, sequence: SequenceRef, content_key: str, report: dict[str, Any]
 ) -> str:

@@ -13,10 +13,10 @@ from sam2_core.types import AutolabelError
 from tasks import artifacts, manifests
 from tasks.artifacts import Chunk
 from tasks.chunk import Job, Labeled
-from tasks.discover import Discovered
+from tasks.discover import Discovered, list_frames
 from tasks.manifests import Manifest
 from tasks.progress import CHECK, LOAD, advance, expect, summed
-from tasks.types import FrameFailure, FrameRef
+from tasks.types import FrameFailure, FrameRef, SequenceRef
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,26 @@ def local_frames(found: Discovered) -> list[FrameRef]:
 
     expanded = [one for one in expand_videos(found.frames) if isinstance(one, FrameRef)]
     return [one for one in download(expanded) if isinstance(one, FrameRef)]
+
+
+def load_stored(dataset: str, out_uri: str, manifest: Manifest) -> dict[str, float]:
+    """Load a complete sequence that others may have labeled; its images are brought here first.
+
+    Returns seconds.
+
+    Raises:
+        AutolabelError: its frames are gone, or storage or the database cannot be used.
+
+    """
+    from tasks.load import load_sequence
+    from tasks.load_record import remember_loaded
+
+    started = time.perf_counter()
+    sequence = SequenceRef(manifest.sequence_id, manifest.frames_uri)
+    frames = local_frames(Discovered(sequence, tuple(list_frames(sequence))))
+    load_sequence(dataset, out_uri, manifest, frames)
+    remember_loaded(dataset, manifest)
+    return {LOAD: time.perf_counter() - started}
 
 
 @task(name="open", task_run_name="open-{name}", cache_policy=NO_CACHE, persist_result=False)

@@ -171,8 +171,33 @@ def read_bytes(uri: str) -> bytes:
     return data
 
 
+def delete(uri: str) -> None:
+    """Remove a file; one that is gone already is fine.
+
+    Raises:
+        StorageError: no permission, no connection.
+
+    """
+    fs, path = filesystem(uri)
+    try:
+        with explained("remove", uri):
+            with_retries(lambda: fs.rm_file(path), f"removing {redact(uri)}")
+    except NotFoundError:
+        return
+
+
+def list_folders(folder_uri: str) -> list[str]:
+    """Names of the folders directly in a folder, sorted; empty when there is no folder."""
+    return sorted(name for name, kind, _ in _entries(folder_uri) if kind == "directory")
+
+
 def list_names(folder_uri: str) -> dict[str, int]:
     """Names and sizes in bytes of the files directly in a folder; empty when there is no folder."""
+    return {name: size for name, kind, size in _entries(folder_uri) if kind == "file"}
+
+
+def _entries(folder_uri: str) -> Iterator[tuple[str, str, int]]:
+    """Yield name, type and size of everything directly in a folder."""
     fs, path = filesystem(folder_uri)
     try:
         with explained("list", folder_uri):
@@ -180,9 +205,7 @@ def list_names(folder_uri: str) -> dict[str, int]:
                 lambda: fs.ls(path, detail=True), f"listing {redact(folder_uri)}"
             )
     except NotFoundError:
-        return {}
-    return {
-        entry["name"].rstrip("/").rsplit("/", 1)[-1]: int(entry["size"] or 0)
-        for entry in entries
-        if entry["type"] == "file"
-    }
+        return
+    for entry in entries:
+        name = entry["name"].rstrip("/").rsplit("/", 1)[-1]
+        yield name, entry["type"], int(entry["size"] or 0)

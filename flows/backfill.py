@@ -1,0 +1,58 @@
+"""The flow `backfill`: plan from storage, submit what is missing as shards, once each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import flow, get_run_logger
+from prefect.artifacts import create_markdown_artifact
+
+from flows.backfill_plan import BackfillParams, BackfillPlan, plan_backfill
+from flows.backfill_report import plan_markdown
+from flows.submit import Submitted, ensure_queue, sequences_in_flight, submit
+
+PRIORITY, ORDINARY = 1, 10
+
+
+@flow(name="backfill", description="Label what is missing below the sources.", persist_result=False)
+def backfill(params: BackfillParams) -> dict[str, Any]:
+    """Submit a shard for everything that is not up to date and not under way.
+
+    Returns the plan with `submitted`, the number of new shards, and `met`, of shards that another
+    submission had already made.
+    """
+    logger = get_run_logger()
+    plan = plan_in_flight(params)
+    logger.info("%s", plan.as_json())
+    key = plan.stamp.run_key
+    create_markdown_artifact(plan_markdown(plan), key="backfill-plan", description=key)
+    return plan.as_json() | submission(submit_plan(plan))
+
+
+def plan_in_flight(params: BackfillParams) -> BackfillPlan:
+    """Plan a backfill beside the shards that are already under way."""
+    plan = plan_backfill(params)
+    if not plan.shards:
+        return plan
+    taken = sequences_in_flight(plan.stamp.run_key)
+    wanted = {piece.sequence_id for shard in plan.shards for piece in shard.pieces}
+    return plan_backfill(params, taken) if taken & wanted else plan
+
+
+def submit_plan(plan: BackfillPlan, **options: Any) -> list[Submitted]:
+    """Submit a plan's shards to the work queue that its concurrency and priority ask for."""
+    if not plan.shards:
+        return []
+    params = plan.params
+    queue = None
+    if params.max_concurrency or params.priority:
+        name = f"{'priority' if params.priority else 'backfill'}-{plan.stamp.run_key[:8]}"
+        priority = PRIORITY if params.priority else ORDINARY
+        queue = ensure_queue(name, priority=priority, concurrency_limit=params.max_concurrency)
+    return submit(plan.shards, queue=queue, **options)
+
+
+def submission(runs: list[Submitted]) -> dict[str, int]:
+    """Count new and met shards."""
+    new = sum(one.new for one in runs)
+    return {"submitted": new, "met": len(runs) - new}

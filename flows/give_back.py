@@ -1,0 +1,24 @@
+"""Giving a shard back to its queue when its worker has to stop."""
+
+from __future__ import annotations
+
+
+def give_back() -> bool:
+    """Schedule the current flow run again; False where it is being cancelled or is no deployment's.
+
+    Prefect leaves a run of a stopped worker "Running" until its heartbeats are missed; a run that
+    ends politely need not wait for that.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.context import FlowRunContext
+    from prefect.states import Scheduled
+
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None or context.flow_run.deployment_id is None:
+        return False
+    with get_client(sync_client=True) as client:
+        run = client.read_flow_run(context.flow_run.id)
+        if run.state is None or not run.state.is_running():
+            return False
+        client.set_flow_run_state(run.id, Scheduled(name="AwaitingRetry"), force=True)
+    return True

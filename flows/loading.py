@@ -1,0 +1,66 @@
+"""The flow `load-dataset`: bring a FiftyOne dataset up to its artifacts, or build it anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import flow, get_run_logger
+
+from sam2_core.types import AutolabelError
+from tasks import manifests
+from tasks.sequence import load_stored
+
+
+@flow(
+    name="load-dataset",
+    description="Load labels into FiftyOne that are not there yet, or rebuild the dataset.",
+    persist_result=False,
+)
+def load_dataset(
+    dataset: str, out: str, run_key: str | None = None, anew: bool = False
+) -> dict[str, Any]:
+    """Load what is missing; with `anew` drop the dataset and rebuild it, decisions included.
+
+    Args:
+        dataset: FiftyOne dataset.
+        out: the run's storage.
+        run_key: labels of this run only; the newest of every sequence when None.
+        anew: drop the dataset first.
+
+    """
+    if anew:
+        from tasks.load_rebuild import rebuild
+
+        report = rebuild(dataset, out)
+        get_run_logger().info("rebuilt %s: %s", dataset, report)
+        return {"dataset": dataset, "rebuilt": True}
+    keys = [run_key] if run_key else manifests.list_runs(out)
+    loaded = sum(load_missing(dataset, out, key) for key in keys)
+    return {"dataset": dataset, "loaded": loaded}
+
+
+def load_missing(dataset: str, out_uri: str, run_key: str) -> int:
+    """Load every complete sequence of a run that the dataset does not have; returns how many.
+
+    Raises:
+        AutolabelError: some could not be loaded; the others are there.
+
+    """
+    from tasks.load import prepare_dataset
+    from tasks.load_record import loaded_manifests
+
+    prepare_dataset(dataset, (), out_uri)
+    already = loaded_manifests(dataset)
+    count, failed = 0, []
+    for sequence_id, content_key in sorted(manifests.list_complete(out_uri, run_key)):
+        try:
+            manifest = manifests.read_manifest(out_uri, run_key, sequence_id, content_key)
+            if manifest.uri in already:
+                continue
+            load_stored(dataset, out_uri, manifest)
+            count += 1
+        except AutolabelError as error:
+            failed.append(f"{sequence_id}: {error}")
+    if failed:
+        raise AutolabelError(f"{len(failed)} sequences could not be loaded: {failed[0]}")
+    return count

@@ -1,0 +1,128 @@
+"""A shard's pieces on their way through the tasks; see `flows.pipeline` for how stages overlap."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from flows.params import LabelParams
+from flows.pipeline import InFlight, buffered, outcome_of, submit_chunks_of
+from flows.planning import SequencePlan
+from flows.shards import Piece, ShardParams
+from flows.summary import SequenceOutcome
+from tasks import quarantine, stopping
+from tasks.chunk import Job
+from tasks.discover import Discovered, FrameSelection
+from tasks.manifests import Manifest
+from tasks.piece import Begun, PieceRef, begin_task, end_task, load_stored_task
+from tasks.progress import DOWNLOAD, LOAD
+from tasks.sequence import Closed
+from tasks.types import SequenceRef
+
+PASSES = 3
+FIRST_PAUSE_S = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class PieceInFlight(InFlight):
+    """A piece with the attempt that was begun for it."""
+
+    def __init__(self, piece: Piece) -> None:
+        sequence = SequenceRef(piece.sequence_id, piece.frames_uri)
+        super().__init__(SequencePlan(Discovered(sequence, ())))
+        self.piece = piece
+        self.begun: Begun | None = None
+
+    @property
+    def worth_another_pass(self) -> bool:
+        """Whether what went wrong may well go right in a moment."""
+        lost = any(failure.stage == DOWNLOAD for one in self.labeled for failure in one.failures)
+        return self.transient or lost or self.stage == LOAD
+
+
+def label_pieces(job: Job, shard: ShardParams) -> list[SequenceOutcome]:
+    """Label every piece, then again those that failed for a passing reason.
+
+    Retrying a request has a limit of seconds; a shard lives for minutes and can wait for storage to
+    come back.
+    """
+    outcomes: dict[Piece, SequenceOutcome] = {}
+    todo: list[Piece] = list(shard.pieces)
+    for attempt in range(1, PASSES + 1):
+        again: list[Piece] = []
+        for item, outcome in _one_pass(job, shard, todo):
+            outcomes[item.piece] = outcome
+            if item.worth_another_pass:
+                again.append(item.piece)
+        todo = again
+        if not todo or stopping.requested() or attempt == PASSES:
+            break
+        pause_s = FIRST_PAUSE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)  # noqa: S311
+        log.warning("%d sequences failed for a passing reason: again in %.0f s", len(todo), pause_s)
+        time.sleep(pause_s)
+    return [outcomes[piece] for piece in shard.pieces if piece in outcomes]
+
+
+def _one_pass(
+    job: Job, shard: ShardParams, pieces: Iterable[Piece]
+) -> Iterator[tuple[PieceInFlight, SequenceOutcome]]:
+    label = shard.label
+    begin = partial(_submit_begin, job, FrameSelection.parse(label.frames), label.chunk_frames)
+    load = partial(_submit_load, label.out, label.dataset_name, _loaded(label))
+    items = (PieceInFlight(piece) for piece in pieces if not stopping.requested())
+    begun = buffered(items, begin, ahead=2)
+    labeled = buffered(begun, partial(_submit_chunks, job), ahead=1)
+    ended = buffered(labeled, partial(_submit_end, job), ahead=1)
+    for item in buffered(ended, load, ahead=1):
+        yield item, outcome_of(item)
+
+
+def _loaded(label: LabelParams) -> set[str]:
+    """Prepare the dataset, if one is wanted; return the manifests that it holds already."""
+    if not label.dataset_name:
+        return set()
+    from tasks.load import prepare_dataset
+    from tasks.load_record import loaded_manifests
+
+    prepare_dataset(label.dataset_name, (), label.out)
+    return loaded_manifests(label.dataset_name)
+
+
+def _submit_begin(
+    job: Job, selection: FrameSelection, chunk_frames: int, item: PieceInFlight
+) -> None:
+    ref = PieceRef(item.plan.found.sequence, item.piece.chunks, selection, chunk_frames)
+    item.pending = [begin_task.submit(job, ref, item.name)]
+
+
+def _submit_chunks(job: Job, item: PieceInFlight) -> None:
+    for begun in item.results("begin"):
+        if isinstance(begun, Manifest):
+            item.plan = SequencePlan(item.plan.found, begun)
+        else:
+            item.begun = begun
+            submit_chunks_of(job, begun.opened, item)
+
+
+def _submit_end(job: Job, item: PieceInFlight) -> None:
+    item.labeled = item.results("label")
+    if item.begun and not item.error:
+        item.pending = [end_task.submit(job, item.begun, item.labeled, item.name)]
+
+
+def _submit_load(out_uri: str, dataset: str | None, loaded: set[str], item: PieceInFlight) -> None:
+    """End the attempt, and load what is complete now."""
+    manifest = item.plan.manifest
+    for closed in item.results("check"):
+        item.closed = closed
+        manifest = closed.manifest if closed else None
+    if item.begun:
+        quarantine.end(item.begun.attempt_uri)
+    if manifest and not item.closed:
+        item.closed = Closed(manifest, (), 0, {})
+    if dataset and manifest and manifest.uri not in loaded:
+        item.pending = [load_stored_task.submit(dataset, out_uri, manifest, item.name)]

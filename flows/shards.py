@@ -1,0 +1,136 @@
+"""Work cut into shards of about equal time: plain data and arithmetic, no storage, no server.
+
+A shard is what one flow run on a GPU worker does. It is sized by estimated seconds, not by count,
+because a sequence may have 10 frames or 10,000; one that is longer than a shard is cut at chunk
+borders, so that several workers share it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from flows.params import LabelParams
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One sequence that has to be labeled, as small as planning a hundred thousand needs.
+
+    Attributes:
+        sequence_id: which.
+        frames_uri: where its frames are.
+        content_key: key of its frames.
+        frames: how many; for a video an estimate from its size.
+        splittable: whether it may be cut at chunk borders (a video's are not known yet).
+
+    """
+
+    sequence_id: str
+    frames_uri: str
+    content_key: str
+    frames: int
+    splittable: bool = True
+
+
+class Piece(BaseModel):
+    """A sequence of a shard, or the part of it that one shard does.
+
+    Attributes:
+        chunks: (first, stop) of the sequence's chunks, None for all of them.
+
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sequence_id: str = Field(min_length=1)
+    frames_uri: str = Field(min_length=1)
+    content_key: str
+    frames: int = Field(ge=0)
+    chunks: tuple[int, int] | None = None
+
+
+class ShardParams(BaseModel):
+    """Parameters of one shard: Prefect validates them at submission."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    label: LabelParams
+    run_key: str = Field(description="Key of the run that planned it; another one is refused.")
+    pieces: tuple[Piece, ...] = Field(min_length=1)
+
+    @property
+    def frames(self) -> int:
+        """Frames of all pieces."""
+        return sum(piece.frames for piece in self.pieces)
+
+    @property
+    def key(self) -> str:
+        """Hash of all parameters: Prefect's idempotency ignores them, so its key holds this."""
+        values = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(values.encode()).hexdigest()[:24]
+
+
+def pack(
+    works: Iterable[Work], *, seconds_per_frame: float, shard_seconds: float, chunk_frames: int
+) -> Iterator[tuple[Piece, ...]]:
+    """Pack sequences, in order, into shards of about `shard_seconds` each.
+
+    A shard is closed when the next piece would exceed its time by more than leaving it out would
+    fall short of it.
+
+    Args:
+        works: sequences to label.
+        seconds_per_frame: estimated time of one frame, boxes and all.
+        shard_seconds: time that a shard should take.
+        chunk_frames: frames of a chunk; longer sequences are cut at multiples of it.
+
+    """
+    budget = max(shard_seconds / seconds_per_frame, 1.0)
+    shard: list[Piece] = []
+    filled = 0
+    for piece in (piece for work in works for piece in _cut(work, budget, chunk_frames)):
+        if shard and filled + piece.frames - budget > budget - filled:
+            yield tuple(shard)
+            shard, filled = [], 0
+        shard.append(piece)
+        filled += piece.frames
+    if shard:
+        yield tuple(shard)
+
+
+def _cut(work: Work, budget_frames: float, chunk_frames: int) -> Iterator[Piece]:
+    whole = Piece(
+        sequence_id=work.sequence_id,
+        frames_uri=work.frames_uri,
+        content_key=work.content_key,
+        frames=work.frames,
+    )
+    chunks = math.ceil(work.frames / chunk_frames)
+    parts = min(round(work.frames / budget_frames), chunks)
+    if not work.splittable or parts < 2:
+        yield whole
+        return
+    edges = [round(part * chunks / parts) for part in range(parts + 1)]
+    for first, stop in itertools.pairwise(edges):
+        frames = min(stop * chunk_frames, work.frames) - first * chunk_frames
+        yield whole.model_copy(update={"chunks": (first, stop), "frames": frames})
+
+
+def from_the_end(shard: ShardParams) -> ShardParams:
+    """Return the shard that helps a straggler: the same pieces, last ones first.
+
+    Whoever comes to a chunk that is complete passes over it, so the two meet in the middle.
+    """
+    return shard.model_copy(update={"pieces": tuple(reversed(shard.pieces))})
+
+
+def without(works: Iterable[Work], taken: set[str]) -> Iterator[Work]:
+    """Return the sequences that no run in flight has."""
+    return (work for work in works if work.sequence_id not in taken)

@@ -1,0 +1,106 @@
+"""Sequences that kill their worker again and again: counted in storage, and given up on.
+
+A process that dies cannot say what killed it. So before a sequence is begun a small file says
+"begun, so many chunks were complete"; when it ends, well or with an error that was caught, the file
+goes. What is left are attempts that died. Enough of them without any progress between, and the
+sequence is set aside with a report instead of killing another worker.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tasks import storage
+
+ATTEMPTS = 4
+
+
+@dataclass(frozen=True)
+class Case:
+    """A sequence in a run; new frames, another model or other parameters make another case."""
+
+    out_uri: str
+    run_key: str
+    sequence_id: str
+    content_key: str
+
+    @property
+    def _name(self) -> str:
+        return f"{self.sequence_id}@{self.content_key}"
+
+    @property
+    def attempts_uri(self) -> str:
+        """Folder with a file for each attempt that was begun and has not ended."""
+        return storage.join(self.out_uri, "attempts", self.run_key, self._name)
+
+    @property
+    def report_uri(self) -> str:
+        """File that says why the sequence was given up."""
+        return storage.join(self.out_uri, "quarantine", self.run_key, f"{self._name}.json")
+
+
+def begin(case: Case, complete_chunks: int, first_chunk: int = 0) -> str | None:
+    """Note that a sequence is begun; returns what `end` wants, or None when it is to be given up.
+
+    Args:
+        case: which sequence of which run.
+        complete_chunks: chunks that are complete now. Attempts count only when they died with as
+            many complete: one that moved on was not stopped by what is next.
+        first_chunk: where this piece of the sequence begins.
+
+    """
+    mark = f"{first_chunk:06d}+{complete_chunks:06d}-"
+    dead = [name for name in storage.list_names(case.attempts_uri) if name.startswith(mark)]
+    if len(dead) >= ATTEMPTS:
+        _give_up(case, first_chunk + complete_chunks, len(dead))
+        return None
+    uri = storage.join(case.attempts_uri, f"{mark}{uuid.uuid4().hex}.json")
+    storage.write_bytes(uri, json.dumps({"begun": _now()}).encode())
+    return uri
+
+
+def end(attempt_uri: str) -> None:
+    """Note that an attempt ended by itself, well or not."""
+    storage.delete(attempt_uri)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _give_up(case: Case, chunks: int, attempts: int) -> None:
+    values = {
+        "sequence_id": case.sequence_id,
+        "content_key": case.content_key,
+        "attempts": attempts,
+        "reason": f"{attempts} workers died on it after chunk {chunks}, without getting further",
+        "at": _now(),
+    }
+    storage.write_bytes(case.report_uri, json.dumps(values).encode())
+
+
+def listed(out_uri: str, run_key: str) -> set[tuple[str, str]]:
+    """(sequence_id, content_key) of every sequence that was given up."""
+    names = storage.list_names(storage.join(out_uri, "quarantine", run_key))
+    found = (name.removesuffix(".json").rpartition("@") for name in names)
+    return {(sequence_id, content_key) for sequence_id, _, content_key in found}
+
+
+def report(case: Case) -> dict[str, Any] | None:
+    """Return why a sequence was given up, or None when it was not."""
+    try:
+        values: dict[str, Any] = json.loads(storage.read_bytes(case.report_uri))
+    except storage.NotFoundError:
+        return None
+    return values
+
+
+def release(case: Case) -> None:
+    """Give a sequence another chance: forget its attempts and its report."""
+    for name in storage.list_names(case.attempts_uri):
+        storage.delete(storage.join(case.attempts_uri, name))
+    storage.delete(case.report_uri)
