@@ -130,4 +130,6 @@ def load_backend(
         from sam2_core.backends.tensorrt_backend import load_tensorrt
 
         return load_tensorrt(folder)
-    raise AutolabelError(f"backend {chosen} is not part of this version")
+    from sam2_core.backends.onnxruntime_cuda import OnnxRuntimeCudaBackend
+
+    return OnnxRuntimeCudaBackend(folder)

@@ -1,0 +1,367 @@
+"""Runs an exported model with ONNX Runtime's CUDA provider: fixed buffers and CUDA graphs.
+
+Inputs and outputs are bound to device memory that is allocated once, so that features never leave
+the device, and every shape (numbers of images and prompts come in buckets) is captured by ONNX
+Runtime as a CUDA graph of its own and replayed. Everything runs on one stream of ours: uploads from
+pinned memory, the graphs, and the copies of the results to pinned memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sam2_core.backends.model_folder import ModelFolder
+from sam2_core.backends.onnxruntime_backend import (
+    FEATURES,
+    OUTPUTS,
+    is_out_of_memory,
+    open_session,
+    run_session,
+)
+from sam2_core.backends.tensorrt_cuda import CudaDevice, Device, Slot, SlotPool
+from sam2_core.batching import gather
+from sam2_core.preprocess import resize_square
+from sam2_core.types import (
+    AutolabelError,
+    BackendInfo,
+    DeviceMemoryError,
+    Features,
+    ImageArray,
+    LowResMasks,
+    Prompts,
+)
+
+IMAGE_BUCKETS = (1, 2, 4)
+BOX_BUCKETS = (1, 8, 32, 64, 136)
+BOX_POINTS = 3
+Shape = tuple[int, ...]
+PROMPTS = ("points", "labels", "image_index")
+logger = logging.getLogger(__name__)
+_DTYPES: dict[str, npt.DTypeLike] = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(uint8)": np.uint8,
+    "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64,
+}
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """An input or output: its fixed memory and the shape of one row."""
+
+    dtype: np.dtype[Any]
+    row: Shape
+    address: int
+
+
+def cuda_provider(stream: int, *, captured: bool = True) -> list[Any]:
+    """Return the providers of sessions on a stream of ours, captured as CUDA graphs or not."""
+    options = {
+        "device_id": "0",
+        "user_compute_stream": str(stream),
+        "enable_cuda_graph": str(int(captured)),
+        "use_tf32": "0",
+        "arena_extend_strategy": "kSameAsRequested",
+    }
+    return [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
+
+
+class FixedGraph:
+    """One graph file with its buffers at their largest size; calls must not overlap.
+
+    Args:
+        session: of the ONNX file.
+        device: allocates the buffers.
+        stream: that everything runs on.
+        where: ONNX Runtime's name of the memory, "cuda" ("cpu" in tests on host memory).
+        rows: largest first size of each input and output.
+        row_shapes: sizes but the first where the file leaves them open.
+
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        device: Device,
+        stream: int,
+        where: str,
+        *,
+        rows: Mapping[str, int],
+        row_shapes: Mapping[str, Shape],
+    ) -> None:
+        self._session = session
+        self._where = where
+        self._bound: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+        self.inputs = [node.name for node in self._session.get_inputs()]
+        self.tensors: dict[str, _Tensor] = {}
+        for node in [*self._session.get_inputs(), *self._session.get_outputs()]:
+            dtype = np.dtype(_DTYPES[node.type])
+            row = row_shapes.get(node.name, tuple(node.shape[1:]))
+            nbytes = rows[node.name] * math.prod(row) * dtype.itemsize
+            self.tensors[node.name] = _Tensor(dtype, row, device.allocate(nbytes))
+            device.clear(self.tensors[node.name].address, nbytes, stream)
+
+    def run(self, counts: Mapping[str, int]) -> None:
+        """Queue one run; `counts` are the first sizes of all inputs and outputs."""
+        import onnxruntime as ort
+
+        key = tuple(sorted(counts.items()))
+        if key not in self._bound:
+            binding, options = self._session.io_binding(), ort.RunOptions()
+            for name, tensor in self.tensors.items():
+                bind = binding.bind_input if name in self.inputs else binding.bind_output
+                shape = (counts[name], *tensor.row)
+                bind(name, self._where, 0, tensor.dtype.type, shape, tensor.address)
+            options.add_run_config_entry("gpu_graph_id", str(len(self._bound) + 1))
+            # We wait for the stream ourselves.
+            options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+            self._bound[key] = binding, options
+        binding, options = self._bound[key]
+        try:
+            self._session.run_with_iobinding(binding, options)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise DeviceMemoryError(f"the GPU has no memory left: {error}") from error
+            raise
+
+
+def bucket_for(count: int, buckets: Sequence[int]) -> int:
+    """Return the smallest bucket that holds `count`; the largest where none does."""
+    return next((size for size in buckets if size >= count), buckets[-1])
+
+
+class OnnxRuntimeCudaBackend:
+    """A model folder on ONNX Runtime's CUDA provider.
+
+    Any thread may call; a lock keeps calls apart. Features are copied between slots on the device
+    (8 MB an image, microseconds), so any number of encoded images can be alive.
+
+    Args:
+        folder: an exported model.
+        device: a GPU.
+        providers: ONNX Runtime's providers; CUDA on a stream of the device when None.
+        where: name of the device's memory.
+
+    """
+
+    def __init__(
+        self,
+        folder: ModelFolder,
+        device: Device | None = None,
+        providers: Sequence[Any] | None = None,
+        where: str = "cuda",
+    ) -> None:
+        _preload(where)
+        self.folder = folder
+        self._device = device or CudaDevice()
+        self._lock = threading.Lock()
+        self._stream = self._device.create_stream()
+        self._providers = providers
+        self._free: dict[str, Any] = {}
+        self._where = where
+        self._grid = folder.image_size // 4
+        self._graphs: dict[str, FixedGraph] = {}
+        self._pinned: dict[int, SlotPool] = {}
+        single = (folder.path / "decoder_single.onnx").is_file()
+        self._single = "decoder_single" if single else "decoder"
+        feature_rows = self._feature_rows()
+        self._encoder = self._graph("encoder", feature_rows)
+        self._feature_bytes = {
+            name: math.prod(row) * self._encoder.tensors[name].dtype.itemsize
+            for name, row in feature_rows.items()
+        }
+        self._pools = {
+            name: SlotPool(self._device.allocate, nbytes)
+            for name, nbytes in self._feature_bytes.items()
+        }
+        self._info = BackendInfo(
+            folder.stamp("onnxruntime-cuda"), folder.image_size,
+            ("CUDAExecutionProvider",), self._device.name,
+        )  # fmt: skip
+
+    @property
+    def info(self) -> BackendInfo:
+        """Stamp, input size and where it runs."""
+        return self._info
+
+    def _feature_rows(self) -> dict[str, Shape]:
+        """Shapes of one image's features, which the decoder declares in full."""
+        decoder = self._graph(self._single, {})
+        return {name: decoder.tensors[name].row for name in FEATURES}
+
+    def _graph(self, name: str, feature_rows: Mapping[str, Shape]) -> FixedGraph:
+        if name not in self._graphs:
+            images = 1 if "single" in name else IMAGE_BUCKETS[-1]
+            rows = dict.fromkeys((*PROMPTS, *OUTPUTS), BOX_BUCKETS[-1])
+            rows |= dict.fromkeys(("image", *FEATURES), images)
+            shapes: dict[str, Shape] = {
+                "points": (BOX_POINTS, 2), "labels": (BOX_POINTS,), **feature_rows,
+                "logits": (1, self._grid, self._grid),
+            }  # fmt: skip
+            self._graphs[name] = FixedGraph(
+                self._open(name), self._device, self._stream, self._where,
+                rows=rows, row_shapes=shapes,
+            )  # fmt: skip
+        return self._graphs[name]
+
+    def _open(self, name: str, *, captured: bool = True) -> Any:
+        """Open a graph file, without CUDA graphs where ONNX Runtime cannot capture it."""
+        path = self.folder.graph(name)
+        if self._providers is not None:
+            return open_session(path, None, self._providers)
+        try:
+            session = open_session(path, None, cuda_provider(self._stream, captured=captured))
+        except AutolabelError as error:
+            if not captured or "graph capture" not in str(error):
+                raise
+            logger.warning("%s runs without a CUDA graph: %s", path, error)
+            return self._open(name, captured=False)
+        if session.get_providers()[0] != "CUDAExecutionProvider":
+            raise AutolabelError(
+                "ONNX Runtime could not load its CUDA provider: install the extra gpu "
+                "(pip install 'sam2-autolabel[gpu]'), or choose --backend onnxruntime-cpu"
+            )
+        return session
+
+    def _staged(self, nbytes: int) -> Slot:
+        """Borrow pinned memory, in sizes of powers of two so that few pools serve all."""
+        size = 1 << max(nbytes - 1, 1).bit_length()
+        if size not in self._pinned:
+            self._pinned[size] = SlotPool(self._device.allocate_pinned, size)
+        return self._pinned[size].take()
+
+    def _upload(self, graph: FixedGraph, name: str, values: npt.NDArray[Any]) -> Slot:
+        tensor = graph.tensors[name]
+        slot = self._staged(values.size * tensor.dtype.itemsize)
+        view = slot.as_array(tensor.dtype, values.shape)
+        view[...] = values
+        self._device.copy(tensor.address, slot.address, view.nbytes, self._stream)
+        return slot
+
+    def encode(self, images: Sequence[ImageArray]) -> Features:
+        """Encode B images, each uint8 (H, W, 3) RGB of any size."""
+        size = self.folder.image_size
+        squares = [resize_square(image, size) for image in images]
+        encoded: list[dict[str, Slot]] = []
+        with self._lock:
+            for start in range(0, len(squares), IMAGE_BUCKETS[-1]):
+                encoded += self._encode(squares[start : start + IMAGE_BUCKETS[-1]])
+        return Features(encoded, len(images), tuple((i.shape[0], i.shape[1]) for i in images))
+
+    def _encode(self, squares: Sequence[ImageArray]) -> list[dict[str, Slot]]:
+        bucket = bucket_for(len(squares), IMAGE_BUCKETS)
+        batch = np.stack([*squares, *[squares[-1]] * (bucket - len(squares))])
+        slot = self._upload(self._encoder, "image", batch)
+        self._encoder.run(dict.fromkeys(("image", *FEATURES), bucket))
+        encoded = []
+        for row in range(len(squares)):
+            slots = {name: pool.take() for name, pool in self._pools.items()}
+            for name, nbytes in self._feature_bytes.items():
+                made = self._encoder.tensors[name].address + row * nbytes
+                self._device.copy(slots[name].address, made, nbytes, self._stream)
+            encoded.append(slots)
+        # The upload's memory lives as long as the features: by then the copy is long done.
+        encoded[0]["image"] = slot
+        return encoded
+
+    def decode(self, features: Features, prompts: Prompts) -> LowResMasks:
+        """Decode P prompts: boxes in captured graphs, points and mask prompts without."""
+        if prompts.mask_logits is not None or prompts.labels.shape[1] != BOX_POINTS:
+            with self._lock:
+                return self._decode_freely(features, prompts)
+        several = features.batch > 1
+        graph = self._graph("decoder" if several else self._single, {})
+        parts = []
+        with self._lock:
+            for first in range(0, features.batch, IMAGE_BUCKETS[-1]):
+                group = prompts.image_index // IMAGE_BUCKETS[-1] == first // IMAGE_BUCKETS[-1]
+                rows = np.flatnonzero(group)
+                for start in range(0, len(rows), BOX_BUCKETS[-1]):
+                    some = rows[start : start + BOX_BUCKETS[-1]]
+                    parts.append((some, self._decode(graph, features, prompts, some)))
+        return gather(parts, len(prompts), self._grid)
+
+    def _decode(
+        self, graph: FixedGraph, features: Features, prompts: Prompts, rows: npt.NDArray[np.int64]
+    ) -> LowResMasks:
+        """Decode boxes of at most the largest image bucket's images, at most the largest bucket."""
+        first = int(prompts.image_index[rows[0]]) // IMAGE_BUCKETS[-1] * IMAGE_BUCKETS[-1]
+        shown = features.data[first : first + IMAGE_BUCKETS[-1]]
+        bucket, images = bucket_for(len(rows), BOX_BUCKETS), bucket_for(len(shown), IMAGE_BUCKETS)
+        padded = np.concatenate([rows, np.repeat(rows[-1:], bucket - len(rows))])
+        for image, slots in enumerate(shown):
+            for name, nbytes in self._feature_bytes.items():
+                target = graph.tensors[name].address + image * nbytes
+                self._device.copy(target, slots[name].address, nbytes, self._stream)
+        given: tuple[npt.NDArray[Any], ...] = (
+            prompts.points_model, prompts.labels, prompts.image_index - first,
+        )  # fmt: skip
+        kept = [
+            self._upload(graph, name, values[padded])
+            for name, values in zip(PROMPTS, given, strict=True)
+            if name in graph.tensors
+        ]
+        graph.run({name: images if name in FEATURES else bucket for name in graph.tensors})
+        outputs = {}
+        for name in OUTPUTS:
+            tensor = graph.tensors[name]
+            outputs[name] = self._download(tensor.address, tensor.dtype, (len(rows), *tensor.row))
+        self._device.synchronize(self._stream)
+        del kept
+        return self._masks(outputs)
+
+    def _download(self, address: int, dtype: np.dtype[Any], shape: Shape) -> npt.NDArray[Any]:
+        """Queue a copy to pinned memory; wait for the stream before reading it."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        array = self._staged(nbytes).as_array(dtype, shape)
+        self._device.copy(array.ctypes.data, address, nbytes, self._stream)
+        return array
+
+    def _masks(self, outputs: Mapping[str, npt.NDArray[Any]]) -> LowResMasks:
+        logits = outputs["logits"][:, 0]
+        scores = [outputs[name].astype(np.float32) for name in OUTPUTS[1:]]
+        grid = (self._grid, self._grid)
+        return LowResMasks(logits, np.zeros((len(logits), 2), np.int32), grid, *scores)
+
+    def _decode_freely(self, features: Features, prompts: Prompts) -> LowResMasks:
+        """Decode any prompts: features go through the host, nothing is captured. Rarely used."""
+        inputs: dict[str, Any] = {}
+        for name in FEATURES:
+            tensor = self._encoder.tensors[name]
+            parts = [
+                self._download(slots[name].address, tensor.dtype, tensor.row)
+                for slots in features.data
+            ]
+            self._device.synchronize(self._stream)
+            inputs[name] = np.stack(parts)
+        inputs |= {
+            "points": prompts.points_model.astype(np.float32),
+            "labels": prompts.labels.astype(np.int32),
+            "image_index": prompts.image_index.astype(np.int64),
+        }
+        name = "decoder"
+        if prompts.mask_logits is not None:
+            name = "decoder_mask"
+            inputs["mask_input"] = prompts.mask_logits[:, None].astype(np.float32)
+        if name not in self._free:
+            self._free[name] = self._open(name, captured=False)
+        return self._masks(dict(zip(OUTPUTS, run_session(self._free[name], OUTPUTS, inputs),
+                                    strict=True)))  # fmt: skip
+
+
+def _preload(where: str) -> None:
+    """Load CUDA's and cuDNN's libraries from their Python packages, where these are installed."""
+    if where == "cuda":
+        import onnxruntime as ort
+
+        if hasattr(ort, "preload_dlls"):
+            ort.preload_dlls()
