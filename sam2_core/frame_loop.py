@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from sam2_core.cores import usable_cores
 from sam2_core.segmenter import PreparedFrame, Segmenter
 from sam2_core.stage_times import StageTimes
 from sam2_core.types import Boxes, ImageArray, LowResMasks, Masks
@@ -84,8 +85,8 @@ class FrameLoop:
     Args:
         segmenter: a segmenter that nothing else uses at the same time.
         jobs: frames in order; taken lazily, on a thread of the loop.
-        readers: threads that read and resize.
-        encoders: threads that encode masks.
+        readers: threads that read and resize; by default half the cores, 2 to 8.
+        encoders: threads that encode masks; by default a quarter of the cores, 1 to 4.
         ahead: frames that may be read before the device takes them.
         times: where stage times are summed; a new one when None.
 
@@ -96,14 +97,17 @@ class FrameLoop:
         segmenter: Segmenter,
         jobs: Iterable[FrameJob],
         *,
-        readers: int = 4,
-        encoders: int = 2,
+        readers: int | None = None,
+        encoders: int | None = None,
         ahead: int | None = None,
         times: StageTimes | None = None,
     ) -> None:
         self.segmenter = segmenter
         self.times = times or StageTimes()
         self._jobs = jobs
+        cores = usable_cores()
+        readers = readers or min(max(cores // 2, 2), 8)
+        encoders = encoders or min(max(cores // 4, 1), 4)
         self._readers = ThreadPoolExecutor(readers, "frame-read")
         self._encoders = ThreadPoolExecutor(encoders, "frame-masks")
         depth = ahead or readers + segmenter.encoder_batch

@@ -19,8 +19,8 @@ def segment_frames(
     frames: Iterable[tuple[FrameRef, Boxes]],
     read_image: Callable[[FrameRef], ImageArray],
     *,
-    readers: int = 4,
-    encoders: int = 2,
+    readers: int | None = None,
+    encoders: int | None = None,
     times: StageTimes | None = None,
 ) -> Iterator[LabeledFrame]:
     """Segment the boxes of frames, in order, with reading and mask encoding beside the device.
@@ -29,8 +29,8 @@ def segment_frames(
         segmenter: a warm segmenter; no other thread may use it meanwhile.
         frames: frames and their boxes; taken lazily.
         read_image: returns a frame as displayed, uint8 (H, W, 3) RGB; called on several threads.
-        readers: threads that read frames.
-        encoders: threads that encode masks.
+        readers: threads that read frames; chosen by the number of cores when None.
+        encoders: threads that encode masks; likewise.
         times: where the seconds of each stage are summed.
 
     Yields:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sam2_core.backends.model_folder import ModelFolder
+from sam2_core.cores import usable_cores
 from sam2_core.preprocess import resize_square
 from sam2_core.types import (
     AutolabelError,
@@ -27,11 +27,6 @@ from sam2_core.windows import CELL_MODEL_PX, MASK_CELLS, Cells, decode_in_window
 FEATURES = ("embedding", "high_res_s0", "high_res_s1")
 OUTPUTS = ("logits", "predicted_iou", "object_score", "stability")
 _OUT_OF_MEMORY = ("failed to allocate", "allocaterawinternal", "out of memory", "bad_alloc")
-
-
-def usable_cores() -> int:
-    """Return the number of cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_session(session: Any, outputs: Sequence[str], inputs: dict[str, Any]) -> list[Any]:
