@@ -85,35 +85,30 @@ class TokenToImage(Folded):
         return self.out(values + self.values.bias)
 
 
-def over_tokens(scores: Tensor) -> Tensor:
-    """Softmax over axis 1 of (P, T, h, N), elementwise along the image."""
-    exponents = (scores - scores.amax(1, keepdim=True)).exp()
-    return exponents / exponents.sum(1, keepdim=True)
-
-
 class ImageToToken(Folded):
     """Image tokens look at the tokens; the output projection is folded into the token values."""
 
     def __init__(self, attention: Attention) -> None:
         super().__init__(attention, from_tokens=False)
 
-    def folded_values(self, tokens: Tensor) -> Tensor:
-        """(P, T, w) -> (P, T * h, w): each head's values, projected out."""
-        values = self.by_head(self.values(tokens)) @ self.out_heads + self.out_bias
-        return self.rows(values, tokens.shape[1])
+    def columns(self, x: Tensor, tokens: int) -> Tensor:
+        """(h, P * T, w) -> (P, h * T, w)."""
+        x = x.reshape(self.heads, -1, tokens, x.shape[-1]).transpose(0, 1)
+        return x.reshape(-1, self.heads * tokens, x.shape[-1])
 
     def update(self, scores: Tensor, tokens: Tensor) -> Tensor:
-        """Scores (P, T * h, N) and the tokens behind the values -> (P, N, w)."""
+        """Scores (P, N, h, T) and the tokens behind the values -> (P, N, w)."""
         count = tokens.shape[1]
-        weights = over_tokens(scores.reshape(-1, count, self.heads, scores.shape[-1]))
-        weights = weights.reshape(-1, count * self.heads, scores.shape[-1])
-        return weights.transpose(1, 2) @ self.folded_values(tokens)
+        weights = scores.softmax(-1).reshape(-1, scores.shape[1], self.heads * count)
+        values = self.by_head(self.values(tokens)) @ self.out_heads + self.out_bias
+        return weights @ self.columns(values, count)
 
     def forward(self, tokens: Tensor, prompt: Tensor, placed: Tensor) -> Tensor:
         """(P, T, w), (P, T, w), image with `placing` (P, N, w) -> (P, N, w)."""
-        keys = self.by_head(self.inner(tokens + prompt))
-        queries = self.rows(keys @ self.away, tokens.shape[1])
-        return self.update(queries @ placed.transpose(1, 2), tokens)
+        count = tokens.shape[1]
+        keys = self.columns(self.by_head(self.inner(tokens + prompt)) @ self.away, count)
+        scores = placed @ keys.transpose(1, 2)
+        return self.update(scores.reshape(-1, placed.shape[1], self.heads, count), tokens)
 
 
 def placing(attention: Attention, position: Tensor) -> Tensor:
@@ -156,6 +151,8 @@ class SharedLayer(nn.Module):
         self.look = TokenToImage(layer.cross_attn_token_to_image)
         self.back = ImageToToken(layer.cross_attn_image_to_token)
         k, v = layer.cross_attn_token_to_image.k_proj, layer.cross_attn_token_to_image.v_proj
+        heads = self.back.heads
+        self.register_buffer("diagonal", torch.eye(heads).reshape(1, heads, 1, heads, 1))
         q = layer.cross_attn_image_to_token.q_proj
         self.keys, self.image_values = linear(k.weight, k.bias), linear(v.weight, v.bias)
         self.image_queries = linear(q.weight, q.bias)
@@ -179,9 +176,13 @@ class SharedLayer(nn.Module):
         looked = self.look.out(looked.reshape(-1, count, self.look.inner.out_features))
         tokens = layer.norm2(tokens + looked)
         tokens = layer.norm3(tokens + layer.mlp(tokens))
+        # Keys on the diagonal of a block matrix: one dense product instead of one a head, and its
+        # result in the order that the softmax and the values need.
         keys = self.back.inner(tokens + prompt).reshape(-1, count, heads, self.back.away.shape[1])
-        scores = keys.transpose(1, 2) @ self.heads_first(self.image_queries(placed), index)
-        scores = scores.transpose(1, 2).reshape(-1, count * heads, image.shape[1])
+        keys = keys.permute(0, 2, 3, 1)[:, :, :, None] * self.diagonal
+        keys = keys.reshape(-1, self.back.inner.out_features, heads * count)
+        queries = self.image_queries(placed).index_select(0, index)
+        scores = (queries @ keys).reshape(-1, image.shape[1], heads, count)
         update = self.back.update(scores, tokens)
         return tokens, layer.norm4(image.index_select(0, index) + update)
 

@@ -3,8 +3,8 @@
 What differs from `Sam2.encode`, all exact up to rounding:
 
 - pixels are scaled by the patch convolution's weights; the position embedding is a constant;
-- queries, keys, values (and, where a stage begins, the shortcut) come from one product, computed
-  before tokens are cut into windows, so padding tokens cost nothing: theirs is the bias;
+- queries, keys and values are computed before tokens are cut into windows, so padding tokens cost
+  nothing; keys and values need no bias, so padding is zeros;
 - windows are padded by concatenation, pooled by elementwise maxima, cropped before the projection;
 - the neck's 1x1 convolutions are folded into conv_s0 and conv_s1, biases into one another;
 - outputs are token-major, in the order in which `lean_decoder` reads them.
@@ -20,11 +20,12 @@ from sam2_core.architecture.hiera import MultiScaleBlock
 from sam2_core.architecture.model import Sam2
 
 
-def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     """Return a linear layer with given weight (out, in) and bias."""
-    layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     layer.weight = nn.Parameter(weight.detach().clone(), requires_grad=False)
-    layer.bias = nn.Parameter(bias.detach().clone(), requires_grad=False)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias.detach().clone(), requires_grad=False)
     return layer
 
 
@@ -52,59 +53,53 @@ class LeanBlock(nn.Module):
         self.side, self.window, self.pooled, self.fused = side, block.window, block.pooled, fused
         self.heads, self.widens = attention.heads, block.widens
         self.dim = attention.proj.weight.shape[0]
-        weight, bias = attention.qkv.weight.clone(), attention.qkv.bias.clone()
         scale = (self.dim // self.heads) ** -0.5
-        weight[: self.dim] *= scale
-        bias[: self.dim] *= scale
-        self.register_buffer("padding", bias.detach().clone(), persistent=False)
+        q, k, v = attention.qkv.weight.detach().split(self.dim)
+        q_bias, _, v_bias = attention.qkv.bias.detach().split(self.dim)
+        # A key bias shifts all scores of a query alike and drops out; weights sum to one, so the
+        # value bias may be added after attention, that is in the projection's bias.
+        weights, biases = [q * scale, k, v], [q_bias * scale, *[torch.zeros(self.dim)] * 2]
         if self.widens:
-            # Order q, shortcut, k, v: what is pooled lies together.
-            q, k, v = weight.split(self.dim)
-            q_bias, k_bias, v_bias = bias.split(self.dim)
-            weight = torch.cat([q, block.proj.weight, k, v])
-            bias = torch.cat([q_bias, block.proj.bias, k_bias, v_bias])
-        self.norm1, self.norm2 = block.norm1, block.norm2
-        self.products = linear(weight, bias)
-        self.projection = attention.proj
-        self.mlp = block.mlp
+            weights, biases = [*weights, block.proj.weight], [*biases, block.proj.bias]
+        if fused:
+            self.products = nn.ModuleList([linear(torch.cat(weights), torch.cat(biases))])
+        else:
+            # One product each: slices of a joint one would be copied.
+            self.products = nn.ModuleList(
+                linear(weight, bias if i in (0, 3) else None)
+                for i, (weight, bias) in enumerate(zip(weights, biases, strict=True))
+            )
+        projection = attention.proj
+        self.projection = linear(projection.weight, projection.bias + projection.weight @ v_bias)
+        self.norm1, self.norm2, self.mlp = block.norm1, block.norm2, block.mlp
 
-    def padded(self, x: Tensor, window: int, first: int) -> Tensor:
-        """Pad (B, H, W, n * dim) at the right and bottom with what zeros would have become."""
-        batch, side, channels = x.shape[0], x.shape[1], x.shape[3]
+    def windows(self, x: Tensor, window: int) -> Tensor:
+        """(B, H, W, dim) -> (B * windows, heads, window * window, d), zero-padded.
+
+        A zero is what a padding token's key and value are without their biases.
+        """
+        batch, side = x.shape[:2]
         missing = -side % window
-        if not missing:
-            return x
-        value = self.padding[first : first + channels].to(x.dtype)
-        right = value.expand(batch, side, missing, channels)
-        below = value.expand(batch, missing, side + missing, channels)
-        return torch.cat([torch.cat([x, right], 2), below], 1)
-
-    def windows(self, x: Tensor, window: int, parts: int) -> Tensor:
-        """(B, H, W, parts * dim) -> (parts, B * windows, heads, window * window, d)."""
-        count = x.shape[1] // window
-        x = x.reshape(-1, count, window, count, window, parts, self.heads, self.dim // self.heads)
-        x = x.permute(5, 0, 1, 3, 6, 2, 4, 7)
-        return x.reshape(parts, -1, self.heads, window * window, self.dim // self.heads)
+        if missing:
+            x = torch.cat([x, x.new_zeros(batch, side, missing, self.dim)], 2)
+            x = torch.cat([x, x.new_zeros(batch, missing, side + missing, self.dim)], 1)
+        count, depth = (side + missing) // window, self.dim // self.heads
+        x = x.reshape(-1, count, window, count, window, self.heads, depth)
+        return x.permute(0, 1, 3, 5, 2, 4, 6).reshape(-1, self.heads, window * window, depth)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) -> (B, H', W', C')."""
-        products = self.products(self.norm1(x))
-        if self.widens:
-            top, keys_values = products.split([2 * self.dim, 2 * self.dim], -1)
-            if self.pooled:
-                top = pooled(top)
-            queries, shortcut = top.split([self.dim, self.dim], -1)
-        else:
-            queries, keys_values = products.split([self.dim, 2 * self.dim], -1)
-            shortcut = x
-        side = queries.shape[1]
-        window = self.window or self.side
+        normal = self.norm1(x)
+        products = [product(normal) for product in self.products]
+        if self.fused:
+            products = list(products[0].split(self.dim, -1))
+        q, k, v = products[:3]
+        shortcut = products[3] if self.widens else x
+        if self.pooled:
+            q, shortcut = pooled(q), pooled(shortcut)
+        side, window = q.shape[1], self.window or self.side
         own = window // 2 if self.pooled else window
-        if self.widens:
-            q = self.windows(self.padded(queries, own, 0), own, 1)[0]
-            k, v = self.windows(self.padded(keys_values, window, self.dim), window, 2).unbind(0)
-        else:
-            q, k, v = self.windows(self.padded(products, window, 0), window, 3).unbind(0)
+        q, k, v = self.windows(q, own), self.windows(k, window), self.windows(v, window)
         out = attend(q, k, v, fused=self.fused)
         count = -(-side // own)
         out = out.reshape(-1, count, count, self.heads, own, own, self.dim // self.heads)
