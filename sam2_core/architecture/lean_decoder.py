@@ -176,15 +176,22 @@ class SharedLayer(nn.Module):
         looked = self.look.out(looked.reshape(-1, count, self.look.inner.out_features))
         tokens = layer.norm2(tokens + looked)
         tokens = layer.norm3(tokens + layer.mlp(tokens))
-        # Keys on the diagonal of a block matrix: one dense product instead of one a head, and its
-        # result in the order that the softmax and the values need.
+        queries = self.image_queries(placed).index_select(0, index)
+        update = self.image_update(tokens, prompt, queries)
+        return tokens, layer.norm4(image.index_select(0, index) + update)
+
+    def image_update(self, tokens: Tensor, prompt: Tensor, queries: Tensor) -> Tensor:
+        """Image to tokens: (P, T, w), (P, T, w), projected image (P or 1, N, h * d) -> (P, N, w).
+
+        The tokens' keys lie on the diagonal of a block matrix: one dense product instead of one a
+        head, and its result in the order that the softmax and the values need.
+        """
+        count, heads = tokens.shape[1], self.back.heads
         keys = self.back.inner(tokens + prompt).reshape(-1, count, heads, self.back.away.shape[1])
         keys = keys.permute(0, 2, 3, 1)[:, :, :, None] * self.diagonal
         keys = keys.reshape(-1, self.back.inner.out_features, heads * count)
-        queries = self.image_queries(placed).index_select(0, index)
-        scores = (queries @ keys).reshape(-1, image.shape[1], heads, count)
-        update = self.back.update(scores, tokens)
-        return tokens, layer.norm4(image.index_select(0, index) + update)
+        scores = (queries @ keys).reshape(-1, queries.shape[1], heads, count)
+        return self.back.update(scores, tokens)
 
 
 class LeanDecoder(nn.Module):

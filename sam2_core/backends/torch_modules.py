@@ -87,11 +87,8 @@ class OneImageLayer(nn.Module):
         looked = looked[0].transpose(0, 1).reshape(prompts, count, -1)
         tokens = layer.norm2(tokens + shared.look.out(looked))
         tokens = layer.norm3(tokens + layer.mlp(tokens))
-        keys = self._by_head(shared.back.inner(tokens + prompt))
-        scores = keys @ self._by_head(shared.image_queries(placed)).transpose(1, 2)
-        scores = scores.reshape(-1, prompts, count, scores.shape[-1]).permute(1, 2, 0, 3)
-        scores = scores.reshape(prompts, -1, scores.shape[-1])
-        return tokens, layer.norm4(image + shared.back.update(scores, tokens))
+        update = shared.image_update(tokens, prompt, shared.image_queries(placed))
+        return tokens, layer.norm4(image + update)
 
 
 @dataclass(frozen=True)
