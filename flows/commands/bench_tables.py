@@ -12,8 +12,9 @@ from rich.text import Text
 NAMES = {
     "prototype": "prototype: one box a call",
     "published": "published graph, batched",
-    "restructured": "restructured (default)",
-    "windowed": "windowed",
+    "restructured": "restructured, whole grid",
+    "windowed": "restructured, in windows",
+    "windowed_not_grown": "in windows, never grown",
 }
 
 

@@ -91,6 +91,8 @@ class OnnxRuntimeBackend:
         self._single = (folder.path / "decoder_single.onnx").is_file()
         self._session("decoder_single" if self._single else "decoder")
         self.window_sides = folder.window_sides() if windows else ()
+        # Off only to measure what growing costs: masks are then cut at their first window.
+        self.grow_windows = True
         self._info = BackendInfo(
             stamp=folder.stamp("onnxruntime-cpu" + ("-windows" if self.window_sides else "")),
             image_size=folder.image_size,
@@ -120,7 +122,10 @@ class OnnxRuntimeBackend:
     def decode(self, features: Features, prompts: Prompts) -> LowResMasks:
         """Decode P prompts, boxes in windows around them."""
         cells = self._info.image_size // CELL_MODEL_PX
-        return decode_in_windows(prompts, partial(self._decode, features), self.window_sides, cells)
+        return decode_in_windows(
+            prompts, partial(self._decode, features), self.window_sides, cells,
+            grow=self.grow_windows,
+        )  # fmt: skip
 
     def _decode(
         self, features: Features, prompts: Prompts, side: int, window_yx: Cells | None
