@@ -52,6 +52,12 @@ _OPTIONS = (
         help="Only boxes scored so.  [default: 0.3; --boxes 0]",
     ),
     click.option("--frames", metavar="START:STOP:STEP", help="Which frames of every camera."),
+    click.option(
+        "--chunk-frames",
+        type=int,
+        metavar="N",
+        help="Frames an artifact holds, 1 to 64.  [default: 64]",
+    ),
 )
 
 

@@ -50,6 +50,16 @@ class Home:
         """`autolabel label ... --json` with the micro model."""
         return self.run("label", *arguments, "--model", MICRO, "--json", code=code)
 
+    def dataset(self, name: str) -> dict[str, Any]:
+        """What the dataset holds; see dataset_rows.py."""
+        script = [sys.executable, "-m", "tests.integration.dataset_rows", name]
+        result = subprocess.run(
+            script, cwd=REPOSITORY, env=self.environment, text=True, capture_output=True,
+            timeout=120, check=False,
+        )  # fmt: skip
+        assert result.returncode == 0, result.stderr[-3000:]
+        return json.loads(result.stdout.splitlines()[-1])
+
 
 def write_image(path: Path, seed: int = 0, size_hw: tuple[int, int] = (96, 160)) -> Path:
     """Write a small JPEG with something in it."""
