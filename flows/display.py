@@ -30,11 +30,6 @@ from tasks.progress import listening
 LOG_INTERVAL_S = 30.0
 
 
-def counted(count: int, noun: str) -> str:
-    """Return "1 frame", "2 frames"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def stderr_console() -> Console:
     """Return a console on stderr that never wraps or colours what is not a terminal."""
     return Console(stderr=True, highlight=False, soft_wrap=True)

@@ -21,6 +21,7 @@ from flows.pipeline import (
 )
 from flows.planning import Plan, job_of, take_plan
 from flows.summary import SequenceOutcome, summary_of
+from tasks.sequence import prepare_task
 
 # Threads take tasks in the order submitted, so two or three chunks are under way at once: one
 # downloads while one detects and one is segmented.
@@ -48,16 +49,12 @@ def label(params: LabelParams) -> dict[str, Any]:
 def label_sequences(plan: Plan) -> list[SequenceOutcome]:
     """Push every sequence through: open, then its chunks, then check, then load."""
     job, dataset = job_of(plan), plan.params.dataset_name
-    already: set[str] = set()
-    if dataset and plan.sequences:
-        from tasks.load import prepare_dataset
-        from tasks.load_record import loaded_manifests
-
-        prepare_dataset(dataset, plan.cameras, plan.params.out)
-        already = loaded_manifests(dataset)
+    prepared = None
+    if dataset:  # FiftyOne takes seconds to import: behind the first chunks, not before them
+        prepared = prepare_task.submit(dataset, plan.cameras, plan.params.out)
     items = map(InFlight, plan.sequences)
     opened = buffered(items, partial(submit_open, job, plan.params.chunk_frames), ahead=2)
     started = buffered(opened, partial(submit_chunks, job), ahead=1)
     checked = buffered(started, partial(submit_check, job), ahead=1)
-    loaded = buffered(checked, partial(submit_load, job, dataset, already), ahead=1)
+    loaded = buffered(checked, partial(submit_load, job, dataset, prepared), ahead=1)
     return [outcome_of(item) for item in loaded]

@@ -118,15 +118,24 @@ def submit_check(job: Job, item: InFlight) -> None:
         item.closed = Closed(plan.manifest, plan.failures, 0, {})  # type: ignore[arg-type]
 
 
-def submit_load(job: Job, dataset: str | None, loaded: set[str], item: InFlight) -> None:
-    """Load a complete sequence into FiftyOne, unless it is there."""
+def submit_load(
+    job: Job, dataset: str | None, prepared: PrefectFuture[set[str]] | None, item: InFlight
+) -> None:
+    """Load a complete sequence into FiftyOne, unless it is there.
+
+    `prepared` gives what the dataset holds already, once it is ready to be written to.
+    """
     for closed in item.results("check"):
         item.closed = closed
-    if not dataset or not item.closed:
+    if not dataset or not prepared or not item.closed:
+        return
+    item.pending = [prepared]
+    loaded = item.results("load")
+    if not loaded:
         return
     if item.opened:
         frames: Any = [frame for one in item.labeled for frame in one.frames]
-    elif item.closed.manifest.uri in loaded:
+    elif item.closed.manifest.uri in loaded[0]:
         return
     else:
         frames = local_frames_task.submit(item.plan.found, item.name)

@@ -14,7 +14,7 @@ from flows.display import showing, stderr_console
 from flows.params import LabelParams
 from flows.planning import Plan, check_writable, keep_plan, make_plan
 from flows.server import api_in_background
-from flows.summary import SequenceOutcome, left_outcome, summary_of
+from flows.summary import SequenceOutcome, counted, left_outcome, summary_of
 from sam2_core.cache import cache_folder
 from tasks.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
 
@@ -85,8 +85,8 @@ def announce(console: Console, plan: Plan) -> None:
     missing = len(plan.missing)
     done = len(plan.sequences) - missing
     console.print(
-        f"[bold]{missing}[/] of {len(plan.sequences)} sequences to label"
-        + (f" ({done} up to date)" if done else "")
+        f"[bold]{missing}[/] of {counted(len(plan.sequences), 'sequence')} to label"
+        + (f", {done} up to date" if done else "")
     )
     console.print(
         f"masks  {escape(stamp.name)} on {stamp.backend}, {stamp.precision} "
@@ -99,9 +99,10 @@ def conclude(console: Console, summary: dict[str, Any]) -> None:
     """Say what was done, what failed, and what to do next."""
     failed = summary["failed"]
     console.print(
-        f"[bold]{summary['frames']}[/] frames, [bold]{summary['instances']}[/] masks in "
-        f"{summary['sequences']} sequences"
-        + (f", {summary['skipped']} frames were labeled before" if summary["skipped"] else "")
+        f"[bold]{counted(summary['frames'], 'frame')}[/] and "
+        f"[bold]{counted(summary['instances'], 'mask')}[/] in "
+        f"{counted(summary['sequences'], 'sequence')}"
+        + (f", {counted(summary['skipped'], 'frame')} from before" if summary["skipped"] else "")
         + (f", [red]{len(failed)} failed[/]" if failed else "")
     )
     for one in failed[:10]:

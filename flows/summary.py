@@ -11,6 +11,11 @@ from tasks.progress import summed
 from tasks.types import FrameFailure
 
 
+def counted(count: int, noun: str) -> str:
+    """Return "1 frame", "2 frames"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 @dataclass(frozen=True)
 class SequenceOutcome:
     """What became of one sequence.
@@ -42,15 +47,15 @@ class SequenceOutcome:
 
     def text(self, seconds: float) -> str:
         """One line for the terminal."""
-        parts = [f"{self.frames} frames", f"{self.instances} masks"]
+        parts = [counted(self.frames, "frame"), counted(self.instances, "mask")]
         if not self.computed_frames and self.good:
             return ", ".join([*parts, "up to date"])
         if self.computed_frames < self.frames:
-            parts.append(f"{self.frames - self.computed_frames} frames were there before")
+            parts.append(f"{self.frames - self.computed_frames} of them from before")
         if self.failures:
             first = self.failures[0]
             name = first.uri.rsplit("/", 1)[-1]
-            parts.append(f"{len(self.failures)} frames failed ({name}: {first.reason})")
+            parts.append(f"{counted(len(self.failures), 'frame')} failed ({name}: {first.reason})")
         if self.error:
             parts.append(f"failed in {self.stage}: {self.error}")
         return ", ".join([*parts, f"{seconds:.1f} s"])

@@ -156,6 +156,16 @@ def check_task(job: Job, opened: Opened, labeled: list[Labeled], name: str) -> C
     return close_sequence(job, opened, labeled)
 
 
+@task(name="prepare", cache_policy=NO_CACHE, persist_result=False)
+def prepare_task(dataset: str, cameras: list[str], out_uri: str) -> set[str]:
+    """Make the dataset ready for loads; returns the manifests that it holds already."""
+    from tasks.load import prepare_dataset
+    from tasks.load_record import loaded_manifests
+
+    prepare_dataset(dataset, cameras, out_uri)
+    return loaded_manifests(dataset)
+
+
 @task(name="load", task_run_name="load-{name}", cache_policy=NO_CACHE, persist_result=False)
 def load_task(
     job: Job, dataset: str, manifest: Manifest, frames: list[FrameRef], name: str
