@@ -24,7 +24,8 @@ class ModelChoice:
     """A model that is there, not loaded yet.
 
     Attributes:
-        folder: the exported model.
+        source: what to load: an exported model's folder, or weights as the torch backend names
+            them.
         backend: what will run it, resolved: never "auto".
         precision: fp32 or fp16.
         stamp: what its labels will carry.
@@ -32,7 +33,7 @@ class ModelChoice:
 
     """
 
-    folder: Path
+    source: str
     backend: str
     precision: str
     stamp: ModelStamp
@@ -45,8 +46,8 @@ def choose_model(
     """Find the model and what runs it, without reading weights into memory.
 
     Args:
-        model: a preset, a folder, a checkpoint, or "auto": the best that was exported on this
-            machine, else the bundled compact one.
+        model: a preset, a folder, a checkpoint, or "auto": the best that is on this machine, else
+            the bundled compact one.
         backend: auto, onnxruntime, torch or tensorrt.
         progress: called with what is being done, when a checkpoint must be fetched or exported.
 
@@ -60,31 +61,57 @@ def choose_model(
     chosen, reason = choose_backend(backend)
     wanted = Wanted(precision_for(chosen, "auto"), progress=progress)
     if model == "auto":
-        model, why = _best_here(wanted)
+        model, why = _best_here(wanted, chosen)
         reason = f"{why}; {reason}"
+    if chosen == "torch" and backend == "auto" and _only_exported(model):
+        # PyTorch needs weights, and these come as graphs only.
+        chosen, reason = choose_backend("onnxruntime")
+        wanted = Wanted(precision_for(chosen, "auto"), progress=progress)
+    if chosen == "torch":
+        return _torch_choice(model, wanted, reason)
     folder = resolve_model(model, wanted)
-    return ModelChoice(folder.path, chosen, wanted.precision, folder.stamp(chosen), reason)
+    stamp = folder.stamp(chosen)
+    return ModelChoice(str(folder.path), chosen, wanted.precision, stamp, reason)
 
 
-def _best_here(wanted: Wanted) -> tuple[str, str]:
+def _only_exported(model: str) -> bool:
+    return model == BUNDLED or Path(model).expanduser().is_dir()
+
+
+def _torch_choice(model: str, wanted: Wanted, reason: str) -> ModelChoice:
+    from sam2_core.backends.model_folder import code_version
+    from sam2_core.resolve import resolve_weights
+
+    weights = resolve_weights(model, wanted)
+    name = Path(model).name if weights.preset == "*" else weights.preset
+    stamp = ModelStamp(name, weights.sha256, "", "torch", wanted.precision, code_version())
+    return ModelChoice(model, "torch", wanted.precision, stamp, reason)
+
+
+def _best_here(wanted: Wanted, backend: str) -> tuple[str, str]:
+    from sam2_core.checkpoints import checkpoint_path
+    from sam2_core.presets import preset_named
+
     for name in BY_QUALITY:
+        if backend == "torch" and checkpoint_path(preset_named(name)).is_file():
+            return name, "the largest model downloaded to this machine"
         if any(not one.parent.name.startswith("random-") for one in wanted.exported(name, "*")):
             return name, "the largest model exported on this machine"
     return BUNDLED, "bundled; `autolabel models download tiny` gets Meta's"
 
 
 _lock = threading.Lock()
-_warm: dict[tuple[Path, str, str], Segmenter] = {}
+_warm: dict[tuple[str, str, str], Segmenter] = {}
 
 
 def warm_segmenter(choice: ModelChoice) -> Segmenter:
     """Return the process's one segmenter of this model; loads it the first time."""
-    key = (choice.folder, choice.backend, choice.precision)
+    key = (choice.source, choice.backend, choice.precision)
     with _lock:
         if key not in _warm:
             from sam2_core.load import load_backend
             from sam2_core.segmenter import Segmenter
 
-            backend = load_backend(choice.folder, choice.backend, choice.precision)
+            backend = load_backend(choice.source, choice.backend, choice.precision)
             _warm[key] = Segmenter(backend)
         return _warm[key]
