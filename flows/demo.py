@@ -39,7 +39,7 @@ SEQUENCES = (
 )
 
 
-def run_demo(console: Console) -> dict[str, Any]:
+def run_demo(console: Console, model: str = "compact", detector: str = "compact") -> dict[str, Any]:
     """Render, label, load, compare; returns the summary with `mask_miou` and `box_ap50`.
 
     A second call finds everything there and only compares.
@@ -53,8 +53,8 @@ def run_demo(console: Console) -> dict[str, Any]:
         sources=(str(home / "sequences"),),
         out=str(home / "labels"),
         dataset=DATASET,
-        model="compact",
-        detector="compact",
+        model=model,
+        detector=detector,
     )
     summary = label_with_progress(console, params)
     with console.status("comparing with the truth"):

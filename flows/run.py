@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -13,7 +18,7 @@ from rich.markup import escape
 from flows.display import showing, stderr_console
 from flows.params import LabelParams
 from flows.planning import Plan, check_writable, keep_plan, make_plan
-from flows.server import api_in_background
+from flows.server import PendingApi, api_in_background
 from flows.summary import SequenceOutcome, counted, left_outcome, summary_of
 from sam2_core.cache import cache_folder
 from tasks.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
@@ -39,7 +44,7 @@ def run_label(
 
 def label_with_progress(console: Console, params: LabelParams) -> dict[str, Any]:
     """Run the flow under a Prefect API, with bars; returns the summary."""
-    with api_in_background(cache_folder()) as api:
+    with api_in_background(cache_folder()) as api, _interruptible(console, api):
         with console.status("looking for sequences"):
             check_writable(params.out)
             plan = make_plan(params)
@@ -54,6 +59,31 @@ def label_with_progress(console: Console, params: LabelParams) -> dict[str, Any]
                 summary = _run_flow(console, plan)
     conclude(console, summary)
     return summary
+
+
+@contextlib.contextmanager
+def _interruptible(console: Console, api: PendingApi) -> Iterator[None]:
+    """End at once on Ctrl-C or SIGTERM: every finished chunk is whole, an unfinished one is not."""
+
+    def stop(number: int, _: object) -> None:
+        from tasks.database import release_database
+
+        console.show_cursor(True)
+        console.print("\nstopped; what is labeled is kept, and the same command continues there")
+        api.stop()
+        release_database()
+        os._exit(128 + number)
+
+    # Signals are the main thread's; where the flow runs in another one, its owner handles them.
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _run_flow(console: Console, plan: Plan) -> dict[str, Any]:

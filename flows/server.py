@@ -57,14 +57,14 @@ def api_in_background(cache_folder: Path) -> Iterator[PendingApi]:
     if configured_api():
         yield PendingApi()
         return
-    with tempfile.TemporaryDirectory(
-        prefix="autolabel-prefect-", ignore_cleanup_errors=True
-    ) as home:
-        server = OwnApi(Path(home), cache_folder / f"prefect-{version('prefect')}.db")
-        try:
-            yield server
-        finally:
-            server.stop()
+    home = Path(tempfile.mkdtemp(prefix="autolabel-prefect-"))
+    # Nothing of a run is to be left in the user's home, which may not even be writable.
+    os.environ.setdefault("PREFECT_HOME", str(home))
+    server = OwnApi(home, cache_folder / f"prefect-{version('prefect')}.db")
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 class PendingApi:
@@ -77,6 +77,9 @@ class PendingApi:
     def settings(self) -> Iterator[None]:
         """Let Prefect use this API inside the block; `wait` first."""
         yield
+
+    def stop(self) -> None:
+        """Stop what was started here."""
 
 
 class OwnApi(PendingApi):
@@ -144,7 +147,7 @@ class OwnApi(PendingApi):
             yield
 
     def stop(self) -> None:
-        """Stop the server."""
+        """Stop the server and remove its folder."""
         self._process.terminate()
         try:
             self._process.wait(timeout=3)
@@ -152,6 +155,7 @@ class OwnApi(PendingApi):
             self._process.kill()
             self._process.wait()
         self._log.close()
+        shutil.rmtree(self._home, ignore_errors=True)
 
     def _keep_template(self) -> None:
         """Keep the migrated, still empty database: the next server starts in half the time."""

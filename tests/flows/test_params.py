@@ -1,0 +1,52 @@
+"""Parameters: one schema for the command line, Prefect's form and backfills."""
+
+import pytest
+from pydantic import ValidationError
+
+from flows.params import LabelParams
+
+
+def params(**values):
+    return LabelParams(**{"sources": ("in",), "out": "out", **values})
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"sources": ()}, "at least 1"),
+        ({"frames": "3"}, "START:STOP"),
+        ({"frames": "0:10:0"}, "STEP must be at least 1"),
+        ({"frames": "5:5"}, "selects no frame"),
+        ({"out": "s3://user:secret@host/x"}, "password"),
+        ({"out": " "}, "empty"),
+        ({"boxes": "a", "detector": "b"}, "not both"),
+        ({"min_score": 1.5}, "less than or equal to 1"),
+        ({"chunk_frames": 65}, "less than or equal to 64"),
+        ({"backend": "abacus"}, "onnxruntime"),
+        ({"dataset": "../x"}, "letters"),
+        ({"surprise": 1}, "Extra inputs"),
+    ],
+)
+def test_refused(values, words):
+    with pytest.raises(ValidationError, match=words) as error:
+        params(**values)
+    assert "user:secret" not in str(error.value.errors(include_input=False)[0]["msg"])
+
+
+def test_dataset_is_named_after_the_output_unless_told_or_unwanted():
+    assert params(out="s3://bucket/a b/labels-1/").dataset_name == "labels-1"
+    assert params(out="/").dataset_name == "autolabel"
+    assert params(dataset="mine").dataset_name == "mine"
+    assert params(load_dataset=False).dataset_name is None
+
+
+def test_scores_from_0_for_imported_boxes_and_from_03_for_a_detector():
+    assert params(boxes="boxes").least_score == 0.0
+    assert params().least_score == 0.3
+    assert params(boxes="boxes", min_score=0.5).least_score == 0.5
+
+
+def test_only_what_changes_labels_is_in_the_key():
+    assert params(frames="0:5").deciding() == params(out="elsewhere").deciding()
+    assert params(classes=("car",)).deciding() != params().deciding()
+    assert params(classes=("a", "b")).deciding() == params(classes=("b", "a")).deciding()
