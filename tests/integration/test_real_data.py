@@ -29,7 +29,7 @@ def test_video_with_a_detector_and_cameras_as_groups(home, tmp_path, shared_data
     assert result["instances"] > 20
     held = home.dataset("out")
     assert held["media_type"] == "group"
-    assert sorted(held["views"]) == ["08_driving", "scene_01"]
+    assert sorted(held["views"]) == ["sequence 08_driving", "sequence scene_01"]
     cameras = {row["camera"] for row in held["rows"] if row["sequence"] == "scene_01"}
     assert cameras == {"CAMERA_01", "CAMERA_05", "CAMERA_06"}
     objects = [one for row in held["rows"] for one in row["objects"]]
