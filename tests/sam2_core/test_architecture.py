@@ -119,7 +119,7 @@ def close(ours, theirs, tolerance: float = 2e-5) -> None:
 
 @pytest.fixture(scope="module", params=["micro", "tiny"])
 def pair(request):
-    preset = preset_named(request.param)
+    preset = MICRO if request.param == "micro" else TINY.sized(image_size=512)
     ours, theirs = paired(preset)
     images = scene(preset)
     with torch.no_grad():
