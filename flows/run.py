@@ -35,28 +35,38 @@ def run_label(
     """
     console = stderr_console()
     started = time.perf_counter()
-    summary = _dry_run(console, params) if dry_run else label_with_progress(console, params)
+    if dry_run:
+        summary = _dry_run(console, params)
+    else:
+        with prefect_beside(console) as api:
+            summary = label_with_progress(console, params, api)
     summary["seconds"]["total"] = round(time.perf_counter() - started, 3)
     if as_json:
         click.echo(json.dumps(summary, indent=2))
     return summary
 
 
-def label_with_progress(console: Console, params: LabelParams) -> dict[str, Any]:
-    """Run the flow under a Prefect API, with bars; returns the summary."""
+@contextlib.contextmanager
+def prefect_beside(console: Console) -> Iterator[PendingApi]:
+    """Start a Prefect API, if one is needed, while the block does other things first."""
     with api_in_background(cache_folder()) as api, _interruptible(console, api):
-        with console.status("looking for sequences"):
-            check_writable(params.out)
-            plan = make_plan(params)
-        announce(console, plan)
-        outcomes = _nothing_to_do(plan)
-        if outcomes is not None:
-            summary = summary_of(plan, outcomes, 0.0)
-        else:
-            with console.status("starting"):
-                api.wait()
-            with api.settings():
-                summary = _run_flow(console, plan)
+        yield api
+
+
+def label_with_progress(console: Console, params: LabelParams, api: PendingApi) -> dict[str, Any]:
+    """Run the flow under a Prefect API, with bars; returns the summary."""
+    with console.status("looking for sequences"):
+        check_writable(params.out)
+        plan = make_plan(params)
+    announce(console, plan)
+    outcomes = _nothing_to_do(plan)
+    if outcomes is not None:
+        summary = summary_of(plan, outcomes, 0.0)
+    else:
+        with console.status("starting"):
+            api.wait()
+        with api.settings():
+            summary = _run_flow(console, plan)
     conclude(console, summary)
     return summary
 

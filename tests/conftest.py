@@ -3,6 +3,7 @@
 import logging
 import os
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,14 @@ def s3(s3_endpoint, monkeypatch):
 def memory():
     """URL of a new, empty folder in memory."""
     return f"memory://{uuid.uuid4().hex}"
+
+
+@pytest.fixture(scope="session")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URI of a real mongod of our own; set up before fiftyone is imported."""
+    os.environ["AUTOLABEL_DATABASE_DIR"] = str(tmp_path_factory.mktemp("database"))
+    from tasks.database import ensure_database, release_database
+
+    os.environ.pop("FIFTYONE_DATABASE_URI", None)
+    yield ensure_database()
+    release_database()

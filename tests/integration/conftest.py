@@ -1,17 +1,20 @@
-"""One Prefect server for all integration tests: starting one takes longer than most of them."""
+"""One Prefect server for all integration tests, and `autolabel` in this process or in others."""
 
+import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from flows.server import OwnApi
-from tests.integration.runs import Home
+from tests.integration.runs import MICRO, Home
 
 
 @pytest.fixture(scope="session")
 def prefect_api(tmp_path_factory):
     folder = tmp_path_factory.mktemp("prefect")
-    server = OwnApi(folder, folder / "template.db")
+    (folder / "home").mkdir()
+    server = OwnApi(folder / "home", folder / "template.db")
     server.wait()
     yield server.url
     server.stop()
@@ -19,4 +22,40 @@ def prefect_api(tmp_path_factory):
 
 @pytest.fixture
 def home(tmp_path: Path, prefect_api: str) -> Home:
+    """Processes of their own with an empty home."""
     return Home(tmp_path / "home", prefect_api)
+
+
+class Terminal:
+    """`autolabel` called in this process: what a user gets, without the cost of imports."""
+
+    def __init__(self, monkeypatch, capsys):
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+
+    def run(self, *arguments, code=0):
+        """Run to the end; returns the object of `--json` ({} without) and what stderr got."""
+        from flows.main import main
+
+        self.monkeypatch.setattr(sys, "argv", ["autolabel", *map(str, arguments)])
+        self.capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        ended = end.value.code or 0
+        captured = self.capsys.readouterr()
+        assert ended == code, (ended, captured.err[-3000:])
+        return (json.loads(captured.out) if captured.out.strip() else {}), captured.err
+
+    def label(self, *arguments, code=0):
+        """`autolabel label ... --json` with the micro model."""
+        return self.run("label", *arguments, "--model", MICRO, "--json", code=code)
+
+
+@pytest.fixture
+def terminal(monkeypatch, capsys, tmp_path, prefect_api, database):
+    """`autolabel` in this process, with an empty cache, a Prefect server and a database."""
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PREFECT_API_URL", prefect_api)
+    with temporary_settings({PREFECT_API_URL: prefect_api}):
+        yield Terminal(monkeypatch, capsys)

@@ -50,9 +50,9 @@ class Home:
         """`autolabel label ... --json` with the micro model."""
         return self.run("label", *arguments, "--model", MICRO, "--json", code=code)
 
-    def dataset(self, name: str) -> dict[str, Any]:
-        """What the dataset holds; see dataset_rows.py."""
-        script = [sys.executable, "-m", "tests.integration.dataset_rows", name]
+    def datasets(self, *names: str) -> list[dict[str, Any]]:
+        """What the datasets of this home hold; see dataset_rows.py."""
+        script = [sys.executable, "-m", "tests.integration.dataset_rows", *names]
         result = subprocess.run(
             script, cwd=REPOSITORY, env=self.environment, text=True, capture_output=True,
             timeout=120, check=False,

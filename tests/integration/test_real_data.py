@@ -5,12 +5,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
+from tests.integration.dataset_rows import held
 
-def test_imported_boxes_keep_their_rows_and_order(home, tmp_path, shared_data):
+
+def test_imported_boxes_keep_their_rows_and_order(terminal, tmp_path, shared_data):
     tokyo = shared_data / "tokyo_street"
     out = tmp_path / "out"
     arguments = [tokyo / "images", "--boxes", tokyo / "bboxes", "--out", out, "--no-dataset"]
-    result, _ = home.label(*arguments)
+    result, _ = terminal.label(*arguments)
     assert (result["frames"], result["instances"]) == (1, 79)
     (masks,) = out.glob("labels/*/*/*.masks.parquet")
     rows = pq.read_table(masks)
@@ -20,20 +22,20 @@ def test_imported_boxes_keep_their_rows_and_order(home, tmp_path, shared_data):
     np.testing.assert_array_equal(sides, np.array([line[2:] for line in given], np.float32))
 
 
-def test_video_with_a_detector_and_cameras_as_groups(home, tmp_path, shared_data):
+def test_video_with_a_detector_and_cameras_as_groups(terminal, tmp_path, shared_data):
     detector = shared_data / "yolox_nano" / "yolox_nano.onnx"
     sources = [shared_data / "dashcam", shared_data / "dgp_multicamera"]
-    arguments = [*sources, "--detector", detector, "--out", tmp_path / "out", "--frames", "0:4"]
-    result, _ = home.label(*arguments, "--classes", "car,truck,bus,person")
+    arguments = [*sources, "--detector", detector, "--out", tmp_path / "real", "--frames", "0:4"]
+    result, _ = terminal.label(*arguments, "--classes", "car,truck,bus,person")
     assert (result["sequences"], result["frames"], result["failed"]) == (2, 4 + 9, [])
     assert result["instances"] > 20
-    held = home.dataset("out")
-    assert held["media_type"] == "group"
-    assert sorted(held["views"]) == ["sequence 08_driving", "sequence scene_01"]
-    cameras = {row["camera"] for row in held["rows"] if row["sequence"] == "scene_01"}
+    dataset = held("real")
+    assert dataset["media_type"] == "group"
+    assert sorted(dataset["views"]) == ["sequence 08_driving", "sequence scene_01"]
+    cameras = {row["camera"] for row in dataset["rows"] if row["sequence"] == "scene_01"}
     assert cameras == {"CAMERA_01", "CAMERA_05", "CAMERA_06"}
-    objects = [one for row in held["rows"] for one in row["objects"]]
+    objects = [one for row in dataset["rows"] for one in row["objects"]]
     assert len(objects) == result["instances"]
     assert {one["label"] for one in objects} <= {"car", "truck", "bus", "person"}
-    assert all(Path(row["file"]).is_file() for row in held["rows"])
+    assert all(Path(row["file"]).is_file() for row in dataset["rows"])
     assert sum(one["mask"] is not None for one in objects) > 0

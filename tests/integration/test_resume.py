@@ -33,7 +33,7 @@ def test_a_killed_run_continues_with_the_missing_chunks_only(home, tmp_path):
     undisturbed, _ = home.label(*common, "--out", calm, "--dataset", "calm")
     assert undisturbed["skipped"] == 0
     assert files_below(out) == files_below(calm)
-    disturbed, expected = home.dataset("killed"), home.dataset("calm")
+    disturbed, expected = home.datasets("killed", "calm")
     assert len(expected["rows"]) == 40
     assert sum(len(row["objects"]) for row in expected["rows"]) == 480
     assert disturbed == expected
@@ -51,7 +51,7 @@ def test_the_same_command_in_two_terminals_at_once(home, tmp_path):
         _, errors = process.communicate(timeout=240)
         assert process.returncode == 0, errors[-3000:]
     assert len(files_below(tmp_path / "out")) == 2 * 3 + 2
-    held = home.dataset("both")
+    (held,) = home.datasets("both")
     assert [(row["sequence"], row["frame"]) for row in held["rows"]] == [
         (name, index) for name in "ab" for index in range(6)
     ]

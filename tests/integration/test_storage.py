@@ -2,11 +2,11 @@
 
 import s3fs
 
-from tests.integration.runs import Home, write_sequence
+from tests.integration.dataset_rows import held
+from tests.integration.runs import write_sequence
 
 
-def test_bucket_in_bucket_out(s3, tmp_path, prefect_api):
-    home = Home(tmp_path / "home", prefect_api)
+def test_bucket_in_bucket_out(s3, terminal, tmp_path):
     write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 3)
     store = s3fs.S3FileSystem()
     bucket = s3.removeprefix("s3://")
@@ -14,18 +14,18 @@ def test_bucket_in_bucket_out(s3, tmp_path, prefect_api):
     store.put(str(tmp_path / "boxes"), f"{bucket}/boxes", recursive=True)
     arguments = [f"{s3}/in", "--boxes", f"{s3}/boxes", "--out", f"{s3}/out"]
 
-    first, _ = home.label(*arguments, "--dataset", "bucket")
+    first, _ = terminal.label(*arguments, "--dataset", "bucket")
     assert (first["frames"], first["instances"], first["failed"]) == (3, 6, [])
     written = sorted(store.find(f"{bucket}/out/labels"))
     assert [path.rsplit(".", 2)[1] for path in written] == ["boxes", "frames", "masks"]
-    held = home.dataset("bucket")
-    assert len(held["rows"]) == 3
-    assert all(row["file"].startswith(str(tmp_path / "home")) for row in held["rows"])
+    rows = held("bucket")["rows"]
+    assert len(rows) == 3
+    assert all(row["file"].startswith(str(tmp_path / "cache")) for row in rows)
 
     store.rm(f"{bucket}/in/drive/0001.jpg")
-    again, _ = home.label(*arguments, "--no-dataset")
+    again, _ = terminal.label(*arguments, "--no-dataset")
     assert (again["frames"], again["sequences"]) == (2, 1)
     assert again["skipped"] == 0, "other frames, another chunk"
-    _, told = home.label(f"{s3}-not-there/in", *arguments[1:], "--no-dataset", code=2)
+    _, told = terminal.label(f"{s3}-not-there/in", *arguments[1:], "--no-dataset", code=2)
     assert "not-there" in told
     assert "testing-secret" not in told

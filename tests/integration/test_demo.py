@@ -1,0 +1,42 @@
+"""The demo: rendered on the spot, labeled with what the package carries, measured against truth."""
+
+import pytest
+
+from flows import demo
+from tests.integration.dataset_rows import held
+
+
+def test_demo_twice(terminal, monkeypatch):
+    small = (
+        demo.DemoSequence("one", 900_005, 2),
+        demo.DemoSequence("two-cameras", 900_009, 1, ("front", "front_left")),
+    )
+    monkeypatch.setattr(demo, "SEQUENCES", small)
+    first, told = terminal.run("demo", "--json")
+    assert (first["sequences"], first["frames"], first["failed"]) == (2, 4, [])
+    assert first["compared_frames"] == 4
+    assert first["true_instances"] > 10
+    assert first["mask_miou_of_found"] > 0.6
+    assert first["box_ap50"] > 0.4
+    assert "autolabel review demo" in told
+    second, _ = terminal.run("demo", "--json")
+    assert second["skipped"] == 4
+    numbers = ("mask_miou", "box_ap50", "instances", "true_instances")
+    assert [second[name] for name in numbers] == [first[name] for name in numbers]
+
+    dataset = held("demo")
+    assert dataset["media_type"] == "group"
+    assert len(dataset["rows"]) == 4
+    from tasks.load_schema import open_dataset
+
+    view = open_dataset("demo").select_group_slices(_allow_mixed=True)
+    assert view.count("ground_truth.detections") == first["true_instances"]
+    assert view.count("detections.detections") == first["instances"]
+
+
+@pytest.mark.slow
+def test_demo_as_a_user_starts_it(home):
+    result, _ = home.run("demo", "--json")
+    assert (result["sequences"], result["frames"], result["failed"]) == (3, 50, [])
+    assert result["mask_miou_of_found"] > 0.7
+    assert result["seconds"]["total"] < 180
