@@ -11,12 +11,12 @@ from sam2_core.types import AutolabelError
 
 # name -> (module under flows.commands, one-line help). The click command in it is named `command`.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "bench": ("bench", "Measure this machine, side by side with other ways to run SAM 2."),
     "demo": ("demo", "Render, label and load a few sequences: a first look."),
     "label": ("label", "Label sequences of frames, videos, buckets."),
+    "review": ("review", "Review a dataset in the FiftyOne App."),
     "backfill": ("backfill", "Label what is missing, on the workers."),
     "models": ("models", "Fetch checkpoints, export and build models."),
-    "review": ("review", "Review a dataset in the FiftyOne App."),
+    "bench": ("bench", "Measure this machine, side by side with other ways to run SAM 2."),
     "doctor": ("doctor", "Say what this machine has and lacks."),
 }
 

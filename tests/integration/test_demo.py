@@ -3,7 +3,13 @@
 import pytest
 
 from flows import demo
+from tasks.detector_files import BUNDLED, BUNDLED_FOLDER
 from tests.integration.dataset_rows import held
+
+pytestmark = pytest.mark.skipif(
+    not (BUNDLED_FOLDER / BUNDLED["compact"]).is_file(),
+    reason="no bundled weights in this checkout",
+)
 
 
 def test_demo_twice(terminal, monkeypatch):
