@@ -1,7 +1,16 @@
 """`autolabel label` end to end, as a process: frames in, artifacts and a dataset out."""
 
+import errno
 import json
+from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import s3fs
+from PIL import Image
+
+from tasks import download, storage
 from tests.integration.runs import files_below, write_boxes, write_image, write_sequence
 
 
@@ -93,3 +102,94 @@ def test_dry_run_writes_nothing(terminal, tmp_path):
     assert result["dry_run"] is True
     assert not (tmp_path / "out").exists()
     json.dumps(result)
+
+
+def test_odd_but_good_input_is_labeled(terminal, tmp_path):
+    folder, boxes = tmp_path / "in" / "odd", tmp_path / "boxes" / "odd"
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 255, (80, 120, 4), np.uint8), "RGBA").save(folder / "alpha.png")
+    Image.fromarray(rng.integers(0, 65535, (80, 120), np.uint16)).save(folder / "deep.png")
+    Image.fromarray(rng.integers(0, 255, (64, 64), np.uint8), "L").save(folder / "grey.jpg")
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    Image.fromarray(rng.integers(0, 255, (60, 100, 3), np.uint8)).save(
+        folder / "turned.jpg", exif=turned
+    )
+    for name in ("alpha", "grey", "turned"):
+        write_boxes(boxes / f"{name}.txt", ["car 0.9 10 10 50 50", "person 0.2 20 5 40 60"])
+    write_boxes(
+        boxes / "deep.txt", [f"car 0.5 {i % 90} {i % 60} {i % 90 + 20} 70" for i in range(500)]
+    )
+
+    out = tmp_path / "out"
+    result, _ = terminal.label(
+        folder.parent, "--boxes", tmp_path / "boxes", "--out", out, "--no-dataset"
+    )
+    assert (result["frames"], result["instances"], result["failed"]) == (4, 506, [])
+    (frames,) = out.glob("labels/odd/_/*.frames.parquet")
+    rows = {Path(row["uri"]).name: row for row in pq.read_table(frames).to_pylist()}
+    assert (rows["turned.jpg"]["height"], rows["turned.jpg"]["width"]) == (100, 60)
+    assert rows["deep.png"]["instances"] == 500
+
+    (boxes / "grey.txt").unlink()
+    chosen = ["--classes", "car", "--min-score", "0.6", "--out", tmp_path / "chosen"]
+    result, _ = terminal.label(
+        folder.parent, "--boxes", tmp_path / "boxes", *chosen, "--no-dataset"
+    )
+    assert (result["frames"], result["instances"], result["failed"]) == (4, 2, [])
+
+
+def test_no_space_for_an_artifact_fails_the_sequence_and_says_so(terminal, tmp_path, monkeypatch):
+    write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 2)
+    write_sequence(tmp_path / "in" / "full", tmp_path / "boxes", 2)
+    write_whole = storage._write_local
+
+    def disk(path, data):
+        if "labels/full" in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_whole(path, data)
+
+    monkeypatch.setattr(storage, "_write_local", disk)
+    arguments = [tmp_path / "in", "--boxes", tmp_path / "boxes", "--out", tmp_path / "out"]
+    result, told = terminal.label(*arguments, "--no-dataset", code=1)
+    assert result["frames"] == 2
+    assert [one["sequence"] for one in result["failed"]] == ["full"]
+    assert "no space left" in told
+    monkeypatch.undo()
+    assert not list((tmp_path / "out" / "manifests").glob("*/full@*"))
+
+
+def test_a_failed_download_is_tried_again_by_the_next_run(terminal, s3, tmp_path):
+    write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 3)
+    store, bucket = s3fs.S3FileSystem(), s3.removeprefix("s3://")
+    store.put(str(tmp_path / "in"), f"{bucket}/in", recursive=True)
+    arguments = [f"{s3}/in", "--boxes", tmp_path / "boxes", "--out", tmp_path / "out"]
+    get = download._get
+
+    def cut(uri, target, size_bytes):
+        if uri.endswith("0001.jpg"):
+            raise FileNotFoundError(uri)
+        get(uri, target, size_bytes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(download, "_get", cut)
+        first, _ = terminal.label(*arguments, "--no-dataset", code=1)
+        again, _ = terminal.label(*arguments, "--no-dataset", code=1)
+    assert [one["stage"] for one in first["failed"]] == ["download"]
+    assert (again["frames"], again["skipped"], again["failed"]) == (2, 2, first["failed"])
+    healed, _ = terminal.label(*arguments, "--no-dataset")
+    assert (healed["frames"], healed["failed"]) == (3, [])
+
+
+def test_doctor_names_what_is_found_and_no_secret(terminal, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAPLANTED")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted-secret")
+    result, told = terminal.run("doctor", "--json", code=None)
+    findings = result["findings"]
+    assert findings["database"]["state"] == "ok"
+    assert findings["prefect"]["state"] == "ok"
+    assert "AWS_ACCESS_KEY_ID" in findings["credentials"]["found"]
+    assert result["ok"] == all(one["state"] != "missing" for one in findings.values())
+    assert "PLANTED" not in told + json.dumps(result)
+    assert "planted-secret" not in told + json.dumps(result)
