@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import ctypes
+import functools
 import importlib.util
 import logging
 from collections.abc import Callable
@@ -20,6 +22,10 @@ logger = logging.getLogger(__name__)
 
 BACKENDS = ("auto", "onnxruntime", "onnxruntime-cpu", "onnxruntime-cuda", "tensorrt", "torch")
 PRECISIONS = ("auto", "fp32", "fp16")
+# An ONNX graph of one Relu, to see whether a provider works.
+_PROBE = base64.b64decode(
+    "CAgSADo3CgwKAXgSAXkiBFJlbHUSBXByb2JlWg8KAXgSCgoICAESBAoCCAFiDwoBeRIKCggIARIECgIIAUIECgAQEQ=="
+)
 
 
 def cuda_devices() -> int:
@@ -53,24 +59,44 @@ def choose_backend(backend: str) -> tuple[str, str]:
     devices = cuda_devices()
     if not devices:
         return "onnxruntime-cpu", "no NVIDIA GPU here"
-    if backend == "auto" and _has("tensorrt"):
-        return "tensorrt", f"{devices} NVIDIA GPU(s) and TensorRT are here"
     if backend == "auto" and _has("torch"):
+        # First, for it is the one that was measured on a GPU: see BENCHMARKS.md.
         import torch
 
         if torch.cuda.is_available():
             return "torch", f"{devices} NVIDIA GPU(s) and PyTorch with CUDA are here"
-    if _cuda_provider_is_built_in():
+    if backend == "auto" and _has("tensorrt") and _has("cuda"):
+        return "tensorrt", f"{devices} NVIDIA GPU(s) and TensorRT are here"
+    problem = cuda_provider_problem()
+    if not problem:
         return "onnxruntime-cuda", f"{devices} NVIDIA GPU(s) and the CUDA provider are here"
-    reason = "a GPU is here, but ONNX Runtime has no CUDA provider: install the extra gpu"
-    logger.warning(reason)
+    reason = f"a GPU is here, but {problem}: pip install 'sam2-autolabel[gpu]' to use it"
+    logger.warning("%s", reason)
     return "onnxruntime-cpu", reason
 
 
-def _cuda_provider_is_built_in() -> bool:
+@functools.cache
+def cuda_provider_problem() -> str:
+    """Say why ONNX Runtime cannot run on the GPU; "" when it can: a tiny graph is run there."""
+    import numpy as np
     import onnxruntime as ort
 
-    return "CUDAExecutionProvider" in ort.get_available_providers()
+    if "CUDAExecutionProvider" not in ort.get_available_providers():
+        return "this ONNX Runtime has no CUDA provider"
+    if not _has("cuda"):
+        return "cuda-bindings are not installed"
+    try:
+        if hasattr(ort, "preload_dlls"):
+            ort.preload_dlls()
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        session = ort.InferenceSession(_PROBE, options, providers=["CUDAExecutionProvider"])
+        session.run(None, {"x": np.zeros(1, np.float32)})
+    except Exception as error:  # noqa: BLE001 - whatever it is, the CPU serves
+        return f"ONNX Runtime's CUDA provider failed ({str(error).splitlines()[0]})"
+    if session.get_providers()[0] != "CUDAExecutionProvider":
+        return "ONNX Runtime could not load its CUDA provider (CUDA or cuDNN is missing)"
+    return ""
 
 
 def precision_for(backend: str, precision: str) -> str:

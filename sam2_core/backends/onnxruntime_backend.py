@@ -94,7 +94,7 @@ class OnnxRuntimeBackend:
         # Off only to measure what growing costs: masks are then cut at their first window.
         self.grow_windows = True
         self._info = BackendInfo(
-            stamp=folder.stamp("onnxruntime-cpu" + ("-windows" if self.window_sides else "")),
+            stamp=folder.stamp("onnxruntime-cpu"),
             image_size=folder.image_size,
             providers=("CPUExecutionProvider",),
             device="cpu",

@@ -27,7 +27,7 @@ def test_a_folder_loads_and_its_stamp_says_what_it_is(micro, tmp_path):
     stamp = backend.info.stamp
     assert backend.info.image_size == 128
     assert (stamp.name, stamp.checkpoint_sha256) == ("micro/restructured", "random-0")
-    assert (stamp.backend, stamp.precision) == ("onnxruntime-cpu-windows", "fp32")
+    assert (stamp.backend, stamp.precision) == ("onnxruntime-cpu", "fp32")
     assert len(stamp.engine_sha256) == 64
     (micro / "decoder.onnx").write_bytes((micro / "decoder.onnx").read_bytes() + b" ")
     assert ModelFolder.open(micro, tmp_path).stamp("x").engine_sha256 != stamp.engine_sha256
@@ -88,6 +88,16 @@ def test_without_a_gpu_auto_is_the_cpu_and_says_why(monkeypatch):
     assert choose_backend("torch") == ("torch", "as asked")
     assert precision_for("onnxruntime-cpu", "auto") == "fp32"
     assert precision_for("tensorrt", "auto") == "fp16"
+
+
+def test_a_gpu_without_its_libraries_falls_back_to_the_cpu_and_says_why(monkeypatch):
+    monkeypatch.setattr(load, "cuda_devices", lambda: 1)
+    load.cuda_provider_problem.cache_clear()
+    chosen, reason = choose_backend("onnxruntime")
+    load.cuda_provider_problem.cache_clear()
+    assert chosen == "onnxruntime-cpu"  # no machine that runs this test has CUDA's libraries
+    assert "a GPU is here, but" in reason
+    assert "sam2-autolabel[gpu]" in reason
 
 
 def test_random_weights_without_torch_say_what_to_do(tmp_path, monkeypatch):
