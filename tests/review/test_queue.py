@@ -1,0 +1,151 @@
+"""The queue under a budget, the control sample, statistics, and a hundred thousand samples."""
+
+import time
+import uuid
+
+import numpy as np
+import pytest
+
+from tasks import load, load_schema
+from tasks.load_documents import first_fields, sample_id
+from tasks.review_actions import accept, choose, reject
+from tasks.review_queue import CONTROL, DIFFERENCES, NEEDS_REVIEW, build_queue
+from tasks.review_stats import Rate, review_stats
+from tasks.review_summary import decisions_plot, rates_plot, summary
+from tests.review.labels import OTHER_STAMP, STAMP, labeled_frames
+
+
+@pytest.fixture
+def name(database: str) -> str:
+    name = f"queue {uuid.uuid4().hex[:8]}"
+    load.prepare_dataset(name)
+    load.load_frames(name, labeled_frames(20, 10), STAMP)
+    return name
+
+
+def test_the_riskiest_labels_come_first_and_leave_when_decided(name: str) -> None:
+    dataset = load_schema.open_dataset(name)
+    queue = build_queue(dataset, budget=15, control=10)
+    everything = sorted(
+        (d.risk, d.id) for sample in dataset for d in sample.detections.detections
+    )[::-1]  # fmt: skip
+    view = dataset.load_saved_view(NEEDS_REVIEW)
+    shown = {d.id for sample in view for d in sample.detections.detections}
+    assert shown == {identity for _, identity in everything[:15]}
+    assert queue.labels == 15
+    assert view.values("risk") == sorted(view.values("risk"), reverse=True)
+    first = view.first()
+    accept(dataset, choose(dataset, [first.id], [first.detections.detections[0].id]))
+    shown_after = {d.id for sample in view for d in sample.detections.detections}
+    assert shown_after == shown - {first.detections.detections[0].id}
+    undecided = [d.risk for d in dataset[first.id].detections.detections if not d.decision]
+    assert dataset[first.id].risk == pytest.approx(max(undecided))
+
+
+def test_views_by_reason_and_of_what_changed(name: str) -> None:
+    dataset = load_schema.open_dataset(name)
+    build_queue(dataset, 10)
+    reasons = [one for one in dataset.list_saved_views() if one.startswith("reason ")]
+    assert reasons
+    for one in reasons:
+        reason = one.removeprefix("reason ")
+        for sample in dataset.load_saved_view(one):
+            assert all(reason in d.reasons for d in sample.detections.detections)
+    assert DIFFERENCES not in dataset.list_saved_views()
+    load.load_frames(name, labeled_frames(3, 10, seed=9), OTHER_STAMP)
+    build_queue(dataset, 10)
+    assert len(dataset.load_saved_view(DIFFERENCES)) == 3
+
+
+def test_the_control_sample_says_what_the_rest_is_worth(name: str) -> None:
+    dataset = load_schema.open_dataset(name)
+    build_queue(dataset, budget=20, control=30)
+    view = dataset.load_saved_view(CONTROL)
+    drawn = [(s.id, d) for s in view for d in s.detections.detections]
+    assert len(drawn) == 30
+    queued = dataset.load_saved_view(NEEDS_REVIEW)
+    assert not {d.id for _, d in drawn} & {d.id for s in queued for d in s.detections.detections}
+    for row, (sample, label) in enumerate(drawn):
+        act = reject if row < 3 else accept
+        act(dataset, choose(dataset, [sample], [label.id]))
+    stats = review_stats(load_schema.open_dataset(name))
+    assert (stats.control.wrong, stats.control.of) == (3, 30)
+    low, high = stats.control.interval
+    assert low < 0.1 < high
+    assert stats.decided == 30
+    assert stats.labels == 200
+    assert stats.disagreement == Rate(3, 30)
+    assert sum(rate.of for rate in stats.by_class.values()) == 30
+    assert stats.per_hour > 0
+    build_queue(dataset, budget=20, control=30)
+    again = {d.id for s in dataset.load_saved_view(CONTROL) for d in s.detections.detections}
+    assert again == {d.id for _, d in drawn}, "drawn once, decided or not"
+    text = summary(stats)
+    assert "**30** of 200" in text
+    assert "10.0%" in text
+    assert decisions_plot(stats)[0]["x"]
+    assert len(rates_plot(stats.by_class)[0]["x"]) == len(stats.by_class)
+
+
+def test_intervals_are_clopper_and_pearsons() -> None:
+    assert Rate(0, 0).interval == (0.0, 1.0)
+    low, high = Rate(0, 20).interval
+    assert low == 0.0
+    assert high == pytest.approx(0.1684, abs=1e-4)  # 1 - 0.025 ** (1 / 20)
+    low, high = Rate(3, 30).interval
+    assert (low, high) == (pytest.approx(0.0211, abs=1e-3), pytest.approx(0.2653, abs=1e-3))
+    assert Rate(20, 20).interval[1] == 1.0
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_samples_open_in_under_three_seconds(database: str) -> None:
+    """Queries as the App makes them for its first page: samples and their number."""
+    import datetime
+    import resource
+
+    import fiftyone as fo
+
+    name = f"large {uuid.uuid4().hex[:8]}"
+    load.prepare_dataset(name)
+    dataset = load_schema.open_dataset(name)
+    collection = load_schema.sample_collection(dataset)
+    rng = np.random.default_rng(0)
+    now = datetime.datetime.now(datetime.UTC)
+    load.load_frames(name, labeled_frames(50, 8), STAMP)
+    templates = list(collection.find({}))
+    for start in range(0, 100_000, 5_000):
+        batch = []
+        for index in range(start, start + 5_000):
+            template = templates[index % 50]
+            key = f"large/_/{index:06d}"
+            labels = [
+                {**label, "risk": float(risk)}
+                for label, risk in zip(
+                    template["detections"]["detections"], rng.beta(1, 8, 8), strict=True
+                )
+            ]
+            batch.append(
+                {
+                    **template, **first_fields(dataset._doc.id, key, now), "_id": sample_id(key),
+                    "frame_number": index, "risk": max(one["risk"] for one in labels),
+                    "detections": {"_cls": "Detections", "detections": labels},
+                }
+            )  # fmt: skip
+        collection.insert_many(batch)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started = time.perf_counter()
+    queue = build_queue(dataset, 200)
+    built = time.perf_counter() - started
+    started = time.perf_counter()
+    view = fo.load_dataset(name).load_saved_view(NEEDS_REVIEW)
+    page = [sample.id for sample in view.limit(25)]
+    count = view.count()
+    opened = time.perf_counter() - started
+    grown_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    print(f"queue built {built:.2f} s, view opened {opened:.2f} s, +{grown_mb:.0f} MB")
+    assert queue.labels == 200
+    assert len(page) == 25
+    assert count == queue.frames
+    assert opened < 3
+    assert grown_mb < 300
+    dataset.delete()
