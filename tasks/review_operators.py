@@ -14,10 +14,10 @@ from fiftyone.operators import types
 
 from sam2_core.types import AutolabelError
 from tasks import review_actions as actions
-from tasks.load_schema import MACHINE_FIELD, sample_collection
+from tasks.load_schema import MACHINE_FIELD
 from tasks.review_actions import Chosen, choose
 from tasks.review_export import export_reviews
-from tasks.review_queue import build_queue
+from tasks.review_queue import build_queue, everything
 from tasks.review_relabel import PROMPTS, request_relabel
 from tasks.review_submit import submit_relabel
 
@@ -49,17 +49,17 @@ def chosen_labels(ctx: Any) -> list[Chosen]:
 
 
 def _undecided(ctx: Any, frames: Sequence[str]) -> list[str]:
-    """Undecided machine labels of frames, as far as the current view shows them."""
-    from bson import ObjectId
-
-    wanted = {"_id": {"$in": [ObjectId(one) for one in frames]}}
-    fields = {f"{MACHINE_FIELD}.detections._id": 1, f"{MACHINE_FIELD}.detections.decision": 1}
-    found = sample_collection(ctx.dataset).find(wanted, fields)
+    """Undecided machine labels of frames, those only that the current view shows."""
+    shown = everything(ctx.dataset) if ctx.view is None else ctx.view
+    if shown.media_type == "group":
+        shown = shown.select_group_slices(_allow_mixed=True)
+    inner = f"{MACHINE_FIELD}.detections"
+    ids, decisions = shown.select(list(frames)).values([f"{inner}.id", f"{inner}.decision"])
     return [
-        str(label["_id"])
-        for sample in found
-        for label in (sample.get(MACHINE_FIELD) or {}).get("detections") or []
-        if not label.get("decision")
+        label
+        for row, decided in zip(ids, decisions, strict=True)
+        for label, decision in zip(row or (), decided or (), strict=True)
+        if not decision
     ]
 
 
@@ -71,7 +71,10 @@ def reported(ctx: Any, act: Callable[[], str]) -> dict[str, Any]:
         ctx.ops.notify(str(error), variant="error")
         return {"message": str(error), "ok": False}
     ctx.ops.clear_selected_labels()
-    ctx.ops.reload_samples()
+    ctx.ops.reload_dataset()
+    if ctx.current_sample:  # an open frame is drawn anew only when it is opened anew
+        ctx.ops.close_sample()
+        ctx.ops.open_sample(id=ctx.current_sample)
     ctx.ops.notify(text, variant="success")
     return {"message": text, "ok": True}
 

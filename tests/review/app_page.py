@@ -1,0 +1,66 @@
+"""Driving the real App in a real headless Chromium."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium on the PATH: apt-get install chromium"
+)
+VIEWPORT = {"width": 1600, "height": 1000}
+
+
+@contextmanager
+def browser_page() -> Iterator[Any]:
+    """One page of a fresh browser; nothing on the network but this machine answers."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        playwright.selectors.set_test_id_attribute("data-cy")
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        page = browser.new_page(viewport=VIEWPORT)
+        page.set_default_timeout(90_000)
+        # FiftyOne's pages ask for fonts on the network; without an answer they only wait.
+        page.route("**/*", lambda route: route.continue_()
+                   if "127.0.0.1" in route.request.url else route.abort())  # fmt: skip
+        yield page
+        browser.close()
+
+
+def open_view(page: Any, url: str) -> None:
+    """Open a dataset and wait for its first picture."""
+    page.goto(url)
+    page.get_by_test_id("entry-counts").wait_for()
+    dismiss = page.get_by_text("Dismiss", exact=True)
+    if dismiss.count():
+        dismiss.first.click()
+    page.wait_for_timeout(1500)
+
+
+def open_first_sample(page: Any) -> None:
+    """Open the first tile of the grid."""
+    page.locator("[data-cy=looker]").first.click()
+    page.get_by_test_id("modal").wait_for()
+    page.wait_for_timeout(2500)
+
+
+def click_label(page: Any, place: list[float], size_hw: tuple[int, int]) -> None:
+    """Select a label in the open sample by clicking into the middle of its box."""
+    box = page.get_by_test_id("modal-looker-container").bounding_box()
+    scale = min(box["width"] / size_hw[1], box["height"] / size_hw[0])
+    left = box["x"] + (box["width"] - scale * size_hw[1]) / 2
+    top = box["y"] + (box["height"] - scale * size_hw[0]) / 2
+    x = left + (place[0] + place[2] / 2) * size_hw[1] * scale
+    y = top + (place[1] + place[3] / 2) * size_hw[0] * scale
+    page.mouse.move(x, y)
+    page.wait_for_timeout(400)
+    page.mouse.click(x, y)
+    page.wait_for_timeout(400)

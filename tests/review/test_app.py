@@ -1,0 +1,150 @@
+"""The App itself, in a headless Chromium: look, decide, send back, watch it come back."""
+
+import os
+import re
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from pycocotools import mask as coco_mask
+
+from sam2_core.types import Boxes, Masks
+from tasks import load, load_schema
+from tasks.manifests import write_manifest
+from tasks.review_app import install_plugin, run_app
+from tasks.review_events import read_events
+from tasks.review_queue import build_queue
+from tasks.review_relabel import open_requests, run_request
+from tasks.tables import LabeledFrame
+from tasks.types import FrameRef
+from tests.review.app_page import (
+    browser_page,
+    click_label,
+    needs_chromium,
+    open_first_sample,
+    open_view,
+)
+from tests.review.labels import OTHER_STAMP
+from tests.review.test_load import store
+
+SIZE = (720, 1280)
+PLACES = [(120, 120, 400, 400), (520, 150, 800, 420), (900, 260, 1160, 600)]
+pytestmark = needs_chromium
+
+
+def disc(box: tuple[int, int, int, int]) -> np.ndarray:
+    image = np.zeros(SIZE, np.uint8)
+    x0, y0, x1, y1 = box
+    cv2.ellipse(image, ((x0 + x1) // 2, (y0 + y1) // 2), ((x1 - x0) // 2, (y1 - y0) // 2),
+                0, 0, 360, 1, -1)  # fmt: skip
+    return image
+
+
+def three_labels(folder: Path) -> LabeledFrame:
+    """One picture with three labels far apart, all of them doubtful."""
+    picture = np.full((*SIZE, 3), 90, np.uint8)
+    for place, colour in zip(PLACES, ((60, 60, 200), (60, 200, 60), (200, 60, 60)), strict=True):
+        picture[disc(place) > 0] = colour
+    path = folder / "images" / "0.jpg"
+    path.parent.mkdir(parents=True)
+    cv2.imwrite(str(path), picture)
+    rle = [coco_mask.encode(np.asfortranarray(disc(place)))["counts"] for place in PLACES]
+    areas = [int(disc(place).sum()) for place in PLACES]
+    masks = Masks(tuple(rle), SIZE, [0.4] * 3, [0.6] * 3, [1] * 3, areas, ("",) * 3)
+    boxes = Boxes(np.array(PLACES, np.float32), [0.5] * 3, ("car", "person", "truck"))
+    frame = FrameRef("drive", "", 0, 1, str(path), SIZE, "1", path.stat().st_size, str(path))
+    return LabeledFrame(frame, boxes, masks)
+
+
+def decisions(name: str) -> list[str]:
+    sample = load_schema.open_dataset(name).first()
+    sample.reload()
+    return [d.decision for d in sample.detections.detections]
+
+
+def wait_for(what: Any, wanted: Any, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while what() != wanted:
+        assert time.monotonic() < deadline, f"still {what()}, wanted {wanted}"
+        time.sleep(0.3)
+
+
+def test_accept_reject_send_back_and_see_it_come_back(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FIFTYONE_PLUGINS_DIR", raising=False)
+    monkeypatch.setenv("AUTOLABEL_REVIEWER", "tester")
+    out = str(tmp_path / "out")
+    name = f"app-{uuid.uuid4().hex[:8]}"
+    labeled = three_labels(tmp_path)
+    manifest = store(tmp_path / "out", [labeled])
+    write_manifest(out, manifest)
+    load.prepare_dataset(name, out_uri=out)
+    load.load_sequence(name, out, manifest)
+    dataset = load_schema.open_dataset(name)
+    build_queue(dataset, 10)
+    places = [d.bounding_box for d in dataset.first().detections.detections]
+    with run_app() as app, browser_page() as page:
+        open_view(page, app.link(name, view="needs-review"))
+        open_first_sample(page)
+        click_label(page, places[0], SIZE)
+        page.keyboard.press("Shift+A")
+        wait_for(lambda: decisions(name), ["accepted", "", ""])
+        page.get_by_text("accepted 1 label").wait_for()
+        page.wait_for_timeout(2500)
+        click_label(page, places[1], SIZE)
+        page.keyboard.press("Shift+R")
+        wait_for(lambda: decisions(name), ["accepted", "rejected", ""])
+        page.wait_for_timeout(2500)
+        click_label(page, places[2], SIZE)
+        page.keyboard.press("Shift+L")
+        page.get_by_role("button", name="Execute").click()
+        wait_for(lambda: decisions(name), ["accepted", "rejected", "relabel"])
+        (request,) = open_requests(out, name)
+        smaller = coco_mask.encode(np.asfortranarray(disc((950, 310, 1110, 550))))["counts"]
+        area = int(disc((950, 310, 1110, 550)).sum())
+        made = Masks((smaller,), SIZE, [0.9], [0.95], [9], [area], ("",))
+        run_request(request, out, lambda _: [made], OTHER_STAMP.model)
+        open_view(page, app.link(name, view="sent-back"))
+        page.get_by_test_id("entry-counts").get_by_text("1").first.wait_for()
+        open_first_sample(page)
+        save_picture(page, tmp_path, "review-sent-back")
+    sample = load_schema.open_dataset(name).first()
+    sample.reload()
+    assert sample.relabel == "back"
+    assert sample.detections.detections[2].area_px == area
+    assert [d.label for d in sample.reviewed.detections] == ["car"]
+    actions = [(event.action, event.by) for event in read_events(out, name)]
+    assert actions == [
+        ("accept", "tester"), ("reject", "tester"), ("relabel", "tester"), ("relabeled", "tester"),
+    ]  # fmt: skip
+    assert app.process.poll() is not None, "the server is gone"
+
+
+def save_picture(page: Any, folder: Path, name: str) -> None:
+    """Keep a screenshot; `AUTOLABEL_SCREENSHOTS` names a folder for the documents' ones."""
+    target = Path(os.environ.get("AUTOLABEL_SCREENSHOTS") or folder) / f"{name}.png"
+    page.screenshot(path=str(target))
+    picture = cv2.imread(str(target))
+    assert picture.std() > 20, "an empty page"
+
+
+def test_the_plugin_is_linked_next_to_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    monkeypatch.setenv("FIFTYONE_PLUGINS_DIR", str(tmp_path))
+    for _ in range(2):
+        assert install_plugin() == tmp_path
+    assert (tmp_path / "sam2-autolabel" / "fiftyone.yml").is_file()
+    assert (tmp_path / "mine").is_dir()
+    listed = (tmp_path / "sam2-autolabel" / "fiftyone.yml").read_text()
+    shortcuts = (tmp_path / "sam2-autolabel" / "shortcuts.js").read_text()
+    for operator in re.findall(r': "(\w+)",', shortcuts):
+        assert f"- {operator}" in listed
