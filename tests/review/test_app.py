@@ -104,6 +104,8 @@ def test_accept_reject_send_back_and_see_it_come_back(
         page.wait_for_timeout(2500)
         click_label(page, places[2], SIZE)
         page.keyboard.press("Shift+L")
+        page.get_by_label("Prompt").or_(page.get_by_text("Prompt", exact=True)).first.wait_for()
+        page.wait_for_timeout(2500)  # the form checks itself before its button acts
         page.get_by_role("button", name="Execute").click()
         wait_for(lambda: decisions(name), ["accepted", "rejected", "relabel"])
         (request,) = open_requests(out, name)
