@@ -23,8 +23,6 @@ def summary(stats: Stats) -> str:
     people = ", ".join(f"{who} {count}" for who, count in stats.by_reviewer.items()) or "nobody yet"
     relabel = ", ".join(f"{count} {state}" for state, count in stats.relabel.items()) or "none"
     lines = [
-        "### Review",
-        "",
         "| | |",
         "|---|---|",
         f"| Labels decided | **{stats.decided:,}** of {stats.labels:,} ({share:.1%}) |",
