@@ -84,8 +84,9 @@ def load_tensorrt(
 
 def graphs_of(folder: ModelFolder) -> tuple[str, ...]:
     """Return the graphs of a model folder that become engines."""
-    there = (folder.path / "decoder_mask.onnx").is_file()
-    return ("encoder", "decoder", "decoder_mask") if there else ("encoder", "decoder")
+    optional = ("decoder_single", "decoder_mask")
+    there = [name for name in optional if (folder.path / f"{name}.onnx").is_file()]
+    return ("encoder", "decoder", *there)
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,8 @@ class TensorRTBackend:
         for engine in engines.values():
             engine.attach(scratch)
         self._encoder, self._decoder = engines["encoder"], engines["decoder"]
+        # For features of one image: what its prompts share is computed once.
+        self._single_decoder = engines.get("decoder_single")
         self._mask_decoder = engines.get("decoder_mask")
         self._image_buckets = self._encoder.buckets("image")
         self._box_buckets = self._decoder.buckets("points")
@@ -176,8 +179,9 @@ class TensorRTBackend:
                 self._encoder.warm_up({"image": (count, size, size, 3)})
             for count in self._box_buckets:
                 nothing = np.zeros(0, np.int64)
-                call = _Call(self._decoder, nothing, nothing, count, images)
-                self._decoder.warm_up(self._decoder_shapes(call, BOX_POINTS))
+                single = self._single_decoder if images == 1 else None
+                call = _Call(single or self._decoder, nothing, nothing, count, images)
+                call.engine.warm_up(self._decoder_shapes(call, BOX_POINTS))
 
     def encode(self, images: Sequence[ImageArray]) -> Features:
         """Encode B images, each uint8 (H, W, 3) RGB of any size."""
@@ -268,16 +272,16 @@ class TensorRTBackend:
                 rows = start + np.flatnonzero(np.isin(prompts.image_index[start:stop], group))
                 image_bucket = min(bucket_for(len(group), self._image_buckets), self._most_images)
                 bucket = bucket_for(len(rows), buckets)
-                yield _Call(engine, rows, group, bucket, image_bucket)
+                alone = len(group) == 1 and engine is self._decoder
+                chosen = (self._single_decoder or engine) if alone else engine
+                yield _Call(chosen, rows, group, bucket, image_bucket)
 
     def _decoder_shapes(self, call: _Call, points: int) -> dict[str, Shape]:
         shapes = {}
         for name, largest in call.engine.largest.items():
             first = call.image_bucket if name in FEATURES else call.bucket
             shapes[name] = (first, *largest[1:])
-        shapes["points"] = (call.bucket, points, 2)
-        shapes["labels"] = (call.bucket, points)
-        return shapes
+        return shapes | {"points": (call.bucket, points, 2), "labels": (call.bucket, points)}
 
     def _enqueue(
         self,
@@ -303,7 +307,11 @@ class TensorRTBackend:
         }
         if chosen.mask_logits is not None:
             inputs["mask_input"] = chosen.mask_logits[:, None]
-        kept = [self._upload(call.engine, name, values) for name, values in inputs.items()]
+        kept = [
+            self._upload(call.engine, name, values)
+            for name, values in inputs.items()
+            if name in call.engine.tensors
+        ]
         call.engine.run(self._decoder_shapes(call, chosen.labels.shape[1]))
         for name, array in targets.items():
             rows = array[start : start + len(call.rows)]

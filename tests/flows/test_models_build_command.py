@@ -39,10 +39,15 @@ def test_engines_are_built_once_and_another_checkpoint_is_refitted(gpu, tmp_path
     done = build(first, *common, "--json")
     assert done.exit_code == 0, done.output
     engines = json.loads(done.stdout)["engines"]
-    assert [engine["graph"] for engine in engines] == ["encoder", "decoder", "decoder_mask"]
+    assert [engine["graph"] for engine in engines] == [
+        "encoder",
+        "decoder",
+        "decoder_single",
+        "decoder_mask",
+    ]
     assert all(Path(engine["path"]).is_file() for engine in engines)
     again = build(first, *common)
-    assert again.stdout.count("(was there)") == 3
+    assert again.stdout.count("(was there)") == 4
     refitted = build(second, *common, "--refit-from", first)
     # The two checkpoints of this test differ in the encoder only.
     assert refitted.exit_code == 0, refitted.output

@@ -53,7 +53,7 @@ def write_encoder(path: Path, seed: int) -> None:
     save(path, nodes, [info("image", TensorProto.UINT8, ("B", SIZE, SIZE, 3))], outputs, weights)
 
 
-def write_decoder(path: Path, masks: bool) -> None:
+def write_decoder(path: Path, masks: bool = False, images: int | str = "B") -> None:
     grid, none = SIZE // 4, ["axes_rest"]
     gathered = [
         helper.make_node("Gather", [name, "image_index"], [f"{name}_own"])
@@ -86,9 +86,9 @@ def write_decoder(path: Path, masks: bool) -> None:
         constant("axes_points", np.array([1, 2])), constant("column", np.array([-1, 1, 1, 1])),
     ]  # fmt: skip
     inputs = [
-        info("embedding", TensorProto.FLOAT, ("B", WIDTH, SIZE // 16, SIZE // 16)),
-        info("high_res_s0", TensorProto.FLOAT, ("B", WIDTH // 8, grid, grid)),
-        info("high_res_s1", TensorProto.FLOAT, ("B", 2, grid // 2, grid // 2)),
+        info("embedding", TensorProto.FLOAT, (images, WIDTH, SIZE // 16, SIZE // 16)),
+        info("high_res_s0", TensorProto.FLOAT, (images, WIDTH // 8, grid, grid)),
+        info("high_res_s1", TensorProto.FLOAT, (images, 2, grid // 2, grid // 2)),
         info("points", TensorProto.FLOAT, ("P", "K", 2)),
         info("labels", TensorProto.INT32, ("P", "K")),
         info("image_index", TensorProto.INT64, ("P",)),
@@ -107,7 +107,8 @@ def write_model(folder: Path, seed: int = 0, **facts: object) -> Path:
     """Write encoder, decoder, decoder_mask and model.json."""
     folder.mkdir(parents=True, exist_ok=True)
     write_encoder(folder / "encoder.onnx", seed)
-    write_decoder(folder / "decoder.onnx", masks=False)
+    write_decoder(folder / "decoder.onnx")
+    write_decoder(folder / "decoder_single.onnx", images=1)
     write_decoder(folder / "decoder_mask.onnx", masks=True)
     (folder / "model.json").write_text(json.dumps(FACTS | facts))
     return folder

@@ -170,12 +170,12 @@ def test_no_prompts_and_images_of_other_sizes(trt, model, tmp_path):
 def test_engines_are_built_once_and_the_timing_cache_grows(trt, model, tmp_path):
     before = fake_tensorrt.Builder.builds
     first = build(trt, model, tmp_path)
-    assert [engine.cached for engine in first.values()] == [False] * 3
+    assert [engine.cached for engine in first.values()] == [False] * 4
     timing = first["encoder"].path.parent / "timing.cache"
-    assert timing.read_bytes() == b"measured;" * 3
+    assert timing.read_bytes() == b"measured;" * 4
     again = build(trt, model, tmp_path)
-    assert [engine.cached for engine in again.values()] == [True] * 3
-    assert fake_tensorrt.Builder.builds == before + 3
+    assert [engine.cached for engine in again.values()] == [True] * 4
+    assert fake_tensorrt.Builder.builds == before + 4
     facts = json.loads(first["decoder"].path.with_suffix(".json").read_text())
     assert facts["profiles"] == ["boxes-1", "boxes-4", "boxes-16", "points"]
     # Another checkpoint is another graph is another engine.
