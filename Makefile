@@ -3,6 +3,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
+# Certificates of the system, which a company proxy may have added to.
+export UV_SYSTEM_CERTS := 1
+
 VENV := .venv
 BIN := $(VENV)/bin
 # uv from the PATH, else one of our own in .uv.
