@@ -124,10 +124,16 @@ def _decoders(run: Session, image_model: ImageArray) -> dict[str, Decoder]:
     """Return the ways to decode, each with the frame encoded by its own graph."""
     chunk = run.segmenter.decoder_chunk
     backends: dict[str, Backend] = {}
-    try:
-        backends["published"] = run.load("published")
-    except AutolabelError as error:
-        run.skipped["published"] = str(error)
+    found: dict[str, Decoder] = {}
+    alone = run.published_decoder()
+    if alone is not None:
+        features = alone.laid_out(encode_and_wait(run.backend, [image_model]))
+        found["published"] = Decoder(alone, features, chunk)
+    else:
+        try:
+            backends["published"] = run.load("published")
+        except AutolabelError as error:
+            run.skipped["published"] = str(error)
     if run.variant == "windowed":
         backends[run.graph] = run.load(run.graph, windows=False)
     elif run.backend.info.stamp.checkpoint_sha256.startswith("random-"):
@@ -138,10 +144,9 @@ def _decoders(run: Session, image_model: ImageArray) -> dict[str, Decoder]:
             cut.grow_windows = False  # type: ignore[attr-defined]
             backends["windowed_not_grown"] = cut
     backends[run.variant] = run.backend
-    return {
-        name: Decoder(backend, encode_and_wait(backend, [image_model]), chunk)
-        for name, backend in backends.items()
-    }
+    for name, backend in backends.items():
+        found[name] = Decoder(backend, encode_and_wait(backend, [image_model]), chunk)
+    return found
 
 
 def _other_sweeps(run: Session) -> dict[str, Any]:

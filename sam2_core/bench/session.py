@@ -9,6 +9,7 @@ from typing import Any
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.bench.frame import BenchFrame
 from sam2_core.bench.peers import PEERS
+from sam2_core.bench.published import PublishedDecoderOnly
 from sam2_core.bench.timing import Note
 from sam2_core.load import choose_backend, load_backend, precision_for
 from sam2_core.resolve import Wanted, resolve_model
@@ -98,6 +99,16 @@ class Session:
             model, self.backend_name, self.precision, graph, cache=self.options.cache,
             threads=threads or self.options.threads, windows=windows, progress=self.note,
         )  # fmt: skip
+
+    def published_decoder(self) -> PublishedDecoderOnly | None:
+        """Return the published decoder where it lies beside the model without its encoder."""
+        if self.folder is None or self.backend.info.device != "cpu":
+            return None
+        beside = self.folder.path.parent / f"published-{self.precision}"
+        path = beside / "decoder.onnx"
+        if self.graph == "published" or not path.is_file() or (beside / "encoder.onnx").is_file():
+            return None
+        return PublishedDecoderOnly(path, self.folder, self.options.threads)
 
     def noting(self, prefix: str) -> Note:
         """Return a note that says which part of the run it is about."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 
 import numpy as np
@@ -120,6 +121,18 @@ def test_without_the_published_graph_the_ratio_is_null_with_a_reason(frame, tmp_
     assert results["decoder_vs_published"] is None
     assert "restructured graph only" in results["skipped"]["published"]
     plot_results(results, tmp_path / "plot.png")
+
+
+def test_the_published_decoder_alone_is_enough_to_compare_with(frame, tmp_path):
+    model = write_model(tmp_path / "restructured-fp32")
+    beside = tmp_path / "published-fp32"
+    beside.mkdir()
+    shutil.copy(model / "decoder.onnx", beside)
+    options = BenchOptions(str(model), "onnxruntime-cpu", repeats=1, peers=(), sweeps=False,
+                           cache=tmp_path)  # fmt: skip
+    results = run_benchmark(frame, options)
+    assert results["decoder_vs_published"] > 0
+    assert "published" not in results["skipped"]
 
 
 def test_a_frame_without_a_valid_box_is_measured_without_a_decoder(frame, model, tmp_path):
