@@ -135,6 +135,8 @@ def override_document(values: Mapping[str, Any]) -> Values:
         "object_score", "risk", "fingerprint",
     )  # fmt: skip
     fields = {name: made[name] for name in names if name in made}
+    if "mask" not in made:
+        fields["mask"] = None  # there was one, perhaps
     if "reasons" in values:
         fields["reasons"] = list(values["reasons"])
     return fields

@@ -1,8 +1,7 @@
 """Labels sent back to be made again: requests in storage, results as events.
 
-A request is a small file under `reviews/<dataset>/relabel/`; whoever labels next (the Prefect
-deployment `relabel`, or the next `autolabel label`) picks it up, makes the masks and calls
-`finish_request`. So it also works without a server.
+A request is a small file under `reviews/<dataset>/relabel/`. Whoever labels next (the Prefect
+deployment `relabel`, or `autolabel review relabel`) picks it up: it also works without a server.
 """
 
 from __future__ import annotations

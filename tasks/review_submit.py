@@ -14,11 +14,10 @@ DEPLOYMENT = "relabel/relabel"
 def submit_relabel(dataset: Any, request: RelabelRequest) -> str:
     """Start the deployment `relabel` for a request; say where it is now.
 
-    Without a server the request waits in storage, and the next `autolabel label` of the same
-    storage picks it up.
+    Without a server the request waits in storage for `autolabel review relabel`.
     """
     if not os.environ.get("PREFECT_API_URL"):
-        return "it waits in storage for the next `autolabel label` or `autolabel relabel`"
+        return f"it waits for `autolabel review relabel {request.dataset}`"
     from prefect.deployments import run_deployment
     from prefect.exceptions import ObjectNotFound
 

@@ -76,6 +76,18 @@ def export(dataset: str, out: str, as_json: bool) -> None:
     click.echo(f"  {report.table_uri}\n  {report.coco_uri}")
 
 
+@command.command("relabel")
+@click.argument("dataset")
+@click.option("--out", default="", help="The run's storage; by default where the labels came from.")
+@click.option("--backend", default="auto", help="What runs the model.")
+def relabel(dataset: str, out: str, backend: str) -> None:
+    """Make the labels again that reviewers sent back, here and now."""
+    from tasks.relabel import relabel_dataset
+
+    report = relabel_dataset(dataset, out, backend=backend)
+    click.echo(f"{dataset}: {report.labels} labels of {report.requests} requests made again")
+
+
 @command.command("rebuild")
 @click.argument("dataset")
 @click.option("--out", required=True, help="The storage that `autolabel label` wrote to.")

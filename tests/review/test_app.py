@@ -104,10 +104,17 @@ def test_accept_reject_send_back_and_see_it_come_back(
         page.wait_for_timeout(2500)
         click_label(page, places[2], SIZE)
         page.keyboard.press("Shift+L")
-        page.get_by_label("Prompt").or_(page.get_by_text("Prompt", exact=True)).first.wait_for()
-        page.wait_for_timeout(2500)  # the form checks itself before its button acts
-        page.get_by_role("button", name="Execute").click()
-        wait_for(lambda: decisions(name), ["accepted", "rejected", "relabel"])
+        page.get_by_text("Prompt", exact=True).first.wait_for()
+        wanted = ["accepted", "rejected", "relabel"]
+        for _ in range(20):  # the form checks itself over and over before its button acts
+            if decisions(name) == wanted:
+                break
+            button = page.get_by_role("button", name="Execute")
+            if button.count() and button.is_enabled():
+                button.click()
+            page.wait_for_timeout(2000)
+        save_picture(page, tmp_path, "review-sent")
+        assert decisions(name) == wanted
         (request,) = open_requests(out, name)
         smaller = coco_mask.encode(np.asfortranarray(disc((950, 310, 1110, 550))))["counts"]
         area = int(disc((950, 310, 1110, 550)).sum())

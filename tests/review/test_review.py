@@ -267,3 +267,37 @@ def test_export_says_who_decided_what(name: str, out: Path) -> None:
     from tasks.truth import load_truth
 
     assert load_truth(report.coco_uri).instances == 17, "readable as COCO"
+
+
+def test_the_relabel_command_works_off_what_waits(
+    name: str, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a model would make is a stand-in here; the way there and back is real."""
+    from click.testing import CliRunner
+
+    from flows.commands.review import command
+    from sam2_core.types import Masks as M
+    from tasks import relabel as relabeling
+
+    dataset, chosen = pick(name, 2, 0)
+    request_relabel(dataset, chosen)
+    empty = coco_mask.encode(np.zeros(SIZE_HW, np.uint8, order="F"))["counts"]
+    asked = []
+
+    def choose_model(model: str, backend: str) -> object:
+        asked.append(model)
+        return type("Choice", (), {"stamp": OTHER_STAMP.model})()
+
+    def fake_segment(choice: object, prompts: list) -> list:
+        return [M((empty,), SIZE_HW, [0.1], [0.1], [0.1], [0], ("empty_mask",)) for _ in prompts]
+
+    monkeypatch.setattr(relabeling, "choose_model", choose_model)
+    monkeypatch.setattr(relabeling, "_segment", fake_segment)
+    result = CliRunner().invoke(command, ["relabel", name])
+    assert "1 labels of 1 requests" in result.output
+    assert asked == ["compact"], "the model that made it"
+    result = CliRunner().invoke(command, ["relabel", name])
+    assert "0 labels of 0 requests" in result.output
+    sample = dataset.match({"frame_number": 2}).first()
+    assert sample.detections.detections[0].area_px == 0
+    assert sample.detections.detections[0].mask is None
