@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sam2_core.types import Boxes
-from tasks.risk import BAD_IOU, RiskModel, measure_frames, transformed
+from tasks.risk import BAD_IOU, WEIGHTS_PATH, RiskModel, measure_frames, transformed
 from tasks.risk_features import FEATURES, Numbers
 from tasks.tables import LabeledFrame
 from tasks.types import FrameRef
@@ -112,7 +112,8 @@ def detected(frame: Frame, rng: np.random.Generator) -> Boxes:
     scores = (1 - np.abs(jitter).mean(axis=1) * 5 - rng.uniform(0, 0.3, len(boxes))).clip(0.3, 1)
     tracks = np.array([one.track_id for one in frame.scene.instances], np.int64)
     labels = tuple(one.label for one in frame.scene.instances)
-    return Boxes(boxes + extent * jitter, scores.astype(np.float32), labels, tracks, "jittered")
+    moved = (boxes + extent * jitter).astype(np.float32)
+    return Boxes(moved, scores.astype(np.float32), labels, tracks, "jittered")
 
 
 def _true_ious(labeled: LabeledFrame, frame: Frame) -> Numbers:
