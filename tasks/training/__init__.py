@@ -1,0 +1,1 @@
+"""Training the compact models on rendered scenes: `autolabel models train --config FILE`."""

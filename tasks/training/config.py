@@ -1,0 +1,131 @@
+"""What a training run is: one TOML file."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sam2_core.types import AutolabelError
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RenderConfig(_Section):
+    """Where the pictures come from.
+
+    Attributes:
+        size_hw: pixels of a rendered picture.
+        random_share: share of pictures of the "random" domain; the others are streets.
+        workers: processes that render; 0 takes one a core.
+        pool: pictures held on the training device; new ones replace the oldest.
+        warm_up: pictures to wait for before the first step.
+        first_seed: picture i is rendered with seed first_seed + i.
+
+    """
+
+    size_hw: tuple[int, int] = (720, 1280)
+    random_share: float = Field(0.4, ge=0, le=1)
+    workers: int = Field(0, ge=0)
+    pool: int = Field(4096, ge=2)
+    warm_up: int = Field(512, ge=2)
+    first_seed: int = Field(0, ge=0)
+
+
+class MaskPhase(_Section):
+    """A stretch of the mask model's training, up to the share `until` of the budget."""
+
+    until: float = Field(1.0, gt=0, le=1)
+    image_size: int = 512
+    batch: int = 32
+    prompts: int = 12
+
+
+class MaskConfig(_Section):
+    """The compact SAM 2.1.
+
+    Attributes:
+        preset: of `sam2_core.presets`.
+        phases: one after the other; `until` of the last is 1.
+        learning_rate: peak.
+        roi: points a side at which a mask's loss is taken around its object.
+        point_share: share of steps prompted by a point instead of boxes.
+        refine_share: share of steps with a second round: the first mask and a correcting point.
+        time_share: share of the run's time; the rest is the detector's.
+
+    """
+
+    preset: str = "compact"
+    phases: tuple[MaskPhase, ...] = (MaskPhase(),)
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.05
+    roi: int = 96
+    point_share: float = 0.2
+    refine_share: float = 0.3
+    time_share: float = Field(0.7, ge=0, le=1)
+    init_from: str = ""
+
+
+class DetectorConfig(_Section):
+    """The compact detector.
+
+    Attributes:
+        input_hw: of the network, divisible by 32.
+        width: channels of the first stage.
+        depth: blocks a stage.
+
+    """
+
+    input_hw: tuple[int, int] = (544, 960)
+    batch: int = 32
+    width: int = 24
+    depth: int = 2
+    head: int = 64
+    learning_rate: float = 2e-3
+    weight_decay: float = 0.05
+    init_from: str = ""
+
+
+class TrainingConfig(_Section):
+    """A whole run.
+
+    Attributes:
+        minutes: of training, counted without warm-up and over all resumed parts; the learning
+            rate follows a cosine over it.
+        steps: end after so many steps even when time is left; 0 has no such limit. The schedule
+            then follows the steps.
+        device: "auto" takes CUDA when it is there.
+
+    """
+
+    name: str
+    seed: int = 0
+    minutes: float = Field(gt=0)
+    steps: int = Field(0, ge=0)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    compile: bool = False
+    ema: float = 0.999
+    checkpoint_every_s: float = 60.0
+    render: RenderConfig = RenderConfig()
+    mask: MaskConfig | None = MaskConfig()
+    detector: DetectorConfig | None = DetectorConfig()
+
+
+def load_config(path: str | Path) -> TrainingConfig:
+    """Read a configuration.
+
+    Raises:
+        AutolabelError: when it is missing or something in it is wrong.
+
+    """
+    try:
+        content: dict[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return TrainingConfig.model_validate(content)
+    except OSError as error:
+        raise AutolabelError(f"{path}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, ValidationError) as error:
+        raise AutolabelError(f"{path}: {error}") from error

@@ -1,0 +1,146 @@
+"""Prompts as people and detectors give them, drawn for every view."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sam2_core.types import (
+    BOX_BOTTOM_RIGHT,
+    BOX_TOP_LEFT,
+    POINT_NEGATIVE,
+    POINT_PADDING,
+    POINT_POSITIVE,
+)
+from tasks.training.rendering import IGNORED, UNUSED
+
+# An instance is asked for when this much of it is in the view.
+SMALLEST_AREA_PX = 30
+# Detector noise: share of prompts, standard deviation in shares of the box's side, in pixels.
+BOX_NOISE = ((0.3, 0.0, 0.0), (0.4, 0.03, 0.8), (0.3, 0.09, 1.5))
+NO_OBJECT_SHARE = 0.06
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """P = B * N prompts' objects, N of each view.
+
+    Attributes:
+        instance: int64 (B, N), row of the picture's table; 0 for a prompt on no object.
+        boxes_px: float32 (B, N, 4), tight, in pixels of the picture.
+        counts: bool (B, N), False where the prompt may hold an unknown object: no loss.
+
+    """
+
+    instance: Tensor
+    boxes_px: Tensor
+    counts: Tensor
+
+    @property
+    def has_object(self) -> Tensor:
+        """Bool (B, N)."""
+        return self.instance > 0
+
+
+class PromptSampler:
+    """Draws from a generator on the device."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator = generator
+
+    def _rand(self, *shape: int) -> Tensor:
+        return torch.rand(shape, generator=self.generator, device=self.generator.device)
+
+    def _randn(self, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.generator, device=self.generator.device)
+
+    def targets(
+        self, classes: Tensor, boxes_px: Tensor, area_px: Tensor, frames_px: Tensor, count: int
+    ) -> Targets:
+        """Choose N instances of each view, with repetition where there are fewer.
+
+        Args:
+            classes: int64 (B, 256), see `Picture`.
+            boxes_px: float32 (B, 256, 4) of the visible parts.
+            area_px: float32 (B, 256).
+            frames_px: (B, 4), the view's frame in the picture.
+            count: N.
+
+        """
+        wanted = (classes != UNUSED) & (classes != IGNORED) & (area_px >= SMALLEST_AREA_PX)
+        none = ~wanted.any(1)
+        # The smallest keys of a random order, wanted ones first, give a draw without repetition;
+        # it wraps round where a view has fewer than N.
+        order = (self._rand(*wanted.shape) + (~wanted).float() * 2).argsort(1)
+        available = wanted.sum(1, keepdim=True)
+        position = torch.arange(count, device=order.device)[None] % available.clamp(min=1)
+        instance = order.gather(1, position)
+        found = boxes_px.gather(1, instance[..., None].expand(-1, -1, 4))
+        frame = frames_px.float()[:, None]
+        size = frame[..., 2:] - frame[..., :2]
+        side = size * (0.02 + 0.25 * self._rand(*instance.shape, 2) ** 2)
+        corner = frame[..., :2] + (size - side) * self._rand(*instance.shape, 2)
+        empty = torch.cat([corner, corner + side], -1)
+        # A box laid at random may hold an object; it is only asked for where it cannot.
+        free = ~_any_overlap(empty, boxes_px, area_px)
+        absent = free & (self._rand(*instance.shape) < NO_OBJECT_SHARE)
+        absent |= none[:, None]
+        return Targets(
+            instance.where(~absent, 0),
+            torch.where(absent[..., None], empty, found),
+            free | ~absent,
+        )
+
+    def boxes(self, targets: Targets, frames_px: Tensor) -> Tensor:
+        """Jitter boxes as a detector would: (B, N, 4) px, at least 2 px wide, inside the frame."""
+        boxes = targets.boxes_px
+        kind = self._rand(*boxes.shape[:2], 1)
+        size = (boxes[..., 2:] - boxes[..., :2]).repeat(1, 1, 2)
+        noise = torch.zeros_like(boxes)
+        low = 0.0
+        for share, relative, pixels in BOX_NOISE:
+            scale = (size * relative + pixels).minimum(size * 0.25)
+            drawn = self._randn(*boxes.shape).clamp(-2, 2) * scale
+            noise = torch.where((kind >= low) & (kind < low + share), drawn, noise)
+            low += share
+        frame = frames_px.float()[:, None]
+        moved = torch.cat([
+            (boxes + noise)[..., :2].maximum(frame[..., :2]),
+            (boxes + noise)[..., 2:].minimum(frame[..., 2:]),
+        ], -1)  # fmt: skip
+        thin = (moved[..., 2:] - moved[..., :2] < 2).any(-1, keepdim=True)
+        return torch.where(thin, boxes, moved)
+
+
+def _any_overlap(boxes: Tensor, others: Tensor, area: Tensor) -> Tensor:
+    """Whether each of (B, N, 4) touches any of (B, M, 4) that has an area: bool (B, N)."""
+    a, b = boxes[:, :, None], others[:, None]
+    apart = (a[..., 2:] <= b[..., :2]) | (a[..., :2] >= b[..., 2:])
+    return (~apart.any(-1) & (area > 0)[:, None]).any(-1)
+
+
+def box_points(boxes_model: Tensor) -> tuple[Tensor, Tensor]:
+    """Boxes (P, 4) in model pixels -> points (P, 3, 2), labels (P, 3): corners and a padding."""
+    corners = boxes_model.reshape(-1, 2, 2)
+    points = torch.cat([corners, torch.zeros_like(corners[:, :1])], 1)
+    kinds = torch.tensor([BOX_TOP_LEFT, BOX_BOTTOM_RIGHT, POINT_PADDING], device=points.device)
+    return points, kinds.expand(len(points), -1)
+
+
+def point_points(points_model: Tensor) -> tuple[Tensor, Tensor]:
+    """Points (P, 2) in model pixels -> points (P, 2, 2), labels (P, 2): the point and a padding."""
+    points = torch.stack([points_model, torch.zeros_like(points_model)], 1)
+    kinds = torch.tensor([POINT_POSITIVE, POINT_PADDING], device=points.device)
+    return points, kinds.expand(len(points), -1)
+
+
+def with_correction(
+    points: Tensor, labels: Tensor, extra_model: Tensor, positive: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Put a correcting point (P, 2) before the padding point."""
+    points = torch.cat([points[:, :-1], extra_model[:, None], points[:, -1:]], 1)
+    kind = torch.where(positive, POINT_POSITIVE, POINT_NEGATIVE)
+    labels = torch.cat([labels[:, :-1], kind[:, None], labels[:, -1:]], 1)
+    return points, labels
