@@ -21,7 +21,7 @@ class RenderConfig(_Section):
     Attributes:
         size_hw: pixels of a rendered picture.
         random_share: share of pictures of the "random" domain; the others are streets.
-        workers: processes that render; 0 takes one a core.
+        workers: processes that render, for both models together; 0 takes one a core.
         pool: pictures held on the training device; new ones replace the oldest.
         warm_up: pictures to wait for before the first step.
         first_seed: picture i is rendered with seed first_seed + i.
@@ -55,7 +55,9 @@ class MaskConfig(_Section):
         roi: points a side at which a mask's loss is taken around its object.
         point_share: share of steps prompted by a point instead of boxes.
         refine_share: share of steps with a second round: the first mask and a correcting point.
-        time_share: share of the run's time; the rest is the detector's.
+        worker_share: share of the rendering workers that feed this model; the detector gets the
+            others.
+        init_from: a `.safetensors` file of an earlier run to start from, "" for none.
 
     """
 
@@ -66,7 +68,7 @@ class MaskConfig(_Section):
     roi: int = 96
     point_share: float = 0.2
     refine_share: float = 0.3
-    time_share: float = Field(0.7, ge=0, le=1)
+    worker_share: float = Field(0.6, gt=0, lt=1)
     init_from: str = ""
 
 
@@ -77,6 +79,8 @@ class DetectorConfig(_Section):
         input_hw: of the network, divisible by 32.
         width: channels of the first stage.
         depth: blocks a stage.
+        head: channels of the heads.
+        init_from: a `.safetensors` file of an earlier run to start from, "" for none.
 
     """
 
@@ -91,14 +95,14 @@ class DetectorConfig(_Section):
 
 
 class TrainingConfig(_Section):
-    """A whole run.
+    """A whole run: the mask model and the detector train side by side, a process each.
 
     Attributes:
         minutes: of training, counted without warm-up and over all resumed parts; the learning
             rate follows a cosine over it.
-        steps: end after so many steps even when time is left; 0 has no such limit. The schedule
-            then follows the steps.
+        steps: of each model, in place of minutes; 0 goes by time.
         device: "auto" takes CUDA when it is there.
+        ema: decay a step of the weights' moving average, which is what is kept.
 
     """
 
@@ -107,12 +111,11 @@ class TrainingConfig(_Section):
     minutes: float = Field(gt=0)
     steps: int = Field(0, ge=0)
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    compile: bool = False
     ema: float = 0.999
     checkpoint_every_s: float = 60.0
     render: RenderConfig = RenderConfig()
-    mask: MaskConfig | None = MaskConfig()
-    detector: DetectorConfig | None = DetectorConfig()
+    mask: MaskConfig | None = None
+    detector: DetectorConfig | None = None
 
 
 def load_config(path: str | Path) -> TrainingConfig:

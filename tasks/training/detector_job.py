@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -13,11 +12,11 @@ from torch import Tensor
 from sam2_core.types import AutolabelError
 from tasks.training.config import DetectorConfig
 from tasks.training.detector_loss import TrueBoxes, detector_loss
-from tasks.training.detector_model import CompactDetector, cells, decode_boxes
+from tasks.training.detector_model import CompactDetector, cells
 from tasks.training.photometric import Appearance
-from tasks.training.pool import PicturePool
+from tasks.training.pool import PictureBatch, PicturePool
 from tasks.training.rendering import UNUSED
-from tasks.training.views import visible_boxes
+from tasks.training.visible import visible_boxes
 
 LETTERBOX_GREY = 114.0
 MAX_TRUE_BOXES = 80
@@ -77,24 +76,24 @@ def draw(image: Tensor, placement: Placement, canvas: Tensor) -> None:
     canvas[:, y : y + height, x : x + width] = part[0].flip(-1) if placement.flipped else part[0]
 
 
-def true_boxes(ids: Tensor, classes: Tensor, placements: list[Placement]) -> TrueBoxes:
+def true_boxes(batch: PictureBatch, placements: list[Placement]) -> TrueBoxes:
     """Boxes of what is visible on the canvas, in its pixels."""
-    device = ids.device
+    classes, device = batch.classes, batch.ids.device
     frames = torch.tensor([p.source for p in placements], device=device)
-    everything = torch.tensor([0, 0, ids.shape[2], ids.shape[1]], device=device)
-    boxes, area = visible_boxes(ids, frames)
-    _, whole = visible_boxes(ids, everything.expand(len(ids), 4))
+    boxes, area = visible_boxes(batch.ids, frames)
     scale = torch.tensor([p.scale_xy for p in placements], device=device)[:, None]
     corner = torch.tensor([p.corner for p in placements], device=device)[:, None]
     flipped = torch.tensor([p.flipped for p in placements], device=device)[:, None, None]
     frame = frames.float()[:, None]
     low, high = boxes[..., :2] - frame[..., :2], boxes[..., 2:] - frame[..., :2]
     width = (frame[..., 2] - frame[..., 0])[..., None]
-    mirrored = torch.cat([width - high[..., :1], low[..., 1:], width - low[..., :1], high[..., 1:]], -1)
+    mirrored = torch.cat(
+        [width - high[..., :1], low[..., 1:], width - low[..., :1], high[..., 1:]], -1
+    )
     placed = torch.where(flipped, mirrored, torch.cat([low, high], -1))
     placed = placed * scale.repeat(1, 1, 2) + corner.repeat(1, 1, 2)
     small = area * scale.prod(-1) < SMALLEST_AREA
-    small |= area < SMALLEST_SHARE * whole
+    small |= area < SMALLEST_SHARE * batch.area_px
     kinds = torch.where(small, -1, classes.clamp(min=-1))
     valid = (area > 0) & (classes != UNUSED)
     order = (valid.float() * area).topk(MAX_TRUE_BOXES, dim=1).indices
@@ -111,16 +110,14 @@ class DetectorJob:
     name = "detector"
 
     def __init__(
-        self, config: DetectorConfig, names: tuple[str, ...], pool: PicturePool, seed: int,
-        *, compiled: bool,
-    ) -> None:  # fmt: skip
+        self, config: DetectorConfig, names: tuple[str, ...], pool: PicturePool, seed: int
+    ) -> None:
         self.config, self.names, self.pool = config, names, pool
         self.device = pool.device
         self.learning_rate, self.weight_decay = config.learning_rate, config.weight_decay
         torch.manual_seed(seed)
         network = CompactDetector(len(names), config.width, config.depth, config.head)
         self.model = network.to(self.device, memory_format=torch.channels_last).train()
-        self._forward: Any = torch.compile(self.model) if compiled else self.model
         self.host = torch.Generator().manual_seed(seed + 1)
         self.appearance = Appearance(torch.Generator(self.device).manual_seed(seed + 1))
         self.grid, self.strides = cells(config.input_hw, self.device)
@@ -143,10 +140,9 @@ class DetectorJob:
         pixels = changed.flip(1).contiguous(memory_format=torch.channels_last)
         half = self.device.type == "cuda"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
-            boxes, logits = self._forward(pixels)
-        decoded = decode_boxes(boxes, self.grid, self.strides)
-        truth = true_boxes(batch.ids, batch.classes, placements)
-        return detector_loss(boxes, decoded, logits, truth, self.grid, self.strides)
+            boxes, logits = self.model(pixels)
+        truth = true_boxes(batch, placements)
+        return detector_loss(boxes, logits, truth, self.grid, self.strides)
 
     def load(self, weights: dict[str, Tensor]) -> None:
         """Take weights over."""

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from tasks.training.detector_model import decode_boxes
+
 TOP_CANDIDATES = 10
 SCORE_POWER, IOU_POWER = 0.5, 5.0
 # A cell may stand for a box when its centre is inside it or within this many cells of its centre:
@@ -74,7 +76,9 @@ class Assignment:
 
 
 @torch.no_grad()
-def assign(boxes: Tensor, scores: Tensor, truth: TrueBoxes, grid: Tensor, strides: Tensor) -> Assignment:
+def assign(
+    boxes: Tensor, scores: Tensor, truth: TrueBoxes, grid: Tensor, strides: Tensor
+) -> Assignment:
     """Choose for each true box the cells that predict it best.
 
     Args:
@@ -113,10 +117,10 @@ def assign(boxes: Tensor, scores: Tensor, truth: TrueBoxes, grid: Tensor, stride
 
 
 def detector_loss(
-    raw_boxes: Tensor, decoded: Tensor, logits: Tensor, truth: TrueBoxes, grid: Tensor, strides: Tensor
+    raw_boxes: Tensor, logits: Tensor, truth: TrueBoxes, grid: Tensor, strides: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Loss of a batch, and its parts to plot."""
-    logits = logits.float()
+    """Loss of a batch, and its parts to plot; `raw_boxes` (B, A, 4) are not decoded yet."""
+    logits, decoded = logits.float(), decode_boxes(raw_boxes, grid, strides)
     assigned = assign(decoded.detach(), logits.detach().sigmoid(), truth, grid, strides)
     total = assigned.quality.sum().clamp(min=1)
     picture = torch.arange(len(decoded), device=decoded.device)[:, None]
@@ -134,4 +138,4 @@ def detector_loss(
     sides = torch.log((wanted[:, 2:] - wanted[:, :2]).clamp(min=1) / stride)
     size_part = ((raw_boxes[positive][:, 2:].float() - sides).abs().mean(-1) * weight).sum() / total
     loss = CLASS_WEIGHT * class_part + BOX_WEIGHT * box_part + size_part
-    return loss, {"class": class_part.detach(), "box": box_part.detach(), "ciou": 1 - box_part.detach()}
+    return loss, {"class": class_part.detach(), "box": box_part.detach()}

@@ -48,11 +48,15 @@ def learning_rate(peak: float, progress: float) -> float:
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Decay matrices and kernels; leave norms, biases, embeddings and tokens alone."""
-    decayed, plain = [], []
+    decayed: list[nn.Parameter] = []
+    plain: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         embedding = "embed" in name or "token" in name
         (plain if parameter.ndim < 2 or embedding else decayed).append(parameter)
-    return [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    return [
+        {"params": decayed, "weight_decay": weight_decay},
+        {"params": plain, "weight_decay": 0.0},
+    ]
 
 
 class Trained:
@@ -86,7 +90,7 @@ class Trained:
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
         state = self.job.model.state_dict()
         floats = [k for k, v in state.items() if v.is_floating_point()]
-        torch._foreach_lerp_(  # noqa: SLF001  the documented optimizers are built on it
+        torch._foreach_lerp_(
             [self.average[k] for k in floats], [state[k] for k in floats], 1 - decay
         )
         for key in state.keys() - floats:
@@ -111,46 +115,32 @@ class Trained:
 
 @dataclass
 class Run:
-    """A training run in a folder: `checkpoint.pt`, `curves.json`, and the averaged weights."""
+    """One job's training in a folder: `checkpoint.pt`, `curves.json`."""
 
     config: TrainingConfig
-    jobs: list[Trained]
+    trained: Trained
     folder: Path
     rendered_before: int = 0
     rendered: int = 0
-    seconds: float = 0.0
     curves: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def progress(self) -> float:
         """Share of the budget that is used up."""
         if self.config.steps:
-            return min(1.0, sum(job.steps for job in self.jobs) / self.config.steps)
-        return min(1.0, self.seconds / (self.config.minutes * 60))
+            return min(1.0, self.trained.steps / self.config.steps)
+        return min(1.0, self.trained.seconds / (self.config.minutes * 60))
 
-    def restore(self) -> bool:
-        """Go on from the folder's checkpoint, if there is one; False otherwise."""
-        path = self.folder / "checkpoint.pt"
-        if not path.is_file():
-            return False
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        names = [job.job.name for job in self.jobs]
-        if state["name"] != self.config.name or sorted(state["jobs"]) != sorted(names):
-            raise AutolabelError(
-                f"{path} is a checkpoint of {state['name']!r} ({', '.join(state['jobs'])}); "
-                "resume it with its own configuration, or choose another folder"
-            )
-        for job in self.jobs:
-            job.restore(state["jobs"][job.job.name])
-        self.seconds, self.curves = state["seconds"], json.loads(state["curves"])
-        return True
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.trained.restore(state)
+        self.rendered_before, self.curves = state["rendered"], json.loads(state["curves"])
 
     def save(self) -> None:
         """Write checkpoint and curves, whole or not at all."""
         state = {
-            "name": self.config.name, "seconds": self.seconds, "curves": json.dumps(self.curves),
-            "rendered": self.rendered_before + self.rendered,
-            "jobs": {job.job.name: job.state() for job in self.jobs},
+            "name": self.config.name, "job": self.trained.job.name, **self.trained.state(),
+            "curves": json.dumps(self.curves), "rendered": self.rendered_before + self.rendered,
         }  # fmt: skip
         self.folder.mkdir(parents=True, exist_ok=True)
         partial = self.folder / "checkpoint.pt.partial"
@@ -161,7 +151,7 @@ class Run:
         partial.replace(self.folder / "curves.json")
 
     def train(self, rendered: Callable[[], int], on_progress: Callable[[Run], None]) -> None:
-        """Step through the jobs by their share of time until the budget is used up.
+        """Step until the budget is used up, or a file `stop` appears in the folder.
 
         Args:
             rendered: how many pictures there have been, for the curves.
@@ -170,14 +160,11 @@ class Run:
         """
         saved = noted = last = time.monotonic()
         numbers: dict[str, list[Tensor]] = {}
-        stop_at = self.folder / "stop"
-        while self.progress < 1.0 and not stop_at.exists():
-            job = self._next()
-            for name, value in job.step(self.progress).items():
-                numbers.setdefault(f"{job.job.name}/{name}", []).append(value)
+        while self.progress < 1.0 and not (self.folder / "stop").exists():
+            for name, value in self.trained.step(self.progress).items():
+                numbers.setdefault(name, []).append(value)
             now = time.monotonic()
-            job.seconds += now - last
-            self.seconds += now - last
+            self.trained.seconds += now - last
             last = now
             if now - noted > CURVE_EVERY_S or self.progress >= 1.0:
                 self.rendered = rendered()
@@ -189,18 +176,25 @@ class Run:
                 saved = last = time.monotonic()
         self.save()
 
-    def _next(self) -> Trained:
-        """Choose the job that is furthest behind its share of time."""
-        share = self.config.mask.time_share if self.config.mask and len(self.jobs) > 1 else 1.0
-        shares = {"mask": share, "detector": 1 - share if len(self.jobs) > 1 else 1.0}
-        return min(self.jobs, key=lambda job: job.seconds / max(shares[job.job.name], 1e-6))
-
     def _note(self, numbers: dict[str, list[Tensor]]) -> None:
         point: dict[str, Any] = {
-            "seconds": round(self.seconds, 1), "progress": round(self.progress, 4),
-            "rendered": self.rendered_before + self.rendered,
-            **{f"{job.job.name}/steps": job.steps for job in self.jobs},
+            "seconds": round(self.trained.seconds, 1), "progress": round(self.progress, 4),
+            "rendered": self.rendered_before + self.rendered, "steps": self.trained.steps,
         }  # fmt: skip
         for name, values in numbers.items():
             point[name] = round(float(torch.stack([v.float() for v in values]).mean()), 5)
         self.curves.append(point)
+
+
+def read_checkpoint(folder: Path, name: str, job: str) -> dict[str, Any] | None:
+    """Return the folder's checkpoint, None where there is none yet."""
+    path = folder / "checkpoint.pt"
+    if not path.is_file():
+        return None
+    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    if (state["name"], state["job"]) != (name, job):
+        raise AutolabelError(
+            f"{path} is a checkpoint of {state['name']!r} ({state['job']}); resume it with its "
+            "own configuration, or choose another folder"
+        )
+    return state

@@ -15,7 +15,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from tasks.training.prompts import Targets
-from tasks.training.views import Crops, owner_at
+from tasks.training.views import Crops
+from tasks.training.visible import owner_at
 
 # Around the tight box: this share of its size and so many pixels at each side.
 MARGIN_RELATIVE, MARGIN_PX = 0.2, 6.0
@@ -118,14 +119,14 @@ def mask_losses(logits: Tensor, points: LossPoints) -> MaskLosses:
     overlap = (probability * near_truth).sum(-1)
     dice = 1 - (2 * overlap + 1) / (probability.sum(-1) + near_truth.sum(-1) + 1)
     with torch.no_grad():
-        iou = _iou(near, near_truth, far, far_truth, weight, points.area_rel)
+        iou = _iou(near, far, points)
     return MaskLosses(2 * bce_near + dice + 2 * bce_far, iou)
 
 
-def _iou(
-    near: Tensor, near_truth: Tensor, far: Tensor, far_truth: Tensor, weight: Tensor, area: Tensor
-) -> Tensor:
+def _iou(near: Tensor, far: Tensor, points: LossPoints) -> Tensor:
     """Estimate IoU over the view: the near points stand for their area, the far ones for theirs."""
+    near_truth, far_truth = points.near_truth[:, None], points.far_truth[:, None]
+    weight, area = points.far_weight[:, None], points.area_rel
 
     def total(of_near: Tensor, of_far: Tensor) -> Tensor:
         return of_near.float().mean(-1) * area[:, None] + (of_far.float() * weight).mean(-1)

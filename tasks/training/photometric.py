@@ -1,4 +1,4 @@
-"""Appearance randomisation on the device, so that outlines matter and the renderer's look does not."""
+"""Appearance randomisation on the device: outlines shall matter, not the renderer's look."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sam2_core.types import AutolabelError
 from tasks.training.rendering import NO_CLASS, RenderWorkers
+from tasks.training.visible import visible_boxes
 
 # Rows ahead of the one being written that no batch may use: the thread goes on while one is cut.
 REPLACED_SOON = 1
@@ -24,12 +25,16 @@ class PictureBatch:
         images: uint8 (B, H, W, 3) RGB.
         ids: uint8 (B, H, W).
         classes: int64 (B, 256), see `Picture`.
+        boxes_px: float32 (B, 256, 4), tight around each instance's visible part.
+        area_px: float32 (B, 256), of it; 0 for absent instances and row 0.
 
     """
 
     images: Tensor
     ids: Tensor
     classes: Tensor
+    boxes_px: Tensor
+    area_px: Tensor
 
 
 class PicturePool:
@@ -42,6 +47,9 @@ class PicturePool:
         self._images = torch.zeros((capacity, height, width, 3), dtype=torch.uint8, device=device)
         self._ids = torch.zeros((capacity, height, width), dtype=torch.uint8, device=device)
         self._classes = torch.full((capacity, 256), -1, dtype=torch.int64, device=device)
+        self._boxes = torch.zeros((capacity, 256, 4), device=device)
+        self._area = torch.zeros((capacity, 256), device=device)
+        self._frame = torch.tensor([[0, 0, width, height]], device=device)
         self._is_street = torch.zeros(capacity, dtype=torch.bool)
         self.rendered = 0
         self._failure: BaseException | None = None
@@ -66,6 +74,9 @@ class PicturePool:
             self._images[row].copy_(torch.from_numpy(picture.image))
             self._ids[row].copy_(torch.from_numpy(picture.ids))
             self._classes[row].copy_(torch.from_numpy(picture.classes.astype("int64")))
+            boxes, area = visible_boxes(self._ids[row : row + 1], self._frame)
+            self._boxes[row].copy_(boxes[0])
+            self._area[row].copy_(area[0])
         if stream is not None:
             stream.synchronize()
         self._is_street[row] = bool((picture.classes != NO_CLASS).all())
@@ -95,7 +106,10 @@ class PicturePool:
         if not len(rows):
             raise AutolabelError("no street scene was rendered: lower random_share")
         picked = rows[torch.randint(len(rows), (count,), generator=generator)].to(self.device)
-        return PictureBatch(self._images[picked], self._ids[picked], self._classes[picked])
+        return PictureBatch(
+            self._images[picked], self._ids[picked], self._classes[picked],
+            self._boxes[picked], self._area[picked],
+        )  # fmt: skip
 
     def close(self) -> None:
         """Stop filling."""

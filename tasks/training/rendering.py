@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.types import AutolabelError
-from tasks.scenes.types import Scene
+from tasks.scenes import Scene, render_scene
 from tasks.training.config import RenderConfig
 
 # Values of a slot's table of instances: row i describes the pixels with id i, row 0 background.
@@ -42,6 +42,11 @@ class Picture:
     image: npt.NDArray[np.uint8]
     ids: npt.NDArray[np.uint8]
     classes: npt.NDArray[np.int16]
+
+
+def render(seed: int, domain: str, size_hw: tuple[int, int]) -> Scene:
+    """Render a picture; what the workers call."""
+    return render_scene(seed, size_hw, domain=domain)
 
 
 def draw_ids(scene: Scene, picture: Picture, names: tuple[str, ...]) -> None:
@@ -76,23 +81,32 @@ def _arrays(buffer: Any, size_hw: tuple[int, int], slot: int) -> Picture:
     )
 
 
-def _work(
-    render: Render, names: tuple[str, ...], config: RenderConfig, memory: str,
-    worker: int, workers: int, start: int, free: Any, filled: Any,
-) -> None:  # fmt: skip
+@dataclass(frozen=True)
+class _Share:
+    """What one worker needs to know."""
+
+    render: Render
+    names: tuple[str, ...]
+    config: RenderConfig
+    memory: str
+    first: int
+    step: int
+
+
+def _work(share: _Share, free: Any, filled: Any) -> None:
     import cv2
 
     cv2.setNumThreads(1)
     os.nice(5)
-    shared = SharedMemory(name=memory)
-    index = start + worker
+    shared = SharedMemory(name=share.memory)
+    config, index = share.config, share.first
     try:
         while (slot := free.get()) is not None:
             seed = config.first_seed + index
-            scene = render(seed, domain_of(seed, config.random_share), config.size_hw)
-            draw_ids(scene, _arrays(shared.buf, config.size_hw, slot), names)
+            scene = share.render(seed, domain_of(seed, config.random_share), config.size_hw)
+            draw_ids(scene, _arrays(shared.buf, config.size_hw, slot), share.names)
             filled.put((slot, index, ""))
-            index += workers
+            index += share.step
     except Exception:  # noqa: BLE001  the parent raises it
         filled.put((-1, index, traceback.format_exc()))
     finally:
@@ -123,14 +137,13 @@ class RenderWorkers:
         self._free, self._filled = context.Queue(), context.Queue()
         for slot in range(slots):
             self._free.put(slot)
-        arguments = (self._memory.name,)
+        shares = [
+            _Share(render, names, config, self._memory.name, start + i, count) for i in range(count)
+        ]
         self._processes = [
-            context.Process(
-                target=_work, daemon=True,
-                args=(render, names, config, *arguments, i, count, start, self._free, self._filled),
-            )
-            for i in range(count)
-        ]  # fmt: skip
+            context.Process(target=_work, daemon=True, args=(share, self._free, self._filled))
+            for share in shares
+        ]
         for process in self._processes:
             process.start()
 
@@ -172,6 +185,9 @@ class RenderWorkers:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,19 +10,16 @@ import torch
 from torch import Tensor
 
 from sam2_core.types import AutolabelError
-from tasks.scenes import LABELS, Scene, render_scene
-from tasks.training.config import TrainingConfig
-from tasks.training.curves import plot_curves
+from tasks.scenes import LABELS
+from tasks.training.config import RenderConfig, TrainingConfig
 from tasks.training.detector_job import DetectorJob
-from tasks.training.loop import Job, Run, Trained
+from tasks.training.loop import Job, Run, Trained, read_checkpoint
 from tasks.training.mask_job import MaskJob
 from tasks.training.pool import PicturePool
-from tasks.training.rendering import RenderWorkers
+from tasks.training.rendering import RenderWorkers, render
 
-
-def render(seed: int, domain: str, size_hw: tuple[int, int]) -> Scene:
-    """Render a picture in a worker process."""
-    return render_scene(seed, size_hw, domain=domain)
+# So far apart from the first are the seeds of pictures that only the detector sees.
+DETECTOR_SEEDS = 5_000_000
 
 
 def choose_device(name: str) -> torch.device:
@@ -36,56 +34,75 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def make_jobs(config: TrainingConfig, pool: PicturePool) -> list[Job]:
-    """Build what the configuration asks for, started from earlier weights where it names some."""
-    jobs: list[tuple[Job, str]] = []
-    if config.mask:
-        job = MaskJob(config.mask, pool, config.seed, compiled=config.compile)
-        jobs.append((job, config.mask.init_from))
-    if config.detector:
-        detector = DetectorJob(config.detector, LABELS, pool, config.seed, compiled=config.compile)
-        jobs.append((detector, config.detector.init_from))
-    for made, start in jobs:
-        if start:
-            made.load(load_weights(Path(start)))
-    return [job for job, _ in jobs]
+JOBS = ("mask", "detector")
 
 
-def train(
-    config: TrainingConfig, folder: Path, on_progress: Callable[[Run], None] = lambda _: None
-) -> Run:
-    """Train until the budget is used up; a folder with a checkpoint goes on from it.
+def planned_jobs(config: TrainingConfig) -> list[str]:
+    """Name the jobs that the configuration asks for."""
+    return [name for name in JOBS if getattr(config, name) is not None]
+
+
+def render_config(config: TrainingConfig, job: str) -> RenderConfig:
+    """Split the rendering workers between the jobs; each renders pictures of its own seeds."""
+    both = len(planned_jobs(config)) == len(JOBS)
+    workers = config.render.workers or len(os.sched_getaffinity(0))
+    if not both or config.mask is None:
+        return config.render.model_copy(update={"workers": workers})
+    for_masks = max(1, round(workers * config.mask.worker_share))
+    if job == "mask":
+        return config.render.model_copy(update={"workers": for_masks})
+    return config.render.model_copy(
+        update={
+            "workers": max(1, workers - for_masks), "random_share": 0.0,
+            "first_seed": config.render.first_seed + DETECTOR_SEEDS,
+        }
+    )  # fmt: skip
+
+
+def make_job(config: TrainingConfig, name: str, pool: PicturePool) -> Job:
+    """Build one job, started from earlier weights where the configuration names some."""
+    job: Job
+    if name == "mask" and config.mask:
+        job, start = MaskJob(config.mask, pool, config.seed), config.mask.init_from
+    elif name == "detector" and config.detector:
+        job, start = (
+            DetectorJob(config.detector, LABELS, pool, config.seed),
+            config.detector.init_from,
+        )
+    else:
+        raise AutolabelError(f"the configuration {config.name!r} has no section [{name}]")
+    if start:
+        job.load(load_weights(Path(start)))
+    return job
+
+
+def train_job(
+    config: TrainingConfig, name: str, folder: Path,
+    on_progress: Callable[[Run], None] = lambda _: None,
+) -> Run:  # fmt: skip
+    """Train one model until the budget is used up; a folder with a checkpoint goes on from it.
 
     Returns:
-        The finished run; `<job>.safetensors` (averaged weights, half precision), `curves.json`
-        and `curves.png` are in the folder.
+        The finished run; the folder holds `checkpoint.pt`, `curves.json` and `<job>.safetensors`
+        (averaged weights, half precision).
 
     """
     device = choose_device(config.device)
     folder.mkdir(parents=True, exist_ok=True)
-    start = rendered_so_far(folder)
-    with RenderWorkers(render, LABELS, config.render, start) as workers:
+    state = read_checkpoint(folder, config.name, name)
+    start = state["rendered"] if state else 0
+    with RenderWorkers(render, LABELS, render_config(config, name), start) as workers:
         pool = PicturePool(workers, device, config.render.pool)
         try:
-            jobs = [Trained(job, config.ema) for job in make_jobs(config, pool)]
-            run = Run(config, jobs, folder, rendered_before=start)
-            run.restore()
+            run = Run(config, Trained(make_job(config, name, pool), config.ema), folder)
+            if state:
+                run.restore(state)
             pool.wait_for(config.render.warm_up)
             run.train(lambda: pool.rendered, on_progress)
         finally:
             pool.close()
-    for job in run.jobs:
-        save_weights(job.average, folder / f"{job.job.name}.safetensors")
-    plot_curves(run.curves, folder / "curves.png")
+    save_weights(run.trained.average, folder / f"{name}.safetensors")
     return run
-
-
-def rendered_so_far(folder: Path) -> int:
-    """Return how many pictures an earlier part of the run rendered: a resumed one goes on there."""
-    path = folder / "checkpoint.pt"
-    if not path.is_file():
-        return 0
-    return int(torch.load(path, map_location="cpu", weights_only=True)["rendered"])
 
 
 def save_weights(weights: dict[str, Tensor], path: Path) -> None:

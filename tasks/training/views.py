@@ -9,7 +9,6 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from tasks.training.pool import PictureBatch
-from tasks.training.rendering import MAX_INSTANCES
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,23 +41,38 @@ class Crops:
 
 
 def random_crops(
-    count: int, size_hw: tuple[int, int], generator: torch.Generator,
+    batch: PictureBatch, generator: torch.Generator,
     *, whole_share: float = 0.4, smallest: float = 0.35, aspect: float = 0.3,
 ) -> Crops:  # fmt: skip
-    """Draw crops on the CPU: the whole picture, or a part of it with another aspect ratio."""
-    height, width = size_hw
+    """Draw crops: the whole picture, or a part with another aspect ratio around some object.
+
+    Args:
+        batch: pictures.
+        generator: on the CPU.
+        whole_share: share of whole pictures.
+        smallest: smallest side of a part, relative to the picture's.
+        aspect: how far the aspect ratio strays, as a logarithm.
+
+    Returns:
+        Crops on the CPU.
+
+    """
+    count, height, width = batch.ids.shape
 
     def uniform(low: float, high: float) -> Tensor:
         return torch.rand(count, generator=generator) * (high - low) + low
 
-    scale = uniform(smallest, 1.0)
-    stretch = torch.exp(uniform(-aspect, aspect) / 2)
-    crop_w = (width * scale * stretch).clamp(32, width).long()
-    crop_h = (height * scale / stretch).clamp(32, height).long()
+    present = (batch.area_px > 0).float().cpu()
+    chosen = torch.multinomial(present + 1e-9, 1, generator=generator)
+    anchor = batch.boxes_px.cpu().gather(1, chosen[..., None].expand(-1, -1, 4))[:, 0]
+    scale, stretch = uniform(smallest, 1.0), torch.exp(uniform(-aspect, aspect) / 2)
+    crop_w = (width * scale * stretch).clamp(32, width)
+    crop_h = (height * scale / stretch).clamp(32, height)
     whole = uniform(0, 1) < whole_share
-    crop_w, crop_h = crop_w.where(~whole, width), crop_h.where(~whole, height)
-    left = (uniform(0, 1) * (width - crop_w + 1)).long().clamp(max=width - 1)
-    top = (uniform(0, 1) * (height - crop_h + 1)).long().clamp(max=height - 1)
+    crop_w, crop_h = crop_w.where(~whole, width).long(), crop_h.where(~whole, height).long()
+    middle_x, middle_y = (anchor[:, 0] + anchor[:, 2]) / 2, (anchor[:, 1] + anchor[:, 3]) / 2
+    left = (middle_x - uniform(0, 1) * crop_w).long().clamp(min=0)
+    top = (middle_y - uniform(0, 1) * crop_h).long().clamp(min=0)
     left, top = torch.minimum(left, width - crop_w), torch.minimum(top, height - crop_h)
     boxes = torch.stack([left, top, left + crop_w, top + crop_h], -1)
     return Crops(boxes, uniform(0, 1) < 0.5)
@@ -83,51 +97,3 @@ def cut(images: Tensor, crops: Crops, size: int) -> Tensor:
         view = F.interpolate(part, (size, size), mode="bilinear", antialias=True)
         views.append(view.flip(-1) if flips[i] else view)
     return torch.cat(views)
-
-
-def visible_boxes(ids: Tensor, frames_px: Tensor) -> tuple[Tensor, Tensor]:
-    """Tight boxes and areas of every instance inside a frame of its picture.
-
-    Args:
-        ids: uint8 (B, H, W).
-        frames_px: int64 (B, 4), left, top, right, bottom.
-
-    Returns:
-        float32 (B, 256, 4) in the picture's pixels and float32 (B, 256) pixels; row 0 and absent
-        instances have area 0.
-
-    """
-    batch, height, width = ids.shape
-    device = ids.device
-    rows = MAX_INSTANCES + 1
-    x = torch.arange(width, device=device)
-    y = torch.arange(height, device=device)
-    left, top, right, bottom = (frames_px[:, i, None] for i in range(4))
-    inside = ((y >= top) & (y < bottom))[:, :, None] & ((x >= left) & (x < right))[:, None, :]
-    offset = torch.arange(batch, device=device)[:, None, None] * rows
-    index = torch.where(inside, ids, 0).long() + offset
-    # Presence by line and by column: two small tables instead of atomics on every pixel's x and y.
-    present_y = torch.zeros((batch, height, rows), dtype=torch.bool, device=device)
-    present_x = torch.zeros((batch, width, rows), dtype=torch.bool, device=device)
-    flat = (index - offset).reshape(batch, height, width)
-    present_y.scatter_(2, flat, True)
-    present_x.scatter_(2, flat.transpose(1, 2), True)
-    area = torch.bincount(index.reshape(-1), minlength=batch * rows).reshape(batch, rows).float()
-    area[:, 0] = 0
-
-    def extent(present: Tensor) -> tuple[Tensor, Tensor]:
-        table = present.transpose(1, 2).to(torch.uint8)
-        first = table.argmax(-1)
-        last = table.shape[-1] - table.flip(-1).argmax(-1)
-        return first.float(), last.float()
-
-    (x1, x2), (y1, y2) = extent(present_x), extent(present_y)
-    return torch.stack([x1, y1, x2, y2], -1), area
-
-
-def owner_at(ids: Tensor, xy_px: Tensor) -> Tensor:
-    """Which instance owns each point: ids uint8 (B, H, W), xy (B, N, 2) px -> uint8 (B, N)."""
-    height, width = ids.shape[1:]
-    x = xy_px[..., 0].long().clamp(0, width - 1)
-    y = xy_px[..., 1].long().clamp(0, height - 1)
-    return ids.flatten(1).gather(1, y * width + x)
