@@ -80,6 +80,8 @@ class DetectorConfig(_Section):
         width: channels of the first stage.
         depth: blocks a stage.
         head: channels of the heads.
+        minutes_share: share of the run's minutes after which it is done: the mask model then has
+            the device to itself.
         init_from: a `.safetensors` file of an earlier run to start from, "" for none.
 
     """
@@ -91,6 +93,7 @@ class DetectorConfig(_Section):
     head: int = 64
     learning_rate: float = 2e-3
     weight_decay: float = 0.05
+    minutes_share: float = Field(1.0, gt=0, le=1)
     init_from: str = ""
 
 

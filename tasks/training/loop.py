@@ -129,7 +129,9 @@ class Run:
         """Share of the budget that is used up."""
         if self.config.steps:
             return min(1.0, self.trained.steps / self.config.steps)
-        return min(1.0, self.trained.seconds / (self.config.minutes * 60))
+        share = self.config.detector.minutes_share if self.config.detector else 1.0
+        minutes = self.config.minutes * (share if self.trained.job.name == "detector" else 1.0)
+        return min(1.0, self.trained.seconds / (minutes * 60))
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
