@@ -14,6 +14,7 @@ from sam2_core.types import AutolabelError
 # Subcommands in modules of their own, imported when they are called.
 LAZY: dict[str, tuple[str, str]] = {
     "build": ("models_build", "Build TensorRT engines for this machine's GPU."),
+    "train": ("models_train", "Train the bundled models."),
 }
 
 

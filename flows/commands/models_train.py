@@ -72,11 +72,10 @@ def _train_one(config: Any, job: str, out: Path) -> None:
 
 def _side_by_side(config_path: Path, jobs: list[str], out: Path) -> None:
     """Train each model in a process of its own and wait for all."""
-    command_line = [sys.executable, "-m", "flows.main", "models", "train"]
+    start = "from flows.main import main; main()"
+    command_line = [sys.executable, "-c", start, "models", "train"]
     arguments = ["--config", str(config_path), "--out", str(out)]
-    running = {
-        name: subprocess.Popen([*command_line, *arguments, "--job", name]) for name in jobs
-    }
+    running = {name: subprocess.Popen([*command_line, *arguments, "--job", name]) for name in jobs}
     try:
         failed = [name for name, process in running.items() if process.wait() != 0]
     finally:
