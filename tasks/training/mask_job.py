@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from sam2_core.architecture.model import Sam2, build_model
 from sam2_core.presets import Preset, preset_named
@@ -44,18 +41,6 @@ def fresh_model(preset: Preset, seed: int) -> Sam2:
     return model
 
 
-class ByMethod(nn.Module):
-    """Reaches a model's methods through `forward`, the only door of `functional_call`."""
-
-    def __init__(self, model: Sam2) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, method: str, *arguments: Any) -> Any:
-        """Call a method."""
-        return getattr(self.model, method)(*arguments)
-
-
 class MaskJob:
     """The mask model, what it learns from and how it is judged."""
 
@@ -70,8 +55,6 @@ class MaskJob:
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self.appearance = Appearance(self.generator)
         self.prompts = PromptSampler(self.generator)
-        self._by_method = ByMethod(self.model)
-        self.dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         self.phase(0.0)
 
     def phase(self, progress: float) -> MaskPhase:
@@ -93,37 +76,27 @@ class MaskJob:
         images = cut(batch.images, crops, phase.image_size)
         crops = Crops(crops.boxes_px.to(self.device), crops.flipped.to(self.device))
         images = self.appearance(images, _owners(batch.ids, crops, phase.image_size))
-        boxes, area = visible_boxes(batch.ids, crops.boxes_px)
-        targets = self.prompts.targets(batch.classes, boxes, area, crops.boxes_px, phase.prompts)
+        visible = visible_boxes(batch.ids, crops.boxes_px)
+        targets = self.prompts.targets(batch, visible, crops.boxes_px, phase)
         points = draw_points(batch.ids, crops, targets, self.config.roi, self.generator)
         by_point = float(torch.rand((), generator=self.host)) < self.config.point_share
         prompt = self._prompt(targets, crops, points, phase.image_size, by_point=by_point)
         index = torch.arange(phase.batch, device=self.device).repeat_interleave(phase.prompts)
-        call = self._in_half_precision()
-        features = call("encode", images.permute(0, 2, 3, 1))
-        logits, predicted, score = call("decode", features, *prompt, index)
-        loss, iou = total_loss(mask_losses(logits, points), predicted, score, targets)
-        numbers = {"loss": loss.detach(), "point_iou" if by_point else "box_iou": iou}
-        if float(torch.rand((), generator=self.host)) < self.config.refine_share:
-            previous = logits[:, :1].detach()
-            prompt = self._correction(prompt, previous, points, phase.image_size)
-            logits, predicted, score = call("decode", features, *prompt, index, previous)
-            second, iou = total_loss(mask_losses(logits, points), predicted, score, targets)
-            loss = loss + second
-            numbers["refined_iou"] = iou
+        # Autocast, not weights cast to bfloat16: norms and residuals stay in float32, and so does
+        # the position embedding, whose resizing has a backward pass many times slower in bfloat16.
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            features = self.model.encode(images.permute(0, 2, 3, 1))
+            logits, predicted, score = self.model.decode(features, *prompt, index)
+            loss, iou = total_loss(mask_losses(logits, points), predicted, score, targets)
+            numbers = {"loss": loss.detach(), "point_iou" if by_point else "box_iou": iou}
+            if float(torch.rand((), generator=self.host)) < self.config.refine_share:
+                previous = logits[:, :1].detach()
+                prompt = self._correction(prompt, previous, points, phase.image_size)
+                logits, predicted, score = self.model.decode(features, *prompt, index, previous)
+                second, iou = total_loss(mask_losses(logits, points), predicted, score, targets)
+                loss = loss + second
+                numbers["refined_iou"] = iou
         return loss, numbers
-
-    def _in_half_precision(self) -> Any:
-        """Return a way to call the model's methods with its parameters cast once for this step.
-
-        Autocast would cast them at every use and run every norm in float32: a third slower.
-        """
-        weights = {f"model.{k}": p.to(self.dtype) for k, p in self.model.named_parameters()}
-
-        def call(method: str, *arguments: Any) -> Any:
-            return functional_call(self._by_method, weights, (method, *arguments))
-
-        return call
 
     def _prompt(
         self, targets: Targets, crops: Crops, points: LossPoints, size: int, *, by_point: bool

@@ -14,10 +14,13 @@ from sam2_core.types import (
     POINT_PADDING,
     POINT_POSITIVE,
 )
+from tasks.training.config import MaskPhase
+from tasks.training.pool import PictureBatch
 from tasks.training.rendering import IGNORED, UNUSED
 
-# An instance is asked for when this much of it is in the view.
-SMALLEST_AREA_PX = 30
+# An instance is asked for when this much of it is in the view, in pixels of the model's input:
+# five cells of the mask grid. Less teaches nothing.
+SMALLEST_AREA_MODEL = 80.0
 # Detector noise: share of prompts, standard deviation in shares of the box's side, in pixels.
 BOX_NOISE = ((0.3, 0.0, 0.0), (0.4, 0.03, 0.8), (0.3, 0.09, 1.5))
 NO_OBJECT_SHARE = 0.06
@@ -57,25 +60,28 @@ class PromptSampler:
         return torch.randn(shape, generator=self.generator, device=self.generator.device)
 
     def targets(
-        self, classes: Tensor, boxes_px: Tensor, area_px: Tensor, frames_px: Tensor, count: int
-    ) -> Targets:
+        self, batch: PictureBatch, visible: tuple[Tensor, Tensor], frames_px: Tensor,
+        phase: MaskPhase,
+    ) -> Targets:  # fmt: skip
         """Choose N instances of each view, with repetition where there are fewer.
 
         Args:
-            classes: int64 (B, 256), see `Picture`.
-            boxes_px: float32 (B, 256, 4) of the visible parts.
-            area_px: float32 (B, 256).
+            batch: the pictures.
+            visible: boxes and areas inside the views, see `visible_boxes`.
             frames_px: (B, 4), the view's frame in the picture.
-            count: N.
+            phase: how many prompts, and the model's input size.
 
         """
-        wanted = (classes != UNUSED) & (classes != IGNORED) & (area_px >= SMALLEST_AREA_PX)
+        classes, (boxes_px, area_px) = batch.classes, visible
+        sides = (frames_px[:, 2:] - frames_px[:, :2]).float()
+        area_model = area_px * (phase.image_size**2 / sides.prod(-1))[:, None]
+        wanted = (classes != UNUSED) & (classes != IGNORED) & (area_model >= SMALLEST_AREA_MODEL)
         none = ~wanted.any(1)
         # The smallest keys of a random order, wanted ones first, give a draw without repetition;
         # it wraps round where a view has fewer than N.
         order = (self._rand(*wanted.shape) + (~wanted).float() * 2).argsort(1)
         available = wanted.sum(1, keepdim=True)
-        position = torch.arange(count, device=order.device)[None] % available.clamp(min=1)
+        position = torch.arange(phase.prompts, device=order.device)[None] % available.clamp(min=1)
         instance = order.gather(1, position)
         found = boxes_px.gather(1, instance[..., None].expand(-1, -1, 4))
         frame = frames_px.float()[:, None]
