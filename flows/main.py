@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "models": ("models", "Fetch checkpoints, export and build models."),
     "bench": ("bench", "Measure this machine, side by side with other ways to run SAM 2."),
     "doctor": ("doctor", "Say what this machine has and lacks."),
+    "evaluate": ("evaluate", "Measure masks and boxes against ground truth."),
 }
 
 

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 CHECKPOINT_SUFFIXES = (".pt", ".pth", ".safetensors")
 RANDOM = "random:"
+# The graphs that come with the package: small files over one file of weights. The restructured
+# ones hold constants of their input size and would be three times as large; `autolabel models
+# export compact` makes them from the same weights.
+BUNDLED_VARIANT = "published-fp32"
 _WEIGHTS = Path(__file__).parent / "weights"
 _SEED = 0
 
@@ -90,18 +94,29 @@ def resolve_model(model: str | Path, wanted: Wanted | None = None) -> ModelFolde
             f"({', '.join(CHECKPOINT_SUFFIXES)}), or one of {', '.join(PRESETS)}"
         )
     preset = preset_named(name)
-    bundled = _WEIGHTS / preset.name / wanted.variant
-    if (bundled / "model.json").is_file():
-        return ModelFolder.open(bundled, wanted.cache)
-    trained = [
-        folder
-        for folder in wanted.exported(preset.name, "*")
-        if not folder.parent.name.startswith("random-")
-    ]
-    if trained:
-        return ModelFolder.open(trained[0], wanted.cache)
+    there = _bundled_or_exported(preset, wanted)
+    if there:
+        return ModelFolder.open(there, wanted.cache)
     need_torch(f"exporting {preset.name}")
     return _exported(_published(preset, wanted), wanted)
+
+
+def _bundled_or_exported(preset: Preset, wanted: Wanted) -> Path | None:
+    """Return the folder of a preset's graphs, as wanted if possible."""
+    bundled = _WEIGHTS / preset.name / wanted.variant
+    if (bundled / "model.json").is_file():
+        return bundled
+    for folder in wanted.exported(preset.name, "*"):
+        if not folder.parent.name.startswith("random-"):
+            return folder
+    checkpoint = bundled_checkpoint(preset)
+    return checkpoint.parent if checkpoint and wanted.precision == "fp32" else None
+
+
+def bundled_checkpoint(preset: Preset) -> Path | None:
+    """Return the weights of a preset that come with this package; its graphs lie beside them."""
+    path = _WEIGHTS / preset.name / BUNDLED_VARIANT / f"{preset.name}.safetensors"
+    return path if path.is_file() else None
 
 
 def need_torch(what: str) -> None:
@@ -177,6 +192,9 @@ def _checkpoint(path: Path, wanted: Wanted) -> Weights:
 def _published(preset: Preset, wanted: Wanted) -> Weights:
     from sam2_core.checkpoints import fetch_checkpoint
 
+    bundled = bundled_checkpoint(preset)
+    if bundled:
+        return _checkpoint(bundled, wanted)
     if not preset.checkpoint:
         raise AutolabelError(
             f"there are no weights for {preset.name} as {wanted.variant}: name a model folder or a "
