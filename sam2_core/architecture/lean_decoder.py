@@ -111,30 +111,32 @@ class ImageToToken(Folded):
         return self.update(scores.reshape(-1, placed.shape[1], self.heads, count), tokens)
 
 
-def placing(attention: Attention, position: Tensor) -> Tensor:
-    """Position to add to the image tokens so that their queries' bias need not be added.
+def placing(attention: Attention) -> Tensor:
+    """Shift of the image tokens' positions, (w,), so that their queries' bias need not be added.
 
     With c such that W_q c = b_q, queries of x + position + c carry their bias. Where the same sum
     serves as keys, c shifts all scores of a query alike and drops out.
     """
     weight, bias = attention.q_proj.weight.double(), attention.q_proj.bias.double()
     shift = torch.linalg.lstsq(weight, bias[:, None], driver="gelsd").solution[:, 0]
-    return position + shift.to(position.dtype)
+    return shift.to(attention.q_proj.bias.dtype)
 
 
 class LaterLayer(nn.Module):
     """A two-way layer whose image tokens differ from prompt to prompt."""
 
-    def __init__(self, layer: TwoWayLayer, position: Tensor) -> None:
+    def __init__(self, layer: TwoWayLayer) -> None:
         super().__init__()
         self.layer = layer
         self.look = TokenToImage(layer.cross_attn_token_to_image)
         self.back = ImageToToken(layer.cross_attn_image_to_token)
-        self.register_buffer("position", placing(layer.cross_attn_image_to_token, position))
+        self.register_buffer("shift", placing(layer.cross_attn_image_to_token))
 
-    def forward(self, tokens: Tensor, prompt: Tensor, image: Tensor) -> tuple[Tensor, Tensor]:
-        """(P, T, w), (P, T, w), (P, N, w) -> tokens and image, updated."""
-        layer, placed = self.layer, image + self.position
+    def forward(
+        self, tokens: Tensor, prompt: Tensor, image: Tensor, position: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """(P, T, w), (P, T, w), (P, N, w), (1, N, w) -> tokens and image, updated."""
+        layer, placed = self.layer, image + (position + self.shift)
         tokens = layer.update_tokens(tokens, prompt)
         tokens = layer.norm2(tokens + self.look(tokens + prompt, placed, image))
         tokens = layer.norm3(tokens + layer.mlp(tokens))
@@ -144,10 +146,9 @@ class LaterLayer(nn.Module):
 class SharedLayer(nn.Module):
     """The first two-way layer: its image side is computed once an image."""
 
-    def __init__(self, layer: TwoWayLayer, position: Tensor) -> None:
+    def __init__(self, layer: TwoWayLayer) -> None:
         super().__init__()
         self.layer = layer
-        self.register_buffer("position", position)
         self.look = TokenToImage(layer.cross_attn_token_to_image)
         self.back = ImageToToken(layer.cross_attn_image_to_token)
         k, v = layer.cross_attn_token_to_image.k_proj, layer.cross_attn_token_to_image.v_proj
@@ -162,9 +163,11 @@ class SharedLayer(nn.Module):
         x = x.reshape(-1, x.shape[1], self.look.heads, x.shape[2] // self.look.heads)
         return x.permute(0, 2, 3, 1).index_select(0, index)
 
-    def forward(self, prompt: Tensor, image: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """(P, T, w), (B, N, w), (P,) -> tokens (P, T, w) and image (P, N, w), updated."""
-        layer, placed = self.layer, image + self.position
+    def forward(
+        self, prompt: Tensor, image: Tensor, position: Tensor, index: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """(P, T, w), (B, N, w), (1, N, w), (P,) -> tokens and image of each prompt, updated."""
+        layer, placed = self.layer, image + position
         tokens = layer.update_tokens(prompt, prompt)
         count, heads = tokens.shape[1], self.look.heads
         queries = self.look.inner(tokens + prompt).reshape(
@@ -211,10 +214,8 @@ class LeanDecoder(nn.Module):
         self.cells, self.window, self.masked = preset.embedding_grid, window, masked
         first, second = decoder.transformer.layers
         with torch.no_grad():
-            position = self.encoder.image_position().flatten(2).transpose(1, 2)
-            self.register_buffer("position", position.contiguous())
-            self.first = LaterLayer(first, position) if masked else SharedLayer(first, position)
-            self.second = LaterLayer(second, position)
+            self.first = LaterLayer(first) if masked else SharedLayer(first)
+            self.second = LaterLayer(second)
             empty = self.encoder.no_mask_embed.weight.reshape(1, 1, -1)
             self.register_buffer("empty", empty.clone())
             self.register_buffer("output_tokens", decoder.output_tokens().clone())
@@ -296,15 +297,17 @@ class LeanDecoder(nn.Module):
         """
         sparse = self.encoder.sparse(points, labels)
         prompt = torch.cat([self.output_tokens.expand(sparse.shape[0], -1, -1), sparse], 1)
+        # Depends on no input: computed once by whoever loads the graph, and not a part of the file.
+        position = self.encoder.image_position().flatten(2).transpose(1, 2)
         if self.masked:
             dense = self.encoder.dense(mask_input, None).flatten(2).transpose(1, 2)
             image = embedding.index_select(0, image_index) + dense
-            tokens, x = self.first(prompt, prompt, image)
+            tokens, x = self.first(prompt, prompt, image, position)
         else:
-            tokens, x = self.first(prompt, embedding + self.empty, image_index)
-        tokens, x = self.second(tokens, prompt, x)
+            tokens, x = self.first(prompt, embedding + self.empty, position, image_index)
+        tokens, x = self.second(tokens, prompt, x, position)
         tokens, prompt = tokens[:, :OUTPUT_TOKENS], prompt[:, :OUTPUT_TOKENS]
-        tokens = self.norm_last(tokens + self.last(tokens + prompt, x + self.position, x))
+        tokens = self.norm_last(tokens + self.last(tokens + prompt, x + position, x))
         hyper = self.hypernetworks(tokens[:, 2:])
         if window_yx is None:
             high_res_s0 = high_res_s0.index_select(0, image_index)

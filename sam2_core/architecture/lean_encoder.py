@@ -2,7 +2,7 @@
 
 What differs from `Sam2.encode`, all exact up to rounding:
 
-- pixels are scaled by the patch convolution's weights; the position embedding is a constant;
+- pixels are scaled by the patch convolution's weights;
 - queries, keys and values are computed before tokens are cut into windows, so padding tokens cost
   nothing; keys and values need no bias, so padding is zeros;
 - windows are padded by concatenation, pooled by elementwise maxima, cropped before the projection;
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from sam2_core.architecture.hiera import MultiScaleBlock
+from sam2_core.architecture.hiera import Hiera, MultiScaleBlock
 from sam2_core.architecture.model import Sam2
 
 
@@ -110,6 +110,43 @@ class LeanBlock(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
+class PositionMap(nn.Module):
+    """The trunk's position embedding and the patch convolution's bias, (1, G, G, C).
+
+    A constant of G * G * C values when `baked`. Otherwise a product of small matrices (bicubic
+    resizing is linear and separable), which a graph file holds in a hundredth of the space and
+    ONNX Runtime and TensorRT compute once, when they load it.
+    """
+
+    def __init__(self, trunk: Hiera, grid: int, *, baked: bool) -> None:
+        super().__init__()
+        self.grid, self.baked = grid, baked
+        bias = trunk.patch_embed.proj.bias
+        if baked:
+            position = trunk.position_embedding(grid, grid) + bias
+            self.register_buffer("constant", position.contiguous())
+            return
+        for axis, size in zip("yx", trunk.pos_embed.shape[2:], strict=True):
+            unit = torch.eye(size)[None, :, :, None]
+            resized = F.interpolate(unit, (grid, 1), mode="bicubic")[0, :, :, 0]
+            self.register_buffer(axis, resized.t().contiguous())
+        self.register_buffer("background", trunk.pos_embed.detach()[0].permute(1, 2, 0).clone())
+        tile = trunk.pos_embed_window.detach()[0].permute(1, 2, 0) + bias
+        self.register_buffer("tile", tile.clone())
+
+    def forward(self) -> Tensor:
+        """Return the map."""
+        if self.baked:
+            return self.constant
+        rows, columns, channels = self.background.shape
+        x = self.y @ self.background.reshape(rows, -1)
+        x = self.x @ x.reshape(self.grid, columns, channels)
+        side = self.tile.shape[0]
+        count = self.grid // side
+        x = x.reshape(count, side, count, side, channels) + self.tile.reshape(1, side, 1, side, -1)
+        return x.reshape(1, self.grid, self.grid, channels)
+
+
 class LeanEncoder(nn.Module):
     """`Sam2.encode`, restructured; see the module's text.
 
@@ -129,8 +166,7 @@ class LeanEncoder(nn.Module):
             patch = trunk.patch_embed.proj
             self.patch_weight = nn.Parameter(patch.weight / model.pixel_std, requires_grad=False)
             self.register_buffer("mean", model.pixel_mean.clone())
-            position = trunk.position_embedding(self.grid, self.grid) + patch.bias
-            self.register_buffer("position", position.contiguous())
+            self.position = PositionMap(trunk, self.grid, baked=fused)
             side, blocks = self.grid, []
             for block in trunk.blocks:
                 blocks.append(LeanBlock(block, side, fused=fused))
@@ -175,7 +211,7 @@ class LeanEncoder(nn.Module):
         dtype = self.patch_weight.dtype
         pixels = image.permute(0, 3, 1, 2).to(dtype) - self.mean
         x = F.conv2d(pixels, self.patch_weight, stride=4, padding=3).permute(0, 2, 3, 1)
-        x = x + self.position
+        x = x + self.position()
         stages = []
         for i, block in enumerate(self.blocks):
             x = block(x)

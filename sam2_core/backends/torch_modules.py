@@ -74,10 +74,12 @@ class OneImageLayer(nn.Module):
         """(1, N, h * d) -> (h, N, d)."""
         return self.shared.look.by_head(x)
 
-    def forward(self, prompt: Tensor, image: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """(P, T, w), (1, N, w), (P,) unread -> tokens (P, T, w) and image (P, N, w), updated."""
+    def forward(
+        self, prompt: Tensor, image: Tensor, position: Tensor, _index: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """(P, T, w), (1, N, w) twice, (P,) -> tokens (P, T, w) and image (P, N, w), updated."""
         shared = self.shared
-        layer, placed = shared.layer, image + shared.position
+        layer, placed = shared.layer, image + position
         tokens = layer.update_tokens(prompt, prompt)
         prompts, count = tokens.shape[:2]
         queries = self._by_head(shared.look.inner(tokens + prompt))

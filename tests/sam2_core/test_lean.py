@@ -85,7 +85,7 @@ def test_query_bias_rides_on_the_position():
         random_weights(MICRO).sam_mask_decoder.transformer.layers[1].cross_attn_image_to_token
     )
     position = torch.randn(1, 5, MICRO.width)
-    moved = placing(attention, position)
+    moved = position + placing(attention)
     query = attention.q_proj
     expected = query(position)
     assert torch.allclose(moved @ query.weight.t(), expected, atol=1e-4)
