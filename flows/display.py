@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -94,6 +94,9 @@ class RunDisplay:
         self._logged = now
         done = ", ".join(f"{name} {count}" for name, count in self._done.items())
         self.console.print(f"of {self._total} frames: {done}")
+
+    def chunk_done(self, seconds: Mapping[str, float], instances: int) -> None:
+        """Bars move frame by frame."""
 
     def finished(self, sequence_id: str, text: str, good: bool) -> None:
         """Print a sequence's line."""

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
+# Workers fetch runs some seconds early: the one that is stopping must not get its shard back.
+PAUSE = timedelta(seconds=30)
+
 
 def give_back() -> bool:
     """Schedule the current flow run again; False where it is being cancelled or is no deployment's.
@@ -10,6 +15,7 @@ def give_back() -> bool:
     ends politely need not wait for that.
     """
     from prefect.client.orchestration import get_client
+    from prefect.client.schemas.objects import State
     from prefect.context import FlowRunContext
     from prefect.states import Scheduled
 
@@ -20,5 +26,10 @@ def give_back() -> bool:
         run = client.read_flow_run(context.flow_run.id)
         if run.state is None or not run.state.is_running():
             return False
-        client.set_flow_run_state(run.id, Scheduled(name="AwaitingRetry"), force=True)
+        again: State[object] = Scheduled(
+            name="AwaitingRetry",
+            message="its worker was stopped",
+            scheduled_time=datetime.now(UTC) + PAUSE,
+        )
+        client.set_flow_run_state(run.id, again, force=True)
     return True

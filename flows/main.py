@@ -15,6 +15,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "label": ("label", "Label sequences of frames, videos, buckets."),
     "review": ("review", "Review a dataset in the FiftyOne App."),
     "backfill": ("backfill", "Label what is missing, on the workers."),
+    "status": ("status", "Say how runs and shards are, and what to do."),
+    "up": ("up", "Start what a workstation needs: server, database, workers."),
+    "down": ("down", "Stop what `up` started."),
+    "worker": ("worker", "Work on shards: one worker a GPU."),
     "models": ("models", "Fetch checkpoints, export and build models."),
     "bench": ("bench", "Measure this machine, side by side with other ways to run SAM 2."),
     "doctor": ("doctor", "Say what this machine has and lacks."),
@@ -56,3 +60,7 @@ def main() -> None:
     except AutolabelError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

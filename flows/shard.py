@@ -7,7 +7,8 @@ import time
 from typing import Any
 
 from prefect import flow, get_run_logger
-from prefect.states import Completed, Failed
+from prefect.runtime import flow_run
+from prefect.states import Cancelled, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.backfill_plan import refuse_other_run
@@ -17,8 +18,9 @@ from flows.planning import Plan, job_of, stamp_of
 from flows.run_artifacts import publish
 from flows.shard_pipeline import label_pieces
 from flows.shards import ShardParams
+from flows.submit import MOST_STARTS
 from flows.summary import summary_of
-from tasks import stopping
+from tasks import metrics_server, stopping
 from tasks.model import choose_model
 
 
@@ -34,15 +36,19 @@ def label_shard(params: ShardParams) -> Any:
     On SIGTERM the chunk at hand is finished and the shard is given back to the queue.
     """
     started = time.perf_counter()
+    if flow_run.run_count > MOST_STARTS:
+        return Failed(message=f"its workers died {MOST_STARTS} times: not started again by itself")
     model = choose_model(params.label.model, params.label.backend)
     stamp = stamp_of(params.label, model)
     refuse_other_run(params, stamp.run_key)
     plan = Plan(params.label, stamp, model, ())
-    with stopping.on_sigterm():
+    with stopping.on_sigterm(), metrics_server.serving():
         outcomes = label_pieces(job_of(plan), params)
-        if stopping.requested() and give_back():
-            get_run_logger().warning("asked to stop: the shard goes back to the queue")
-            os._exit(0)  # the run is Scheduled again: nothing here may report another state
+        if stopping.requested():
+            if give_back():
+                get_run_logger().warning("asked to stop: the shard goes back to the queue")
+                os._exit(0)  # the run is Scheduled again: nothing here may report another state
+            return Cancelled(message="cancelled; what is labeled stays")
     summary = summary_of(plan, outcomes, time.perf_counter() - started)
     publish(summary)
     incomplete = [one for one in outcomes if one.error]

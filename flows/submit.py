@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
@@ -19,10 +20,13 @@ from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.objects import FlowRun
+    from prefect.client.schemas.objects import FlowRun, State
 
 SHARD_FLOW = "label-shard"
+SHARD_TAG = "autolabel-shard"
 SHARD_DEPLOYMENT = f"{SHARD_FLOW}/gpu"
+# A shard whose workers died so often is not started again by itself: see `flows.automations`.
+MOST_STARTS = 20
 PAGE = 200
 _LONGEST_CHAIN = 50
 
@@ -48,7 +52,7 @@ def run_tag(run_key: str) -> str:
     return f"run:{run_key}"
 
 
-def _explained(call: Callable[[], Any]) -> Any:
+def explained(call: Callable[[], Any]) -> Any:
     """Call Prefect; say what to do when it is not there."""
     import httpx
     from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
@@ -100,9 +104,9 @@ def submit(
     if not shards:
         return submitted
     with get_client(sync_client=True) as client:
-        deployment = _explained(lambda: client.read_deployment_by_name(SHARD_DEPLOYMENT))
+        deployment = explained(lambda: client.read_deployment_by_name(SHARD_DEPLOYMENT))
         for shard in shards:
-            one = _explained(partial(_submit_one, client, deployment.id, shard, queue))
+            one = explained(partial(_submit_one, client, deployment.id, shard, queue))
             submitted.append(one)
             on_submitted(one)
     return submitted
@@ -111,6 +115,8 @@ def submit(
 def _submit_one(
     client: SyncPrefectClient, deployment_id: UUID, shard: ShardParams, queue: str | None
 ) -> Submitted:
+    from prefect.states import Scheduled
+
     key, mark = shard.key, uuid4().hex
     name = f"{shard.pieces[0].sequence_id}+{len(shard.pieces) - 1}-{key[:6]}"
     for _ in range(_LONGEST_CHAIN):
@@ -118,7 +124,7 @@ def _submit_one(
             deployment_id,
             parameters={"params": shard.model_dump(mode="json")},
             name=name,
-            tags=["autolabel", run_tag(shard.run_key)],
+            tags=[SHARD_TAG, run_tag(shard.run_key)],
             idempotency_key=key,
             work_queue_name=queue,
             labels={"autolabel.submission": mark},
@@ -126,6 +132,11 @@ def _submit_one(
         if run.state is None or not run.state.is_final():
             new = run.labels.get("autolabel.submission") == mark
             return Submitted(run.id, run.name, new)
+        if run.state.is_crashed() and run.run_count < MOST_STARTS:
+            # What the server's automation does too; a second run of the shard would race with it.
+            again: State[Any] = Scheduled(name="AwaitingRetry", message="submitted again")
+            client.set_flow_run_state(run.id, again, force=True)
+            return Submitted(run.id, run.name, new=True)
         key = hashlib.sha256(f"{key} after {run.id}".encode()).hexdigest()[:24]
     raise AutolabelError(
         f"shard {name} has ended {_LONGEST_CHAIN} times without labeling everything: look at "
@@ -140,9 +151,24 @@ def runs_of(run_key: str, *, active_only: bool = False) -> Iterator[FlowRun]:
         AutolabelError: Prefect is not there.
 
     """
+    return runs_tagged(run_tag(run_key), active_only=active_only)
+
+
+def runs_tagged(
+    tag: str, *, active_only: bool = False, since: datetime | None = None
+) -> Iterator[FlowRun]:
+    """Flow runs with a tag, newest first.
+
+    Args:
+        tag: all of them have it.
+        active_only: only those that have not ended.
+        since: only those expected to start from here on.
+
+    """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import (
         FlowRunFilter,
+        FlowRunFilterExpectedStartTime,
         FlowRunFilterState,
         FlowRunFilterStateType,
         FlowRunFilterTags,
@@ -153,11 +179,15 @@ def runs_of(run_key: str, *, active_only: bool = False) -> Iterator[FlowRun]:
     state = None
     if active_only:
         state = FlowRunFilterState(type=FlowRunFilterStateType(not_any_=list(TERMINAL_STATES)))
-    wanted = FlowRunFilter(tags=FlowRunFilterTags(all_=[run_tag(run_key)]), state=state)
+    wanted = FlowRunFilter(
+        tags=FlowRunFilterTags(all_=[tag]),
+        state=state,
+        expected_start_time=since and FlowRunFilterExpectedStartTime(after_=since),
+    )
     with get_client(sync_client=True) as client:
         offset = 0
         while True:
-            page: list[FlowRun] = _explained(
+            page: list[FlowRun] = explained(
                 partial(
                     client.read_flow_runs,
                     flow_run_filter=wanted,
@@ -200,7 +230,7 @@ def cancel(run_key: str) -> int:
         for run in active:
             waiting = run.state is not None and run.state.is_scheduled()
             kind = StateType.CANCELLED if waiting else StateType.CANCELLING
-            _explained(partial(client.set_flow_run_state, run.id, State(type=kind)))
+            explained(partial(client.set_flow_run_state, run.id, State(type=kind)))
             cancelled += 1
     return cancelled
 
@@ -211,7 +241,7 @@ def ensure_queue(name: str, *, priority: int, concurrency_limit: int | None) -> 
     from prefect.exceptions import ObjectNotFound
 
     with get_client(sync_client=True) as client:
-        deployment = _explained(lambda: client.read_deployment_by_name(SHARD_DEPLOYMENT))
+        deployment = explained(lambda: client.read_deployment_by_name(SHARD_DEPLOYMENT))
         pool = deployment.work_pool_name
         values: dict[str, Any] = {"priority": priority, "concurrency_limit": concurrency_limit}
         try:
@@ -219,7 +249,7 @@ def ensure_queue(name: str, *, priority: int, concurrency_limit: int | None) -> 
         except ObjectNotFound:
             client.create_work_queue(name=name, work_pool_name=pool, **values)
         else:
-            _explained(lambda: client.update_work_queue(queue.id, **values))
+            explained(lambda: client.update_work_queue(queue.id, **values))
     return name
 
 

@@ -22,7 +22,7 @@ from sam2_core.types import AutolabelError, Boxes
 from tasks import artifacts, stopping
 from tasks.artifacts import Chunk, RunStamp
 from tasks.manifests import ChunkRecord
-from tasks.progress import DETECT, DOWNLOAD, SEGMENT, advance
+from tasks.progress import DETECT, DOWNLOAD, SEGMENT, advance, complete_chunk
 from tasks.tables import LabeledFrame
 from tasks.types import FrameFailure, FrameRef
 
@@ -227,6 +227,7 @@ def segment_chunk(job: Job, detected: Detected) -> Labeled:
     record = ChunkRecord.of(fetched.chunk, labeled)
     failures = tuple(one.failure for one in labeled if one.failure)
     spent[SEGMENT] = time.perf_counter() - started
+    complete_chunk(spent, record.instances)
     return Labeled(record, fetched.frames, failures, computed=True, seconds=spent)
 
 

@@ -18,6 +18,9 @@ class Listener(Protocol):
     def advanced(self, stage: str, frames: int, kept: bool) -> None:
         """`frames` more frames are through `stage`; `kept` ones needed no work."""
 
+    def chunk_done(self, seconds: Mapping[str, float], instances: int) -> None:
+        """Hear what a computed chunk cost in every stage, and how many boxes it had."""
+
     def finished(self, sequence_id: str, text: str, good: bool) -> None:
         """Hear that a sequence is done."""
 
@@ -35,6 +38,12 @@ def advance(stage: str, frames: int = 1, *, kept: bool = False) -> None:
     """Tell that frames are through a stage."""
     for listener in tuple(_listeners):
         listener.advanced(stage, frames, kept)
+
+
+def complete_chunk(seconds: Mapping[str, float], instances: int) -> None:
+    """Tell what a computed chunk cost."""
+    for listener in tuple(_listeners):
+        listener.chunk_done(seconds, instances)
 
 
 def finish(sequence_id: str, text: str, *, good: bool) -> None:

@@ -48,6 +48,7 @@ def command(
     Nothing is submitted or labeled twice: run it again after an interruption, or every hour.
     Exit code 0: submitted (with --wait: all labeled); 1: some sequences failed; 2: bad usage.
     """  # noqa: D205
+    from flows.api import use_api
     from flows.backfill_console import run_backfill
     from flows.backfill_plan import BackfillParams
     from flows.commands.label import validated
@@ -64,6 +65,8 @@ def command(
         retry_quarantined=retry_quarantined,
         usd_per_gpu_hour=usd_per_gpu_hour,
     )
+    if not dry_run:
+        use_api()
     result = run_backfill(params, dry_run=dry_run, wait=wait, cancel=cancel)
     if as_json:
         click.echo(json.dumps(result, indent=2))

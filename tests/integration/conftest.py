@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.server import OwnApi
+from tests.integration.cluster import Cluster
 from tests.integration.runs import MICRO, Home
 
 
@@ -59,3 +60,20 @@ def terminal(monkeypatch, capsys, tmp_path, prefect_api, database):
     monkeypatch.setenv("PREFECT_API_URL", prefect_api)
     with temporary_settings({PREFECT_API_URL: prefect_api}):
         yield Terminal(monkeypatch, capsys)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory, s3_endpoint):
+    """A server on SQLite with deployments and two workers, for everything that needs no other."""
+    environment = {
+        "AWS_ENDPOINT_URL": s3_endpoint,
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "planted-s3-secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "PREFECT_SERVER_API_AUTH_STRING": "admin:planted-api-secret",
+        "PREFECT_API_AUTH_STRING": "admin:planted-api-secret",
+        "FIFTYONE_DATABASE_URI": "mongodb://me:planted-mongo-secret@127.0.0.1:1/?timeoutMS=500",
+    }
+    with Cluster(tmp_path_factory.mktemp("cluster"), **environment) as cluster:
+        cluster.start_worker(count=2)
+        yield cluster

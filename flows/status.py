@@ -1,0 +1,161 @@
+"""How runs are: shards by state, failures by reason, throughput, what was given up, what to do."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from flows.params import LabelParams
+from flows.shards import ShardParams
+from flows.submit import SHARD_TAG, explained, runs_tagged, shard_of
+from sam2_core.types import AutolabelError
+from tasks import manifests, quarantine
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun
+
+RUNS_READ = 5000
+_NUMBERS = re.compile(r"\b[0-9a-f]{8}-[0-9a-f-]{27}\b|\d+(\.\d+)?")
+
+
+@dataclass
+class RunStatus:
+    """One run: everything labeled with the same model, boxes and parameters to one storage.
+
+    Attributes:
+        run_key: which.
+        label: what its newest shard was given.
+        states: shards by the name of their state.
+        reasons: why shards failed or crashed, numbers replaced by `#`, and how often.
+        frames: of the shards that completed.
+        busy_s: seconds that those took.
+        complete: sequences whose labels are complete, None when storage cannot be read.
+        given_up: ids of sequences that killed too many workers.
+
+    """
+
+    run_key: str
+    label: LabelParams
+    states: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    frames: int = 0
+    busy_s: float = 0.0
+    complete: int | None = None
+    given_up: list[str] = field(default_factory=list)
+    storage_error: str = ""
+
+    @property
+    def active(self) -> int:
+        """Shards that have not ended."""
+        ended = ("Completed", "Failed", "Crashed", "Cancelled")
+        return sum(count for name, count in self.states.items() if name not in ended)
+
+    @property
+    def frames_per_s(self) -> float | None:
+        """Frames a worker does in a second."""
+        return self.frames / self.busy_s if self.busy_s else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        rate = self.frames_per_s
+        return {
+            "run_key": self.run_key,
+            "out": self.label.out,
+            "shards": dict(self.states),
+            "active": self.active,
+            "failures": dict(self.reasons),
+            "frames_per_second_and_worker": None if rate is None else round(rate, 3),
+            "sequences_complete": self.complete,
+            "quarantined": self.given_up,
+            "storage_error": self.storage_error,
+            "to_do": list(self.to_do(0)),
+        }
+
+    def to_do(self, workers: int) -> Iterator[str]:
+        """Say what a person should do now, when so many `workers` are online."""
+        if self.storage_error:
+            yield f"storage cannot be read: {self.storage_error}"
+        if self.states.get("Late") and not workers:
+            yield "shards wait and no worker is online: start one with `autolabel worker`"
+        if (self.states["Failed"] or self.states["Crashed"]) and not self.active:
+            yield "some shards failed: mend the reason, then give the same `autolabel backfill`"
+        if self.given_up:
+            yield (
+                f"{len(self.given_up)} sequences killed {quarantine.ATTEMPTS} workers each: look "
+                "at their frames, then `autolabel backfill --retry-quarantined`"
+            )
+
+
+def collect_status(hours: float = 72) -> dict[str, Any]:
+    """Ask Prefect and storage how everything is.
+
+    Args:
+        hours: look at shards submitted since then.
+
+    Raises:
+        AutolabelError: Prefect is not there.
+
+    """
+    since = datetime.now(UTC) - timedelta(hours=hours)
+    runs = group_runs(islice(runs_tagged(SHARD_TAG, since=since), RUNS_READ))
+    workers = _workers_online()
+    for run in runs:
+        _look_at_storage(run)
+    described = [run.as_json() | {"to_do": list(run.to_do(len(workers)))} for run in runs]
+    return {"workers_online": workers, "runs": described}
+
+
+def group_runs(flow_runs: Iterable[FlowRun]) -> list[RunStatus]:
+    """Sum shards up by run, newest run first."""
+    found: dict[str, RunStatus] = {}
+    for one in flow_runs:
+        try:
+            shard = shard_of(one)
+        except (KeyError, ValueError):  # of an older version
+            continue
+        run = found.setdefault(shard.run_key, RunStatus(shard.run_key, shard.label))
+        _count(run, shard, one)
+    return list(found.values())
+
+
+def _count(run: RunStatus, shard: ShardParams, flow_run: FlowRun) -> None:
+    state = flow_run.state
+    if state is None:
+        return
+    run.states[state.name or state.type.value.title()] += 1
+    if state.is_completed():
+        run.frames += shard.frames
+        run.busy_s += flow_run.total_run_time.total_seconds()
+    elif state.is_failed() or state.is_crashed():
+        run.reasons[_kind(state.message or "no reason given")] += 1
+
+
+def _kind(message: str) -> str:
+    """Message without what differs from shard to shard."""
+    return _NUMBERS.sub("#", message.partition("\n")[0])[:200]
+
+
+def _look_at_storage(run: RunStatus) -> None:
+    out_uri = run.label.out
+    try:
+        run.complete = len(manifests.list_complete(out_uri, run.run_key))
+        run.given_up = sorted(name for name, _ in quarantine.listed(out_uri, run.run_key))
+    except AutolabelError as error:
+        run.storage_error = str(error)
+
+
+def _workers_online() -> list[str]:
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import WorkerFilter, WorkerFilterStatus
+
+    from flows.deploying import GPU_POOL
+
+    with get_client(sync_client=True) as client:
+        online = WorkerFilter(status=WorkerFilterStatus(any_=["ONLINE"]))
+        found = explained(lambda: client.read_workers_for_work_pool(GPU_POOL, worker_filter=online))
+    return sorted(one.name for one in found)

@@ -1,0 +1,168 @@
+"""A Prefect server with deployments and workers, as a user would start them, on free ports."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.integration.runs import MICRO, REPOSITORY, Home
+
+SECRETS = ("PREFECT_API_AUTH_STRING", "AWS_SECRET_ACCESS_KEY", "FIFTYONE_DATABASE_URI")
+AUTOLABEL = Path(sys.executable).parent / "autolabel"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def tree(pid: int) -> list[psutil.Process]:
+    try:
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def wait_for(what, timeout: float = 120, every: float = 0.3) -> Any:
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if found := what():
+            return found
+        time.sleep(every)
+    raise AssertionError(f"not within {timeout} s")
+
+
+class Cluster:
+    """Server, deployments and automations; workers when asked for. Everything is stopped at exit.
+
+    Args:
+        folder: for the database, logs and homes.
+        database: connection URL, SQLite in `folder` by default.
+        heartbeat_s: of the flow runs.
+        more: environment of everything.
+
+    """
+
+    def __init__(self, folder: Path, database: str = "", heartbeat_s: int = 30, **more: str):
+        self.port = free_port()
+        self.api = f"http://127.0.0.1:{self.port}/api"
+        database = database or f"sqlite+aiosqlite:///{folder}/prefect.db"
+        self.home = Home(
+            folder / "home", self.api,
+            PREFECT_API_DATABASE_CONNECTION_URL=database,
+            PREFECT_SERVER_ANALYTICS_ENABLED="false",
+            PREFECT_FLOWS_HEARTBEAT_FREQUENCY=str(heartbeat_s),
+            PREFECT_WORKER_QUERY_SECONDS="2",
+            DO_NOT_TRACK="1",
+            **more,
+        )  # fmt: skip
+        self.secrets = [self.home.environment[name] for name in SECRETS if name in more]
+        self.folder, self.heartbeat_s = folder, heartbeat_s
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self.server: subprocess.Popen[bytes] | None = None
+
+    def spawn(self, name: str, *command: str | Path, **environment: str) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                [*map(str, command)], cwd=self.folder, env=self.home.environment | environment,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def start_server(self) -> None:
+        self.server = self.spawn(
+            "server", sys.executable, "-m", "prefect", "server", "start",
+            "--host", "127.0.0.1", "--port", str(self.port),
+        )  # fmt: skip
+        wait_for(self.answers, 180)
+
+    def answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.api}/health", timeout=2) as response:
+                return response.status == 200
+        except OSError as error:
+            return getattr(error, "code", 0) in {401, 403}
+
+    def deploy(self) -> None:
+        code = f"from flows.deploying import deploy; deploy({self.heartbeat_s})"
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=REPOSITORY, env=self.home.environment, check=True
+        )
+
+    def start_worker(self, count: int = 1, **environment: str) -> subprocess.Popen[bytes]:
+        number = len(self.workers)
+        worker = self.spawn(
+            f"worker{number}", AUTOLABEL, "worker", "--count", str(count), "--grace", "60",
+            **{"PREFECT_WORKER_NAME": f"w{number}"} | environment,
+        )  # fmt: skip
+        self.workers.append(worker)
+        return worker
+
+    def flow_run_processes(self) -> list[psutil.Process]:
+        """Processes of flow runs: grandchildren of `autolabel worker`."""
+        found = []
+        for worker in self.workers:
+            for one in tree(worker.pid)[1:]:
+                try:
+                    if one.parent().pid != worker.pid and "worker" not in one.cmdline():
+                        found.append(one)
+                except (psutil.Error, AttributeError):
+                    continue
+        return found
+
+    def backfill(self, *arguments: str | Path, code: int = 0) -> dict[str, Any]:
+        return self.home.run(
+            "backfill", *arguments, "--model", MICRO, "--no-dataset", "--json", code=code
+        )[0]
+
+    def runs(self, run_key: str) -> list[Any]:
+        """Shards of a run as the API tells them."""
+        body = {"flow_runs": {"tags": {"all_": [f"run:{run_key}"]}}}
+        return self.post("flow_runs/filter", body)
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        request = urllib.request.Request(
+            f"{self.api}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        auth = self.home.environment.get("PREFECT_API_AUTH_STRING")
+        if auth:
+            request.add_header("Authorization", f"Basic {base64.b64encode(auth.encode()).decode()}")
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return json.loads(response.read())
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """kill -9 of a process and everything below it."""
+        for one in reversed(tree(process.pid)):
+            try:
+                one.send_signal(signal.SIGKILL)
+            except psutil.NoSuchProcess:
+                continue
+        process.wait()
+
+    def stop(self) -> None:
+        for one in [*self.workers, *([self.server] if self.server else [])]:
+            if one.poll() is None:
+                self.kill(one)
+
+    def __enter__(self) -> Cluster:
+        self.start_server()
+        self.deploy()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
