@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from typing import Any
+from uuid import UUID
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,6 +17,7 @@ from flows.backfill_plan import BackfillParams, BackfillPlan, plan_backfill
 from flows.backfill_report import plan_rows
 from flows.display import stderr_console
 from flows.planning import stamp_of
+from flows.stragglers import help_stragglers
 from flows.submit import cancel as cancel_run
 from flows.submit import counts, runs_of
 from tasks import manifests
@@ -120,6 +122,7 @@ def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
 def _until_ended(console: Console, plan: BackfillPlan) -> None:
     run_key, out_uri = plan.stamp.run_key, plan.params.label.out
     before = len(manifests.list_complete(out_uri, run_key))
+    helped: set[UUID] = set()
     with _progress(console) as progress:
         total = plan.to_label + plan.in_flight
         bar = progress.add_task("sequences", total=total, states="")
@@ -129,6 +132,8 @@ def _until_ended(console: Console, plan: BackfillPlan) -> None:
             progress.update(bar, completed=min(done, total), states=_text(active))
             if not active:
                 return
+            for one in help_stragglers(active, plan.rate.seconds_per_frame, helped):
+                console.print(f"a shard is slow: {escape(one.name)} helps it from the end")
             time.sleep(POLL_S)
 
 

@@ -14,6 +14,7 @@ from prefect.states import Completed, Failed
 from flows.backfill import backfill
 from flows.backfill_plan import BackfillParams, plan_backfill
 from flows.loading import load_missing
+from flows.stragglers import help_stragglers
 from flows.submit import runs_of
 from tasks import manifests, watermark
 
@@ -64,10 +65,12 @@ def _wait(planned: dict[str, Any], out_uri: str, deadline: float) -> bool:
     total = planned["to_label"] + planned["in_flight"]
     bar = cast("UUID", create_progress_artifact(0.0, key="nightly", description="labeled"))
     before = planned["up_to_date"]
-    while next(runs_of(planned["run_key"], active_only=True), None) is not None:
+    helped: set[UUID] = set()
+    while active := list(runs_of(planned["run_key"], active_only=True)):
         if time.monotonic() > deadline:
             logger.error("time is up: shards are still under way")
             return False
+        help_stragglers(active, planned["seconds_per_frame"], helped)
         time.sleep(POLL_S)
         done = len(manifests.list_complete(out_uri, planned["run_key"])) - before
         update_progress_artifact(bar, min(100.0, 100 * done / total) if total else 100.0)

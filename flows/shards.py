@@ -123,12 +123,22 @@ def _cut(work: Work, budget_frames: float, chunk_frames: int) -> Iterator[Piece]
         yield whole.model_copy(update={"chunks": (first, stop), "frames": frames})
 
 
-def from_the_end(shard: ShardParams) -> ShardParams:
-    """Return the shard that helps a straggler: the same pieces, last ones first.
+def from_the_end(shard: ShardParams) -> ShardParams | None:
+    """Return the shard that helps a straggler, or None where there is nothing to share.
 
-    Whoever comes to a chunk that is complete passes over it, so the two meet in the middle.
+    It has the same pieces, last ones first; of a single sequence it has the second half. Whoever
+    comes to a chunk that is complete passes over it, so the two meet.
     """
-    return shard.model_copy(update={"pieces": tuple(reversed(shard.pieces))})
+    if len(shard.pieces) > 1:
+        return shard.model_copy(update={"pieces": tuple(reversed(shard.pieces))})
+    (piece,) = shard.pieces
+    first, stop = piece.chunks or (0, math.ceil(piece.frames / shard.label.chunk_frames))
+    middle = (first + stop + 1) // 2
+    if middle >= stop:
+        return None
+    frames = min(piece.frames, (stop - middle) * shard.label.chunk_frames)
+    half = piece.model_copy(update={"chunks": (middle, stop), "frames": frames})
+    return shard.model_copy(update={"pieces": (half,)})
 
 
 def without(works: Iterable[Work], taken: set[str]) -> Iterator[Work]:

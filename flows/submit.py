@@ -85,6 +85,7 @@ def submit(
     shards: Sequence[ShardParams],
     *,
     queue: str | None = None,
+    tags: Sequence[str] = (),
     on_submitted: Callable[[Submitted], object] = lambda _: None,
 ) -> list[Submitted]:
     """Submit every shard that is not under way.
@@ -92,6 +93,7 @@ def submit(
     Args:
         shards: what to run.
         queue: work queue of the deployment's pool; the deployment's own when None.
+        tags: more tags of the runs.
         on_submitted: called after each.
 
     Raises:
@@ -106,14 +108,18 @@ def submit(
     with get_client(sync_client=True) as client:
         deployment = explained(lambda: client.read_deployment_by_name(SHARD_DEPLOYMENT))
         for shard in shards:
-            one = explained(partial(_submit_one, client, deployment.id, shard, queue))
+            one = explained(partial(_submit_one, client, deployment.id, shard, queue, tags))
             submitted.append(one)
             on_submitted(one)
     return submitted
 
 
 def _submit_one(
-    client: SyncPrefectClient, deployment_id: UUID, shard: ShardParams, queue: str | None
+    client: SyncPrefectClient,
+    deployment_id: UUID,
+    shard: ShardParams,
+    queue: str | None,
+    tags: Sequence[str],
 ) -> Submitted:
     from prefect.states import Scheduled
 
@@ -124,7 +130,7 @@ def _submit_one(
             deployment_id,
             parameters={"params": shard.model_dump(mode="json")},
             name=name,
-            tags=[SHARD_TAG, run_tag(shard.run_key)],
+            tags=[SHARD_TAG, run_tag(shard.run_key), *tags],
             idempotency_key=key,
             work_queue_name=queue,
             labels={"autolabel.submission": mark},

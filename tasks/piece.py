@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from prefect import task
@@ -58,7 +59,7 @@ def begin_piece(job: Job, piece: PieceRef) -> Begun | Manifest:
     except (storage.NotFoundError, tables.IncompleteArtifactError):
         pass
     opened = open_sequence(job, found, piece.chunk_frames)
-    first, stop = piece.chunks or (0, len(opened.chunks))
+    first, stop = _range(piece, opened.chunks)
     mine, rest = opened.chunks[first:stop], opened.chunks[:first] + opened.chunks[stop:]
     case = quarantine.Case(job.out_uri, run_key, sequence.sequence_id, content_key)
     attempt_uri = quarantine.begin(case, _complete(job, mine), first)
@@ -68,6 +69,19 @@ def begin_piece(job: Job, piece: PieceRef) -> Begun | Manifest:
             "further; `autolabel backfill --retry-quarantined` tries it again"
         )
     return Begun(Opened(found, mine, opened.failures), rest, attempt_uri)
+
+
+def _range(piece: PieceRef, chunks: tuple[Chunk, ...]) -> tuple[int, int]:
+    """Which chunks are this piece's.
+
+    Plans count chunks from frames alone; every camera's last chunk is shorter, so with several
+    cameras there are more, and those are the last piece's.
+    """
+    if piece.chunks is None:
+        return 0, len(chunks)
+    first, stop = piece.chunks
+    planned = math.ceil(sum(len(chunk.frames) for chunk in chunks) / piece.chunk_frames)
+    return first, len(chunks) if stop >= planned else stop
 
 
 def _complete(job: Job, chunks: tuple[Chunk, ...]) -> int:

@@ -85,3 +85,16 @@ def test_a_helper_begins_at_the_other_end():
     shard = ShardParams(label=LABEL, run_key="r", pieces=pieces)
     assert [piece.sequence_id for piece in from_the_end(shard).pieces] == ["c", "b", "a"]
     assert from_the_end(shard).key != shard.key
+
+
+def test_one_long_sequence_is_helped_by_its_second_half():
+    (work,) = works(1000)
+    ((whole,),) = pack([work], seconds_per_frame=1, shard_seconds=1e4, chunk_frames=64)
+    shard = ShardParams(label=LABEL, run_key="r", pieces=(whole,))
+    (half,) = from_the_end(shard).pieces
+    assert half.chunks == (8, 16)
+    (quarter,) = from_the_end(from_the_end(shard)).pieces
+    assert quarter.chunks == (12, 16)
+    (short,) = works(64)
+    ((piece,),) = pack([short], seconds_per_frame=1, shard_seconds=1e4, chunk_frames=64)
+    assert from_the_end(ShardParams(label=LABEL, run_key="r", pieces=(piece,))) is None

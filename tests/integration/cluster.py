@@ -15,9 +15,11 @@ from typing import Any
 
 import psutil
 
+from tasks import check, manifests
+from tasks.discover import FrameSelection, discover
+from tests.faults import FaultyProxy
 from tests.integration.runs import MICRO, REPOSITORY, Home
 
-SECRETS = ("PREFECT_API_AUTH_STRING", "AWS_SECRET_ACCESS_KEY", "FIFTYONE_DATABASE_URI")
 AUTOLABEL = Path(sys.executable).parent / "autolabel"
 
 
@@ -68,10 +70,10 @@ class Cluster:
             DO_NOT_TRACK="1",
             **more,
         )  # fmt: skip
-        self.secrets = [self.home.environment[name] for name in SECRETS if name in more]
         self.folder, self.heartbeat_s = folder, heartbeat_s
         self.workers: list[subprocess.Popen[bytes]] = []
         self.server: subprocess.Popen[bytes] | None = None
+        self.proxy: FaultyProxy | None = None  # in front of the workers' S3
 
     def spawn(self, name: str, *command: str | Path, **environment: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:
@@ -132,9 +134,14 @@ class Cluster:
         body = {"flow_runs": {"tags": {"all_": [f"run:{run_key}"]}}}
         return self.post("flow_runs/filter", body)
 
-    def post(self, path: str, body: dict[str, Any]) -> Any:
+    def get(self, path: str) -> Any:
+        return self.post(path, None)
+
+    def post(self, path: str, body: dict[str, Any] | None) -> Any:
+        """Ask the API; without a body by GET."""
+        data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
-            f"{self.api}/{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+            f"{self.api}/{path}", data, {"Content-Type": "application/json"}
         )
         auth = self.home.environment.get("PREFECT_API_AUTH_STRING")
         if auth:
@@ -166,3 +173,27 @@ class Cluster:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def every_frame_once(source: str, out: str, run_key: str) -> int:
+    """Prove it from the files alone; returns the number of sequences."""
+    complete = manifests.list_complete(out, run_key)
+    count = 0
+    for one in discover((source,), FrameSelection.parse("::")):
+        name = one.sequence.sequence_id
+        assert (name, one.content_key) in complete
+        manifest = manifests.read_manifest(out, run_key, name, one.content_key)
+        assert check.verify(out, manifest, one.frames) == []
+        assert manifest.failed == 0
+        count += 1
+    assert count == len(complete)
+    return count
+
+
+def ended(cluster, run_key) -> set[str]:
+    """States of a run's shards when all have ended, else nothing."""
+    found = cluster.runs(run_key)
+    final = {"COMPLETED", "CANCELLED", "FAILED", "CRASHED"}
+    return {one["state_name"] for one in found} if {
+        one["state_type"] for one in found
+    } <= final else set()  # fmt: skip

@@ -5,10 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import s3fs
 
 from flows.server import OwnApi
+from tests.faults import FaultyProxy
 from tests.integration.cluster import Cluster
-from tests.integration.runs import MICRO, Home
+from tests.integration.runs import MICRO, Home, write_sequence
 
 
 @pytest.fixture(scope="session")
@@ -65,8 +67,9 @@ def terminal(monkeypatch, capsys, tmp_path, prefect_api, database):
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory, s3_endpoint):
     """A server on SQLite with deployments and two workers, for everything that needs no other."""
+    proxy = FaultyProxy(s3_endpoint)
     environment = {
-        "AWS_ENDPOINT_URL": s3_endpoint,
+        "AWS_ENDPOINT_URL": proxy.url,
         "AWS_ACCESS_KEY_ID": "testing",
         "AWS_SECRET_ACCESS_KEY": "planted-s3-secret",
         "AWS_DEFAULT_REGION": "us-east-1",
@@ -74,6 +77,23 @@ def cluster(tmp_path_factory, s3_endpoint):
         "PREFECT_API_AUTH_STRING": "admin:planted-api-secret",
         "FIFTYONE_DATABASE_URI": "mongodb://me:planted-mongo-secret@127.0.0.1:1/?timeoutMS=500",
     }
-    with Cluster(tmp_path_factory.mktemp("cluster"), **environment) as cluster:
+    with proxy, Cluster(tmp_path_factory.mktemp("cluster"), **environment) as cluster:
+        cluster.proxy = proxy
         cluster.start_worker(count=2)
         yield cluster
+
+
+@pytest.fixture
+def upload(s3, tmp_path):
+    """Write sequences of frames to S3, boxes beside them; returns the arguments of a backfill."""
+
+    def make(sequences: int, frames: int, prefix: str = "drive") -> list[str]:
+        for number in range(sequences):
+            write_sequence(
+                tmp_path / "in" / f"{prefix}{number:03d}", tmp_path / "boxes", frames + number % 3
+            )
+        s3fs.S3FileSystem().put(str(tmp_path / "in") + "/", f"{s3}/in/", recursive=True)
+        s3fs.S3FileSystem().put(str(tmp_path / "boxes") + "/", f"{s3}/boxes/", recursive=True)
+        return [f"{s3}/in", "--out", f"{s3}/out", "--boxes", f"{s3}/boxes"]
+
+    return make

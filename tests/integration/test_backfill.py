@@ -1,46 +1,13 @@
 """Backfills on a real Prefect server with real workers, over a real S3 endpoint."""
 
+import base64
 import json
 import time
 
-import pytest
 import s3fs
 
-from tasks import check, manifests
-from tasks.discover import FrameSelection, discover
-from tests.integration.cluster import wait_for
+from tests.integration.cluster import ended, every_frame_once, wait_for
 from tests.integration.runs import MICRO, Home, write_sequence
-
-
-@pytest.fixture
-def upload(s3, tmp_path):
-    """Write sequences of frames to S3, boxes beside them; returns the arguments of a backfill."""
-
-    def make(sequences: int, frames: int, prefix: str = "drive") -> list[str]:
-        for number in range(sequences):
-            write_sequence(
-                tmp_path / "in" / f"{prefix}{number:03d}", tmp_path / "boxes", frames + number % 3
-            )
-        s3fs.S3FileSystem().put(str(tmp_path / "in") + "/", f"{s3}/in/", recursive=True)
-        s3fs.S3FileSystem().put(str(tmp_path / "boxes") + "/", f"{s3}/boxes/", recursive=True)
-        return [f"{s3}/in", "--out", f"{s3}/out", "--boxes", f"{s3}/boxes"]
-
-    return make
-
-
-def every_frame_once(source: str, out: str, run_key: str) -> int:
-    """Prove it from the files alone; returns the number of sequences."""
-    complete = manifests.list_complete(out, run_key)
-    count = 0
-    for one in discover((source,), FrameSelection.parse("::")):
-        name = one.sequence.sequence_id
-        assert (name, one.content_key) in complete
-        manifest = manifests.read_manifest(out, run_key, name, one.content_key)
-        assert check.verify(out, manifest, one.frames) == []
-        assert manifest.failed == 0
-        count += 1
-    assert count == len(complete)
-    return count
 
 
 def test_a_backfill_is_complete_and_its_repetition_submits_nothing(cluster, upload, s3):
@@ -87,15 +54,6 @@ def test_two_submissions_at_once_meet_the_same_shards(cluster, upload):
     assert names <= {"Cancelled", "Completed"}
 
 
-def ended(cluster, run_key) -> set[str]:
-    """States of a run's shards when all have ended, else nothing."""
-    found = cluster.runs(run_key)
-    final = {"COMPLETED", "CANCELLED", "FAILED", "CRASHED"}
-    return {one["state_name"] for one in found} if {
-        one["state_type"] for one in found
-    } <= final else set()  # fmt: skip
-
-
 def test_a_server_with_a_password_refuses_those_without(cluster, tmp_path):
     write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 2)
     stranger = Home(tmp_path / "stranger", cluster.api)
@@ -111,18 +69,29 @@ def test_a_server_with_a_password_refuses_those_without(cluster, tmp_path):
 
 
 def test_planted_secrets_are_nowhere(cluster, upload, s3, tmp_path):
-    """Runs last on the cluster: scans what the others, and one failure, have left."""
+    """Also where a failure speaks: this cluster's database for FiftyOne does not answer."""
     arguments = upload(1, 2, "secret")
-    cluster.backfill(*arguments, "--wait")
+    done, told = cluster.home.run(
+        "backfill", *arguments, "--model", MICRO, "--dataset", "secrets", "--wait", "--json", code=1
+    )
+    assert "load" in done["failed"][0]["reason"] or "27017" not in done["failed"][0]["reason"]
     fs = s3fs.S3FileSystem()
     stored = b"".join(fs.cat_file(name) for name in fs.find(s3) if "/out/" in name)
     written = [path for path in cluster.folder.rglob("*") if path.is_file()]
     assert any(path.name.startswith("prefect.db") for path in written)
     assert any(path.suffix == ".log" for path in written)
-    everything = stored + b"".join(path.read_bytes() for path in written)
+    everything = (
+        stored
+        + told.encode()
+        + json.dumps(done).encode()
+        + b"".join(path.read_bytes() for path in written)
+    )
     assert b"secret000" in everything
-    for secret in cluster.secrets:
+    for secret in ("planted-api-secret", "planted-s3-secret", "planted-mongo-secret"):
+        assert secret in str(cluster.home.environment)
         assert secret.encode() not in everything
+    encoded = base64.b64encode(b"admin:planted-api-secret")
+    assert encoded not in everything
 
 
 def test_without_a_server_the_error_says_what_to_start(tmp_path):

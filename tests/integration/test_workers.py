@@ -1,0 +1,64 @@
+"""Workers that are stopped or die while they label: nothing is lost, the shard goes on."""
+
+import signal
+
+import pytest
+
+from tests.integration.cluster import ended, every_frame_once, wait_for
+from tests.integration.runs import MICRO
+
+
+@pytest.fixture
+def slow_frames(cluster):
+    """Every frame's download takes seconds, so that a shard can be met while it runs."""
+    cluster.proxy.fault = lambda method, path: "slow" if path.endswith(".jpg") else ""
+    cluster.proxy.silence_s = 1.5
+    yield
+    cluster.proxy.fault = lambda method, path: ""
+
+
+def start_one(cluster, arguments):
+    """Submit a backfill of one shard and wait until it labels; returns its run key and process."""
+    known = {one.pid for one in cluster.flow_run_processes()}
+    common = ["--model", MICRO, "--no-dataset", "--json"]
+    done, _ = cluster.home.run("backfill", *arguments, *common)
+    assert done["submitted"] == 1
+    run_key, before = done["run_key"], len(cluster.proxy.requests)
+
+    def labeling():
+        frames = any(path.endswith(".jpg") for _, path, _ in cluster.proxy.requests[before:])
+        new = [one for one in cluster.flow_run_processes() if one.pid not in known]
+        return new if frames else []
+
+    return run_key, wait_for(labeling)[0]
+
+
+def states(cluster, run_key):
+    """Every state that the run's only shard has had, oldest first."""
+    (run,) = cluster.runs(run_key)
+    history = cluster.get(f"flow_run_states/?flow_run_id={run['id']}")
+    return [one["name"] for one in sorted(history, key=lambda one: one["timestamp"])]
+
+
+def test_a_shard_is_given_back_on_sigterm_and_done_again_after_kill(
+    cluster, upload, s3, slow_frames
+):
+    arguments = upload(8, 12, "stop")
+    run_key, process = start_one(cluster, arguments)
+    process.send_signal(signal.SIGTERM)
+    process.wait(60)
+    told = states(cluster, run_key)
+    assert told[-1] == "AwaitingRetry"
+    assert "Crashed" not in told
+    (run,) = cluster.runs(run_key)
+    assert run["state"]["message"] == "its worker was stopped"
+
+    new = wait_for(lambda: [one for one in cluster.flow_run_processes() if one != process])
+    wait_for(lambda: cluster.runs(run_key)[0]["state_name"] == "Running")
+    new[0].kill()
+    cluster.proxy.fault = lambda method, path: ""
+    assert wait_for(lambda: ended(cluster, run_key), 200) == {"Completed"}
+    told = states(cluster, run_key)
+    assert "Crashed" in told
+    assert told.count("Running") == 3
+    assert every_frame_once(f"{s3}/in", f"{s3}/out", run_key) == 8
