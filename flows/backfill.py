@@ -10,6 +10,7 @@ from prefect.artifacts import create_markdown_artifact
 from flows.backfill_plan import BackfillParams, BackfillPlan, plan_backfill
 from flows.backfill_report import plan_markdown
 from flows.submit import Submitted, ensure_queue, sequences_in_flight, submit
+from tasks import quarantine
 
 PRIORITY, ORDINARY = 1, 10
 
@@ -44,12 +45,23 @@ def submit_plan(plan: BackfillPlan, **options: Any) -> list[Submitted]:
     if not plan.shards:
         return []
     params = plan.params
+    if params.retry_quarantined:
+        _release(plan)
     queue = None
     if params.max_concurrency or params.priority:
         name = f"{'priority' if params.priority else 'backfill'}-{plan.stamp.run_key[:8]}"
         priority = PRIORITY if params.priority else ORDINARY
         queue = ensure_queue(name, priority=priority, concurrency_limit=params.max_concurrency)
     return submit(plan.shards, queue=queue, **options)
+
+
+def _release(plan: BackfillPlan) -> None:
+    """Forget why sequences of the plan were given up, so that workers begin them again."""
+    out_uri, run_key = plan.params.label.out, plan.stamp.run_key
+    given_up = quarantine.listed(out_uri, run_key)
+    wanted = {(one.sequence_id, one.content_key) for shard in plan.shards for one in shard.pieces}
+    for sequence_id, content_key in given_up & wanted:
+        quarantine.release(quarantine.Case(out_uri, run_key, sequence_id, content_key))
 
 
 def submission(runs: list[Submitted]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
@@ -27,6 +27,7 @@ SHARD_TAG = "autolabel-shard"
 SHARD_DEPLOYMENT = f"{SHARD_FLOW}/gpu"
 # A shard whose workers died so often is not started again by itself: see `flows.automations`.
 MOST_STARTS = 20
+RESCHEDULED_WITHIN = timedelta(seconds=60)
 PAGE = 200
 _LONGEST_CHAIN = 50
 
@@ -167,7 +168,8 @@ def runs_tagged(
 
     Args:
         tag: all of them have it.
-        active_only: only those that have not ended.
+        active_only: only those that have not ended; one that crashed just now has not, because
+            the server is about to schedule it again.
         since: only those expected to start from here on.
 
     """
@@ -179,12 +181,13 @@ def runs_tagged(
         FlowRunFilterStateType,
         FlowRunFilterTags,
     )
-    from prefect.client.schemas.objects import TERMINAL_STATES
+    from prefect.client.schemas.objects import TERMINAL_STATES, StateType
     from prefect.client.schemas.sorting import FlowRunSort
 
     state = None
     if active_only:
-        state = FlowRunFilterState(type=FlowRunFilterStateType(not_any_=list(TERMINAL_STATES)))
+        final = [one for one in TERMINAL_STATES if one != StateType.CRASHED]
+        state = FlowRunFilterState(type=FlowRunFilterStateType(not_any_=final))
     wanted = FlowRunFilter(
         tags=FlowRunFilterTags(all_=[tag]),
         state=state,
@@ -202,10 +205,18 @@ def runs_tagged(
                     offset=offset,
                 )
             )
-            yield from page
+            yield from (run for run in page if not (active_only and _stays_crashed(run)))
             if len(page) < PAGE:
                 return
             offset += PAGE
+
+
+def _stays_crashed(run: FlowRun) -> bool:
+    """Whether a run has crashed and nothing is going to start it again by itself."""
+    if run.state is None or not run.state.is_crashed():
+        return False
+    old = datetime.now(UTC) - run.state.timestamp > RESCHEDULED_WITHIN
+    return old or run.run_count >= MOST_STARTS
 
 
 def shard_of(run: FlowRun) -> ShardParams:
@@ -234,7 +245,8 @@ def cancel(run_key: str) -> int:
     active = list(runs_of(run_key, active_only=True))
     with get_client(sync_client=True) as client:
         for run in active:
-            waiting = run.state is not None and run.state.is_scheduled()
+            state = run.state
+            waiting = state is not None and (state.is_scheduled() or state.is_crashed())
             kind = StateType.CANCELLED if waiting else StateType.CANCELLING
             explained(partial(client.set_flow_run_state, run.id, State(type=kind)))
             cancelled += 1

@@ -57,7 +57,7 @@ def test_a_shard_is_given_back_on_sigterm_and_done_again_after_kill(
     wait_for(lambda: cluster.runs(run_key)[0]["state_name"] == "Running")
     new[0].kill()
     cluster.proxy.fault = lambda method, path: ""
-    assert wait_for(lambda: ended(cluster, run_key), 200) == {"Completed"}
+    wait_for(lambda: ended(cluster, run_key) == {"Completed"}, 200)
     told = states(cluster, run_key)
     assert "Crashed" in told
     assert told.count("Running") == 3
