@@ -12,7 +12,7 @@ from flows.submit import explained
 from sam2_core.types import AutolabelError
 
 GPU_POOL, CPU_POOL = "gpu", "cpu"
-DEPLOYMENTS = Path("deploy") / "prefect.yaml"
+FILE_VARIABLE = "AUTOLABEL_DEPLOYMENTS"
 
 
 def deploy(heartbeat_s: float = HEARTBEAT_S) -> None:
@@ -48,19 +48,31 @@ def _template() -> dict[str, object]:
     return ProcessWorker.get_default_base_job_template()
 
 
-def _deploy_all() -> None:
-    root = Path(__file__).resolve().parents[1]
-    if not (root / DEPLOYMENTS).is_file():
+def deployments_file() -> Path:
+    """`$AUTOLABEL_DEPLOYMENTS`, else deploy/prefect.yaml of the checkout.
+
+    Raises:
+        AutolabelError: it is not there.
+
+    """
+    checkout = Path(__file__).resolve().parents[1] / "deploy" / "prefect.yaml"
+    file = Path(os.environ.get(FILE_VARIABLE, checkout)).absolute()
+    if not file.is_file():
         raise AutolabelError(
-            f"{root / DEPLOYMENTS} is not there: deployments are made from a checkout of the "
-            "repository; workers need only the installed package"
+            f"{file} is not there: deployments are made from a checkout of the repository or from "
+            f"the file that {FILE_VARIABLE} names; workers need only the installed package"
         )
+    return file
+
+
+def _deploy_all() -> None:
+    file = deployments_file()
     command = [
         sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all",
-        "--prefect-file", str(DEPLOYMENTS),
+        "--prefect-file", str(file),
     ]  # fmt: skip
     done = subprocess.run(
-        command, cwd=root, env=os.environ, capture_output=True, text=True, check=False
+        command, cwd=file.parent, env=os.environ, capture_output=True, text=True, check=False
     )
     if done.returncode:
         words = " ".join((done.stderr or done.stdout).split())[-600:]

@@ -17,6 +17,7 @@ from typing import Any
 from tasks.progress import SEGMENT, listening
 
 PORT_VARIABLE = "AUTOLABEL_METRICS_PORT"
+HOST_VARIABLE = "AUTOLABEL_METRICS_HOST"  # another address than 127.0.0.1, inside a container
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 log = logging.getLogger(__name__)
@@ -106,8 +107,9 @@ def serving() -> Iterator[None]:
     from prometheus_client import start_http_server
 
     metrics = Metrics()
+    host = os.environ.get(HOST_VARIABLE, "127.0.0.1")
     try:
-        server, thread = start_http_server(int(port), "127.0.0.1", metrics.registry)
+        server, thread = start_http_server(int(port), host, metrics.registry)
     except (OSError, ValueError) as error:
         log.warning("no metrics on %s=%s: %s", PORT_VARIABLE, port, error)
         yield

@@ -1,0 +1,112 @@
+"""What can be proved of deploy/ without a container engine or a cluster."""
+
+import json
+import re
+import urllib.request
+
+import pytest
+import yaml
+
+from tasks import metrics_server, progress
+from tests.conftest import REPOSITORY
+from tests.integration.cluster import free_port
+
+DEPLOY = REPOSITORY / "deploy"
+
+
+def test_every_deployment_names_a_flow_that_is_there():
+    from prefect.flows import load_flow_from_entrypoint
+
+    values = yaml.safe_load((DEPLOY / "prefect.yaml").read_text())
+    assert values["pull"] == []
+    names = set()
+    for one in values["deployments"]:
+        flow = load_flow_from_entrypoint(one["entrypoint"])
+        names.add(f"{flow.name}/{one['name']}")
+        beat = one["work_pool"]["job_variables"]["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"]
+        assert beat == "30"
+        assert one["work_pool"]["name"] in {"gpu", "cpu"}
+    from flows.submit import SHARD_DEPLOYMENT
+
+    assert SHARD_DEPLOYMENT in names
+
+
+def test_compose_publishes_on_localhost_and_holds_no_secret():
+    text = (DEPLOY / "compose.yaml").read_text()
+    values = yaml.safe_load(text)
+    for service in values["services"].values():
+        assert all(str(port).startswith("127.0.0.1:") for port in service.get("ports", ()))
+        for name, needed in service.get("depends_on", {}).items():
+            assert name in values["services"]
+            assert needed["condition"].startswith("service_")
+    for line in text.splitlines():
+        if re.search(r"(PASSWORD|SECRET|AUTH\w*)\b.*[:=]", line):
+            assert "${" in line
+    named = set(re.findall(r"\$\{(\w+)", text)) - {"AUTOLABEL_IMAGE"}
+    example = (DEPLOY / "env.example").read_text()
+    assert named == set(re.findall(r"^(\w+)=", example, re.MULTILINE))
+
+
+def test_the_kubernetes_template_uses_only_variables_that_it_declares():
+    template = json.loads((DEPLOY / "kubernetes" / "base-job-template.json").read_text())
+    used = set(re.findall(r"\{\{ *(\w+) *\}\}", json.dumps(template["job_configuration"])))
+    declared = set(template["variables"]["properties"])
+    assert used == declared
+    pod = template["job_configuration"]["job_manifest"]["spec"]["template"]["spec"]
+    assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "{{ gpus }}"
+
+
+@pytest.fixture
+def scrape(monkeypatch):
+    port = free_port()
+    monkeypatch.setenv(metrics_server.PORT_VARIABLE, str(port))
+    with metrics_server.serving():
+        yield lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+
+
+def test_metrics_count_what_is_told_and_the_dashboard_asks_for_them(scrape):
+    progress.expect(10)
+    progress.advance(progress.DOWNLOAD, 10)
+    progress.advance(progress.SEGMENT, 4)
+    progress.advance(progress.SEGMENT, 2, kept=True)
+    progress.complete_chunk({progress.SEGMENT: 0.7}, 31)
+    progress.finish("drive", "", good=False)
+    told = scrape()
+    for line in (
+        'autolabel_frames_total{kept="false",stage="segment"} 4.0',
+        'autolabel_frames_total{kept="true",stage="segment"} 2.0',
+        "autolabel_frames_waiting 4.0",
+        "autolabel_instances_total 31.0",
+        'autolabel_sequences_total{outcome="failed"} 1.0',
+        'autolabel_chunk_seconds_bucket{le="1.0",stage="segment"} 1.0',
+    ):
+        assert line in told
+    dashboard = json.loads((DEPLOY / "grafana" / "dashboards" / "autolabel.json").read_text())
+    asked = {
+        name
+        for panel in dashboard["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"autolabel_\w+", target["expr"])
+    }
+    exported = set(re.findall(r"^(?:# TYPE )?(autolabel_\w+)", told, re.MULTILINE))
+    assert asked <= exported
+
+
+def test_no_port_or_a_taken_one_only_costs_the_metrics(scrape):
+    with metrics_server.serving():  # the port is taken by now
+        progress.finish("drive", "", good=True)
+    assert 'outcome="good"} 1.0' in scrape()
+
+
+def test_a_bucket_policy_denies_what_is_not_needed():
+    policy = json.loads((DEPLOY / "bucket-policy.json").read_text())
+    actions = {
+        action
+        for one in policy["Statement"]
+        if one["Effect"] == "Allow"
+        for action in ([one["Action"]] if isinstance(one["Action"], str) else one["Action"])
+    }
+    assert actions == {
+        "s3:ListBucket", "s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload",
+        "s3:DeleteObject",
+    }  # fmt: skip
