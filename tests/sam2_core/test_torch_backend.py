@@ -7,6 +7,7 @@ import pytest
 
 from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
+from sam2_core.tuning import sample_prompts
 from sam2_core.types import AutolabelError, Boxes, Prompts
 
 pytest.importorskip("torch")
@@ -34,6 +35,16 @@ def test_outputs_equal_the_recorded_ones(backend, kind):
     np.testing.assert_allclose(decoded.logits, recorded[f"{kind}_logits"][:, 0], atol=2e-3)
     for name in ("predicted_iou", "object_score", "stability"):
         np.testing.assert_allclose(getattr(decoded, name), recorded[f"{kind}_{name}"], atol=1e-3)
+
+
+def test_prompts_of_one_image_decode_as_among_several(backend):
+    images = list(np.random.default_rng(3).integers(0, 256, (2, 128, 128, 3)).astype(np.uint8))
+    prompts = sample_prompts(9, 128)
+    alone = backend.decode(backend.encode(images[1:]), prompts)
+    second = Prompts(prompts.points_model, prompts.labels, np.ones(9, np.int64))
+    together = backend.decode(backend.encode(images), second)
+    np.testing.assert_allclose(alone.logits, together.logits, atol=2e-3)
+    np.testing.assert_allclose(alone.predicted_iou, together.predicted_iou, atol=1e-4)
 
 
 def test_frames_become_masks(backend):
