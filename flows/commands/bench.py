@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sam2_core.bench.session import BenchOptions
 
 PEER_NAMES = ("torch eager", "transformers eager", "transformers compiled")
-QUICK: dict[str, Any] = {"repeats": 5, "budget_s": 12.0, "peers": ("torch eager",), "sweeps": False}
+QUICK: dict[str, Any] = {"repeats": 3, "budget_s": 8.0, "peers": ("torch eager",), "sweeps": False}
 
 
 def _size(text: str | None) -> tuple[int, int] | None:

@@ -15,64 +15,64 @@ from sam2_core.bench.whole_frame import segment_frame
 from sam2_core.cache import cache_folder, file_sha256
 from sam2_core.presets import preset_named
 from sam2_core.resolve import CHECKPOINT_SUFFIXES
-from sam2_core.types import AutolabelError
+from sam2_core.types import AutolabelError, Masks
 
 
 def compare_frames(run: Session) -> dict[str, Any]:
     """Whole frames, from bytes to COCO masks: this product and its peers in turns."""
+    ours = segment_frame(run.segmenter, run.frame)
     cases: dict[str, Callable[[], object]] = {
         "autolabel": lambda: segment_frame(run.segmenter, run.frame)
     }
-    peers = _load_peers(run)
+    peers, masks = _load_peers(run)
     for name, peer in peers.items():
         cases[name] = lambda peer=peer: peer.frame(run.frame)  # type: ignore[misc]
     timings = interleaved(
         cases, run.options.repeats, budget_s=run.options.budget_s, warm_up=0,
         note=run.noting("whole frame"),
     )  # fmt: skip
-    ours = timings["autolabel"]
+    fast = timings["autolabel"]
     return {
         "whole_frame": timings_as_dict(timings),
-        "frame_vs_torch": ratio(timings.get("torch eager"), ours),
-        "frame_vs_peers": {name: ratio(timings[name], ours) for name in peers},
+        "frame_vs_torch": ratio(timings.get("torch eager"), fast),
+        "frame_vs_peers": {name: ratio(timings[name], fast) for name in peers},
         "mask_iou_with_peers": {
-            name: _agreement(run, peer)
-            for name, peer in peers.items()
+            name: _agreement(ours, theirs)
+            for name, theirs in masks.items()
             if "mask_iou_with_peers" not in run.skipped
         },
     }
 
 
-def _load_peers(run: Session) -> dict[str, TorchPeer]:
-    """Load the peers that are asked for, each having done the frame once."""
+def _load_peers(run: Session) -> tuple[dict[str, TorchPeer], dict[str, list[bytes]]]:
+    """Load the peers that are asked for, and return them with the frame's masks by each."""
     if not run.options.peers:
         run.skipped["torch eager"] = "not asked for"
-        return {}
+        return {}, {}
     options = PeerOptions(
         preset_named(run.preset), run.precision,
         run.backend.info.device != "cpu", reference_state(run),
     )  # fmt: skip
     peers: dict[str, TorchPeer] = {}
+    masks: dict[str, list[bytes]] = {}
     for name in run.options.peers:
         run.note(f"loading {name}")
         try:
             peer = make_peer(name, options)
-            peer.frame(run.frame)
+            masks[name] = peer.frame(run.frame)
         except AutolabelError as error:
             run.skipped[name] = str(error)
         except Exception as error:  # noqa: BLE001 - a peer that fails must not cost the run
             run.skipped[name] = f"{type(error).__name__}: {error}"[:500]
         else:
             peers[name] = peer
-    return peers
+    return peers, masks
 
 
-def _agreement(run: Session, peer: TorchPeer) -> dict[str, float] | None:
-    """Mean and smallest IoU between our masks of the frame and the peer's, empty ones aside."""
+def _agreement(ours: Masks, theirs: list[bytes]) -> dict[str, float] | None:
+    """Mean and low IoU between our masks of the frame and a peer's, empty ones of ours aside."""
     from pycocotools import mask as coco_mask
 
-    ours = segment_frame(run.segmenter, run.frame)
-    theirs = peer.frame(run.frame)
     size = list(ours.size_hw)
     overlaps = [
         float(

@@ -63,7 +63,7 @@ def interleaved(
     started = time.perf_counter()
     for round_ in range(-warm_up, repeats):
         spent = time.perf_counter() - started
-        if round_ > 0 and spent > budget_s and (round_ >= 3 or spent > 3 * budget_s):
+        if round_ > 0 and spent > budget_s and (round_ >= 3 or spent > 2 * budget_s):
             break
         order = list(cases.items())
         for name, case in order if round_ % 2 == 0 else reversed(order):
