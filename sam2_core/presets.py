@@ -159,7 +159,7 @@ LARGE = Preset(
     checkpoint_bytes=898_083_611,
     hugging_face="facebook/sam2.1-hiera-large",
 )
-# Our own: about 4.5 M parameters. Its windows divide the grid at 512, 768 and 1024, so its encoder
+# Our own: about 5.2 M parameters. Its windows divide the grid at 512, 768 and 1024, so its encoder
 # never pads; its weights are trained by this project and bundled.
 COMPACT = Preset(
     name="compact",
