@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from flows.automations import HEARTBEAT_S, ensure_automations
+from flows.automations import HEARTBEAT_S, START_S, ensure_automations
 from flows.submit import explained
 from sam2_core.types import AutolabelError
 
@@ -15,7 +15,7 @@ GPU_POOL, CPU_POOL = "gpu", "cpu"
 FILE_VARIABLE = "AUTOLABEL_DEPLOYMENTS"
 
 
-def deploy(heartbeat_s: float = HEARTBEAT_S) -> None:
+def deploy(heartbeat_s: float = HEARTBEAT_S, start_s: float = START_S) -> None:
     """Create or update the work pools, every deployment and the automations.
 
     Raises:
@@ -24,7 +24,7 @@ def deploy(heartbeat_s: float = HEARTBEAT_S) -> None:
     """
     ensure_pools()
     _deploy_all()
-    ensure_automations(heartbeat_s)
+    ensure_automations(heartbeat_s, start_s)
 
 
 def ensure_pools(kind: str = "process") -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime, timedelta
 
 # Workers fetch runs some seconds early: the one that is stopping must not get its shard back.
 PAUSE = timedelta(seconds=30)
+
+log = logging.getLogger(__name__)
 
 
 def give_back() -> bool:
@@ -14,6 +17,7 @@ def give_back() -> bool:
     Prefect leaves a run of a stopped worker "Running" until its heartbeats are missed; a run that
     ends politely need not wait for that.
     """
+    import httpx
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.objects import State
     from prefect.context import FlowRunContext
@@ -22,14 +26,18 @@ def give_back() -> bool:
     context = FlowRunContext.get()
     if context is None or context.flow_run is None or context.flow_run.deployment_id is None:
         return False
-    with get_client(sync_client=True) as client:
-        run = client.read_flow_run(context.flow_run.id)
-        if run.state is None or not run.state.is_running():
-            return False
-        again: State[object] = Scheduled(
-            name="AwaitingRetry",
-            message="its worker was stopped",
-            scheduled_time=datetime.now(UTC) + PAUSE,
-        )
-        client.set_flow_run_state(run.id, again, force=True)
+    try:
+        with get_client(sync_client=True) as client:
+            run = client.read_flow_run(context.flow_run.id)
+            if run.state is None or not run.state.is_running():
+                return False
+            again: State[object] = Scheduled(
+                name="AwaitingRetry",
+                message="its worker was stopped",
+                scheduled_time=datetime.now(UTC) + PAUSE,
+            )
+            client.set_flow_run_state(run.id, again, force=True)
+    except httpx.HTTPError as error:
+        # The server is away: it will miss the heartbeats and schedule the run again by itself.
+        log.warning("the shard could not be given back: %s", type(error).__name__)
     return True

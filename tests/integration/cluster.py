@@ -98,7 +98,7 @@ class Cluster:
             return getattr(error, "code", 0) in {401, 403}
 
     def deploy(self) -> None:
-        code = f"from flows.deploying import deploy; deploy({self.heartbeat_s})"
+        code = f"from flows.deploying import deploy; deploy({self.heartbeat_s}, 120)"
         subprocess.run(
             [sys.executable, "-c", code], cwd=REPOSITORY, env=self.home.environment, check=True
         )
