@@ -135,6 +135,16 @@ def test_the_published_decoder_alone_is_enough_to_compare_with(frame, tmp_path):
     assert "published" not in results["skipped"]
 
 
+def test_a_model_with_the_published_graph_only_says_how_to_get_the_other(frame, tmp_path):
+    model = write_model(tmp_path / "published-fp32", graph="published")
+    options = BenchOptions(str(model), "onnxruntime-cpu", repeats=1, peers=(), sweeps=False,
+                           cache=tmp_path)  # fmt: skip
+    results = run_benchmark(frame, options)
+    assert set(results["decoder"]) == {"prototype", "published"}
+    assert results["decoder_vs_published"] is None
+    assert "make torch" in results["skipped"]["decoder_vs_published"]
+
+
 def test_a_frame_without_a_valid_box_is_measured_without_a_decoder(frame, model, tmp_path):
     nothing = Boxes(np.full((2, 4), np.nan), np.ones(2, np.float32), ("car",) * 2)
     bad = BenchFrame(frame.data, frame.decode, nothing, "noise")
