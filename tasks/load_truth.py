@@ -11,9 +11,18 @@ import numpy as np
 from sam2_core.types import AutolabelError
 from tasks.load_documents import crops_of, object_id
 from tasks.load_masks import npy_zlib
-from tasks.load_schema import TRUTH_FIELD, open_dataset, sample_collection
+from tasks.load_schema import (
+    MACHINE_FIELD,
+    TRUTH_FIELD,
+    dataset_lock,
+    open_dataset,
+    sample_collection,
+)
+from tasks.review_queue import everything
 from tasks.truth import TruthImage
 from tasks.truth import load_truth as read_truth
+
+EVALUATION = "truth"
 
 
 def load_truth(dataset_name: str, truth_path: Path, sequence_id: str = "") -> int:
@@ -60,6 +69,47 @@ def load_truth(dataset_name: str, truth_path: Path, sequence_id: str = "") -> in
         )
     collection.bulk_write(writes, ordered=False)
     return instances
+
+
+def evaluate(dataset_name: str, iou: float = 0.5) -> dict[str, float]:
+    """Compare `detections` with `ground_truth` by mask IoU inside FiftyOne, and save patch views.
+
+    The views `wrong labels` and `missed objects` show one patch each; labels with empty masks count
+    as wrong.
+
+    Returns:
+        precision, recall, fscore, and the counts tp, fp, fn.
+
+    Raises:
+        AutolabelError: no such dataset, or it has no ground truth.
+
+    """
+    from fiftyone import ViewField as F
+
+    dataset = open_dataset(dataset_name)
+    if not dataset.count(f"{TRUTH_FIELD}.detections"):
+        raise AutolabelError(f"dataset '{dataset_name}' has no ground truth to compare with")
+    flat = everything(dataset).match(F(f"{TRUTH_FIELD}.detections").length() > 0)
+    with_mask = flat.filter_labels(MACHINE_FIELD, F("area_px") > 0, only_matches=False)
+    results = with_mask.evaluate_detections(
+        MACHINE_FIELD, gt_field=TRUTH_FIELD, eval_key=EVALUATION, iou=iou, use_masks=True,
+        classwise=False,
+    )  # fmt: skip
+    empty = flat.count(f"{MACHINE_FIELD}.detections") - with_mask.count(
+        f"{MACHINE_FIELD}.detections"
+    )
+    patches = dataset.load_evaluation_view(EVALUATION).to_evaluation_patches(EVALUATION)
+    with dataset_lock(dataset.name):
+        wrong, missed = (patches.match(F("type") == kind) for kind in ("fp", "fn"))
+        dataset.save_view("wrong labels", wrong, overwrite=True)
+        dataset.save_view("missed objects", missed, overwrite=True)
+    counts = {kind: float(patches.match(F("type") == kind).count()) for kind in ("tp", "fp", "fn")}
+    counts["fp"] += empty
+    metrics = results.metrics()
+    right, labels = counts["tp"], counts["tp"] + counts["fp"]
+    precision, recall = right / max(labels, 1), float(metrics["recall"])
+    fscore = 2 * precision * recall / max(precision + recall, 1e-9)
+    return {"precision": precision, "recall": recall, "fscore": fscore, **counts}
 
 
 def _frame_of(name: str, frames: dict[str, list[tuple[Any, tuple[str, ...]]]]) -> Any | None:

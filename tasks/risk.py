@@ -57,7 +57,7 @@ DESCRIPTIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class RiskModel:
-    """A logistic model: risk = sigmoid(offset + weights . transformed features)."""
+    """A logistic model: risk = sigmoid(offset + weights . features), no weight below zero."""
 
     weights: tuple[float, ...]
     offset: float
@@ -65,13 +65,8 @@ class RiskModel:
 
     def risk(self, features: Numbers) -> FloatArray:
         """Return the risk of N instances: float32 (N,) in [0, 1]."""
-        odds = transformed(features) @ np.array(self.weights) + self.offset
+        odds = features @ np.array(self.weights) + self.offset
         return np.asarray(1 / (1 + np.exp(-odds.clip(-30, 30))), np.float32)
-
-
-def transformed(features: Numbers) -> Numbers:
-    """Add squares: a little of most things is harmless, much of one is not. (N, 2 F)."""
-    return np.concatenate([features, features**2], axis=1).astype(np.float64)
 
 
 @cache

@@ -76,6 +76,17 @@ def export(dataset: str, out: str, as_json: bool) -> None:
     click.echo(f"  {report.table_uri}\n  {report.coco_uri}")
 
 
+@command.command("evaluate")
+@click.argument("dataset")
+@click.option("--iou", default=0.5, show_default=True, help="Mask IoU from which on it is a match.")
+def evaluate(dataset: str, iou: float) -> None:
+    """Compare the labels with the ground truth, where there is one; saves patch views."""
+    from tasks.load_truth import evaluate as run
+
+    figures = run(dataset, iou)
+    click.echo(", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+
+
 @command.command("relabel")
 @click.argument("dataset")
 @click.option("--out", default="", help="The run's storage; by default where the labels came from.")
