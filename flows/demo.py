@@ -33,9 +33,9 @@ class DemoSequence:
 
 
 SEQUENCES = (
-    DemoSequence("street-a", 900_005, 16),
-    DemoSequence("street-b", 900_006, 16),
-    DemoSequence("crossing-3-cameras", 900_009, 6, ("front", "front_left", "front_right")),
+    DemoSequence("street-a", 900_005, 12),
+    DemoSequence("street-b", 900_006, 12),
+    DemoSequence("crossing-3-cameras", 900_009, 4, ("front", "front_left", "front_right")),
 )
 
 

@@ -37,6 +37,6 @@ def test_demo_twice(terminal, monkeypatch):
 @pytest.mark.slow
 def test_demo_as_a_user_starts_it(home):
     result, _ = home.run("demo", "--json")
-    assert (result["sequences"], result["frames"], result["failed"]) == (3, 50, [])
+    assert (result["sequences"], result["frames"], result["failed"]) == (3, 36, [])
     assert result["mask_miou_of_found"] > 0.6
     assert result["seconds"]["total"] < 180
