@@ -3,7 +3,6 @@
 import logging
 import os
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -64,11 +63,11 @@ def memory():
 
 
 @pytest.fixture(scope="session")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def database(tmp_path_factory: pytest.TempPathFactory) -> str:
     """URI of a real mongod of our own; set up before fiftyone is imported."""
     os.environ["AUTOLABEL_DATABASE_DIR"] = str(tmp_path_factory.mktemp("database"))
-    from tasks.database import ensure_database, release_database
+    from tasks.database import ensure_database
 
     os.environ.pop("FIFTYONE_DATABASE_URI", None)
-    yield ensure_database()
-    release_database()
+    # Stopped at exit, after the exit handlers of fiftyone, which wait minutes for a stopped one.
+    return ensure_database()
