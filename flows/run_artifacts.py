@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
+from uuid import UUID
+
+from flows.shards import Piece, ShardParams
+
+PROGRESS_EVERY_S = 10.0
 
 
 def publish(summary: dict[str, Any]) -> None:
@@ -55,3 +63,31 @@ def summary_markdown(summary: dict[str, Any]) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")[:300]
+
+
+def shard_progress(shard: ShardParams) -> Callable[[Piece], None]:
+    """Create a shard's progress artifact; returns what moves it when a piece has ended.
+
+    A server that is away only costs the bar.
+    """
+    import httpx
+    from prefect.artifacts import create_progress_artifact, update_progress_artifact
+
+    key = f"shard-{shard.key}"
+    bar: UUID | None = None
+    with contextlib.suppress(httpx.HTTPError):
+        bar = cast("UUID", create_progress_artifact(0.0, key=key, description="frames"))
+    ended: set[Piece] = set()
+    told = time.monotonic()
+
+    def move(piece: Piece) -> None:
+        nonlocal told
+        ended.add(piece)
+        last = len(ended) == len(shard.pieces)
+        if bar and (last or time.monotonic() - told > PROGRESS_EVERY_S):
+            told = time.monotonic()
+            done = sum(one.frames for one in ended)
+            with contextlib.suppress(httpx.HTTPError):
+                update_progress_artifact(bar, 100.0 * done / max(shard.frames, 1))
+
+    return move

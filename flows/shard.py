@@ -15,13 +15,15 @@ from flows.backfill_plan import refuse_other_run
 from flows.give_back import give_back
 from flows.label import THREADS
 from flows.planning import Plan, job_of, stamp_of
-from flows.run_artifacts import publish
+from flows.run_artifacts import publish, shard_progress
 from flows.shard_pipeline import label_pieces
 from flows.shards import ShardParams
 from flows.submit import MOST_STARTS
 from flows.summary import summary_of
-from tasks import metrics_server, stopping
+from tasks import metrics_server, stopping, tracing
 from tasks.model import choose_model
+
+tracing.install()  # Prefect's span of the flow run begins before the flow's own code
 
 
 @flow(
@@ -43,7 +45,7 @@ def label_shard(params: ShardParams) -> Any:
     refuse_other_run(params, stamp.run_key)
     plan = Plan(params.label, stamp, model, ())
     with stopping.on_sigterm(), metrics_server.serving():
-        outcomes = label_pieces(job_of(plan), params)
+        outcomes = label_pieces(job_of(plan), params, shard_progress(params))
         if stopping.requested():
             if give_back():
                 get_run_logger().warning("asked to stop: the shard goes back to the queue")

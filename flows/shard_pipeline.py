@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from flows.params import LabelParams
@@ -44,7 +44,9 @@ class PieceInFlight(InFlight):
         return self.transient or lost or self.stage == LOAD
 
 
-def label_pieces(job: Job, shard: ShardParams) -> list[SequenceOutcome]:
+def label_pieces(
+    job: Job, shard: ShardParams, on_piece: Callable[[Piece], object] = lambda _: None
+) -> list[SequenceOutcome]:
     """Label every piece, then again those that failed for a passing reason.
 
     Retrying a request has a limit of seconds; a shard lives for minutes and can wait for storage to
@@ -56,6 +58,7 @@ def label_pieces(job: Job, shard: ShardParams) -> list[SequenceOutcome]:
         again: list[Piece] = []
         for item, outcome in _one_pass(job, shard, todo):
             outcomes[item.piece] = outcome
+            on_piece(item.piece)
             if item.worth_another_pass:
                 again.append(item.piece)
         todo = again

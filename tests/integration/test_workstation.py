@@ -1,0 +1,41 @@
+"""`autolabel up`, again, and `autolabel down`: a workstation from nothing and back."""
+
+import json
+
+import psutil
+import pytest
+
+from tests.integration.cluster import free_port
+from tests.integration.runs import Home
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_up_twice_and_down(tmp_path):
+    home = Home(tmp_path / "home")
+    up = ["up", "--port", str(free_port()), "--json"]
+
+    def run(*arguments):
+        output, told = home.start(*arguments).communicate(timeout=400)
+        return output, told
+
+    output, told = run(*up)
+    first = json.loads(output)
+    assert set(first) == {"prefect", "database", "worker-gpu", "worker-cpu"}, told
+    services = json.loads((tmp_path / "home" / "cache" / "services" / "services.json").read_text())
+    processes = [psutil.Process(one["pid"]) for one in services]
+    listening = [
+        one.laddr.ip
+        for process in processes
+        for child in [process, *process.children(recursive=True)]
+        for one in child.net_connections()
+        if one.status == psutil.CONN_LISTEN
+    ]
+    assert listening
+    assert set(listening) == {"127.0.0.1"}
+    assert json.loads(run(*up)[0]) == first
+
+    output, _ = run("down")
+    assert "worker-gpu" in output
+    assert not any(process.is_running() for process in processes)
+    assert "nothing of ours" in run("down")[0]
