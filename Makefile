@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 # uv from the PATH, else one of our own in .uv.
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 # pip's find-links folders (a local PyTorch CPU wheel, say), which uv does not read by itself.
-FIND_LINKS := $(addprefix --find-links ,$(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null))
+FIND_LINKS := $(addprefix --find-links ,$(sort $(PIP_FIND_LINKS) $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)))
 
 .PHONY: help setup dev torch demo test test-all lint fmt bench lock clean
 
