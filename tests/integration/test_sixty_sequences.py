@@ -14,7 +14,7 @@ from tests.integration.cluster import Cluster, every_frame_once, free_port, wait
 
 def postgres_binaries() -> Path:
     on_path = shutil.which("initdb")
-    folders = [Path(on_path).parent] if on_path else []
+    folders = [Path(on_path).resolve().parent] if on_path else []  # a link to the others
     folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     for folder in folders:
         if (folder / "initdb").is_file() and (folder / "postgres").is_file():
