@@ -42,11 +42,13 @@ def postgresql():
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options,
     )  # fmt: skip
     ready = [binaries / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(port)]
-    wait_for(lambda: subprocess.run(ready, check=False).returncode == 0, 60)
-    yield f"postgresql+asyncpg://prefect:none@127.0.0.1:{port}/postgres"
-    server.terminate()
-    server.wait(30)
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        wait_for(lambda: subprocess.run(ready, check=False).returncode == 0, 60)
+        yield f"postgresql+asyncpg://prefect:none@127.0.0.1:{port}/postgres"
+    finally:
+        server.terminate()
+        server.wait(30)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
