@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
 CHECKPOINT_SUFFIXES = (".pt", ".pth", ".safetensors")
 RANDOM = "random:"
-# The graphs that come with the package: small files over one file of weights. The restructured
-# ones hold constants of their input size and would be three times as large; `autolabel models
-# export compact` makes them from the same weights.
-BUNDLED_VARIANT = "published-fp32"
+# The graphs that come with the package: small files over one copy of the weights.
+BUNDLED_VARIANT = "restructured-fp32"
 _WEIGHTS = Path(__file__).parent / "weights"
 _SEED = 0
 

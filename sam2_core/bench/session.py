@@ -102,12 +102,11 @@ class Session:
         )  # fmt: skip
 
     def published_decoder(self) -> PublishedDecoderOnly | None:
-        """Return the published decoder where it lies beside the model without its encoder."""
+        """Return the published decoder where it lies beside the restructured one."""
         if self.folder is None or self.backend.info.device != "cpu":
             return None
-        beside = self.folder.path.parent / f"published-{self.precision}"
-        path = beside / "decoder.onnx"
-        if self.graph == "published" or not path.is_file() or (beside / "encoder.onnx").is_file():
+        path = self.folder.path / "decoder_published.onnx"
+        if self.graph == "published" or not path.is_file():
             return None
         return PublishedDecoderOnly(path, self.folder, self.options.threads)
 

@@ -2,7 +2,8 @@
 
 The weights lie once, in a safetensors file of half precision with Meta's names: PyTorch loads it
 as a checkpoint, and the ONNX graphs beside it point into it (external data), cast to float32 when
-ONNX Runtime folds constants while loading.
+ONNX Runtime folds constants while loading. What the restructured graphs have folded is no longer
+among those weights: it lies once in a second file, which all graphs share.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import struct
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,9 @@ from sam2_core.presets import Preset
 from tasks.training.half_storage import SMALLEST, store_in_half
 
 WEIGHTS_FILE = "compact.safetensors"
-GRAPH_FOLDER = "published-fp32"
+FOLDED_FILE = "folded.bin"
+GRAPH_FOLDER = "restructured-fp32"
+PUBLISHED_DECODER = "decoder_published.onnx"  # for `autolabel bench`, which compares with it
 
 
 def safetensors_places(path: Path) -> dict[str, tuple[str, list[int], int, int]]:
@@ -41,58 +45,84 @@ def safetensors_places(path: Path) -> dict[str, tuple[str, list[int], int, int]]
     }  # fmt: skip
 
 
-def _known(path: Path) -> dict[bytes, tuple[int, int, list[int], bool]]:
-    """Half precision matrices by content, as they lie and transposed: offset, length, shape."""
-    data = path.read_bytes()
-    known: dict[bytes, tuple[int, int, list[int], bool]] = {}
-    for kind, shape, offset, length in safetensors_places(path).values():
-        if kind != "F16" or length < 2 * SMALLEST:
-            continue
-        raw = data[offset : offset + length]
-        known.setdefault(raw, (offset, length, shape, False))
-        if len(shape) == 2:
-            values: npt.NDArray[np.float16] = np.frombuffer(raw, np.float16).reshape(shape)
-            known.setdefault(values.T.tobytes(), (offset, length, shape, True))
-    return known
+@dataclass(frozen=True)
+class Place:
+    """Where the bytes of a tensor lie: file, offset and shape; `turned` when transposed there."""
+
+    file: str
+    offset: int
+    length: int
+    shape: list[int]
+    turned: bool = False
 
 
-def point_into(graph: Any, weights: Path, location: str) -> int:
-    """Replace a graph's half precision weights by references into a safetensors file.
+@dataclass
+class SharedWeights:
+    """Half precision weights by content: those of the checkpoint, and those added on the way."""
+
+    places: dict[bytes, Place]
+    folded: bytearray = field(default_factory=bytearray)
+
+    @staticmethod
+    def of(checkpoint: Path) -> SharedWeights:
+        """Know the matrices of a checkpoint, as they lie and transposed, and fused ones' thirds."""
+        data = checkpoint.read_bytes()
+        places: dict[bytes, Place] = {}
+        for kind, shape, offset, length in safetensors_places(checkpoint).values():
+            if kind != "F16" or length < 2 * SMALLEST:
+                continue
+            rows = shape[0]
+            thirds = 3 if len(shape) == 2 and rows % 3 == 0 else 1
+            for parts in {1, thirds}:
+                for start in range(offset, offset + length, length // parts):
+                    raw = data[start : start + length // parts]
+                    part = [rows // parts, *shape[1:]]
+                    places.setdefault(raw, Place(checkpoint.name, start, len(raw), part))
+                    if len(shape) == 2:
+                        values: npt.NDArray[np.float16] = np.frombuffer(raw, np.float16)
+                        turned = values.reshape(part).T.tobytes()
+                        place = Place(checkpoint.name, start, len(raw), part, turned=True)
+                        places.setdefault(turned, place)
+        return SharedWeights(places)
+
+    def place(self, raw: bytes, shape: list[int]) -> Place:
+        """Find a tensor's bytes, or add them."""
+        found = self.places.get(raw)
+        if found is None or (found.turned and found.shape[::-1] != shape):
+            found = Place(FOLDED_FILE, len(self.folded), len(raw), shape)
+            self.folded += raw
+            self.places[raw] = found
+        return found
+
+
+def point_into(graph: Any, weights: SharedWeights) -> None:
+    """Replace a graph's weights by references into the shared files.
 
     Args:
         graph: an ONNX model after `store_in_half`.
-        weights: the file.
-        location: the file as seen from the graph's folder.
-
-    Returns:
-        Bytes of weights that were not found there and stay in the graph.
+        weights: where they lie; gets those that are not there yet.
 
     """
     from onnx import TensorProto, helper
 
-    known, left = _known(weights), 0
     for tensor in graph.graph.initializer:
-        if tensor.data_type != TensorProto.FLOAT16:
-            left += len(tensor.raw_data)
+        floats = (TensorProto.FLOAT16, TensorProto.FLOAT)
+        if tensor.data_type not in floats or len(tensor.raw_data) < 2 * SMALLEST:
             continue
-        place = known.get(tensor.raw_data)
-        if place is None:
-            left += len(tensor.raw_data)
-            continue
-        offset, length, shape, transposed = place
-        if transposed:
+        place = weights.place(tensor.raw_data, list(tensor.dims))
+        if place.turned:
             (cast,) = [node for node in graph.graph.node if node.input[:] == [tensor.name]]
             turned = f"{tensor.name}_turned"
             cast.input[0] = turned
             node = helper.make_node("Transpose", [tensor.name], [turned], perm=[1, 0])
             graph.graph.node.insert(0, node)
-            tensor.dims[:] = shape
+            tensor.dims[:] = place.shape
         tensor.ClearField("raw_data")
-        for key, value in (("location", location), ("offset", offset), ("length", length)):
+        entries = (("location", place.file), ("offset", place.offset), ("length", place.length))
+        for key, value in entries:
             entry = tensor.external_data.add()
             entry.key, entry.value = key, str(value)
         tensor.data_location = TensorProto.EXTERNAL
-    return left
 
 
 def bundle_mask_model(weights: Path, preset: Preset, folder: Path) -> None:
@@ -101,11 +131,9 @@ def bundle_mask_model(weights: Path, preset: Preset, folder: Path) -> None:
     Args:
         weights: `mask.safetensors` of a run.
         preset: its dimensions.
-        folder: gets a folder with the weights file and the graphs.
+        folder: gets a folder with the weights files and the graphs.
 
     """
-    import onnx
-
     from sam2_core.architecture import build_model
     from tasks.training.train import load_weights
 
@@ -116,19 +144,38 @@ def bundle_mask_model(weights: Path, preset: Preset, folder: Path) -> None:
     model = build_model(preset)
     model.load_state_dict(load_weights(target))
     with tempfile.TemporaryDirectory() as temporary:
-        exported = export_model(
-            model.eval(), Path(temporary) / GRAPH_FOLDER, checkpoint_sha256=file_sha256(target),
-            weights="bundled: trained by this project on rendered scenes",
-            options=ExportOptions("published", "fp32"),
-        )  # fmt: skip
-        facts = json.loads((exported / "model.json").read_text())
-        for path in sorted(exported.glob("*.onnx")):
-            graph = onnx.load(str(path))
-            store_in_half(graph)
-            point_into(graph, target, WEIGHTS_FILE)
-            (graphs / path.name).write_bytes(graph.SerializeToString())
-            size = (graphs / path.name).stat().st_size
-            facts["files"][path.name] = {
-                "sha256": file_sha256(graphs / path.name), "bytes": size,
-            }  # fmt: skip
+        exports = [
+            export_model(
+                model.eval(), Path(temporary) / form, checkpoint_sha256=file_sha256(target),
+                weights="bundled: trained by this project on rendered scenes",
+                options=ExportOptions(form, "fp32"),
+            )
+            for form in ("restructured", "published")
+        ]  # fmt: skip
+        write_shared(exports[0], exports[1] / "decoder.onnx", graphs)
+
+
+def write_shared(restructured: Path, published_decoder: Path, graphs: Path) -> None:
+    """Write exported graphs so that they share one copy of their weights.
+
+    Args:
+        restructured: folder of the restructured fp32 export, with its model.json.
+        published_decoder: decoder.onnx of the published fp32 export.
+        graphs: folder that holds the weights file; gets everything else.
+
+    """
+    import onnx
+
+    shared = SharedWeights.of(graphs / WEIGHTS_FILE)
+    facts = json.loads((restructured / "model.json").read_text())
+    sources = {path.name: path for path in sorted(restructured.glob("*.onnx"))}
+    for name, path in (sources | {PUBLISHED_DECODER: published_decoder}).items():
+        graph = onnx.load(str(path))
+        store_in_half(graph)
+        point_into(graph, shared)
+        written = graphs / name
+        written.write_bytes(graph.SerializeToString())
+        size = written.stat().st_size
+        facts["files"][name] = {"sha256": file_sha256(written), "bytes": size}
+    (graphs / FOLDED_FILE).write_bytes(shared.folded)
     (graphs / "model.json").write_text(json.dumps(facts, indent=2) + "\n")

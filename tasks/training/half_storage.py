@@ -14,15 +14,50 @@ import numpy as np
 SMALLEST = 512
 
 
+def split_sums(graph: Any) -> None:
+    """Store what is a function of y plus a function of x as the two, and an Add.
+
+    The phases of the decoder's position encoding are of this kind: as one constant they would be
+    large, and in half precision too coarse for the sine that follows.
+    """
+    from onnx import TensorProto, helper, numpy_helper
+
+    for tensor in list(graph.graph.initializer):
+        if tensor.data_type != TensorProto.FLOAT or len(tensor.dims) != 3:
+            continue
+        values = numpy_helper.to_array(tensor)
+        rows, columns = values[:, :1], values[:1] - values[:1, :1]
+        if rows.size + columns.size >= values.size or values.size < SMALLEST:
+            continue
+        if not np.allclose(rows + columns, values, rtol=0, atol=1e-5 * np.abs(values).max()):
+            continue
+        name = tensor.name
+        graph.graph.initializer.remove(tensor)
+        parts = {f"{name}_rows": rows, f"{name}_columns": columns}
+        for part, array in parts.items():
+            graph.graph.initializer.append(
+                numpy_helper.from_array(np.ascontiguousarray(array), part)
+            )
+        graph.graph.node.insert(0, helper.make_node("Add", list(parts), [name]))
+
+
 def store_in_half(graph: Any) -> None:
     """Turn the large float32 initialisers of an ONNX model into float16 ones and Casts."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
+    split_sums(graph)
+    exact = {
+        name
+        for node in graph.graph.node
+        if node.op_type == "Add"
+        for name in node.input
+        if name.endswith(("_rows", "_columns"))
+    }
     casts = []
     for tensor in graph.graph.initializer:
         count = int(np.prod(tensor.dims))
-        if tensor.data_type != TensorProto.FLOAT or count < SMALLEST:
+        if tensor.data_type != TensorProto.FLOAT or count < SMALLEST or tensor.name in exact:
             continue
         values = numpy_helper.to_array(tensor)
         if np.abs(values).max() > np.finfo(np.float16).max:
