@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from uuid import UUID
 
 from prefect.futures import PrefectFuture
 
@@ -38,6 +39,7 @@ class InFlight:
     plan: SequencePlan
     started: float = field(default_factory=time.perf_counter)
     pending: list[PrefectFuture[Any]] = field(default_factory=list)
+    upstream: dict[UUID, tuple[PrefectFuture[Any], ...]] = field(default_factory=dict)
     opened: Opened | None = None
     labeled: list[Labeled] = field(default_factory=list)
     closed: Closed | None = None
@@ -57,12 +59,22 @@ class InFlight:
         for future in self.pending:
             try:
                 values.append(future.result())
-            except Exception as error:  # noqa: BLE001 - one bad sequence never kills a run
+            except Exception as raised:  # noqa: BLE001 - one bad sequence never kills a run
                 if not self.error:
+                    error = self._cause(future) or raised
                     self.error, self.stage = reason_of(error), stage
                     self.transient = is_transient(error)
         self.pending = []
         return values
+
+    def _cause(self, future: PrefectFuture[Any]) -> Exception | None:
+        """Return what failed before a task: Prefect says of the task itself that it never ran."""
+        for earlier in self.upstream.get(future.task_run_id, ()):
+            try:
+                earlier.result()
+            except Exception as error:  # noqa: BLE001 - told as the sequence's error
+                return error
+        return None
 
 
 def reason_of(error: Exception) -> str:
@@ -105,7 +117,9 @@ def submit_chunks_of(job: Job, opened: Opened, item: InFlight) -> None:
         fetched = download_task.submit(job, chunk, name)
         # Prefect hands a task the result of a future that it is given.
         detected = detect_task.submit(job, fetched, name)  # type: ignore[call-overload]
-        item.pending.append(segment_task.submit(job, detected, name))
+        segmented = segment_task.submit(job, detected, name)
+        item.upstream[segmented.task_run_id] = (fetched, detected)
+        item.pending.append(segmented)
 
 
 def submit_check(job: Job, item: InFlight) -> None:

@@ -4,6 +4,7 @@ import base64
 import json
 import time
 
+import pytest
 import s3fs
 
 from tests.integration.cluster import ended, every_frame_once, wait_for
@@ -39,6 +40,7 @@ def test_a_backfill_is_complete_and_its_repetition_submits_nothing(cluster, uplo
     assert len(status["workers_online"]) == 2
 
 
+@pytest.mark.slow
 def test_two_submissions_at_once_meet_the_same_shards(cluster, upload):
     arguments = [*upload(4, 2, "twice"), "--shard-minutes", "0.02"]
     common = ["backfill", *arguments, "--model", MICRO, "--no-dataset", "--json"]

@@ -40,6 +40,7 @@ def states(cluster, run_key):
     return [one["name"] for one in sorted(history, key=lambda one: one["timestamp"])]
 
 
+@pytest.mark.slow
 def test_a_shard_is_given_back_on_sigterm_and_done_again_after_kill(
     cluster, upload, s3, slow_frames
 ):

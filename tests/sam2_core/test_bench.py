@@ -60,10 +60,10 @@ def test_peak_memory_sees_what_was_freed_again():
     if not describe_machine()["system"].startswith("Linux"):
         pytest.skip("resident memory is read from /proc")
     with PeakMemory() as memory:
-        block = np.ones(30_000_000, np.uint8)
+        block = np.ones(100_000_000, np.uint8)  # more than malloc keeps for itself
         time.sleep(0.02)
         del block
-    assert 25e6 < memory.peak - memory.before < 200e6
+    assert 90e6 < memory.peak - memory.before < 300e6
 
 
 def test_the_machine_is_described_without_naming_it():

@@ -61,7 +61,7 @@ def prompts_of(preset, kind: str):
 
 CASES = [
     pytest.param("compact", "restructured"),
-    pytest.param("tiny", "restructured"),
+    pytest.param("tiny", "restructured", marks=pytest.mark.ci),
     pytest.param("compact", "published", marks=pytest.mark.slow),
     pytest.param("tiny", "published", marks=pytest.mark.slow),
     pytest.param("small", "restructured", marks=pytest.mark.slow),
@@ -71,7 +71,7 @@ CASES = [
 ]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("name", "graph"), CASES)
 def test_parity_with_pytorch(name, graph, tmp_path):
     """Mask IoU >= 0.999 for boxes and points, predicted IoU within 1e-3, two images mixed."""

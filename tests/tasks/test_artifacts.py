@@ -274,7 +274,7 @@ def _write_repeatedly(out):
 
 def test_two_writers_at_once_are_harmless(tmp_path):
     chunk, outcomes = a_chunk()
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=_write_repeatedly, args=(str(tmp_path),)) for _ in range(2)]
     for writer in writers:
         writer.start()
