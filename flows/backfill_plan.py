@@ -101,10 +101,12 @@ class BackfillPlan:
         sequences: that match.
         to_label: of those, not up to date and not in flight.
         stale: of those to label, labeled before with another model, other parameters or frames.
+        partial: of those to label, labeled but for what could not be fetched.
         in_flight: being labeled by shards that were submitted before.
         quarantined: given up on after repeated crashes.
         undated: without a date, and so included whatever `since` and `until` say.
         frames: of the sequences to label.
+        cameras: names of all cameras, as keys.
 
     """
 
@@ -115,10 +117,12 @@ class BackfillPlan:
     sequences: int = 0
     to_label: int = 0
     stale: int = 0
+    partial: int = 0
     in_flight: int = 0
     quarantined: int = 0
     undated: int = 0
     frames: int = 0
+    cameras: dict[str, None] = field(default_factory=dict)
 
     @property
     def up_to_date(self) -> int:
@@ -146,6 +150,7 @@ class BackfillPlan:
             "to_label": self.to_label,
             "up_to_date": self.up_to_date,
             "stale": self.stale,
+            "partial": self.partial,
             "in_flight": self.in_flight,
             "quarantined": self.quarantined,
             "undated": self.undated,
@@ -171,15 +176,19 @@ def plan_backfill(params: BackfillParams, in_flight: Collection[str] = ()) -> Ba
     """
     stamp = stamp_of(params.label)
     plan = BackfillPlan(params, stamp, measured_rate(params.label.out, stamp.run_key))
-    works = _missing(plan, set(in_flight))
-    plan.shards = [
-        ShardParams(label=params.label, run_key=stamp.run_key, pieces=pieces)
-        for pieces in pack(
-            works,
+    packed = list(
+        pack(
+            _missing(plan, set(in_flight)),
             seconds_per_frame=plan.rate.seconds_per_frame,
             shard_seconds=params.shard_minutes * 60,
             chunk_frames=params.label.chunk_frames,
         )
+    )
+    plan.shards = [
+        ShardParams(
+            label=params.label, run_key=stamp.run_key, pieces=pieces, cameras=tuple(plan.cameras)
+        )
+        for pieces in packed
     ]
     return plan
 
@@ -187,9 +196,11 @@ def plan_backfill(params: BackfillParams, in_flight: Collection[str] = ()) -> Ba
 def _missing(plan: BackfillPlan, in_flight: set[str]) -> Iterator[Work]:
     """Yield what has to be labeled, counting everything on the way."""
     params, out_uri = plan.params, plan.params.label.out
-    complete = manifests.list_complete(out_uri, plan.stamp.run_key)
-    ever = manifests.list_sequences(out_uri)
-    given_up = set() if params.retry_quarantined else quarantine.listed(out_uri, plan.stamp.run_key)
+    run_key = plan.stamp.run_key
+    complete = manifests.list_complete(out_uri, run_key)
+    partial = manifests.list_partial(out_uri, run_key)
+    ever = manifests.list_sequences(out_uri, but=run_key) | {name for name, _ in complete}
+    given_up = set() if params.retry_quarantined else quarantine.listed(out_uri, run_key)
     for one in _matching(plan):
         name = one.sequence.sequence_id
         content_key = one.content_key
@@ -203,6 +214,7 @@ def _missing(plan: BackfillPlan, in_flight: set[str]) -> Iterator[Work]:
             work = work_of(one, content_key)
             plan.to_label += 1
             plan.stale += name in ever
+            plan.partial += (name, content_key) in partial
             plan.frames += work.frames
             yield work
 
@@ -220,6 +232,7 @@ def _matching(plan: BackfillPlan) -> Iterator[Discovered]:
             elif not (first or 0) <= taken < (end or taken + 1):
                 continue
         plan.sequences += 1
+        plan.cameras |= dict.fromkeys(frame.camera for frame in one.frames)
         yield one
 
 

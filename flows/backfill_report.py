@@ -15,8 +15,7 @@ def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
         yield "under way", f"{plan.in_flight:,}"
     if plan.quarantined:
         yield "given up on", f"{plan.quarantined:,}  (--retry-quarantined tries them again)"
-    stale = f"  ({plan.stale:,} labeled before otherwise)" if plan.stale else ""
-    yield "to label", f"{plan.to_label:,}{stale}"
+    yield "to label", f"{plan.to_label:,}{_why(plan)}"
     yield "frames", f"{plan.frames:,}"
     yield "shards", f"{len(plan.shards):,} of about {plan.params.shard_minutes:g} minutes"
     yield "worker time", f"{plan.gpu_hours:,.2f} h  ({plan.rate.text})"
@@ -25,6 +24,16 @@ def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
     if plan.undated:
         yield "undated", f"{plan.undated:,} sequences have no date and are included"
     yield "run", plan.stamp.run_key
+
+
+def _why(plan: BackfillPlan) -> str:
+    """Say why sequences are to be labeled that have been before."""
+    reasons = {
+        "labeled before with other frames, model or parameters": plan.stale,
+        "again, because files could not be fetched": plan.partial,
+    }
+    parts = [f"{count:,} {reason}" for reason, count in reasons.items() if count]
+    return f"  ({', '.join(parts)})" if parts else ""
 
 
 def plan_markdown(plan: BackfillPlan) -> str:

@@ -8,6 +8,7 @@ from prefect import flow, get_run_logger
 
 from sam2_core.types import AutolabelError
 from tasks import manifests
+from tasks.manifests import Manifest
 from tasks.sequence import load_stored
 
 
@@ -40,7 +41,7 @@ def load_dataset(
 
 
 def load_missing(dataset: str, out_uri: str, run_key: str) -> int:
-    """Load every complete sequence of a run that the dataset does not have; returns how many.
+    """Load every labeled sequence of a run that the dataset does not have; returns how many.
 
     Raises:
         AutolabelError: some could not be loaded; the others are there.
@@ -49,18 +50,27 @@ def load_missing(dataset: str, out_uri: str, run_key: str) -> int:
     from tasks.load import prepare_dataset
     from tasks.load_record import loaded_manifests
 
-    prepare_dataset(dataset, (), out_uri)
-    already = loaded_manifests(dataset)
-    count, failed = 0, []
-    for sequence_id, content_key in sorted(manifests.list_complete(out_uri, run_key)):
+    todo = _missing(out_uri, run_key, loaded_manifests(dataset))
+    cameras = dict.fromkeys(chunk.camera for one in todo for chunk in one.chunks)
+    prepare_dataset(dataset, list(cameras), out_uri)
+    failed = []
+    for manifest in todo:
         try:
-            manifest = manifests.read_manifest(out_uri, run_key, sequence_id, content_key)
-            if manifest.uri in already:
-                continue
             load_stored(dataset, out_uri, manifest)
-            count += 1
         except AutolabelError as error:
-            failed.append(f"{sequence_id}: {error}")
+            failed.append(f"{manifest.sequence_id}: {error}")
     if failed:
         raise AutolabelError(f"{len(failed)} sequences could not be loaded: {failed[0]}")
-    return count
+    return len(todo)
+
+
+def _missing(out_uri: str, run_key: str, loaded: set[str]) -> list[Manifest]:
+    """Read the manifests of a run that are not `loaded`; most are told by their name alone."""
+    todo = []
+    for key, partial in manifests.list_usable(out_uri, run_key).items():
+        if manifests.path_of(run_key, *key) in loaded and not partial:
+            continue
+        manifest = manifests.read_manifest(out_uri, run_key, *key, partial=partial)
+        if manifest.version not in loaded:
+            todo.append(manifest)
+    return todo

@@ -24,7 +24,9 @@ from tasks.chunk import Job, Labeled, detect_task, download_task, segment_task
 from tasks.retry import is_transient
 from tasks.sequence import (
     Closed,
+    NotFetchedError,
     Opened,
+    UnreadableError,
     check_task,
     load_task,
     local_frames_task,
@@ -47,6 +49,7 @@ class InFlight:
     error: str = ""
     stage: str = ""
     transient: bool = False
+    hopeless: bool = False
 
     @property
     def name(self) -> str:
@@ -63,7 +66,8 @@ class InFlight:
                 if not self.error:
                     error = self._cause(future) or raised
                     self.error, self.stage = reason_of(error), stage
-                    self.transient = is_transient(error)
+                    self.transient = is_transient(error) or isinstance(error, NotFetchedError)
+                    self.hopeless = isinstance(error, UnreadableError)
         self.pending = []
         return values
 
@@ -149,7 +153,7 @@ def submit_load(
         return
     if item.opened:
         frames: Any = [frame for one in item.labeled for frame in one.frames]
-    elif item.closed.manifest.uri in loaded[0]:
+    elif item.closed.manifest.version in loaded[0]:
         return
     else:
         frames = local_frames_task.submit(item.plan.found, item.name)
@@ -180,6 +184,9 @@ def outcome_of(item: InFlight) -> SequenceOutcome:
         failures=failures,
         error=item.error,
         stage=item.stage,
+        partial=item.closed is not None and item.closed.manifest.partial,
+        transient=item.transient,
+        hopeless=item.hopeless or (item.closed is not None and item.closed.hopeless),
         seconds=spent | item.load_seconds,
     )
     progress.finish(item.name, outcome.text(time.perf_counter() - item.started), good=outcome.good)

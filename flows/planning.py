@@ -16,7 +16,6 @@ from tasks.discover import Discovered, FrameSelection, discover
 from tasks.import_boxes import import_boxes
 from tasks.manifests import Manifest
 from tasks.model import ModelChoice, choose_model
-from tasks.progress import DOWNLOAD
 from tasks.tables import IncompleteArtifactError
 from tasks.types import FrameFailure
 from tasks.video import is_video
@@ -138,15 +137,13 @@ def _refuse_foreign_boxes(params: LabelParams, found: list[Discovered]) -> None:
 
 
 def _as_left(out_uri: str, run_key: str, one: Discovered) -> SequencePlan:
-    """Judge a sequence that an earlier run completed: a failed download deserves another try."""
+    """Return a sequence that an earlier run completed, with the frames that it could not label."""
     try:
         manifest = manifests.read_manifest(
             out_uri, run_key, one.sequence.sequence_id, one.content_key
         )
         failures = tuple(failures_of(out_uri, manifest))
     except (storage.NotFoundError, IncompleteArtifactError):
-        return SequencePlan(one)
-    if any(failure.stage == DOWNLOAD for failure in failures):
         return SequencePlan(one)
     return SequencePlan(one, manifest, failures)
 

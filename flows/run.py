@@ -114,7 +114,7 @@ def _nothing_to_do(plan: Plan) -> list[SequenceOutcome] | None:
         from tasks.load_record import loaded_manifests
 
         loaded = loaded_manifests(plan.params.dataset_name)
-        if any(one.manifest and one.manifest.uri not in loaded for one in plan.sequences):
+        if any(one.manifest and one.manifest.version not in loaded for one in plan.sequences):
             return None
     return [left_outcome(one) for one in plan.sequences]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from prefect import flow, get_run_logger
@@ -19,8 +20,8 @@ from flows.run_artifacts import publish, shard_progress
 from flows.shard_pipeline import label_pieces
 from flows.shards import ShardParams
 from flows.submit import MOST_STARTS
-from flows.summary import summary_of
-from tasks import metrics_server, stopping, tracing
+from flows.summary import SequenceOutcome, summary_of
+from tasks import metrics_server, quarantine, stopping, tracing
 from tasks.model import choose_model
 
 tracing.install()  # Prefect's span of the flow run begins before the flow's own code
@@ -53,10 +54,31 @@ def label_shard(params: ShardParams) -> Any:
             return Cancelled(message="cancelled; what is labeled stays")
     summary = summary_of(plan, outcomes, time.perf_counter() - started)
     publish(summary)
-    incomplete = [one for one in outcomes if one.error]
+    given_up = note_failures(params, outcomes, str(flow_run.id))
     text = f"{summary['frames']} frames, {summary['instances']} masks"
-    if incomplete:
-        first = incomplete[0]
-        text += f", {len(incomplete)} sequences failed: {first.sequence_id}: {first.error}"
-        return Failed(message=text[:1000])
-    return Completed(message=text)
+    failed = [one for one in outcomes if one.error or one.partial]
+    if not failed:
+        return Completed(message=text)
+    first = failed[0]
+    text += f", {len(failed)} sequences failed"
+    text += f" ({given_up} of them are given up)" if given_up else ""
+    return Failed(message=f"{text}: {first.sequence_id}: {first.error or first.incomplete}"[:1000])
+
+
+def note_failures(shard: ShardParams, outcomes: Sequence[SequenceOutcome], run_id: str) -> int:
+    """Count what could not be completed, so that it is not tried for ever; returns how many are
+    given up with this run.
+
+    While storage or the device is away, nothing works: that is no sequence's fault.
+    """  # noqa: D205
+    works = any(one.frames for one in outcomes)
+    keys = {piece.sequence_id: piece.content_key for piece in shard.pieces}
+    given_up = 0
+    for one in outcomes:
+        alone = len(outcomes) == 1 and not one.transient and not one.partial
+        if one.incomplete and (works or alone or one.hopeless):
+            case = quarantine.Case(
+                shard.label.out, shard.run_key, one.sequence_id, keys[one.sequence_id]
+            )
+            given_up += quarantine.note_failure(case, run_id, one.incomplete, final=one.hopeless)
+    return given_up

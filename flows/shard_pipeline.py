@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from flows.params import LabelParams
 from flows.pipeline import InFlight, buffered, outcome_of, submit_chunks_of
 from flows.planning import SequencePlan
 from flows.shards import Piece, ShardParams
@@ -18,8 +17,8 @@ from tasks.chunk import Job
 from tasks.discover import Discovered, FrameSelection
 from tasks.manifests import Manifest
 from tasks.piece import Begun, PieceRef, begin_task, end_task, load_stored_task
-from tasks.progress import DOWNLOAD, LOAD
-from tasks.sequence import Closed
+from tasks.progress import LOAD
+from tasks.sequence import Closed, may_yet_come
 from tasks.types import SequenceRef
 
 PASSES = 3
@@ -40,8 +39,9 @@ class PieceInFlight(InFlight):
     @property
     def worth_another_pass(self) -> bool:
         """Whether what went wrong may well go right in a moment."""
-        lost = any(failure.stage == DOWNLOAD for one in self.labeled for failure in one.failures)
-        return self.transient or lost or self.stage == LOAD
+        failures = [failure for one in self.labeled for failure in one.failures]
+        failures += self.begun.opened.failures if self.begun else ()
+        return self.transient or self.stage == LOAD or any(map(may_yet_come, failures))
 
 
 def label_pieces(
@@ -75,7 +75,7 @@ def _one_pass(
 ) -> Iterator[tuple[PieceInFlight, SequenceOutcome]]:
     label = shard.label
     begin = partial(_submit_begin, job, FrameSelection.parse(label.frames), label.chunk_frames)
-    load = partial(_submit_load, label.out, label.dataset_name, _loaded(label))
+    load = partial(_submit_load, label.out, label.dataset_name, _loaded(shard))
     items = (PieceInFlight(piece) for piece in pieces if not stopping.requested())
     begun = buffered(items, begin, ahead=2)
     labeled = buffered(begun, partial(_submit_chunks, job), ahead=1)
@@ -84,14 +84,15 @@ def _one_pass(
         yield item, outcome_of(item)
 
 
-def _loaded(label: LabelParams) -> set[str]:
+def _loaded(shard: ShardParams) -> set[str]:
     """Prepare the dataset, if one is wanted; return the manifests that it holds already."""
+    label = shard.label
     if not label.dataset_name:
         return set()
     from tasks.load import prepare_dataset
     from tasks.load_record import loaded_manifests
 
-    prepare_dataset(label.dataset_name, (), label.out)
+    prepare_dataset(label.dataset_name, shard.cameras, label.out)
     return loaded_manifests(label.dataset_name)
 
 
@@ -127,5 +128,5 @@ def _submit_load(out_uri: str, dataset: str | None, loaded: set[str], item: Piec
         quarantine.end(item.begun.attempt_uri)
     if manifest and not item.closed:
         item.closed = Closed(manifest, (), 0, {})
-    if dataset and manifest and manifest.uri not in loaded:
+    if dataset and manifest and manifest.version not in loaded:
         item.pending = [load_stored_task.submit(dataset, out_uri, manifest, item.name)]

@@ -64,6 +64,9 @@ class ShardParams(BaseModel):
     label: LabelParams
     run_key: str = Field(description="Key of the run that planned it; another one is refused.")
     pieces: tuple[Piece, ...] = Field(min_length=1)
+    cameras: tuple[str, ...] = Field(
+        default=(), description="Every camera of the whole backfill: a dataset needs to know."
+    )
 
     @property
     def frames(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flows.planning import Plan, SequencePlan
-from tasks.progress import summed
+from tasks.progress import DOWNLOAD, LOAD, summed
 from tasks.types import FrameFailure
 
 
@@ -27,6 +27,9 @@ class SequenceOutcome:
         computed_frames: labeled by this run; the others were up to date.
         failures: frames without labels.
         error: why the sequence is not complete, "" when it is; `stage` says where.
+        partial: some of it could not be fetched or opened; the rest is labeled.
+        transient: the error may pass by itself.
+        hopeless: another attempt is of no use.
         seconds: by stage.
 
     """
@@ -38,12 +41,27 @@ class SequenceOutcome:
     failures: tuple[FrameFailure, ...] = ()
     error: str = ""
     stage: str = ""
+    partial: bool = False
+    transient: bool = False
+    hopeless: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
     def good(self) -> bool:
         """Whether every frame has labels, and they are where they were wanted."""
         return not self.error and not self.failures
+
+    @property
+    def incomplete(self) -> str:
+        """Why another run has to go on with this sequence; "" when none has to."""
+        if self.error:
+            return "" if self.stage == LOAD else self.error
+        if not self.partial:
+            return ""
+        missing = [one for one in self.failures if one.stage == DOWNLOAD] or self.failures[:1]
+        first = missing[0]
+        where = "" if first.uri in first.reason else f"{first.uri}: "
+        return f"{counted(len(missing), 'file')} missing: {where}{first.reason}"
 
     def text(self, seconds: float) -> str:
         """One line for the terminal."""

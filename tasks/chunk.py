@@ -223,12 +223,20 @@ def segment_chunk(job: Job, detected: Detected) -> Labeled:
     todo = [(frame, boxes[frame.index]) for frame in fetched.frames if frame.index in boxes]
     if todo:
         labeled += _segment(job, todo)
+    if fetched.failures:
+        better = artifacts.complete_labels(job.out_uri, fetched.chunk)
+        if better is not None and not any(map(_not_fetched, better)):
+            labeled = better  # another worker could fetch what this one could not
     artifacts.write_labels(job.out_uri, fetched.chunk, labeled, job.stamp)
     record = ChunkRecord.of(fetched.chunk, labeled)
     failures = tuple(one.failure for one in labeled if one.failure)
     spent[SEGMENT] = time.perf_counter() - started
     complete_chunk(spent, record.instances)
     return Labeled(record, fetched.frames, failures, computed=True, seconds=spent)
+
+
+def _not_fetched(one: LabeledFrame) -> bool:
+    return one.failure is not None and one.failure.stage == DOWNLOAD
 
 
 def _unlabeled(frame: FrameRef, failed: Mapping[int, FrameFailure]) -> LabeledFrame:

@@ -9,7 +9,7 @@ from sam2_core.types import AutolabelError
 from tasks import storage
 from tasks.load import LoadReport, load_sequence, prepare_dataset
 from tasks.load_schema import open_dataset
-from tasks.manifests import Manifest, read_manifest
+from tasks.manifests import COMPLETE, PARTIAL, Manifest, read_manifest
 from tasks.review_events import apply_events, read_events
 from tasks.types import FrameRef, SequenceRef
 
@@ -41,8 +41,18 @@ def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
 
 
 def list_manifests(out_uri: str, run_key: str = "") -> list[Manifest]:
-    """Read every manifest of a run's storage, oldest first."""
-    fs, root = storage.filesystem(storage.join(out_uri, "manifests"))
+    """Read every manifest of a run's storage, oldest first; partial ones where no other is."""
+    found = _stored(out_uri, COMPLETE, run_key)
+    complete = {key for _, key, _ in found}
+    found += [one for one in _stored(out_uri, PARTIAL, run_key) if one[1] not in complete]
+    return [read_manifest(out_uri, *key, partial=partial) for _, key, partial in sorted(found)]
+
+
+def _stored(
+    out_uri: str, folder: str, run_key: str
+) -> list[tuple[str, tuple[str, str, str], bool]]:
+    """When each manifest was written, its (run_key, sequence_id, content_key), and which kind."""
+    fs, root = storage.filesystem(storage.join(out_uri, folder))
     found = []
     if not fs.exists(root):
         return []
@@ -52,8 +62,8 @@ def list_manifests(out_uri: str, run_key: str = "") -> list[Manifest]:
             continue
         sequence_id, _, content_key = name.removesuffix(".json").rpartition("@")
         changed = info.get("mtime") or info.get("LastModified") or info.get("created") or 0
-        found.append((str(changed), key, sequence_id, content_key))
-    return [read_manifest(out_uri, *one[1:]) for one in sorted(found)]
+        found.append((str(changed), (key, sequence_id, content_key), folder == PARTIAL))
+    return found
 
 
 def local_frames(manifest: Manifest) -> Sequence[FrameRef]:

@@ -1,4 +1,4 @@
-"""Which complete sequences a FiftyOne dataset holds already, so that a repeated run loads nothing.
+"""Which labeled sequences a FiftyOne dataset holds already, so that a repeated run loads nothing.
 
 One small document a sequence beside FiftyOne's own collections: a dataset that was dropped and made
 again has another id, and so nothing in it counts as loaded.
@@ -15,7 +15,7 @@ COLLECTION = "autolabel_loads"
 
 
 def loaded_manifests(dataset_name: str) -> set[str]:
-    """Paths (`Manifest.uri`) of the manifests whose labels the dataset holds; {} for no dataset."""
+    """Manifests (`Manifest.version`) whose labels the dataset holds; {} for no dataset."""
     from tasks.database import ensure_database
 
     ensure_database()
@@ -31,7 +31,7 @@ def remember_loaded(dataset_name: str, manifest: Manifest) -> None:
     """Remember that a sequence's labels, as this manifest lists them, are in the dataset."""
     dataset = open_dataset(dataset_name)
     key = {"dataset": dataset._doc.id, "sequence_id": manifest.sequence_id}
-    _collection().update_one(key, {"$set": {"manifest": manifest.uri}}, upsert=True)
+    _collection().update_one(key, {"$set": {"manifest": manifest.version}}, upsert=True)
 
 
 def _collection() -> Any:

@@ -2,12 +2,16 @@
 
 The name of a manifest holds all that planning needs, so one listing of `manifests/<run_key>/` says
 which of a hundred thousand sequences are up to date.
+
+A sequence of which something could not be fetched gets its manifest below `partial/` instead: its
+labels can be used, and the next run tries to fetch the rest. Once there is a complete manifest the
+partial one means nothing.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +19,8 @@ from tasks import storage
 from tasks.artifacts import Chunk, RunStamp
 from tasks.tables import IncompleteArtifactError, LabeledFrame
 from tasks.types import SequenceRef
+
+COMPLETE, PARTIAL = "manifests", "partial"
 
 
 @dataclass(frozen=True)
@@ -39,18 +45,30 @@ class ChunkRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A complete sequence: which chunks hold its labels, and what made them."""
+    """A labeled sequence: which chunks hold its labels, and what made them.
+
+    Attributes:
+        partial: whether frames or videos of it could not be fetched, and may yet be.
+
+    """
 
     sequence_id: str
     frames_uri: str
     content_key: str
     stamp: RunStamp
     chunks: tuple[ChunkRecord, ...]
+    partial: bool = False
 
     @property
     def uri(self) -> str:
         """Path below the run's storage."""
-        return _path("manifests", self.stamp.run_key, self.sequence_id, self.content_key)
+        key = (self.stamp.run_key, self.sequence_id, self.content_key)
+        return path_of(*key, partial=self.partial)
+
+    @property
+    def version(self) -> str:
+        """What tells the labels that it lists from those of any other manifest."""
+        return f"{self.uri}#{self.frames - self.failed}" if self.partial else self.uri
 
     @property
     def frames(self) -> int:
@@ -68,12 +86,17 @@ class Manifest:
         return sum(chunk.instances for chunk in self.chunks)
 
 
+def path_of(run_key: str, sequence_id: str, content_key: str, *, partial: bool = False) -> str:
+    """Path of a manifest below the run's storage."""
+    return _path(PARTIAL if partial else COMPLETE, run_key, sequence_id, content_key)
+
+
 def _path(folder: str, run_key: str, sequence_id: str, content_key: str) -> str:
     return f"{folder}/{run_key}/{sequence_id}@{content_key}.json"
 
 
 def write_manifest(out_uri: str, manifest: Manifest) -> str:
-    """Declare a sequence complete; call it after every chunk has been written. Returns its URL."""
+    """Declare a sequence labeled; call it after every chunk has been written. Returns its URL."""
     values = {
         "sequence_id": manifest.sequence_id,
         "frames_uri": manifest.frames_uri,
@@ -87,15 +110,17 @@ def write_manifest(out_uri: str, manifest: Manifest) -> str:
     return uri
 
 
-def read_manifest(out_uri: str, run_key: str, sequence_id: str, content_key: str) -> Manifest:
-    """Read one manifest.
+def read_manifest(
+    out_uri: str, run_key: str, sequence_id: str, content_key: str, *, partial: bool = False
+) -> Manifest:
+    """Read the manifest of a complete sequence, or that of a partial one.
 
     Raises:
-        NotFoundError: the sequence is not complete.
+        NotFoundError: the sequence is not complete, or not partial.
         IncompleteArtifactError: the file is damaged or foreign.
 
     """
-    uri = storage.join(out_uri, _path("manifests", run_key, sequence_id, content_key))
+    uri = storage.join(out_uri, path_of(run_key, sequence_id, content_key, partial=partial))
     values = _decode(uri)
     try:
         manifest = Manifest(
@@ -104,6 +129,7 @@ def read_manifest(out_uri: str, run_key: str, sequence_id: str, content_key: str
             values["content_key"],
             RunStamp.from_json(values["stamp"]),
             tuple(ChunkRecord(**chunk) for chunk in values["chunks"]),
+            partial,
         )
     except (KeyError, TypeError) as error:
         raise IncompleteArtifactError(f"{uri} is not a manifest: {error!r}") from error
@@ -117,9 +143,23 @@ def _below_labels(chunk: ChunkRecord) -> bool:
     return chunk.stem.startswith("labels/") and ".." not in chunk.stem.split("/")
 
 
-def list_complete(out_uri: str, run_key: str) -> set[tuple[str, str]]:
+Key = tuple[str, str]  # sequence_id, content_key
+
+
+def list_complete(out_uri: str, run_key: str) -> set[Key]:
     """(sequence_id, content_key) of every complete sequence of a run, by one listing."""
-    names = storage.list_names(storage.join(out_uri, "manifests", run_key))
+    return _keys(storage.list_names(storage.join(out_uri, COMPLETE, run_key)))
+
+
+def list_partial(out_uri: str, run_key: str) -> set[Key]:
+    """(sequence_id, content_key) of sequences with labels and something that was not fetched.
+
+    Those that have been completed since are among them.
+    """
+    return _keys(storage.list_names(storage.join(out_uri, PARTIAL, run_key)))
+
+
+def _keys(names: Mapping[str, int]) -> set[Key]:
     return {
         (sequence_id, content_key.removesuffix(".json"))
         for name, size in names.items()
@@ -128,16 +168,25 @@ def list_complete(out_uri: str, run_key: str) -> set[tuple[str, str]]:
     }
 
 
+def list_usable(out_uri: str, run_key: str) -> dict[Key, bool]:
+    """Every sequence of a run that has labels, and whether it is a partial one."""
+    complete = list_complete(out_uri, run_key)
+    partial = list_partial(out_uri, run_key) - complete
+    return {key: key in partial for key in sorted(complete | partial)}
+
+
 def list_runs(out_uri: str) -> list[str]:
-    """Keys of every run that has completed a sequence below this storage."""
-    return storage.list_folders(storage.join(out_uri, "manifests"))
+    """Keys of every run that has labeled a sequence below this storage."""
+    folders = (storage.join(out_uri, folder) for folder in (COMPLETE, PARTIAL))
+    return sorted({run_key for folder in folders for run_key in storage.list_folders(folder)})
 
 
-def list_sequences(out_uri: str) -> set[str]:
-    """Ids of every sequence that some run has completed, with whatever model and frames."""
+def list_sequences(out_uri: str, but: str = "") -> set[str]:
+    """Ids of every sequence that some run, other than `but`, has completed."""
     return {
         sequence_id
         for run_key in list_runs(out_uri)
+        if run_key != but
         for sequence_id, _ in list_complete(out_uri, run_key)
     }
 

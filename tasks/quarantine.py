@@ -1,14 +1,16 @@
-"""Sequences that kill their worker again and again: counted in storage, and given up on.
+"""Sequences that fail or kill their worker again and again: counted in storage, and given up on.
 
 A process that dies cannot say what killed it. So before a sequence is begun a small file says
 "begun, so many chunks were complete"; when it ends, well or with an error that was caught, the file
 goes. What is left are attempts that died. Enough of them without any progress between, and the
-sequence is set aside with a report instead of killing another worker.
+sequence is set aside with a report instead of killing another worker. The same happens after as
+many runs that could not complete it, or at once where trying again is of no use.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,7 +18,10 @@ from typing import Any
 
 from tasks import storage
 
+log = logging.getLogger(__name__)
+
 ATTEMPTS = 4
+_FAILED = "failed-"
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,9 @@ def begin(case: Case, complete_chunks: int, first_chunk: int = 0) -> str | None:
     mark = f"{first_chunk:06d}+{complete_chunks:06d}-"
     dead = [name for name in storage.list_names(case.attempts_uri) if name.startswith(mark)]
     if len(dead) >= ATTEMPTS:
-        _give_up(case, first_chunk + complete_chunks, len(dead))
+        after = f"after chunk {first_chunk + complete_chunks}"
+        reason = f"{len(dead)} workers died on it {after}, without getting further"
+        _give_up(case, reason, len(dead))
         return None
     uri = storage.join(case.attempts_uri, f"{mark}{uuid.uuid4().hex}.json")
     storage.write_bytes(uri, json.dumps({"begun": _now()}).encode())
@@ -64,20 +71,46 @@ def begin(case: Case, complete_chunks: int, first_chunk: int = 0) -> str | None:
 
 
 def end(attempt_uri: str) -> None:
-    """Note that an attempt ended by itself, well or not."""
-    storage.delete(attempt_uri)
+    """Note that an attempt ended by itself, well or not; a note that stays is no harm."""
+    try:
+        storage.delete(attempt_uri)
+    except storage.StorageError as error:
+        log.warning("%s", error)
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _give_up(case: Case, chunks: int, attempts: int) -> None:
+def note_failure(case: Case, run_id: str, reason: str, *, final: bool = False) -> bool:
+    """Note that a run ended without completing a sequence; True when it is given up with that.
+
+    One that was given up already stays so, with its first report.
+
+    Args:
+        case: which sequence of which run.
+        run_id: what tells one run from another; noting the same one twice counts once.
+        reason: why it is not complete.
+        final: whether another attempt is of no use.
+
+    """
+    if report(case) is not None:
+        return False
+    note = storage.join(case.attempts_uri, f"{_FAILED}{run_id}.json")
+    storage.write_bytes(note, json.dumps({"reason": reason, "at": _now()}).encode())
+    failed = sum(name.startswith(_FAILED) for name in storage.list_names(case.attempts_uri))
+    if failed < ATTEMPTS and not final:
+        return False
+    _give_up(case, reason, failed)
+    return True
+
+
+def _give_up(case: Case, reason: str, attempts: int) -> None:
     values = {
         "sequence_id": case.sequence_id,
         "content_key": case.content_key,
         "attempts": attempts,
-        "reason": f"{attempts} workers died on it after chunk {chunks}, without getting further",
+        "reason": reason,
         "at": _now(),
     }
     storage.write_bytes(case.report_uri, json.dumps(values).encode())

@@ -15,16 +15,24 @@ from tasks.artifacts import Chunk
 from tasks.chunk import Job, Labeled
 from tasks.discover import Discovered, list_frames
 from tasks.manifests import Manifest
-from tasks.progress import CHECK, LOAD, advance, expect, summed
+from tasks.progress import CHECK, DOWNLOAD, LOAD, advance, expect, summed
 from tasks.types import FrameFailure, FrameRef, SequenceRef
+
+
+class UnreadableError(AutolabelError):
+    """Nothing of a sequence can be decoded: trying again is of no use."""
+
+
+class NotFetchedError(AutolabelError):
+    """Nothing of a sequence could be fetched: a later try may."""
 
 
 @dataclass(frozen=True)
 class Closed:
-    """A complete sequence.
+    """A labeled sequence.
 
     Attributes:
-        manifest: what it consists of.
+        manifest: what it consists of; a partial one where something could not be fetched or opened.
         failures: frames without labels.
         computed_frames: frames that this run labeled; the others were there before.
         seconds: by stage.
@@ -35,6 +43,16 @@ class Closed:
     failures: tuple[FrameFailure, ...]
     computed_frames: int
     seconds: dict[str, float]
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether it is partial, and trying again is of no use."""
+        return self.manifest.partial and not any(map(may_yet_come, self.failures))
+
+
+def may_yet_come(failure: FrameFailure) -> bool:
+    """Whether what failed could not be fetched; what was fetched and is bad stays so."""
+    return failure.stage == DOWNLOAD
 
 
 @dataclass(frozen=True)
@@ -50,7 +68,8 @@ def open_sequence(job: Job, found: Discovered, chunk_frames: int) -> Opened:
     """Cut a sequence into chunks; its videos are fetched and opened for that.
 
     Raises:
-        AutolabelError: it has videos only, and none can be opened.
+        NotFetchedError: it has videos only, and none was there to open.
+        UnreadableError: it has videos only, and none can be opened.
 
     """
     from tasks.video import expand_videos, is_video
@@ -59,7 +78,8 @@ def open_sequence(job: Job, found: Discovered, chunk_frames: int) -> Opened:
     frames = [one for one in expanded if isinstance(one, FrameRef)]
     failures = tuple(one for one in expanded if isinstance(one, FrameFailure))
     if not frames:
-        raise AutolabelError("; ".join(f"{one.uri}: {one.reason}" for one in failures))
+        error = NotFetchedError if any(map(may_yet_come, failures)) else UnreadableError
+        raise error("; ".join(f"{one.uri}: {one.reason}" for one in failures))
     expect(len(frames) - sum(not is_video(frame) for frame in found.frames))
     chunks = artifacts.chunks_of(frames, job.stamp.run_key, chunk_frames)
     return Opened(found, tuple(chunks), failures)
@@ -68,7 +88,8 @@ def open_sequence(job: Job, found: Discovered, chunk_frames: int) -> Opened:
 def close_sequence(job: Job, opened: Opened, labeled: Sequence[Labeled]) -> Closed:
     """Check a sequence's labels, write its report, and declare it complete.
 
-    With a camera's video missing it stays incomplete: the next run tries that video again.
+    With frames that could not be fetched, or a camera's video that could not be opened, its
+    manifest is a partial one: the next run tries those again.
     """
     from tasks.check import check
 
@@ -81,16 +102,16 @@ def close_sequence(job: Job, opened: Opened, labeled: Sequence[Labeled]) -> Clos
     )
     report = check(outcomes)
     found, sequence = opened.found, opened.found.sequence
+    failures = (*opened.failures, *(failure for one in labeled for failure in one.failures))
+    partial = bool(opened.failures) or any(map(may_yet_come, failures))
     manifest = Manifest(
-        sequence.sequence_id, sequence.frames_uri, found.content_key, job.stamp, records
+        sequence.sequence_id, sequence.frames_uri, found.content_key, job.stamp, records, partial
     )
     seconds = summed(one.seconds for one in labeled)
     seconds[CHECK] = time.perf_counter() - started
     report |= {"seconds": {stage: round(value, 3) for stage, value in seconds.items()}}
     manifests.write_report(job.out_uri, job.stamp.run_key, sequence, found.content_key, report)
-    if not opened.failures:
-        manifests.write_manifest(job.out_uri, manifest)
-    failures = (*opened.failures, *(failure for one in labeled for failure in one.failures))
+    manifests.write_manifest(job.out_uri, manifest)
     computed = sum(one.record.frames - one.record.failed for one in labeled if one.computed)
     return Closed(manifest, failures, computed, seconds)
 
