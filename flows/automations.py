@@ -1,14 +1,14 @@
 """What Prefect's server does by itself when a worker dies: notice it, and hand its shard on.
 
 A worker whose machine is gone cannot report anything: its run stays "Running" for ever, because a
-self-hosted server has no rule of its own about missing heartbeats. Two automations are that rule:
+self-hosted server has no rule of its own about missing heartbeats. Three automations are that rule:
 
 1. no heartbeat for three times its period: the run is Crashed;
 2. taken by a worker, but not running minutes later, when heartbeats would begin: it is Crashed;
-3. a shard that is Crashed, for whatever reason, is Scheduled again.
+3. a shard or a night that is Crashed, for whatever reason, is Scheduled again.
 
-`flows.shard` bounds the last: a shard that was started `MOST_STARTS` times ends Failed instead,
-and failed runs are not scheduled again by themselves.
+`flows.shard` and `flows.nightly` bound the last: what was started `MOST_STARTS` times ends Failed
+instead, and failed runs are not scheduled again by themselves.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ HEARTBEAT_S = 30
 MISSED = 3
 # Fetching an image and starting Python on a busy machine take their time.
 START_S = 300
+NIGHTLY_FLOW = "nightly"
 NO_HEARTBEAT = "autolabel: no heartbeat"
 NEVER_STARTED = "autolabel: taken and never started"
 TRY_AGAIN = "autolabel: shard of a lost worker"
@@ -78,13 +79,13 @@ def _try_again() -> AutomationCore:
 
     return AutomationCore(
         name=TRY_AGAIN,
-        description="A shard whose worker died goes back to the queue.",
+        description="A shard or a night whose worker died goes back to the queue.",
         trigger=EventTrigger(
             expect={"prefect.flow-run.Crashed"},
             match={"prefect.resource.id": "prefect.flow-run.*"},
             match_related={
                 "prefect.resource.role": "flow",
-                "prefect.resource.name": SHARD_FLOW,
+                "prefect.resource.name": [SHARD_FLOW, NIGHTLY_FLOW],
             },
             for_each={"prefect.resource.id"},
             posture=Posture.Reactive,
@@ -95,7 +96,7 @@ def _try_again() -> AutomationCore:
             ChangeFlowRunState(
                 name="AwaitingRetry",
                 state=StateType.SCHEDULED,
-                message="Its worker died: the shard goes back to the queue.",
+                message="Its worker died: it goes back to the queue.",
                 force=True,
             )
         ],

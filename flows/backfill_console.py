@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Any
-from uuid import UUID
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from flows import watching
 from flows.backfill import plan_in_flight, submission, submit_plan
 from flows.backfill_plan import BackfillParams, BackfillPlan, plan_backfill
 from flows.backfill_report import plan_rows
 from flows.display import stderr_console
 from flows.planning import stamp_of
-from flows.stragglers import help_stragglers
 from flows.submit import cancel as cancel_run
 from flows.submit import counts, runs_of
 from tasks import manifests
@@ -122,19 +120,16 @@ def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
 def _until_ended(console: Console, plan: BackfillPlan) -> None:
     run_key, out_uri = plan.stamp.run_key, plan.params.label.out
     before = len(manifests.list_complete(out_uri, run_key))
-    helped: set[UUID] = set()
     with _progress(console) as progress:
         total = plan.to_label + plan.in_flight
         bar = progress.add_task("sequences", total=total, states="")
-        while True:
-            active = list(runs_of(run_key, active_only=True))
+        for glance in watching.watch(run_key, plan.rate.seconds_per_frame, POLL_S):
             done = len(manifests.list_complete(out_uri, run_key)) - before
-            progress.update(bar, completed=min(done, total), states=_text(active))
-            if not active:
-                return
-            for one in help_stragglers(active, plan.rate.seconds_per_frame, helped):
+            progress.update(bar, completed=min(done, total), states=_text(glance.active))
+            for one in glance.helpers:
                 console.print(f"a shard is slow: {escape(one.name)} helps it from the end")
-            time.sleep(POLL_S)
+            for run in glance.rescued:
+                console.print(f"a shard lost its worker: {escape(run.name)} is scheduled again")
 
 
 def _text(runs: Iterable[Any]) -> str:

@@ -9,16 +9,19 @@ from uuid import UUID
 
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from flows.backfill import backfill
 from flows.backfill_plan import BackfillParams, plan_backfill
 from flows.loading import load_missing
-from flows.stragglers import help_stragglers
-from flows.submit import runs_of
-from tasks import manifests, watermark
+from flows.planning import stamp_of
+from flows.submit import MOST_STARTS
+from flows.watching import watch
+from tasks import manifests, quarantine, watermark
 
 POLL_S = 20.0
+ROUNDS = 2
 # Drives are uploaded late: look this far behind the last success.
 LOOK_BACK = timedelta(days=7)
 
@@ -27,8 +30,9 @@ LOOK_BACK = timedelta(days=7)
 def nightly(params: BackfillParams, watermark_name: str = "nightly", wait_hours: float = 10) -> Any:
     """Submit what is missing of the sequences since the watermark, wait for it, and load it.
 
-    The watermark moves only when everything that was found is labeled; until then every night
-    looks at the same days again, and finds only what is missing.
+    What failed is submitted once more in the same night. The watermark moves only when everything
+    that was found is labeled or given up; until then every night looks at the same days again, and
+    finds only what is missing. A night in which a sequence was given up ends Failed, once.
 
     Args:
         params: what to label; `since` is set from the watermark unless it is given.
@@ -36,20 +40,28 @@ def nightly(params: BackfillParams, watermark_name: str = "nightly", wait_hours:
         wait_hours: the longest to wait for the shards.
 
     """
-    began = datetime.now(UTC)
+    if flow_run.run_count > MOST_STARTS:
+        return Failed(message=f"its workers died {MOST_STARTS} times: not started again by itself")
+    began, deadline = datetime.now(UTC), time.monotonic() + wait_hours * 3600
     out_uri = params.label.out
     params = _since_watermark(params, watermark.read(out_uri, watermark_name))
-    planned = backfill.fn(params)
-    ended = _wait(planned, out_uri, time.monotonic() + wait_hours * 3600)
-    dataset = params.label.dataset_name
-    if dataset:
-        load_missing(dataset, out_uri, planned["run_key"])
-    left = plan_backfill(params)
-    remaining = left.to_label + left.quarantined
+    given_up = quarantine.listed(out_uri, stamp_of(params.label).run_key)
+    for _ in range(ROUNDS):
+        planned = backfill.fn(params)
+        ended = _wait(planned, out_uri, deadline)
+        left = plan_backfill(params)
+        if not ended or not left.to_label:
+            break
+    if params.label.dataset_name:
+        load_missing(params.label.dataset_name, out_uri, planned["run_key"])
     message = f"{left.up_to_date} of {left.sequences} sequences are labeled"
-    if remaining or not ended:
+    if left.quarantined:
+        message += f", {left.quarantined} are given up"
+    if left.to_label or not ended:
         return Failed(message=f"{message}; `autolabel status` tells why the others are not")
     watermark.advance(out_uri, watermark_name, began)
+    if quarantine.listed(out_uri, planned["run_key"]) - given_up:
+        return Failed(message=f"{message}, some of them this night: see `autolabel status`")
     return Completed(message=message)
 
 
@@ -65,14 +77,13 @@ def _wait(planned: dict[str, Any], out_uri: str, deadline: float) -> bool:
     total = planned["to_label"] + planned["in_flight"]
     bar = cast("UUID", create_progress_artifact(0.0, key="nightly", description="labeled"))
     before = planned["up_to_date"]
-    helped: set[UUID] = set()
-    while active := list(runs_of(planned["run_key"], active_only=True)):
-        if time.monotonic() > deadline:
-            logger.error("time is up: shards are still under way")
-            return False
-        help_stragglers(active, planned["seconds_per_frame"], helped)
-        time.sleep(POLL_S)
+    for glance in watch(planned["run_key"], planned["seconds_per_frame"], POLL_S):
         done = len(manifests.list_complete(out_uri, planned["run_key"])) - before
         update_progress_artifact(bar, min(100.0, 100 * done / total) if total else 100.0)
+        for run in glance.rescued:
+            logger.warning("%s had lost its worker and is scheduled again", run.name)
+        if glance.active and time.monotonic() > deadline:
+            logger.error("time is up: shards are still under way")
+            return False
     update_progress_artifact(bar, 100.0)
     return True

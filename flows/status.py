@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from flows.params import LabelParams
+from flows.rescue import lost
 from flows.shards import ShardParams
 from flows.submit import SHARD_TAG, explained, runs_tagged, shard_of
 from sam2_core.types import AutolabelError
@@ -35,7 +36,10 @@ class RunStatus:
         frames: of the shards that completed.
         busy_s: seconds that those took.
         complete: sequences whose labels are complete, None when storage cannot be read.
-        given_up: ids of sequences that killed too many workers.
+        given_up: ids of sequences that failed or killed workers too often.
+        partial: sequences whose labels lack what could not be fetched.
+        unfinished: flow runs of shards that have not ended.
+        lost: how many of them nobody works on.
 
     """
 
@@ -47,6 +51,9 @@ class RunStatus:
     busy_s: float = 0.0
     complete: int | None = None
     given_up: list[str] = field(default_factory=list)
+    partial: int = 0
+    unfinished: list[FlowRun] = field(default_factory=list)
+    lost: int = 0
     storage_error: str = ""
 
     @property
@@ -70,7 +77,9 @@ class RunStatus:
             "active": self.active,
             "failures": dict(self.reasons),
             "frames_per_second_and_worker": None if rate is None else round(rate, 3),
+            "lost_workers": self.lost,
             "sequences_complete": self.complete,
+            "sequences_partial": self.partial,
             "quarantined": self.given_up,
             "storage_error": self.storage_error,
             "to_do": list(self.to_do(0)),
@@ -84,10 +93,15 @@ class RunStatus:
             yield "shards wait and no worker is online: start one with `autolabel worker`"
         if (self.states["Failed"] or self.states["Crashed"]) and not self.active:
             yield "some shards failed: mend the reason, then give the same `autolabel backfill`"
+        if self.lost:
+            yield (
+                f"{self.lost} shards have lost their worker: the same `autolabel backfill` with "
+                "--wait takes them back"
+            )
         if self.given_up:
             yield (
-                f"{len(self.given_up)} sequences killed {quarantine.ATTEMPTS} workers each: look "
-                "at their frames, then `autolabel backfill --retry-quarantined`"
+                f"{len(self.given_up)} sequences were given up: look at their frames, then "
+                "`autolabel backfill --retry-quarantined`"
             )
 
 
@@ -105,6 +119,7 @@ def collect_status(hours: float = 72) -> dict[str, Any]:
     runs = group_runs(islice(runs_tagged(SHARD_TAG, since=since), RUNS_READ))
     workers = _workers_online()
     for run in runs:
+        run.lost = len(lost(run.unfinished))
         _look_at_storage(run)
     described = [run.as_json() | {"to_do": list(run.to_do(len(workers)))} for run in runs]
     return {"workers_online": workers, "runs": described}
@@ -128,6 +143,8 @@ def _count(run: RunStatus, shard: ShardParams, flow_run: FlowRun) -> None:
     if state is None:
         return
     run.states[state.name or state.type.value.title()] += 1
+    if not state.is_final():
+        run.unfinished.append(flow_run)
     if state.is_completed():
         run.frames += shard.frames
         run.busy_s += flow_run.total_run_time.total_seconds()
@@ -143,7 +160,9 @@ def _kind(message: str) -> str:
 def _look_at_storage(run: RunStatus) -> None:
     out_uri = run.label.out
     try:
-        run.complete = len(manifests.list_complete(out_uri, run.run_key))
+        usable = manifests.list_usable(out_uri, run.run_key)
+        run.partial = sum(usable.values())
+        run.complete = len(usable) - run.partial
         run.given_up = sorted(name for name, _ in quarantine.listed(out_uri, run.run_key))
     except AutolabelError as error:
         run.storage_error = str(error)

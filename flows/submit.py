@@ -32,6 +32,10 @@ PAGE = 200
 _LONGEST_CHAIN = 50
 
 
+class ServerAwayError(AutolabelError):
+    """Prefect's API does not answer, or not now."""
+
+
 @dataclass(frozen=True)
 class Submitted:
     """A shard as Prefect knows it.
@@ -72,11 +76,10 @@ def explained(call: Callable[[], Any]) -> Any:
                 "Prefect's API refused these credentials: set PREFECT_API_AUTH_STRING to what the "
                 "server was started with"
             ) from error
-        raise AutolabelError(
-            f"Prefect's API answered {status}: {error.response.text[:500]}"
-        ) from error
+        kind = ServerAwayError if status >= 500 else AutolabelError
+        raise kind(f"Prefect's API answered {status}: {error.response.text[:500]}") from error
     except httpx.HTTPError as error:
-        raise AutolabelError(
+        raise ServerAwayError(
             f"Prefect's API does not answer ({type(error).__name__}): start one with `autolabel "
             "up`, or set PREFECT_API_URL to a running server"
         ) from error
@@ -151,25 +154,30 @@ def _submit_one(
     )
 
 
-def runs_of(run_key: str, *, active_only: bool = False) -> Iterator[FlowRun]:
-    """Flow runs of the shards of a run, newest first.
+def runs_of(
+    run_key: str, *, active_only: bool = False, unfinished_or_crashed: bool = False
+) -> Iterator[FlowRun]:
+    """Flow runs of the shards of a run, newest first; see `runs_tagged`.
 
     Raises:
         AutolabelError: Prefect is not there.
 
     """
-    return runs_tagged(run_tag(run_key), active_only=active_only)
+    found = runs_tagged(
+        run_tag(run_key), unfinished_or_crashed=active_only or unfinished_or_crashed
+    )
+    return (run for run in found if not (active_only and _stays_crashed(run)))
 
 
 def runs_tagged(
-    tag: str, *, active_only: bool = False, since: datetime | None = None
+    tag: str, *, unfinished_or_crashed: bool = False, since: datetime | None = None
 ) -> Iterator[FlowRun]:
     """Flow runs with a tag, newest first.
 
     Args:
         tag: all of them have it.
-        active_only: only those that have not ended; one that crashed just now has not, because
-            the server is about to schedule it again.
+        unfinished_or_crashed: only those. (`active_only` of `runs_of`: those that have not ended;
+            one that crashed just now has not, because it is about to be scheduled again.)
         since: only those expected to start from here on.
 
     """
@@ -185,7 +193,7 @@ def runs_tagged(
     from prefect.client.schemas.sorting import FlowRunSort
 
     state = None
-    if active_only:
+    if unfinished_or_crashed:
         final = [one for one in TERMINAL_STATES if one != StateType.CRASHED]
         state = FlowRunFilterState(type=FlowRunFilterStateType(not_any_=final))
     wanted = FlowRunFilter(
@@ -205,7 +213,7 @@ def runs_tagged(
                     offset=offset,
                 )
             )
-            yield from (run for run in page if not (active_only and _stays_crashed(run)))
+            yield from page
             if len(page) < PAGE:
                 return
             offset += PAGE
