@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from sam2_core.types import FloatArray, IntArray, ModelStamp
-from tasks.load_masks import BoolArray, crop_windows, npy_zlib, paint, segments_of
+from tasks.load_masks import BoolArray, Segments, crop_windows, npy_zlib, paint, segments_of
 from tasks.tables import LabeledFrame
 from tasks.types import FrameRef
 
@@ -69,11 +69,13 @@ class Judgement:
     Attributes:
         risk: float32 (N,) in [0, 1].
         reasons: N tuples of reason ids, strongest first.
+        segments: the masks decoded, where the judging did that.
 
     """
 
     risk: FloatArray
     reasons: Sequence[tuple[str, ...]]
+    segments: Segments | None = None
 
 
 @dataclass(frozen=True)
@@ -105,10 +107,9 @@ class Crops:
     areas_px: IntArray
 
 
-def crops_of(boxes_xyxy_px: FloatArray, rle: Sequence[bytes], size_hw: tuple[int, int]) -> Crops:
+def crops_of(boxes_xyxy_px: FloatArray, segments: Segments) -> Crops:
     """Cut N masks of an image out around their boxes."""
-    segments = segments_of(rle, size_hw)
-    windows = crop_windows(boxes_xyxy_px, segments.bounds_xyxy_px(), size_hw)
+    windows = crop_windows(boxes_xyxy_px, segments.bounds_xyxy_px(), segments.size_hw)
     return Crops(windows, paint(segments, windows), segments.areas_px())
 
 
@@ -125,7 +126,8 @@ def label_documents(
         return []
     frame = labeled.frame
     key = frame_key(frame.sequence_id, frame.camera, frame.index)
-    crops = crops_of(boxes.xyxy_px, masks.rle, masks.size_hw)
+    segments = judgement.segments if judgement else None
+    crops = crops_of(boxes.xyxy_px, segments or segments_of(masks.rle, masks.size_hw))
     scale = np.array([masks.size_hw[1], masks.size_hw[0]], np.float64).clip(1)
     corner = crops.windows_xyxy_px[:, :2] / scale
     extent = (crops.windows_xyxy_px[:, 2:] - crops.windows_xyxy_px[:, :2]) / scale

@@ -7,7 +7,6 @@ image costs as much as the image; here only the runs are expanded, and painted i
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -58,6 +57,16 @@ class Segments:
         bounds[present, 2] = self.column[last] + 1
         bounds[present, 3] = np.maximum.reduceat(self.bottom, first)
         return bounds
+
+    def split(self, starts: IntArray) -> list[Segments]:
+        """Split into the masks from starts[i] up to starts[i + 1]."""
+        edges = np.searchsorted(self.mask, starts).tolist()
+        bounds = zip(starts.tolist(), starts[1:].tolist(), edges, edges[1:], strict=False)
+        return [
+            Segments(self.mask[a:b] - first, self.column[a:b], self.top[a:b], self.bottom[a:b],
+                     after - first, self.size_hw)
+            for first, after, a, b in bounds
+        ]  # fmt: skip
 
 
 def segments_of(rle: Sequence[bytes], size_hw: tuple[int, int]) -> Segments:
@@ -195,11 +204,12 @@ def paint(segments: Segments, windows_xyxy_px: IntArray) -> list[BoolArray]:
 def npy_zlib(mask: BoolArray) -> bytes:
     """Serialise a mask as FiftyOne does: a zlib-compressed .npy file.
 
-    Run-length matching is the fastest that zlib has, and on masks it is also small.
+    ISA-L's fastest level takes a fifth of zlib's time for a mask; what it writes any zlib reads.
     """
-    content = _npy_header(*mask.shape) + mask.tobytes()
-    deflate = zlib.compressobj(1, zlib.DEFLATED, 15, 4, zlib.Z_RLE)
-    return deflate.compress(content) + deflate.flush()
+    from isal import isal_zlib
+
+    data: bytes = isal_zlib.compress(_npy_header(*mask.shape) + mask.tobytes(), 0)
+    return data
 
 
 @lru_cache(maxsize=65536)

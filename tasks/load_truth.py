@@ -10,7 +10,7 @@ import numpy as np
 
 from sam2_core.types import AutolabelError
 from tasks.load_documents import crops_of, object_id
-from tasks.load_masks import npy_zlib
+from tasks.load_masks import npy_zlib, segments_of
 from tasks.load_schema import (
     MACHINE_FIELD,
     TRUTH_FIELD,
@@ -134,7 +134,7 @@ def truth_documents(image: TruthImage, owner: str) -> list[dict[str, Any]]:
     """Make the documents of one image's true instances."""
     if not len(image):
         return []
-    crops = crops_of(image.boxes_xyxy_px, image.rle, image.size_hw)
+    crops = crops_of(image.boxes_xyxy_px, segments_of(image.rle, image.size_hw))
     scale = np.array([image.size_hw[1], image.size_hw[0]] * 2, np.float64)
     places = crops.windows_xyxy_px / scale
     places[:, 2:] -= places[:, :2]

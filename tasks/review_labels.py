@@ -10,14 +10,16 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from tasks.load_documents import crops_of, object_id
-from tasks.load_masks import BoolArray, npy_zlib
+from tasks.load_masks import BoolArray, npy_zlib, segments_of
 
 COPIED = ("confidence", "predicted_iou", "stability", "object_score", "risk", "index", "box_index")
+_FOUR = struct.Struct("<4d")
 Values = dict[str, Any]
 
 
@@ -29,9 +31,14 @@ def reviewed_id(*sources: str) -> Any:
 def fingerprint(document: Mapping[str, Any]) -> str:
     """Checksum of what a person can edit; differs from the stored one after an edit in the App."""
     place = document.get("bounding_box") or ()
-    text = f"{document.get('label')}\0{document.get('mask_path') or ''}\0".encode()
-    value = zlib.crc32(struct.pack(f"<{len(place)}d", *place), zlib.crc32(text))
-    return f"{zlib.crc32(document.get('mask') or b'', value):08x}"
+    value = _text_checksum(document.get("label"), document.get("mask_path") or "")
+    packed = _FOUR.pack(*place) if len(place) == 4 else struct.pack(f"<{len(place)}d", *place)
+    return f"{zlib.crc32(document.get('mask') or b'', zlib.crc32(packed, value)):08x}"
+
+
+@lru_cache(maxsize=4096)
+def _text_checksum(label: str | None, mask_path: str) -> int:
+    return zlib.crc32(f"{label}\0{mask_path}\0".encode())
 
 
 def window_of(place: Sequence[float], size_hw: tuple[int, int]) -> tuple[int, int, int, int]:
@@ -105,9 +112,8 @@ def to_document(values: Mapping[str, Any]) -> Values:
     from bson import ObjectId
 
     size_hw = (int(values["size_hw"][0]), int(values["size_hw"][1]))
-    crops = crops_of(
-        np.array([values["box_xyxy_px"]], np.float32), [values["rle"].encode("ascii")], size_hw
-    )
+    segments = segments_of([values["rle"].encode("ascii")], size_hw)
+    crops = crops_of(np.array([values["box_xyxy_px"]], np.float32), segments)
     left, top, right, bottom = crops.windows_xyxy_px[0].tolist()
     height, width = max(size_hw[0], 1), max(size_hw[1], 1)
     document: Values = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +17,8 @@ import numpy as np
 
 from sam2_core.types import FloatArray
 from tasks.load_documents import Judgement
-from tasks.risk_features import COLUMN, FEATURES, Numbers, TypicalSizes, features_of
+from tasks.risk_features import COLUMN, FEATURES, measure_frames
+from tasks.risk_geometry import Numbers
 from tasks.tables import LabeledFrame
 
 WEIGHTS_PATH = Path(__file__).with_name("risk_weights.json")
@@ -31,6 +32,9 @@ REASONS: Mapping[str, float] = {
     "truncated": 0.5, "flicker": 0.15, "lonely": 0.5, "class_change": 0.5, "unusual_size": 0.25,
     "shape_change": 0.35,
 }  # fmt: skip
+_REASON_NAMES = tuple(REASONS)
+_REASON_COLUMNS = [COLUMN[name] for name in REASONS]
+_REASON_LIMITS = np.array(list(REASONS.values()))
 DESCRIPTIONS: Mapping[str, str] = {
     "empty": "the mask is empty",
     "low_predicted_iou": "the model itself expects a poor mask",
@@ -91,35 +95,23 @@ def judge_frames(
         after: what comes after them; the first one counts.
 
     """
-    features = measure_frames(frames, before, after)
+    features, segments = measure_frames(frames, before, after)
     model = risk_model()
-    return [judge(model, values) for values in features]
-
-
-def measure_frames(
-    frames: Sequence[LabeledFrame],
-    before: Sequence[LabeledFrame] = (),
-    after: Sequence[LabeledFrame] = (),
-) -> list[Numbers]:
-    """Measure the features of successive frames of one camera."""
-    typical = TypicalSizes.of(frames)
-    row: list[LabeledFrame | None] = [None, *before[-1:], *frames, *after[:1], None]
-    first = 1 + len(before[-1:])
     return [
-        features_of(frame, row[first + i - 1], row[first + i + 1], typical)
-        for i, frame in enumerate(frames)
+        replace(judge(model, values), segments=one)
+        for values, one in zip(features, segments, strict=True)
     ]
 
 
 def judge(model: RiskModel, features: Numbers) -> Judgement:
     """Turn the features of a frame's instances into risk and reasons."""
-    names = np.array(list(REASONS))
-    columns = [COLUMN[name] for name in names]
-    excess = features[:, columns] / np.array(list(REASONS.values()))
-    reasons = [
-        tuple(names[i] for i in np.argsort(-row, kind="stable") if row[i] >= 1) for row in excess
-    ]
-    return Judgement(model.risk(features), [tuple(map(str, one)) for one in reasons])
+    excess = features[:, _REASON_COLUMNS] / _REASON_LIMITS
+    row, column = np.nonzero(excess >= 1)
+    order = np.lexsort((-excess[row, column], row))
+    names = [_REASON_NAMES[one] for one in column[order].tolist()]
+    ends = np.bincount(row, minlength=len(features)).cumsum().tolist()
+    reasons = [tuple(names[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
+    return Judgement(model.risk(features), reasons)
 
 
 def frame_risk(risk: Numbers, reasons: Sequence[tuple[str, ...]]) -> tuple[float, list[str]]:

@@ -1,11 +1,13 @@
 """Fit the risk model: `python -m tasks.risk_fit` labels rendered drives and learns from the truth.
 
-Drives are labeled by the compact model with boxes as a detector gives them (jittered truth). Whole
-drives are held out, because frames of one drive look alike.
+Half of the labels come from the true boxes, half from the bundled detector's, which is what users
+have. Figures are of drives that the fit has not seen (cross-validation over whole drives, because
+frames of one drive look alike); the weights that are written are fitted on all of them.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,26 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sam2_core.types import Boxes
-from tasks.risk import BAD_IOU, WEIGHTS_PATH, RiskModel, measure_frames
-from tasks.risk_features import COLUMN, FEATURES, Numbers
-from tasks.tables import LabeledFrame
-from tasks.types import FrameRef
+from sam2_core.types import IntArray
+from tasks.risk import BAD_IOU, WEIGHTS_PATH, RiskModel
+from tasks.risk_features import COLUMN, FEATURES, measure_frames
+from tasks.risk_figures import figures
+from tasks.risk_geometry import Numbers
 
 if TYPE_CHECKING:
-    from sam2_core.segmenter import Segmenter
-    from tasks.scenes.types import Frame
+    from tasks.risk_drives import Drive
+
+FOLDS = 6
 
 
-# What takes part in the score: what is wrong with the mask itself. The other features are reasons
-# to look, but on other drives they mislead a fit from few of them.
-FITTED = (
-    "low_predicted_iou", "unstable", "low_object_score", "empty", "spill", "underfill",
-    "fragmented", "box_mismatch", "overlap", "tiny", "flicker",
-)  # fmt: skip
-
-
-def fit(features: Numbers, bad: Numbers, decay: float = 0.03) -> RiskModel:
+def fit(features: Numbers, bad: Numbers, decay: float = 0.003) -> RiskModel:
     """Fit a logistic model whose weights are not negative: more doubt is never less risk.
 
     Args:
@@ -43,8 +38,7 @@ def fit(features: Numbers, bad: Numbers, decay: float = 0.03) -> RiskModel:
     """
     from scipy.optimize import minimize
 
-    chosen = [COLUMN[name] for name in FITTED]
-    values = features[:, chosen].astype(np.float64)
+    values = features.astype(np.float64)
     scale = values.std(axis=0) + 1e-3
     x = values / scale
 
@@ -56,131 +50,92 @@ def fit(features: Numbers, bad: Numbers, decay: float = 0.03) -> RiskModel:
         gradient = np.append(x.T @ error + decay * len(x) * theta[:-1], error.sum())
         return float(total), gradient
 
-    bounds = [(0, None)] * len(chosen) + [(None, None)]
-    found = minimize(loss, np.zeros(len(chosen) + 1), jac=True, method="L-BFGS-B", bounds=bounds)
-    weights = np.zeros(len(FEATURES))
-    weights[chosen] = found.x[:-1] / scale
-    return RiskModel(tuple(weights.tolist()), float(found.x[-1]))
+    count = x.shape[1]
+    bounds = [(0, None)] * count + [(None, None)]
+    found = minimize(loss, np.zeros(count + 1), jac=True, method="L-BFGS-B", bounds=bounds)
+    return RiskModel(tuple((found.x[:-1] / scale).tolist()), float(found.x[-1]))
 
 
-def auroc(scores: Numbers, bad: Numbers) -> float:
-    """Area under the ROC curve: the chance that a bad one scores higher than a good one."""
-    from scipy.stats import rankdata
-
-    positives = float(bad.sum())
-    negatives = len(bad) - positives
-    if not positives or not negatives:
-        return float("nan")
-    ranks = rankdata(scores)
-    return float((ranks[bad > 0].sum() - positives * (positives + 1) / 2) / positives / negatives)
+def unseen_risk(features: Numbers, bad: Numbers, drives: IntArray) -> Numbers:
+    """Risk of each instance by a model that was fitted on other drives: float (N,)."""
+    fold = np.unique(drives, return_inverse=True)[1] % FOLDS
+    risk = np.zeros(len(bad))
+    for one in range(FOLDS):
+        rest = fold != one
+        risk[~rest] = fit(features[rest], bad[rest]).risk(features[~rest])
+    return risk
 
 
-def found_within(scores: Numbers, bad: Numbers, share: float = 0.1) -> float:
-    """Share of the bad ones among the riskiest `share` of all."""
-    chosen = np.argsort(-scores, kind="stable")[: max(1, round(share * len(scores)))]
-    return float(bad[chosen].sum() / max(bad.sum(), 1))
+def collect(drives: Sequence[Drive]) -> tuple[Numbers, Numbers, IntArray]:
+    """Features, badness and drive number of all instances of labeled drives."""
+    features = [np.concatenate(measure_frames(one.frames)[0]) for one in drives]
+    ious = [np.concatenate(one.true_ious) for one in drives]
+    of = np.concatenate(
+        [np.full(len(rows), one.seed) for one, rows in zip(drives, ious, strict=True)]
+    )
+    return np.concatenate(features), (np.concatenate(ious) < BAD_IOU).astype(np.float64), of
 
 
-def collect(
-    drives: Sequence[tuple[Sequence[LabeledFrame], Sequence[Numbers]]],
-) -> tuple[Numbers, Numbers]:
-    """Features and badness of all instances of labeled drives with their true IoUs."""
-    features = [values for frames, _ in drives for values in measure_frames(frames)]
-    ious = [one for _, truth in drives for one in truth]
-    return np.concatenate(features), (np.concatenate(ious) < BAD_IOU).astype(np.float64)
+def report(
+    drives: Sequence[Drive], features: Numbers, bad: Numbers, of: IntArray
+) -> dict[str, Any]:
+    """Figures on unseen drives, by what prompted the model."""
+    risk = unseen_risk(features, bad, of)
+    prompt = np.concatenate([[one.prompt] * sum(map(len, one.true_ious)) for one in drives])
+    alone = features[:, COLUMN["low_predicted_iou"]]
+    result = {}
+    for name in dict.fromkeys(one.prompt for one in drives):
+        rows = prompt == name
+        result[name] = figures(risk[rows], alone[rows], bad[rows], of[rows])
+    return result
 
 
-def label_drive(
-    segmenter: Segmenter, seed: int, frames: int, size_hw: tuple[int, int]
-) -> tuple[list[LabeledFrame], list[Numbers]]:
-    """Label a rendered drive with boxes like a detector's; return labels and their true IoUs.
-
-    Args:
-        segmenter: the model.
-        seed: of the drive and of the boxes' errors.
-        frames: how many.
-        size_hw: of the pictures.
-
-    """
-    from tasks.scenes import render_sequence
-    from tasks.segment import segment_frames
-
-    rng = np.random.default_rng([seed, 77])
-    rendered = list(render_sequence(seed, frames, size_hw))
-    pictures = {one.index: one.scene.image for one in rendered}
-    jobs = [
-        (FrameRef(f"drive{seed}", "", one.index, None, "", size_hw), detected(one, rng))
-        for one in rendered
-    ]
-    labeled = list(segment_frames(segmenter, jobs, lambda frame: pictures[frame.index]))
-    return labeled, [_true_ious(one, frame) for one, frame in zip(labeled, rendered, strict=True)]
-
-
-def detected(frame: Frame, rng: np.random.Generator) -> Boxes:
-    """Boxes as a detector gives them: sides off by 4% of the box, scores that know a little."""
-    boxes = np.array([one.box_xyxy_px for one in frame.scene.instances], np.float32).reshape(-1, 4)
-    extent = np.tile(boxes[:, 2:] - boxes[:, :2], 2)
-    jitter = rng.normal(0, 0.04, boxes.shape)
-    scores = (1 - np.abs(jitter).mean(axis=1) * 5 - rng.uniform(0, 0.3, len(boxes))).clip(0.3, 1)
-    tracks = np.array([one.track_id for one in frame.scene.instances], np.int64)
-    labels = tuple(one.label for one in frame.scene.instances)
-    moved = (boxes + extent * jitter).astype(np.float32)
-    return Boxes(moved, scores.astype(np.float32), labels, tracks, "jittered")
-
-
-def _true_ious(labeled: LabeledFrame, frame: Frame) -> Numbers:
-    from pycocotools import mask as coco_mask
-
-    if labeled.masks is None:
-        return np.zeros(0)
-    size_hw = frame.scene.size_hw
-    result = []
-    for rle, instance in zip(labeled.masks.rle, frame.scene.instances, strict=True):
-        made = {"counts": rle, "size": list(size_hw)}
-        true = {**instance.rle(size_hw)}
-        true["counts"] = true["counts"].encode()
-        result.append(float(coco_mask.iou([made], [true], [0])[0, 0]))
-    return np.array(result)
-
-
-def main(drives: int = 15, frames: int = 3, size_hw: tuple[int, int] = (720, 1280)) -> None:
-    """Fit on two thirds of the drives, report on the rest, write the weights."""
-    from rich.progress import track
-
-    from tasks.model import choose_model, warm_segmenter
-
-    choice = choose_model("compact", "onnxruntime")
-    segmenter = warm_segmenter(choice)
-    labeled = [
-        label_drive(segmenter, 5000 + one, frames, size_hw)
-        for one in track(range(drives), "labeling drives")
-    ]
-    split = 2 * drives // 3
-    features, bad = collect(labeled[:split])
-    held_out, truth = collect(labeled[split:])
-    model = fit(features, bad)
-    risk = model.risk(held_out)
-    figures = {
-        "instances": len(truth),
-        "share_bad": round(float(truth.mean()), 4),
-        "auroc": round(auroc(risk, truth), 4),
-        "auroc_of_predicted_iou_alone": round(auroc(held_out[:, 0], truth), 4),
-        "bad_found_in_riskiest_10_percent": round(found_within(risk, truth), 4),
-        "most_that_10_percent_can_find": round(min(1.0, 0.1 / max(float(truth.mean()), 1e-9)), 4),
-    }
-    stamp = choice.stamp
-    origin = f"{stamp.name} {stamp.checkpoint_sha256[:12]}, {split} rendered drives"
-    save(model, origin, figures, WEIGHTS_PATH)
-    print(json.dumps(figures, indent=1))  # noqa: T201 - this is a script's result
-
-
-def save(model: RiskModel, fitted_on: str, figures: dict[str, Any], path: Path) -> None:
+def save(model: RiskModel, fitted_on: str, held_out: dict[str, Any], path: Path) -> None:
     """Write the weights with where they come from."""
     values = {
         "features": list(FEATURES), "weights": [round(w, 6) for w in model.weights],
-        "offset": round(model.offset, 6), "fitted_on": fitted_on, "held_out": figures,
+        "offset": round(model.offset, 6), "fitted_on": fitted_on, "held_out": held_out,
     }  # fmt: skip
     path.write_text(json.dumps(values, indent=1) + "\n")
+
+
+def main() -> None:
+    """Label, fit, report, write the weights."""
+    from rich.progress import Progress
+
+    from sam2_core.cache import cache_folder
+    from tasks.detector_files import resolve_detector
+    from tasks.model import choose_model, warm_segmenter
+    from tasks.risk_drives import FIRST_SEED, SIZE_HW, Models, labeled_drives
+    from tasks.yolox import load_detector
+
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--drives", type=int, default=36, help="how many (%(default)s)")
+    parser.add_argument("--frames", type=int, default=3, help="of each drive (%(default)s)")
+    parser.add_argument("--model", default="compact", help="makes the masks (%(default)s)")
+    parser.add_argument("--detector", default="compact", help="finds boxes (%(default)s)")
+    parser.add_argument("--out", type=Path, default=WEIGHTS_PATH, help="file of the weights")
+    chosen = parser.parse_args()
+    choice = choose_model(chosen.model, "onnxruntime")
+    checksums = (choice.stamp.checkpoint_sha256, resolve_detector(chosen.detector).sha256)
+    key = "-".join(one[:12] for one in checksums)
+    with Progress() as progress:
+        seeds = range(FIRST_SEED, FIRST_SEED + chosen.drives)
+        models = Models(warm_segmenter(choice), load_detector(chosen.detector), key)
+        pairs = progress.track(
+            labeled_drives(models, cache_folder() / "risk", seeds, chosen.frames),
+            chosen.drives, description="labeling drives",
+        )  # fmt: skip
+        drives = [one for pair in pairs for one in pair]
+    features, bad, of = collect(drives)
+    held_out = report(drives, features, bad, of)
+    stamp = choice.stamp
+    origin = (
+        f"{stamp.name} {stamp.checkpoint_sha256[:12]}, {chosen.drives} rendered drives of "
+        f"{chosen.frames} frames {SIZE_HW[1]}x{SIZE_HW[0]}, true boxes and detector's"
+    )
+    save(fit(features, bad), origin, held_out, chosen.out)
+    print(json.dumps(held_out, indent=1))  # noqa: T201 - this is a script's result
 
 
 if __name__ == "__main__":

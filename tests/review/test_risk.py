@@ -8,11 +8,22 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks
+from tasks.model import choose_model, warm_segmenter
 from tasks.risk import REASONS, judge_frames, risk_model
-from tasks.risk_features import COLUMN, FEATURES, features_of
-from tasks.risk_fit import auroc, collect, fit, found_within
+from tasks.risk_drives import PROMPTS, TRUE_BOXES, Drive, Models, labeled_drives
+from tasks.risk_features import COLUMN, FEATURES, measure_frames
+from tasks.risk_figures import (
+    auroc,
+    calibration_error,
+    found_within,
+    reliability,
+    share_to_find,
+)
+from tasks.risk_fit import collect, fit, report
 from tasks.tables import LabeledFrame
 from tasks.types import FrameRef
+from tasks.yolox import load_detector
+from tests.conftest import REPOSITORY
 from tests.review.labels import labeled_frames
 from tests.review.scene_labels import scene_sequence
 
@@ -121,7 +132,7 @@ def test_unusual_size_for_its_class() -> None:
 def test_bad_boxes_and_empty_frames_are_judged_without_a_word() -> None:
     nan = frame([[np.nan] * 4, [90, 90, 10, 10], [-50, -50, 900, 900]], [GOOD * False, GOOD, GOOD])
     for one in (nan, frame([], [])):
-        features = features_of(one, nan, nan)
+        features = measure_frames([one], [nan], [nan])[0][0]
         assert features.shape == (len(one.boxes), len(FEATURES))
         assert np.isfinite(features).all()
         risk = judge_frames([one])[0].risk
@@ -132,7 +143,7 @@ def test_shared_pixels_are_exact() -> None:
     rng = np.random.default_rng(0)
     masks = [rng.random(SIZE) < 0.3 for _ in range(3)]
     one = frame([(0, 0, 300, 200)] * 3, masks)
-    measured = features_of(one)[:, COLUMN["overlap"]]
+    measured = measure_frames([one])[0][0][:, COLUMN["overlap"]]
     for row, mask in enumerate(masks):
         wanted = max(
             (mask & other).sum() / min(mask.sum(), other.sum())
@@ -145,20 +156,57 @@ def test_shared_pixels_are_exact() -> None:
 def test_fragments_are_what_opencv_finds() -> None:
     rng = np.random.default_rng(1)
     masks = [cv2.blur(rng.random(SIZE), (9, 9)) > 0.52 for _ in range(4)]
-    measured = features_of(frame([BOX] * 4, masks))[:, COLUMN["fragmented"]]
+    measured = measure_frames([frame([BOX] * 4, masks)])[0][0][:, COLUMN["fragmented"]]
     for row, mask in enumerate(masks):
         _, _, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=4)
         assert measured[row] == pytest.approx(1 - stats[1:, 4].max() / mask.sum(), abs=1e-6)
 
 
+def drive(folder: Path, seed: int) -> Drive:
+    frames, ious = scene_sequence(folder / str(seed), seed, 5, (256, 384))
+    return Drive(seed, TRUE_BOXES, frames, ious)
+
+
 def test_a_fit_on_drives_finds_the_bad_masks_of_others(tmp_path: Path) -> None:
-    drives = [scene_sequence(tmp_path / str(seed), seed, 5, (256, 384)) for seed in (21, 22, 23)]
-    features, bad = collect(drives[:2])
+    drives = [drive(tmp_path, seed) for seed in (21, 22, 23)]
+    features, bad, _ = collect(drives[:2])
     model = fit(features, bad)
-    held_out, truth = collect(drives[2:])
+    held_out, truth, _ = collect(drives[2:])
     assert auroc(model.risk(held_out), truth) > 0.9
-    assert auroc(truth, truth) == 1.0
-    assert found_within(truth, truth, truth.mean()) == 1.0
+    unseen = report(drives, *collect(drives))[TRUE_BOXES]
+    assert unseen["auroc"] > 0.9
+    assert unseen["instances"] == len(bad) + len(truth)
+
+
+def test_figures_of_a_risk_that_knows_everything_and_of_one_that_knows_nothing() -> None:
+    bad = (np.arange(200) % 10 == 0).astype(float)
+    assert auroc(bad, bad) == 1.0
+    assert auroc(np.ones(200), bad) == 0.5
+    assert found_within(bad, bad, 0.1) == 1.0
+    assert found_within(bad, bad, 0.05) == 0.5
+    assert share_to_find(bad, bad, 0.6) == pytest.approx(0.06)
+    assert share_to_find(1 - bad, bad, 1.0) == 1.0
+    assert calibration_error(np.full(200, 0.1), bad) == pytest.approx(0)
+    assert calibration_error(np.full(200, 0.9), bad) == pytest.approx(0.8)
+    assert reliability(bad, bad) == [(0.0, 0.0, 180), (1.0, 1.0, 20)]
+
+
+def test_drives_are_rendered_and_labeled_once(tmp_path: Path) -> None:
+    choice = choose_model(str(REPOSITORY / "tests/data/micro"), "onnxruntime")
+    models = Models(warm_segmenter(choice), load_detector("compact"), "key")
+    first, found = next(labeled_drives(models, tmp_path, [7], 2))
+    assert (first.prompt, found.prompt) == PROMPTS
+    assert all(
+        len(one.boxes) == len(true) for one, true in zip(first.frames, first.true_ious, strict=True)
+    )
+    assert sum(map(len, first.true_ious)) > 5
+    # A box of the detector may fit no object at all.
+    ious = np.concatenate([*first.true_ious, *found.true_ious])
+    assert ((ious >= 0) & (ious <= 1)).all()
+    nothing_to_label_with = Models(None, None, "key")
+    again, _ = next(labeled_drives(nothing_to_label_with, tmp_path, [7], 2))
+    assert [one.masks.rle for one in again.frames] == [one.masks.rle for one in first.frames]
+    assert np.array_equal(np.concatenate(again.true_ious), np.concatenate(first.true_ious))
 
 
 def test_the_shipped_weights_belong_to_these_features() -> None:

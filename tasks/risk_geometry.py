@@ -1,0 +1,133 @@
+"""Boxes and masks against each other: overlaps, shared pixels, connected pieces; many at once.
+
+Masks are vertical segments (`tasks.load_masks.Segments`); no mask is decoded into pixels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sam2_core.types import IntArray
+from tasks.load_masks import Segments
+
+Numbers = npt.NDArray[np.floating[Any]]
+
+
+def box_areas(boxes: Numbers) -> Numbers:
+    """Areas of boxes x1 y1 x2 y2: (N,)."""
+    return np.asarray((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]))
+
+
+def shared_box_areas(first: Numbers, second: Numbers) -> Numbers:
+    """Areas that boxes (N, 4) and (M, 4) have in common: (N, M)."""
+    a, b = np.ascontiguousarray(first.T)[:, :, None], np.ascontiguousarray(second.T)[:, None]
+    width = np.minimum(a[2], b[2])
+    width -= np.maximum(a[0], b[0])
+    np.maximum(width, 0, out=width)
+    height = np.minimum(a[3], b[3])
+    height -= np.maximum(a[1], b[1])
+    np.maximum(height, 0, out=height)
+    width *= height
+    return np.asarray(width)
+
+
+def box_ious(first: Numbers, second: Numbers) -> Numbers:
+    """IoU of boxes (N, 4) and (M, 4): (N, M)."""
+    shared = shared_box_areas(first, second)
+    union = box_areas(first)[:, None] + box_areas(second)[None]
+    union -= shared
+    return np.asarray(shared / np.maximum(union, 1e-9, out=union))
+
+
+def box_iou_rows(first: Numbers, second: Numbers) -> Numbers:
+    """IoU of box i of the one with box i of the other: (N,)."""
+    shared = np.minimum(first[:, 2:], second[:, 2:]) - np.maximum(first[:, :2], second[:, :2])
+    inner = shared.clip(0).prod(axis=1)
+    return np.asarray(inner / (box_areas(first) + box_areas(second) - inner).clip(1e-9))
+
+
+def shared_pixels(segments: Segments, pairs: IntArray) -> Numbers:
+    """Count the pixels that both masks of each pair (P, 2) have: float64 (P,)."""
+    if not len(segments.mask):
+        return np.zeros(len(pairs))
+    start = np.searchsorted(segments.mask, np.arange(segments.count + 1))
+    # Of each pair, the segments of the mask with fewer of them are looked up in the other.
+    swap = np.diff(start)[pairs]
+    few = np.where(swap[:, 0] <= swap[:, 1], pairs[:, 0], pairs[:, 1])
+    many = pairs.sum(axis=1) - few
+    length = start[few + 1] - start[few]
+    pair = np.repeat(np.arange(len(pairs)), length)
+    chosen = np.arange(len(pair)) - np.repeat(np.cumsum(length) - length - start[few], length)
+    top, bottom, stride = _places(segments)
+    covered = np.concatenate([[0], np.cumsum(bottom - top)])
+    # The same place in the picture, in the other mask.
+    shift = (many[pair] - few[pair]) * stride
+    inside = _covered_before(bottom[chosen] + shift, top, covered)
+    inside -= _covered_before(top[chosen] + shift, top, covered)
+    return np.asarray(np.bincount(pair, inside, minlength=len(pairs)), np.float64)
+
+
+def _places(segments: Segments) -> tuple[IntArray, IntArray, int]:
+    """Where segments begin and end on one line that all masks' columns lie on, one after another.
+
+    Between two columns and two masks there is room, so that nothing touches; the third value is the
+    distance between the same pixel of two masks that follow each other.
+    """
+    height = segments.size_hw[0] + 1
+    stride = height * (segments.size_hw[1] + 2)
+    base = segments.mask * stride + segments.column * height
+    return base + segments.top, base + segments.bottom, stride
+
+
+def _covered_before(place: IntArray, top: IntArray, covered: IntArray) -> IntArray:
+    """Foreground pixels of all masks before places on their line."""
+    last = np.searchsorted(top, place, "right") - 1
+    length = np.diff(covered)
+    inside = np.minimum(place - top[last], length[last])
+    return np.asarray(np.where(last >= 0, covered[last] + inside, 0))
+
+
+def share_outside_largest_piece(segments: Segments) -> Numbers:
+    """Share of each mask outside its largest connected piece (4-connected): float64 (N,)."""
+    total = len(segments.mask)
+    result = np.zeros(segments.count)
+    if not total:
+        return result
+    top, bottom, _ = _places(segments)
+    height = segments.size_hw[0] + 1
+    # A segment that touches the next one goes on its chain; most masks are a single chain.
+    goes_on = (top[1:] < bottom[:-1] + height) & (top[:-1] + height < bottom[1:])
+    chain = np.concatenate([[0], np.cumsum(~goes_on)])
+    first = np.flatnonzero(np.diff(chain, prepend=-1))
+    chains = np.bincount(segments.mask[first], minlength=segments.count)
+    several = np.flatnonzero(chains[segments.mask] > 1)
+    if not len(several):
+        return result
+    size = _piece_sizes(top[several], bottom[several], chain[several], height)
+    largest = np.zeros(segments.count)
+    np.maximum.at(largest, segments.mask[several], size)
+    area = np.bincount(segments.mask, bottom - top, minlength=segments.count)
+    return np.where(largest > 0, 1 - largest / area.clip(1), 0)
+
+
+def _piece_sizes(top: IntArray, bottom: IntArray, chain: IntArray, height: int) -> Numbers:
+    """Pixels of the connected piece that each segment is part of: (S,)."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    # Neighbours are segments that overlap in the next column.
+    first = np.searchsorted(bottom, top + height, "right")
+    reach = (np.searchsorted(top, bottom + height, "left") - first).clip(0)
+    source = np.repeat(chain, reach)
+    target = chain[np.repeat(first - (np.cumsum(reach) - reach), reach) + np.arange(reach.sum())]
+    low = chain[0]
+    nodes = int(chain[-1] - low) + 1
+    linked = source != target
+    links = (source[linked] - low, target[linked] - low)
+    graph = coo_array((np.ones(len(links[0]), bool), links), (nodes, nodes))
+    pieces, piece = connected_components(graph, directed=False)
+    of = piece[chain - low]
+    return np.asarray(np.bincount(of, bottom - top, minlength=pieces)[of])
