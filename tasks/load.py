@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks import artifacts
+from tasks.load_differences import mark_differences, replaced_labels
 from tasks.load_documents import (
     Judgement,
     Origin,
@@ -31,6 +32,7 @@ from tasks.load_schema import (
     GROUP_FIELD,
     LOG_FIELD,
     MACHINE_FIELD,
+    PREVIOUS_FIELD,
     open_dataset,
     prepare_dataset,
     sample_collection,
@@ -179,17 +181,21 @@ def _write_part(
     origin = replace(origin, decisions=before.decisions, overrides=before.overrides)
     now = datetime.datetime.now(datetime.UTC)
     grouped = dataset.media_type == "group"
+    replaced = replaced_labels(collection, ids, origin.run_key)
     writes, total = [], 0
     for one, key, identity, judgement in zip(part, keys, ids, judged, strict=True):
         folder = mask_folder / key if mask_folder else None
         documents = label_documents(one, origin, judgement, folder)
         total += len(documents)
         fields = machine_fields(one, origin, documents, judgement, now)
+        if identity in replaced and one.masks is not None:
+            size_hw = one.masks.size_hw
+            fields["difference"] = mark_differences(documents, replaced[identity], size_hw)
         if grouped:
             fields[GROUP_FIELD] = group_element(one.frame)
         update = {"$set": fields, "$setOnInsert": first_fields(dataset._doc.id, key, now)}
         writes.append(UpdateOne({"_id": identity}, update, upsert=True))
-    _keep_previous(collection, ids, origin.run_key)
+    _keep_previous(collection, replaced, origin.run_key)
     _bulk_write(collection, writes)
     _mirror_late_decisions(collection, ids, before.decisions)
     return total
@@ -211,11 +217,18 @@ def _bulk_write(collection: Any, writes: list[Any]) -> None:
             writes = [writes[one["index"]] for one in failed]
 
 
-def _keep_previous(collection: Any, ids: Sequence[Any], run_key: str) -> None:
+def _keep_previous(collection: Any, replaced: Mapping[Any, list[Any]], run_key: str) -> None:
     """Where another run's labels are about to be replaced, keep them for the comparison."""
-    other = {"_id": {"$in": list(ids)}, "run_key": {"$exists": True, "$ne": run_key}}
-    kept = {"previous": f"${MACHINE_FIELD}", "previous_model": "$model"}
-    collection.update_many(other, [{"$set": kept}])
+    from pymongo import UpdateOne
+
+    writes = []
+    for identity, labels in replaced.items():
+        other = {"_id": identity, "run_key": {"$exists": True, "$ne": run_key}}
+        kept = {"_cls": "Detections", "detections": labels}
+        change = {PREVIOUS_FIELD: {"$literal": kept}, "previous_model": "$model"}
+        writes.append(UpdateOne(other, [{"$set": change}]))
+    if writes:
+        collection.bulk_write(writes, ordered=False)
 
 
 @dataclass(frozen=True)

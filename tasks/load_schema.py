@@ -54,7 +54,7 @@ def prepare_dataset(name: str, cameras: Sequence[str] = (), out_uri: str = "") -
         else:
             dataset = fo.Dataset(name, persistent=True)
         _set_media(dataset, [camera for camera in dict.fromkeys(cameras) if camera])
-        if "frame_key" not in dataset.get_field_schema():
+        if "difference" not in dataset.get_field_schema():  # the youngest field
             _declare_fields(dataset)
         _create_indexes(dataset)
         arrange_app(dataset)
@@ -125,7 +125,7 @@ def _declare_fields(dataset: Any) -> None:
                     label="", bounding_box=[0.0, 0.0, 0.0, 0.0], confidence=0.0, index=0,
                     predicted_iou=0.0, stability=0.0, object_score=0.0, risk=0.0, box_index=0,
                     area_px=0, model="", mask_reason="", decision="", track="", changed="",
-                    fingerprint="", reasons=[""], box_xyxy_px=[0.0], **more,
+                    fingerprint="", difference=0.0, reasons=[""], box_xyxy_px=[0.0], **more,
                 )
             ]
         )  # fmt: skip
@@ -134,7 +134,7 @@ def _declare_fields(dataset: Any) -> None:
     sample = fo.Sample(
         filepath="/autolabel-schema.jpg", frame_key="", sequence_id="", camera="", frame_number=0,
         timestamp_ns=0, frame_uri="", run_key="", model="", stamp={"": ""}, previous_model="",
-        loaded_at=moment, instances=0, control=0.0,
+        loaded_at=moment, instances=0, control=0.0, difference=0.0,
         metadata=fo.ImageMetadata(width=0, height=0, size_bytes=0, mime_type="", num_channels=0),
         **{
             MACHINE_FIELD: label(), PREVIOUS_FIELD: label(),

@@ -11,11 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.load_schema import MACHINE_FIELD, OPEN, REASONS_FIELD, dataset_lock, sample_collection
+from tasks.load_schema import (
+    MACHINE_FIELD,
+    OPEN,
+    PREVIOUS_FIELD,
+    REASONS_FIELD,
+    dataset_lock,
+    sample_collection,
+)
 from tasks.risk import DESCRIPTIONS, REASONS
 
 NEEDS_REVIEW, CONTROL, SENT_BACK = "needs review", "control sample", "sent back"
 DIFFERENCES = "before and after"
+CHANGED = {MACHINE_FIELD: "changed labels", PREVIOUS_FIELD: "labels as they were"}
+UNCHANGED = 0.02  # a pixel here or there is no difference
 CONTROL_SIZE = 60
 _SEED = 20_251  # the same control sample for everybody who builds the queue
 
@@ -62,6 +71,8 @@ def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue
         views[CONTROL] = (everything(dataset).select_labels(ids=drawn, fields=MACHINE_FIELD), text)
     if sample_collection(dataset).find_one({"previous_model": {"$exists": True}}, {"_id": 1}):
         views[DIFFERENCES] = (differences(dataset), "frames whose labels changed most")
+        for field, name in CHANGED.items():
+            views[name] = (changed_labels(dataset, field), "one by one, most changed first")
     with dataset_lock(dataset.name):
         dataset.reload()
         for name, (view, text) in views.items():
@@ -150,15 +161,23 @@ def draw_control(dataset: Any, below: float, count: int) -> list[str]:
 
 
 def differences(dataset: Any) -> Any:
-    """View that compares `previous` with `detections`, frames whose labels changed most first."""
+    """View that compares `previous` with `detections`: what changed, most changed frames first."""
     from fiftyone import ViewField as F
 
-    area = F("detections").map(F("area_px")).sum()
-    before, after = F("previous").apply(area), F(MACHINE_FIELD).apply(area)
-    counts = (F("previous.detections").length() - F(f"{MACHINE_FIELD}.detections").length()).abs()
-    changed = counts * 1e6 + (before - after).abs()
-    view = everything(dataset).match({"previous_model": {"$exists": True}})
-    return view.sort_by(changed, reverse=True)
+    view = everything(dataset).match({"difference": {"$gt": UNCHANGED}})
+    view = view.sort_by("difference", reverse=True)
+    for field in (MACHINE_FIELD, PREVIOUS_FIELD):
+        view = view.filter_labels(field, F("difference") > UNCHANGED, only_matches=False)
+    return view
+
+
+def changed_labels(dataset: Any, field: str) -> Any:
+    """View of single labels, most changed first: `detections`, or `previous` for what is gone."""
+    from fiftyone import ViewField as F
+
+    view = everything(dataset).match({"difference": {"$gt": UNCHANGED}})
+    patches = view.filter_labels(field, F("difference") > UNCHANGED).to_patches(field)
+    return patches.sort_by(f"{field}.difference", reverse=True)
 
 
 def control_labels(dataset: Any) -> Mapping[str, Any]:

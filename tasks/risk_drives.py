@@ -111,7 +111,7 @@ def _label(models: Models, folder: Path, truth: Truth, seed: int) -> None:
     from tasks.images import read_image
     from tasks.segment import segment_frames
 
-    refs = [_frame(folder, seed, index, image) for index, image in enumerate(truth.images)]
+    refs = _frames(folder, truth, seed)
     found = detect(refs, models.detector, min_score=_MIN_SCORE)
     prompts = [(true_boxes(image), found[i]) for i, image in enumerate(truth.images)]
     both = [(ref, _joined(*pair)) for ref, pair in zip(refs, prompts, strict=True)]
@@ -150,9 +150,12 @@ def _rows(one: LabeledFrame, rows: slice) -> tuple[Boxes, Masks]:
     return Boxes(boxes.xyxy_px[rows], boxes.scores[rows], boxes.labels[rows]), part
 
 
-def _frame(folder: Path, seed: int, index: int, image: TruthImage) -> FrameRef:
-    path = str(folder / "images" / image.file_name)
-    return FrameRef(f"drive{seed}", "", index, None, path, image.size_hw, local_path=path)
+def _frames(folder: Path, truth: Truth, seed: int) -> list[FrameRef]:
+    paths = [str(folder / "images" / one.file_name) for one in truth.images]
+    return [
+        FrameRef(f"drive{seed}", "", index, None, path, one.size_hw, local_path=path)
+        for index, (one, path) in enumerate(zip(truth.images, paths, strict=True))
+    ]
 
 
 def _read(labels: Path, truth: Truth, seed: int, prompt: str) -> Drive:
@@ -160,10 +163,9 @@ def _read(labels: Path, truth: Truth, seed: int, prompt: str) -> Drive:
     table, _ = decode_table(path.read_bytes(), "masks", prompt, str(path))
     by_frame = split_by_frame(table)
     frames, ious = [], []
-    for index, image in enumerate(truth.images):
-        rows = by_frame.get(index, table.slice(0, 0))
+    for ref, image in zip(_frames(labels.parent, truth, seed), truth.images, strict=True):
+        rows = by_frame.get(ref.index, table.slice(0, 0))
         masks = to_masks(rows, image.size_hw)
-        ref = _frame(labels.parent, seed, index, image)
         frames.append(LabeledFrame(ref, to_boxes(rows, prompt), masks))
         ious.append(_true_ious(masks, image, by_row=prompt == TRUE_BOXES))
     return Drive(seed, prompt, frames, ious)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import cv2
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -64,3 +68,31 @@ def click_label(page: Any, place: list[float], size_hw: tuple[int, int]) -> None
     page.wait_for_timeout(400)
     page.mouse.click(x, y)
     page.wait_for_timeout(400)
+
+
+def submit_form(page: Any, done: Callable[[], bool]) -> None:
+    """Press the button of an operator's form until it acts: it checks itself over and over."""
+    for _ in range(20):
+        if done():
+            return
+        button = page.get_by_role("button", name="Execute")
+        if button.count() and button.is_enabled():
+            button.click()
+        page.wait_for_timeout(2000)
+    raise AssertionError("the form did not act")
+
+
+def wait_for(what: Any, wanted: Any, seconds: float = 60) -> None:
+    """Wait until a question has the wanted answer."""
+    deadline = time.monotonic() + seconds
+    while what() != wanted:
+        assert time.monotonic() < deadline, f"still {what()}, wanted {wanted}"
+        time.sleep(0.3)
+
+
+def save_picture(page: Any, folder: Path, name: str) -> None:
+    """Keep a screenshot; `AUTOLABEL_SCREENSHOTS` names a folder for the documents' ones."""
+    target = Path(os.environ.get("AUTOLABEL_SCREENSHOTS") or folder) / f"{name}.png"
+    page.screenshot(path=str(target))
+    picture = cv2.imread(str(target))
+    assert picture.std() > 8, "an empty page"

@@ -1,11 +1,8 @@
 """The App itself, in a headless Chromium: look, decide, send back, watch it come back."""
 
-import os
 import re
-import time
 import uuid
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -27,6 +24,9 @@ from tests.review.app_page import (
     needs_chromium,
     open_first_sample,
     open_view,
+    save_picture,
+    submit_form,
+    wait_for,
 )
 from tests.review.labels import OTHER_STAMP
 from tests.review.test_load import store
@@ -66,13 +66,6 @@ def decisions(name: str) -> list[str]:
     return [d.decision for d in sample.detections.detections]
 
 
-def wait_for(what: Any, wanted: Any, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while what() != wanted:
-        assert time.monotonic() < deadline, f"still {what()}, wanted {wanted}"
-        time.sleep(0.3)
-
-
 def test_accept_reject_send_back_and_see_it_come_back(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,14 +99,7 @@ def test_accept_reject_send_back_and_see_it_come_back(
         page.keyboard.press("Shift+L")
         page.get_by_text("Prompt", exact=True).first.wait_for()
         wanted = ["accepted", "rejected", "relabel"]
-        for _ in range(20):  # the form checks itself over and over before its button acts
-            if decisions(name) == wanted:
-                break
-            button = page.get_by_role("button", name="Execute")
-            if button.count() and button.is_enabled():
-                button.click()
-            page.wait_for_timeout(2000)
-        save_picture(page, tmp_path, "review-sent")
+        submit_form(page, lambda: decisions(name) == wanted)
         assert decisions(name) == wanted
         (request,) = open_requests(out, name)
         smaller = coco_mask.encode(np.asfortranarray(disc((950, 310, 1110, 550))))["counts"]
@@ -134,14 +120,6 @@ def test_accept_reject_send_back_and_see_it_come_back(
         ("accept", "tester"), ("reject", "tester"), ("relabel", "tester"), ("relabeled", "tester"),
     ]  # fmt: skip
     assert app.process.poll() is not None, "the server is gone"
-
-
-def save_picture(page: Any, folder: Path, name: str) -> None:
-    """Keep a screenshot; `AUTOLABEL_SCREENSHOTS` names a folder for the documents' ones."""
-    target = Path(os.environ.get("AUTOLABEL_SCREENSHOTS") or folder) / f"{name}.png"
-    page.screenshot(path=str(target))
-    picture = cv2.imread(str(target))
-    assert picture.std() > 20, "an empty page"
 
 
 def test_the_plugin_is_linked_next_to_the_users_own(

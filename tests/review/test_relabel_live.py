@@ -1,0 +1,164 @@
+"""Sent back in the App, made again by a Prefect worker with the bundled model, and back."""
+
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pycocotools import mask as coco_mask
+
+from sam2_core.types import Boxes
+from tasks import load, load_schema, storage
+from tasks.artifacts import RunStamp
+from tasks.evaluate import true_boxes
+from tasks.images import read_image
+from tasks.manifests import write_manifest
+from tasks.model import choose_model, warm_segmenter
+from tasks.review_app import run_app
+from tasks.review_events import read_events, reviews_uri
+from tasks.review_queue import build_queue
+from tasks.review_relabel import open_requests
+from tasks.scenes.sequence import write_sequence
+from tasks.segment import segment_frames
+from tasks.truth import TruthImage, load_truth
+from tasks.types import FrameRef
+from tests.integration.cluster import Cluster
+from tests.review.app_page import (
+    browser_page,
+    click_label,
+    needs_chromium,
+    open_first_sample,
+    open_view,
+    save_picture,
+    submit_form,
+    wait_for,
+)
+from tests.review.test_load import store
+
+SIZE_HW = (720, 1280)
+pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def prefect(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A Prefect server with every deployment and a worker, on the tests' own database."""
+    shared = {"FIFTYONE_DATABASE_URI": database, "AUTOLABEL_DATABASE_URI": ""}
+    (tmp_path / "prefect").mkdir()
+    with Cluster(tmp_path / "prefect", **shared) as cluster:
+        cluster.start_worker()
+        monkeypatch.setenv("PREFECT_API_URL", cluster.api)
+        yield cluster
+
+
+def three_largest(image: TruthImage) -> Boxes:
+    """Prompts of objects that are far enough apart to be clicked at."""
+    everything = true_boxes(image)
+    middles = (everything.xyxy_px[:, :2] + everything.xyxy_px[:, 2:]) / 2
+    chosen: list[int] = []
+    for row in np.argsort(-image.area_px):
+        if all(np.abs(middles[row] - middles[other]).max() > 60 for other in chosen):
+            chosen.append(int(row))
+    rows = chosen[:3]
+    names = tuple(everything.labels[row] for row in rows)
+    # The detector was sure of nothing, so all of them are in the queue.
+    return Boxes(everything.xyxy_px[rows], np.full(len(rows), 0.3), names)
+
+
+def relabel_state(name: str) -> str:
+    sample = load_schema.open_dataset(name).first()
+    sample.reload()
+    return str(sample.relabel)
+
+
+def iou(first: bytes, second: bytes) -> float:
+    size = list(SIZE_HW)
+    pair = [[{"counts": one, "size": size}] for one in (first, second)]
+    return float(coco_mask.iou(*pair, [0])[0, 0])
+
+
+def test_sent_back_in_the_app_and_made_again_by_a_worker(
+    prefect: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FIFTYONE_PLUGINS_DIR", raising=False)
+    monkeypatch.setenv("AUTOLABEL_REVIEWER", "tester")
+    out, name = str(tmp_path / "out"), f"live {uuid.uuid4().hex[:8]}"
+    (truth,) = load_truth(write_sequence(tmp_path, 11, 1, SIZE_HW)).images
+    path = tmp_path / "images" / truth.file_name
+    ref = FrameRef("drive", "", 0, 1, str(path), SIZE_HW, "1", path.stat().st_size, str(path))
+    prompts = three_largest(truth)
+    choice = choose_model("compact", "onnxruntime")
+    (labeled,) = segment_frames(warm_segmenter(choice), [(ref, prompts)], read_image)
+    manifest = store(tmp_path / "out", [labeled], RunStamp("truth", choice.stamp))
+    write_manifest(out, manifest)
+    load.prepare_dataset(name, out_uri=out)
+    load.load_sequence(name, out, manifest, [ref])
+    build_queue(load_schema.open_dataset(name), 10)
+    before = load_schema.open_dataset(name).first().detections.detections
+    with run_app() as app, browser_page() as page:
+        open_view(page, app.link(name, view="needs-review"))
+        open_first_sample(page)
+        click_label(page, before[0].bounding_box, SIZE_HW)
+        page.keyboard.press("Shift+A")
+        wait_for(lambda: decided(name), ["accepted", "", ""])
+        page.wait_for_timeout(3000)
+        click_label(page, before[1].bounding_box, SIZE_HW)
+        page.keyboard.press("Shift+R")
+        wait_for(lambda: decided(name), ["accepted", "rejected", ""])
+        page.wait_for_timeout(3000)
+        click_label(page, before[2].bounding_box, SIZE_HW)
+        page.keyboard.press("Shift+L")
+        page.get_by_text("Prompt", exact=True).first.wait_for()
+        choose_prompt(page, "wider box")
+        save_picture(page, tmp_path, "relabel-form")
+        submit_form(page, lambda: decided(name)[2] == "relabel")
+        (request,) = open_requests(out, name)
+        assert request.prompt == "wider box"
+        wait_for(lambda: relabel_state(name), "back", 240)
+        open_view(page, app.link(name, view="sent-back"))
+        page.get_by_test_id("entry-counts").get_by_text("1").first.wait_for()
+        open_first_sample(page)
+        save_picture(page, tmp_path, "relabel-back")
+    made = read_events(out, name)[-1]
+    assert [event.action for event in read_events(out, name)] == [
+        "accept", "reject", "relabel", "relabeled",
+    ]  # fmt: skip
+    label_id = before[2].id
+    override = made.overrides[label_id]
+    wide = [(ref, boxes) for _, boxes in request.prompts()]
+    (again,) = segment_frames(warm_segmenter(choice), wide, read_image)
+    assert iou(override["rle"].encode(), again.masks.rle[0]) > 0.999, "the bundled model's work"
+    assert iou(override["rle"].encode(), labeled.masks.rle[2]) < 1, "from another prompt"
+    sample = load_schema.open_dataset(name).first()
+    assert [d.decision for d in sample.detections.detections] == ["accepted", "rejected", ""]
+    assert sample.detections.detections[2].mask.sum() == override["area_px"]
+    assert [d.id for d in sample.detections.detections] == [d.id for d in before]
+    assert [d.label for d in sample.reviewed.detections] == [prompts.labels[0]]
+    done = storage.join(reviews_uri(out, name), "relabel", f"{request.request_id}.done.json")
+    assert b'"made": 1' in storage.read_bytes(done)
+    runs = prefect.post("flow_runs/filter", {"flows": {"name": {"any_": ["relabel"]}}})
+    assert [run["parameters"]["request_id"] for run in runs] == [request.request_id]
+    assert ended_as(prefect, runs[0]["id"]) == "COMPLETED"
+
+
+def ended_as(prefect: Cluster, run_id: str) -> str:
+    for _ in range(60):
+        state = prefect.get(f"flow_runs/{run_id}")["state_type"]
+        if state not in {"RUNNING", "PENDING"}:
+            return str(state)
+        time.sleep(0.5)
+    return "still running"
+
+
+def decided(name: str) -> list[str]:
+    sample = load_schema.open_dataset(name).first()
+    sample.reload()
+    return [d.decision for d in sample.detections.detections]
+
+
+def choose_prompt(page: Any, prompt: str) -> None:
+    page.get_by_role("combobox").first.click()
+    page.get_by_role("option", name=prompt).click()
+    page.wait_for_timeout(1000)
