@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 # Distinct on dark and light pictures; by class name, so that a class keeps its colour everywhere.
@@ -17,6 +18,7 @@ SIDEBAR = {
     "frame": ["sequence_id", "camera", "frame_number", "timestamp_ns", "instances"],
     "origin": ["model", "previous_model", "run_key", "frame_uri", "frame_key", "stamp"],
 }
+EDITABLE = ("reviewed", "detections")
 _CLOSED = ("origin", "metadata", "other")
 
 
@@ -36,6 +38,27 @@ def arrange_app(dataset: Any) -> None:
         config.sidebar_groups = _sidebar(dataset)
     if config.active_fields is None:
         config.active_fields = fo.ActiveFields(exclude=False, paths=["detections", "reviewed"])
+
+
+def offer_classes(dataset: Any, classes: Iterable[str]) -> None:
+    """Let the App's own annotation tools offer these classes, and those that they offer already.
+
+    Measurements are shown and cannot be changed; whatever else somebody has set stays.
+    """
+    for field in EDITABLE:
+        schema = dict(dataset.label_schemas.get(field) or _label_schema())
+        wanted = sorted({*classes, *(schema.get("classes") or ())})
+        if wanted != schema.get("classes"):
+            dataset.update_label_schema(field, {**schema, "classes": wanted})
+    dataset.activate_label_schemas(list(EDITABLE))
+
+
+def _label_schema() -> dict[str, Any]:
+    shown = [("confidence", "float"), ("risk", "float"), ("reasons", "list<str>")]
+    attributes = [
+        {"name": name, "type": kind, "component": "text", "read_only": True} for name, kind in shown
+    ]
+    return {"type": "detections", "component": "dropdown", "attributes": attributes}
 
 
 def _class_colours(field: str) -> dict[str, Any]:

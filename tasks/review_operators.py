@@ -17,7 +17,7 @@ from tasks import review_actions as actions
 from tasks.load_schema import MACHINE_FIELD
 from tasks.review_actions import Chosen, choose
 from tasks.review_export import export_reviews
-from tasks.review_queue import build_queue, everything
+from tasks.review_queue import build_queue, everything, known_classes
 from tasks.review_relabel import PROMPTS, request_relabel
 from tasks.review_submit import submit_relabel
 
@@ -118,40 +118,49 @@ def _count(chosen: Sequence[Chosen]) -> str:
     return "1 label" if count == 1 else f"{count} labels"
 
 
-class Accept(ReviewOperator):
+class DecideOperator(ReviewOperator):
+    """What needs nothing but the labels: one decision, and how it is told."""
+
+    decide: Callable[[Any, Sequence[Chosen]], object]
+    told = ""
+
+    def act(self, ctx: Any) -> str:
+        """Decide."""
+        chosen = chosen_labels(ctx)
+        self.decide(ctx.dataset, chosen)
+        return f"{self.told} {_count(chosen)}"
+
+
+class Accept(DecideOperator):
     """Hold the labels to be right."""
 
     identity, label, icon = "accept", "Accept labels (Shift+A)", "check"
-
-    def act(self, ctx: Any) -> str:
-        """Accept them."""
-        chosen = chosen_labels(ctx)
-        actions.accept(ctx.dataset, chosen)
-        return f"accepted {_count(chosen)}"
+    decide = staticmethod(actions.accept)
+    told = "accepted"
 
 
-class Reject(ReviewOperator):
+class Reject(DecideOperator):
     """Hold the labels to be wrong."""
 
     identity, label, icon = "reject", "Reject labels (Shift+R)", "close"
-
-    def act(self, ctx: Any) -> str:
-        """Reject them."""
-        chosen = chosen_labels(ctx)
-        actions.reject(ctx.dataset, chosen)
-        return f"rejected {_count(chosen)}"
+    decide = staticmethod(actions.reject)
+    told = "rejected"
 
 
-class Delete(ReviewOperator):
+class Delete(DecideOperator):
     """Remove labels that are superfluous."""
 
     identity, label, icon = "delete", "Delete labels (Shift+D)", "delete"
+    decide = staticmethod(actions.delete)
+    told = "deleted"
 
-    def act(self, ctx: Any) -> str:
-        """Delete them."""
-        chosen = chosen_labels(ctx)
-        actions.delete(ctx.dataset, chosen)
-        return f"deleted {_count(chosen)}"
+
+class Merge(DecideOperator):
+    """Make one instance of several labels."""
+
+    identity, label, icon = "merge", "Merge labels (Shift+M)", "merge"
+    decide = staticmethod(actions.merge)
+    told = "merged"
 
 
 class FixClass(ReviewOperator):
@@ -162,7 +171,7 @@ class FixClass(ReviewOperator):
     def resolve_input(self, ctx: Any) -> Any:
         """Ask for the class; those of the dataset are offered."""
         inputs = types.Object()
-        known = sorted(ctx.dataset.distinct(f"{MACHINE_FIELD}.detections.label"))
+        known = known_classes(ctx.dataset)
         choices = types.AutocompleteView(allow_user_input=True)
         for name in known:
             choices.add_choice(name, label=name)
@@ -175,18 +184,6 @@ class FixClass(ReviewOperator):
         name = str(ctx.params.get("class_name") or "")
         actions.fix_class(ctx.dataset, chosen, name)
         return f"{_count(chosen)} are now {name}"
-
-
-class Merge(ReviewOperator):
-    """Make one instance of several labels."""
-
-    identity, label, icon = "merge", "Merge labels (Shift+M)", "merge"
-
-    def act(self, ctx: Any) -> str:
-        """Merge them."""
-        chosen = chosen_labels(ctx)
-        actions.merge(ctx.dataset, chosen)
-        return f"merged {_count(chosen)}"
 
 
 class SendToRelabel(ReviewOperator):

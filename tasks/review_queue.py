@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tasks.load_appearance import EDITABLE, offer_classes
 from tasks.load_schema import (
     MACHINE_FIELD,
     OPEN,
@@ -77,9 +78,17 @@ def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue
         dataset.reload()
         for name, (view, text) in views.items():
             dataset.save_view(name, view, description=text, overwrite=True)
+        offer_classes(dataset, known_classes(dataset))
         dataset.info["control"] = {"threshold": threshold, "label_ids": drawn}
         dataset.save()
     return Queue(len(risks), frames, threshold, len(drawn))
+
+
+def known_classes(dataset: Any) -> list[str]:
+    """Classes that occur in a dataset, machine's and people's."""
+    labels = sample_collection(dataset)
+    found = [labels.distinct(f"{field}.detections.label") for field in EDITABLE]
+    return sorted({name for names in found for name in names if name})
 
 
 def everything(dataset: Any) -> Any:

@@ -12,7 +12,7 @@ from tasks.review_actions import accept, choose, reject
 from tasks.review_queue import CONTROL, DIFFERENCES, NEEDS_REVIEW, build_queue
 from tasks.review_stats import Rate, review_stats
 from tasks.review_summary import decisions_plot, rates_plot, summary
-from tests.review.labels import STAMP, labeled_frames
+from tests.review.labels import CLASSES, STAMP, labeled_frames
 
 
 @pytest.fixture
@@ -52,6 +52,17 @@ def test_views_by_reason(name: str) -> None:
         for sample in dataset.load_saved_view(one):
             assert all(reason in d.reasons for d in sample.detections.detections)
     assert DIFFERENCES not in dataset.list_saved_views()
+
+
+def test_the_apps_own_tools_offer_the_classes(name: str) -> None:
+    dataset = load_schema.open_dataset(name)
+    build_queue(dataset, 10)
+    assert set(dataset.active_label_schemas) == {"reviewed", "detections"}
+    assert dataset.label_schemas["reviewed"]["classes"] == sorted(CLASSES)
+    mine = {**dataset.label_schemas["reviewed"], "classes": ["tram", *sorted(CLASSES)]}
+    dataset.update_label_schema("reviewed", mine)
+    build_queue(dataset, 10)
+    assert "tram" in dataset.label_schemas["reviewed"]["classes"], "what somebody set stays"
 
 
 def test_the_control_sample_says_what_the_rest_is_worth(name: str) -> None:
