@@ -9,7 +9,7 @@ from prefect.artifacts import create_markdown_artifact
 
 from flows.backfill_plan import BackfillParams, BackfillPlan, plan_backfill
 from flows.backfill_report import plan_markdown
-from flows.submit import Submitted, ensure_queue, sequences_in_flight, submit
+from flows.submit import Submitted, ensure_queue, sequences_in_flight, submit, workers_online
 from tasks import quarantine
 
 PRIORITY, ORDINARY = 1, 10
@@ -33,11 +33,13 @@ def backfill(params: BackfillParams) -> dict[str, Any]:
 def plan_in_flight(params: BackfillParams) -> BackfillPlan:
     """Plan a backfill beside the shards that are already under way."""
     plan = plan_backfill(params)
-    if not plan.shards:
+    if not plan.works:
         return plan
     taken = sequences_in_flight(plan.stamp.run_key)
-    wanted = {piece.sequence_id for shard in plan.shards for piece in shard.pieces}
-    return plan_backfill(params, taken) if taken & wanted else plan
+    if taken & {work.sequence_id for work in plan.works}:
+        plan = plan_backfill(params, taken)
+    plan.cut(len(workers_online()))
+    return plan
 
 
 def submit_plan(plan: BackfillPlan, **options: Any) -> list[Submitted]:

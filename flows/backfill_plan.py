@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from flows.params import LabelParams
 from flows.planning import stamp_of
 from flows.rates import Rate, measured_rate
-from flows.shards import ShardParams, Work, pack
+from flows.shards import ShardParams, Work, even_seconds, pack
 from sam2_core.types import AutolabelError
 from tasks import manifests, quarantine
 from tasks.artifacts import RunStamp
@@ -54,7 +54,7 @@ class BackfillParams(BaseModel):
         default=None, description="Only sequences taken before; a day includes that day."
     )
     sequences: str = Field(default="*", min_length=1, description="Glob over sequence ids.")
-    shard_minutes: float = Field(default=5.0, gt=0, le=24 * 60)
+    shard_minutes: float = Field(default=10.0, gt=0, le=24 * 60)
     max_concurrency: int | None = Field(default=None, ge=1, description="Shards at once.")
     priority: bool = Field(default=False, description="Before everything else that waits.")
     retry_quarantined: bool = Field(
@@ -97,7 +97,8 @@ class BackfillPlan:
         params: what was asked for.
         stamp: what will make the labels.
         rate: how long a frame takes.
-        shards: work, cut and in order.
+        works: sequences to label, in order.
+        shards: those, cut.
         sequences: that match.
         to_label: of those, not up to date and not in flight.
         stale: of those to label, labeled before with another model, other parameters or frames.
@@ -113,6 +114,7 @@ class BackfillPlan:
     params: BackfillParams
     stamp: RunStamp
     rate: Rate
+    works: list[Work] = field(default_factory=list)
     shards: list[ShardParams] = field(default_factory=list)
     sequences: int = 0
     to_label: int = 0
@@ -123,6 +125,23 @@ class BackfillPlan:
     undated: int = 0
     frames: int = 0
     cameras: dict[str, None] = field(default_factory=dict)
+
+    def cut(self, workers: int = 0) -> None:
+        """Cut the work into shards, evenly where it is known how many workers are online."""
+        params, rate = self.params, self.rate.seconds_per_frame
+        seconds = even_seconds(self.frames * rate, params.shard_minutes * 60, workers)
+        packed = pack(
+            self.works,
+            seconds_per_frame=rate,
+            shard_seconds=seconds,
+            chunk_frames=params.label.chunk_frames,
+        )
+        cameras = tuple(self.cameras)
+        key = self.stamp.run_key
+        self.shards = [
+            ShardParams(label=params.label, run_key=key, pieces=pieces, cameras=cameras)
+            for pieces in packed
+        ]
 
     @property
     def up_to_date(self) -> int:
@@ -176,20 +195,8 @@ def plan_backfill(params: BackfillParams, in_flight: Collection[str] = ()) -> Ba
     """
     stamp = stamp_of(params.label)
     plan = BackfillPlan(params, stamp, measured_rate(params.label.out, stamp.run_key))
-    packed = list(
-        pack(
-            _missing(plan, set(in_flight)),
-            seconds_per_frame=plan.rate.seconds_per_frame,
-            shard_seconds=params.shard_minutes * 60,
-            chunk_frames=params.label.chunk_frames,
-        )
-    )
-    plan.shards = [
-        ShardParams(
-            label=params.label, run_key=stamp.run_key, pieces=pieces, cameras=tuple(plan.cameras)
-        )
-        for pieces in packed
-    ]
+    plan.works = list(_missing(plan, set(in_flight)))
+    plan.cut()
     return plan
 
 

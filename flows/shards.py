@@ -18,6 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from flows.params import LabelParams
 
+# Shorter shards are mostly start.
+SHORTEST_S = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -85,8 +88,8 @@ def pack(
 ) -> Iterator[tuple[Piece, ...]]:
     """Pack sequences, in order, into shards of about `shard_seconds` each.
 
-    A shard is closed when the next piece would exceed its time by more than leaving it out would
-    fall short of it.
+    A shard is closed when the next piece would exceed the time of all shards so far by more than
+    leaving it out would fall short of it.
 
     Args:
         works: sequences to label.
@@ -97,15 +100,33 @@ def pack(
     """
     budget = max(shard_seconds / seconds_per_frame, 1.0)
     shard: list[Piece] = []
-    filled = 0
+    filled = 0  # frames of all shards so far: what one has too much, the next has less
+    target = budget
     for piece in (piece for work in works for piece in _cut(work, budget, chunk_frames)):
-        if shard and filled + piece.frames - budget > budget - filled:
+        if shard and filled + piece.frames - target > target - filled:
             yield tuple(shard)
-            shard, filled = [], 0
+            shard, target = [], max(target, filled) + budget
         shard.append(piece)
         filled += piece.frames
     if shard:
         yield tuple(shard)
+
+
+def even_seconds(total_seconds: float, shard_seconds: float, workers: int) -> float:
+    """Return how long shards should be so that `workers` that start together end together.
+
+    Args:
+        total_seconds: of all the work, on one worker.
+        shard_seconds: about so long.
+        workers: that are online; 0 when nobody knows.
+
+    """
+    count = max(round(total_seconds / shard_seconds), 1)
+    if workers > 1:
+        even = math.ceil(count / workers) * workers
+        if total_seconds / even >= min(SHORTEST_S, shard_seconds):
+            count = even
+    return max(total_seconds / count, 1e-6)
 
 
 def _cut(work: Work, budget_frames: float, chunk_frames: int) -> Iterator[Piece]:
@@ -142,8 +163,3 @@ def from_the_end(shard: ShardParams) -> ShardParams | None:
     frames = min(piece.frames, (stop - middle) * shard.label.chunk_frames)
     half = piece.model_copy(update={"chunks": (middle, stop), "frames": frames})
     return shard.model_copy(update={"pieces": (half,)})
-
-
-def without(works: Iterable[Work], taken: set[str]) -> Iterator[Work]:
-    """Return the sequences that no run in flight has."""
-    return (work for work in works if work.sequence_id not in taken)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flows.params import LabelParams
 from flows.rescue import lost
 from flows.shards import ShardParams
-from flows.submit import SHARD_TAG, explained, runs_tagged, shard_of
+from flows.submit import SHARD_TAG, runs_tagged, shard_of, workers_online
 from sam2_core.types import AutolabelError
 from tasks import manifests, quarantine
 
@@ -117,7 +117,7 @@ def collect_status(hours: float = 72) -> dict[str, Any]:
     """
     since = datetime.now(UTC) - timedelta(hours=hours)
     runs = group_runs(islice(runs_tagged(SHARD_TAG, since=since), RUNS_READ))
-    workers = _workers_online()
+    workers = workers_online()
     for run in runs:
         run.lost = len(lost(run.unfinished))
         _look_at_storage(run)
@@ -166,15 +166,3 @@ def _look_at_storage(run: RunStatus) -> None:
         run.given_up = sorted(name for name, _ in quarantine.listed(out_uri, run.run_key))
     except AutolabelError as error:
         run.storage_error = str(error)
-
-
-def _workers_online() -> list[str]:
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import WorkerFilter, WorkerFilterStatus
-
-    from flows.deploying import GPU_POOL
-
-    with get_client(sync_client=True) as client:
-        online = WorkerFilter(status=WorkerFilterStatus(any_=["ONLINE"]))
-        found = explained(lambda: client.read_workers_for_work_pool(GPU_POOL, worker_filter=online))
-    return sorted(one.name for one in found)

@@ -279,6 +279,23 @@ def ensure_queue(name: str, *, priority: int, concurrency_limit: int | None) -> 
     return name
 
 
+def workers_online() -> list[str]:
+    """Names of the workers that take shards now, sorted.
+
+    Raises:
+        AutolabelError: Prefect is not there, or has no deployment of shards.
+
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import WorkerFilter, WorkerFilterStatus
+
+    online = WorkerFilter(status=WorkerFilterStatus(any_=["ONLINE"]))
+    with get_client(sync_client=True) as client:
+        pool = explained(lambda: client.read_deployment_by_name(SHARD_DEPLOYMENT)).work_pool_name
+        found = explained(lambda: client.read_workers_for_work_pool(pool, worker_filter=online))
+    return sorted(one.name for one in found)
+
+
 def counts(runs: Iterable[FlowRun]) -> dict[str, int]:
     """Count runs by state name."""
     found: dict[str, int] = {}

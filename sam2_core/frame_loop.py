@@ -12,6 +12,7 @@ import queue
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,12 +84,15 @@ class FrameLoop:
     """One pass over frames; iterate it once for the results.
 
     Args:
-        segmenter: a segmenter that nothing else uses at the same time.
+        segmenter: a segmenter that nothing else uses at the same time, or not without `turn`.
         jobs: frames in order; taken lazily, on a thread of the loop.
         readers: threads that read and resize; by default half the cores, 2 to 8.
         encoders: threads that encode masks; by default a quarter of the cores, 1 to 4.
         ahead: frames that may be read before the device takes them.
         times: where stage times are summed; a new one when None.
+        turn: held while this loop uses the device. Loops that share it follow each other without a
+            gap: the next one reads its first frames, and this one's masks are encoded, beside the
+            device.
 
     """
 
@@ -101,8 +105,10 @@ class FrameLoop:
         encoders: int | None = None,
         ahead: int | None = None,
         times: StageTimes | None = None,
+        turn: AbstractContextManager[Any] | None = None,
     ) -> None:
         self.segmenter = segmenter
+        self._turn = turn or nullcontext()
         self.times = times or StageTimes()
         self._jobs = jobs
         cores = usable_cores()
@@ -186,11 +192,12 @@ class FrameLoop:
         """Take frames in order, run them in batches, hand them on."""
         end: Exception | None = None
         try:
-            more = True
-            while more:
-                batch, more = self._next_batch()
-                for result in self._run(batch):
-                    self._put(self._done, result)
+            with self._turn:
+                more = True
+                while more:
+                    batch, more = self._next_batch()
+                    for result in self._run(batch):
+                        self._put(self._done, result)
         except _Stopped:
             return
         except Exception as error:  # noqa: BLE001 - raised in the consumer's thread

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tasks.import_boxes import ImportedBoxes
     from tasks.model import ModelChoice
 
-# One chunk at a time has the model: a second one would only take memory from the first.
+# One chunk at a time has the device: a second one would only take memory from the first.
 _model_turn = threading.Lock()
 
 
@@ -248,10 +248,9 @@ def _segment(job: Job, todo: list[tuple[FrameRef, Boxes]]) -> Iterator[LabeledFr
     from tasks.model import warm_segmenter
     from tasks.segment import segment_frames
 
-    with _model_turn:
-        for one in segment_frames(warm_segmenter(job.model), todo, read_image):
-            advance(SEGMENT)
-            yield one
+    for one in segment_frames(warm_segmenter(job.model), todo, read_image, turn=_model_turn):
+        advance(SEGMENT)
+        yield one
 
 
 def _options(stage: str) -> dict[str, Any]:

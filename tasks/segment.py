@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -22,16 +23,18 @@ def segment_frames(
     readers: int | None = None,
     encoders: int | None = None,
     times: StageTimes | None = None,
+    turn: AbstractContextManager[Any] | None = None,
 ) -> Iterator[LabeledFrame]:
     """Segment the boxes of frames, in order, with reading and mask encoding beside the device.
 
     Args:
-        segmenter: a warm segmenter; no other thread may use it meanwhile.
+        segmenter: a warm segmenter; threads that share it share a `turn`.
         frames: frames and their boxes; taken lazily.
         read_image: returns a frame as displayed, uint8 (H, W, 3) RGB; called on several threads.
         readers: threads that read frames; chosen by the number of cores when None.
         encoders: threads that encode masks; likewise.
         times: where the seconds of each stage are summed.
+        turn: held while the device is used; see `FrameLoop`.
 
     Yields:
         One `LabeledFrame` a frame; a frame that fails carries a `FrameFailure`, never an exception.
@@ -44,7 +47,7 @@ def segment_frames(
             given[number] = (frame, boxes)
             yield FrameJob(number, lambda frame=frame: read_image(frame), boxes)  # type: ignore[misc]
 
-    loop = FrameLoop(segmenter, jobs(), readers=readers, encoders=encoders, times=times)
+    loop = FrameLoop(segmenter, jobs(), readers=readers, encoders=encoders, times=times, turn=turn)
     for result in loop:
         frame, boxes = given.pop(result.key)
         if result.size_hw != (0, 0):

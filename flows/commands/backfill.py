@@ -17,7 +17,7 @@ from flows.commands.label import label_options, label_params
 @click.option("--until", metavar="DATE", help="Only sequences taken until this day or moment.")
 @click.option("--sequences", metavar="GLOB", default="*", help="Only sequences named so.")
 @click.option(
-    "--shard-minutes", type=float, default=5.0, show_default=True, help="Work of one flow run."
+    "--shard-minutes", type=float, default=10.0, show_default=True, help="Work of one flow run."
 )
 @click.option("--max-concurrency", type=int, metavar="N", help="Shards at once.")
 @click.option("--priority", is_flag=True, help="Before everything else that waits.")

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.params import LabelParams
-from flows.shards import Piece, ShardParams, Work, from_the_end, pack
+from flows.shards import Piece, ShardParams, Work, even_seconds, from_the_end, pack
 
 LABEL = LabelParams(sources=("in",), out="out")
 
@@ -25,6 +25,19 @@ def test_shards_are_sized_by_time_and_not_by_count():
     assert [piece.chunks for shard in shards for piece in shard] == [
         None, None, None, (0, 10), (10, 20), None,
     ]  # fmt: skip
+
+
+def test_shards_come_out_even_for_the_workers_that_are_online():
+    assert even_seconds(800, 600, 2) == 400
+    assert even_seconds(800, 300, 2) == 200
+    assert even_seconds(50, 300, 2) == 50, "too short to share"
+    assert even_seconds(0, 300, 2) > 0
+    todo = works(*[200] * 100)
+    for workers in (0, 1, 2, 3):
+        seconds = even_seconds(20_000, 6_000, workers)
+        shards = list(pack(todo, seconds_per_frame=1, shard_seconds=seconds, chunk_frames=64))
+        assert max(frames_of(shards)) - min(frames_of(shards)) <= 200
+        assert len(shards) % max(workers, 1) == 0
 
 
 def test_a_long_sequence_is_cut_at_chunk_borders():

@@ -126,8 +126,9 @@ class Cluster:
 
     def backfill(self, *arguments: str | Path, code: int = 0) -> dict[str, Any]:
         return self.home.run(
-            "backfill", *arguments, "--model", MICRO, "--no-dataset", "--json", code=code
-        )[0]
+            "backfill", *arguments, "--model", MICRO, "--no-dataset", "--json",
+            code=code, timeout=1800,
+        )[0]  # fmt: skip
 
     def runs(self, run_key: str) -> list[Any]:
         """Shards of a run as the API tells them."""

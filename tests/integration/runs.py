@@ -39,10 +39,12 @@ class Home:
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
         )  # fmt: skip
 
-    def run(self, *arguments: str | Path, code: int = 0) -> tuple[dict[str, Any], str]:
+    def run(
+        self, *arguments: str | Path, code: int = 0, timeout: float = 240
+    ) -> tuple[dict[str, Any], str]:
         """Run to the end; returns the object of `--json` ({} without) and what stderr got."""
         process = self.start(*arguments)
-        output, errors = process.communicate(timeout=240)
+        output, errors = process.communicate(timeout=timeout)
         assert process.returncode == code, (process.returncode, errors[-3000:])
         return (json.loads(output) if output.strip() else {}), errors
 

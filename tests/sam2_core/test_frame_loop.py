@@ -92,3 +92,44 @@ def test_an_error_of_the_callers_iterable_reaches_the_caller_after_earlier_frame
 def test_no_frames():
     with Segmenter(FakeDeviceBackend()) as segmenter:
         assert list(FrameLoop(segmenter, [])) == []
+
+
+class WatchedDevice(FakeDeviceBackend):
+    """Notes which loop's images it saw, and that nobody else used it meanwhile."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen, self.free = [], threading.Lock()
+
+    def encode(self, images):
+        assert self.free.acquire(blocking=False), "two loops at once"
+        time.sleep(0.005)
+        self.seen += [int(frame[0, 0, 0]) for frame in images]
+        self.free.release()
+        return super().encode(images)
+
+
+def test_loops_that_share_a_turn_follow_each_other_and_read_ahead_meanwhile():
+    turn, device = threading.Lock(), WatchedDevice()
+    read_at = []
+
+    def read(value):
+        read_at.append((value, list(device.seen)))
+        return image(value)
+
+    def run(value, count):
+        jobs = (FrameJob(i, lambda: read(value), boxes_at(i)) for i in range(count))
+        results.append(list(FrameLoop(segmenter, jobs, readers=2, turn=turn)))
+
+    results = []
+    with Segmenter(device) as segmenter:
+        threads = [threading.Thread(target=run, args=(value, 30)) for value in (1, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    first = device.seen[0]
+    assert device.seen == [first] * 30 + [3 - first] * 30
+    assert all(one.error is None for result in results for one in result)
+    early = [seen for value, seen in read_at if value != first and len(seen) < 30]
+    assert early, "the second loop reads its first frames before its turn"
