@@ -117,7 +117,7 @@ def log_of(name: str) -> Path:
 
 
 def wait_until(service: Service, ready: Callable[[], bool]) -> None:
-    """Wait until a service is ready.
+    """Wait until a service is ready; looks less often when looking takes long.
 
     Raises:
         AutolabelError: it ended, or takes too long.
@@ -132,7 +132,7 @@ def wait_until(service: Service, ready: Callable[[], bool]) -> None:
                 f"{service.name} did not start: {words or 'it said nothing'}; see "
                 f"{log_of(service.name)}"
             )
-        time.sleep(0.2)
+        time.sleep(0.5)
 
 
 def answers(url: str) -> bool:

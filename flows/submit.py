@@ -279,8 +279,11 @@ def ensure_queue(name: str, *, priority: int, concurrency_limit: int | None) -> 
     return name
 
 
-def workers_online() -> list[str]:
-    """Names of the workers that take shards now, sorted.
+def workers_online(pool: str | None = None) -> list[str]:
+    """Names of a pool's workers that are online, sorted.
+
+    Args:
+        pool: work pool; the one of the shards when None.
 
     Raises:
         AutolabelError: Prefect is not there, or has no deployment of shards.
@@ -291,7 +294,9 @@ def workers_online() -> list[str]:
 
     online = WorkerFilter(status=WorkerFilterStatus(any_=["ONLINE"]))
     with get_client(sync_client=True) as client:
-        pool = explained(lambda: client.read_deployment_by_name(SHARD_DEPLOYMENT)).work_pool_name
+        if pool is None:
+            deployment = explained(lambda: client.read_deployment_by_name(SHARD_DEPLOYMENT))
+            pool = deployment.work_pool_name
         found = explained(lambda: client.read_workers_for_work_pool(pool, worker_filter=online))
     return sorted(one.name for one in found)
 

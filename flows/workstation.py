@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from flows.api import choose_api
 from flows.deploying import CPU_POOL, GPU_POOL, deploy
 from flows.server import configured_api
 from flows.services import Service, answers, folder, python, running, start, wait_until
+from flows.submit import workers_online
 from tasks.database import running_server
 
 PREFECT_PORT = 4200
@@ -43,7 +45,8 @@ def bring_up(
     for pool, count in ((GPU_POOL, workers), (CPU_POOL, 1)):
         tell(f"workers of pool {pool}")
         more = ["--count", str(count)] if count else []
-        start(f"worker-{pool}", python("flows.main", "worker", "--pool", pool, *more), "")
+        worker = start(f"worker-{pool}", python("flows.main", "worker", "--pool", pool, *more))
+        wait_until(worker, partial(workers_online, pool))
     if app_port is not None:
         tell("the App")
         start("app", python("flows.app_process", str(app_port)), f"http://127.0.0.1:{app_port}")

@@ -22,13 +22,19 @@ def command(port: int, workers: int | None, app_port: int | None, as_json: bool)
     a worker for each GPU and one for planning. Everything listens on 127.0.0.1 alone.
     """  # noqa: D205
     from flows.display import stderr_console
+    from flows.services import folder
     from flows.workstation import bring_up
 
     console = stderr_console()
     with console.status("starting") as status:
         started = bring_up(port, workers, app_port, lambda what: status.update(f"starting {what}"))
     for name, where in started.items():
-        console.print(f"{name:<12} {where}")
-    console.print("submit work with [bold]autolabel backfill[/]; stop it all: autolabel down")
+        console.print(f"[dim]{name:<12}[/] {where}")
+    console.print(f"[dim]{'dashboard':<12}[/] {started['prefect'].removesuffix('/api')}")
+    console.print(f"[dim]{'logs':<12}[/] {folder()}")
+    console.print(
+        "submit work with [bold]autolabel backfill[/], look at it with [bold]autolabel status[/], "
+        "stop all of this with [bold]autolabel down[/]"
+    )
     if as_json:
         click.echo(json.dumps(started, indent=2))

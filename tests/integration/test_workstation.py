@@ -9,6 +9,11 @@ from tests.integration.cluster import free_port
 from tests.integration.runs import Home
 
 
+def running(process):
+    """Whether it runs; one that nobody has asked how it ended does not."""
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_up_twice_and_down(tmp_path):
@@ -34,8 +39,10 @@ def test_up_twice_and_down(tmp_path):
     assert listening
     assert set(listening) == {"127.0.0.1"}
     assert json.loads(run(*up)[0]) == first
+    status = json.loads(run("status", "--json")[0])
+    assert len(status["workers_online"]) == 1
 
     output, _ = run("down")
     assert "worker-gpu" in output
-    assert not any(process.is_running() for process in processes)
+    assert not any(map(running, processes))
     assert "nothing of ours" in run("down")[0]
