@@ -116,7 +116,7 @@ def log_of(name: str) -> Path:
     return folder() / f"{name}.log"
 
 
-def wait_until(service: Service, ready: Callable[[], bool]) -> None:
+def wait_until(service: Service, ready: Callable[[], object]) -> None:
     """Wait until a service is ready; looks less often when looking takes long.
 
     Raises:
