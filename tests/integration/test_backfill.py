@@ -11,6 +11,7 @@ from tests.integration.cluster import ended, every_frame_once, wait_for
 from tests.integration.runs import MICRO, Home, write_sequence
 
 
+@pytest.mark.timeout(600)
 def test_a_backfill_is_complete_and_its_repetition_submits_nothing(cluster, upload, s3):
     arguments = [*upload(6, 4), "--shard-minutes", "0.1"]
     plan = cluster.backfill(*arguments, "--dry-run")
