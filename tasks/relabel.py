@@ -46,11 +46,25 @@ def relabel_dataset(
     waiting = [
         one for one in open_requests(out_uri, dataset_name) if request_id in {"", one.request_id}
     ]
-    labels = 0
+    labels, failures = 0, []
     for request in waiting:
-        choice = choose_model(request.model or _first_model(request), backend)
+        try:
+            choice = choose_model(request.model or _first_model(request), backend)
+        except AutolabelError as error:  # the reviewer sees it beside the frames and can ask anew
+            failures.append(error)
+            run_request(request, out_uri, partial(_all_failed, error), None)
+            continue
         labels += run_request(request, out_uri, partial(_segment, choice), choice.stamp)
+    if failures:
+        raise failures[0]
     return RelabelReport(len(waiting), labels)
+
+
+def _all_failed(
+    error: AutolabelError, prompts: Iterable[tuple[FrameRef, Boxes]]
+) -> Iterator[Masks | Exception]:
+    for _ in prompts:
+        yield error
 
 
 def _first_model(request: RelabelRequest) -> str:
@@ -58,7 +72,8 @@ def _first_model(request: RelabelRequest) -> str:
     collection = sample_collection(open_dataset(request.dataset))
     sample = collection.find_one({"_id": sample_id(request.frames[0].frame_key)}, {"stamp": 1})
     stamp = ((sample or {}).get("stamp") or {}).get("model") or {}
-    return str(stamp.get("name") or "auto")
+    # A stamp also names the kind of graphs, as in compact/restructured.
+    return str(stamp.get("name") or "auto").partition("/")[0]
 
 
 def _segment(

@@ -184,7 +184,7 @@ def run_request(
     request: RelabelRequest,
     out_uri: str,
     segment: Callable[[list[tuple[FrameRef, Boxes]]], Iterable[Masks | Exception]],
-    stamp: ModelStamp,
+    stamp: ModelStamp | None,
 ) -> int:
     """Make the masks of a request and bring them back into the dataset; return how many.
 
@@ -193,7 +193,7 @@ def run_request(
         out_uri: the run's storage.
         segment: makes the masks of frames with their boxes, in order; an exception instead of
             masks marks that frame as failed.
-        stamp: the model that `segment` runs.
+        stamp: the model that `segment` runs; None when it could not be had and all fails.
 
     """
     outcomes = list(segment(request.prompts()))
@@ -217,7 +217,9 @@ def run_request(
     return made
 
 
-def _result(request: RelabelRequest, one: RelabelFrame, masks: Masks, stamp: ModelStamp) -> Event:
+def _result(
+    request: RelabelRequest, one: RelabelFrame, masks: Masks, stamp: ModelStamp | None
+) -> Event:
     judgement = _judged(one, masks)
     overrides = {
         label_id: {

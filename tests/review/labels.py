@@ -12,7 +12,7 @@ from tasks.tables import LabeledFrame
 from tasks.types import FrameRef
 
 SIZE_HW = (720, 1280)
-COMPACT = ModelStamp("compact", "ab" * 32, "", "onnxruntime", "fp32", "1")
+COMPACT = ModelStamp("compact/restructured", "ab" * 32, "", "onnxruntime", "fp32", "1")
 STAMP = RunStamp("yolox_nano@c789", COMPACT)
 OTHER_STAMP = RunStamp("yolox_nano@c789", ModelStamp("tiny", "cd" * 32, "", "torch", "fp32", "1"))
 CLASSES = ("car", "person", "truck", "bicycle")

@@ -107,7 +107,7 @@ def test_a_sequence_comes_out_as_it_went_in(name: str, tmp_path: Path) -> None:
             assert detection.id == str(label_id(sample.frame_key, STAMP.run_key, row))
             assert detection.label == one.boxes.labels[row]
             assert detection.predicted_iou == pytest.approx(float(one.masks.predicted_iou[row]))
-            assert detection.model == "compact@abababababab onnxruntime fp32 1"
+            assert detection.model == "compact/restructured@abababababab onnxruntime fp32 1"
             full = coco_mask.decode({"counts": one.masks.rle[row], "size": list(SIZE_HW)})
             x, y = (round(detection.bounding_box[i] * SIZE_HW[1 - i]) for i in (0, 1))
             height, width = detection.mask.shape

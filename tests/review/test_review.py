@@ -1,7 +1,6 @@
 """Decisions: recorded, shown, kept by a reload, exported, and back after a rebuild."""
 
 import json
-import uuid
 from pathlib import Path
 
 import numpy as np
@@ -9,69 +8,17 @@ import pyarrow.parquet as pq
 import pytest
 from pycocotools import mask as coco_mask
 
-from sam2_core.types import AutolabelError, Masks
+from sam2_core.types import AutolabelError
 from tasks import load, load_schema, storage
 from tasks.load_rebuild import rebuild
-from tasks.manifests import write_manifest
-from tasks.review_actions import accept, choose, delete, fix_class, mark_sequence, merge, reject
+from tasks.review_actions import accept, choose, fix_class, merge, reject
 from tasks.review_events import read_events
 from tasks.review_export import export_reviews
 from tasks.review_harvest import harvest
-from tasks.review_relabel import open_requests, request_relabel, run_request
-from tests.review.labels import COMPACT, OTHER_STAMP, SIZE_HW, labeled_frames
+from tasks.review_relabel import request_relabel
+from tests.review.labels import SIZE_HW, labeled_frames
+from tests.review.reviewed import decide_everything, pick, relabel, state
 from tests.review.test_load import store
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out"
-
-
-@pytest.fixture
-def name(database: str, out: Path) -> str:
-    """A dataset of four frames with five labels each, from real artifacts."""
-    name = f"review {uuid.uuid4().hex[:8]}"
-    manifest = store(out, list(labeled_frames(4)))
-    write_manifest(str(out), manifest)
-    load.prepare_dataset(name, out_uri=str(out))
-    load.load_sequence(name, str(out), manifest)
-    return name
-
-
-def pick(name: str, frame: int, *rows: int, field: str = "detections") -> tuple:
-    dataset = load_schema.open_dataset(name)
-    sample = dataset.match({"frame_number": frame}).first()
-    labels = [sample[field].detections[row].id for row in rows]
-    return dataset, choose(dataset, [sample.id], labels)
-
-
-def state(name: str) -> list:
-    """What people decided, as the dataset shows it."""
-    dataset = load_schema.open_dataset(name)
-    found = load_schema.sample_collection(dataset).find({}).sort("frame_key")
-    return [
-        (
-            one["frame_key"], one["review_status"], one["relabel"],
-            [(d["_id"], d["decision"], d.get("mask"), d["model"])
-             for d in one["detections"]["detections"]],
-            sorted(
-                json.dumps({k: str(v) for k, v in d.items()}, sort_keys=True)
-                for d in one["reviewed"]["detections"]
-            ),
-            [(e["action"], e["by"], e["at"]) for e in one["review_log"]],
-        )
-        for one in found
-    ]  # fmt: skip
-
-
-def decide_everything(name: str) -> None:
-    accept(*pick(name, 0, 0, 1))
-    reject(*pick(name, 0, 2))
-    fix_class(*pick(name, 1, 0), "tram")
-    merge(*pick(name, 1, 1, 2))
-    delete(*pick(name, 1, 3))
-    fix_class(*pick(name, 0, 1, field="reviewed"), "bus")
-    mark_sequence(load_schema.open_dataset(name), "drive")
 
 
 def test_decisions_show_in_the_dataset_and_lie_in_storage(name: str, out: Path) -> None:
@@ -93,7 +40,7 @@ def test_decisions_show_in_the_dataset_and_lie_in_storage(name: str, out: Path) 
     assert [e.action for e in events if e.frame_key.endswith("0")] == [
         "accept", "reject", "fix_class", "done",
     ]  # fmt: skip
-    assert all(e.by and e.at and e.model.startswith("compact@") for e in events)
+    assert all(e.by and e.at and e.model.startswith("compact/restructured@") for e in events)
 
 
 def test_a_merged_mask_is_the_union(name: str) -> None:
@@ -158,48 +105,6 @@ def test_reload_and_rebuild_give_every_decision_back(name: str, out: Path) -> No
     assert state(name) == before, "a rebuild from artifacts alone"
 
 
-def relabel(name: str, out: Path) -> None:
-    """Ask for one label again and make a square of it."""
-    dataset, chosen = pick(name, 3, 1, 2)
-    request = request_relabel(dataset, chosen, model="tiny", prompt="wider box")
-    assert [one.request_id for one in open_requests(str(out), name)] == [request.request_id]
-    square = np.zeros(SIZE_HW, np.uint8, order="F")
-    square[10:30, 20:40] = 1
-    rle = coco_mask.encode(square)["counts"]
-
-    def segment(prompts: list) -> list:
-        assert [len(boxes) for _, boxes in prompts] == [2]
-        return [Masks((rle,) * 2, SIZE_HW, [0.9] * 2, [0.9] * 2, [5] * 2, [400] * 2, ("",) * 2)]
-
-    assert run_request(request, str(out), segment, OTHER_STAMP.model) == 2
-    assert open_requests(str(out), name) == []
-
-
-def test_a_label_sent_back_comes_back_and_stays(name: str, out: Path) -> None:
-    relabel(name, out)
-    sample = load_schema.open_dataset(name).match({"frame_number": 3}).first()
-    assert sample.relabel == "back"
-    changed = sample.detections.detections[1]
-    assert changed.area_px == 400
-    assert changed.mask.sum() == 400
-    assert changed.model.startswith("tiny@cdcdcd")
-    assert sample.detections.detections[0].model.startswith("compact@")
-    manifest = store(out, list(labeled_frames(4)))
-    load.load_sequence(name, str(out), manifest)
-    sample.reload()
-    assert sample.detections.detections[1].area_px == 400, "kept by a reload"
-
-
-def test_a_failed_relabeling_says_so(name: str, out: Path) -> None:
-    dataset, chosen = pick(name, 3, 1)
-    request = request_relabel(dataset, chosen)
-    sample = dataset.match({"frame_number": 3}).first()
-    assert (sample.relabel, sample.detections.detections[1].decision) == ("requested", "relabel")
-    run_request(request, str(out), lambda _: [RuntimeError("gone")], COMPACT)
-    sample.reload()
-    assert (sample.relabel, sample.detections.detections[1].decision) == ("failed", "")
-
-
 def test_edits_with_fiftyones_own_tools_are_honoured(name: str, out: Path) -> None:
     import fiftyone as fo
 
@@ -255,7 +160,7 @@ def test_export_says_who_decided_what(name: str, out: Path) -> None:
     assert tram["reviewer"]
     assert tram["reviewed_at"]
     assert tram["changed"].endswith("-> tram")
-    assert tram["model"].startswith("compact@")
+    assert tram["model"].startswith("compact/restructured@")
     rejected = next(row for row in table if row["decision"] == "rejected")
     assert rejected["reviewer"] == tram["reviewer"]
     coco = json.loads(Path(report.coco_uri).read_text())
@@ -267,37 +172,3 @@ def test_export_says_who_decided_what(name: str, out: Path) -> None:
     from tasks.truth import load_truth
 
     assert load_truth(report.coco_uri).instances == 17, "readable as COCO"
-
-
-def test_the_relabel_command_works_off_what_waits(
-    name: str, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a model would make is a stand-in here; the way there and back is real."""
-    from click.testing import CliRunner
-
-    from flows.commands.review import command
-    from sam2_core.types import Masks as M
-    from tasks import relabel as relabeling
-
-    dataset, chosen = pick(name, 2, 0)
-    request_relabel(dataset, chosen)
-    empty = coco_mask.encode(np.zeros(SIZE_HW, np.uint8, order="F"))["counts"]
-    asked = []
-
-    def choose_model(model: str, backend: str) -> object:
-        asked.append(model)
-        return type("Choice", (), {"stamp": OTHER_STAMP.model})()
-
-    def fake_segment(choice: object, prompts: list) -> list:
-        return [M((empty,), SIZE_HW, [0.1], [0.1], [0.1], [0], ("empty_mask",)) for _ in prompts]
-
-    monkeypatch.setattr(relabeling, "choose_model", choose_model)
-    monkeypatch.setattr(relabeling, "_segment", fake_segment)
-    result = CliRunner().invoke(command, ["relabel", name])
-    assert "1 labels of 1 requests" in result.output
-    assert asked == ["compact"], "the model that made it"
-    result = CliRunner().invoke(command, ["relabel", name])
-    assert "0 labels of 0 requests" in result.output
-    sample = dataset.match({"frame_number": 2}).first()
-    assert sample.detections.detections[0].area_px == 0
-    assert sample.detections.detections[0].mask is None

@@ -1,0 +1,66 @@
+"""What tests of reviewing do to a dataset, and what they look at."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from pycocotools import mask as coco_mask
+
+from sam2_core.types import Masks
+from tasks import load_schema
+from tasks.review_actions import accept, choose, delete, fix_class, mark_sequence, merge, reject
+from tasks.review_relabel import open_requests, request_relabel, run_request
+from tests.review.labels import OTHER_STAMP, SIZE_HW
+
+
+def pick(name: str, frame: int, *rows: int, field: str = "detections") -> tuple:
+    dataset = load_schema.open_dataset(name)
+    sample = dataset.match({"frame_number": frame}).first()
+    labels = [sample[field].detections[row].id for row in rows]
+    return dataset, choose(dataset, [sample.id], labels)
+
+
+def state(name: str) -> list:
+    """What people decided, as the dataset shows it."""
+    dataset = load_schema.open_dataset(name)
+    found = load_schema.sample_collection(dataset).find({}).sort("frame_key")
+    return [
+        (
+            one["frame_key"], one["review_status"], one["relabel"],
+            [(d["_id"], d["decision"], d.get("mask"), d["model"])
+             for d in one["detections"]["detections"]],
+            sorted(
+                json.dumps({k: str(v) for k, v in d.items()}, sort_keys=True)
+                for d in one["reviewed"]["detections"]
+            ),
+            [(e["action"], e["by"], e["at"]) for e in one["review_log"]],
+        )
+        for one in found
+    ]  # fmt: skip
+
+
+def decide_everything(name: str) -> None:
+    accept(*pick(name, 0, 0, 1))
+    reject(*pick(name, 0, 2))
+    fix_class(*pick(name, 1, 0), "tram")
+    merge(*pick(name, 1, 1, 2))
+    delete(*pick(name, 1, 3))
+    fix_class(*pick(name, 0, 1, field="reviewed"), "bus")
+    mark_sequence(load_schema.open_dataset(name), "drive")
+
+
+def relabel(name: str, out: Path) -> None:
+    """Ask for one label again and make a square of it."""
+    dataset, chosen = pick(name, 3, 1, 2)
+    request = request_relabel(dataset, chosen, model="tiny", prompt="wider box")
+    assert [one.request_id for one in open_requests(str(out), name)] == [request.request_id]
+    square = np.zeros(SIZE_HW, np.uint8, order="F")
+    square[10:30, 20:40] = 1
+    rle = coco_mask.encode(square)["counts"]
+
+    def segment(prompts: list) -> list:
+        assert [len(boxes) for _, boxes in prompts] == [2]
+        return [Masks((rle,) * 2, SIZE_HW, [0.9] * 2, [0.9] * 2, [5] * 2, [400] * 2, ("",) * 2)]
+
+    assert run_request(request, str(out), segment, OTHER_STAMP.model) == 2
+    assert open_requests(str(out), name) == []

@@ -1,0 +1,87 @@
+"""Labels sent back: asked for, made again, kept; failures are told."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pycocotools import mask as coco_mask
+
+from sam2_core.types import AutolabelError
+from tasks import load, load_schema
+from tasks.review_events import read_events
+from tasks.review_relabel import request_relabel, run_request
+from tests.review.labels import COMPACT, OTHER_STAMP, SIZE_HW, labeled_frames
+from tests.review.reviewed import pick, relabel
+from tests.review.test_load import store
+
+
+def test_a_label_sent_back_comes_back_and_stays(name: str, out: Path) -> None:
+    relabel(name, out)
+    sample = load_schema.open_dataset(name).match({"frame_number": 3}).first()
+    assert sample.relabel == "back"
+    changed = sample.detections.detections[1]
+    assert changed.area_px == 400
+    assert changed.mask.sum() == 400
+    assert changed.model.startswith("tiny@cdcdcd")
+    assert sample.detections.detections[0].model.startswith("compact/restructured@")
+    manifest = store(out, list(labeled_frames(4)))
+    load.load_sequence(name, str(out), manifest)
+    sample.reload()
+    assert sample.detections.detections[1].area_px == 400, "kept by a reload"
+
+
+def test_a_failed_relabeling_says_so(name: str, out: Path) -> None:
+    dataset, chosen = pick(name, 3, 1)
+    request = request_relabel(dataset, chosen)
+    sample = dataset.match({"frame_number": 3}).first()
+    assert (sample.relabel, sample.detections.detections[1].decision) == ("requested", "relabel")
+    run_request(request, str(out), lambda _: [RuntimeError("gone")], COMPACT)
+    sample.reload()
+    assert (sample.relabel, sample.detections.detections[1].decision) == ("failed", "")
+
+
+def test_the_relabel_command_works_off_what_waits(
+    name: str, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a model would make is a stand-in here; the way there and back is real."""
+    from click.testing import CliRunner
+
+    from flows.commands.review import command
+    from sam2_core.types import Masks as M
+    from tasks import relabel as relabeling
+
+    dataset, chosen = pick(name, 2, 0)
+    request_relabel(dataset, chosen)
+    empty = coco_mask.encode(np.zeros(SIZE_HW, np.uint8, order="F"))["counts"]
+    asked = []
+
+    def choose_model(model: str, backend: str) -> object:
+        asked.append(model)
+        return type("Choice", (), {"stamp": OTHER_STAMP.model})()
+
+    def fake_segment(choice: object, prompts: list) -> list:
+        return [M((empty,), SIZE_HW, [0.1], [0.1], [0.1], [0], ("empty_mask",)) for _ in prompts]
+
+    monkeypatch.setattr(relabeling, "choose_model", choose_model)
+    monkeypatch.setattr(relabeling, "_segment", fake_segment)
+    result = CliRunner().invoke(command, ["relabel", name])
+    assert "1 labels of 1 requests" in result.output
+    assert asked == ["compact"], "the model that made it, not its kind of graphs"
+    result = CliRunner().invoke(command, ["relabel", name])
+    assert "0 labels of 0 requests" in result.output
+    sample = dataset.match({"frame_number": 2}).first()
+    assert sample.detections.detections[0].area_px == 0
+    assert sample.detections.detections[0].mask is None
+
+
+def test_a_model_that_cannot_be_had_is_told_to_the_reviewer(name: str, out: Path) -> None:
+    from tasks.relabel import relabel_dataset
+
+    dataset, chosen = pick(name, 2, 0)
+    request_relabel(dataset, chosen, model="no such model")
+    with pytest.raises(AutolabelError, match="no such model"):
+        relabel_dataset(name)
+    sample = dataset.match({"frame_number": 2}).first()
+    assert (sample.relabel, sample.detections.detections[0].decision) == ("failed", "")
+    assert "no such model" in read_events(str(out), name)[-1].changes["failed"]
+    assert relabel_dataset(name).requests == 0, "asked for once, answered once"
