@@ -8,11 +8,12 @@ decoded in chunks that fit the memory, and masks are upsampled in chunks for the
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sam2_core.bench.frame import BenchFrame
 from sam2_core.presets import Preset
@@ -70,14 +71,11 @@ class TorchPeer:
         scale = np.array([self.size / width, self.size / height] * 2, np.float32)
         return self.torch.from_numpy(frame.boxes.xyxy_px * scale).to(self.device)
 
-    def frame(self, frame: BenchFrame) -> list[bytes]:
-        """Do one frame and return its masks as COCO counts."""
-        from pycocotools import mask as coco_mask
-
+    def masks(self, frame: BenchFrame) -> Iterator[npt.NDArray[np.bool_]]:
+        """Do one frame; yields its masks (M, H, W) at full resolution on the host, in order."""
         torch = self.torch
         image = frame.read()
         size_hw = image.shape[:2]
-        counts: list[bytes] = []
         with torch.inference_mode():
             features = self.encode(torch.from_numpy(np.ascontiguousarray(image)).to(self.device))
             for boxes in self.boxes_model(frame, size_hw).split(self.chunk):
@@ -86,9 +84,16 @@ class TorchPeer:
                     full = torch.nn.functional.interpolate(
                         part.float(), size_hw, mode="bilinear", align_corners=False
                     )
-                    masks = (full[:, 0] > 0).cpu().numpy().astype(np.uint8)
-                    encoded = coco_mask.encode(np.asfortranarray(masks.transpose(1, 2, 0)))
-                    counts += [mask["counts"] for mask in encoded]
+                    yield (full[:, 0] > 0).cpu().numpy()
+
+    def frame(self, frame: BenchFrame) -> list[bytes]:
+        """Do one frame and return its masks as COCO counts."""
+        from pycocotools import mask as coco_mask
+
+        counts: list[bytes] = []
+        for masks in self.masks(frame):
+            columns = np.asfortranarray(masks.astype(np.uint8).transpose(1, 2, 0))
+            counts += [mask["counts"] for mask in coco_mask.encode(columns)]
         return counts
 
     def _resized(self, image: Any) -> Any:
