@@ -2,7 +2,8 @@
 
 What differs from `Sam2.encode`, all exact up to rounding:
 
-- pixels are scaled by the patch convolution's weights;
+- pixels are scaled by the patch convolution's weights, and only the whole part of their mean is
+  subtracted from them, exact in half precision; what is left of it is a part of the position map;
 - queries, keys and values are computed before tokens are cut into windows, so padding tokens cost
   nothing; keys and values need no bias, so padding is zeros;
 - windows are padded by concatenation, pooled by elementwise maxima, cropped before the projection;
@@ -44,6 +45,33 @@ def pooled(x: Tensor) -> Tensor:
     return torch.maximum(rows[:, :, :, 0], rows[:, :, :, 1])
 
 
+def cut(x: Tensor, window: int) -> Tensor:
+    """Cut (B, H, H, C) into windows (B * windows, w, w, C), zero-padded to whole ones.
+
+    A zero is what a padding token's key and value are without their biases.
+    """
+    batch, side, _, channels = x.shape
+    missing = -side % window
+    if missing:
+        x = torch.cat([x, x.new_zeros(batch, side, missing, channels)], 2)
+        x = torch.cat([x, x.new_zeros(batch, missing, side + missing, channels)], 1)
+    count = (side + missing) // window
+    if count == 1:
+        return x
+    x = x.reshape(-1, count, window, count, window, channels).transpose(2, 3)
+    return x.reshape(-1, window, window, channels)
+
+
+def joined(x: Tensor, side: int) -> Tensor:
+    """Put windows (B * windows, w, w, C) together again, (B, H, H, C), without their padding."""
+    window, channels = x.shape[1], x.shape[3]
+    count = -(-side // window)
+    if count > 1:
+        x = x.reshape(-1, count, count, window, window, channels).transpose(2, 3)
+        x = x.reshape(-1, count * window, count * window, channels)
+    return x if count * window == side else x[:, :side, :side]
+
+
 class LeanBlock(nn.Module):
     """A `MultiScaleBlock`, restructured."""
 
@@ -73,57 +101,61 @@ class LeanBlock(nn.Module):
         self.projection = linear(projection.weight, projection.bias + projection.weight @ v_bias)
         self.norm1, self.norm2, self.mlp = block.norm1, block.norm2, block.mlp
 
-    def windows(self, x: Tensor, window: int) -> Tensor:
-        """(B, H, W, dim) -> (B * windows, heads, window * window, d), zero-padded.
-
-        A zero is what a padding token's key and value are without their biases.
-        """
-        batch, side = x.shape[:2]
-        missing = -side % window
-        if missing:
-            x = torch.cat([x, x.new_zeros(batch, side, missing, self.dim)], 2)
-            x = torch.cat([x, x.new_zeros(batch, missing, side + missing, self.dim)], 1)
-        count, depth = (side + missing) // window, self.dim // self.heads
-        x = x.reshape(-1, count, window, count, window, self.heads, depth)
-        return x.permute(0, 1, 3, 5, 2, 4, 6).reshape(-1, self.heads, window * window, depth)
+    def by_head(self, x: Tensor) -> Tensor:
+        """(N, w, w, dim) -> (N, heads, w * w, d)."""
+        x = x.reshape(-1, x.shape[1] * x.shape[2], self.heads, self.dim // self.heads)
+        return x.transpose(1, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, H, W, C) -> (B, H', W', C')."""
+        side = x.shape[1]
+        window = self.window or side
+        own, own_side = (window // 2, side // 2) if self.pooled else (window, side)
+        # Where windows need no padding tokens are cut into them once, before the products.
+        early = side % window == 0
         normal = self.norm1(x)
-        products = [product(normal) for product in self.products]
+        products = [product(cut(normal, window) if early else normal) for product in self.products]
         if self.fused:
             products = list(products[0].split(self.dim, -1))
         q, k, v = products[:3]
-        shortcut = products[3] if self.widens else x
+        shortcut = products[3] if self.widens else None
         if self.pooled:
-            q, shortcut = pooled(q), pooled(shortcut)
-        side, window = q.shape[1], self.window or self.side
-        own = window // 2 if self.pooled else window
-        q, k, v = self.windows(q, own), self.windows(k, window), self.windows(v, window)
-        out = attend(q, k, v, fused=self.fused)
-        count = -(-side // own)
-        out = out.reshape(-1, count, count, self.heads, own, own, self.dim // self.heads)
-        out = out.permute(0, 1, 4, 2, 5, 3, 6).reshape(-1, count * own, count * own, self.dim)
-        if count * own != side:
-            out = out[:, :side, :side]
-        x = shortcut + self.projection(out)
+            q, shortcut = pooled(q), None if shortcut is None else pooled(shortcut)
+        if not early:
+            q, k, v = cut(q, own), cut(k, window), cut(v, window)
+        out = attend(self.by_head(q), self.by_head(k), self.by_head(v), fused=self.fused)
+        out = out.transpose(1, 2).reshape(-1, own, own, self.dim)
+        if early:
+            out = self.projection(out)
+            out = out if shortcut is None else shortcut + out
+            out = joined(out, own_side)
+            x = out if self.widens else x + out
+        else:
+            out = self.projection(joined(out, own_side))
+            x = (x if shortcut is None else shortcut) + out
         return x + self.mlp(self.norm2(x))
 
 
 class PositionMap(nn.Module):
-    """The trunk's position embedding and the patch convolution's bias, (1, G, G, C).
+    """The trunk's position embedding, the patch convolution's bias and `shifted`, (1, G, G, C).
 
     A constant of G * G * C values when `baked`. Otherwise a product of small matrices (bicubic
     resizing is linear and separable), which a graph file holds in a hundredth of the space and
     ONNX Runtime and TensorRT compute once, when they load it.
     """
 
-    def __init__(self, trunk: Hiera, grid: int, *, baked: bool) -> None:
+    def __init__(self, trunk: Hiera, grid: int, corner: Tensor, *, baked: bool) -> None:
+        """`corner` is of `shifted`."""
         super().__init__()
         self.grid, self.baked = grid, baked
+        self.keeps_float32 = not baked  # cheap, and several products: cast when it is used
         bias = trunk.patch_embed.proj.bias
+        edge = torch.zeros(grid, 2)
+        edge[0, 0] = edge[1:, 1] = 1
+        self.register_buffer("edge", edge)
+        self.register_buffer("corner", corner)
         if baked:
-            position = trunk.position_embedding(grid, grid) + bias
+            position = trunk.position_embedding(grid, grid) + bias + self.shifted()
             self.register_buffer("constant", position.contiguous())
             return
         for axis, size in zip("yx", trunk.pos_embed.shape[2:], strict=True):
@@ -133,6 +165,14 @@ class PositionMap(nn.Module):
         self.register_buffer("background", trunk.pos_embed.detach()[0].permute(1, 2, 0).clone())
         tile = trunk.pos_embed_window.detach()[0].permute(1, 2, 0) + bias
         self.register_buffer("tile", tile.clone())
+
+    def shifted(self) -> Tensor:
+        """Patch convolution of a constant image from its corner (2, 2, C), (G, G, C).
+
+        Zeros are around the image: its first row and column see less of it than all others.
+        """
+        rows = (self.edge @ self.corner.reshape(2, -1)).reshape(self.grid, 2, -1)
+        return self.edge @ rows
 
     def forward(self) -> Tensor:
         """Return the map."""
@@ -144,7 +184,7 @@ class PositionMap(nn.Module):
         side = self.tile.shape[0]
         count = self.grid // side
         x = x.reshape(count, side, count, side, channels) + self.tile.reshape(1, side, 1, side, -1)
-        return x.reshape(1, self.grid, self.grid, channels)
+        return (x.reshape(self.grid, self.grid, channels) + self.shifted())[None]
 
 
 class LeanEncoder(nn.Module):
@@ -165,8 +205,10 @@ class LeanEncoder(nn.Module):
         with torch.no_grad():
             patch = trunk.patch_embed.proj
             self.patch_weight = nn.Parameter(patch.weight / model.pixel_std, requires_grad=False)
-            self.register_buffer("mean", model.pixel_mean.clone())
-            self.position = PositionMap(trunk, self.grid, baked=fused)
+            whole = model.pixel_mean.round()
+            self.register_buffer("mean", whole)
+            corner = self._corner(whole - model.pixel_mean)
+            self.position = PositionMap(trunk, self.grid, corner, baked=fused)
             side, blocks = self.grid, []
             for block in trunk.blocks:
                 blocks.append(LeanBlock(block, side, fused=fused))
@@ -177,6 +219,9 @@ class LeanEncoder(nn.Module):
             up1, up2 = decoder.output_upscaling[0], decoder.output_upscaling[3]
             self.s0 = self._folded(neck[0], decoder.conv_s0, up2.bias)
             self.s1 = self._folded(neck[1], decoder.conv_s1, up1.bias)
+            # A normalisation follows the sum that they enter, so their mean may be taken off here.
+            self.s1.weight -= self.s1.weight.mean(0)
+            self.s1.bias -= self.s1.bias.mean()
             width = preset.width
             bias = neck[2].bias + neck[3].bias + model.no_mem_embed.reshape(-1)
             self.middle = linear(neck[2].weight.reshape(width, -1), bias)
@@ -187,6 +232,12 @@ class LeanEncoder(nn.Module):
         first = lateral.weight.reshape(lateral.weight.shape[0], -1)
         second = conv.weight.reshape(conv.weight.shape[0], -1)
         return linear(second @ first, second @ lateral.bias + conv.bias + bias)
+
+    def _corner(self, pixel: Tensor) -> Tensor:
+        """Patch convolution of an image of one (1, 3, 1, 1) pixel, its first 2x2 cells."""
+        image = pixel.expand(1, 3, 8, 8)
+        x = F.conv2d(F.pad(image, (3, 3, 3, 3)), self.patch_weight, stride=4)
+        return x[0, :, :2, :2].permute(1, 2, 0).contiguous()
 
     def _by_cell(self, x: Tensor, depth: int) -> Tensor:
         """(B, H, W, c) -> (B, E*E, 4**depth, c): each cell's pixels in the order of upscaling."""
@@ -211,7 +262,7 @@ class LeanEncoder(nn.Module):
         dtype = self.patch_weight.dtype
         pixels = image.permute(0, 3, 1, 2).to(dtype) - self.mean
         x = F.conv2d(pixels, self.patch_weight, stride=4, padding=3).permute(0, 2, 3, 1)
-        x = x + self.position()
+        x = x + self.position().to(dtype)
         stages = []
         for i, block in enumerate(self.blocks):
             x = block(x)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sam2_core.architecture.hiera import ImageEncoder
 from sam2_core.architecture.mask_decoder import MaskDecoder
-from sam2_core.architecture.prompt_encoder import PositionEncoding, PromptEncoder
+from sam2_core.architecture.prompt_encoder import PromptEncoder
 from sam2_core.presets import Preset
 
 # ImageNet statistics of pixels in 0..255.
@@ -133,12 +133,12 @@ def build_model(preset: Preset) -> Sam2:
 
 
 def cast(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Cast weights in place, those of position encodings excepted: coordinates stay float32."""
-    encodings = [part for part in module.modules() if isinstance(part, PositionEncoding)]
-    matrices = [part.positional_encoding_gaussian_matrix.float() for part in encodings]
+    """Cast weights in place, those of modules that say `keeps_float32` excepted."""
+    kept = [part for part in module.modules() if getattr(part, "keeps_float32", False)]
+    before = [{name: value.clone() for name, value in part.state_dict().items()} for part in kept]
     module.to(dtype)
-    for part, matrix in zip(encodings, matrices, strict=True):
-        part.positional_encoding_gaussian_matrix = matrix
+    for part, values in zip(kept, before, strict=True):
+        part.float().load_state_dict(values)
     return module
 
 

@@ -14,6 +14,8 @@ from sam2_core.presets import Preset
 class PositionEncoding(nn.Module):
     """Random Fourier features of coordinates in [0, 1] (Tancik et al. 2020)."""
 
+    keeps_float32 = True  # coordinates in halves lose half a pixel
+
     def __init__(self, features: int) -> None:
         super().__init__()
         self.register_buffer("positional_encoding_gaussian_matrix", torch.randn(2, features))

@@ -47,9 +47,17 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def open_session(
-    path: Path, threads: int | None, providers: Sequence[Any], *, spinning: bool = True
+    path: Path,
+    threads: int | None,
+    providers: Sequence[Any],
+    *,
+    spinning: bool = True,
+    model: bytes | None = None,
 ) -> Any:
-    """Open a graph file; `AutolabelError` naming it when ONNX Runtime cannot read it."""
+    """Open a graph file, or a model made of it.
+
+    `AutolabelError` naming the file when ONNX Runtime cannot read it.
+    """
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -58,7 +66,7 @@ def open_session(
     if not spinning:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
-        return ort.InferenceSession(str(path), options, providers=list(providers))
+        return ort.InferenceSession(model or str(path), options, providers=list(providers))
     except Exception as error:
         raise AutolabelError(
             f"ONNX Runtime {ort.__version__} cannot read the model file {path}: {error}. "

@@ -26,6 +26,7 @@ from sam2_core.backends.onnxruntime_backend import (
     open_session,
     run_session,
 )
+from sam2_core.backends.onnxruntime_fusion import fused_model
 from sam2_core.backends.tensorrt_cuda import CudaDevice, Device, Slot, SlotPool
 from sam2_core.batching import gather
 from sam2_core.preprocess import resize_square
@@ -213,18 +214,23 @@ class OnnxRuntimeCudaBackend:
             )  # fmt: skip
         return self._graphs[name]
 
-    def _open(self, name: str, *, captured: bool = True) -> Any:
-        """Open a graph file, without CUDA graphs where ONNX Runtime cannot capture it."""
+    def _open(self, name: str, *, captured: bool = True, fused: bool = True) -> Any:
+        """Open a graph file; without CUDA graphs or fused operators where that is not possible."""
         path = self.folder.graph(name)
         if self._providers is not None:
             return open_session(path, None, self._providers)
+        providers = cuda_provider(self._stream, captured=captured)
+        model = fused_model(path) if fused else None
         try:
-            session = open_session(path, None, cuda_provider(self._stream, captured=captured))
+            session = open_session(path, None, providers, model=model)
         except AutolabelError as error:
+            if model is not None:
+                logger.warning("%s runs without fused operators: %s", path, error)
+                return self._open(name, captured=captured, fused=False)
             if not captured or "graph capture" not in str(error):
                 raise
             logger.warning("%s runs without a CUDA graph: %s", path, error)
-            return self._open(name, captured=False)
+            return self._open(name, captured=False, fused=False)
         if session.get_providers()[0] != "CUDAExecutionProvider":
             raise AutolabelError(
                 "ONNX Runtime could not load its CUDA provider: install the extra gpu "
@@ -239,11 +245,15 @@ class OnnxRuntimeCudaBackend:
             self._pinned[size] = SlotPool(self._device.allocate_pinned, size)
         return self._pinned[size].take()
 
-    def _upload(self, graph: FixedGraph, name: str, values: npt.NDArray[Any]) -> Slot:
+    def _upload(
+        self, graph: FixedGraph, name: str, values: Sequence[ImageArray] | npt.NDArray[Any]
+    ) -> Slot:
+        """Queue a copy of rows; those of a bucket behind them keep what they held."""
         tensor = graph.tensors[name]
-        slot = self._staged(values.size * tensor.dtype.itemsize)
-        view = slot.as_array(tensor.dtype, values.shape)
-        view[...] = values
+        shape = (len(values), *values[0].shape)
+        slot = self._staged(math.prod(shape) * tensor.dtype.itemsize)
+        view = slot.as_array(tensor.dtype, shape)
+        np.stack(list(values), out=view, casting="same_kind")
         self._device.copy(tensor.address, slot.address, view.nbytes, self._stream)
         return slot
 
@@ -259,8 +269,7 @@ class OnnxRuntimeCudaBackend:
 
     def _encode(self, squares: Sequence[ImageArray]) -> list[dict[str, Slot]]:
         bucket = bucket_for(len(squares), IMAGE_BUCKETS)
-        batch = np.stack([*squares, *[squares[-1]] * (bucket - len(squares))])
-        slot = self._upload(self._encoder, "image", batch)
+        slot = self._upload(self._encoder, "image", squares)
         self._encoder.run(dict.fromkeys(("image", *FEATURES), bucket))
         encoded = []
         for row in range(len(squares)):
@@ -353,7 +362,7 @@ class OnnxRuntimeCudaBackend:
             name = "decoder_mask"
             inputs["mask_input"] = prompts.mask_logits[:, None].astype(np.float32)
         if name not in self._free:
-            self._free[name] = self._open(name, captured=False)
+            self._free[name] = self._open(name, captured=False, fused=False)
         return self._masks(dict(zip(OUTPUTS, run_session(self._free[name], OUTPUTS, inputs),
                                     strict=True)))  # fmt: skip
 

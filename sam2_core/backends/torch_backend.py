@@ -71,10 +71,11 @@ def _out_of_memory(error: Exception) -> DeviceMemoryError:
     return DeviceMemoryError(f"the GPU has no memory left: {str(error).splitlines()[0]}")
 
 
-def _pinned(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    """Copy an array into page-locked memory, from which uploads are asynchronous."""
-    target = torch.empty(array.shape, dtype=torch.from_numpy(array[:0]).dtype, pin_memory=True)
-    np.copyto(target.numpy(), array)
+def _pinned(arrays: Sequence[np.ndarray[Any, Any]]) -> torch.Tensor:
+    """Stack arrays of one shape in page-locked memory, from which uploads are asynchronous."""
+    dtype = torch.from_numpy(arrays[0][:0]).dtype
+    target = torch.empty((len(arrays), *arrays[0].shape), dtype=dtype, pin_memory=True)
+    np.stack(arrays, out=target.numpy())
     return target
 
 
@@ -133,13 +134,15 @@ class TorchBackend:
     def encode(self, images: Sequence[ImageArray]) -> Features:
         """Encode B images, each uint8 (H, W, 3) RGB of any size."""
         size = self._info.image_size
-        batch = np.stack([resize_square(image, size) for image in images])
+        squares = [resize_square(image, size) for image in images]
         sizes = tuple((image.shape[0], image.shape[1]) for image in images)
         if self._device.type == "cpu":
-            return Features(self._modules.encoder(torch.from_numpy(batch)), len(images), sizes)
+            batch = torch.from_numpy(np.stack(squares))
+            return Features(self._modules.encoder(batch), len(images), sizes)
         try:
+            batch = _pinned(squares)
             with self._lock, torch.cuda.stream(self._stream):
-                return Features(self._encode_cuda(_pinned(batch)), len(images), sizes)
+                return Features(self._encode_cuda(batch), len(images), sizes)
         except torch.OutOfMemoryError as error:
             raise _out_of_memory(error) from error
 
@@ -192,7 +195,7 @@ class TorchBackend:
             arrays.append(prompts.mask_logits[:, None].astype(np.float32))
         if self._device.type == "cpu":
             return [torch.from_numpy(array) for array in arrays]
-        return [_pinned(array) for array in arrays]
+        return [_pinned([array])[0] for array in arrays]
 
     def _decode_cuda(self, features: Features, prompts: Prompts) -> PendingMasks:
         count = len(prompts)

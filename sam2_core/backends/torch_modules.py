@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from sam2_core.architecture.lean_decoder import LeanDecoder, SharedLayer
+from sam2_core.architecture.lean_attention import SharedLayer
+from sam2_core.architecture.lean_decoder import LeanDecoder
 from sam2_core.architecture.lean_encoder import LeanEncoder
 from sam2_core.architecture.model import REPORTED_DELTA, Sam2, cast, select_mask, stability
 
@@ -82,15 +83,15 @@ class OneImageLayer(nn.Module):
         layer, placed = shared.layer, image + position
         tokens = layer.update_tokens(prompt, prompt)
         prompts, count = tokens.shape[:2]
-        queries = self._by_head(shared.look.inner(tokens + prompt))
+        queries = self._by_head(shared.look.inner(tokens + prompt).to(image.dtype))
         keys = self._by_head(shared.keys(placed))
         values = self._by_head(shared.image_values(image))
         looked = F.scaled_dot_product_attention(queries[None], keys[None], values[None], scale=1.0)
-        looked = looked[0].transpose(0, 1).reshape(prompts, count, -1)
+        looked = looked[0].transpose(0, 1).reshape(prompts, count, -1).to(tokens.dtype)
         tokens = layer.norm2(tokens + shared.look.out(looked))
         tokens = layer.norm3(tokens + layer.mlp(tokens))
         update = shared.image_update(tokens, prompt, shared.image_queries(placed))
-        return tokens, layer.norm4(image + update)
+        return tokens, shared.norm(image + update)
 
 
 @dataclass(frozen=True)
@@ -119,10 +120,10 @@ def build_modules(model: Sam2, graph: str, dtype: torch.dtype, device: str) -> M
         decoder = _Decode(model)
         parts = [_Encode(model), decoder, decoder, decoder]
     else:
-        single = LeanDecoder(model)
+        single = LeanDecoder(model, baked=True)
         single.first = OneImageLayer(single.first)
-        masked = _WithMasks(LeanDecoder(model, masked=True))
-        parts = [LeanEncoder(model, fused=True), LeanDecoder(model), single, masked]
+        masked = _WithMasks(LeanDecoder(model, masked=True, baked=True))
+        parts = [LeanEncoder(model, fused=True), LeanDecoder(model, baked=True), single, masked]
     # Folded in float32, cast afterwards.
     encoder, *decoders = (cast(part.eval(), dtype).to(device) for part in parts)
     return Modules(encoder, *(Chosen(decoder).eval() for decoder in decoders))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from pathlib import Path
@@ -49,6 +50,7 @@ def times() -> None:
     """Encoder and decoder of the random export, fp16."""
     frame = Frame()
     started = time.perf_counter()
+    logging.basicConfig(level=logging.INFO)
     backend = OnnxRuntimeCudaBackend(exported(PRESET))
     features = backend.encode([frame.square])
     backend.decode(features, frame.prompts)

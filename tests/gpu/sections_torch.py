@@ -159,7 +159,7 @@ def sustained(backend, label: str, encoder_batch: int, count: int = 200, **loop_
     stages = {k: round(v / count * 1e3, 2) for k, v in loop.times.seconds().items()}
     record("frames", what=label, encoder_batch=encoder_batch, frames=len(done),
            ms_per_frame=round(elapsed / count * 1e3, 3), stage_ms=stages,
-           warm_s=round(started - one, 1), mask_bytes=sum(map(len, done[0].masks.rle)), **loop_args)  # fmt: skip
+           warm_s=round(started - one, 1), **loop_args)  # fmt: skip
 
 
 def frame_reader(data: bytes):

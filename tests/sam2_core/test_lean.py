@@ -7,7 +7,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 
 from sam2_core.architecture import cast, random_weights, select_mask  # noqa: E402
-from sam2_core.architecture.lean_decoder import LeanDecoder, placing  # noqa: E402
+from sam2_core.architecture.lean_attention import placing  # noqa: E402
+from sam2_core.architecture.lean_decoder import LeanDecoder  # noqa: E402
 from sam2_core.architecture.lean_encoder import LeanEncoder  # noqa: E402
 from sam2_core.presets import COMPACT, MICRO  # noqa: E402
 from tests.sam2_core.test_architecture import boxes_and_prompts, close, scene  # noqa: E402
@@ -37,9 +38,10 @@ def test_encoder(case, fused):
     close(lean.transpose(1, 2).reshape(embedding.shape), embedding)
     cells = preset.embedding_grid
     up1, up2 = (model.sam_mask_decoder.output_upscaling[i].bias for i in (0, 3))
-    # Back from cells to maps; the upscaling biases have moved here.
+    # Back from cells to maps; the upscaling biases have moved here, and s1 has lost its mean.
     lean_s1 = lean_s1.reshape(2, cells, cells, 2, 2, -1).permute(0, 5, 1, 3, 2, 4)
-    close(lean_s1.reshape(s1.shape), s1 + up1[:, None, None])
+    whole_s1 = s1 + up1[:, None, None]
+    close(lean_s1.reshape(s1.shape), whole_s1 - whole_s1.mean(1, keepdim=True))
     lean_s0 = lean_s0.reshape(2, cells, cells, 2, 2, 2, 2, -1).permute(0, 7, 1, 3, 5, 2, 4, 6)
     close(lean_s0.reshape(s0.shape), s0 + up2[:, None, None])
 
