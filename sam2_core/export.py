@@ -200,7 +200,7 @@ def _restructured_jobs(model: Sam2, dtype: Any) -> Iterator[_Job]:
     shapes = (cells, width), (cells, 16, width // 8), (cells, 4, width // 4)
     inputs = _prompts(preset, shapes, dtype)
     # Folded in float32, cast afterwards.
-    encoder = LeanEncoder(model)
+    encoder = LeanEncoder(model, early=dtype == torch.float16)
     plain, masked = LeanDecoder(model), LeanDecoder(model, masked=True)
     windowed = {side: LeanDecoder(model, window=side) for side in windows_of(preset)}
     cast(model, dtype)

@@ -4,8 +4,9 @@ What differs from `Sam2.encode`, all exact up to rounding:
 
 - pixels are scaled by the patch convolution's weights, and only the whole part of their mean is
   subtracted from them, exact in half precision; what is left of it is a part of the position map;
-- queries, keys and values are computed before tokens are cut into windows, so padding tokens cost
-  nothing; keys and values need no bias, so padding is zeros;
+- tokens are cut into windows once, before queries, keys and values are computed; where windows need
+  padding it is done after that, so padding costs no arithmetic (a GPU rather spares the copies);
+  keys and values need no bias, so padding is zeros;
 - windows are padded by concatenation, pooled by elementwise maxima, cropped before the projection;
 - the neck's 1x1 convolutions are folded into conv_s0 and conv_s1, biases into one another;
 - outputs are token-major, in the order in which `lean_decoder` reads them.
@@ -75,9 +76,11 @@ def joined(x: Tensor, side: int) -> Tensor:
 class LeanBlock(nn.Module):
     """A `MultiScaleBlock`, restructured."""
 
-    def __init__(self, block: MultiScaleBlock, side: int, *, fused: bool) -> None:
+    def __init__(
+        self, block: MultiScaleBlock, side: int, *, fused: bool, early: bool = False
+    ) -> None:
         super().__init__()
-        attention = block.attn
+        attention, self.early = block.attn, early
         self.side, self.window, self.pooled, self.fused = side, block.window, block.pooled, fused
         self.heads, self.widens = attention.heads, block.widens
         self.dim = attention.proj.weight.shape[0]
@@ -112,7 +115,7 @@ class LeanBlock(nn.Module):
         window = self.window or side
         own, own_side = (window // 2, side // 2) if self.pooled else (window, side)
         # Where windows need no padding tokens are cut into them once, before the products.
-        early = side % window == 0
+        early = self.early or side % window == 0
         normal = self.norm1(x)
         products = [product(cut(normal, window) if early else normal) for product in self.products]
         if self.fused:
@@ -193,10 +196,11 @@ class LeanEncoder(nn.Module):
     Args:
         model: with its weights in float32; unchanged.
         fused: attention by PyTorch's own kernels (for PyTorch), not by plain products (for ONNX).
+        early: pad before the products: fewer copies, more arithmetic; for ONNX on a GPU.
 
     """
 
-    def __init__(self, model: Sam2, *, fused: bool = False) -> None:
+    def __init__(self, model: Sam2, *, fused: bool = False, early: bool = False) -> None:
         super().__init__()
         preset = model.preset
         self.grid, self.cells = preset.grid, preset.embedding_grid
@@ -211,7 +215,7 @@ class LeanEncoder(nn.Module):
             self.position = PositionMap(trunk, self.grid, corner, baked=fused)
             side, blocks = self.grid, []
             for block in trunk.blocks:
-                blocks.append(LeanBlock(block, side, fused=fused))
+                blocks.append(LeanBlock(block, side, fused=fused, early=early))
                 side = side // 2 if block.pooled else side
             self.blocks = nn.ModuleList(blocks)
             self.stage_ends = trunk.stage_ends

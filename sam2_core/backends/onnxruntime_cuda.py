@@ -151,6 +151,7 @@ class OnnxRuntimeCudaBackend:
         device: a GPU.
         providers: ONNX Runtime's providers; CUDA on a stream of the device when None.
         where: name of the device's memory.
+        fused: with ONNX Runtime's own operators (see `onnxruntime_fusion`), where it can.
 
     """
 
@@ -160,9 +161,11 @@ class OnnxRuntimeCudaBackend:
         device: Device | None = None,
         providers: Sequence[Any] | None = None,
         where: str = "cuda",
+        *,
+        fused: bool = True,
     ) -> None:
         _preload(where)
-        self.folder = folder
+        self.folder, self._fused = folder, fused
         self._device = device or CudaDevice()
         self._lock = threading.Lock()
         self._stream = self._device.create_stream()
@@ -220,7 +223,7 @@ class OnnxRuntimeCudaBackend:
         if self._providers is not None:
             return open_session(path, None, self._providers)
         providers = cuda_provider(self._stream, captured=captured)
-        model = fused_model(path) if fused else None
+        model = fused_model(path) if fused and self._fused else None
         try:
             session = open_session(path, None, providers, model=model)
         except AutolabelError as error:

@@ -81,6 +81,8 @@ def fidelity() -> None:
     for folder in (resolve_model("compact", Wanted(cache=CACHE)), exported("compact")):
         backend = OnnxRuntimeCudaBackend(folder)
         compare(backend, reference, f"onnxruntime-cuda {folder.facts['precision']}")
+    plain = OnnxRuntimeCudaBackend(exported("compact"), fused=False)
+    compare(plain, reference, "onnxruntime-cuda fp16, not fused")
 
 
 def frames() -> None:

@@ -30,11 +30,11 @@ def case(request):
     return preset, model, images, points, labels, features, outputs, lean
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_encoder(case, fused):
+@pytest.mark.parametrize(("fused", "early"), [(False, False), (False, True), (True, False)])
+def test_encoder(case, fused, early):
     preset, model, images, _, _, (embedding, s0, s1), _, _ = case
     with torch.no_grad():
-        lean, lean_s0, lean_s1 = LeanEncoder(model, fused=fused)(images)
+        lean, lean_s0, lean_s1 = LeanEncoder(model, fused=fused, early=early)(images)
     close(lean.transpose(1, 2).reshape(embedding.shape), embedding)
     cells = preset.embedding_grid
     up1, up2 = (model.sam_mask_decoder.output_upscaling[i].bias for i in (0, 3))
