@@ -139,6 +139,33 @@ class LeanBlock(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
+class Patches(nn.Module):
+    """The patch convolution on pixels of which the whole part of their mean is subtracted.
+
+    Args:
+        model: whose convolution.
+        keeps_float32: also in a half-precision model: in ONNX Runtime half convolutions add up in
+            halves. PyTorch's do not.
+
+    """
+
+    def __init__(self, model: Sam2, *, keeps_float32: bool) -> None:
+        super().__init__()
+        self.keeps_float32 = keeps_float32
+        weight = model.image_encoder.trunk.patch_embed.proj.weight / model.pixel_std
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.register_buffer("mean", model.pixel_mean.round())
+        self.register_buffer("rest", self.mean - model.pixel_mean, persistent=False)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """(B, 3, S, S) -> (B, G, G, C)."""
+        return F.conv2d(pixels, self.weight, stride=4, padding=3).permute(0, 2, 3, 1)
+
+    def corner(self) -> Tensor:
+        """First 2x2 cells, (2, 2, C), of an image of what is left of the mean; see `shifted`."""
+        return self(self.rest.expand(1, 3, 8, 8))[0, :2, :2].contiguous()
+
+
 class PositionMap(nn.Module):
     """The trunk's position embedding, the patch convolution's bias and `shifted`, (1, G, G, C).
 
@@ -207,11 +234,8 @@ class LeanEncoder(nn.Module):
         trunk, decoder = model.image_encoder.trunk, model.sam_mask_decoder
         neck = [lateral.conv for lateral in reversed(model.image_encoder.neck.convs)]
         with torch.no_grad():
-            patch = trunk.patch_embed.proj
-            self.patch_weight = nn.Parameter(patch.weight / model.pixel_std, requires_grad=False)
-            whole = model.pixel_mean.round()
-            self.register_buffer("mean", whole)
-            corner = self._corner(whole - model.pixel_mean)
+            self.patches = Patches(model, keeps_float32=not fused)
+            corner = self.patches.corner()
             self.position = PositionMap(trunk, self.grid, corner, baked=fused)
             side, blocks = self.grid, []
             for block in trunk.blocks:
@@ -237,12 +261,6 @@ class LeanEncoder(nn.Module):
         second = conv.weight.reshape(conv.weight.shape[0], -1)
         return linear(second @ first, second @ lateral.bias + conv.bias + bias)
 
-    def _corner(self, pixel: Tensor) -> Tensor:
-        """Patch convolution of an image of one (1, 3, 1, 1) pixel, its first 2x2 cells."""
-        image = pixel.expand(1, 3, 8, 8)
-        x = F.conv2d(F.pad(image, (3, 3, 3, 3)), self.patch_weight, stride=4)
-        return x[0, :, :2, :2].permute(1, 2, 0).contiguous()
-
     def _by_cell(self, x: Tensor, depth: int) -> Tensor:
         """(B, H, W, c) -> (B, E*E, 4**depth, c): each cell's pixels in the order of upscaling."""
         channels = x.shape[-1]
@@ -263,10 +281,9 @@ class LeanEncoder(nn.Module):
             (B, E*E, 4, width/4): the pixels of each of the E*E cells, upscaling biases added.
 
         """
-        dtype = self.patch_weight.dtype
-        pixels = image.permute(0, 3, 1, 2).to(dtype) - self.mean
-        x = F.conv2d(pixels, self.patch_weight, stride=4, padding=3).permute(0, 2, 3, 1)
-        x = x + self.position().to(dtype)
+        dtype = self.s0.weight.dtype
+        pixels = image.permute(0, 3, 1, 2).to(self.patches.weight.dtype) - self.patches.mean
+        x = self.patches(pixels).to(dtype) + self.position().to(dtype)
         stages = []
         for i, block in enumerate(self.blocks):
             x = block(x)
