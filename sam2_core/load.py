@@ -116,7 +116,7 @@ def load_backend(
     graph: str = "restructured",
     *,
     threads: int | None = None,
-    windows: bool = True,
+    windows: bool = False,
     cache: str | Path | None = None,
     progress: Callable[[str], object] = lambda _: None,
 ) -> Backend:
@@ -129,8 +129,8 @@ def load_backend(
         precision: one of `PRECISIONS`; "auto" is fp16 on a GPU and fp32 on a CPU.
         graph: "restructured", or "published" for comparison.
         threads: CPU threads of one operator; every core when None.
-        windows: on the CPU, decode boxes only in windows around them, where masks stay near their
-            boxes the faster way; parts of a mask far outside its box are lost.
+        windows: on the CPU, decode boxes only in windows around them: 1.3 to 1.6 times faster, but
+            what a mask has far from its box is lost. Off: the masks of the whole grid.
         cache: cache folder; the default one when None.
         progress: called with what is being done, when it takes long.
 

@@ -108,12 +108,16 @@ def _summary(results: dict[str, Any]) -> Text:
     if "sustained" in results:
         run = results["sustained"]
         lines.append(f"sustained over {run['frames']} frames: {run['ms_per_frame']:.2f} ms a frame")
-    for name, agreement in results["mask_iou_with_peers"].items():
-        if agreement:
-            lines.append(
-                f"masks against {name}: mean IoU {agreement['mean']:.4f}, 1st percentile "
-                f"{agreement['p1']:.4f}"
-            )
+    for key, how in (
+        ("mask_iou_same_input", "same resized image"),
+        ("mask_iou_with_peers", "its own resizing"),
+    ):
+        for name, agreement in results[key].items():
+            if agreement:
+                lines.append(
+                    f"masks against {name}, {how}: mean IoU {agreement['mean']:.4f}, 1st "
+                    f"percentile {agreement['p1']:.4f}"
+                )
     lines += [f"left out: {name}: {reason}" for name, reason in results["skipped"].items()]
     return Text("\n".join(lines))
 

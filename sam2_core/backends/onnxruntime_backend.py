@@ -89,7 +89,7 @@ class OnnxRuntimeBackend:
     """
 
     def __init__(
-        self, folder: ModelFolder, threads: int | None = None, *, windows: bool = True
+        self, folder: ModelFolder, threads: int | None = None, *, windows: bool = False
     ) -> None:
         self.folder = folder
         self._open = partial(open_session, threads=threads, providers=[_cpu_provider()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,14 @@ from sam2_core.cache import cache_folder, file_sha256
 from sam2_core.presets import preset_named
 from sam2_core.resolve import CHECKPOINT_SUFFIXES
 from sam2_core.types import AutolabelError, Masks
+
+
+@dataclass(frozen=True)
+class _PeerMasks:
+    """A peer's masks of the frame as COCO counts: its own way, and on our resized image."""
+
+    own: list[bytes]
+    same_input: list[bytes]
 
 
 def compare_frames(run: Session) -> dict[str, Any]:
@@ -36,15 +45,29 @@ def compare_frames(run: Session) -> dict[str, Any]:
         "whole_frame": timings_as_dict(timings),
         "frame_vs_torch": ratio(timings.get("torch eager"), fast),
         "frame_vs_peers": {name: ratio(timings[name], fast) for name in peers},
+        **_agreements(run, ours, masks),
+    }
+
+
+def _agreements(run: Session, ours: Masks, masks: dict[str, _PeerMasks]) -> dict[str, Any]:
+    """Agreement of masks: with each peer as it is, and on our resized image, graph against graph.
+
+    We resize to whole grey levels, as transformers does; a peer that keeps fractions sees another
+    image, and masks of a few pixels change with it.
+    """
+    if "mask_iou_with_peers" in run.skipped:
+        return {"mask_iou_with_peers": {}, "mask_iou_same_input": {}}
+    return {
         "mask_iou_with_peers": {
-            name: _agreement(ours, theirs)
-            for name, theirs in masks.items()
-            if "mask_iou_with_peers" not in run.skipped
+            name: _agreement(ours, theirs.own) for name, theirs in masks.items()
+        },
+        "mask_iou_same_input": {
+            name: _agreement(ours, theirs.same_input) for name, theirs in masks.items()
         },
     }
 
 
-def _load_peers(run: Session) -> tuple[dict[str, TorchPeer], dict[str, list[bytes]]]:
+def _load_peers(run: Session) -> tuple[dict[str, TorchPeer], dict[str, _PeerMasks]]:
     """Load the peers that are asked for, and return them with the frame's masks by each."""
     if not run.options.peers:
         run.skipped["torch eager"] = "not asked for"
@@ -54,12 +77,13 @@ def _load_peers(run: Session) -> tuple[dict[str, TorchPeer], dict[str, list[byte
         run.backend.info.device != "cpu", reference_state(run),
     )  # fmt: skip
     peers: dict[str, TorchPeer] = {}
-    masks: dict[str, list[bytes]] = {}
+    masks: dict[str, _PeerMasks] = {}
+    square = run.segmenter.prepare(run.frame.read(), run.frame.boxes).image_model
     for name in run.options.peers:
         run.note(f"loading {name}")
         try:
             peer = make_peer(name, options)
-            masks[name] = peer.frame(run.frame)
+            masks[name] = _PeerMasks(peer.frame(run.frame), peer.frame(run.frame, square))
         except AutolabelError as error:
             run.skipped[name] = str(error)
         except Exception as error:  # noqa: BLE001 - a peer that fails must not cost the run

@@ -94,7 +94,7 @@ def _decoder_sections(run: Session) -> dict[str, Any]:
         run.skipped["decoder"] = "no valid box in the frame"
         return {"decoder": {}, "decoder_vs_published": None}
     decoders = _decoders(run, image.image_model)
-    ours = run.variant
+    ours = run.graph
     cases = decoder_cases(decoders, image.prompts)
     repeats, budget = run.options.repeats, run.options.budget_s
     timings = interleaved(cases, repeats, budget_s=budget, note=run.noting("decoder"))
@@ -142,16 +142,14 @@ def _decoders(run: Session, image_model: ImageArray) -> dict[str, Decoder]:
             backends["published"] = run.load("published")
         except AutolabelError as error:
             run.skipped["published"] = str(error)
-    if run.variant == "windowed":
-        backends[run.graph] = run.load(run.graph, windows=False)
-    elif run.backend.info.stamp.checkpoint_sha256.startswith("random-"):
+    windowed = run.load(run.graph, windows=True)
+    if getattr(windowed, "window_sides", ()):
         # Masks of random weights fill the image, and every window would grow. What windows cost
         # where masks keep to their boxes is measured by not growing them.
-        cut = run.load(run.graph)
-        if getattr(cut, "window_sides", ()):
-            cut.grow_windows = False  # type: ignore[attr-defined]
-            backends["windowed_not_grown"] = cut
-    backends[run.variant] = run.backend
+        random = run.backend.info.stamp.checkpoint_sha256.startswith("random-")
+        windowed.grow_windows = not random  # type: ignore[attr-defined]
+        backends["windowed_not_grown" if random else "windowed"] = windowed
+    backends[run.graph] = run.backend
     for name, backend in backends.items():
         found[name] = Decoder(backend, encode_and_wait(backend, [image_model]), chunk)
     return found

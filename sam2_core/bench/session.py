@@ -80,13 +80,8 @@ class Session:
         """Graph that is measured: restructured, or published where it was asked for by path."""
         return self.backend.info.stamp.name.split("/")[-1]
 
-    @property
-    def variant(self) -> str:
-        """What the measured decoder is: its graph, or that in windows around the boxes."""
-        return "windowed" if getattr(self.backend, "window_sides", ()) else self.graph
-
-    def load(self, graph: str, threads: int | None = None, *, windows: bool = True) -> Backend:
-        """Load this model again, as another graph, with other threads or without windows."""
+    def load(self, graph: str, threads: int | None = None, *, windows: bool = False) -> Backend:
+        """Load this model again, as another graph, with other threads or in windows."""
         model: str | Path = self.options.model
         if self.folder is not None:
             wanted = Wanted(self.precision, graph, self.options.cache, self.note)
@@ -138,11 +133,8 @@ def start(frame: BenchFrame, options: BenchOptions, note: Note) -> Session:
     if name != "torch":  # which runs modules, not exported graphs
         folder = _restructured(model, Wanted(precision, cache=options.cache, progress=note))
         model = folder.path
-    # Masks of random weights fill the image, and windows around boxes are not for them.
-    random = folder is not None and str(folder.facts["checkpoint_sha256"]).startswith("random-")
     backend = load_backend(
-        model, name, precision, threads=options.threads, windows=not random, cache=options.cache,
-        progress=note,
+        model, name, precision, threads=options.threads, cache=options.cache, progress=note,
     )  # fmt: skip
     segmenter = Segmenter(
         backend, decoder_chunk=options.decoder_chunk, encoder_batch=options.encoder_batch,

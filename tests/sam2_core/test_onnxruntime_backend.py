@@ -18,7 +18,7 @@ DATA = Path(__file__).parents[1] / "data"
 @pytest.fixture(scope="module")
 def backend(tmp_path_factory):
     folder = ModelFolder.open(DATA / "micro", tmp_path_factory.mktemp("cache"))
-    return OnnxRuntimeBackend(folder, threads=1)
+    return OnnxRuntimeBackend(folder, threads=1, windows=True)
 
 
 @pytest.fixture(scope="module")
