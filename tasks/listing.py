@@ -1,7 +1,7 @@
 """Folders and files below an address, as a stream: what discovery and planning read.
 
-One pass and few requests: on S3 one request a thousand objects whatever the folders, locally one
-`scandir` a folder. Nothing is kept but the folders that are still open.
+One pass and few requests: on S3 one request a thousand objects whatever the folders, several at a
+time; locally one `scandir` a folder. Nothing is kept but the folders that are still open.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from tasks import storage
+from tasks.listing_s3 import list_objects
 from tasks.retry import with_retries
 
 _HTTP_CONNECTIONS = 16
@@ -133,27 +134,11 @@ def _leads_up(link: os.DirEntry[str], folder: Path) -> bool:
 def _walk_s3(fs: Any, path: str) -> Iterator[tuple[str, File]]:
     bucket, _, prefix = path.partition("/")
     prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
-    page: dict[str, Any] = {}
-    while True:
-        token = page.get("NextContinuationToken")
-        more = {"ContinuationToken": token} if token else {}
-
-        def call(more: dict[str, str] = more) -> dict[str, Any]:
-            found: dict[str, Any] = fs.call_s3(
-                "list_objects_v2", Bucket=bucket, Prefix=prefix, **more
-            )
-            return found
-
-        with storage.explained("list", f"s3://{path}"):
-            page = with_retries(call, f"listing s3://{path}")
-        for entry in page.get("Contents", ()):
-            key = entry["Key"]
-            if not key.endswith("/"):
-                name = key.rsplit("/", 1)[-1]
-                file = File(name, f"s3://{bucket}/{key}", entry["Size"], entry["ETag"].strip('"'))
-                yield key[len(prefix) :], file
-        if not page.get("IsTruncated"):
-            return
+    for one in list_objects(fs, bucket, prefix):
+        if not one.key.endswith("/"):
+            name = one.key.rsplit("/", 1)[-1]
+            file = File(name, f"s3://{bucket}/{one.key}", one.size_bytes, one.etag)
+            yield one.key[len(prefix) :], file
 
 
 def _walk_any(fs: Any, path: str, root_uri: str) -> Iterator[tuple[str, File]]:

@@ -23,12 +23,15 @@ class SimulatedDevice(FakeDeviceBackend):
 
     def __init__(self):
         super().__init__(device="simulated")
-        self.used = {"frames": 0, "busy_s": 0.0, "first": 0.0, "last": 0.0}
+        self.used = {"frames": 0, "busy_s": 0.0, "first": 0.0, "last": 0.0, "longest_waits_s": []}
         atexit.register(self.leave)
 
     def encode(self, images):
         started = time.time()
         self.used["first"] = self.used["first"] or started
+        self.used["longest_waits_s"] = sorted(
+            [*self.used["longest_waits_s"], started - (self.used["last"] or started)]
+        )[-20:]
         features = super().encode(images)
         time.sleep(max(FRAME_S * len(images) - (time.time() - started), 0))
         self.used["last"] = time.time()

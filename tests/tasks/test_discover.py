@@ -273,3 +273,27 @@ def test_many_objects_take_one_request_a_thousand(s3, monkeypatch):
     )
     assert [len(one.frames) for one in discover([f"{s3}/d"])] == [50] * 24
     assert calls == ["list_objects_v2"] * 2
+
+
+@pytest.mark.parametrize("levels", ["{0:03d}", "day/{1:d}/{0:03d}", "a", ""])
+def test_a_large_prefix_is_listed_in_parts_and_comes_in_order(s3, monkeypatch, levels):
+    from moto.s3.models import s3_backends
+
+    from tasks import listing_s3
+
+    backend, keys = s3_backends["123456789012"]["aws"], []
+    for index in range(2600):
+        folder = f"d/{levels.format(index // 20, index // 1300)}".rstrip("/")
+        keys.append(f"{folder}/{index:05d}é.jpg")
+    keys += ["d/0.txt", "d/zz/last.jpg", "d/zz", "e/not-below.jpg"]
+    for key in keys:
+        backend.put_object(s3[5:], key, b"x")
+    monkeypatch.setattr(listing_s3, "FIRST_PAGES", 1)
+    monkeypatch.setattr(listing_s3, "PART_OBJECTS", 200)
+    asked = []
+    part = listing_s3.Prefix.part
+    monkeypatch.setattr(listing_s3.Prefix, "part", lambda *a: asked.append(a[1:]) or part(*a))
+    found = list(listing_s3.list_objects(fsspec.filesystem("s3"), s3[5:], "d/"))
+    assert [one.key for one in found] == sorted(key for key in keys if key.startswith("d/"))
+    assert all(one.size_bytes == 1 and one.etag for one in found)
+    assert (len(asked) > 5) == ("{0" in levels), "only folders can be listed side by side"
