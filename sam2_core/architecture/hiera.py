@@ -139,7 +139,7 @@ class Hiera(nn.Module):
     def forward(self, pixels: Tensor) -> list[Tensor]:
         """(B, 3, S, S) normalised -> four maps (B, S/4 / 2**i, S/4 / 2**i, C * 2**i)."""
         x = self.patch_embed(pixels)
-        x = x + self.position_embedding(x.shape[1], x.shape[2])
+        x = x + self.position_embedding(x.shape[1], x.shape[2]).to(x.dtype)
         outputs = []
         for i, block in enumerate(self.blocks):
             x = block(x)

@@ -105,7 +105,19 @@ class Sam2(nn.Module):
             All four masks' logits (P, 4, G, G), predicted IoU (P, 4), object score logit (P,).
 
         """
-        embedding, high_res_s0, high_res_s1 = (part[image_index] for part in features)
+        rows = tuple(part[image_index] for part in features)
+        return self.decode_rows(rows, points, labels, mask_input, has_mask_input)
+
+    def decode_rows(
+        self,
+        features: tuple[Tensor, ...],
+        points: Tensor,
+        labels: Tensor,
+        mask_input: Tensor | None = None,
+        has_mask_input: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Decode as `decode` does; row p of each of the three `features` belongs to prompt p."""
+        embedding, high_res_s0, high_res_s1 = features
         encoder = self.sam_prompt_encoder
         return self.sam_mask_decoder(
             embedding + encoder.dense(mask_input, has_mask_input),

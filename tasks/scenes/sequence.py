@@ -65,8 +65,8 @@ def write_sequence(
     """Write JPEGs `<camera>/<timestamp_ns>.jpg` (no camera folder when there is one) and the truth.
 
     Returns the COCO instances json, written beside the pictures' folder as `truth.json`; its
-    `file_name`s are relative to `folder / "images"`. Instances below the minimum area
-    are not in it.
+    `file_name`s are relative to `folder / "images"`. Instances too small or too
+    hidden to be asked for are in it with `iscrowd` 1: regions that count neither way.
     """
     import simplejpeg
 
@@ -96,14 +96,16 @@ def add_to_coco(
             "camera": frame.camera, "frame_index": frame.index, "timestamp_ns": frame.timestamp_ns,
         }
     )  # fmt: skip
-    for instance in frame.scene.instances:
+    rows = [(instance, 0) for instance in frame.scene.instances]
+    rows += [(instance, 1) for instance in frame.scene.dropped if instance.label in LABELS]
+    for instance, crowd in rows:
         x0, y0, x1, y1 = (float(v) for v in instance.box_xyxy_px)
         annotations.append(
             {
                 "id": len(annotations) + 1, "image_id": image_id,
                 "category_id": LABELS.index(instance.label) + 1,
                 "segmentation": instance.rle(frame.scene.size_hw),
-                "bbox": [x0, y0, x1 - x0, y1 - y0], "area": instance.area_px, "iscrowd": 0,
+                "bbox": [x0, y0, x1 - x0, y1 - y0], "area": instance.area_px, "iscrowd": crowd,
                 "track_id": instance.track_id, "depth_m": round(instance.depth_m, 3),
                 "visible_fraction": round(instance.visible_fraction, 4),
             }

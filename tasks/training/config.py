@@ -37,12 +37,30 @@ class RenderConfig(_Section):
 
 
 class MaskPhase(_Section):
-    """A stretch of the mask model's training, up to the share `until` of the budget."""
+    """A stretch of the mask model's training, up to the share `until` of the budget.
+
+    Attributes:
+        until: share of the budget.
+        image_size: of the model's input.
+        batch: views a device.
+        boxes: prompts a view that are boxes.
+        points: prompts a view that are points.
+        refined: of the first boxes a view, how many masks are refined with a correcting point.
+        whole_share: share of views that are whole pictures.
+        random_share: share of pictures of the random domain; as rendered where not given.
+        strength: share of views whose appearance is changed.
+
+    """
 
     until: float = Field(1.0, gt=0, le=1)
     image_size: int = 512
-    batch: int = 32
-    prompts: int = 12
+    batch: int = Field(32, ge=1)
+    boxes: int = Field(10, ge=1)
+    points: int = Field(3, ge=1)
+    refined: int = Field(2, ge=1)
+    whole_share: float = Field(0.4, ge=0, le=1)
+    random_share: float | None = Field(None, ge=0, le=1)
+    strength: float = Field(1.0, ge=0, le=1)
 
 
 class MaskConfig(_Section):
@@ -53,8 +71,7 @@ class MaskConfig(_Section):
         phases: one after the other; `until` of the last is 1.
         learning_rate: peak.
         roi: points a side at which a mask's loss is taken around its object.
-        point_share: share of steps prompted by a point instead of boxes.
-        refine_share: share of steps with a second round: the first mask and a correcting point.
+        devices: one process each; indices of GPUs, all the same on a CPU.
         worker_share: share of the rendering workers that feed this model; the detector gets the
             others.
         init_from: a `.safetensors` file of an earlier run to start from, "" for none.
@@ -66,8 +83,7 @@ class MaskConfig(_Section):
     learning_rate: float = 1e-3
     weight_decay: float = 0.05
     roi: int = 96
-    point_share: float = 0.2
-    refine_share: float = 0.3
+    devices: tuple[int, ...] = Field((0,), min_length=1)
     worker_share: float = Field(0.6, gt=0, lt=1)
     init_from: str = ""
 
@@ -79,6 +95,8 @@ class DetectorConfig(_Section):
         input_hw: of the network, divisible by 32.
         width: channels of the first stage.
         depth: blocks a stage.
+        closing: share of the run at whose end pictures come as at inference, appearance unchanged.
+        devices: one process each, as for the mask model.
         head: channels of the heads.
         minutes_share: share of the run's minutes after which it is done: the mask model then has
             the device to itself.
@@ -94,6 +112,8 @@ class DetectorConfig(_Section):
     learning_rate: float = 2e-3
     weight_decay: float = 0.05
     minutes_share: float = Field(1.0, gt=0, le=1)
+    closing: float = Field(0.12, ge=0, le=1)
+    devices: tuple[int, ...] = Field((0,), min_length=1)
     init_from: str = ""
 
 
@@ -105,6 +125,7 @@ class TrainingConfig(_Section):
             rate follows a cosine over it.
         steps: of each model, in place of minutes; 0 goes by time.
         device: "auto" takes CUDA when it is there.
+        compiled: let PyTorch compile the models: minutes at the start, several times the speed.
         ema: decay a step of the weights' moving average, which is what is kept.
 
     """
@@ -114,6 +135,7 @@ class TrainingConfig(_Section):
     minutes: float = Field(gt=0)
     steps: int = Field(0, ge=0)
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    compiled: bool = False
     ema: float = 0.999
     checkpoint_every_s: float = 60.0
     render: RenderConfig = RenderConfig()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -14,12 +16,12 @@ from tasks.training.config import DetectorConfig
 from tasks.training.detector_loss import TrueBoxes, detector_loss
 from tasks.training.detector_model import CompactDetector, cells
 from tasks.training.photometric import Appearance
-from tasks.training.pool import PictureBatch, PicturePool
+from tasks.training.pool import PictureBatch, PicturePool, to_device
 from tasks.training.rendering import UNUSED
 from tasks.training.visible import visible_boxes
 
 LETTERBOX_GREY = 114.0
-MAX_TRUE_BOXES = 80
+MAX_TRUE_BOXES = 64
 # Smaller parts are ignored rather than asked for: pixels of the network's input, and the share of
 # the object's visible part that a crop leaves.
 SMALLEST_AREA, SMALLEST_SHARE = 50.0, 0.3
@@ -43,11 +45,14 @@ class Placement:
 
 
 def place(
-    size_hw: tuple[int, int], canvas_hw: tuple[int, int], generator: torch.Generator
-) -> Placement:
-    """Draw a placement: the letterbox of inference, or another scale and position."""
+    size_hw: tuple[int, int], canvas_hw: tuple[int, int], generator: torch.Generator,
+    *, plain: bool = False,
+) -> Placement:  # fmt: skip
+    """Draw a placement: the letterbox of inference (always, if `plain`), or another one."""
     height, width = size_hw
     rand = [float(value) for value in torch.rand(8, generator=generator)]
+    if plain:
+        rand[0] = 0.0
     scale = min(canvas_hw[0] / height, canvas_hw[1] / width)
     if rand[0] > 0.4:
         scale *= math.exp(-0.5 + 1.1 * rand[1])
@@ -79,11 +84,11 @@ def draw(image: Tensor, placement: Placement, canvas: Tensor) -> None:
 def true_boxes(batch: PictureBatch, placements: list[Placement]) -> TrueBoxes:
     """Boxes of what is visible on the canvas, in its pixels."""
     classes, device = batch.classes, batch.ids.device
-    frames = torch.tensor([p.source for p in placements], device=device)
+    frames = to_device(torch.tensor([p.source for p in placements]), device)
     boxes, area = visible_boxes(batch.ids, frames)
-    scale = torch.tensor([p.scale_xy for p in placements], device=device)[:, None]
-    corner = torch.tensor([p.corner for p in placements], device=device)[:, None]
-    flipped = torch.tensor([p.flipped for p in placements], device=device)[:, None, None]
+    scale = to_device(torch.tensor([p.scale_xy for p in placements]), device)[:, None]
+    corner = to_device(torch.tensor([p.corner for p in placements]), device)[:, None]
+    flipped = to_device(torch.tensor([p.flipped for p in placements]), device)[:, None, None]
     frame = frames.float()[:, None]
     low, high = boxes[..., :2] - frame[..., :2], boxes[..., 2:] - frame[..., :2]
     width = (frame[..., 2] - frame[..., 0])[..., None]
@@ -110,25 +115,52 @@ class DetectorJob:
     name = "detector"
 
     def __init__(
-        self, config: DetectorConfig, names: tuple[str, ...], pool: PicturePool, seed: int
-    ) -> None:
+        self, config: DetectorConfig, names: tuple[str, ...], pool: PicturePool, seed: int,
+        *, compiled: bool = False, rank: int = 0,
+    ) -> None:  # fmt: skip
         self.config, self.names, self.pool = config, names, pool
         self.device = pool.device
         self.learning_rate, self.weight_decay = config.learning_rate, config.weight_decay
         torch.manual_seed(seed)
         network = CompactDetector(len(names), config.width, config.depth, config.head)
         self.model = network.to(self.device, memory_format=torch.channels_last).train()
-        self.host = torch.Generator().manual_seed(seed + 1)
-        self.appearance = Appearance(torch.Generator(self.device).manual_seed(seed + 1))
+        draw = seed + 1 + 1000 * rank
+        self.host = torch.Generator().manual_seed(draw)
+        self.appearance = Appearance(torch.Generator(self.device).manual_seed(draw))
         self.grid, self.strides = cells(config.input_hw, self.device)
+        self._forward: Callable[..., Any] = self.model
+        self._judge: Callable[..., Any] = detector_loss
+        if compiled:
+            self._forward = torch.compile(self._forward, dynamic=False)
+            self._judge = torch.compile(self._judge, dynamic=False)
 
-    def step(self, progress: float) -> tuple[Tensor, dict[str, Tensor]]:
-        """Draw a batch and return its loss and what to plot."""
+    def warm_up(self, progress: float) -> None:
+        """Compile."""
+        self.pool.wait_for(2 * self.config.batch)
+        statistics = {name: value.clone() for name, value in self.model.named_buffers()}
+        self.step(progress)
+        for name, value in self.model.named_buffers():
+            value.copy_(statistics[name])
+        self.model.zero_grad()
+
+    def step(self, progress: float) -> dict[str, Tensor]:
+        """Draw a batch, leave its gradients in the model; return what to plot."""
+        pixels, truth = self.draw(plain=progress > 1 - self.config.closing)
+        half = self.device.type == "cuda"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
+            boxes, logits = self._forward(pixels)
+        loss, numbers = self._judge(boxes, logits, truth, self.grid, self.strides)
+        loss.backward()
+        return dict(numbers)
+
+    @torch.no_grad()
+    def draw(self, *, plain: bool) -> tuple[Tensor, TrueBoxes]:
+        """Place pictures on canvases: pixels (B, 3, H, W) BGR and the boxes on them."""
         count = self.config.batch
-        batch = self.pool.sample(count, self.host, street=True)
-        size_hw = (batch.ids.shape[1], batch.ids.shape[2])
-        placements = [place(size_hw, self.config.input_hw, self.host) for _ in range(count)]
-        canvas = torch.full((count, 3, *self.config.input_hw), LETTERBOX_GREY, device=self.device)
+        batch = self.pool.sample(count, self.host, random_share=0.0)
+        size_hw, canvas_hw = (batch.ids.shape[1], batch.ids.shape[2]), self.config.input_hw
+        placements = [place(size_hw, canvas_hw, self.host, plain=plain) for _ in range(count)]
+        canvas = torch.full((count, 3, *canvas_hw), LETTERBOX_GREY, device=self.device)
         drawn = torch.zeros_like(canvas[:, :1], dtype=torch.bool)
         for image, placement, target, mark in zip(
             batch.images, placements, canvas, drawn, strict=True
@@ -136,13 +168,10 @@ class DetectorJob:
             draw(image, placement, target)
             (x, y), (height, width) = placement.corner, placement.size_hw
             mark[:, y : y + height, x : x + width] = True
-        changed = torch.where(drawn, self.appearance(canvas), canvas)
-        pixels = changed.flip(1).contiguous(memory_format=torch.channels_last)
-        half = self.device.type == "cuda"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
-            boxes, logits = self.model(pixels)
-        truth = true_boxes(batch, placements)
-        return detector_loss(boxes, logits, truth, self.grid, self.strides)
+        if not plain:
+            canvas = torch.where(drawn, self.appearance(canvas), canvas)
+        pixels = canvas.flip(1).contiguous(memory_format=torch.channels_last)
+        return pixels, true_boxes(batch, placements)
 
     def load(self, weights: dict[str, Tensor]) -> None:
         """Take weights over."""

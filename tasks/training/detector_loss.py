@@ -44,13 +44,14 @@ def pair_iou(a: Tensor, b: Tensor) -> Tensor:
 
 
 def complete_iou(a: Tensor, b: Tensor) -> Tensor:
-    """CIoU (Zheng et al. 2020) of paired boxes (N, 4) -> (N,)."""
+    """CIoU (Zheng et al. 2020) of paired boxes (..., 4) -> (...)."""
     iou = pair_iou(a, b)
-    hull = torch.maximum(a[:, 2:], b[:, 2:]) - torch.minimum(a[:, :2], b[:, :2])
-    apart = (a[:, :2] + a[:, 2:] - b[:, :2] - b[:, 2:]).square().sum(-1) / 4
+    hull = torch.maximum(a[..., 2:], b[..., 2:]) - torch.minimum(a[..., :2], b[..., :2])
+    apart = (a[..., :2] + a[..., 2:] - b[..., :2] - b[..., 2:]).square().sum(-1) / 4
     distance = apart / hull.square().sum(-1).clamp(min=1e-6)
-    size_a, size_b = ((x[:, 2:] - x[:, :2]).clamp(min=1e-3) for x in (a, b))
-    angle = torch.atan(size_b[:, 0] / size_b[:, 1]) - torch.atan(size_a[:, 0] / size_a[:, 1])
+    size_a, size_b = ((x[..., 2:] - x[..., :2]).clamp(min=1e-3) for x in (a, b))
+    angle = torch.atan(size_b[..., 0] / size_b[..., 1])
+    angle = angle - torch.atan(size_a[..., 0] / size_a[..., 1])
     shape = 4 / math.pi**2 * angle.square()
     with torch.no_grad():
         weight = shape / (1 - iou + shape).clamp(min=1e-6)
@@ -123,19 +124,18 @@ def detector_loss(
     logits, decoded = logits.float(), decode_boxes(raw_boxes, grid, strides)
     assigned = assign(decoded.detach(), logits.detach().sigmoid(), truth, grid, strides)
     total = assigned.quality.sum().clamp(min=1)
-    picture = torch.arange(len(decoded), device=decoded.device)[:, None]
-    kind = truth.classes[picture, assigned.row].clamp(min=0)
-    target = F.one_hot(kind, logits.shape[-1]) * (assigned.quality * assigned.positive)[..., None]
+    kind = truth.classes.gather(1, assigned.row).clamp(min=0)
+    # Every cell takes part, those that stand for nothing with weight 0: picking cells out by a
+    # condition would make the host wait for the device to count them.
+    weight = assigned.quality * assigned.positive
+    target = F.one_hot(kind, logits.shape[-1]) * weight[..., None]
     bce = F.binary_cross_entropy_with_logits(logits, target.float(), reduction="none").sum(-1)
     class_part = (bce * ~assigned.ignored).sum() / total
-    positive = assigned.positive
-    wanted = truth.xyxy[picture, assigned.row][positive]
-    weight = assigned.quality[positive]
-    ciou = complete_iou(decoded[positive], wanted)
-    box_part = ((1 - ciou) * weight).sum() / total
+    wanted = truth.xyxy.gather(1, assigned.row[..., None].expand(-1, -1, 4))
+    decoded = torch.where(assigned.positive[..., None], decoded, wanted.detach())
+    box_part = ((1 - complete_iou(decoded, wanted)) * weight).sum() / total
     # While boxes and truth are far apart CIoU says little about sizes: compare them directly too.
-    stride = strides[:, 0].expand(len(decoded), -1)[positive][:, None]
-    sides = torch.log((wanted[:, 2:] - wanted[:, :2]).clamp(min=1) / stride)
-    size_part = ((raw_boxes[positive][:, 2:].float() - sides).abs().mean(-1) * weight).sum() / total
+    sides = torch.log((wanted[..., 2:] - wanted[..., :2]).clamp(min=1) / strides)
+    size_part = ((raw_boxes[..., 2:].float() - sides).abs().mean(-1) * weight).sum() / total
     loss = CLASS_WEIGHT * class_part + BOX_WEIGHT * box_part + size_part
-    return loss, {"class": class_part.detach(), "box": box_part.detach()}
+    return loss, {"loss": loss.detach(), "class": class_part.detach(), "box": box_part.detach()}

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from sam2_core.types import AutolabelError
 from tasks.training.config import TrainingConfig
+from tasks.training.flat import FlatWeights
+from tasks.training.peers import AGREE_EVERY, Peers
 
 WARM_UP_SHARE, FINAL_RATE = 0.03, 0.01
 CLIP_NORM = 1.0
@@ -29,8 +31,12 @@ class Job(Protocol):
     learning_rate: float
     weight_decay: float
 
-    def step(self, progress: float) -> tuple[Tensor, dict[str, Tensor]]:
-        """Draw a batch; return its loss and numbers to plot."""
+    def step(self, progress: float) -> dict[str, Tensor]:
+        """Draw a batch, leave its gradients in the model; return numbers to plot."""
+        ...
+
+    def warm_up(self, progress: float) -> None:
+        """Compile what the steps from here on need, so that no step waits for it."""
         ...
 
     def load(self, weights: dict[str, Tensor]) -> None:
@@ -46,60 +52,51 @@ def learning_rate(peak: float, progress: float) -> float:
     return peak * (FINAL_RATE + (1 - FINAL_RATE) * (1 + math.cos(math.pi * min(done, 1.0))) / 2)
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Decay matrices and kernels; leave norms, biases, embeddings and tokens alone."""
-    decayed: list[nn.Parameter] = []
-    plain: list[nn.Parameter] = []
-    for name, parameter in model.named_parameters():
-        embedding = "embed" in name or "token" in name
-        (plain if parameter.ndim < 2 or embedding else decayed).append(parameter)
-    return [
-        {"params": decayed, "weight_decay": weight_decay},
-        {"params": plain, "weight_decay": 0.0},
-    ]
-
-
 class Trained:
-    """A job with its optimizer and the moving average of its weights, which is what is kept."""
+    """A job with its weights, their moving average, which is what is kept, and the optimizer."""
 
-    def __init__(self, job: Job, decay: float) -> None:
-        self.job, self.decay = job, decay
+    def __init__(self, job: Job, decay: float, peers: Peers) -> None:
+        self.job, self.decay, self.peers = job, decay, peers
         self.steps, self.seconds = 0, 0.0
-        groups = parameter_groups(job.model, job.weight_decay)
-        fused = next(job.model.parameters()).is_cuda
+        self.weights = FlatWeights(job.model)
+        cut = self.weights.decayed
+        self._slices = (slice(0, cut), slice(cut, None))
+        self._vectors = [nn.Parameter(self.weights.values[part]) for part in self._slices]
+        decays = (job.weight_decay, 0.0)
+        groups = [
+            {"params": [v], "weight_decay": d} for v, d in zip(self._vectors, decays, strict=True)
+        ]
+        fused = self.weights.values.is_cuda
         self.optimizer = torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.98), fused=fused)
-        self.average = {k: v.detach().clone() for k, v in job.model.state_dict().items()}
 
     def step(self, progress: float) -> dict[str, Tensor]:
-        """One update; returns numbers to plot, still on the device."""
+        """One update; returns numbers to plot, still on the device: nothing waits for it."""
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.job.learning_rate, progress)
-        loss, numbers = self.job.step(progress)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(self.job.model.parameters(), CLIP_NORM)
-        # A batch whose gradient is not finite must not spoil the weights.
-        if bool(torch.isfinite(norm)):
-            self.optimizer.step()
+        numbers = self.job.step(progress)
+        gradient = self.peers.mean_(self.weights.gradient())
+        for parameter in self.weights.parameters:
+            parameter.grad = None
+        norm = gradient.norm()
+        # A batch whose gradient is not finite must not spoil the weights: it counts as zero.
+        scale = (CLIP_NORM / norm.clamp(min=CLIP_NORM)).nan_to_num(0.0)
+        gradient = (gradient * scale).nan_to_num(0.0, 0.0, 0.0)
+        for vector, part in zip(self._vectors, self._slices, strict=True):
+            vector.grad = gradient[part]
+        self.optimizer.step()
+        self.weights.publish()
         self.steps += 1
-        self._follow()
+        self.weights.follow(min(self.decay, (1 + self.steps) / (10 + self.steps)))
         return {**numbers, "gradient": norm}
 
-    @torch.no_grad()
-    def _follow(self) -> None:
-        decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
-        state = self.job.model.state_dict()
-        floats = [k for k, v in state.items() if v.is_floating_point()]
-        torch._foreach_lerp_(
-            [self.average[k] for k in floats], [state[k] for k in floats], 1 - decay
-        )
-        for key in state.keys() - floats:
-            self.average[key].copy_(state[key])
+    def kept(self) -> dict[str, Tensor]:
+        """Name the averaged weights."""
+        return self.weights.state(self.weights.average)
 
     def state(self) -> dict[str, Any]:
         """Everything that a resumed run needs."""
         return {
-            "model": self.job.model.state_dict(), "average": self.average,
+            "model": self.weights.state(self.weights.values), "average": self.kept(),
             "optimizer": self.optimizer.state_dict(), "steps": self.steps,
             "seconds": self.seconds,
         }  # fmt: skip
@@ -107,8 +104,8 @@ class Trained:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from `state`."""
         self.job.load(state["model"])
-        for key, value in state["average"].items():
-            self.average[key].copy_(value)
+        self.weights.fill(self.weights.values, state["model"])
+        self.weights.fill(self.weights.average, state["average"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps, self.seconds = state["steps"], state["seconds"]
 
@@ -160,31 +157,46 @@ class Run:
             on_progress: called with every point of the curves.
 
         """
+        trained, first = self.trained, self.trained.peers.rank == 0
+        trained.job.warm_up(self.progress)
         saved = noted = last = time.monotonic()
-        numbers: dict[str, list[Tensor]] = {}
-        while self.progress < 1.0 and not (self.folder / "stop").exists():
-            for name, value in self.trained.step(self.progress).items():
-                numbers.setdefault(name, []).append(value)
+        numbers: list[dict[str, Tensor]] = []
+        progress = self._agreed()
+        while progress < 1.0:
+            numbers.append(trained.step(progress))
             now = time.monotonic()
-            self.trained.seconds += now - last
+            trained.seconds += now - last
             last = now
-            if now - noted > CURVE_EVERY_S or self.progress >= 1.0:
-                self.rendered = rendered()
-                self._note(numbers)
-                on_progress(self)
-                noted, numbers = now, {}
-            if now - saved > self.config.checkpoint_every_s:
+            if now - noted > CURVE_EVERY_S:
+                if first:
+                    self._note(numbers, rendered())
+                    on_progress(self)
+                noted, numbers = now, []
+            if first and now - saved > self.config.checkpoint_every_s:
                 self.save()
                 saved = last = time.monotonic()
-        self.save()
+            if self.config.steps or trained.steps % AGREE_EVERY == 0:
+                progress = self._agreed()
+        if first:
+            if numbers:
+                self._note(numbers, rendered())
+                on_progress(self)
+            self.save()
 
-    def _note(self, numbers: dict[str, list[Tensor]]) -> None:
+    def _agreed(self) -> float:
+        """Progress as the first process sees it; 1 where it was told to stop."""
+        stopped = (self.folder / "stop").exists()
+        return self.trained.peers.agree(1.0 if stopped else self.progress)
+
+    def _note(self, numbers: list[dict[str, Tensor]], rendered: int) -> None:
+        self.rendered = rendered
         point: dict[str, Any] = {
             "seconds": round(self.trained.seconds, 1), "progress": round(self.progress, 4),
-            "rendered": self.rendered_before + self.rendered, "steps": self.trained.steps,
+            "rendered": self.rendered_before + rendered, "steps": self.trained.steps,
         }  # fmt: skip
-        for name, values in numbers.items():
-            point[name] = round(float(torch.stack([v.float() for v in values]).mean()), 5)
+        for name in numbers[-1]:
+            values = torch.stack([each[name].float() for each in numbers if name in each])
+            point[name] = round(float(values.mean()), 5)
         self.curves.append(point)
 
 

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor, nn
 
-from sam2_core.architecture.model import Sam2, build_model
+from sam2_core.architecture.model import Sam2, build_model, cast
 from sam2_core.presets import Preset, preset_named
 from sam2_core.types import AutolabelError
 from tasks.training.config import MaskConfig, MaskPhase
 from tasks.training.mask_loss import LossPoints, at_points, draw_points, mask_losses, total_loss
 from tasks.training.photometric import Appearance
-from tasks.training.pool import PicturePool
+from tasks.training.pool import PicturePool, to_device
 from tasks.training.prompts import (
     PromptSampler,
     Targets,
     box_points,
-    point_points,
+    click_points,
     with_correction,
 )
+from tasks.training.view_decoder import decode_views, spread
 from tasks.training.views import Crops, cut, random_crops
 from tasks.training.visible import owner_at, visible_boxes
 
 POSITION_STD = 0.02
+REFINED_WEIGHT = 0.2
 
 
 def fresh_model(preset: Preset, seed: int) -> Sam2:
@@ -41,20 +47,58 @@ def fresh_model(preset: Preset, seed: int) -> Sam2:
     return model
 
 
+@dataclass(frozen=True, eq=False)
+class MaskBatch:
+    """What a step learns from.
+
+    Attributes:
+        images: (B, S, S, 3) in 0..255.
+        prompt: points (B * N, 3, 2) and labels (B * N, 3): boxes first on every view, then clicks.
+        targets: of all prompts of a view (B, N, ...).
+        points: where their masks are judged, B * N rows.
+
+    """
+
+    images: Tensor
+    prompt: tuple[Tensor, Tensor]
+    targets: Targets
+    points: LossPoints
+
+
+class Judged(NamedTuple):
+    """A round's loss; IoU of token 0 and whether there is an object, (P,); token 0's logits."""
+
+    loss: Tensor
+    iou: Tensor
+    has: Tensor
+    logits: Tensor
+
+
 class MaskJob:
     """The mask model, what it learns from and how it is judged."""
 
     name = "mask"
 
-    def __init__(self, config: MaskConfig, pool: PicturePool, seed: int) -> None:
+    def __init__(
+        self, config: MaskConfig, pool: PicturePool, seed: int, *, compiled: bool = False,
+        rank: int = 0,
+    ) -> None:  # fmt: skip
         self.config, self.pool = config, pool
         self.device = pool.device
         self.learning_rate, self.weight_decay = config.learning_rate, config.weight_decay
         self.model = fresh_model(preset_named(config.preset), seed).to(self.device)
-        self.host = torch.Generator().manual_seed(seed)
-        self.generator = torch.Generator(self.device).manual_seed(seed)
+        if self.device.type == "cuda":
+            _to_bfloat16(self.model)
+        draw = seed + 1000 * rank
+        self.host = torch.Generator().manual_seed(draw)
+        self.generator = torch.Generator(self.device).manual_seed(draw)
         self.appearance = Appearance(self.generator)
         self.prompts = PromptSampler(self.generator)
+        self._encode: Callable[..., Any] = self.model.encode
+        self._judge: Callable[..., Any] = self._decode_and_judge
+        if compiled:
+            self._encode = torch.compile(self._encode, dynamic=False)
+            self._judge = torch.compile(self._judge, dynamic=False)
         self.phase(0.0)
 
     def phase(self, progress: float) -> MaskPhase:
@@ -68,60 +112,97 @@ class MaskJob:
             encoder.image_size, encoder.embedding_grid = preset.image_size, preset.embedding_grid
         return phase
 
-    def step(self, progress: float) -> tuple[Tensor, dict[str, Tensor]]:
-        """Draw a batch and return its loss and what to plot."""
+    def warm_up(self, progress: float) -> None:
+        """Compile for every phase from here on."""
+        shapes = set()
+        for phase in self.config.phases:
+            shape = (phase.image_size, phase.batch, phase.boxes, phase.points, phase.refined)
+            if phase.until > progress and shape not in shapes:
+                shapes.add(shape)
+                self.pool.wait_for(2 * phase.batch)
+                self.step(phase.until - 1e-9)
+        self.model.zero_grad()
+
+    def step(self, progress: float) -> dict[str, Tensor]:
+        """Draw a batch, leave its gradients in the model; return what to plot."""
         phase = self.phase(progress)
-        batch = self.pool.sample(phase.batch, self.host, street=False)
-        crops = random_crops(batch, self.host)
+        return self.learn(self.draw(phase), phase)
+
+    @torch.no_grad()
+    def draw(self, phase: MaskPhase) -> MaskBatch:
+        """Cut views out of pictures and choose prompts; nothing here waits for the device."""
+        batch = self.pool.sample(phase.batch, self.host, random_share=phase.random_share)
+        crops = random_crops(batch, self.host, whole_share=phase.whole_share)
         images = cut(batch.images, crops, phase.image_size)
-        crops = Crops(crops.boxes_px.to(self.device), crops.flipped.to(self.device))
-        images = self.appearance(images, _owners(batch.ids, crops, phase.image_size))
+        crops = Crops(to_device(crops.boxes_px, self.device), to_device(crops.flipped, self.device))
+        owners = _owners(batch.ids, crops, phase.image_size)
+        images = self.appearance(images, owners, phase.strength).to(self.model.no_mem_embed.dtype)
         visible = visible_boxes(batch.ids, crops.boxes_px)
         targets = self.prompts.targets(batch, visible, crops.boxes_px, phase)
         points = draw_points(batch.ids, crops, targets, self.config.roi, self.generator)
-        by_point = float(torch.rand((), generator=self.host)) < self.config.point_share
-        prompt = self._prompt(targets, crops, points, phase.image_size, by_point=by_point)
-        index = torch.arange(phase.batch, device=self.device).repeat_interleave(phase.prompts)
-        # Autocast, not weights cast to bfloat16: norms and residuals stay in float32, and so does
-        # the position embedding, whose resizing has a backward pass many times slower in bfloat16.
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            features = self.model.encode(images.permute(0, 2, 3, 1))
-            logits, predicted, score = self.model.decode(features, *prompt, index)
-            loss, iou = total_loss(mask_losses(logits, points), predicted, score, targets)
-            numbers = {"loss": loss.detach(), "point_iou" if by_point else "box_iou": iou}
-            if float(torch.rand((), generator=self.host)) < self.config.refine_share:
-                previous = logits[:, :1].detach()
-                prompt = self._correction(prompt, previous, points, phase.image_size)
-                logits, predicted, score = self.model.decode(features, *prompt, index, previous)
-                second, iou = total_loss(mask_losses(logits, points), predicted, score, targets)
-                loss = loss + second
-                numbers["refined_iou"] = iou
-        return loss, numbers
+        size, cut_at = phase.image_size, phase.boxes
+        boxes = crops.to_view(self.prompts.boxes(targets, crops.boxes_px)[:, :cut_at])
+        clicks = self._somewhere(points.near_truth, points.near_rel).unflatten(0, (len(boxes), -1))
+        parts = (box_points(boxes * size), click_points(clicks[:, cut_at:] * size))
+        prompt = tuple(torch.cat(both, 1).flatten(0, 1) for both in zip(*parts, strict=True))
+        return MaskBatch(images.permute(0, 2, 3, 1), (prompt[0], prompt[1]), targets, points)
 
-    def _prompt(
-        self, targets: Targets, crops: Crops, points: LossPoints, size: int, *, by_point: bool
-    ) -> tuple[Tensor, Tensor]:
-        if by_point:
-            return point_points(self._somewhere(points.near_truth, points.near_rel) * size)
-        boxes = self.prompts.boxes(targets, crops.boxes_px)
-        return box_points((crops.to_view(boxes) * size).reshape(-1, 4))
+    def learn(self, batch: MaskBatch, phase: MaskPhase) -> dict[str, Tensor]:
+        """Forward and backward."""
+        features = self._encode(batch.images)
+        views = len(batch.images)
+        found = self._judge(features, batch.prompt, None, batch.targets, batch.points)
+        some = slice(None, phase.refined)
+        points, labels, previous = (
+            part.unflatten(0, (views, -1))[:, some].flatten(0, 1)
+            for part in (*batch.prompt, found.logits)
+        )
+        judged = batch.points.columns(some, views)
+        prompt = self._correction((points, labels), previous, judged, phase.image_size)
+        refined = self._judge(features, prompt, previous, batch.targets.columns(some), judged)
+        loss = (found.loss + REFINED_WEIGHT * refined.loss) / (1 + REFINED_WEIGHT)
+        loss.backward()
+        iou, has = (x.unflatten(0, (views, -1)) for x in (found.iou, found.has))
+        boxes, clicks = slice(None, phase.boxes), slice(phase.boxes, None)
+        return {
+            "loss": loss.detach(), "box_iou": _mean(iou[:, boxes], has[:, boxes]),
+            "point_iou": _mean(iou[:, clicks], has[:, clicks]),
+            "refined_iou": _mean(refined.iou, refined.has),
+        }  # fmt: skip
+
+    def _decode_and_judge(
+        self, features: tuple[Tensor, ...], prompt: tuple[Tensor, Tensor],
+        previous: Tensor | None, targets: Targets, judged: LossPoints,
+    ) -> Judged:  # fmt: skip
+        """Decode equally many prompts on every view and compare."""
+        if previous is None:
+            decoded = decode_views(self.model, features, *prompt)
+        else:
+            per = len(previous) // len(features[0])
+            rows = tuple(spread(part, per) for part in features)
+            decoded = self.model.decode_rows(rows, *prompt, previous)
+        logits, predicted, score = decoded
+        masks = mask_losses(logits, judged)
+        loss = total_loss(masks, predicted, score, targets)
+        has = targets.has_object.reshape(-1).float()
+        return Judged(loss, masks.iou[:, 0], has, logits[:, :1].detach())
 
     def _somewhere(self, weight: Tensor, points_rel: Tensor) -> Tensor:
-        """Draw one of K points (P, K, 2) by weight (P, K); any where all weights are 0."""
-        weight = weight + (weight.sum(1, keepdim=True) == 0) + 1e-6
-        chosen = torch.multinomial(weight, 1, generator=self.generator)
+        """Draw one of K points (P, K, 2) by weight (P, K)."""
+        chosen = self.prompts.choose(weight)
         return points_rel.gather(1, chosen[..., None].expand(-1, -1, 2))[:, 0]
 
+    @torch.no_grad()
     def _correction(
-        self, prompt: tuple[Tensor, Tensor], logits: Tensor, points: LossPoints, size: int
+        self, prompt: tuple[Tensor, ...], logits: Tensor, points: LossPoints, size: int
     ) -> tuple[Tensor, Tensor]:
-        found = (at_points(logits.detach(), points.near_rel)[:, 0] > 0).float()
-        wrong = (found != points.near_truth).float()
-        weight = wrong + (wrong.sum(1, keepdim=True) == 0) + 1e-6
-        chosen = torch.multinomial(weight, 1, generator=self.generator)
+        """Add a point where the mask is wrong."""
+        found = (at_points(logits, points.near_rel)[:, 0] > 0).float()
+        chosen = self.prompts.choose((found != points.near_truth).float())
         place = points.near_rel.gather(1, chosen[..., None].expand(-1, -1, 2))[:, 0]
         positive = points.near_truth.gather(1, chosen)[:, 0] > 0
-        return with_correction(*prompt, place * size, positive)
+        points_model, labels = prompt
+        return with_correction(points_model, labels, place * size, positive)
 
     def load(self, weights: dict[str, Tensor]) -> None:
         """Take weights over; the input size does not matter."""
@@ -129,6 +210,21 @@ class MaskJob:
             self.model.load_state_dict(weights)
         except RuntimeError as error:
             raise AutolabelError(f"weights do not fit {self.config.preset}: {error}") from error
+
+
+def _mean(values: Tensor, weights: Tensor) -> Tensor:
+    return (values * weights).sum() / weights.sum().clamp(min=1)
+
+
+def _to_bfloat16(model: Sam2) -> None:
+    """Compute in bfloat16, norms and losses inside in float32 as PyTorch does.
+
+    The position embedding stays: resizing it has a backward pass many times slower in bfloat16.
+    """
+    cast(model, torch.bfloat16)
+    trunk = model.image_encoder.trunk
+    for parameter in (trunk.pos_embed, trunk.pos_embed_window):
+        parameter.data = parameter.data.float()
 
 
 def _owners(ids: Tensor, crops: Crops, size: int) -> Tensor:

@@ -20,20 +20,26 @@ class Appearance:
     def _uniform(self, x: Tensor, low: float, high: float, *shape: int) -> Tensor:
         size = shape or (len(x), 1, 1, 1)
         random = torch.rand(size, generator=self.generator, device=self.generator.device)
-        return (random * (high - low) + low).to(x.device)
+        return (random * (high - low) + low).to(x)
 
     def _chosen(self, x: Tensor, share: float) -> Tensor:
         return self._uniform(x, 0, 1) < share
 
-    def __call__(self, images: Tensor, owners: Tensor | None = None) -> Tensor:
-        """Change the images; `owners` uint8 (B, S, S) also changes each instance by itself."""
-        if owners is not None:
-            images = self.objects(images, owners)
-        images = self.colour(images)
-        images = self.shade(images)
-        images = self.blur(images)
-        images = self.noise(images)
-        return images.clamp(0, 255)
+    def __call__(
+        self, images: Tensor, owners: Tensor | None = None, strength: float = 1.0
+    ) -> Tensor:
+        """Change the images.
+
+        Args:
+            images: float (B, 3, S, S).
+            owners: uint8 (B, S, S); also changes each instance by itself.
+            strength: share of the images that are changed at all.
+
+        """
+        changed = images if owners is None else self.objects(images, owners)
+        changed = self.blur(self.shade(self.colour(changed)))
+        changed = self.noise(changed).clamp(0, 255)
+        return changed if strength >= 1 else changed.where(self._chosen(images, strength), images)
 
     def objects(self, images: Tensor, owners: Tensor) -> Tensor:
         """Give instances gain and tint of their own, and texture from another picture."""
@@ -56,8 +62,7 @@ class Appearance:
         mean = images.mean((1, 2, 3), keepdim=True)
         x = (images - mean) * torch.exp(self._uniform(images, -0.45, 0.35)) + mean
         x = x * torch.exp(self._uniform(images, -0.5, 0.4)) + self._uniform(images, -25, 25)
-        weights = torch.tensor(GREY, device=x.device).reshape(1, 3, 1, 1)
-        grey = (x * weights).sum(1, keepdim=True)
+        grey = sum(x[:, i : i + 1] * share for i, share in enumerate(GREY))
         saturation = self._uniform(images, 0.3, 1.6).where(~self._chosen(images, 0.1), 0.0)
         x = grey + (x - grey) * saturation
         balance = self._uniform(images, -0.15, 0.15, len(images), 3, 1, 1)
@@ -74,7 +79,18 @@ class Appearance:
         return torch.where(self._chosen(images, 0.4), images * torch.exp(field), images)
 
     def blur(self, images: Tensor) -> Tensor:
-        """Gaussian blur, or a lower resolution, for some."""
+        """Gaussian blur for the first quarter, a lower resolution for some of the others."""
+        quarter, eighth = len(images) // 4, len(images) // 8
+        parts = [images[quarter + eighth :]]
+        if eighth:
+            some = images[quarter : quarter + eighth]
+            small = F.interpolate(some, scale_factor=0.5, mode="bilinear", align_corners=False)
+            parts.insert(0, F.interpolate(small, some.shape[-2:], mode="bilinear"))
+        if quarter:
+            parts.insert(0, self._gaussian(images[:quarter]))
+        return torch.cat(parts)
+
+    def _gaussian(self, images: Tensor) -> Tensor:
         radius = 4
         offset = torch.arange(-radius, radius + 1, device=images.device, dtype=images.dtype)
         sigma = self._uniform(images, 0.3, 2.0, len(images), 1)
@@ -84,11 +100,7 @@ class Appearance:
         groups = stacked.shape[1]
         padded = F.pad(stacked, (radius,) * 4, mode="replicate")
         across = F.conv2d(padded, kernel[:, None, None, :], groups=groups)
-        blurred = F.conv2d(across, kernel[:, None, :, None], groups=groups).reshape(images.shape)
-        images = torch.where(self._chosen(images, 0.25), blurred, images)
-        small = F.interpolate(images, scale_factor=0.5, mode="bilinear", align_corners=False)
-        small = F.interpolate(small, images.shape[-2:], mode="bilinear", align_corners=False)
-        return torch.where(self._chosen(images, 0.12), small, images)
+        return F.conv2d(across, kernel[:, None, :, None], groups=groups).reshape(images.shape)
 
     def noise(self, images: Tensor) -> Tensor:
         """Sensor noise, fine and in blobs of a few pixels."""

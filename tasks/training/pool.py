@@ -27,6 +27,8 @@ class PictureBatch:
         classes: int64 (B, 256), see `Picture`.
         boxes_px: float32 (B, 256, 4), tight around each instance's visible part.
         area_px: float32 (B, 256), of it; 0 for absent instances and row 0.
+        host_boxes_px: `boxes_px` on the CPU, where crops are chosen.
+        host_area_px: `area_px` on the CPU.
 
     """
 
@@ -35,6 +37,15 @@ class PictureBatch:
     classes: Tensor
     boxes_px: Tensor
     area_px: Tensor
+    host_boxes_px: Tensor
+    host_area_px: Tensor
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy from the host without waiting for the device's work so far."""
+    if device.type == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 class PicturePool:
@@ -50,6 +61,8 @@ class PicturePool:
         self._boxes = torch.zeros((capacity, 256, 4), device=device)
         self._area = torch.zeros((capacity, 256), device=device)
         self._frame = torch.tensor([[0, 0, width, height]], device=device)
+        self._host_boxes = torch.zeros((capacity, 256, 4))
+        self._host_area = torch.zeros((capacity, 256))
         self._is_street = torch.zeros(capacity, dtype=torch.bool)
         self.rendered = 0
         self._failure: BaseException | None = None
@@ -77,6 +90,7 @@ class PicturePool:
             boxes, area = visible_boxes(self._ids[row : row + 1], self._frame)
             self._boxes[row].copy_(boxes[0])
             self._area[row].copy_(area[0])
+            self._host_boxes[row], self._host_area[row] = boxes[0].cpu(), area[0].cpu()
         if stream is not None:
             stream.synchronize()
         self._is_street[row] = bool((picture.classes != NO_CLASS).all())
@@ -94,21 +108,41 @@ class PicturePool:
         if self._failure:
             raise self._failure
 
-    def sample(self, count: int, generator: torch.Generator, *, street: bool) -> PictureBatch:
-        """Draw pictures at random; `street` leaves the random domain out."""
+    def sample(
+        self, count: int, generator: torch.Generator, *, random_share: float | None
+    ) -> PictureBatch:
+        """Draw pictures at random.
+
+        Args:
+            count: how many.
+            generator: on the CPU.
+            random_share: of pictures of the random domain; None takes them as they come.
+
+        """
         if self._failure:
             raise self._failure
         rows = torch.arange(min(self.rendered, self.capacity))
         if self.rendered >= self.capacity:  # keep away from those that are being replaced
             rows = rows[(rows - self.rendered) % self.capacity >= REPLACED_SOON]
-        if street:
-            rows = rows[self._is_street[: len(rows)]]
-        if not len(rows):
-            raise AutolabelError("no street scene was rendered: lower random_share")
-        picked = rows[torch.randint(len(rows), (count,), generator=generator)].to(self.device)
+        if random_share is not None:
+            street = self._is_street[rows]
+            if not street.any():
+                raise AutolabelError("no street scene was rendered: lower random_share")
+            random = count - round(count * (1 - random_share)) if not street.all() else 0
+            parts = ((rows[~street], random), (rows[street], count - random))
+        else:
+            parts = ((rows, count), (rows, 0))
+        drawn = [
+            part[torch.randint(len(part), (some,), generator=generator)]
+            for part, some in parts
+            if some
+        ]
+        rows = torch.cat(drawn)[torch.randperm(count, generator=generator)]
+        picked = to_device(rows, self.device)
         return PictureBatch(
             self._images[picked], self._ids[picked], self._classes[picked],
-            self._boxes[picked], self._area[picked],
+            self._boxes[picked], self._area[picked], self._host_boxes[rows],
+            self._host_area[rows],
         )  # fmt: skip
 
     def close(self) -> None:

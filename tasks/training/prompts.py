@@ -41,6 +41,10 @@ class Targets:
     boxes_px: Tensor
     counts: Tensor
 
+    def columns(self, some: slice) -> Targets:
+        """Keep some of each view's prompts."""
+        return Targets(self.instance[:, some], self.boxes_px[:, some], self.counts[:, some])
+
     @property
     def has_object(self) -> Tensor:
         """Bool (B, N)."""
@@ -52,6 +56,15 @@ class PromptSampler:
 
     def __init__(self, generator: torch.Generator) -> None:
         self.generator = generator
+
+    def choose(self, weight: Tensor) -> Tensor:
+        """Draw a column of each row of (P, K) by weight: int64 (P, 1); any where all are 0.
+
+        The exponential race: `torch.multinomial` may make the host wait for the device.
+        """
+        weight = weight + (weight.sum(1, keepdim=True) == 0) + 1e-6
+        race = torch.empty_like(weight).exponential_(generator=self.generator)
+        return (weight / race).argmax(1, keepdim=True)
 
     def _rand(self, *shape: int) -> Tensor:
         return torch.rand(shape, generator=self.generator, device=self.generator.device)
@@ -81,7 +94,8 @@ class PromptSampler:
         # it wraps round where a view has fewer than N.
         order = (self._rand(*wanted.shape) + (~wanted).float() * 2).argsort(1)
         available = wanted.sum(1, keepdim=True)
-        position = torch.arange(phase.prompts, device=order.device)[None] % available.clamp(min=1)
+        prompts = phase.boxes + phase.points
+        position = torch.arange(prompts, device=order.device)[None] % available.clamp(min=1)
         instance = order.gather(1, position)
         found = boxes_px.gather(1, instance[..., None].expand(-1, -1, 4))
         frame = frames_px.float()[:, None]
@@ -128,18 +142,30 @@ def _any_overlap(boxes: Tensor, others: Tensor, area: Tensor) -> Tensor:
 
 
 def box_points(boxes_model: Tensor) -> tuple[Tensor, Tensor]:
-    """Boxes (P, 4) in model pixels -> points (P, 3, 2), labels (P, 3): corners and a padding."""
-    corners = boxes_model.reshape(-1, 2, 2)
-    points = torch.cat([corners, torch.zeros_like(corners[:, :1])], 1)
-    kinds = torch.tensor([BOX_TOP_LEFT, BOX_BOTTOM_RIGHT, POINT_PADDING], device=points.device)
-    return points, kinds.expand(len(points), -1)
+    """Boxes (B, N, 4) in model pixels -> points (B, N, 3, 2), labels (B, N, 3).
+
+    The corners and a padding.
+    """
+    corners = boxes_model.unflatten(-1, (2, 2))
+    points = torch.cat([corners, torch.zeros_like(corners[..., :1, :])], -2)
+    return points, _labels(points, BOX_TOP_LEFT, BOX_BOTTOM_RIGHT, POINT_PADDING)
 
 
-def point_points(points_model: Tensor) -> tuple[Tensor, Tensor]:
-    """Points (P, 2) in model pixels -> points (P, 2, 2), labels (P, 2): the point and a padding."""
-    points = torch.stack([points_model, torch.zeros_like(points_model)], 1)
-    kinds = torch.tensor([POINT_POSITIVE, POINT_PADDING], device=points.device)
-    return points, kinds.expand(len(points), -1)
+def click_points(points_model: Tensor) -> tuple[Tensor, Tensor]:
+    """Points (B, N, 2) in model pixels -> points (B, N, 3, 2), labels (B, N, 3).
+
+    The point and two paddings, so that boxes and clicks can be decoded together.
+    """
+    point = points_model[..., None, :]
+    points = torch.cat([point, torch.zeros_like(point), torch.zeros_like(point)], -2)
+    return points, _labels(points, POINT_POSITIVE, POINT_PADDING, POINT_PADDING)
+
+
+def _labels(points: Tensor, *kinds: int) -> Tensor:
+    """Fill labels on the device: a copy from the host would wait for it."""
+    shape, device = (*points.shape[:-2], 1), points.device
+    columns = [torch.full(shape, kind, dtype=torch.int64, device=device) for kind in kinds]
+    return torch.cat(columns, -1)
 
 
 def with_correction(

@@ -21,7 +21,10 @@ from tasks.training.config import RenderConfig
 
 # Values of a slot's table of instances: row i describes the pixels with id i, row 0 background.
 MAX_INSTANCES = 255
-UNUSED, IGNORED, NO_CLASS = -1, -2, -3
+UNUSED, IGNORED, NO_CLASS, HIDDEN = -1, -2, -3, -4
+# The mask model also learns from what is mostly hidden, down to this share and size: people draw
+# such boxes.
+LEAST_VISIBLE, LEAST_AREA = 0.15, 100 / (720 * 1280)
 SLOTS_PER_WORKER = 4
 
 Render = Callable[[int, str, tuple[int, int]], Scene]
@@ -35,7 +38,7 @@ class Picture:
         image: uint8 (H, W, 3) RGB.
         ids: uint8 (H, W), which row of `classes` owns the pixel; 0 is background.
         classes: int16 (256,): class index, NO_CLASS (an object without one), IGNORED (too small
-            or too hidden to be asked for) or UNUSED.
+            or too hidden to be asked for), HIDDEN (asked of the mask model only) or UNUSED.
 
     """
 
@@ -56,8 +59,11 @@ def draw_ids(scene: Scene, picture: Picture, names: tuple[str, ...]) -> None:
     picture.classes[:] = UNUSED
     kinds = {name: i for i, name in enumerate(names)}
     wanted = [(i, kinds.get(i.label, NO_CLASS)) for i in scene.instances]
-    rows = wanted + [(instance, IGNORED) for instance in scene.dropped]
-    for row, (instance, kind) in enumerate(rows[:MAX_INSTANCES], start=1):
+    least_px = LEAST_AREA * scene.image.shape[0] * scene.image.shape[1]
+    for instance in scene.dropped:
+        learnt = instance.visible_fraction >= LEAST_VISIBLE and instance.area_px >= least_px
+        wanted.append((instance, HIDDEN if learnt else IGNORED))
+    for row, (instance, kind) in enumerate(wanted[:MAX_INSTANCES], start=1):
         x, y = instance.origin_xy_px
         height, width = instance.mask.shape
         picture.ids[y : y + height, x : x + width][instance.mask] = row

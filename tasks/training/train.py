@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from sam2_core.types import AutolabelError
@@ -15,23 +15,14 @@ from tasks.training.config import RenderConfig, TrainingConfig
 from tasks.training.detector_job import DetectorJob
 from tasks.training.loop import Job, Run, Trained, read_checkpoint
 from tasks.training.mask_job import MaskJob
+from tasks.training.peers import Peers, run_on
 from tasks.training.pool import PicturePool
 from tasks.training.rendering import RenderWorkers, render
 
 # So far apart from the first are the seeds of pictures that only the detector sees.
-DETECTOR_SEEDS = 5_000_000
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the device to train on."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cuda" and not torch.cuda.is_available():
-        raise AutolabelError("the configuration asks for cuda, and there is no CUDA device")
-    if name == "cuda":
-        torch.set_float32_matmul_precision("high")
-        torch.backends.cudnn.benchmark = True
-    return torch.device(name)
+DETECTOR_SEEDS = 20_000_000
+# ... and those of each further process of a job.
+PEER_SEEDS = 2_000_000
 
 
 JOBS = ("mask", "detector")
@@ -42,33 +33,33 @@ def planned_jobs(config: TrainingConfig) -> list[str]:
     return [name for name in JOBS if getattr(config, name) is not None]
 
 
-def render_config(config: TrainingConfig, job: str) -> RenderConfig:
-    """Split the rendering workers between the jobs; each renders pictures of its own seeds."""
+def render_config(config: TrainingConfig, job: str, peers: Peers) -> RenderConfig:
+    """Share the rendering workers out; each process renders pictures of its own seeds."""
     both = len(planned_jobs(config)) == len(JOBS)
     workers = config.render.workers or len(os.sched_getaffinity(0))
-    if not both or config.mask is None:
-        return config.render.model_copy(update={"workers": workers})
-    for_masks = max(1, round(workers * config.mask.worker_share))
-    if job == "mask":
-        return config.render.model_copy(update={"workers": for_masks})
+    seed, random_share = config.render.first_seed, config.render.random_share
+    if both and config.mask:
+        for_masks = max(1, round(workers * config.mask.worker_share))
+        workers = for_masks if job == "mask" else max(1, workers - for_masks)
+    if both and job == "detector":
+        seed, random_share = seed + DETECTOR_SEEDS, 0.0
     return config.render.model_copy(
         update={
-            "workers": max(1, workers - for_masks), "random_share": 0.0,
-            "first_seed": config.render.first_seed + DETECTOR_SEEDS,
+            "workers": max(1, workers // peers.count), "random_share": random_share,
+            "first_seed": seed + peers.rank * PEER_SEEDS,
         }
     )  # fmt: skip
 
 
-def make_job(config: TrainingConfig, name: str, pool: PicturePool) -> Job:
+def make_job(config: TrainingConfig, name: str, pool: PicturePool, rank: int = 0) -> Job:
     """Build one job, started from earlier weights where the configuration names some."""
     job: Job
+    how: dict[str, Any] = {"compiled": config.compiled, "rank": rank}
     if name == "mask" and config.mask:
-        job, start = MaskJob(config.mask, pool, config.seed), config.mask.init_from
+        job, start = MaskJob(config.mask, pool, config.seed, **how), config.mask.init_from
     elif name == "detector" and config.detector:
-        job, start = (
-            DetectorJob(config.detector, LABELS, pool, config.seed),
-            config.detector.init_from,
-        )
+        job = DetectorJob(config.detector, LABELS, pool, config.seed, **how)
+        start = config.detector.init_from
     else:
         raise AutolabelError(f"the configuration {config.name!r} has no section [{name}]")
     if start:
@@ -79,29 +70,43 @@ def make_job(config: TrainingConfig, name: str, pool: PicturePool) -> Job:
 def train_job(
     config: TrainingConfig, name: str, folder: Path,
     on_progress: Callable[[Run], None] = lambda _: None,
-) -> Run:  # fmt: skip
+) -> Run | None:  # fmt: skip
     """Train one model until the budget is used up; a folder with a checkpoint goes on from it.
 
+    The folder gets `checkpoint.pt`, `curves.json` and `<job>.safetensors` (averaged weights, half
+    precision). On several devices there is a process each, and `on_progress` must be importable.
+
     Returns:
-        The finished run; the folder holds `checkpoint.pt`, `curves.json` and `<job>.safetensors`
-        (averaged weights, half precision).
+        The finished run; None when it ran in other processes.
 
     """
-    device = choose_device(config.device)
+    section = getattr(config, name, None)
+    devices = section.devices if section else (0,)
+    run: Run | None = run_on(devices, config.device, _train, config, name, folder, on_progress)
+    return run
+
+
+def _train(
+    peers: Peers, config: TrainingConfig, name: str, folder: Path,
+    on_progress: Callable[[Run], None],
+) -> Run:  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     state = read_checkpoint(folder, config.name, name)
     start = state["rendered"] if state else 0
-    with RenderWorkers(render, LABELS, render_config(config, name), start) as workers:
-        pool = PicturePool(workers, device, config.render.pool)
+    pictures = render_config(config, name, peers)
+    with RenderWorkers(render, LABELS, pictures, start) as workers:
+        pool = PicturePool(workers, peers.device, pictures.pool)
         try:
-            run = Run(config, Trained(make_job(config, name, pool), config.ema), folder)
+            job = make_job(config, name, pool, peers.rank)
+            run = Run(config, Trained(job, config.ema, peers), folder)
             if state:
                 run.restore(state)
-            pool.wait_for(config.render.warm_up)
+            pool.wait_for(pictures.warm_up)
             run.train(lambda: pool.rendered, on_progress)
         finally:
             pool.close()
-    save_weights(run.trained.average, folder / f"{name}.safetensors")
+    if peers.rank == 0:
+        save_weights(run.trained.kept(), folder / f"{name}.safetensors")
     return run
 
 

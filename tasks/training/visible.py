@@ -27,15 +27,16 @@ def visible_boxes(ids: Tensor, frames_px: Tensor) -> tuple[Tensor, Tensor]:
     y = torch.arange(height, device=device)
     left, top, right, bottom = (frames_px[:, i, None] for i in range(4))
     inside = ((y >= top) & (y < bottom))[:, :, None] & ((x >= left) & (x < right))[:, None, :]
-    offset = torch.arange(batch, device=device)[:, None, None] * rows
-    index = torch.where(inside, ids, 0).long() + offset
+    flat = torch.where(inside, ids, 0).long()
     # Presence by line and by column: two small tables instead of atomics on every pixel's x and y.
     present_y = torch.zeros((batch, height, rows), dtype=torch.bool, device=device)
     present_x = torch.zeros((batch, width, rows), dtype=torch.bool, device=device)
-    flat = (index - offset).reshape(batch, height, width)
     present_y.scatter_(2, flat, True)
     present_x.scatter_(2, flat.transpose(1, 2), True)
-    area = torch.bincount(index.reshape(-1), minlength=batch * rows).reshape(batch, rows).float()
+    # Counted line by line: one counter for the whole background would be added to in single file,
+    # and a bincount makes the host wait for the device.
+    counts = torch.zeros((batch, height, rows), device=device)
+    area = counts.scatter_add_(2, flat, torch.ones_like(flat, dtype=torch.float32)).sum(1)
     area[:, 0] = 0
 
     def extent(present: Tensor) -> tuple[Tensor, Tensor]:
