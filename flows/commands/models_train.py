@@ -64,10 +64,11 @@ def _train_one(config: Any, job: str, out: Path) -> None:
     """Train in this process; a line of JSON on stderr now and then."""
     from tasks.training.train import train_job
 
-    def tell(run: Any) -> None:
-        click.echo(json.dumps({"job": job, **run.curves[-1]}), err=True)
+    train_job(config, job, out / job, _tell)
 
-    train_job(config, job, out / job, tell)
+
+def _tell(run: Any) -> None:
+    click.echo(json.dumps({"job": run.trained.job.name, **run.curves[-1]}), err=True)
 
 
 def _side_by_side(config_path: Path, jobs: list[str], out: Path) -> None:

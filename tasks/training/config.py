@@ -75,6 +75,8 @@ class MaskConfig(_Section):
         worker_share: share of the rendering workers that feed this model; the detector gets the
             others.
         init_from: a `.safetensors` file of an earlier run to start from, "" for none.
+        start_share: how much of those weights goes into what is kept: the mean of start and end
+            does better on pictures unlike the training's (WiSE-FT, Wortsman et al. 2022).
 
     """
 
@@ -86,6 +88,7 @@ class MaskConfig(_Section):
     devices: tuple[int, ...] = Field((0,), min_length=1)
     worker_share: float = Field(0.6, gt=0, lt=1)
     init_from: str = ""
+    start_share: float = Field(0.0, ge=0, lt=1)
 
 
 class DetectorConfig(_Section):

@@ -34,6 +34,8 @@ def plot_curves(curves: dict[str, list[dict[str, Any]]], path: Path, smooth: int
             (line,) = axes.plot(minutes, mean, label=name.replace("_", " "))
             axes.plot(minutes, values, color=line.get_color(), alpha=0.25, linewidth=0.8)
         axes.set_title(title)
+        if "loss" in title:
+            axes.set_yscale("log")
         axes.set_xlabel("minutes of training")
         axes.grid(alpha=0.3)
         if axes.lines:

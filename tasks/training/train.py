@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sam2_core.types import AutolabelError
@@ -67,9 +68,13 @@ def make_job(config: TrainingConfig, name: str, pool: PicturePool, rank: int = 0
     return job
 
 
+def say_nothing(_: Run) -> None:
+    """Take progress and tell nobody; importable, as other processes need it."""
+
+
 def train_job(
     config: TrainingConfig, name: str, folder: Path,
-    on_progress: Callable[[Run], None] = lambda _: None,
+    on_progress: Callable[[Run], None] = say_nothing,
 ) -> Run | None:  # fmt: skip
     """Train one model until the budget is used up; a folder with a checkpoint goes on from it.
 
@@ -106,8 +111,20 @@ def _train(
         finally:
             pool.close()
     if peers.rank == 0:
-        save_weights(run.trained.kept(), folder / f"{name}.safetensors")
+        save_weights(_kept(config, run), folder / f"{name}.safetensors")
     return run
+
+
+def _kept(config: TrainingConfig, run: Run) -> dict[str, Tensor]:
+    """Average the weights that are kept with those the mask model started from, if so asked."""
+    kept = run.trained.kept()
+    section = config.mask
+    if run.trained.job.name != "mask" or not section or not section.start_share:
+        return kept
+    if not section.init_from:
+        raise AutolabelError("start_share needs init_from: there is nothing to average with")
+    start = load_weights(Path(section.init_from))
+    return {name: torch.lerp(v.cpu(), start[name], section.start_share) for name, v in kept.items()}
 
 
 def save_weights(weights: dict[str, Tensor], path: Path) -> None:

@@ -15,7 +15,7 @@ from tasks.scenes.light import Light, choose_light
 from tasks.scenes.places import MODELS, model
 from tasks.scenes.random_domain import scatter
 from tasks.scenes.solid import Pose, Solid, paint_solid
-from tasks.scenes.truth import MIN_AREA_PX, Painted, collect
+from tasks.scenes.truth import MIN_AREA_PX, MIN_VISIBLE, Painted, collect
 
 SIZE = (180, 320)
 
@@ -100,6 +100,7 @@ def test_small_things_are_dropped_and_said_to_be() -> None:
     scenes = [render_scene(seed, (360, 640)) for seed in range(5)]
     least = MIN_AREA_PX / 4
     assert all(i.area_px >= least for s in scenes for i in s.instances)
+    assert all(i.visible_fraction >= MIN_VISIBLE for s in scenes for i in s.instances)
     assert any(s.dropped for s in scenes)
 
 

@@ -37,10 +37,79 @@ def test_training_writes_weights_and_goes_on_from_its_checkpoint(tmp_path):
     assert second.trained.steps == 3
     assert second.rendered_before >= config.render.warm_up
     points = json.loads((tmp_path / "curves.json").read_text())
-    assert [point["steps"] for point in points] == [2, 3]
+    steps = [point["steps"] for point in points]
+    assert steps == sorted(steps)
+    assert steps[-1] == 3
+    assert 2 in steps
     assert load_weights(tmp_path / "detector.safetensors").keys() == second.trained.average.keys()
     with pytest.raises(AutolabelError, match="own configuration"):
         train_job(config.model_copy(update={"name": "other"}), "detector", tmp_path)
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_model(tmp_path):
+    pytest.importorskip("torch", reason="training needs PyTorch: make torch")
+    from tasks.training.train import load_weights, train_job
+
+    config = load_config(CONFIGS / "smoke.toml").model_copy(update={"steps": 2})
+    detector = config.detector.model_copy(update={"devices": (0, 0)})
+    run = train_job(config.model_copy(update={"detector": detector}), "detector", tmp_path)
+    assert run is None  # it was in other processes
+    assert json.loads((tmp_path / "curves.json").read_text())[-1]["steps"] == 2
+    assert load_weights(tmp_path / "detector.safetensors")
+
+
+def test_peers_average_what_they_learn(tmp_path):
+    torch = pytest.importorskip("torch", reason="training needs PyTorch: make torch")
+    from tasks.training.peers import run_on
+
+    run_on((0, 0), "cpu", _average, tmp_path)
+    assert [torch.load(tmp_path / f"{rank}.pt").tolist() for rank in (0, 1)] == [[1.5, 7.0]] * 2
+
+
+def _average(peers, folder):
+    import torch
+
+    mean = peers.mean_(torch.tensor([1.0 + peers.rank]))
+    told = peers.agree(7.0 + peers.rank)
+    torch.save(torch.tensor([float(mean), told]), folder / f"{peers.rank}.pt")
+
+
+def test_decoding_a_view_is_decoding_its_prompts_one_by_one():
+    torch = pytest.importorskip("torch", reason="training needs PyTorch: make torch")
+    from sam2_core.architecture import random_weights
+    from sam2_core.presets import preset_named
+    from tasks.training.view_decoder import decode_views
+
+    model = random_weights(preset_named("micro"), 0)
+    generator = torch.Generator().manual_seed(0)
+    points = torch.rand(6, 3, 2, generator=generator) * 128
+    labels = torch.tensor([[2, 3, -1]] * 4 + [[1, -1, -1]] * 2)
+    with torch.no_grad():
+        features = model.encode(torch.rand(2, 128, 128, 3, generator=generator) * 255)
+        shared = decode_views(model, features, points, labels)
+        index = torch.arange(2).repeat_interleave(3)
+        single = model.decode(features, points, labels, index)
+    for ours, theirs in zip(shared, single, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_the_optimizer_sees_what_the_model_computes_with():
+    torch = pytest.importorskip("torch", reason="training needs PyTorch: make torch")
+    from tasks.training.flat import FlatWeights
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)).bfloat16()
+    flat = FlatWeights(model)
+    assert flat.decayed == 12
+    flat.values += 1.0
+    flat.publish()
+    state = flat.state(flat.values)
+    assert state.keys() == model.state_dict().keys()
+    torch.testing.assert_close(model[1].weight, torch.full((4,), 2.0).bfloat16())
+    model[1].weight.sum().backward()
+    assert flat.gradient().sum() == 4
+    flat.follow(0.5)
+    torch.testing.assert_close(flat.state(flat.average)["1.weight"], torch.full((4,), 1.5))
 
 
 def test_bundled_models_fit_unseen_scenes_better_than_the_box():
