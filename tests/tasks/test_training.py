@@ -41,7 +41,7 @@ def test_training_writes_weights_and_goes_on_from_its_checkpoint(tmp_path):
     assert steps == sorted(steps)
     assert steps[-1] == 3
     assert 2 in steps
-    assert load_weights(tmp_path / "detector.safetensors").keys() == second.trained.average.keys()
+    assert load_weights(tmp_path / "detector.safetensors").keys() == second.trained.kept().keys()
     with pytest.raises(AutolabelError, match="own configuration"):
         train_job(config.model_copy(update={"name": "other"}), "detector", tmp_path)
 
