@@ -152,8 +152,10 @@ def label_documents(
             "box_index": index, "box_xyxy_px": box, "model": origin.model,
             "decision": origin.decisions.get(str(identity), "") if origin.decisions else "",
         }  # fmt: skip
-        if area:
-            _attach_mask(document, mask, mask_folder)
+        if area and mask_folder is None:
+            document["mask"] = npy_zlib(mask)
+        elif area and mask_folder is not None:
+            document["mask_path"] = _mask_file(mask_folder, identity, mask)
         if reason:
             document["mask_reason"] = reason
         if tracks is not None:
@@ -169,19 +171,17 @@ def label_documents(
     return documents
 
 
-def _attach_mask(document: Document, mask: BoolArray, folder: Path | None) -> None:
-    if folder is None:
-        document["mask"] = npy_zlib(mask)
-        return
+def _mask_file(folder: Path, identity: Any, mask: BoolArray) -> str:
+    """Write a mask as PNG, once: the name is a hash of the label, so equal name, equal mask."""
     import cv2
 
-    path = folder / f"{document['_id']}.png"
-    if not path.exists():  # the name is a hash of the label: equal name, equal mask
+    path = folder / f"{identity}.png"
+    if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(".new.png")
         cv2.imwrite(str(temporary), mask.view(np.uint8) * 255)
         temporary.replace(path)
-    document["mask_path"] = str(path)
+    return str(path)
 
 
 def machine_fields(

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
+from isal import isal_zlib
 
 from sam2_core.types import FloatArray, IntArray
 
@@ -206,8 +207,6 @@ def npy_zlib(mask: BoolArray) -> bytes:
 
     ISA-L's fastest level takes a fifth of zlib's time for a mask; what it writes any zlib reads.
     """
-    from isal import isal_zlib
-
     data: bytes = isal_zlib.compress(_npy_header(*mask.shape) + mask.tobytes(), 0)
     return data
 
