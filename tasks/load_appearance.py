@@ -53,6 +53,11 @@ def offer_classes(dataset: Any, classes: Iterable[str]) -> None:
     dataset.activate_label_schemas(list(EDITABLE))
 
 
+def offered_classes(dataset: Any) -> list[str]:
+    """Classes that the App's own tools offer; none before a queue was built."""
+    return list((dataset.label_schemas.get(EDITABLE[0]) or {}).get("classes") or ())
+
+
 def _label_schema() -> dict[str, Any]:
     shown = [("confidence", "float"), ("risk", "float"), ("reasons", "list<str>")]
     attributes = [

@@ -19,7 +19,15 @@ from typing import Any
 import numpy as np
 
 from sam2_core.types import FloatArray, IntArray, ModelStamp
-from tasks.load_masks import BoolArray, Segments, crop_windows, npy_zlib, paint, segments_of
+from tasks.load_masks import (
+    BoolArray,
+    Segments,
+    crop_windows,
+    deflated,
+    npy_bytes,
+    paint,
+    segments_of,
+)
 from tasks.tables import LabeledFrame
 from tasks.types import FrameRef
 
@@ -152,8 +160,10 @@ def label_documents(
             "box_index": index, "box_xyxy_px": box, "model": origin.model,
             "decision": origin.decisions.get(str(identity), "") if origin.decisions else "",
         }  # fmt: skip
+        content = b""
         if area and mask_folder is None:
-            document["mask"] = npy_zlib(mask)
+            content = npy_bytes(mask)
+            document["mask"] = deflated(content)
         elif area and mask_folder is not None:
             document["mask_path"] = _mask_file(mask_folder, identity, mask)
         if reason:
@@ -166,7 +176,8 @@ def label_documents(
             document["reasons"] = list(judgement.reasons[index])
         if origin.overrides and str(identity) in origin.overrides:
             document |= override_document(origin.overrides[str(identity)])
-        document["fingerprint"] = fingerprint(document)
+        else:
+            document["fingerprint"] = fingerprint(document, content)
         documents.append(document)
     return documents
 

@@ -203,11 +203,18 @@ def paint(segments: Segments, windows_xyxy_px: IntArray) -> list[BoolArray]:
 
 
 def npy_zlib(mask: BoolArray) -> bytes:
-    """Serialise a mask as FiftyOne does: a zlib-compressed .npy file.
+    """Serialise a mask as FiftyOne does: a zlib-compressed .npy file."""
+    return deflated(npy_bytes(mask))
 
-    ISA-L's fastest level takes a fifth of zlib's time for a mask; what it writes any zlib reads.
-    """
-    data: bytes = isal_zlib.compress(_npy_header(*mask.shape) + mask.tobytes(), 0)
+
+def npy_bytes(mask: BoolArray) -> bytes:
+    """Return the content of a .npy file: the same for the same mask, however it was stored."""
+    return _npy_header(*mask.shape) + mask.tobytes()
+
+
+def deflated(content: bytes) -> bytes:
+    """Compress with ISA-L's fastest level: a fifth of zlib's time, and any zlib reads it."""
+    data: bytes = isal_zlib.compress(content, 0)
     return data
 
 

@@ -11,12 +11,12 @@ import struct
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
-from zlib import crc32
 
 import numpy as np
+from isal.isal_zlib import crc32
 
 from tasks.load_documents import crops_of, object_id
-from tasks.load_masks import BoolArray, npy_zlib, segments_of
+from tasks.load_masks import BoolArray, npy_bytes, npy_zlib, segments_of
 
 COPIED = ("confidence", "predicted_iou", "stability", "object_score", "risk", "index", "box_index")
 _FOUR = struct.Struct("<4d").pack
@@ -28,12 +28,30 @@ def reviewed_id(*sources: str) -> Any:
     return object_id("reviewed", *sorted(sources))
 
 
-def fingerprint(document: Mapping[str, Any]) -> str:
-    """Checksum of what a person can edit; differs from the stored one after an edit in the App."""
+def fingerprint(document: Mapping[str, Any], content: bytes | None = None) -> str:
+    """Checksum of what a person can edit; differs from the stored one after an edit in the App.
+
+    Masks count by their pixels: the App compresses all of a sample's anew when one was edited.
+
+    Args:
+        document: a label as stored by FiftyOne.
+        content: its mask as `npy_bytes` gives it, b"" for none; decoded from the label by default.
+
+    """
     text = _text_checksum(document.get("label"), document.get("mask_path") or "")
     place = document.get("bounding_box") or ()
     packed = _FOUR(*place) if len(place) == 4 else struct.pack(f"<{len(place)}d", *place)
-    return f"{crc32(document.get('mask') or b'', crc32(packed, text)):08x}"
+    if content is None:
+        content = npy_bytes(_stored_mask(document["mask"])) if document.get("mask") else b""
+    return f"{crc32(content, crc32(packed, text)):08x}"
+
+
+def _stored_mask(data: bytes) -> BoolArray:
+    import fiftyone.core.utils as fou
+
+    mask = np.asarray(fou.deserialize_numpy_array(data))
+    flat = mask.any(axis=2) if mask.ndim == 3 else mask > 0
+    return np.ascontiguousarray(flat, np.bool_)
 
 
 @lru_cache(maxsize=4096)
@@ -54,25 +72,22 @@ def window_of(place: Sequence[float], size_hw: tuple[int, int]) -> tuple[int, in
 def mask_of(document: Mapping[str, Any], size_hw: tuple[int, int]) -> BoolArray:
     """Mask of a stored label on its box's own pixels, whatever grid it was edited on."""
     import cv2
-    import fiftyone.core.utils as fou
 
     left, top, right, bottom = window_of(document["bounding_box"], size_hw)
     height, width = bottom - top, right - left
+    mask = np.zeros((height, width), np.bool_)
     if document.get("mask_path"):
-        mask = cv2.imread(document["mask_path"], cv2.IMREAD_GRAYSCALE)
+        image = cv2.imread(document["mask_path"], cv2.IMREAD_GRAYSCALE)
+        mask = np.asarray(image) > 0 if image is not None else mask
     elif document.get("mask"):
-        mask = fou.deserialize_numpy_array(document["mask"])
-    else:
-        return np.zeros((height, width), np.bool_)
-    mask = np.asarray(mask)
-    if mask.ndim == 3:
-        mask = mask.any(axis=2)
+        mask = _stored_mask(document["mask"])
     if not height or not width or not mask.size:
         return np.zeros((height, width), np.bool_)
-    pixels = (mask > 0).astype(np.uint8)
-    if mask.shape != (height, width):
-        pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_NEAREST)
-    return np.asarray(pixels, np.bool_)
+    if mask.shape == (height, width):
+        return mask
+    nearest = cv2.INTER_NEAREST
+    resized = cv2.resize(mask.astype(np.uint8), (width, height), interpolation=nearest)
+    return np.asarray(resized, np.bool_)
 
 
 def rle_of(mask: BoolArray, left: int, top: int, size_hw: tuple[int, int]) -> str:

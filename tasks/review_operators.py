@@ -14,6 +14,7 @@ from fiftyone.operators import types
 
 from sam2_core.types import AutolabelError
 from tasks import review_actions as actions
+from tasks.load_appearance import offered_classes
 from tasks.load_schema import MACHINE_FIELD
 from tasks.review_actions import Chosen, choose
 from tasks.review_export import export_reviews
@@ -171,7 +172,7 @@ class FixClass(ReviewOperator):
     def resolve_input(self, ctx: Any) -> Any:
         """Ask for the class; those of the dataset are offered."""
         inputs = types.Object()
-        known = known_classes(ctx.dataset)
+        known = offered_classes(ctx.dataset) or known_classes(ctx.dataset)
         choices = types.AutocompleteView(allow_user_input=True)
         for name in known:
             choices.add_choice(name, label=name)

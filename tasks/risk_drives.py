@@ -6,6 +6,7 @@ that a new model only costs its own inference and a new feature costs nothing.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ def labeled_drives(
         frames: how many frames of each, 0.1 s apart.
 
     """
-    folders = [cache / f"drive-{seed}-{frames}" for seed in seeds]
+    folders = [cache / _renderer() / f"{seed}-{frames}" for seed in seeds]
     missing = [(f, s, frames) for f, s in zip(folders, seeds, strict=True) if not _rendered(f)]
     if missing:
         with ProcessPoolExecutor() as pool:
@@ -91,6 +92,14 @@ def labeled_drives(
         if not (labels / f"{DETECTOR}.parquet").is_file():
             _label(models, folder, truth, seed)
         yield _read(labels, truth, seed, TRUE_BOXES), _read(labels, truth, seed, DETECTOR)
+
+
+def _renderer() -> str:
+    """Name of what renders: the checksum of its code."""
+    from tasks import scenes
+
+    files = sorted(Path(scenes.__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(one.read_bytes() for one in files)).hexdigest()[:12]
 
 
 def _rendered(folder: Path) -> bool:

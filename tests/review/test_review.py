@@ -1,5 +1,6 @@
 """Decisions: recorded, shown, kept by a reload, exported, and back after a rebuild."""
 
+import datetime
 import json
 from pathlib import Path
 
@@ -136,6 +137,25 @@ def test_edits_with_fiftyones_own_tools_are_honoured(name: str, out: Path) -> No
     assert removed.id not in {
         d.id for d in load_schema.open_dataset(name).first().reviewed.detections
     }
+
+
+def test_masks_that_the_app_compressed_anew_are_no_edits(name: str) -> None:
+    """The App writes all labels of a frame when one of them is edited."""
+    from fiftyone.core.utils import deserialize_numpy_array, serialize_numpy_array
+
+    dataset = load_schema.open_dataset(name)
+    collection = load_schema.sample_collection(dataset)
+    sample = collection.find_one({"frame_number": 0})
+    labels = sample["detections"]["detections"]
+    old = [label["mask"] for label in labels]
+    for label in labels:
+        label["mask"] = serialize_numpy_array(deserialize_numpy_array(label["mask"]))
+    assert [label["mask"] for label in labels] != old
+    labels[1]["label"] = "tram"
+    change = {"detections": sample["detections"], "last_modified_at": datetime.datetime.now()}
+    collection.update_one({"_id": sample["_id"]}, {"$set": change})
+    (event,) = harvest(dataset)
+    assert [one["label"] for one in event.upserts] == ["tram"]
 
 
 def test_an_edit_made_just_before_a_reload_is_not_lost(name: str, out: Path) -> None:
