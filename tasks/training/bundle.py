@@ -141,6 +141,9 @@ def bundle_mask_model(weights: Path, preset: Preset, folder: Path) -> None:
     graphs.mkdir(parents=True, exist_ok=True)
     target = graphs / WEIGHTS_FILE  # beside the graphs: ONNX Runtime reads nothing above them
     target.write_bytes(weights.read_bytes())
+    # What loading compares with, and would record here: a package's folder may be read-only.
+    recorded = target.with_name(f"{target.name}.sha256")
+    recorded.write_text(f"{file_sha256(target)}  {target.name}\n", encoding="utf-8")
     model = build_model(preset)
     model.load_state_dict(load_weights(target))
     with tempfile.TemporaryDirectory() as temporary:
