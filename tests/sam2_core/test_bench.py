@@ -60,11 +60,11 @@ def test_crowded_keeps_the_given_boxes_and_stays_inside():
 def test_peak_memory_sees_what_was_freed_again():
     if not describe_machine()["system"].startswith("Linux"):
         pytest.skip("resident memory is read from /proc")
-    with PeakMemory() as memory:
-        # New pages: malloc would give what this process has freed before.
-        with mmap.mmap(-1, 100_000_000) as block:
-            np.frombuffer(block, np.uint8)[:] = 1
-            time.sleep(0.02)
+    # New pages: malloc would give what this process has freed before.
+    with PeakMemory() as memory, mmap.mmap(-1, 100_000_000) as block:
+        for page in range(0, len(block), mmap.PAGESIZE):
+            block[page] = 1
+        time.sleep(0.02)
     assert 90e6 < memory.peak - memory.before < 300e6
 
 
