@@ -43,7 +43,7 @@ def command(
     **label: Any,
 ) -> None:
     """Compare what is below SOURCE with what is labeled below --out, and submit the difference to
-    the GPU workers as shards of a few minutes each.
+    the GPU workers as shards of some minutes each.
 
     Nothing is submitted or labeled twice: run it again after an interruption, or every hour.
     Exit code 0: submitted (with --wait: all labeled); 1: some sequences failed; 2: bad usage.

@@ -29,3 +29,26 @@ def test_bucket_in_bucket_out(s3, terminal, tmp_path):
     _, told = terminal.label(f"{s3}-not-there/in", *arguments[1:], "--no-dataset", code=2)
     assert "not-there" in told
     assert "testing-secret" not in told
+
+
+def test_credentials_are_not_in_the_database(s3, terminal, tmp_path, monkeypatch):
+    import fiftyone.core.odm as foo
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.setenv(name, f"planted-{name}")
+    write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 2)
+    bucket = s3.removeprefix("s3://")
+    s3fs.S3FileSystem().put(str(tmp_path / "in"), f"{bucket}/in", recursive=True)
+    done, told = terminal.label(
+        f"{s3}/in", "--boxes", tmp_path / "boxes", "--out", f"{s3}/out", "--dataset", "planted"
+    )
+    client = foo.get_db_conn().client
+    documents = [
+        str(document)
+        for name in client.list_database_names()
+        for collection in client[name].list_collection_names()
+        for document in client[name][collection].find()
+    ]
+    assert any(f"{s3}/in/drive/0000.jpg" in document for document in documents)
+    everything = "".join(documents) + told + str(done)
+    assert "planted-AWS" not in everything
