@@ -17,6 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sam2_core.cache import cache_folder, file_sha256
+from sam2_core.export_jobs import (
+    DYNAMIC,
+    FEATURES,
+    published_jobs,
+    restructured_jobs,
+    windows_of,
+)
 from sam2_core.presets import Preset
 from sam2_core.types import AutolabelError
 
@@ -28,11 +35,6 @@ FORMAT_VERSION = 1
 OPSET = 20  # the first with a native Gelu
 GRAPHS = ("restructured", "published")
 PRECISIONS = ("fp32", "fp16")
-FEATURES = ("embedding", "high_res_s0", "high_res_s1")
-PROMPTS = ("points", "labels", "image_index")
-DECODED = ("logits", "predicted_iou", "object_score", "stability")
-# Of all four masks; in decoder_multi.onnx they carry the names above.
-DECODED_MULTI = ("logits_multi", "predicted_iou_multi", "stability_multi")
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def _traced(module: Any, example: dict[str, Any], outputs: tuple[str, ...], fold
     shapes = {
         name: {
             axis: symbols.setdefault(symbol, torch.export.Dim(symbol))
-            for axis, symbol in _DYNAMIC.get(name, {}).items()
+            for axis, symbol in DYNAMIC.get(name, {}).items()
         }
         for name in example
     }
@@ -147,123 +149,6 @@ def _save(graph: Any, path: Path, metadata: dict[str, str]) -> None:
     onnx.save(graph, str(path))
 
 
-# A file's name, the outputs that it keeps, and whether it is for features of one image.
-_File = tuple[str, tuple[str, ...], bool]
-
-
-@dataclass(frozen=True)
-class _Job:
-    """A module to trace, and the files that become of its graph."""
-
-    name: str
-    module: Any
-    inputs: dict[str, Any]
-    outputs: tuple[str, ...]
-    files: tuple[_File, ...]
-
-
-_MULTI = (*DECODED_MULTI[:2], DECODED[2], DECODED_MULTI[2])
-
-
-def windows_of(preset: Preset) -> tuple[int, ...]:
-    """Sides of the window buckets in cells: a quarter and half of the embedding's grid."""
-    return (preset.embedding_grid // 4, preset.embedding_grid // 2)
-
-
-def _published_jobs(model: Sam2, dtype: Any) -> Iterator[_Job]:
-    from sam2_core.architecture import cast
-    from sam2_core.architecture.published import PublishedDecoder, PublishedEncoder
-
-    preset = model.preset
-    cast(model, dtype)
-    grid, width = preset.grid, preset.width
-    shapes = (width, grid // 4, grid // 4), (width // 8, grid, grid), (width // 4, *[grid // 2] * 2)
-    inputs = _prompts(preset, shapes, dtype)
-    yield _encoder_job(preset, PublishedEncoder(model))
-    decoder, outputs = PublishedDecoder(model), (*DECODED, *DECODED_MULTI)
-    files: tuple[_File, ...] = (("decoder", DECODED, False), ("decoder_multi", _MULTI, False))
-    yield _Job("decoder", decoder, inputs, outputs, files)
-    masked = inputs | _mask_input(preset)
-    yield _Job("decoder_mask", decoder, masked, outputs, (("decoder_mask", DECODED, False),))
-
-
-def _restructured_jobs(model: Sam2, dtype: Any) -> Iterator[_Job]:
-    import torch
-
-    from sam2_core.architecture.lean_decoder import LeanDecoder
-    from sam2_core.architecture.lean_encoder import LeanEncoder
-    from sam2_core.architecture.model import cast
-    from sam2_core.architecture.published import Finished
-
-    preset = model.preset
-    cells, width = preset.embedding_grid**2, preset.width
-    shapes = (cells, width), (cells, 16, width // 8), (cells, 4, width // 4)
-    inputs = _prompts(preset, shapes, dtype)
-    # Folded in float32, cast afterwards.
-    encoder = LeanEncoder(model, early=dtype == torch.float16)
-    plain, masked = LeanDecoder(model), LeanDecoder(model, masked=True)
-    windowed = {side: LeanDecoder(model, window=side) for side in windows_of(preset)}
-    cast(model, dtype)
-    for module in (encoder, plain, masked, *windowed.values()):
-        cast(module, dtype)
-    yield _encoder_job(preset, encoder)
-    outputs = (*DECODED, *DECODED_MULTI)
-    files: tuple[_File, ...] = (
-        ("decoder", DECODED, False),
-        ("decoder_single", DECODED, True),
-        ("decoder_multi", _MULTI, False),
-    )
-    yield _Job("decoder", Finished(plain), inputs, outputs, files)
-    given = inputs | _mask_input(preset)
-    files = (("decoder_mask", DECODED, False),)
-    yield _Job("decoder_mask", Finished(masked), given, outputs, files)
-    for side, module in windowed.items():
-        name = f"decoder_w{side}"
-        given = inputs | {"window_yx": torch.zeros(3, 2, dtype=torch.int32)}
-        files = ((name, DECODED, False), (f"decoder_single_w{side}", DECODED, True))
-        yield _Job(name, Finished(module), given, outputs, files)
-
-
-def _encoder_job(preset: Preset, module: Any) -> _Job:
-    import torch
-
-    size = preset.image_size
-    inputs = {"image": torch.zeros(2, size, size, 3, dtype=torch.uint8)}
-    return _Job("encoder", module, inputs, FEATURES, (("encoder", FEATURES, False),))
-
-
-def _prompts(preset: Preset, shapes: Any, dtype: Any) -> dict[str, Any]:
-    """Return example inputs of a decoder: two images, three prompts of four points."""
-    import torch
-
-    features = {
-        name: torch.randn(2, *shape, dtype=dtype)
-        for name, shape in zip(FEATURES, shapes, strict=True)
-    }
-    return features | {
-        "points": torch.rand(3, 4, 2) * preset.image_size,
-        "labels": torch.tensor([[2, 3, 1, -1]] * 3, dtype=torch.int32),
-        "image_index": torch.tensor([0, 1, 0]),
-    }
-
-
-def _mask_input(preset: Preset) -> dict[str, Any]:
-    import torch
-
-    return {"mask_input": torch.randn(3, 1, preset.grid, preset.grid)}
-
-
-_DYNAMIC = {
-    "image": {0: "B"},
-    **{name: {0: "B"} for name in FEATURES},
-    "points": {0: "P", 1: "K"},
-    "labels": {0: "P", 1: "K"},
-    "image_index": {0: "P"},
-    "mask_input": {0: "P"},
-    "window_yx": {0: "P"},
-}
-
-
 def _single_image(graph: Any) -> Any:
     """Return the graph for features of one image: what was gathered by image is broadcast.
 
@@ -298,7 +183,7 @@ def _write_graphs(
     import torch
 
     dtype = torch.float16 if options.precision == "fp16" else torch.float32
-    jobs = _published_jobs if options.graph == "published" else _restructured_jobs
+    jobs = published_jobs if options.graph == "published" else restructured_jobs
     metadata = {key: str(facts[key]) for key in METADATA}
     for job in jobs(model.eval(), dtype):
         if options.only and job.name not in options.only:
