@@ -26,7 +26,9 @@ EMPTY = "empty mask: no pixel above the threshold"
 NOT_FINITE = "model output is not finite"
 
 _MASKS_AT_ONCE = 64
-# Pixel columns of border blocks worked on at once: bounds the memory of noisy masks.
+# Blocks of cells on borders, and pixel columns through them, worked on at once: real masks have a
+# few hundred blocks each, noise has nearly every cell, and memory must not depend on which it is.
+_BLOCKS_AT_ONCE = 1 << 17
 _COLUMNS_AT_ONCE = 1 << 20
 
 
@@ -79,8 +81,8 @@ class _Blocks:
     values: FloatArray  # (4, N): upper left, upper right, lower left, lower right
 
 
-def _mixed_blocks(stack: npt.NDArray[np.floating]) -> tuple[IntArray, IntArray, IntArray]:
-    """Mask, row (from -1) and column of every block whose four cells differ in sign."""
+def _mixed(stack: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
+    """Which blocks differ in sign: a bit for each column, (M, height + 1, bytes), row -1 first."""
     masks, height, width = stack.shape
     # A half float is positive if it is as an integer; numpy compares integers much faster.
     positive = stack.view(np.int16) > 0 if stack.dtype == np.float16 else stack > 0
@@ -92,16 +94,21 @@ def _mixed_blocks(stack: npt.NDArray[np.floating]) -> tuple[IntArray, IntArray, 
     right[:, :, -1] |= cells[:, :, -1] & np.uint8(1 << ((width - 1) % 8))
     every = cells & right
     some = cells | right
-    mixed = (every[:, :-1] & every[:, 1:]) ^ (some[:, :-1] | some[:, 1:])
+    mixed: npt.NDArray[np.uint8] = (every[:, :-1] & every[:, 1:]) ^ (some[:, :-1] | some[:, 1:])
+    return mixed
+
+
+def _positions(mixed: npt.NDArray[np.uint8]) -> tuple[IntArray, IntArray, IntArray]:
+    """Mask, row (from -1) and column of every block whose four cells differ in sign."""
     mask, row, byte = np.nonzero(mixed)
     bits = np.unpackbits(mixed[mask, row, byte][:, None], axis=1, bitorder="little")
     which, bit = np.nonzero(bits)
     return mask[which], row[which] - 1, byte[which] * 8 + bit
 
 
-def _blocks(stack: npt.NDArray[np.floating]) -> _Blocks:
+def _blocks(stack: npt.NDArray[np.floating], mixed: npt.NDArray[np.uint8]) -> _Blocks:
     _, height, width = stack.shape
-    mask, row, column = _mixed_blocks(stack)
+    mask, row, column = _positions(mixed)
     behind = np.minimum(column + 1, width - 1)
     values = np.empty((4, len(mask)), np.float32)
     for index, (at_row, at_column) in enumerate(
@@ -159,18 +166,18 @@ def _crossed_row(row: IntArray, before: FloatArray, after: FloatArray, grid: _Gr
     return result
 
 
-def _stack_toggles(
+def _encode_stack(
     stack: npt.NDArray[np.floating], origin_yx: npt.NDArray[np.int64], grid: _Grid
-) -> tuple[list[IntArray], list[IntArray], npt.NDArray[np.bool_]]:
-    """Positions and their number for each of the masks (M, h, w), and which are not finite.
-
-    The positions come in parts of successive masks, each with the numbers of its masks.
-    """
+) -> tuple[list[bytes], IntArray, npt.NDArray[np.bool_]]:
+    """Encode masks (M, h, w): counts, areas in pixels, and which masks are not finite."""
     if len(stack) > _MASKS_AT_ONCE:
-        return _halves(stack, origin_yx, grid)
-    blocks = _blocks(stack)
-    if len(stack) > 1 and len(blocks.mask) * grid.size_hw[1] > _COLUMNS_AT_ONCE * grid.grid_hw[1]:
-        return _halves(stack, origin_yx, grid)
+        return _encode_halves(stack, origin_yx, grid)
+    mixed = _mixed(stack)
+    count = int(np.bitwise_count(mixed).sum(dtype=np.int64))
+    columns = count * grid.size_hw[1] // grid.grid_hw[1]
+    if len(stack) > 1 and (count > _BLOCKS_AT_ONCE or columns > _COLUMNS_AT_ONCE):
+        return _encode_halves(stack, origin_yx, grid)
+    blocks = _blocks(stack, mixed)
     broken = np.zeros(len(stack), bool)
     broken[blocks.mask[~np.isfinite(blocks.values).all(0)]] = True
     # Without a block a mask is empty, or one value of sign; not a number counts as background.
@@ -181,16 +188,18 @@ def _stack_toggles(
     line.sort()
     mask, position = np.divmod(cancel_pairs(line), grid.stride)
     kept = (position < grid.stride - 1) & ~broken[mask]
-    return [position[kept]], [np.bincount(mask[kept], minlength=len(stack))], broken
+    per_mask = np.bincount(mask[kept], minlength=len(stack))
+    strings, area = encode_toggles(position[kept], per_mask, grid.size_hw)
+    return strings, area, broken
 
 
-def _halves(
+def _encode_halves(
     stack: npt.NDArray[np.floating], origin_yx: npt.NDArray[np.int64], grid: _Grid
-) -> tuple[list[IntArray], list[IntArray], npt.NDArray[np.bool_]]:
+) -> tuple[list[bytes], IntArray, npt.NDArray[np.bool_]]:
     half = len(stack) // 2
-    first = _stack_toggles(stack[:half], origin_yx[:half], grid)
-    second = _stack_toggles(stack[half:], origin_yx[half:], grid)
-    return first[0] + second[0], first[1] + second[1], np.concatenate([first[2], second[2]])
+    first = _encode_stack(stack[:half], origin_yx[:half], grid)
+    second = _encode_stack(stack[half:], origin_yx[half:], grid)
+    return first[0] + second[0], np.append(first[1], second[1]), np.append(first[2], second[2])
 
 
 def encode_masks(
@@ -219,8 +228,7 @@ def encode_masks(
     area = np.zeros(count, np.int64)
     reasons = [""] * count
     for rows, stack in _stacks(logits):
-        positions, numbers, broken = _stack_toggles(stack, origin[rows], grid)
-        texts, pixels = encode_toggles(np.concatenate(positions), np.concatenate(numbers), size_hw)
+        texts, pixels, broken = _encode_stack(stack, origin[rows], grid)
         area[rows] = pixels
         for row, text, bad, size in zip(rows, texts, broken, pixels, strict=True):
             strings[row] = text

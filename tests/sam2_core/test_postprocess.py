@@ -1,5 +1,7 @@
 """Masks from low-resolution logits, against full-resolution upsampling and pycocotools."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -110,6 +112,20 @@ def test_windows_of_different_shapes_and_many_masks_keep_their_rows():
     for row in (0, 1, 77, 148, 149):
         alone = encode_masks(logits[row : row + 1], origin[row : row + 1], (GRID, GRID), (90, 110))
         assert (alone[0][0], alone[1][0]) == (strings[row], area[row])
+
+
+def test_memory_does_not_grow_with_noise():
+    """Noise has border in nearly every cell; the memory of 20 noisy masks is bounded."""
+    noise = np.random.default_rng(3).normal(size=(20, 256, 256)).astype(np.float32)
+    origin = np.zeros((20, 2), np.int64)
+    encode_masks(noise[:1], origin[:1], (256, 256), (480, 640))
+    tracemalloc.start()
+    strings, _, _ = encode_masks(noise, origin, (256, 256), (480, 640))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 80e6 + sum(map(len, strings))
+    alone, _, _ = encode_masks(noise[11:12], origin[:1], (256, 256), (480, 640))
+    assert strings[11] == alone[0]
 
 
 def test_outside_a_window_is_background():
