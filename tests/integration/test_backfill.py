@@ -11,6 +11,7 @@ from tests.integration.cluster import ended, every_frame_once, wait_for
 from tests.integration.runs import MICRO, Home, write_sequence
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(600)
 def test_a_backfill_is_complete_and_its_repetition_submits_nothing(cluster, upload, s3):
     arguments = [*upload(6, 4), "--shard-minutes", "0.1"]
@@ -59,6 +60,7 @@ def test_two_submissions_at_once_meet_the_same_shards(cluster, upload):
     assert names <= {"Cancelled", "Completed"}
 
 
+@pytest.mark.ci
 def test_a_server_with_a_password_refuses_those_without(cluster, tmp_path):
     write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 2)
     stranger = Home(tmp_path / "stranger", cluster.api)
@@ -73,6 +75,7 @@ def test_a_server_with_a_password_refuses_those_without(cluster, tmp_path):
         assert "guessed-wrong" not in told
 
 
+@pytest.mark.ci
 def test_planted_secrets_are_nowhere(cluster, upload, s3, tmp_path):
     """Also where a failure speaks: this cluster's database for FiftyOne does not answer."""
     arguments = upload(1, 2, "secret")

@@ -4,9 +4,12 @@ import os
 import signal
 import time
 
+import pytest
+
 from tests.integration.runs import MICRO, files_below, write_sequence
 
 
+@pytest.mark.ci
 def test_a_killed_run_continues_with_the_missing_chunks_only(home, tmp_path):
     write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 40, per_frame=12)
     common = [tmp_path / "in", "--boxes", tmp_path / "boxes", "--chunk-frames", "4"]

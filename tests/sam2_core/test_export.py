@@ -60,7 +60,7 @@ def prompts_of(preset, kind: str):
 
 
 CASES = [
-    pytest.param("compact", "restructured"),
+    pytest.param("compact", "restructured", marks=pytest.mark.ci),
     pytest.param("tiny", "restructured", marks=pytest.mark.ci),
     pytest.param("compact", "published", marks=pytest.mark.slow),
     pytest.param("tiny", "published", marks=pytest.mark.slow),
