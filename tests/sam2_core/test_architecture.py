@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 transformers = pytest.importorskip("transformers", reason="needs transformers: make torch")
 
 from sam2_core.architecture import build_model, image_path_keys, random_weights, select_mask  # noqa: E402
+from sam2_core.bench.peers import transformers_config  # noqa: E402
 from sam2_core.hugging_face_keys import from_hugging_face, is_hugging_face  # noqa: E402
 from sam2_core.presets import (  # noqa: E402
     BASE_PLUS,
@@ -25,46 +26,7 @@ from sam2_core.types import AutolabelError  # noqa: E402
 
 def oracle(preset: Preset):
     """A transformers `Sam2Model` of the preset's dimensions with distinct random weights."""
-    from transformers.models.sam2.configuration_sam2 import (
-        Sam2Config,
-        Sam2HieraDetConfig,
-        Sam2MaskDecoderConfig,
-        Sam2PromptEncoderConfig,
-        Sam2VisionConfig,
-    )
-
-    grid = preset.grid
-    backbone = Sam2HieraDetConfig(
-        hidden_size=preset.embed_dim,
-        num_attention_heads=preset.num_heads,
-        image_size=[preset.image_size] * 2,
-        window_positional_embedding_background_size=list(preset.position_grid_hw),
-        blocks_per_stage=list(preset.stages),
-        embed_dim_per_stage=list(preset.channels),
-        num_attention_heads_per_stage=[preset.num_heads * 2**i for i in range(4)],
-        window_size_per_stage=list(preset.window_sizes),
-        global_attention_blocks=list(preset.global_blocks),
-    )
-    vision = Sam2VisionConfig(
-        backbone_config=backbone,
-        backbone_channel_list=list(reversed(preset.channels)),
-        backbone_feature_sizes=[[grid, grid], [grid // 2] * 2, [grid // 4] * 2],
-        fpn_hidden_size=preset.width,
-    )
-    config = Sam2Config(
-        vision_config=vision,
-        prompt_encoder_config=Sam2PromptEncoderConfig(
-            hidden_size=preset.width, image_size=preset.image_size
-        ),
-        mask_decoder_config=Sam2MaskDecoderConfig(
-            hidden_size=preset.width,
-            mlp_dim=preset.decoder_mlp_dim,
-            iou_head_hidden_dim=preset.iou_head_dim,
-            num_attention_heads=preset.decoder_heads,
-        ),
-    )
-    config._attn_implementation = "sdpa"
-    return transformers.Sam2Model(config).eval()
+    return transformers.Sam2Model(transformers_config(preset)).eval()
 
 
 def paired(preset: Preset, seed: int = 0):

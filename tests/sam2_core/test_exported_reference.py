@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 import pytest
 
-DATA = Path(__file__).parents[1] / "data"
-MODEL = DATA / "micro"
+from tests.sam2_core.recorded_reference import MODEL, load_recorded, points_and_labels
+
 FEATURES = ("embedding", "high_res_s0", "high_res_s1")
 
 
@@ -22,8 +21,7 @@ def mask_iou(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def recorded():
-    with np.load(DATA / "micro_reference.npz") as file:
-        return dict(file)
+    return load_recorded()
 
 
 def run(graph: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -41,9 +39,9 @@ def features(recorded) -> dict[str, np.ndarray]:
 
 
 def decoder_inputs(recorded, kind: str) -> dict[str, np.ndarray]:
-    shape = "click" if kind == "click" else "box"
+    points, labels = points_and_labels(recorded, kind)
     inputs = {"image_index": recorded["image_index"]} | features(recorded)
-    inputs |= {"points": recorded[f"{shape}_points"], "labels": recorded[f"{shape}_labels"]}
+    inputs |= {"points": points, "labels": labels}
     if kind == "mask":
         inputs["mask_input"] = recorded["mask_input"]
     return inputs

@@ -1,7 +1,6 @@
 """The exported micro model through ONNX Runtime, against recorded outputs of PyTorch."""
 
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,36 +10,33 @@ from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend, run_sessi
 from sam2_core.prompts import PointPrompts
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import Boxes, DeviceMemoryError, Prompts
-
-DATA = Path(__file__).parents[1] / "data"
+from tests.sam2_core.recorded_reference import (
+    MODEL,
+    assert_scores_as_recorded,
+    load_recorded,
+    recorded_prompts,
+)
 
 
 @pytest.fixture(scope="module")
 def backend(tmp_path_factory):
-    folder = ModelFolder.open(DATA / "micro", tmp_path_factory.mktemp("cache"))
+    folder = ModelFolder.open(MODEL, tmp_path_factory.mktemp("cache"))
     return OnnxRuntimeBackend(folder, threads=1, windows=True)
 
 
 @pytest.fixture(scope="module")
 def recorded():
-    with np.load(DATA / "micro_reference.npz") as file:
-        return dict(file)
+    return load_recorded()
 
 
 @pytest.mark.parametrize("kind", ["box", "click", "mask"])
 def test_outputs_equal_those_of_torch(backend, recorded, kind):
     features = backend.encode(list(recorded["image"]))
-    shape = "click" if kind == "click" else "box"
-    masks = recorded["mask_input"][:, 0] if kind == "mask" else None
-    prompts = Prompts(
-        recorded[f"{shape}_points"], recorded[f"{shape}_labels"], recorded["image_index"], masks
-    )
-    decoded = backend.decode(features, prompts)
+    decoded = backend.decode(features, recorded_prompts(recorded, kind))
     ours, reference = decoded.logits > 0, recorded[f"{kind}_logits"][:, 0] > 0
     iou = (ours & reference).sum((1, 2)) / (ours | reference).sum((1, 2))
     assert iou.min() >= 0.999
-    for name in ("predicted_iou", "object_score", "stability"):
-        np.testing.assert_allclose(getattr(decoded, name), recorded[f"{kind}_{name}"], atol=1e-3)
+    assert_scores_as_recorded(decoded, recorded, kind)
 
 
 def test_masks_do_not_depend_on_chunks_or_on_other_frames(backend, recorded):

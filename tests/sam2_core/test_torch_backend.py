@@ -1,7 +1,5 @@
 """The PyTorch modules as a backend, against the recorded outputs; the GPU part is in tests/gpu."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -9,10 +7,14 @@ from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
 from sam2_core.tuning import sample_prompts
 from sam2_core.types import AutolabelError, Boxes, Prompts
+from tests.sam2_core.recorded_reference import (
+    MODEL,
+    assert_scores_as_recorded,
+    load_recorded,
+    recorded_prompts,
+)
 
 pytest.importorskip("torch")
-
-DATA = Path(__file__).parents[1] / "data"
 
 
 @pytest.fixture(scope="module", params=["published", "restructured"])
@@ -23,18 +25,11 @@ def backend(request, tmp_path_factory):
 
 @pytest.mark.parametrize("kind", ["box", "click", "mask"])
 def test_outputs_equal_the_recorded_ones(backend, kind):
-    with np.load(DATA / "micro_reference.npz") as file:
-        recorded = dict(file)
+    recorded = load_recorded()
     features = backend.encode(list(recorded["image"]))
-    shape = "click" if kind == "click" else "box"
-    masks = recorded["mask_input"][:, 0] if kind == "mask" else None
-    prompts = Prompts(
-        recorded[f"{shape}_points"], recorded[f"{shape}_labels"], recorded["image_index"], masks
-    )
-    decoded = backend.decode(features, prompts)
+    decoded = backend.decode(features, recorded_prompts(recorded, kind))
     np.testing.assert_allclose(decoded.logits, recorded[f"{kind}_logits"][:, 0], atol=2e-3)
-    for name in ("predicted_iou", "object_score", "stability"):
-        np.testing.assert_allclose(getattr(decoded, name), recorded[f"{kind}_{name}"], atol=1e-3)
+    assert_scores_as_recorded(decoded, recorded, kind)
 
 
 def test_prompts_of_one_image_decode_as_among_several(backend):
@@ -60,4 +55,4 @@ def test_frames_become_masks(backend):
 
 def test_an_exported_folder_is_refused(tmp_path):
     with pytest.raises(AutolabelError, match="needs a checkpoint"):
-        load_backend(DATA / "micro", "torch", cache=tmp_path)
+        load_backend(MODEL, "torch", cache=tmp_path)
