@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from flows.main import cli
 from tests.sam2_core import fake_tensorrt
+from tests.sam2_core.fake_cuda_device import FakeDevice
 from tests.sam2_core.small_graphs import write_model
 
 MODULES = [f"sam2_core.backends.tensorrt_{part}" for part in ("versions", "build", "engine")]
@@ -23,7 +24,7 @@ def gpu(monkeypatch):
     for name in MODULES:
         monkeypatch.delitem(sys.modules, name, raising=False)
     cuda = importlib.import_module("sam2_core.backends.tensorrt_cuda")
-    monkeypatch.setattr(cuda, "CudaDevice", lambda index: fake_tensorrt.FakeDevice())
+    monkeypatch.setattr(cuda, "CudaDevice", lambda index: FakeDevice())
     yield
     for name in MODULES:
         sys.modules.pop(name, None)

@@ -53,17 +53,17 @@ def write_encoder(path: Path, seed: int) -> None:
     save(path, nodes, [info("image", TensorProto.UINT8, ("B", SIZE, SIZE, 3))], outputs, weights)
 
 
-def write_decoder(path: Path, masks: bool = False, images: int | str = "B") -> None:
-    grid, none = SIZE // 4, ["axes_rest"]
+def decoder_nodes(masks: bool) -> list[onnx.NodeProto]:
+    """Features of each prompt's image, its points weighted by their labels, and a mask prompt."""
     gathered = [
         helper.make_node("Gather", [name, "image_index"], [f"{name}_own"])
         for name in ("embedding", "high_res_s0", "high_res_s1")
     ]
     means = [
-        helper.make_node("ReduceMean", [f"{name}_own", *none], [f"{name}_mean"], keepdims=1)
+        helper.make_node("ReduceMean", [f"{name}_own", "axes_rest"], [f"{name}_mean"], keepdims=1)
         for name in ("embedding", "high_res_s1")
     ]
-    nodes = [
+    return [
         *gathered,
         *means,
         helper.make_node("Cast", ["labels"], ["labels_float"], to=TensorProto.FLOAT),
@@ -81,6 +81,10 @@ def write_decoder(path: Path, masks: bool = False, images: int | str = "B") -> N
         helper.make_node("ReduceMax", ["logits", "axes_rest"], ["object_score"], keepdims=0),
         helper.make_node("ReduceMin", ["logits", "axes_rest"], ["stability"], keepdims=0),
     ]
+
+
+def write_decoder(path: Path, masks: bool = False, images: int | str = "B") -> None:
+    grid = SIZE // 4
     weights = [
         constant("axes_rest", np.array([1, 2, 3])), constant("axis_last", np.array([2])),
         constant("axes_points", np.array([1, 2])), constant("column", np.array([-1, 1, 1, 1])),
@@ -100,7 +104,7 @@ def write_decoder(path: Path, masks: bool = False, images: int | str = "B") -> N
         *(info(name, TensorProto.FLOAT, ("P",))
           for name in ("predicted_iou", "object_score", "stability")),
     ]  # fmt: skip
-    save(path, nodes, inputs, outputs, weights)
+    save(path, decoder_nodes(masks), inputs, outputs, weights)
 
 
 def write_model(folder: Path, seed: int = 0, **facts: object) -> Path:

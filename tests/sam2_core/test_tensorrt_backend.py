@@ -19,9 +19,10 @@ from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
 from sam2_core.backends.tensorrt_plan import Buckets
 from sam2_core.types import AutolabelError, DeviceMemoryError, Prompts
-
-from . import fake_tensorrt
-from .small_graphs import SIZE, write_model
+from tests.sam2_core import fake_tensorrt
+from tests.sam2_core.fake_cuda_device import FakeDevice
+from tests.sam2_core.fake_tensorrt_build import Builder
+from tests.sam2_core.small_graphs import SIZE, write_model
 
 BUCKETS = Buckets(boxes=(1, 4, 16), images=(1, 2), free_prompts=4, free_points=6)
 
@@ -59,7 +60,7 @@ def build(trt, model, tmp_path, **options):
 
 def load(trt, model, tmp_path, device=None):
     paths = {kind: engine.path for kind, engine in build(trt, model, tmp_path).items()}
-    return trt.backend.TensorRTBackend(model, paths, device or fake_tensorrt.FakeDevice())
+    return trt.backend.TensorRTBackend(model, paths, device or FakeDevice())
 
 
 def images(count, seed=0):
@@ -113,7 +114,7 @@ def test_points_and_masks_go_through_the_same_door(trt, model, tmp_path):
 
 
 def test_nothing_is_allocated_after_the_first_frame_and_graphs_are_replayed(trt, model, tmp_path):
-    device = fake_tensorrt.FakeDevice()
+    device = FakeDevice()
     backend = load(trt, model, tmp_path, device)
     backend.warm_up()
     graphs = len(device.graphs)
@@ -168,14 +169,14 @@ def test_no_prompts_and_images_of_other_sizes(trt, model, tmp_path):
 
 
 def test_engines_are_built_once_and_the_timing_cache_grows(trt, model, tmp_path):
-    before = fake_tensorrt.Builder.builds
+    before = Builder.builds
     first = build(trt, model, tmp_path)
     assert [engine.cached for engine in first.values()] == [False] * 4
     timing = first["encoder"].path.parent / "timing.cache"
     assert timing.read_bytes() == b"measured;" * 4
     again = build(trt, model, tmp_path)
     assert [engine.cached for engine in again.values()] == [True] * 4
-    assert fake_tensorrt.Builder.builds == before + 4
+    assert Builder.builds == before + 4
     facts = json.loads(first["decoder"].path.with_suffix(".json").read_text())
     assert facts["profiles"] == ["boxes-1", "boxes-4", "boxes-16", "points"]
     # Another checkpoint is another graph is another engine.
@@ -189,7 +190,7 @@ def test_refit_gives_the_engine_of_the_new_weights(trt, model, tmp_path):
     refitted = tmp_path / "refitted.engine"
     trt.build.refit_engine(engines["encoder"].path, other.graph("encoder"), refitted)
     paths = {kind: engine.path for kind, engine in engines.items()} | {"encoder": refitted}
-    backend = trt.backend.TensorRTBackend(other, paths, fake_tensorrt.FakeDevice())
+    backend = trt.backend.TensorRTBackend(other, paths, FakeDevice())
     given, asked = images(1), prompts(4)
     assert_same(backend.decode(backend.encode(given), asked), reference(other, given, asked))
 
@@ -204,7 +205,7 @@ def test_a_damaged_engine_and_an_unreadable_graph_name_the_file(trt, model, tmp_
     engines = {kind: engine.path for kind, engine in build(trt, model, tmp_path).items()}
     engines["encoder"].write_bytes(b"half a file")
     with pytest.raises(AutolabelError, match=r"cannot load .*encoder-.*engine"):
-        trt.backend.TensorRTBackend(model, engines, fake_tensorrt.FakeDevice())
+        trt.backend.TensorRTBackend(model, engines, FakeDevice())
     model.graph("decoder").write_bytes(b"not onnx")
     with pytest.raises(AutolabelError, match=r"cannot read .*decoder.onnx: node_7"):
         build(trt, model, tmp_path)
@@ -212,7 +213,7 @@ def test_a_damaged_engine_and_an_unreadable_graph_name_the_file(trt, model, tmp_
 
 def test_a_full_device_is_a_device_memory_error(trt, model, tmp_path):
     with pytest.raises(DeviceMemoryError):
-        load(trt, model, tmp_path, fake_tensorrt.FakeDevice(memory_bytes=5000))
+        load(trt, model, tmp_path, FakeDevice(memory_bytes=5000))
 
 
 @pytest.mark.parametrize(("version", "flags"), [("10.16.1.11", 2), ("11.4.0.106", 0)])
