@@ -10,6 +10,11 @@ import numpy.typing as npt
 from sam2_core.types import POINT_PADDING, LowResMasks, PendingMasks, Prompts
 
 
+def bucket_for(count: int, buckets: Sequence[int]) -> int:
+    """Return the smallest bucket that holds `count`; the largest where none does."""
+    return next((size for size in buckets if size >= count), buckets[-1])
+
+
 def slice_prompts(prompts: Prompts, rows: slice | npt.NDArray[np.int64]) -> Prompts:
     """Return some of the prompts."""
     logits = prompts.mask_logits

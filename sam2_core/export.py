@@ -17,13 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sam2_core.cache import cache_folder, file_sha256
-from sam2_core.export_jobs import (
-    DYNAMIC,
-    FEATURES,
-    published_jobs,
-    restructured_jobs,
-    windows_of,
-)
+from sam2_core.export_jobs import DYNAMIC, published_jobs, restructured_jobs, windows_of
+from sam2_core.onnx_contract import FEATURES
 from sam2_core.presets import Preset
 from sam2_core.types import AutolabelError
 

@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sam2_core.onnx_contract import DECODED, FEATURES
 from sam2_core.presets import Preset
 
 if TYPE_CHECKING:
     from sam2_core.architecture import Sam2
 
-FEATURES = ("embedding", "high_res_s0", "high_res_s1")
-PROMPTS = ("points", "labels", "image_index")
-DECODED = ("logits", "predicted_iou", "object_score", "stability")
 # Of all four masks; in decoder_multi.onnx they carry the names above.
 DECODED_MULTI = ("logits_multi", "predicted_iou_multi", "stability_multi")
 # A file's name, the outputs that it keeps, and whether it is for features of one image.

@@ -112,9 +112,9 @@ def _options(given: dict[str, Any]) -> BuildOptions:
 def _build(
     folder: ModelFolder, source: ModelFolder | None, options: BuildOptions, index: int, note: Any
 ) -> list[dict[str, Any]]:
+    from sam2_core.backends.cuda_device import CudaDevice
     from sam2_core.backends.tensorrt_backend import engines_folder, graphs_of
     from sam2_core.backends.tensorrt_build import build_engine, engine_path, refit_engine
-    from sam2_core.backends.tensorrt_cuda import CudaDevice
 
     gpu = CudaDevice(index).name
     engines = engines_folder(folder.cache)

@@ -12,6 +12,7 @@ import numpy as np
 
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.cores import usable_cores
+from sam2_core.onnx_contract import DECODED, FEATURES
 from sam2_core.preprocess import resize_square
 from sam2_core.types import (
     AutolabelError,
@@ -24,8 +25,6 @@ from sam2_core.types import (
 )
 from sam2_core.windows import CELL_MODEL_PX, MASK_CELLS, Cells, decode_in_windows
 
-FEATURES = ("embedding", "high_res_s0", "high_res_s1")
-OUTPUTS = ("logits", "predicted_iou", "object_score", "stability")
 _OUT_OF_MEMORY = ("failed to allocate", "allocaterawinternal", "out of memory", "bad_alloc")
 
 
@@ -154,7 +153,7 @@ class OnnxRuntimeBackend:
         session = self._session(name)
         taken = {node.name for node in session.get_inputs()}
         inputs = {key: value for key, value in inputs.items() if key in taken}
-        logits, iou, score, stability = run_session(session, OUTPUTS, inputs)
+        logits, iou, score, stability = run_session(session, DECODED, inputs)
         grid = self._info.image_size // 4
         return LowResMasks(logits[:, 0], origin, (grid, grid), iou, score, stability)
 

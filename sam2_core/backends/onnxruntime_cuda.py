@@ -17,17 +17,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sam2_core.backends.cuda_device import CudaDevice, Device
+from sam2_core.backends.device_slots import FeatureSlots, Slot, SlotPool
 from sam2_core.backends.model_folder import ModelFolder
-from sam2_core.backends.onnxruntime_backend import (
-    FEATURES,
-    OUTPUTS,
-    open_session,
-    run_session,
-)
+from sam2_core.backends.onnxruntime_backend import open_session, run_session
 from sam2_core.backends.onnxruntime_fusion import fused_model
-from sam2_core.backends.onnxruntime_graph import FixedGraph, Shape, bucket_for, cuda_provider
-from sam2_core.backends.tensorrt_cuda import CudaDevice, Device, Slot, SlotPool
-from sam2_core.batching import gather
+from sam2_core.backends.onnxruntime_graph import FixedGraph, Shape, cuda_provider
+from sam2_core.batching import bucket_for, gather
+from sam2_core.onnx_contract import BOX_POINTS, DECODED, FEATURES, PROMPTS, SCORES
 from sam2_core.preprocess import resize_square
 from sam2_core.types import (
     AutolabelError,
@@ -40,16 +37,13 @@ from sam2_core.types import (
 
 IMAGE_BUCKETS = (1, 2, 4)
 BOX_BUCKETS = (1, 8, 32, 64, 136)
-BOX_POINTS = 3
-PROMPTS = ("points", "labels", "image_index")
 logger = logging.getLogger(__name__)
 
 
 class OnnxRuntimeCudaBackend:
     """A model folder on ONNX Runtime's CUDA provider.
 
-    Any thread may call; a lock keeps calls apart. Features are copied between slots on the device
-    (8 MB an image, microseconds), so any number of encoded images can be alive.
+    Any thread may call; a lock keeps calls apart.
 
     Args:
         folder: an exported model.
@@ -84,14 +78,11 @@ class OnnxRuntimeCudaBackend:
         self._single = "decoder_single" if single else "decoder"
         feature_rows = self._feature_rows()
         self._encoder = self._graph("encoder", feature_rows)
-        self._feature_bytes = {
+        image_bytes = {
             name: math.prod(row) * self._encoder.tensors[name].dtype.itemsize
             for name, row in feature_rows.items()
         }
-        self._pools = {
-            name: SlotPool(self._device.allocate, nbytes)
-            for name, nbytes in self._feature_bytes.items()
-        }
+        self._features = FeatureSlots(self._device, self._stream, image_bytes)
         self._info = BackendInfo(
             folder.stamp("onnxruntime-cuda"), folder.image_size,
             ("CUDAExecutionProvider",), self._device.name,
@@ -110,7 +101,7 @@ class OnnxRuntimeCudaBackend:
     def _graph(self, name: str, feature_rows: Mapping[str, Shape]) -> FixedGraph:
         if name not in self._graphs:
             images = 1 if "single" in name else IMAGE_BUCKETS[-1]
-            rows = dict.fromkeys((*PROMPTS, *OUTPUTS), BOX_BUCKETS[-1])
+            rows = dict.fromkeys((*PROMPTS, *DECODED), BOX_BUCKETS[-1])
             rows |= dict.fromkeys(("image", *FEATURES), images)
             shapes: dict[str, Shape] = {
                 "points": (BOX_POINTS, 2), "labels": (BOX_POINTS,), **feature_rows,
@@ -179,13 +170,7 @@ class OnnxRuntimeCudaBackend:
         bucket = bucket_for(len(squares), IMAGE_BUCKETS)
         slot = self._upload(self._encoder, "image", squares)
         self._encoder.run(dict.fromkeys(("image", *FEATURES), bucket))
-        encoded = []
-        for row in range(len(squares)):
-            slots = {name: pool.take() for name, pool in self._pools.items()}
-            for name, nbytes in self._feature_bytes.items():
-                made = self._encoder.tensors[name].address + row * nbytes
-                self._device.copy(slots[name].address, made, nbytes, self._stream)
-            encoded.append(slots)
+        encoded = self._features.keep(self._encoder.tensors, len(squares))
         # The upload's memory lives as long as the features: by then the copy is long done.
         encoded[0]["image"] = slot
         return encoded
@@ -216,9 +201,7 @@ class OnnxRuntimeCudaBackend:
         bucket, images = bucket_for(len(rows), BOX_BUCKETS), bucket_for(len(shown), IMAGE_BUCKETS)
         padded = np.concatenate([rows, np.repeat(rows[-1:], bucket - len(rows))])
         for image, slots in enumerate(shown):
-            for name, nbytes in self._feature_bytes.items():
-                target = graph.tensors[name].address + image * nbytes
-                self._device.copy(target, slots[name].address, nbytes, self._stream)
+            self._features.place(slots, graph.tensors, image)
         given: tuple[npt.NDArray[Any], ...] = (
             prompts.points_model, prompts.labels, prompts.image_index - first,
         )  # fmt: skip
@@ -229,7 +212,7 @@ class OnnxRuntimeCudaBackend:
         ]
         graph.run({name: images if name in FEATURES else bucket for name in graph.tensors})
         outputs = {}
-        for name in OUTPUTS:
+        for name in DECODED:
             tensor = graph.tensors[name]
             outputs[name] = self._download(tensor.address, tensor.dtype, (len(rows), *tensor.row))
         self._device.synchronize(self._stream)
@@ -245,7 +228,7 @@ class OnnxRuntimeCudaBackend:
 
     def _masks(self, outputs: Mapping[str, npt.NDArray[Any]]) -> LowResMasks:
         logits = outputs["logits"][:, 0]
-        scores = [outputs[name].astype(np.float32) for name in OUTPUTS[1:]]
+        scores = [outputs[name].astype(np.float32) for name in SCORES]
         grid = (self._grid, self._grid)
         return LowResMasks(logits, np.zeros((len(logits), 2), np.int32), grid, *scores)
 
@@ -271,7 +254,7 @@ class OnnxRuntimeCudaBackend:
             inputs["mask_input"] = prompts.mask_logits[:, None].astype(np.float32)
         if name not in self._free:
             self._free[name] = self._open(name, captured=False, fused=False)
-        return self._masks(dict(zip(OUTPUTS, run_session(self._free[name], OUTPUTS, inputs),
+        return self._masks(dict(zip(DECODED, run_session(self._free[name], DECODED, inputs),
                                     strict=True)))  # fmt: skip
 
 

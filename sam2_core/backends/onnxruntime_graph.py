@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from sam2_core.backends.cuda_device import Device
 from sam2_core.backends.onnxruntime_backend import is_out_of_memory
-from sam2_core.backends.tensorrt_cuda import Device
 from sam2_core.types import DeviceMemoryError
 
 Shape = tuple[int, ...]
@@ -102,8 +102,3 @@ class FixedGraph:
             if is_out_of_memory(error):
                 raise DeviceMemoryError(f"the GPU has no memory left: {error}") from error
             raise
-
-
-def bucket_for(count: int, buckets: Sequence[int]) -> int:
-    """Return the smallest bucket that holds `count`; the largest where none does."""
-    return next((size for size in buckets if size >= count), buckets[-1])

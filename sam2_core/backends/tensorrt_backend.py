@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from sam2_core.backends.cuda_device import CudaDevice, Device
+from sam2_core.backends.device_slots import FeatureSlots, Slot, SlotPool
 from sam2_core.backends.model_folder import ModelFolder
-from sam2_core.backends.tensorrt_cuda import CudaDevice, Device, Slot, SlotPool
-from sam2_core.backends.tensorrt_plan import BOX_POINTS, Shape, bucket_for, split_into_buckets
+from sam2_core.backends.tensorrt_calls import DecoderCall, DecoderEngines
+from sam2_core.backends.tensorrt_plan import split_into_buckets
 from sam2_core.batching import no_masks, slice_prompts
 from sam2_core.cache import cache_folder
+from sam2_core.onnx_contract import BOX_POINTS, DECODED, FEATURES, SCORES
 from sam2_core.preprocess import resize_square
 from sam2_core.types import (
     AutolabelError,
@@ -34,10 +36,6 @@ if TYPE_CHECKING:
     from sam2_core.backends.tensorrt_engine import LoadedEngine
 
 logger = logging.getLogger(__name__)
-
-FEATURES = ("embedding", "high_res_s0", "high_res_s1")
-SCORES = ("predicted_iou", "object_score", "stability")
-Rows = npt.NDArray[np.int64]
 
 
 def require_tensorrt() -> None:
@@ -89,23 +87,11 @@ def graphs_of(folder: ModelFolder) -> tuple[str, ...]:
     return ("encoder", "decoder", *there)
 
 
-@dataclass(frozen=True)
-class _Call:
-    """One decoder execution: rows of the caller's prompts, padded to a bucket."""
-
-    engine: LoadedEngine
-    rows: Rows
-    images: Rows
-    bucket: int
-    image_bucket: int
-
-
 class TensorRTBackend:
     """Encoder and decoder engines on one stream of one GPU.
 
-    Any thread may call; a lock keeps calls apart, because an engine's buffers are fixed. Features
-    are copied between slots on the device (8 MB an image, microseconds), so that any number of
-    encoded images can be alive and CUDA graphs never see a new address.
+    Any thread may call; a lock keeps calls apart, because an engine's buffers are fixed, so that
+    CUDA graphs never see a new address.
     """
 
     def __init__(
@@ -126,18 +112,11 @@ class TensorRTBackend:
         scratch = device.allocate(max(engine.scratch_bytes for engine in engines.values()))
         for engine in engines.values():
             engine.attach(scratch)
-        self._encoder, self._decoder = engines["encoder"], engines["decoder"]
-        # For features of one image: what its prompts share is computed once.
-        self._single_decoder = engines.get("decoder_single")
-        self._mask_decoder = engines.get("decoder_mask")
+        self._encoder = engines["encoder"]
         self._image_buckets = self._encoder.buckets("image")
-        self._box_buckets = self._decoder.buckets("points")
-        self._most_images = self._decoder.largest["embedding"][0]
+        self._decoders = DecoderEngines(engines, self._image_buckets, folder.path)
         self._pinned: dict[tuple[str, int], SlotPool] = {}
-        self._feature_bytes = self._check_features()
-        self._feature_pools = {
-            name: SlotPool(device.allocate, nbytes) for name, nbytes in self._feature_bytes.items()
-        }
+        self._features = FeatureSlots(device, self._stream, self._check_features())
         self._info = BackendInfo(
             folder.stamp(f"tensorrt-{full_version()}"),
             folder.image_size,
@@ -152,12 +131,12 @@ class TensorRTBackend:
 
     def _check_features(self) -> dict[str, int]:
         """Bytes of one image's features; both engines must agree on them."""
-        most = self._image_buckets[-1]
+        most, most_read = self._image_buckets[-1], self._decoders.most_images
         nbytes = {}
         for name in FEATURES:
-            made, read = self._encoder.tensors[name], self._decoder.tensors[name]
+            made, read = self._encoder.tensors[name], self._decoders.several.tensors[name]
             nbytes[name] = made.nbytes // most
-            if made.dtype != read.dtype or nbytes[name] != read.nbytes // self._most_images:
+            if made.dtype != read.dtype or nbytes[name] != read.nbytes // most_read:
                 raise AutolabelError(
                     f"{self.folder.path}: encoder and decoder do not fit together at {name!r}: "
                     "export the model again"
@@ -177,11 +156,8 @@ class TensorRTBackend:
             size = self.folder.image_size
             for count in self._image_buckets:
                 self._encoder.warm_up({"image": (count, size, size, 3)})
-            for count in self._box_buckets:
-                nothing = np.zeros(0, np.int64)
-                single = self._single_decoder if images == 1 else None
-                call = _Call(single or self._decoder, nothing, nothing, count, images)
-                call.engine.warm_up(self._decoder_shapes(call, BOX_POINTS))
+            for call in self._decoders.box_calls(images):
+                call.engine.warm_up(call.shapes(BOX_POINTS))
 
     def encode(self, images: Sequence[ImageArray]) -> Features:
         """Encode B images, each uint8 (H, W, 3) RGB of any size."""
@@ -204,13 +180,7 @@ class TensorRTBackend:
             batch[row] = squares[min(row, len(squares) - 1)]
         self._device.copy(tensor.address, slot.address, math.prod(shape), self._stream)
         self._encoder.run({"image": shape})
-        encoded = []
-        for row in range(len(squares)):
-            slots = {name: pool.take() for name, pool in self._feature_pools.items()}
-            for name, nbytes in self._feature_bytes.items():
-                made = self._encoder.tensors[name].address + row * nbytes
-                self._device.copy(slots[name].address, made, nbytes, self._stream)
-            encoded.append(slots)
+        encoded = self._features.keep(self._encoder.tensors, len(squares))
         # Kept until the copy is done: encode() waits before it lets go of this slot.
         encoded[0]["image"] = slot
         return encoded
@@ -223,7 +193,7 @@ class TensorRTBackend:
             return no_masks(grid)
         with self._lock:
             # Everything is enqueued first; slots live until the stream is done with them.
-            calls = list(self._calls(prompts))
+            calls = list(self._decoders.calls(prompts))
             targets = self._targets(calls, count)
             kept = []
             start = 0
@@ -240,54 +210,24 @@ class TensorRTBackend:
         origin = np.zeros((count, 2), np.int32)
         return LowResMasks(decoded["logits"][:, 0], origin, (grid, grid), *scores)
 
-    def _targets(self, calls: Sequence[_Call], count: int) -> dict[str, npt.NDArray[Any]]:
+    def _targets(self, calls: Sequence[DecoderCall], count: int) -> dict[str, npt.NDArray[Any]]:
         """Pinned arrays that hold the outputs of all calls one after the other, on loan."""
         engine = calls[0].engine
-        largest = max(*self._box_buckets, engine.most_free("points"))
+        largest = max(*self._decoders.box_buckets, engine.most_free("points"))
         rows = -(-count // largest) * largest
         arrays = {}
-        for name in ("logits", *SCORES):
+        for name in DECODED:
             tensor = engine.tensors[name]
             shape = (rows, *engine.row_shape(name))
             slot = self._staged(name, math.prod(shape) * tensor.dtype.itemsize)
             arrays[name] = slot.as_array(tensor.dtype, shape)
         return arrays
 
-    def _calls(self, prompts: Prompts) -> Iterator[_Call]:
-        engine = self._decoder
-        if prompts.mask_logits is not None:
-            if self._mask_decoder is None:
-                raise AutolabelError(
-                    f"{self.folder.path} has no decoder_mask.onnx: export the model again "
-                    "to refine masks"
-                )
-            engine = self._mask_decoder
-        buckets = engine.buckets("points") if prompts.labels.shape[1] == BOX_POINTS else ()
-        # Other prompts run unpadded, without a CUDA graph.
-        buckets = buckets or tuple(range(1, engine.most_free("points") + 1))
-        for start, stop, _ in split_into_buckets(len(prompts), buckets):
-            images = np.unique(prompts.image_index[start:stop])
-            for first in range(0, len(images), self._most_images):
-                group = images[first : first + self._most_images]
-                rows = start + np.flatnonzero(np.isin(prompts.image_index[start:stop], group))
-                image_bucket = min(bucket_for(len(group), self._image_buckets), self._most_images)
-                bucket = bucket_for(len(rows), buckets)
-                alone = len(group) == 1 and engine is self._decoder
-                chosen = (self._single_decoder or engine) if alone else engine
-                yield _Call(chosen, rows, group, bucket, image_bucket)
-
-    def _decoder_shapes(self, call: _Call, points: int) -> dict[str, Shape]:
-        shapes = {}
-        for name, largest in call.engine.largest.items():
-            first = call.image_bucket if name in FEATURES else call.bucket
-            shapes[name] = (first, *largest[1:])
-        return shapes | {"points": (call.bucket, points, 2), "labels": (call.bucket, points)}
-
     def _enqueue(
         self,
         features: Features,
         prompts: Prompts,
-        call: _Call,
+        call: DecoderCall,
         targets: Mapping[str, npt.NDArray[Any]],
         start: int,
     ) -> list[Slot]:
@@ -297,9 +237,7 @@ class TensorRTBackend:
         chosen = slice_prompts(prompts, padded)
         for position in range(call.image_bucket):
             slots = features.data[call.images[min(position, len(call.images) - 1)]]
-            for name, nbytes in self._feature_bytes.items():
-                target = call.engine.tensors[name].address + position * nbytes
-                self._device.copy(target, slots[name].address, nbytes, self._stream)
+            self._features.place(slots, call.engine.tensors, position)
         inputs: dict[str, npt.NDArray[Any]] = {
             "points": chosen.points_model,
             "labels": chosen.labels,
@@ -312,7 +250,7 @@ class TensorRTBackend:
             for name, values in inputs.items()
             if name in call.engine.tensors
         ]
-        call.engine.run(self._decoder_shapes(call, chosen.labels.shape[1]))
+        call.engine.run(call.shapes(chosen.labels.shape[1]))
         for name, array in targets.items():
             rows = array[start : start + len(call.rows)]
             source = call.engine.tensors[name].address

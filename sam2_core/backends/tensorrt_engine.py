@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import tensorrt as trt
 
-from sam2_core.backends.tensorrt_cuda import Device
+from sam2_core.backends.cuda_device import Device
 from sam2_core.backends.tensorrt_plan import Profile, Shape
 from sam2_core.types import AutolabelError
 

@@ -13,12 +13,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from sam2_core.batching import bucket_for
+from sam2_core.onnx_contract import BOX_POINTS
 from sam2_core.types import AutolabelError
 
 Shape = tuple[int, ...]
 
-# A box is its two corners and one padding point (see Prompts).
-BOX_POINTS = 3
 DEFAULT_BOX_BUCKETS = (1, 8, 32, 64, 128)
 DEFAULT_IMAGE_BUCKETS = (1, 2, 4, 8)
 
@@ -80,11 +80,6 @@ def _inside(shape: Shape, smallest: Shape, _tuned: Shape, largest: Shape) -> boo
     return len(shape) == len(smallest) and all(
         low <= size <= high for low, size, high in zip(smallest, shape, largest, strict=True)
     )
-
-
-def bucket_for(count: int, buckets: Sequence[int]) -> int:
-    """Return the smallest bucket that holds `count`; the largest where none does."""
-    return next((size for size in buckets if size >= count), buckets[-1])
 
 
 def split_into_buckets(count: int, buckets: Sequence[int]) -> list[tuple[int, int, int]]:

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.backends.model_folder import ModelFolder
-from sam2_core.backends.onnxruntime_backend import FEATURES, OUTPUTS, open_session, run_session
+from sam2_core.backends.onnxruntime_backend import open_session, run_session
+from sam2_core.onnx_contract import DECODED, FEATURES
 from sam2_core.types import AutolabelError, BackendInfo, Features, ImageArray, LowResMasks, Prompts
 
 
@@ -51,7 +52,7 @@ class PublishedDecoderOnly:
             "labels": np.ascontiguousarray(prompts.labels, np.int32),
             "image_index": np.ascontiguousarray(prompts.image_index, np.int64),
         }
-        logits, iou, score, stability = run_session(self._session, OUTPUTS, inputs)
+        logits, iou, score, stability = run_session(self._session, DECODED, inputs)
         grid = self.info.image_size // 4
         origin = np.zeros((len(prompts), 2), np.int32)
         return LowResMasks(logits[:, 0], origin, (grid, grid), iou, score, stability)

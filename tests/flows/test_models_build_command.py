@@ -23,7 +23,7 @@ def gpu(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorrt", fake_tensorrt.module())
     for name in MODULES:
         monkeypatch.delitem(sys.modules, name, raising=False)
-    cuda = importlib.import_module("sam2_core.backends.tensorrt_cuda")
+    cuda = importlib.import_module("sam2_core.backends.cuda_device")
     monkeypatch.setattr(cuda, "CudaDevice", lambda index: FakeDevice())
     yield
     for name in MODULES:

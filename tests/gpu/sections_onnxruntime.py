@@ -11,8 +11,9 @@ import numpy as np
 from common import CACHE, PRESET, Frame, mask_iou, median_ms, profiled, record
 
 from sam2_core.backends.model_folder import ModelFolder
-from sam2_core.backends.onnxruntime_backend import FEATURES, OnnxRuntimeBackend
+from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
 from sam2_core.backends.onnxruntime_cuda import OnnxRuntimeCudaBackend
+from sam2_core.onnx_contract import FEATURES
 from sam2_core.resolve import Wanted, resolve_model
 
 

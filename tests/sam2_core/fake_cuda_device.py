@@ -23,7 +23,6 @@ class FakeDevice:
         FakeDevice.current = self
         self.left = memory_bytes
         self.memory: dict[int, Any] = {}
-        self.pinned: set[int] = set()
         self.pending: dict[int, list[Any]] = {}
         self.capturing: list[Any] | None = None
         self.graphs: list[list[Any]] = []
@@ -46,13 +45,7 @@ class FakeDevice:
         self.left += len(self.memory.pop(address))
 
     def allocate_pinned(self, nbytes: int) -> int:
-        address = self.allocate(nbytes)
-        self.pinned.add(address)
-        return address
-
-    def release_pinned(self, address: int) -> None:
-        self.pinned.remove(address)
-        self.release(address)
+        return self.allocate(nbytes)
 
     def create_stream(self) -> int:
         self.pending[len(self.pending) + 1] = []

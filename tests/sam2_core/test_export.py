@@ -15,12 +15,12 @@ import onnxruntime as ort  # noqa: E402
 
 from sam2_core.architecture import random_weights, select_mask  # noqa: E402
 from sam2_core.export import (  # noqa: E402
-    FEATURES,
     ExportOptions,
     export_model,
     exported_folder,
     is_current,
 )
+from sam2_core.onnx_contract import FEATURES  # noqa: E402
 from sam2_core.presets import MICRO, preset_named  # noqa: E402
 from sam2_core.types import AutolabelError  # noqa: E402
 from tests.sam2_core.test_architecture import boxes_and_prompts, scene  # noqa: E402

@@ -242,7 +242,7 @@ def test_without_a_gpu_the_error_says_so():
 
     if not runtime.cudaGetDeviceCount()[0]:
         pytest.skip("there is a GPU here")
-    from sam2_core.backends.tensorrt_cuda import CudaDevice
+    from sam2_core.backends.cuda_device import CudaDevice
 
     with pytest.raises(AutolabelError, match="no NVIDIA GPU is usable here"):
         CudaDevice()

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sam2_core.backends.tensorrt_plan import (
-    BOX_POINTS,
     Buckets,
     EngineKey,
-    bucket_for,
     profiles_for,
     split_into_buckets,
 )
+from sam2_core.batching import bucket_for
+from sam2_core.onnx_contract import BOX_POINTS
 from sam2_core.types import AutolabelError
 
 DECODER = [

@@ -1,23 +1,20 @@
 """Device memory, streams and CUDA graphs, through NVIDIA's own `cuda-bindings`.
 
-Only what a TensorRT engine needs around it. cuda-bindings is the plain C API (8 MB, no kernels of
-its own): PyTorch or CuPy beside TensorRT would add gigabytes to a machine that only labels.
+Only what a TensorRT engine or an ONNX Runtime session needs around it. cuda-bindings is the plain C
+API (8 MB, no kernels of its own): PyTorch or CuPy beside it would add gigabytes to a machine that
+only labels.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
-
-import numpy as np
-import numpy.typing as npt
 
 from sam2_core.types import AutolabelError, DeviceMemoryError
 
 
 class Device(Protocol):
-    """A GPU, as far as the engines use it. Addresses and handles are plain integers."""
+    """A GPU, as far as the backends use it. Addresses and handles are plain integers."""
 
     name: str
 
@@ -31,10 +28,6 @@ class Device(Protocol):
 
     def allocate_pinned(self, nbytes: int) -> int:
         """Page-locked host memory: copies from and to it are asynchronous."""
-        ...
-
-    def release_pinned(self, address: int) -> None:
-        """Give page-locked memory back."""
         ...
 
     def create_stream(self) -> int:
@@ -94,10 +87,6 @@ class CudaDevice:
         """Allocate page-locked host memory."""
         return int(self._call("cudaHostAlloc", max(nbytes, 1), 0))
 
-    def release_pinned(self, address: int) -> None:
-        """Free page-locked host memory."""
-        self._call("cudaFreeHost", address)
-
     def create_stream(self) -> int:
         """Create a stream that does not wait for the default one."""
         flags = self._runtime.cudaStreamNonBlocking
@@ -148,54 +137,3 @@ def _cuda_runtime() -> Any:
             "--backend onnxruntime"
         )
     return runtime
-
-
-class Slot:
-    """A buffer on loan from a pool; it goes back when nobody refers to it any more."""
-
-    def __init__(self, pool: SlotPool, address: int) -> None:
-        self.address = address
-        self.nbytes = pool.nbytes
-        self._return = weakref.finalize(self, pool.give_back, address)
-        self._return.atexit = False
-
-    def as_array(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        """View of pinned host memory; the array keeps the slot alive."""
-        return np.asarray(_HostView(self, np.dtype(dtype), shape))
-
-
-class _HostView:
-    """NumPy's array interface over a slot, so that the array's base holds the slot."""
-
-    def __init__(self, slot: Slot, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-        self._slot = slot
-        self.__array_interface__ = {
-            "data": (slot.address, False),
-            "typestr": dtype.str,
-            "shape": shape,
-            "version": 3,
-        }
-
-
-class SlotPool:
-    """Buffers of one size, allocated when first needed and then reused for ever."""
-
-    def __init__(self, allocate: Callable[[int], int], nbytes: int) -> None:
-        self._allocate = allocate
-        self.nbytes = nbytes
-        # A list's append and pop are atomic: slots come back from any thread's garbage collection.
-        self._free: list[int] = []
-        self.allocated = 0
-
-    def take(self) -> Slot:
-        """Lend a buffer."""
-        try:
-            address = self._free.pop()
-        except IndexError:
-            address = self._allocate(self.nbytes)
-            self.allocated += 1
-        return Slot(self, address)
-
-    def give_back(self, address: int) -> None:
-        """Take a buffer back."""
-        self._free.append(address)

@@ -1,0 +1,13 @@
+"""Names in exported graphs that exporter and backends share, as docs/ARCHITECTURE.md describes."""
+
+from __future__ import annotations
+
+# Outputs of the encoder, inputs of every decoder.
+FEATURES = ("embedding", "high_res_s0", "high_res_s1")
+# The inputs that every prompt has.
+PROMPTS = ("points", "labels", "image_index")
+# Points of a box prompt: its two corners and one padding point (see `Prompts`).
+BOX_POINTS = 3
+SCORES = ("predicted_iou", "object_score", "stability")
+# Outputs of a decoder.
+DECODED = ("logits", *SCORES)
