@@ -5,20 +5,17 @@ Nothing of torch is imported until a model is exported.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
 import shutil
 import tempfile
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sam2_core.cache import cache_folder, file_sha256
-from sam2_core.export_jobs import DYNAMIC, published_jobs, restructured_jobs, windows_of
-from sam2_core.onnx_contract import FEATURES
+from sam2_core.export_graphs import extract, save, single_image, traced
+from sam2_core.export_jobs import published_jobs, restructured_jobs, windows_of
 from sam2_core.presets import Preset
 from sam2_core.types import AutolabelError
 
@@ -27,9 +24,12 @@ if TYPE_CHECKING:
 
 # Raised when a graph's inputs, outputs or meaning change: models on disk are then exported anew.
 FORMAT_VERSION = 1
-OPSET = 20  # the first with a native Gelu
 GRAPHS = ("restructured", "published")
 PRECISIONS = ("fp32", "fp16")
+# Facts of model.json that every graph carries too.
+METADATA = (
+    "preset", "image_size", "checkpoint_sha256", "graph", "precision", "format_version",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,113 +65,6 @@ def exported_folder(
     return cache_folder(cache) / "models" / preset.name / checkpoint_sha256[:12] / variant
 
 
-@contextlib.contextmanager
-def _quiet_exporter() -> Iterator[None]:
-    """Silence the exporter's notes about packages and operators that are not used here."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
-def _traced(module: Any, example: dict[str, Any], outputs: tuple[str, ...], folder: Path) -> Any:
-    """Export one module and return the ONNX model."""
-    import onnx
-    import torch
-
-    symbols: dict[str, Any] = {}
-    shapes = {
-        name: {
-            axis: symbols.setdefault(symbol, torch.export.Dim(symbol))
-            for axis, symbol in DYNAMIC.get(name, {}).items()
-        }
-        for name in example
-    }
-    path = folder / "traced.onnx"
-    with _quiet_exporter(), torch.no_grad():
-        torch.onnx.export(
-            # eval() on the wrapper itself: an exporter that restores training mode would switch
-            # the single-mask choice off.
-            module.eval(),
-            (),
-            str(path),
-            kwargs=example,
-            input_names=list(example),
-            output_names=list(outputs),
-            opset_version=OPSET,
-            dynamo=True,
-            dynamic_shapes=shapes,
-            external_data=False,
-            verbose=False,
-        )
-    try:
-        return onnx.load(str(path))
-    finally:
-        path.unlink()
-
-
-def _extract(graph: Any, inputs: list[str], outputs: tuple[str, ...]) -> Any:
-    """Return the part of a graph that some outputs need; `x_multi` is renamed to `x`."""
-    from onnx.utils import Extractor
-
-    part = Extractor(graph).extract_model(inputs, list(outputs))
-    renames = {name: name.removesuffix("_multi") for name in outputs}
-    for node in part.graph.node:
-        for names in (node.input, node.output):
-            for i, name in enumerate(names):
-                names[i] = renames.get(name, name)
-    for value in part.graph.output:
-        value.name = renames[value.name]
-    return part
-
-
-def _save(graph: Any, path: Path, metadata: dict[str, str]) -> None:
-    """Write a graph with its metadata and without what it does not need."""
-    import onnx
-
-    onnx.helper.set_model_props(graph, metadata)
-    del graph.graph.value_info[:]  # sizes are inferred again; they double a small file
-    for node in graph.graph.node:  # the exporter's stack traces hold paths of this machine
-        del node.metadata_props[:]
-        node.doc_string = ""
-    onnx.save(graph, str(path))
-
-
-def _single_image(graph: Any) -> Any:
-    """Return the graph for features of one image: what was gathered by image is broadcast.
-
-    `image_index` stays an input, all zeros.
-    """
-    index = {"image_index"}
-    for node in graph.graph.node:
-        if node.op_type == "Reshape" and node.input[0] == "image_index":
-            index.add(node.output[0])
-    replaced = {
-        node.output[0]: node.input[0]
-        for node in graph.graph.node
-        if node.op_type == "Gather" and node.input[1] in index
-    }
-    if not replaced:
-        raise RuntimeError("the exporter wrote no Gather by image_index")
-    kept = [node for node in graph.graph.node if node.output[0] not in replaced]
-    del graph.graph.node[:]
-    graph.graph.node.extend(kept)
-    for node in graph.graph.node:
-        for i, name in enumerate(node.input):
-            node.input[i] = replaced.get(name, name)
-    for value in graph.graph.input:
-        if value.name in FEATURES:
-            value.type.tensor_type.shape.dim[0].dim_value = 1
-    return graph
-
-
 def _write_graphs(
     model: Sam2, folder: Path, options: ExportOptions, facts: dict[str, Any], progress: Any
 ) -> None:
@@ -184,18 +77,13 @@ def _write_graphs(
         if options.only and job.name not in options.only:
             continue
         progress(job.name)
-        graph = _traced(job.module, job.inputs, job.outputs, folder)
+        graph = traced(job.module, job.inputs, job.outputs, folder)
         for file, outputs, single in job.files:
-            part = _extract(graph, list(job.inputs), outputs)
-            part = _single_image(part) if single else part
-            _save(part, folder / f"{file}.onnx", metadata)
+            part = extract(graph, list(job.inputs), outputs)
+            part = single_image(part) if single else part
+            save(part, folder / f"{file}.onnx", metadata)
     for path in sorted(folder.glob("*.onnx")):
         facts["files"][path.name] = {"sha256": file_sha256(path), "bytes": path.stat().st_size}
-
-
-METADATA = (
-    "preset", "image_size", "checkpoint_sha256", "graph", "precision", "format_version",
-)  # fmt: skip
 
 
 def export_model(
@@ -225,26 +113,8 @@ def export_model(
 
     """
     options = options or ExportOptions()
-    try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise AutolabelError(
-            f"exporting needs the package {error.name}: pip install 'sam2-autolabel[export]'"
-        ) from error
-    preset = model.preset
-    facts: dict[str, Any] = {
-        "format_version": FORMAT_VERSION,
-        "preset": preset.name,
-        "image_size": preset.image_size,
-        "width": preset.width,
-        "checkpoint_sha256": checkpoint_sha256,
-        "weights": weights,
-        "graph": options.graph,
-        "precision": options.precision,
-        "windows": list(windows_of(preset)) if options.graph == "restructured" else [],
-        "files": {},
-    }
+    _require_packages()
+    facts = _facts(model.preset, checkpoint_sha256, weights, options)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -263,6 +133,34 @@ def export_model(
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return folder
+
+
+def _require_packages() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise AutolabelError(
+            f"exporting needs the package {error.name}: pip install 'sam2-autolabel[export]'"
+        ) from error
+
+
+def _facts(
+    preset: Preset, checkpoint_sha256: str, weights: str, options: ExportOptions
+) -> dict[str, Any]:
+    """Return what model.json says, without the files."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "preset": preset.name,
+        "image_size": preset.image_size,
+        "width": preset.width,
+        "checkpoint_sha256": checkpoint_sha256,
+        "weights": weights,
+        "graph": options.graph,
+        "precision": options.precision,
+        "windows": list(windows_of(preset)) if options.graph == "restructured" else [],
+        "files": {},
+    }
 
 
 def _replace_folder(new: Path, folder: Path) -> None:

@@ -105,7 +105,7 @@ def test_a_failed_export_leaves_nothing(tmp_path, monkeypatch):
     def fail(*_):
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr("sam2_core.export._traced", fail)
+    monkeypatch.setattr("sam2_core.export.traced", fail)
     with pytest.raises(RuntimeError, match="out of luck"):
         exported("micro", "published", tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -117,10 +117,10 @@ def test_an_export_is_replaced_whole(tmp_path, monkeypatch):
     (folder / "model.json").write_text("{}")
     assert not is_current(folder)
 
-    monkeypatch.setattr("sam2_core.export._traced", lambda job, *_: job)
-    monkeypatch.setattr("sam2_core.export._extract", lambda graph, *_: graph)
-    monkeypatch.setattr("sam2_core.export._single_image", lambda graph: graph)
-    monkeypatch.setattr("sam2_core.export._save", lambda _, path, facts: path.write_text("graph"))
+    monkeypatch.setattr("sam2_core.export.traced", lambda job, *_: job)
+    monkeypatch.setattr("sam2_core.export.extract", lambda graph, *_: graph)
+    monkeypatch.setattr("sam2_core.export.single_image", lambda graph: graph)
+    monkeypatch.setattr("sam2_core.export.save", lambda _, path, facts: path.write_text("graph"))
     exported("micro", "restructured", tmp_path)
     assert is_current(folder)
     facts = json.loads((folder / "model.json").read_text())
