@@ -1,16 +1,12 @@
 """Chunks, manifests and reports on every kind of storage."""
 
 import multiprocessing
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
-import fsspec
 import numpy as np
 import pytest
 
-from sam2_core.types import AutolabelError, Boxes, Masks, ModelStamp
+from sam2_core.types import Boxes, Masks, ModelStamp
 from tasks import storage
 from tasks.artifacts import (
     Chunk,
@@ -37,8 +33,6 @@ from tasks.manifests import (
 )
 from tasks.tables import IncompleteArtifactError, LabeledFrame
 from tasks.types import FrameFailure, FrameRef, SequenceRef
-from tests.conftest import use_s3_endpoint
-from tests.faults import FaultyProxy
 
 MODEL = ModelStamp("tiny", "c" * 64, "e" * 64, "onnxruntime", "fp32", "0.1.0")
 STAMP = RunStamp("yolox_nano@abc", MODEL, {"min_score": 0.3, "classes": ["car"]})
@@ -175,15 +169,6 @@ def test_boxes_come_back_in_frame_order_beyond_ten(memory):
     assert [(i, int(b.xyxy_px[0, 0])) for i, b in back.items()] == [(i, i) for i in range(12)]
 
 
-def test_reading_takes_one_request(s3, s3_endpoint, monkeypatch):
-    storage.write_bytes(f"{s3}/x", b"123")
-    with FaultyProxy(s3_endpoint) as proxy:
-        use_s3_endpoint(monkeypatch, proxy.url)
-        assert storage.read_bytes(f"{s3}/x") == b"123"
-        storage.write_bytes(f"{s3}/y", b"4")
-        assert [method for method, _, _ in proxy.requests] == ["GET", "PUT"]
-
-
 def test_boxes_without_track_ids_stay_without(memory):
     chunk = chunks_of(frames(1), "run")[0]
     write_boxes(memory, chunk, {0: Boxes(np.ones((2, 4)), np.ones(2), ("a", "b"))}, STAMP)
@@ -287,66 +272,3 @@ def test_two_writers_at_once_are_harmless(tmp_path):
     files = sorted(path.name for path in tmp_path.rglob("*.*"))
     assert len(files) == 2  # masks and frames, no temporary files
     assert_same(complete_labels(str(tmp_path), chunk)[0], outcomes[0])
-
-
-def test_no_space_names_the_file_and_leaves_nothing(tmp_path):
-    """A process that may write 4 KB a file gets the kernel's own error (EFBIG) half-way."""
-    code = (
-        "import resource, signal, sys\n"
-        "from tasks import storage\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-        "storage.write_bytes(sys.argv[1], bytes(100_000))\n"
-    )
-    target = tmp_path / "x.parquet"
-    result = subprocess.run(
-        [sys.executable, "-c", code, str(target)], check=False, capture_output=True, text=True
-    )
-    assert f"StorageError: cannot write {target}" in result.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_called_by_its_name():
-    with (
-        pytest.raises(storage.StorageError, match=r"write /out/x: no space left; free some"),
-        storage.explained("write", "/out/x"),
-        Path("/dev/full").open("wb") as file,
-    ):
-        file.write(b"x")
-
-
-def test_no_permission_names_the_file(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(AutolabelError, match=r"cannot write .*/file/x"):
-        storage.write_bytes(str(tmp_path / "file" / "x"), b"")
-    with (
-        pytest.raises(AutolabelError, match="access denied"),
-        storage.explained("write", "/out/x"),
-    ):
-        raise PermissionError(13, "Permission denied")
-
-
-def test_a_missing_bucket_is_an_error_when_written_to(s3):
-    with pytest.raises(AutolabelError, match=r"cannot write s3://no-such-bucket-here/x"):
-        storage.write_bytes("s3://no-such-bucket-here/x", b"1")
-    assert storage.list_names(s3 + "/nothing") == {}
-
-
-def test_addresses_with_passwords_are_refused_and_never_shown():
-    with pytest.raises(AutolabelError) as caught:
-        storage.read_bytes("https://user:hunter2@example.invalid/x?X-Amz-Signature=cafe")
-    assert "hunter2" not in str(caught.value)
-    assert "cafe" not in str(caught.value)
-    assert storage.redact("https://h/x?a=1&sig=2") == "https://h/x?a=***&sig=***"
-
-
-def test_unknown_protocols_are_explained():
-    with pytest.raises(AutolabelError, match="cannot open foo://x"):
-        storage.read_bytes("foo://x")
-
-
-def test_filesystems_never_serve_old_listings(s3):
-    assert storage.list_names(s3) == {}
-    fsspec.filesystem("s3", skip_instance_cache=True).pipe_file(f"{s3}/a", b"123")
-    assert storage.list_names(s3) == {"a": 3}
