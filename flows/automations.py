@@ -16,7 +16,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from flows.submit import SHARD_FLOW, explained
+from flows.shard_runs import SHARD_FLOW, explained
 
 if TYPE_CHECKING:
     from prefect.events.schemas.automations import AutomationCore

@@ -9,7 +9,8 @@ from prefect.artifacts import create_markdown_artifact
 
 from flows.backfill_plan import BackfillParams, BackfillPlan, plan_backfill
 from flows.backfill_report import plan_markdown
-from flows.submit import Submitted, ensure_queue, sequences_in_flight, submit, workers_online
+from flows.shard_runs import sequences_in_flight
+from flows.submit import Submitted, ensure_queue, submit, workers_online
 from tasks import quarantine
 
 PRIORITY, ORDINARY = 1, 10

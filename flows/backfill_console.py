@@ -16,8 +16,8 @@ from flows.backfill_plan import BackfillParams, BackfillPlan, plan_backfill
 from flows.backfill_report import plan_rows
 from flows.display import stderr_console
 from flows.planning import stamp_of
-from flows.submit import cancel as cancel_run
-from flows.submit import counts, runs_of
+from flows.shard_runs import cancel as cancel_run
+from flows.shard_runs import counts, runs_of
 from tasks import manifests
 
 POLL_S = 5.0

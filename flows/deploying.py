@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from flows.automations import HEARTBEAT_S, START_S, ensure_automations
-from flows.submit import explained
+from flows.shard_runs import explained
 from sam2_core.types import AutolabelError
 
 GPU_POOL, CPU_POOL = "gpu", "cpu"

@@ -16,7 +16,7 @@ from flows.backfill import backfill
 from flows.backfill_plan import BackfillParams, plan_backfill
 from flows.loading import load_missing
 from flows.planning import stamp_of
-from flows.submit import MOST_STARTS
+from flows.shard_runs import MOST_STARTS
 from flows.watching import watch
 from tasks import manifests, quarantine, watermark
 

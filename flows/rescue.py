@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from flows.automations import HEARTBEAT_S, MISSED, START_S
-from flows.submit import MOST_STARTS, explained, runs_of
+from flows.shard_runs import MOST_STARTS, explained, runs_of
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

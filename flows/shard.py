@@ -18,8 +18,8 @@ from flows.label import THREADS
 from flows.planning import Plan, job_of, stamp_of
 from flows.run_artifacts import publish, shard_progress
 from flows.shard_pipeline import label_pieces
+from flows.shard_runs import MOST_STARTS
 from flows.shards import ShardParams
-from flows.submit import MOST_STARTS
 from flows.summary import SequenceOutcome, summary_of
 from tasks import metrics_server, quarantine, stopping, tracing
 from tasks.model import choose_model

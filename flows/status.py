@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from flows.params import LabelParams
 from flows.rescue import lost
+from flows.shard_runs import SHARD_TAG, runs_tagged, shard_of
 from flows.shards import ShardParams
-from flows.submit import SHARD_TAG, runs_tagged, shard_of, workers_online
+from flows.submit import workers_online
 from sam2_core.types import AutolabelError
 from tasks import manifests, quarantine
 

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from flows.shard_runs import shard_of
 from flows.shards import from_the_end
-from flows.submit import Submitted, shard_of, submit
+from flows.submit import Submitted, submit
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun

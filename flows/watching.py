@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from flows.rescue import Rescue
+from flows.shard_runs import ServerAwayError, runs_of
 from flows.stragglers import help_stragglers
-from flows.submit import ServerAwayError, Submitted, runs_of
+from flows.submit import Submitted
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun

@@ -28,7 +28,7 @@ def test_every_deployment_names_a_flow_that_is_there():
         beat = one["work_pool"]["job_variables"]["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"]
         assert beat == "30"
         assert one["work_pool"]["name"] in {"gpu", "cpu"}
-    from flows.submit import SHARD_DEPLOYMENT
+    from flows.shard_runs import SHARD_DEPLOYMENT
 
     assert SHARD_DEPLOYMENT in names
 
