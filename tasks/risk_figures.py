@@ -11,6 +11,8 @@ from tasks.risk_geometry import Numbers
 
 SHARE = 0.1  # of all labels that a reviewer has time for
 GOAL = 0.6  # of the bad ones, to be found in it
+# Upper limits of a box's area by size, as COCO has them.
+SIZES_PX = {"small": 32.0**2, "medium": 96.0**2, "large": np.inf}
 _BINS = 10
 _DRAWS = 500
 
@@ -66,25 +68,49 @@ def figures(risk: Numbers, alone: Numbers, bad: Numbers, drives: IntArray) -> di
         drives: int (N,), which drive a label is from.
 
     """
-    share_bad = float(bad.mean())
     low, high = _interval(risk, bad, drives)
     values = {
-        "share_bad": share_bad,
-        "auroc": auroc(risk, bad),
+        **_found(risk, bad),
         "auroc_of_predicted_iou_alone": auroc(alone, bad),
-        "bad_found_in_riskiest_10_percent": found_within(risk, bad),
         "its_95_percent_interval_low": low,
         "its_95_percent_interval_high": high,
-        "most_that_10_percent_can_find": min(1.0, SHARE / max(share_bad, 1e-9)),
         "share_of_riskiest_10_percent_that_is_bad": float(bad[riskiest(risk, SHARE)].mean()),
         "share_to_review_to_find_60_percent": share_to_find(risk, bad),
         "calibration_error": calibration_error(risk, bad),
     }
-    rounded = {name: round(value, 4) for name, value in values.items()}
     rows = [
         [round(mean, 3), round(share, 3), count] for mean, share, count in reliability(risk, bad)
     ]
-    return {"instances": len(bad), **rounded, "risk_share_bad_count": rows}
+    return {"instances": len(bad), **_rounded(values), "risk_share_bad_count": rows}
+
+
+def figures_by_size(risk: Numbers, bad: Numbers, area_px: Numbers) -> dict[str, Any]:
+    """Say what a review finds among boxes of one size; `area_px` float (N,) is the boxes' area."""
+    size = np.searchsorted(list(SIZES_PX.values()), area_px, "right")
+    result = {}
+    for index, name in enumerate(SIZES_PX):
+        rows = size == index
+        if rows.any():
+            found = _rounded(_found(risk[rows], bad[rows]))
+            result[name] = {"instances": int(rows.sum()), **found}
+    return result
+
+
+def _found(risk: Numbers, bad: Numbers) -> dict[str, float]:
+    """Count the bad ones in the riskiest tenth, and what the best order would put there."""
+    found, most = found_within(risk, bad), found_within(bad, bad)
+    return {
+        "share_bad": float(bad.mean()),
+        "auroc": auroc(risk, bad),
+        "bad_found_in_riskiest_10_percent": found,
+        "most_that_10_percent_can_find": most,
+        "found_of_what_can_be_found": found / most if most else float("nan"),
+    }
+
+
+def _rounded(values: dict[str, float]) -> dict[str, float]:
+    """Round, and leave out what is not defined, such as the AUROC where all are good."""
+    return {name: round(value, 4) for name, value in values.items() if np.isfinite(value)}
 
 
 def _interval(risk: Numbers, bad: Numbers, drives: IntArray) -> tuple[float, float]:

@@ -18,8 +18,8 @@ import numpy as np
 from sam2_core.types import IntArray
 from tasks.risk import BAD_IOU, WEIGHTS_PATH, RiskModel
 from tasks.risk_features import COLUMN, FEATURES, measure_frames
-from tasks.risk_figures import figures
-from tasks.risk_geometry import Numbers
+from tasks.risk_figures import figures, figures_by_size
+from tasks.risk_geometry import Numbers, box_areas
 
 if TYPE_CHECKING:
     from tasks.risk_drives import Drive
@@ -79,14 +79,17 @@ def collect(drives: Sequence[Drive]) -> tuple[Numbers, Numbers, IntArray]:
 def report(
     drives: Sequence[Drive], features: Numbers, bad: Numbers, of: IntArray
 ) -> dict[str, Any]:
-    """Figures on unseen drives, by what prompted the model."""
+    """Figures on unseen drives, by what prompted the model, and of each by the boxes' size."""
     risk = unseen_risk(features, bad, of)
+    boxes = [labeled.boxes.xyxy_px for one in drives for labeled in one.frames]
+    area = box_areas(np.concatenate(boxes).astype(np.float64))
     prompt = np.concatenate([[one.prompt] * sum(map(len, one.true_ious)) for one in drives])
     alone = features[:, COLUMN["low_predicted_iou"]]
     result = {}
     for name in dict.fromkeys(one.prompt for one in drives):
         rows = prompt == name
         result[name] = figures(risk[rows], alone[rows], bad[rows], of[rows])
+        result[name]["by_size"] = figures_by_size(risk[rows], bad[rows], area[rows])
     return result
 
 
