@@ -7,7 +7,6 @@ import numpy.typing as npt
 
 from sam2_core.types import Boxes, ImageArray, Masks
 
-BASELINES = ("box", "grabcut")
 # GrabCut works on the box and this share of its size around it: it needs some background, and
 # the whole image would take seconds a box.
 CONTEXT = 0.5

@@ -17,7 +17,6 @@ from tasks.scenes.traffic import Cast
 from tasks.scenes.world import Rig, Scenery, World
 
 Array = npt.NDArray[np.float64]
-NO_ARM = np.zeros(3)
 STYLES = ("city", "suburb", "park", "highway")
 
 

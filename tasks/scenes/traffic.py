@@ -53,7 +53,7 @@ class Cast(Places):
             turn += float(rng.uniform(-0.7, 0.7))
         self.add(label, still(solid), self.along(s, d, v, turn), lamps=lamps(solid))
         if label == "motorcycle":
-            self._mount(solid, s, d, v, turn, pedals=False)
+            self._mount(s, d, v, turn, pedals=False)
 
     def _parked(self) -> None:
         rng, road = self.rng, self.road
@@ -139,11 +139,9 @@ class Cast(Places):
         ahead = flank * self.side > 0
         v, turn = (4.5 if ahead else -4.5), (0.0 if ahead else float(np.pi))
         self.add("bicycle", still(solid), self.along(s, d, v, turn))
-        self._mount(solid, s, d, v, turn, pedals=True)
+        self._mount(s, d, v, turn, pedals=True)
 
-    def _mount(
-        self, solid: Solid, s: float, d: float, v: float, turn: float, *, pedals: bool
-    ) -> None:
+    def _mount(self, s: float, d: float, v: float, turn: float, *, pedals: bool) -> None:
         person, phase = choose_person(self.rng), float(self.rng.uniform(0, 6.3))
         seat = 0.97 if pedals else 0.82
 
