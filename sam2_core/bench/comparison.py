@@ -31,10 +31,11 @@ def compare_frames(run: Session) -> dict[str, Any]:
     """Whole frames, from bytes to COCO masks: this product and its peers in turns."""
     ours = segment_frame(run.segmenter, run.frame)
     cases: dict[str, Callable[[], object]] = {
-        "autolabel": lambda: segment_frame(run.segmenter, run.frame)
+        "autolabel": lambda: segment_frame(run.frames, run.frame)
     }
     peers, masks = _load_peers(run)
     for name, peer in peers.items():
+        peer.draws_outlines = run.random
         cases[name] = lambda peer=peer: peer.frame(run.frame)  # type: ignore[misc]
     timings = interleaved(
         cases, run.options.repeats, budget_s=run.options.budget_s, warm_up=0,

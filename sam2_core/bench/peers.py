@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.bench.frame import BenchFrame
+from sam2_core.bench.outlines import outlined
 from sam2_core.presets import Preset
 from sam2_core.types import AutolabelError, ImageArray
 
@@ -51,6 +52,7 @@ class TorchPeer:
         # As many as fit comfortably; a user of a GPU decodes a frame's boxes in one call.
         self.chunk = 256 if options.cuda else 32
         self.masks_at_once = 256 if options.cuda else 16
+        self.draws_outlines = False
 
     def wait(self) -> None:
         """Wait for the device."""
@@ -89,6 +91,8 @@ class TorchPeer:
             features = self.encode(torch.from_numpy(given).to(self.device))
             for boxes in self.boxes_model(frame, size_hw).split(self.chunk):
                 logits = self.decode(features, boxes)
+                if self.draws_outlines:
+                    logits = self._outlined(logits, boxes)
                 for part in logits.split(self.masks_at_once):
                     full = torch.nn.functional.interpolate(
                         part.float(), size_hw, mode="bilinear", align_corners=False
@@ -104,6 +108,10 @@ class TorchPeer:
             columns = np.asfortranarray(masks.astype(np.uint8).transpose(1, 2, 0))
             counts += [mask["counts"] for mask in coco_mask.encode(columns)]
         return counts
+
+    def _outlined(self, logits: Any, boxes_model: Any) -> Any:
+        cell = self.torch.arange(logits.shape[-1], device=self.device) + 0.5
+        return outlined(logits[:, 0], boxes_model.reshape(-1, 2, 2) / 4, cell)[:, None]
 
     def _resized(self, image: Any) -> Any:
         """(1, 3, S, S) float 0..255, antialiased bilinear."""

@@ -51,16 +51,16 @@ def run_benchmark(
         }
         # First of all: nothing else is loaded yet that memory could belong to.
         note("memory of one frame")
-        results["memory"] = memory_of_a_frame(run.segmenter, frame)
+        results["memory"] = memory_of_a_frame(run.frames, frame)
         image = frame.read()
         results["frame"]["size_hw"] = [int(size) for size in image.shape[:2]]
-        results["stages"] = timings_as_dict(stage_times(run.segmenter, frame, options.repeats))
+        results["stages"] = timings_as_dict(stage_times(run.frames, frame, options.repeats))
         results |= _decoder_sections(run)
         if options.sweeps:
             results |= _other_sweeps(run)
         if options.sustained_frames:
             note(f"{options.sustained_frames} frames")
-            results["sustained"] = sustained(run.segmenter, frame, options.sustained_frames)
+            results["sustained"] = sustained(run.frames, frame, options.sustained_frames)
         results |= compare_frames(run)
         results["skipped"] = run.skipped
     return results
@@ -82,6 +82,7 @@ def _model_facts(run: Session) -> dict[str, Any]:
         "image_size": info.image_size,
         "backend": info.stamp.backend,
         "device": info.device,
+        "masks_of_whole_frames": "outlines in the boxes" if run.random else "the model's",
         "decoder_chunk": run.segmenter.decoder_chunk,
         "encoder_batch": run.segmenter.encoder_batch,
     }
@@ -146,9 +147,8 @@ def _decoders(run: Session, image_model: ImageArray) -> dict[str, Decoder]:
     if getattr(windowed, "window_sides", ()):
         # Masks of random weights fill the image, and every window would grow. What windows cost
         # where masks keep to their boxes is measured by not growing them.
-        random = run.backend.info.stamp.checkpoint_sha256.startswith("random-")
-        windowed.grow_windows = not random  # type: ignore[attr-defined]
-        backends["windowed_not_grown" if random else "windowed"] = windowed
+        windowed.grow_windows = not run.random  # type: ignore[attr-defined]
+        backends["windowed_not_grown" if run.random else "windowed"] = windowed
     backends[run.graph] = run.backend
     for name, backend in backends.items():
         found[name] = Decoder(backend, encode_and_wait(backend, [image_model]), chunk)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.bench.frame import BenchFrame
+from sam2_core.bench.outlines import OutlinedBackend
 from sam2_core.bench.peers import PEERS
 from sam2_core.bench.published import PublishedDecoderOnly
 from sam2_core.bench.timing import Note
@@ -69,6 +71,21 @@ class Session:
     def backend(self) -> Backend:
         """The measured backend."""
         return self.segmenter.backend
+
+    @property
+    def random(self) -> bool:
+        """Whether the weights are random, and whole frames are timed with outlines for masks."""
+        return self.backend.info.stamp.checkpoint_sha256.startswith("random-")
+
+    @cached_property
+    def frames(self) -> Segmenter:
+        """What whole frames are timed with."""
+        if not self.random:
+            return self.segmenter
+        return Segmenter(
+            OutlinedBackend(self.backend), decoder_chunk=self.segmenter.decoder_chunk,
+            encoder_batch=self.segmenter.encoder_batch,
+        )  # fmt: skip
 
     @property
     def preset(self) -> str:

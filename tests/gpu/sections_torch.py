@@ -19,6 +19,7 @@ from common import (
 )
 
 from sam2_core.backends.torch_backend import TorchBackend
+from sam2_core.bench.outlines import outlined
 from sam2_core.frame_loop import FrameJob, FrameLoop
 from sam2_core.resolve import Wanted, resolve_weights
 from sam2_core.segmenter import Segmenter
@@ -30,9 +31,7 @@ LARGE_PX = 32 * 32
 class BoxShapedMasks(torch.nn.Module):
     """A decoder whose random weights' noise is exchanged, on the device, for outlines in the boxes.
 
-    Random weights give noise of hundreds of thousands of runs a mask, which no trained model has
-    and which only our post-processing would pay for (others' costs the same for any mask). All of
-    the decoder's work is done as always; its logits remain as a small ripple of the outlines.
+    See `sam2_core.bench.outlines` for why; here it is part of the compiled decoder.
     """
 
     def __init__(self, decoder: torch.nn.Module, grid: int) -> None:
@@ -41,14 +40,8 @@ class BoxShapedMasks(torch.nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logits, scores = self.decoder(*inputs)
-        corners = inputs[3][:, :2] / 4
-        centre = corners.mean(1)
-        half = ((corners[:, 1] - corners[:, 0]) / 2).clamp_min(0.5)
         cell = torch.arange(self.grid, device=logits.device, dtype=torch.float32) + 0.5
-        dx = (cell - centre[:, :1]) / half[:, :1]
-        dy = (cell - centre[:, 1:]) / half[:, 1:]
-        outline = 4 * (1 - dy[:, :, None] ** 4 - dx[:, None, :] ** 4).clamp(-5, 5)
-        return (outline + 0.3 * torch.tanh(logits.float())).to(logits.dtype), scores
+        return outlined(logits.float(), inputs[3][:, :2] / 4, cell).to(logits.dtype), scores
 
 
 def backend_of(

@@ -12,10 +12,13 @@ import pytest
 
 from sam2_core.bench.frame import BenchFrame, crowded
 from sam2_core.bench.machine import PeakMemory, describe_machine
+from sam2_core.bench.outlines import OutlinedBackend
 from sam2_core.bench.plot import plot_results
 from sam2_core.bench.run import run_benchmark
 from sam2_core.bench.session import BenchOptions
 from sam2_core.bench.timing import Timing, interleaved, ratio
+from sam2_core.postprocess import finish
+from sam2_core.segmenter import Segmenter
 from sam2_core.types import AutolabelError, Boxes
 
 from .small_graphs import write_model
@@ -172,6 +175,33 @@ def test_a_peer_that_cannot_run_is_left_out_with_its_reason(frame, model, monkey
     assert results["frame_vs_torch"] is None
 
 
+def test_random_weights_are_timed_with_outlines_that_everybody_draws(frame, model, tmp_path):
+    torch = pytest.importorskip("torch", reason="PyTorch is installed by `make torch`")
+    from types import SimpleNamespace
+
+    from sam2_core.bench.peers import TorchPeer
+    from sam2_core.bench.session import start
+
+    options = BenchOptions(str(model), "onnxruntime-cpu", peers=(), cache=tmp_path)
+    run = start(frame, options, lambda _: None)
+    assert run.random == (run.frames is not run.segmenter)
+    segmenter = Segmenter(OutlinedBackend(run.backend), decoder_chunk=8)
+    prepared = segmenter.prepare(frame.read(), frame.boxes)
+    ours = segmenter.run([prepared])[0]
+    noise = run.segmenter.run([prepared])[0]
+    peer = SimpleNamespace(torch=torch, device="cpu")
+    corners = torch.from_numpy(prepared.prompts.points_model[:, :2])
+    theirs = TorchPeer._outlined(peer, torch.from_numpy(np.stack(noise.logits))[:, None], corners)
+    np.testing.assert_allclose(np.stack(ours.logits), theirs[:, 0].numpy(), atol=1e-4)
+    # Outlines reach the sides of their box and leave its corners out.
+    masks = finish(ours, prepared.size_hw)
+    boxed = np.prod(frame.boxes.xyxy_px[:, 2:] - frame.boxes.xyxy_px[:, :2], axis=1)
+    large = boxed > 400
+    assert large.sum() > 5
+    assert (np.abs(masks.area_px[large] / boxed[large] - 0.92) < 0.15).all()
+    assert not np.allclose(np.stack(noise.logits), np.stack(ours.logits), atol=1)
+
+
 def test_an_unknown_model_is_an_error(frame, tmp_path):
     with pytest.raises(AutolabelError):
         run_benchmark(frame, BenchOptions("gigantic", cache=tmp_path))
@@ -186,7 +216,6 @@ def test_peers_make_the_masks_that_we_make(frame):
 
     from sam2_core.architecture import random_weights, select_mask
     from sam2_core.bench.peers import PeerOptions, make_peer
-    from sam2_core.postprocess import finish
     from sam2_core.preprocess import box_prompts, resize_square
     from sam2_core.presets import preset_named
     from sam2_core.types import LowResMasks

@@ -1,0 +1,78 @@
+"""Outlines in the boxes in place of the noise that random weights draw.
+
+Noise has hundreds of thousands of runs a mask, which no trained model's masks have; who encodes
+runs pays for them, and who makes full masks first does not. So whole frames of random weights are
+timed with outlines in everybody's logits: all the work of the model is done as always, and its
+logits remain as a small ripple of the outlines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sam2_core.types import (
+    Backend,
+    BackendInfo,
+    Features,
+    ImageArray,
+    LowResMasks,
+    PendingMasks,
+    Prompts,
+)
+
+
+def outlined(logits: Any, corners: Any, cell: Any) -> Any:
+    """Return logits of rounded boxes; NumPy arrays and torch tensors alike.
+
+    Args:
+        logits: (P, G, G), the model's own.
+        corners: (P, 2, 2) left top and right bottom of each box, in cells of the grid.
+        cell: (G,) centres of the cells, 0.5 to G - 0.5.
+
+    """
+    centre = (corners[:, 0] + corners[:, 1]) / 2
+    half = ((corners[:, 1] - corners[:, 0]) / 2).clip(0.5, None)
+    dx = (cell - centre[:, :1]) / half[:, :1]
+    dy = (cell - centre[:, 1:]) / half[:, 1:]
+    outline = 4 * (1 - dy[:, :, None] ** 4 - dx[:, None, :] ** 4)
+    return outline.clip(-20, 20) + 0.3 * logits.clip(-1, 1)
+
+
+class OutlinedBackend:
+    """A backend whose logits are exchanged for outlines in the boxes that were asked for."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self._grid = backend.info.image_size // 4
+        self._cell = np.arange(self._grid, dtype=np.float32) + np.float32(0.5)
+
+    @property
+    def info(self) -> BackendInfo:
+        """Those of the backend within."""
+        return self.backend.info
+
+    def encode(self, images: Sequence[ImageArray]) -> Features:
+        """As the backend within."""
+        return self.backend.encode(images)
+
+    def decode(self, features: Features, prompts: Prompts) -> LowResMasks:
+        """As the backend within, with outlines."""
+        return self._drawn(self.backend.decode(features, prompts), prompts)
+
+    def decode_later(self, features: Features, prompts: Prompts) -> PendingMasks:
+        """As the backend within, with outlines."""
+        later = getattr(self.backend, "decode_later", None)
+        if later is None:
+            decoded = self.decode(features, prompts)
+            return PendingMasks(len(prompts), lambda: decoded)
+        pending: PendingMasks = later(features, prompts)
+        return PendingMasks(len(pending), lambda: self._drawn(pending.wait(), prompts))
+
+    def _drawn(self, low_res: LowResMasks, prompts: Prompts) -> LowResMasks:
+        corners = np.asarray(prompts.points_model[: len(low_res.predicted_iou), :2]) / 4
+        logits = np.asarray(low_res.logits, np.float32)
+        return replace(low_res, logits=outlined(logits, corners.astype(np.float32), self._cell))
