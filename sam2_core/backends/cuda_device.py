@@ -128,7 +128,8 @@ def _cuda_runtime() -> Any:
         from cuda.bindings import runtime
     except ImportError as error:
         raise AutolabelError(
-            "the TensorRT backend needs cuda-bindings: pip install 'sam2-autolabel[tensorrt]'"
+            "this backend needs cuda-bindings: pip install 'sam2-autolabel[gpu]' (ONNX Runtime), "
+            "or 'sam2-autolabel[tensorrt]'"
         ) from error
     status, count = runtime.cudaGetDeviceCount()
     if status != runtime.cudaError_t.cudaSuccess or not count:
