@@ -33,6 +33,10 @@ def compare_frames(run: Session) -> dict[str, Any]:
     cases: dict[str, Callable[[], object]] = {
         "autolabel": lambda: segment_frame(run.frames, run.frame)
     }
+    windowed = f"autolabel {run.windowed[0]}" if run.windowed else ""
+    if run.windowed:
+        in_windows = run.of_frames(run.windowed[1])
+        cases[windowed] = lambda: segment_frame(in_windows, run.frame)
     peers, masks = _load_peers(run)
     for name, peer in peers.items():
         peer.draws_outlines = run.random
@@ -42,9 +46,14 @@ def compare_frames(run: Session) -> dict[str, Any]:
         note=run.noting("whole frame"),
     )  # fmt: skip
     fast = timings["autolabel"]
+    found = {}
+    if windowed:
+        name = windowed.replace("autolabel", "frame").replace(" ", "_")
+        found[f"{name}_vs_torch"] = ratio(timings.get("torch eager"), timings[windowed])
     return {
         "whole_frame": timings_as_dict(timings),
         "frame_vs_torch": ratio(timings.get("torch eager"), fast),
+        **found,
         "frame_vs_peers": {name: ratio(timings[name], fast) for name in peers},
         **_agreements(run, ours, masks),
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from sam2_core.types import (
     Backend,
     BackendInfo,
     Features,
+    FloatArray,
     ImageArray,
     LowResMasks,
     PendingMasks,
@@ -29,8 +31,8 @@ def outlined(logits: Any, corners: Any, cell: Any) -> Any:
     """Return logits of rounded boxes; NumPy arrays and torch tensors alike.
 
     Args:
-        logits: (P, G, G), the model's own.
-        corners: (P, 2, 2) left top and right bottom of each box, in cells of the grid.
+        logits: (P, G, G), the model's own, of the mask grid or of a window of it.
+        corners: (P, 2, 2) left top and right bottom of each box, in cells from there.
         cell: (G,) centres of the cells, 0.5 to G - 0.5.
 
     """
@@ -47,8 +49,6 @@ class OutlinedBackend:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self._grid = backend.info.image_size // 4
-        self._cell = np.arange(self._grid, dtype=np.float32) + np.float32(0.5)
 
     @property
     def info(self) -> BackendInfo:
@@ -73,6 +73,15 @@ class OutlinedBackend:
         return PendingMasks(len(pending), lambda: self._drawn(pending.wait(), prompts))
 
     def _drawn(self, low_res: LowResMasks, prompts: Prompts) -> LowResMasks:
-        corners = np.asarray(prompts.points_model[: len(low_res.predicted_iou), :2]) / 4
-        logits = np.asarray(low_res.logits, np.float32)
-        return replace(low_res, logits=outlined(logits, corners.astype(np.float32), self._cell))
+        corners = prompts.points_model[: len(low_res.predicted_iou), :2] / np.float32(4)
+        corners -= low_res.origin_yx[:, None, ::-1].astype(np.float32)
+        drawn = [
+            outlined(logits[None], corners[row : row + 1], _centres(len(logits)))[0]
+            for row, logits in enumerate(low_res.logits)
+        ]
+        return replace(low_res, logits=drawn)
+
+
+@cache
+def _centres(cells: int) -> FloatArray:
+    return np.arange(cells, dtype=np.float32) + np.float32(0.5)

@@ -55,7 +55,7 @@ def _bars(axes: Any, timings: dict[str, Any], title: str, ours: str) -> None:
     order = sorted(timings, key=lambda name: -timings[name]["median_ms"])
     values = [timings[name]["median_ms"] for name in order]
     colours = [
-        OURS if name in (ours, "autolabel", "windowed", "windowed_not_grown") else OTHERS
+        OURS if name == ours or name.startswith(("autolabel", "windowed")) else OTHERS
         for name in order
     ]
     spread = [
@@ -70,7 +70,7 @@ def _bars(axes: Any, timings: dict[str, Any], title: str, ours: str) -> None:
             text, (max(value, spread_end(spread, position, value)), position),
             xytext=(6, 0), textcoords="offset points", va="center",
         )  # fmt: skip
-    axes.set_yticks(positions, order)
+    axes.set_yticks(positions, [name.replace("_", "\n", 1).replace("_", " ") for name in order])
     axes.invert_yaxis()
     ends = [value + more for value, more in zip(values, spread[1], strict=True)]
     axes.set_xlim(0, max(ends) * 1.35)

@@ -143,12 +143,8 @@ def _decoders(run: Session, image_model: ImageArray) -> dict[str, Decoder]:
             backends["published"] = run.load("published")
         except AutolabelError as error:
             run.skipped["published"] = str(error)
-    windowed = run.load(run.graph, windows=True)
-    if getattr(windowed, "window_sides", ()):
-        # Masks of random weights fill the image, and every window would grow. What windows cost
-        # where masks keep to their boxes is measured by not growing them.
-        windowed.grow_windows = not run.random  # type: ignore[attr-defined]
-        backends["windowed_not_grown" if run.random else "windowed"] = windowed
+    if run.windowed:
+        name, backends[name] = run.windowed
     backends[run.graph] = run.backend
     for name, backend in backends.items():
         found[name] = Decoder(backend, encode_and_wait(backend, [image_model]), chunk)

@@ -80,12 +80,30 @@ class Session:
     @cached_property
     def frames(self) -> Segmenter:
         """What whole frames are timed with."""
-        if not self.random:
-            return self.segmenter
+        return self.of_frames(self.backend) if self.random else self.segmenter
+
+    def of_frames(self, backend: Backend) -> Segmenter:
+        """Return a segmenter of whole frames by another backend, in calls of the same sizes."""
         return Segmenter(
-            OutlinedBackend(self.backend), decoder_chunk=self.segmenter.decoder_chunk,
+            OutlinedBackend(backend) if self.random else backend,
+            decoder_chunk=self.segmenter.decoder_chunk,
             encoder_batch=self.segmenter.encoder_batch,
-        )  # fmt: skip
+        )
+
+    @cached_property
+    def windowed(self) -> tuple[str, Backend] | None:
+        """The model with boxes decoded in windows around them, where its graphs can, and a name.
+
+        Masks of random weights fill the image, and every window would grow. What windows cost where
+        masks keep to their boxes is measured by not growing them.
+        """
+        if self.graph == "published" or self.backend.info.device != "cpu":
+            return None
+        backend = self.load(self.graph, windows=True)
+        if not getattr(backend, "window_sides", ()):
+            return None
+        backend.grow_windows = not self.random  # type: ignore[attr-defined]
+        return "windowed_not_grown" if self.random else "windowed", backend
 
     @property
     def preset(self) -> str:
