@@ -192,7 +192,7 @@ def _write_part(
             size_hw = one.masks.size_hw
             fields["difference"] = mark_differences(documents, replaced[identity], size_hw)
         if grouped:
-            fields[GROUP_FIELD] = group_element(one.frame)
+            fields[GROUP_FIELD] = group_element(one.frame, dataset.default_group_slice)
         update = {"$set": fields, "$setOnInsert": first_fields(dataset._doc.id, key, now)}
         writes.append(UpdateOne({"_id": identity}, update, upsert=True))
     _keep_previous(collection, replaced, origin.run_key)

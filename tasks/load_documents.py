@@ -241,10 +241,14 @@ def first_fields(dataset_id: Any, key: str, now: datetime.datetime) -> Document:
     }  # fmt: skip
 
 
-def group_element(frame: FrameRef) -> Document:
-    """Place of a frame among the cameras of its moment."""
+def group_element(frame: FrameRef, default_slice: str) -> Document:
+    """Place of a frame among the cameras of its moment.
+
+    The App shows one slice at a time, `default_slice` at first: the only camera of a sequence is in
+    that one, where it is seen.
+    """
     identity = object_id("group", frame.sequence_id, str(frame.index))
-    return {"_id": identity, "_cls": "Group", "name": frame.camera}
+    return {"_id": identity, "_cls": "Group", "name": frame.camera or default_slice}
 
 
 def shown_path(frame: FrameRef) -> str:

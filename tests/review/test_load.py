@@ -183,6 +183,15 @@ def test_cameras_become_groups(name: str, tmp_path: Path) -> None:
     assert load_schema.open_dataset(name).group_slices == ["l", "r", "top"]
 
 
+def test_a_sequence_of_one_camera_is_seen_beside_groups(name: str, tmp_path: Path) -> None:
+    manifest = store(tmp_path, labeled_frames(3, sequence_id="alone"))
+    load.prepare_dataset(name, cameras=["l", "r"])
+    load.load_sequence(name, str(tmp_path), manifest)
+    dataset = load_schema.open_dataset(name)
+    assert {sample.frame_key for sample in dataset} == {f"alone/_/{i:06d}" for i in range(3)}
+    assert len(dataset.load_saved_view("sequence alone")) == 3
+
+
 def test_masks_on_disk(name: str, tmp_path: Path) -> None:
     labeled = labeled_frames(2)
     manifest = store(tmp_path, labeled)
