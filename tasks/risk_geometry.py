@@ -98,36 +98,39 @@ def share_outside_largest_piece(segments: Segments) -> Numbers:
         return result
     top, bottom, _ = _places(segments)
     height = segments.size_hw[0] + 1
-    # A segment that touches the next one goes on its chain; most masks are a single chain.
+    # A segment that touches the next one goes on its chain; most masks are a few chains.
     goes_on = (top[1:] < bottom[:-1] + height) & (top[:-1] + height < bottom[1:])
-    chain = np.concatenate([[0], np.cumsum(~goes_on)])
-    first = np.flatnonzero(np.diff(chain, prepend=-1))
-    chains = np.bincount(segments.mask[first], minlength=segments.count)
-    several = np.flatnonzero(chains[segments.mask] > 1)
-    if not len(several):
+    first = np.concatenate([[0], np.flatnonzero(~goes_on) + 1])
+    owner = segments.mask[first]
+    if (np.diff(owner) > 0).all():
         return result
-    size = _piece_sizes(top[several], bottom[several], chain[several], height)
-    largest = np.zeros(segments.count)
-    np.maximum.at(largest, segments.mask[several], size)
-    area = np.bincount(segments.mask, bottom - top, minlength=segments.count)
+    chain_area = np.add.reduceat(bottom - top, first)
+    piece = _pieces(top, bottom, first, height)
+    piece_area = np.bincount(piece, chain_area)[piece]
+    largest, area = np.zeros(segments.count), np.bincount(owner, chain_area, segments.count)
+    np.maximum.at(largest, owner, piece_area)
     return np.where(largest > 0, 1 - largest / area.clip(1), 0)
 
 
-def _piece_sizes(top: IntArray, bottom: IntArray, chain: IntArray, height: int) -> Numbers:
-    """Pixels of the connected piece that each segment is part of: (S,)."""
+def _pieces(top: IntArray, bottom: IntArray, first: IntArray, height: int) -> IntArray:
+    """Return the number of the connected piece that each chain of segments is in: (len(first),)."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    # Neighbours are segments that overlap in the next column.
-    first = np.searchsorted(bottom, top + height, "right")
-    reach = (np.searchsorted(top, bottom + height, "left") - first).clip(0)
-    source = np.repeat(chain, reach)
-    target = chain[np.repeat(first - (np.cumsum(reach) - reach), reach) + np.arange(reach.sum())]
-    low = chain[0]
-    nodes = int(chain[-1] - low) + 1
+    # Neighbours are segments that overlap in the next column. Only where one of the two columns has
+    # several segments can they be of different chains.
+    column = top // height
+    shared = np.concatenate([[False], column[1:] == column[:-1], [False]])
+    several = shared[:-1] | shared[1:]
+    near = np.flatnonzero(several | np.append(several[1:], False))
+    begin = np.searchsorted(bottom, top[near] + height, "right")
+    reach = (np.searchsorted(top, bottom[near] + height, "left") - begin).clip(0)
+    target = np.repeat(begin - (np.cumsum(reach) - reach), reach) + np.arange(reach.sum())
+    chain = np.zeros(len(top), np.int64)
+    chain[first[1:]] = 1
+    chain = np.cumsum(chain)
+    source, target = np.repeat(chain[near], reach), chain[target]
     linked = source != target
-    links = (source[linked] - low, target[linked] - low)
-    graph = coo_array((np.ones(len(links[0]), bool), links), (nodes, nodes))
-    pieces, piece = connected_components(graph, directed=False)
-    of = piece[chain - low]
-    return np.asarray(np.bincount(of, bottom - top, minlength=pieces)[of])
+    links = (source[linked], target[linked])
+    graph = coo_array((np.ones(len(links[0]), bool), links), (len(first), len(first)))
+    return np.asarray(connected_components(graph, directed=False)[1])
