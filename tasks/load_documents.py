@@ -154,7 +154,17 @@ def label_documents(
         label, score, place, box, iou, stability, objectness, area, reason, mask = row
         identity = ObjectId(prefix + index.to_bytes(3, "big"))
         document: Document = {
-            "_id": identity, "_cls": "Detection", "attributes": {}, "tags": [], "label": label,
+            "_id": identity,
+            "_cls": "Detection",
+            "attributes": {},
+            "tags": [],
+            "label": label,
+        }
+        # The App's tooltip shows what comes first, and may have no room for the rest.
+        if judgement and risks:
+            document["risk"] = risks[index]
+            document["reasons"] = list(judgement.reasons[index])
+        document |= {
             "bounding_box": place, "confidence": score, "predicted_iou": iou,
             "stability": stability, "object_score": objectness, "area_px": area,
             "box_index": index, "box_xyxy_px": box, "model": origin.model,
@@ -171,9 +181,6 @@ def label_documents(
         if tracks is not None:
             document["index"] = tracks[index]
             document["track"] = f"{frame.camera}/{tracks[index]}"
-        if judgement and risks:
-            document["risk"] = risks[index]
-            document["reasons"] = list(judgement.reasons[index])
         if origin.overrides and str(identity) in origin.overrides:
             document |= override_document(origin.overrides[str(identity)])
         else:
