@@ -8,7 +8,6 @@ is references and counts.
 from __future__ import annotations
 
 import functools
-import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,17 +20,16 @@ from prefect.cache_policies import NO_CACHE
 from sam2_core.types import AutolabelError, Boxes
 from tasks import artifacts, stopping
 from tasks.artifacts import Chunk, RunStamp
+from tasks.device_turn import DeviceTurn
 from tasks.manifests import ChunkRecord
 from tasks.progress import DETECT, DOWNLOAD, SEGMENT, advance, complete_chunk
 from tasks.tables import LabeledFrame
 from tasks.types import FrameFailure, FrameRef
 
 if TYPE_CHECKING:
+    from sam2_core.segmenter import Segmenter
     from tasks.import_boxes import ImportedBoxes
     from tasks.model import ModelChoice
-
-# One chunk at a time has the device: a second one would only take memory from the first.
-_model_turn = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -152,9 +150,11 @@ def detect_chunk(job: Job, fetched: Fetched) -> Detected:
     if fetched.complete:
         return Detected(fetched, (), 0.0)
     stopping.check()
-    started = time.perf_counter()
     known = artifacts.complete_boxes(job.out_uri, fetched.chunk) or {}
     wanted = [frame for frame in fetched.frames if frame.index not in known]
+    if wanted:
+        _ready(job)
+    started = time.perf_counter()
     found = _boxes_of(job, wanted) if wanted else {}
     boxes = known | {i: one for i, one in found.items() if isinstance(one, Boxes)}
     if boxes != known:
@@ -162,6 +162,16 @@ def detect_chunk(job: Job, fetched: Fetched) -> Detected:
     advance(DETECT, len(fetched.chunk.frames) - len(wanted), kept=True)
     failures = tuple(one for one in found.values() if isinstance(one, FrameFailure))
     return Detected(fetched, failures, time.perf_counter() - started)
+
+
+def _ready(job: Job) -> None:
+    """Load what finds boxes, once a process, so that it is not counted as a chunk's time."""
+    if job.boxes_uri:
+        _opened_import(job.boxes_uri, job.stamp.detector)
+        return
+    from tasks.yolox import load_detector
+
+    load_detector(job.detector)
 
 
 def _boxes_of(job: Job, frames: list[FrameRef]) -> dict[int, Boxes | FrameFailure]:
@@ -215,14 +225,16 @@ def segment_chunk(job: Job, detected: Detected) -> Labeled:
         kept = fetched.known_failures
         return Labeled(fetched.complete, fetched.frames, kept, computed=False, seconds=spent)
     stopping.check()
-    started = time.perf_counter()
     boxes = artifacts.read_boxes(job.out_uri, fetched.chunk) if fetched.frames else {}
     failed = {one.index: one for one in (*fetched.failures, *detected.failures)}
     labeled = [_unlabeled(frame, failed) for frame in fetched.chunk.frames if frame.index in failed]
     advance(SEGMENT, len(labeled), kept=True)
     todo = [(frame, boxes[frame.index]) for frame in fetched.frames if frame.index in boxes]
     if todo:
-        labeled += _segment(job, todo)
+        _warm(job)
+    turn, started = DeviceTurn(), time.perf_counter()
+    if todo:
+        labeled += _segment(job, todo, turn)
     if fetched.failures:
         better = artifacts.complete_labels(job.out_uri, fetched.chunk)
         if better is not None and not any(map(_not_fetched, better)):
@@ -230,7 +242,7 @@ def segment_chunk(job: Job, detected: Detected) -> Labeled:
     artifacts.write_labels(job.out_uri, fetched.chunk, labeled, job.stamp)
     record = ChunkRecord.of(fetched.chunk, labeled)
     failures = tuple(one.failure for one in labeled if one.failure)
-    spent[SEGMENT] = time.perf_counter() - started
+    spent[SEGMENT] = time.perf_counter() - started - turn.waited_s
     complete_chunk(spent, record.instances)
     return Labeled(record, fetched.frames, failures, computed=True, seconds=spent)
 
@@ -243,12 +255,19 @@ def _unlabeled(frame: FrameRef, failed: Mapping[int, FrameFailure]) -> LabeledFr
     return LabeledFrame(frame, Boxes.empty(), failure=failed[frame.index])
 
 
-def _segment(job: Job, todo: list[tuple[FrameRef, Boxes]]) -> Iterator[LabeledFrame]:
-    from tasks.images import read_image
+def _warm(job: Job) -> Segmenter:
     from tasks.model import warm_segmenter
+
+    return warm_segmenter(job.model)
+
+
+def _segment(
+    job: Job, todo: list[tuple[FrameRef, Boxes]], turn: DeviceTurn
+) -> Iterator[LabeledFrame]:
+    from tasks.images import read_image
     from tasks.segment import segment_frames
 
-    for one in segment_frames(warm_segmenter(job.model), todo, read_image, turn=_model_turn):
+    for one in segment_frames(_warm(job), todo, read_image, turn=turn):
         advance(SEGMENT)
         yield one
 

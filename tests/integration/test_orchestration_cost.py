@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from tests.integration.cluster import Cluster
+from tests.integration.cluster import Cluster, wait_for
 from tests.integration.runs import REPOSITORY, write_boxes, write_image
 
 SEQUENCES, FRAMES, MILLISECONDS = map(
@@ -29,6 +29,11 @@ def make(folder):
             link = folder / "in" / name / f"{frame:04d}.jpg"
             link.parent.mkdir(parents=True, exist_ok=True)
             os.link(image, link)
+
+
+def used(log):
+    """What each process that has ended said of its device."""
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
 
 def deployments(folder):
@@ -63,10 +68,10 @@ def test_a_long_run_costs_little_more_than_its_frames(tmp_path):
         submitted = time.time()
         done = cluster.backfill(*arguments)
         server_s = sum(server.cpu_times()[:2]) - server_s
-        time.sleep(1)
+        wait_for(lambda: sum(one["frames"] for one in used(log)) >= SEQUENCES * FRAMES, 60)
         runs = cluster.runs(done["run_key"])
     assert done["remaining"] == 0
-    told = [json.loads(line) for line in log.read_text().splitlines()]
+    told = used(log)
     frames = sum(one["frames"] for one in told)
     assert frames == SEQUENCES * FRAMES
     ended = max(one["last"] for one in told)
