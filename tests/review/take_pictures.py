@@ -1,7 +1,11 @@
-"""Pictures of the App for the documents: `python -m tests.review.take_pictures DATASET FOLDER`."""
+"""Pictures of the App for the documents: `python -m tests.review.take_pictures DATASET FOLDER`.
+
+Of the demo, as `autolabel demo` leaves it; decides on some labels and sends one back.
+"""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,9 +16,13 @@ ensure_database()
 
 from tasks.load_schema import open_dataset  # noqa: E402 - the database comes before fiftyone
 from tasks.review_actions import accept, choose, fix_class, reject  # noqa: E402
-from tasks.review_app import run_app  # noqa: E402
+from tasks.review_app import App, run_app  # noqa: E402
 from tasks.review_queue import CONTROL, NEEDS_REVIEW, build_queue  # noqa: E402
-from tests.review.app_page import browser_page, open_first_sample, open_view  # noqa: E402
+from tasks.review_relabel import request_relabel  # noqa: E402
+from tests.review.app_page import browser_page, click_label, open_view  # noqa: E402
+
+VIEWPORT = {"width": 1280, "height": 800}
+TALL = {"width": 1280, "height": 1200}
 
 
 def decide_a_little(dataset: Any) -> None:
@@ -35,40 +43,120 @@ def decide_a_little(dataset: Any) -> None:
             act(dataset, choose(dataset, [sample.id], [label.id]))
 
 
+def clearest_label(dataset: Any, view: Any) -> tuple[Any, Any]:
+    """Find the largest label of a view that is whole and touches no other one."""
+    found = []
+    for sample in view:
+        others = dataset[sample.id].detections.detections
+        for label in sample.detections.detections:
+            x, _, w, h = label.bounding_box
+            apart = not any(one.id != label.id and overlap(one, label) for one in others)
+            if apart and label.mask is not None and 0.02 < x < 0.98 - w:
+                found.append((w * h, sample, label))
+    _, sample, label = max(found, key=lambda one: one[0])
+    return sample, label
+
+
+def overlap(one: Any, other: Any) -> bool:
+    """Whether two labels' boxes have something in common."""
+    return all(
+        min(one.bounding_box[i] + one.bounding_box[i + 2],
+            other.bounding_box[i] + other.bounding_box[i + 2])
+        > max(one.bounding_box[i], other.bounding_box[i])
+        for i in (0, 1)
+    )  # fmt: skip
+
+
+class Camera:
+    """Takes the pictures of a page."""
+
+    def __init__(self, page: Any, folder: Path) -> None:
+        """Write to a folder."""
+        self.page, self.folder = page, folder
+
+    def keep(self, picture: str, *, aside: bool = True) -> None:
+        """Keep what the page shows; with the mouse aside, so that it points at nothing."""
+        if aside:
+            self.page.mouse.move(4, VIEWPORT["height"] - 4)
+        self.page.wait_for_timeout(3000)
+        self.page.screenshot(path=str(self.folder / f"{picture}.jpg"), type="jpeg", quality=88)
+
+    def open_sample(self, url: str) -> None:
+        """Open a link that leads to a sample."""
+        open_view(self.page, url)
+        self.page.get_by_test_id("modal").wait_for()
+        self.page.wait_for_timeout(2500)
+
+    def point_at(self, sample: Any, label: Any) -> None:
+        """Select a label; the mouse stays there, and the App says what it knows about it."""
+        size_hw = (sample.metadata.height, sample.metadata.width)
+        click_label(self.page, label.bounding_box, size_hw)
+
+
+def whole_dataset(camera: Camera, app: App, dataset: Any) -> None:
+    """All frames, and a moment of the cameras."""
+    open_view(camera.page, app.link(dataset.name))
+    camera.keep("app-grid")
+    moment = dataset.match({"camera": "front"}).first()
+    camera.open_sample(app.link(dataset.name, groupId=moment.group.id))
+    camera.keep("demo")
+
+
+def queue_and_forms(camera: Camera, app: App, dataset: Any) -> tuple[Any, Any]:
+    """The queue, a label of it, and what the keys ask for; return the label that was shown."""
+    page = camera.page
+    open_view(page, app.link(dataset.name, view="needs-review"))
+    camera.keep("review-queue")
+    sample, label = clearest_label(dataset, dataset.load_saved_view(NEEDS_REVIEW))
+    camera.open_sample(app.link(dataset.name, view="needs-review", id=sample.id))
+    camera.point_at(sample, label)
+    camera.keep("review-frame", aside=False)
+    page.keyboard.press("Shift+F")
+    page.get_by_placeholder("Type or select a value").click()
+    camera.keep("review-class")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Cancel").click()
+    page.keyboard.press("Shift+L")
+    page.get_by_text("Prompt", exact=True).first.wait_for()
+    camera.keep("review-relabel")
+    return sample, label
+
+
+def sent_back(camera: Camera, app: App, dataset: Any, sample: Any, label: Any) -> None:
+    """Have a label made again, as the command does without a Prefect server."""
+    chosen = choose(dataset, [sample.id], [label.id])
+    request_relabel(dataset, chosen, prompt="wider box")
+    subprocess.run(["autolabel", "review", "relabel", dataset.name], check=True)
+    camera.open_sample(app.link(dataset.name, view="sent-back", id=sample.id))
+    camera.point_at(sample, label)
+    camera.keep("review-back", aside=False)
+
+
+def progress(camera: Camera, app: App, dataset: Any) -> None:
+    """The panel."""
+    page = camera.page
+    page.set_viewport_size(TALL)
+    open_view(page, app.link(dataset.name, view="needs-review"))
+    page.get_by_test_id("new-panel-btn").click()
+    page.get_by_text("Review progress").first.click()
+    page.get_by_text("Labels decided").wait_for()
+    page.wait_for_timeout(4000)
+    camera.keep("review-panel")
+
+
 def main(name: str, folder: Path) -> None:
     """Take them all."""
     folder.mkdir(parents=True, exist_ok=True)
     dataset = open_dataset(name)
     build_queue(dataset, 60)
     with run_app() as app, browser_page() as page:
-
-        def keep(picture: str) -> None:
-            page.mouse.move(4, 990)
-            page.wait_for_timeout(3000)
-            page.screenshot(path=str(folder / f"{picture}.png"))
-
-        open_view(page, app.link(name))
-        keep("app-grid")
-        open_first_sample(page)
-        keep("app-frame")
-        open_view(page, app.link(name, view="needs-review"))
-        keep("review-queue")
-        open_first_sample(page)
-        keep("review-frame")
-        page.keyboard.press("Shift+F")
-        page.get_by_role("button", name="Execute").wait_for()
-        keep("review-class")
-        page.keyboard.press("Escape")
-        page.keyboard.press("Shift+L")
-        page.get_by_text("Prompt", exact=True).first.wait_for()
-        keep("review-relabel")
+        page.set_viewport_size(VIEWPORT)
+        camera = Camera(page, folder)
+        whole_dataset(camera, app, dataset)
+        sample, label = queue_and_forms(camera, app, dataset)
+        sent_back(camera, app, dataset, sample, label)
         decide_a_little(dataset)
-        open_view(page, app.link(name))
-        page.get_by_test_id("new-panel-btn").click()
-        page.get_by_text("Review progress").first.click()
-        page.get_by_text("Labels decided").wait_for()
-        page.wait_for_timeout(4000)
-        keep("review-panel")
+        progress(camera, app, dataset)
 
 
 if __name__ == "__main__":
