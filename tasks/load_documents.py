@@ -153,19 +153,15 @@ def label_documents(
     for index, row in enumerate(columns):
         label, score, place, box, iou, stability, objectness, area, reason, mask = row
         identity = ObjectId(prefix + index.to_bytes(3, "big"))
-        document: Document = {
-            "_id": identity,
-            "_cls": "Detection",
-            "attributes": {},
-            "tags": [],
-            "label": label,
-        }
         # The App's tooltip shows what comes first, and may have no room for the rest.
-        if judgement and risks:
-            document["risk"] = risks[index]
-            document["reasons"] = list(judgement.reasons[index])
-        document |= {
-            "bounding_box": place, "confidence": score, "predicted_iou": iou,
+        judged = (
+            {"risk": risks[index], "reasons": list(judgement.reasons[index])}
+            if judgement and risks
+            else {}
+        )
+        document: Document = {
+            "_id": identity, "_cls": "Detection", "attributes": {}, "tags": [], "label": label,
+            **judged, "bounding_box": place, "confidence": score, "predicted_iou": iou,
             "stability": stability, "object_score": objectness, "area_px": area,
             "box_index": index, "box_xyxy_px": box, "model": origin.model,
             "decision": origin.decisions.get(str(identity), "") if origin.decisions else "",

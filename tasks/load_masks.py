@@ -77,20 +77,16 @@ def segments_of(rle: Sequence[bytes], size_hw: tuple[int, int]) -> Segments:
         ValueError: a string is damaged: its runs do not end within the image.
 
     """
-    height, width = size_hw
-    counts, runs = _decode_counts(rle)
-    ends = np.cumsum(counts)
-    first = np.cumsum(runs) - runs
-    before = np.where(first > 0, ends[first - 1], 0) if len(ends) else first
-    before = np.where(runs > 0, before, 0)
-    ends = ends - np.repeat(before, runs)
-    if len(ends) and (ends.max(initial=0) > height * width or counts.min() < 0):
+    pairs, rows = _run_pairs(rle)
+    first = np.cumsum(rows) - rows
+    ends = np.cumsum(pairs).reshape(-1, 2)
+    before = np.where((rows > 0) & (first > 0), np.append(ends[:, 1], 0)[first - 1], 0)
+    ends -= np.repeat(before, rows)[:, None]
+    if ends.max(initial=0) > size_hw[0] * size_hw[1] or pairs.min(initial=0) < 0:
         raise ValueError("damaged run lengths: they do not fit the image")
-    position = np.arange(len(counts)) - np.repeat(first, runs)
-    ones = np.flatnonzero((position % 2 == 1) & (counts > 0))
-    owner = np.repeat(np.arange(len(rle)), runs)[ones]
-    start, stop = (ends - counts)[ones], ends[ones]
-    return _split_columns(owner, start, stop, len(rle), size_hw)
+    some = np.flatnonzero(pairs[:, 1])
+    owner = np.repeat(np.arange(len(rle)), rows)[some]
+    return _split_columns(owner, ends[some, 0], ends[some, 1], len(rle), size_hw)
 
 
 def _split_columns(
@@ -98,58 +94,61 @@ def _split_columns(
 ) -> Segments:
     """Cut runs that go on in the next column."""
     height = max(size_hw[0], 1)
-    columns = (stop - 1) // height - start // height + 1
-    if columns.max(initial=1) > 1:
+    column, last = start // height, (stop - 1) // height
+    if (last > column).any():
+        columns = last - column + 1
         piece = np.arange(columns.sum()) - np.repeat(np.cumsum(columns) - columns, columns)
-        owner, start, stop = (np.repeat(part, columns) for part in (owner, start, stop))
-        column = start // height + piece
+        owner, start, stop, column = (
+            np.repeat(part, columns) for part in (owner, start, stop, column)
+        )
+        column += piece
         start = np.maximum(start, column * height)
         stop = np.minimum(stop, (column + 1) * height)
-    else:
-        column = start // height
     offset = column * height
     return Segments(owner, column, start - offset, stop - offset, count, size_hw)
 
 
-def _decode_counts(rle: Sequence[bytes]) -> tuple[IntArray, IntArray]:
-    """All masks' run lengths one after another, and how many runs each mask has.
+def _run_pairs(rle: Sequence[bytes]) -> tuple[IntArray, IntArray]:
+    """All masks' run lengths as pairs background, foreground, and how many pairs each mask has.
 
     COCO's code: five bits a character, least significant first, 0x20 says that more follow, 0x10 of
     the last is the sign; from the fourth run on, the difference to the run before the last.
+
+    Returns:
+        int64 (R, 2), one mask after another, 0 where a mask ends with a background run, and int64
+        (N,).
+
     """
-    data = np.frombuffer(b"".join(rle), np.uint8)
-    if not len(data):
-        return np.zeros(0, np.int64), np.zeros(len(rle), np.int64)
-    codes = data - 48
+    codes = np.frombuffer(b"".join(rle), np.uint8) - 48
     stops = np.flatnonzero(codes < 0x20)
-    starts = np.empty_like(stops)
-    starts[0], starts[1:] = 0, stops[:-1] + 1
+    lengths = np.diff(stops, prepend=-1)
+    starts = stops - lengths + 1
     values = (codes[starts] & 0x1F).astype(np.int64)
-    lengths = stops - starts + 1
-    for place in range(1, int(lengths.max())):
+    for place in range(1, int(lengths.max(initial=1))):
         longer = np.flatnonzero(lengths > place)
         values[longer] |= (codes[starts[longer] + place] & 0x1F).astype(np.int64) << (5 * place)
-    negative = np.flatnonzero(codes[stops] & 0x10)
-    values[negative] -= np.int64(1) << (5 * lengths[negative])
+    values -= (codes[stops] & 0x10).astype(np.int64) << (5 * lengths - 4)
     ends = np.cumsum([len(counts) for counts in rle])
     runs = np.diff(np.searchsorted(stops, ends, side="left"), prepend=0)
-    first = np.cumsum(runs) - runs
-    _undo_differences(values, first, runs)
-    return values, runs
+    rows = (runs + 1) // 2
+    shift = 2 * (np.cumsum(rows) - rows) - (np.cumsum(runs) - runs)
+    pairs = np.zeros((int(rows.sum()), 2), np.int64)
+    pairs.reshape(-1)[np.arange(len(values)) + np.repeat(shift, runs)] = values
+    return _undo_differences(pairs, rows, runs), rows
 
 
-def _undo_differences(values: IntArray, first: IntArray, runs: IntArray) -> None:
-    """Add to each run from the fourth on the one before the last, mask by mask, in place."""
-    at = np.arange(len(values)) - np.repeat(first, runs)
-    for parity in (1, 0):
-        chosen = np.flatnonzero((at & 1 == parity) & (at > 0))
-        if not len(chosen):
-            continue
-        steps = values[chosen]
-        total = np.cumsum(steps)
-        head = np.flatnonzero(at[chosen] == (1 if parity else 2))
-        base = total[head] - steps[head]
-        values[chosen] = total - np.repeat(base, np.diff(np.append(head, len(chosen))))
+def _undo_differences(differences: IntArray, rows: IntArray, runs: IntArray) -> IntArray:
+    """Add to each run from the fourth on the one before the last, mask by mask."""
+    some = rows > 0
+    rows, odd = rows[some], runs[some] % 2 == 1
+    first = np.cumsum(rows) - rows
+    pairs = np.cumsum(differences, axis=0)
+    # The sums start anew with each mask, those of the background with its third run.
+    base = np.stack([pairs[first, 0], pairs[first, 1] - differences[first, 1]], axis=1)
+    pairs -= np.repeat(base, rows, axis=0)
+    pairs[first, 0] = differences[first, 0]
+    pairs[(first + rows - 1)[odd], 1] = 0
+    return np.asarray(pairs)
 
 
 def crop_windows(
@@ -209,7 +208,7 @@ def npy_zlib(mask: BoolArray) -> bytes:
 
 def npy_bytes(mask: BoolArray) -> bytes:
     """Return the content of a .npy file: the same for the same mask, however it was stored."""
-    return _npy_header(*mask.shape) + mask.tobytes()
+    return b"".join((_npy_header(*mask.shape), mask.data))
 
 
 def deflated(content: bytes) -> bytes:

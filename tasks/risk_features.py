@@ -36,7 +36,7 @@ COLUMN = {name: index for index, name in enumerate(FEATURES)}
 MATCH_IOU = 0.3
 TINY_SIDE_PX = 24.0
 BORDER_PX = 2.0
-FRAMES_AT_ONCE = 16
+MASKS_AT_ONCE = 500  # what is computed of so many stays in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,16 +141,19 @@ def measure_frames(
 
 def _of_one_size(frames: Sequence[LabeledFrame], wanted: Sequence[int]) -> list[list[int]]:
     """Frames whose masks can be decoded in one go: of one size, not too many."""
-    by_size: dict[tuple[int, int], list[int]] = {}
+    parts: list[list[int]] = []
+    open_parts: dict[tuple[int, int], tuple[list[int], int]] = {}
     for i in wanted:
         masks = frames[i].masks
-        if masks is not None and len(masks):
-            by_size.setdefault(masks.size_hw, []).append(i)
-    return [
-        part[start : start + FRAMES_AT_ONCE]
-        for part in by_size.values()
-        for start in range(0, len(part), FRAMES_AT_ONCE)
-    ]
+        if masks is None or not len(masks):
+            continue
+        part, count = open_parts.get(masks.size_hw, ([], MASKS_AT_ONCE))
+        if count + len(masks) > MASKS_AT_ONCE:
+            part, count = [], 0
+            parts.append(part)
+        part.append(i)
+        open_parts[masks.size_hw] = (part, count + len(masks))
+    return parts
 
 
 def _scores(values: Numbers, measured: Measured, frames: Sequence[LabeledFrame]) -> None:
@@ -224,9 +227,11 @@ def _overlaps(
     common: list[Numbers] = [np.zeros(0)]
     for start, stop in itertools.pairwise(starts.tolist()):
         shared = shared_box_areas(boxes[start:stop], boxes[start:stop])
-        found = np.flatnonzero(np.triu(shared, 1))
-        common.append(shared.ravel()[found])
-        pairs.append(np.stack(np.divmod(found, stop - start), axis=1) + start)
+        found = np.flatnonzero(shared)
+        pair = np.stack(np.divmod(found, stop - start), axis=1)
+        once = pair[:, 0] < pair[:, 1]
+        common.append(shared.ravel()[found[once]])
+        pairs.append(pair[once] + start)
     pair, shared = np.concatenate(pairs), np.concatenate(common)
     one, other = rows[pair].T
     extent = box_areas(measured.boxes_px)

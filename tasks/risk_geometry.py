@@ -61,13 +61,39 @@ def shared_pixels(segments: Segments, pairs: IntArray) -> Numbers:
     length = start[few + 1] - start[few]
     pair = np.repeat(np.arange(len(pairs)), length)
     chosen = np.arange(len(pair)) - np.repeat(np.cumsum(length) - length - start[few], length)
+    first, behind = _same_column(segments, many[pair], segments.column[chosen])
+    shared = np.zeros(len(pair))
+    one = np.flatnonzero(behind - first == 1)
+    here, there = chosen[one], first[one]
+    low = np.maximum(segments.top[here], segments.top[there])
+    shared[one] = (np.minimum(segments.bottom[here], segments.bottom[there]) - low).clip(0)
+    several = np.flatnonzero(behind - first > 1)
+    if len(several):
+        shift = (many - few)[pair[several]]
+        shared[several] = _shared_with_all(segments, chosen[several], shift)
+    return np.asarray(np.bincount(pair, shared, minlength=len(pairs)), np.float64)
+
+
+def _same_column(segments: Segments, mask: IntArray, column: IntArray) -> tuple[IntArray, IntArray]:
+    """Find the segments of masks in columns: the first one, and the one behind the last."""
+    bounds = segments.bounds_xyxy_px()
+    left, width = bounds[:, 0], bounds[:, 2] - bounds[:, 0]
+    base = np.cumsum(width) - width - left
+    table = np.bincount(base[segments.mask] + segments.column, minlength=int(width.sum()))
+    table = np.append(0, np.cumsum(table))
+    inside = (column >= left[mask]) & (column < bounds[:, 2][mask])
+    place = np.where(inside, base[mask] + column, 0)
+    first = table[place]
+    return first, np.where(inside, table[place + 1], first)
+
+
+def _shared_with_all(segments: Segments, chosen: IntArray, shift: IntArray) -> IntArray:
+    """Count the pixels that segments share with the masks that come `shift` masks later."""
     top, bottom, stride = _places(segments)
     covered = np.concatenate([[0], np.cumsum(bottom - top)])
     # The same place in the picture, in the other mask.
-    shift = (many[pair] - few[pair]) * stride
-    inside = _covered_before(bottom[chosen] + shift, top, covered)
-    inside -= _covered_before(top[chosen] + shift, top, covered)
-    return np.asarray(np.bincount(pair, inside, minlength=len(pairs)), np.float64)
+    inside = _covered_before(bottom[chosen] + shift * stride, top, covered)
+    return inside - _covered_before(top[chosen] + shift * stride, top, covered)
 
 
 def _places(segments: Segments) -> tuple[IntArray, IntArray, int]:
@@ -114,9 +140,6 @@ def share_outside_largest_piece(segments: Segments) -> Numbers:
 
 def _pieces(top: IntArray, bottom: IntArray, first: IntArray, height: int) -> IntArray:
     """Return the number of the connected piece that each chain of segments is in: (len(first),)."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     # Neighbours are segments that overlap in the next column. Only where one of the two columns has
     # several segments can they be of different chains.
     column = top // height
@@ -131,6 +154,21 @@ def _pieces(top: IntArray, bottom: IntArray, first: IntArray, height: int) -> In
     chain = np.cumsum(chain)
     source, target = np.repeat(chain[near], reach), chain[target]
     linked = source != target
-    links = (source[linked], target[linked])
-    graph = coo_array((np.ones(len(links[0]), bool), links), (len(first), len(first)))
-    return np.asarray(connected_components(graph, directed=False)[1])
+    return _components(source[linked], target[linked], len(first))
+
+
+def _components(source: IntArray, target: IntArray, count: int) -> IntArray:
+    """Return the least node of each node's connected component: (count,).
+
+    Trees are hooked onto each other and flattened in turns (Shiloach and Vishkin, 1982).
+    """
+    label = np.arange(count)
+    while len(source):
+        one, other = label[source], label[target]
+        apart = one != other
+        source, target, one, other = (part[apart] for part in (source, target, one, other))
+        low = np.minimum(one, other)
+        np.minimum.at(label, np.maximum(one, other), low)
+        while (label[label] != label).any():
+            label = label[label]
+    return label

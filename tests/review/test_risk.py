@@ -142,8 +142,9 @@ def test_bad_boxes_and_empty_frames_are_judged_without_a_word() -> None:
 
 def test_shared_pixels_are_exact() -> None:
     rng = np.random.default_rng(0)
-    masks = [rng.random(SIZE) < 0.3 for _ in range(3)]
-    one = frame([(0, 0, 300, 200)] * 3, masks)
+    masks = [rng.random(SIZE) < 0.3 for _ in range(2)]
+    masks += [disc((100, 60, 140, 80)), disc((120, 50, 170, 130)), np.ones(SIZE, bool)]
+    one = frame([(0, 0, 300, 200)] * 5, masks)
     measured = measure_frames([one])[0][0][:, COLUMN["overlap"]]
     for row, mask in enumerate(masks):
         wanted = max(
