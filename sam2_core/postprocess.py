@@ -19,13 +19,14 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from sam2_core.mask_borders import Blocks, blocks_at, mixed_blocks
 from sam2_core.rle import cancel_pairs, encode_toggles
 from sam2_core.types import FloatArray, IntArray, LowResMasks, Masks
 
 EMPTY = "empty mask: no pixel above the threshold"
 NOT_FINITE = "model output is not finite"
 
-_MASKS_AT_ONCE = 64
+_MASKS_AT_ONCE = 256
 # Blocks of cells on borders, and pixel columns through them, worked on at once: real masks have a
 # few hundred blocks each, noise has nearly every cell, and memory must not depend on which it is.
 _BLOCKS_AT_ONCE = 1 << 17
@@ -67,60 +68,7 @@ class _Grid:
         return self.size_hw[0] * self.size_hw[1] + 1
 
 
-@dataclass(frozen=True, eq=False)
-class _Blocks:
-    """2x2 blocks of cells that differ in sign: cells (row, column) to (row + 1, column + 1).
-
-    Row -1 and the row below the window are background, so that every run ends; the column behind
-    the window repeats its last.
-    """
-
-    mask: IntArray
-    row: IntArray
-    column: IntArray
-    values: FloatArray  # (4, N): upper left, upper right, lower left, lower right
-
-
-def _mixed(stack: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
-    """Which blocks differ in sign: a bit for each column, (M, height + 1, bytes), row -1 first."""
-    masks, height, width = stack.shape
-    # A half float is positive if it is as an integer; numpy compares integers much faster.
-    positive = stack.view(np.int16) > 0 if stack.dtype == np.float16 else stack > 0
-    packed = np.packbits(positive, axis=2, bitorder="little")
-    cells = np.zeros((masks, height + 2, packed.shape[2]), np.uint8)
-    cells[:, 1:-1] = packed
-    right = cells >> 1
-    right[:, :, :-1] |= cells[:, :, 1:] << 7
-    right[:, :, -1] |= cells[:, :, -1] & np.uint8(1 << ((width - 1) % 8))
-    every = cells & right
-    some = cells | right
-    mixed: npt.NDArray[np.uint8] = (every[:, :-1] & every[:, 1:]) ^ (some[:, :-1] | some[:, 1:])
-    return mixed
-
-
-def _positions(mixed: npt.NDArray[np.uint8]) -> tuple[IntArray, IntArray, IntArray]:
-    """Mask, row (from -1) and column of every block whose four cells differ in sign."""
-    mask, row, byte = np.nonzero(mixed)
-    bits = np.unpackbits(mixed[mask, row, byte][:, None], axis=1, bitorder="little")
-    which, bit = np.nonzero(bits)
-    return mask[which], row[which] - 1, byte[which] * 8 + bit
-
-
-def _blocks(stack: npt.NDArray[np.floating], mixed: npt.NDArray[np.uint8]) -> _Blocks:
-    _, height, width = stack.shape
-    mask, row, column = _positions(mixed)
-    behind = np.minimum(column + 1, width - 1)
-    values = np.empty((4, len(mask)), np.float32)
-    for index, (at_row, at_column) in enumerate(
-        ((row, column), (row, behind), (row + 1, column), (row + 1, behind))
-    ):
-        outside = (at_row < 0) | (at_row >= height)
-        found = stack[mask, np.clip(at_row, 0, height - 1), at_column]
-        values[index] = np.where(outside, np.float32(-1), found.astype(np.float32))
-    return _Blocks(mask, row, column, values)
-
-
-def _toggles(blocks: _Blocks, origin_yx: npt.NDArray[np.int64], grid: _Grid) -> IntArray:
+def _toggles(blocks: Blocks, origin_yx: npt.NDArray[np.int64], grid: _Grid) -> IntArray:
     """Positions, not sorted, where the masks change: mask * stride + column * height + row."""
     column = blocks.column + origin_yx[blocks.mask, 1]
     first = grid.columns.first[column]
@@ -172,12 +120,12 @@ def _encode_stack(
     """Encode masks (M, h, w): counts, areas in pixels, and which masks are not finite."""
     if len(stack) > _MASKS_AT_ONCE:
         return _encode_halves(stack, origin_yx, grid)
-    mixed = _mixed(stack)
+    mixed = mixed_blocks(stack)
     count = int(np.bitwise_count(mixed).sum(dtype=np.int64))
     columns = count * grid.size_hw[1] // grid.grid_hw[1]
     if len(stack) > 1 and (count > _BLOCKS_AT_ONCE or columns > _COLUMNS_AT_ONCE):
         return _encode_halves(stack, origin_yx, grid)
-    blocks = _blocks(stack, mixed)
+    blocks = blocks_at(stack, mixed)
     broken = np.zeros(len(stack), bool)
     broken[blocks.mask[~np.isfinite(blocks.values).all(0)]] = True
     # Without a block a mask is empty, or one value of sign; not a number counts as background.

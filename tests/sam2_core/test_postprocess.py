@@ -114,6 +114,18 @@ def test_windows_of_different_shapes_and_many_masks_keep_their_rows():
         assert (alone[0][0], alone[1][0]) == (strings[row], area[row])
 
 
+@pytest.mark.parametrize("width", [1, 63, 64, 65, 128, 130])
+def test_many_masks_of_any_width_equal_full_upsampling(width):
+    """Widths around a word's bits, more masks than are packed at once."""
+    generator = np.random.default_rng(width)
+    logits = generator.normal(size=(70, 9, width)).astype(np.float16)
+    logits[3], logits[4] = 1, -1
+    origin = np.zeros((70, 2), int)
+    size_hw = (20, 2 * width + 1)
+    strings, area, _ = encode_masks(logits, origin, (9, width), size_hw)
+    assert_exact(logits.astype(np.float32), size_hw, strings, area)
+
+
 def test_memory_does_not_grow_with_noise():
     """Noise has border in nearly every cell; the memory of 20 noisy masks is bounded."""
     noise = np.random.default_rng(3).normal(size=(20, 256, 256)).astype(np.float32)
