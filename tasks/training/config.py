@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sam2_core.types import AutolabelError
 
+OptimizerName = Literal["adamw", "muon"]
+
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -70,6 +72,7 @@ class MaskConfig(_Section):
         preset: of `sam2_core.presets`.
         phases: one after the other; `until` of the last is 1.
         learning_rate: peak.
+        optimizer: "muon" for the matrices, with AdamW for the rest, or "adamw" for all.
         roi: points a side at which a mask's loss is taken around its object.
         devices: one process each; indices of GPUs, all the same on a CPU.
         worker_share: share of the rendering workers that feed this model; the detector gets the
@@ -83,6 +86,7 @@ class MaskConfig(_Section):
     preset: str = "compact"
     phases: tuple[MaskPhase, ...] = (MaskPhase(),)
     learning_rate: float = 1e-3
+    optimizer: OptimizerName = "adamw"
     weight_decay: float = 0.05
     roi: int = 96
     devices: tuple[int, ...] = Field((0,), min_length=1)

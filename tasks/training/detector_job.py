@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from sam2_core.types import AutolabelError
-from tasks.training.config import DetectorConfig
+from tasks.training.config import DetectorConfig, OptimizerName
 from tasks.training.detector_loss import TrueBoxes, detector_loss
 from tasks.training.detector_model import CompactDetector, cells
 from tasks.training.photometric import Appearance
@@ -121,6 +121,7 @@ class DetectorJob:
         self.config, self.names, self.pool = config, names, pool
         self.device = pool.device
         self.learning_rate, self.weight_decay = config.learning_rate, config.weight_decay
+        self.optimizer: OptimizerName = "adamw"
         torch.manual_seed(seed)
         network = CompactDetector(len(names), config.width, config.depth, config.head)
         self.model = network.to(self.device, memory_format=torch.channels_last).train()

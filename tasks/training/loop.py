@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from sam2_core.types import AutolabelError
-from tasks.training.config import TrainingConfig
+from tasks.training.config import OptimizerName, TrainingConfig
 from tasks.training.flat import FlatWeights
+from tasks.training.optimizers import Optimizers
 from tasks.training.peers import AGREE_EVERY, Peers
 
 WARM_UP_SHARE, FINAL_RATE = 0.03, 0.01
@@ -30,6 +31,7 @@ class Job(Protocol):
     model: nn.Module
     learning_rate: float
     weight_decay: float
+    optimizer: OptimizerName
 
     def step(self, progress: float) -> dict[str, Tensor]:
         """Draw a batch, leave its gradients in the model; return numbers to plot."""
@@ -59,20 +61,10 @@ class Trained:
         self.job, self.decay, self.peers = job, decay, peers
         self.steps, self.seconds = 0, 0.0
         self.weights = FlatWeights(job.model)
-        cut = self.weights.decayed
-        self._slices = (slice(0, cut), slice(cut, None))
-        self._vectors = [nn.Parameter(self.weights.values[part]) for part in self._slices]
-        decays = (job.weight_decay, 0.0)
-        groups = [
-            {"params": [v], "weight_decay": d} for v, d in zip(self._vectors, decays, strict=True)
-        ]
-        fused = self.weights.values.is_cuda
-        self.optimizer = torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.98), fused=fused)
+        self.optimizer = Optimizers(self.weights, job.weight_decay, job.optimizer)
 
     def step(self, progress: float) -> dict[str, Tensor]:
         """One update; returns numbers to plot, still on the device: nothing waits for it."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.job.learning_rate, progress)
         numbers = self.job.step(progress)
         gradient = self.peers.mean_(self.weights.gradient())
         for parameter in self.weights.parameters:
@@ -81,9 +73,7 @@ class Trained:
         # A batch whose gradient is not finite must not spoil the weights: it counts as zero.
         scale = (CLIP_NORM / norm.clamp(min=CLIP_NORM)).nan_to_num(0.0)
         gradient = (gradient * scale).nan_to_num(0.0, 0.0, 0.0)
-        for vector, part in zip(self._vectors, self._slices, strict=True):
-            vector.grad = gradient[part]
-        self.optimizer.step()
+        self.optimizer.step(gradient, learning_rate(self.job.learning_rate, progress))
         self.weights.publish()
         self.steps += 1
         self.weights.follow(min(self.decay, (1 + self.steps) / (10 + self.steps)))
@@ -97,7 +87,7 @@ class Trained:
         """Everything that a resumed run needs."""
         return {
             "model": self.weights.state(self.weights.values), "average": self.kept(),
-            "optimizer": self.optimizer.state_dict(), "steps": self.steps,
+            "optimizer": self.optimizer.state(), "steps": self.steps,
             "seconds": self.seconds,
         }  # fmt: skip
 
@@ -106,7 +96,7 @@ class Trained:
         self.job.load(state["model"])
         self.weights.fill(self.weights.values, state["model"])
         self.weights.fill(self.weights.average, state["average"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.restore(state["optimizer"])
         self.steps, self.seconds = state["steps"], state["seconds"]
 
 

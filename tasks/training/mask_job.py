@@ -86,6 +86,7 @@ class MaskJob:
         self.config, self.pool = config, pool
         self.device = pool.device
         self.learning_rate, self.weight_decay = config.learning_rate, config.weight_decay
+        self.optimizer = config.optimizer
         self.model = fresh_model(preset_named(config.preset), seed).to(self.device)
         if self.device.type == "cuda":
             _to_bfloat16(self.model)

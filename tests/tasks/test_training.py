@@ -112,6 +112,42 @@ def test_the_optimizer_sees_what_the_model_computes_with():
     torch.testing.assert_close(flat.state(flat.average)["1.weight"], torch.full((4,), 1.5))
 
 
+def test_muon_steps_every_matrix_on_its_own_and_queries_keys_and_values_apart():
+    import torch
+
+    from tasks.training.flat import FlatWeights
+    from tasks.training.optimizers import Optimizers
+
+    torch.manual_seed(0)
+    model = torch.nn.Module()
+    model.qkv = torch.nn.Linear(4, 12)
+    model.proj = torch.nn.Conv2d(3, 5, 2)
+    model.token = torch.nn.Parameter(torch.randn(2, 6))
+    weights = FlatWeights(model)
+    before = weights.state(weights.values.clone())
+    gradient = torch.randn_like(weights.values)
+    named = weights.state(gradient)
+    Optimizers(weights, 0.1, "muon").step(gradient, 0.01)
+    after = weights.state(weights.values)
+
+    def alone(value, slope):
+        one = torch.nn.Parameter(value.clone())
+        one.grad = slope
+        torch.optim.Muon([one], 0.01, 0.1, adjust_lr_fn="match_rms_adamw").step()
+        return one.detach()
+
+    for part in range(3):
+        rows = slice(4 * part, 4 * part + 4)
+        expected = alone(before["qkv.weight"][rows], named["qkv.weight"][rows])
+        torch.testing.assert_close(after["qkv.weight"][rows], expected)
+    flat = (before["proj.weight"].flatten(1), named["proj.weight"].flatten(1))
+    torch.testing.assert_close(after["proj.weight"].flatten(1), alone(*flat))
+    # AdamW's first step is the learning rate, along the sign.
+    for name in ("token", "qkv.bias"):
+        moved = before[name] - 0.01 * named[name].sign()
+        torch.testing.assert_close(after[name], moved, atol=1e-5, rtol=0)
+
+
 def test_bundled_models_fit_unseen_scenes_better_than_the_box():
     from sam2_core.load import load_backend
     from sam2_core.segmenter import Segmenter
