@@ -10,21 +10,12 @@ from prefect import flow
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.params import LabelParams
-from flows.pipeline import (
-    InFlight,
-    buffered,
-    outcome_of,
-    submit_check,
-    submit_chunks,
-    submit_load,
-    submit_open,
-)
+from flows.pipeline import AHEAD, InFlight, buffered, outcome_of, submit_label, submit_load
 from flows.planning import Plan, job_of, take_plan
 from flows.summary import SequenceOutcome, summary_of
 from tasks.sequence import prepare_task
 
-# Threads take tasks in the order submitted, so two or three chunks are under way at once: one
-# downloads while one detects and one is segmented.
+# Of tasks, which wait for threads of their own: see `tasks.chunk.label_chunks`.
 THREADS = 8
 
 
@@ -47,14 +38,12 @@ def label(params: LabelParams) -> dict[str, Any]:
 
 
 def label_sequences(plan: Plan) -> list[SequenceOutcome]:
-    """Push every sequence through: open, then its chunks, then check, then load."""
+    """Push every sequence through: label it, then load it."""
     job, dataset = job_of(plan), plan.params.dataset_name
     prepared = None
     if dataset:  # FiftyOne takes seconds to import: behind the first chunks, not before them
         prepared = prepare_task.submit(dataset, plan.cameras, plan.params.out)
     items = map(InFlight, plan.sequences)
-    opened = buffered(items, partial(submit_open, job, plan.params.chunk_frames), ahead=2)
-    started = buffered(opened, partial(submit_chunks, job), ahead=1)
-    checked = buffered(started, partial(submit_check, job), ahead=1)
-    loaded = buffered(checked, partial(submit_load, job, dataset, prepared), ahead=1)
+    labeled = buffered(items, partial(submit_label, job, plan.params.chunk_frames), ahead=AHEAD)
+    loaded = buffered(labeled, partial(submit_load, job, dataset, prepared), ahead=1)
     return [outcome_of(item) for item in loaded]

@@ -8,17 +8,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from flows.pipeline import InFlight, buffered, outcome_of, submit_chunks_of
+from flows.pipeline import AHEAD, InFlight, buffered, outcome_of
 from flows.planning import SequencePlan
 from flows.shards import Piece, ShardParams
 from flows.summary import SequenceOutcome
-from tasks import quarantine, stopping
+from tasks import stopping
 from tasks.chunk import Job
 from tasks.discover import Discovered, FrameSelection
 from tasks.manifests import Manifest
-from tasks.piece import Begun, PieceRef, begin_task, end_task, load_stored_task
+from tasks.piece import PieceRef, label_piece_task, load_stored_task
 from tasks.progress import LOAD
-from tasks.sequence import Closed, may_yet_come
+from tasks.sequence import Closed, LabeledSequence, may_yet_come
 from tasks.types import SequenceRef
 
 PASSES = 3
@@ -28,19 +28,18 @@ log = logging.getLogger(__name__)
 
 
 class PieceInFlight(InFlight):
-    """A piece with the attempt that was begun for it."""
+    """A piece of a shard."""
 
     def __init__(self, piece: Piece) -> None:
         sequence = SequenceRef(piece.sequence_id, piece.frames_uri)
         super().__init__(SequencePlan(Discovered(sequence, ())))
         self.piece = piece
-        self.begun: Begun | None = None
 
     @property
     def worth_another_pass(self) -> bool:
         """Whether what went wrong may well go right in a moment."""
         failures = [failure for one in self.labeled for failure in one.failures]
-        failures += self.begun.opened.failures if self.begun else ()
+        failures += self.done.unopened if self.done else ()
         return self.transient or self.stage == LOAD or any(map(may_yet_come, failures))
 
 
@@ -74,13 +73,10 @@ def _one_pass(
     job: Job, shard: ShardParams, pieces: Iterable[Piece]
 ) -> Iterator[tuple[PieceInFlight, SequenceOutcome]]:
     label = shard.label
-    begin = partial(_submit_begin, job, FrameSelection.parse(label.frames), label.chunk_frames)
+    begin = partial(_submit_label, job, FrameSelection.parse(label.frames), label.chunk_frames)
     load = partial(_submit_load, label.out, label.dataset_name, _loaded(shard))
     items = (PieceInFlight(piece) for piece in pieces if not stopping.requested())
-    begun = buffered(items, begin, ahead=2)
-    labeled = buffered(begun, partial(_submit_chunks, job), ahead=1)
-    ended = buffered(labeled, partial(_submit_end, job), ahead=1)
-    for item in buffered(ended, load, ahead=1):
+    for item in buffered(buffered(items, begin, ahead=AHEAD), load, ahead=1):
         yield item, outcome_of(item)
 
 
@@ -96,37 +92,20 @@ def _loaded(shard: ShardParams) -> set[str]:
     return loaded_manifests(label.dataset_name)
 
 
-def _submit_begin(
+def _submit_label(
     job: Job, selection: FrameSelection, chunk_frames: int, item: PieceInFlight
 ) -> None:
     ref = PieceRef(item.plan.found.sequence, item.piece.chunks, selection, chunk_frames)
-    item.pending = [begin_task.submit(job, ref, item.name)]
-
-
-def _submit_chunks(job: Job, item: PieceInFlight) -> None:
-    for begun in item.results("begin"):
-        if isinstance(begun, Manifest):
-            item.plan = SequencePlan(item.plan.found, begun)
-        else:
-            item.begun = begun
-            submit_chunks_of(job, begun.opened, item)
-
-
-def _submit_end(job: Job, item: PieceInFlight) -> None:
-    item.labeled = item.results("label")
-    if item.begun and not item.error:
-        item.pending = [end_task.submit(job, item.begun, item.labeled, item.name)]
+    item.pending = [label_piece_task.submit(job, ref, item.name)]
 
 
 def _submit_load(out_uri: str, dataset: str | None, loaded: set[str], item: PieceInFlight) -> None:
-    """End the attempt, and load what is complete now."""
-    manifest = item.plan.manifest
-    for closed in item.results("check"):
-        item.closed = closed
-        manifest = closed.manifest if closed else None
-    if item.begun:
-        quarantine.end(item.begun.attempt_uri)
-    if manifest and not item.closed:
-        item.closed = Closed(manifest, (), 0, {})
+    """Load what is complete now."""
+    for done in item.results("label"):
+        if isinstance(done, Manifest):
+            item.done = LabeledSequence((), Closed(done, (), 0, {}))
+        else:
+            item.done, item.labeled = done, done.labeled
+    manifest = item.done.closed.manifest if item.done and item.done.closed else None
     if dataset and manifest and manifest.version not in loaded:
         item.pending = [load_stored_task.submit(dataset, out_uri, manifest, item.name)]

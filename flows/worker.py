@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from flows import fork_server
 from flows.automations import HEARTBEAT_S
 
 POLL_S = 0.5
@@ -70,10 +71,7 @@ class Slot:
 
     def start(self) -> None:
         """Start the worker."""
-        command = [
-            sys.executable, "-m", "prefect", "worker", "start", "--pool", self.pool,
-            "--type", "process", "--limit", "1", "--name", self.name,
-        ]  # fmt: skip
+        command = [sys.executable, "-m", "flows.worker_process", self.pool, self.name]
         # A session of its own: Ctrl-C is for us, who tell the flow run first.
         self.process = subprocess.Popen(
             command, env=os.environ | self.environment, start_new_session=True
@@ -134,7 +132,9 @@ def run_workers(places: list[Slot], grace_s: float) -> None:
 
     """
     stop = threading.Event()
-    with _on_signals(stop):
+    with _on_signals(stop), fork_server.serving(_environment()) as found:
+        for place in places:
+            place.environment |= found
         while not stop.is_set():
             for place in places:
                 _keep_alive(place)

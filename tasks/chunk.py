@@ -1,21 +1,21 @@
-"""One chunk of frames through the pipeline: download, detect, segment.
+"""Chunks of frames through the pipeline: download, detect, segment.
 
-Each function does one step of at most 64 frames and leaves its artifact in the run's storage, or
-finds it there and does nothing. Pixels and masks never travel through Prefect: what a task returns
-is references and counts.
+Each step does at most 64 frames and leaves its artifact in the run's storage, or finds it there and
+does nothing. A step is a plain function: a Prefect task of its own would cost its server 100 ms of
+CPU, as much as the device needs for several frames.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from prefect import task
-from prefect.cache_policies import NO_CACHE
 
 from sam2_core.types import AutolabelError, Boxes
 from tasks import artifacts, stopping
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from sam2_core.segmenter import Segmenter
     from tasks.import_boxes import ImportedBoxes
     from tasks.model import ModelChoice
+
+# One has the device, one is being written, the others download and detect ahead.
+CHUNKS_AT_ONCE = 6
+_threads = ThreadPoolExecutor(CHUNKS_AT_ONCE, "chunk")
 
 
 @dataclass(frozen=True)
@@ -272,28 +276,37 @@ def _segment(
         yield one
 
 
-def _options(stage: str) -> dict[str, Any]:
-    return {
-        "name": stage,
-        "task_run_name": stage + "-{name}",
-        "cache_policy": NO_CACHE,
-        "persist_result": False,
-    }
+def label_chunk(job: Job, chunk: Chunk) -> Labeled:
+    """Download, detect and segment one chunk."""
+    return segment_chunk(job, detect_chunk(job, fetch_chunk(job, chunk)))
 
 
-@task(**_options(DOWNLOAD))
-def download_task(job: Job, chunk: Chunk, name: str) -> Fetched:
-    """Download one chunk."""
-    return fetch_chunk(job, chunk)
+class ChunksFailedError(AutolabelError):
+    """Some chunks of a sequence failed; `labeled` are the others, `cause` is the first error."""
+
+    def __init__(self, cause: Exception, labeled: Sequence[Labeled]) -> None:
+        super().__init__(str(cause))
+        self.cause, self.labeled = cause, tuple(labeled)
 
 
-@task(**_options(DETECT))
-def detect_task(job: Job, fetched: Fetched, name: str) -> Detected:
-    """Detect or import the boxes of one chunk."""
-    return detect_chunk(job, fetched)
+def label_chunks(job: Job, chunks: Iterable[Chunk]) -> list[Labeled]:
+    """Label chunks, several at once, each with what the caller's context says of logging.
 
+    Chunks of sequences that are labeled at the same time share the threads, first come, first
+    served: so one chunk downloads, one has the device, and one is written, whatever sequences they
+    belong to.
 
-@task(**_options(SEGMENT))
-def segment_task(job: Job, detected: Detected, name: str) -> Labeled:
-    """Segment one chunk."""
-    return segment_chunk(job, detected)
+    Raises:
+        ChunksFailedError: after all chunks have ended.
+
+    """
+    futures = [_threads.submit(copy_context().run, label_chunk, job, chunk) for chunk in chunks]
+    labeled, cause = [], None
+    for future in futures:
+        try:
+            labeled.append(future.result())
+        except Exception as error:  # noqa: BLE001 - told when the others have ended
+            cause = cause or error
+    if cause:
+        raise ChunksFailedError(cause, labeled)
+    return labeled

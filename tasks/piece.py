@@ -11,10 +11,19 @@ from prefect.cache_policies import NO_CACHE
 from sam2_core.types import AutolabelError
 from tasks import artifacts, manifests, quarantine, storage, tables
 from tasks.artifacts import Chunk
-from tasks.chunk import Job, Labeled
+from tasks.chunk import Job, Labeled, label_chunks
 from tasks.discover import Discovered, FrameSelection, list_frames
 from tasks.manifests import Manifest
-from tasks.sequence import Closed, Opened, close_sequence, load_stored, open_sequence
+from tasks.progress import CHECK
+from tasks.sequence import (
+    Closed,
+    LabeledSequence,
+    Opened,
+    close_sequence,
+    load_stored,
+    open_sequence,
+    stage,
+)
 from tasks.types import SequenceRef
 
 
@@ -112,16 +121,31 @@ def end_piece(job: Job, begun: Begun, labeled: list[Labeled]) -> Closed | None:
     return close_sequence(job, begun.opened, together)
 
 
-@task(name="begin", task_run_name="begin-{name}", cache_policy=NO_CACHE, persist_result=False)
-def begin_task(job: Job, piece: PieceRef, name: str) -> Begun | Manifest:
-    """Begin one piece."""
-    return begin_piece(job, piece)
+def label_piece(job: Job, piece: PieceRef) -> LabeledSequence | Manifest:
+    """Begin a piece, label its chunks and end it; a sequence that is complete is its manifest.
+
+    Raises:
+        SequenceError: something but single frames failed.
+
+    """
+    with stage("begin"):
+        begun = begin_piece(job, piece)
+    if isinstance(begun, Manifest):
+        return begun
+    try:
+        with stage("label"):
+            labeled = label_chunks(job, begun.opened.chunks)
+        with stage(CHECK, labeled):
+            closed = end_piece(job, begun, labeled)
+        return LabeledSequence(tuple(labeled), closed, begun.opened.failures)
+    finally:
+        quarantine.end(begun.attempt_uri)
 
 
-@task(name="check", task_run_name="check-{name}", cache_policy=NO_CACHE, persist_result=False)
-def end_task(job: Job, begun: Begun, labeled: list[Labeled], name: str) -> Closed | None:
-    """End one piece."""
-    return end_piece(job, begun, labeled)
+@task(name="label", task_run_name="label-{name}", cache_policy=NO_CACHE, persist_result=False)
+def label_piece_task(job: Job, piece: PieceRef, name: str) -> LabeledSequence | Manifest:
+    """Label one piece."""
+    return label_piece(job, piece)
 
 
 @task(name="load", task_run_name="load-{name}", cache_policy=NO_CACHE, persist_result=False)

@@ -1,9 +1,10 @@
-"""The two ends of a sequence: opening it into chunks, and closing it with report and manifest."""
+"""A sequence: opened into chunks, labeled, closed with report and manifest, loaded."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from prefect import task
@@ -12,7 +13,7 @@ from prefect.cache_policies import NO_CACHE
 from sam2_core.types import AutolabelError
 from tasks import artifacts, manifests
 from tasks.artifacts import Chunk
-from tasks.chunk import Job, Labeled
+from tasks.chunk import ChunksFailedError, Job, Labeled, label_chunks
 from tasks.discover import Discovered, list_frames
 from tasks.manifests import Manifest
 from tasks.progress import CHECK, DOWNLOAD, LOAD, advance, expect, summed
@@ -64,6 +65,48 @@ class Opened:
     failures: tuple[FrameFailure, ...]
 
 
+@dataclass(frozen=True)
+class LabeledSequence:
+    """What became of a sequence, or of the part of it that was to be labeled.
+
+    Attributes:
+        labeled: its chunks.
+        closed: None where other chunks are still missing, which others do.
+        unopened: videos that could not be opened.
+
+    """
+
+    labeled: tuple[Labeled, ...]
+    closed: Closed | None
+    unopened: tuple[FrameFailure, ...] = ()
+
+
+class SequenceError(AutolabelError):
+    """A sequence that could not be labeled.
+
+    Attributes:
+        stage: where it failed: open, label or check.
+        cause: why.
+        labeled: chunks that are labeled all the same.
+
+    """
+
+    def __init__(self, stage: str, cause: Exception, labeled: Sequence[Labeled] = ()) -> None:
+        super().__init__(str(cause) if isinstance(cause, AutolabelError) else repr(cause))
+        self.stage, self.cause, self.labeled = stage, cause, tuple(labeled)
+
+
+@contextlib.contextmanager
+def stage(name: str, labeled: Sequence[Labeled] = ()) -> Iterator[None]:
+    """Say in which stage of a sequence the block fails."""
+    try:
+        yield
+    except ChunksFailedError as error:
+        raise SequenceError(name, error.cause, error.labeled) from error.cause
+    except Exception as error:
+        raise SequenceError(name, error, labeled) from error
+
+
 def open_sequence(job: Job, found: Discovered, chunk_frames: int) -> Opened:
     """Cut a sequence into chunks; its videos are fetched and opened for that.
 
@@ -112,8 +155,28 @@ def close_sequence(job: Job, opened: Opened, labeled: Sequence[Labeled]) -> Clos
     report |= {"seconds": {stage: round(value, 3) for stage, value in seconds.items()}}
     manifests.write_report(job.out_uri, job.stamp.run_key, sequence, found.content_key, report)
     manifests.write_manifest(job.out_uri, manifest)
-    computed = sum(one.record.frames - one.record.failed for one in labeled if one.computed)
-    return Closed(manifest, failures, computed, seconds)
+    return Closed(manifest, failures, computed_frames(labeled), seconds)
+
+
+def computed_frames(labeled: Iterable[Labeled]) -> int:
+    """Count the frames that were given labels by this run."""
+    return sum(one.record.frames - one.record.failed for one in labeled if one.computed)
+
+
+def label_sequence(job: Job, found: Discovered, chunk_frames: int) -> LabeledSequence:
+    """Open a sequence, label its chunks, check and close it.
+
+    Raises:
+        SequenceError: something but single frames failed.
+
+    """
+    with stage("open"):
+        opened = open_sequence(job, found, chunk_frames)
+    with stage("label"):
+        labeled = label_chunks(job, opened.chunks)
+    with stage(CHECK, labeled):
+        closed = close_sequence(job, opened, labeled)
+    return LabeledSequence(tuple(labeled), closed, opened.failures)
 
 
 def load_labels(
@@ -159,22 +222,16 @@ def load_stored(dataset: str, out_uri: str, manifest: Manifest) -> dict[str, flo
     return {LOAD: time.perf_counter() - started}
 
 
-@task(name="open", task_run_name="open-{name}", cache_policy=NO_CACHE, persist_result=False)
-def open_task(job: Job, found: Discovered, chunk_frames: int, name: str) -> Opened:
-    """Open one sequence."""
-    return open_sequence(job, found, chunk_frames)
+@task(name="label", task_run_name="label-{name}", cache_policy=NO_CACHE, persist_result=False)
+def label_task(job: Job, found: Discovered, chunk_frames: int, name: str) -> LabeledSequence:
+    """Label one sequence."""
+    return label_sequence(job, found, chunk_frames)
 
 
 @task(name="fetch", task_run_name="fetch-{name}", cache_policy=NO_CACHE, persist_result=False)
 def local_frames_task(found: Discovered, name: str) -> list[FrameRef]:
     """Bring the images of a sequence that was labeled before to this machine."""
     return local_frames(found)
-
-
-@task(name="check", task_run_name="check-{name}", cache_policy=NO_CACHE, persist_result=False)
-def check_task(job: Job, opened: Opened, labeled: list[Labeled], name: str) -> Closed:
-    """Check and close one sequence."""
-    return close_sequence(job, opened, labeled)
 
 
 @task(name="prepare", cache_policy=NO_CACHE, persist_result=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import signal
 import socket
@@ -113,15 +114,13 @@ class Cluster:
         return worker
 
     def flow_run_processes(self) -> list[psutil.Process]:
-        """Processes of flow runs: grandchildren of `autolabel worker`."""
+        """Processes of flow runs, as their workers know them: a fork is in one's stead."""
         found = []
         for worker in self.workers:
             for one in tree(worker.pid)[1:]:
-                try:
-                    if one.parent().pid != worker.pid and "worker" not in one.cmdline():
+                with contextlib.suppress(psutil.Error):
+                    if {"flows.flow_process", "prefect.engine"} & {*one.cmdline()}:
                         found.append(one)
-                except (psutil.Error, AttributeError):
-                    continue
         return found
 
     def backfill(self, *arguments: str | Path, code: int = 0) -> dict[str, Any]:

@@ -1,45 +1,72 @@
-"""The flow `label-shard` on a simulated device: a frame takes it some milliseconds and no CPU.
+"""The flow `label-shard` on a simulated device: a frame takes it some milliseconds.
+
+It works off what is queued, as a GPU does: calls return at once, and results are there when the
+time of everything before them is over. With `SIMULATED_DEVICE_QUEUE=0` calls return when the device
+is done, as with backends that cannot queue. Making up an answer is part of that time.
 
 Each process leaves a line in `$SIMULATED_DEVICE_LOG`: when the device was first and last used, for
 how many frames and seconds, and what CPU time the process took.
 """
 
 import atexit
+import dataclasses
 import json
 import os
+import threading
 import time
 from pathlib import Path
 
 import sam2_core.load
 from flows.shard import label_shard
+from sam2_core.types import PendingMasks
 from tests.sam2_core.fake_backend import FakeDeviceBackend
 
 __all__ = ["label_shard"]
 FRAME_S = float(os.environ.get("SIMULATED_DEVICE_MS", "20")) / 1000
 
 
+QUEUES = os.environ.get("SIMULATED_DEVICE_QUEUE", "1") == "1"
+
+
+def wait_until(moment):
+    time.sleep(max(moment - time.time(), 0))
+
+
 class SimulatedDevice(FakeDeviceBackend):
-    """Encoding takes its time; decoding is part of it."""
+    """Answers when a frame's time is over."""
 
     def __init__(self):
         super().__init__(device="simulated")
-        self.used = {"frames": 0, "busy_s": 0.0, "first": 0.0, "last": 0.0, "longest_waits_s": []}
+        self.used = {"frames": 0, "busy_s": 0.0, "first": 0.0, "last": 0.0, "longest_idle_s": []}
+        self.lock = threading.Lock()
         atexit.register(self.leave)
 
     def encode(self, images):
-        started = time.time()
-        self.used["first"] = self.used["first"] or started
-        self.used["longest_waits_s"] = sorted(
-            [*self.used["longest_waits_s"], started - (self.used["last"] or started)]
-        )[-20:]
+        began = time.time()
         features = super().encode(images)
-        time.sleep(max(FRAME_S * len(images) - (time.time() - started), 0))
-        self.used["last"] = time.time()
-        self.used["busy_s"] += FRAME_S * len(images)
-        self.used["frames"] += len(images)
         self.batches.clear()
+        used, seconds = self.used, FRAME_S * len(images)
+        with self.lock:
+            free = used["last"] or began
+            used["first"] = used["first"] or began
+            used["last"] = max(free, began) + seconds
+            used["longest_idle_s"] = sorted([*used["longest_idle_s"], max(began - free, 0)])[-20:]
+            used["busy_s"] += seconds
+            used["frames"] += len(images)
+            return dataclasses.replace(features, data=(features.data, used["last"]))
+
+    def decode_later(self, features, prompts):
+        answers, done = features.data
+        found = super().decode(dataclasses.replace(features, data=answers), prompts)
         self.calls.clear()
-        return features
+
+        def wait():
+            wait_until(done)
+            return found
+
+        if not QUEUES:
+            wait()
+        return PendingMasks(len(prompts), wait)
 
     def leave(self):
         times = os.times()

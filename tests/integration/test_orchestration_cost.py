@@ -62,6 +62,7 @@ def test_a_long_run_costs_little_more_than_its_frames(tmp_path):
     with cluster:
         cluster.start_worker(count=WORKERS)
         cluster.backfill(*arguments, "--sequences", "first*")  # measures the rate
+        wait_for(lambda: sum(one["frames"] for one in used(log)) >= WORKERS * FRAMES, 60)
         log.unlink()
         server = psutil.Process(cluster.server.pid)
         server_s = sum(server.cpu_times()[:2])
