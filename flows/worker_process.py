@@ -1,9 +1,9 @@
 """The process of one worker: `python -m flows.worker_process POOL NAME`.
 
-It is Prefect's process worker with two differences. When others were faster to take a run, it does
-not wait for its next poll. And a flow run's process is `flows.flow_process` at once, while Prefect
-prepares its folder in a process that then becomes the flow run's: Python and Prefect are imported
-twice, for 5 CPU seconds. Our deployments have no code to fetch.
+It is Prefect's process worker with two differences. It asks for work only when it is idle, and at
+once again when others were faster. And a flow run's process is `flows.flow_process` at once, while
+Prefect prepares a folder in a process that then becomes the flow run's: Python and Prefect are
+imported twice, for 5 CPU seconds. Our deployments have no code to fetch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import contextlib
 import os
 import random
 import sys
+import time
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from prefect.utilities.processutils import command_to_string, setup_signal_handlers_worker
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 # After so long Prefect has said whether a run is ours.
 TAKEN_S = 1.0
 TRIES = 3
+# How often a busy worker asks.
+BUSY_S = 20.0
+LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)  # so that nothing is found and sent
 
 
 class OurConfiguration(ProcessJobConfiguration):
@@ -38,22 +43,32 @@ class OurConfiguration(ProcessJobConfiguration):
         super().prepare_for_flow_run(*args, **kwargs)
 
 
-def take_another(worker: ProcessWorker) -> Callable[[], Coroutine[Any, Any, list[FlowRun]]]:
-    """Return the worker's poll, repeated at once when others were faster to take what it saw.
+def poll_when_idle(worker: ProcessWorker) -> Callable[[], Coroutine[Any, Any, list[FlowRun]]]:
+    """Return the worker's poll, left out while it is busy, repeated when others were faster.
 
-    Workers that are idle see the same runs, and all but one of them would wait for the next poll.
+    Workers that are idle see the same runs, and all but one of them would wait for the next poll. A
+    worker that is busy could take nothing, and stumbles over its own run when that is scheduled
+    again before it has let go of it; now and then it asks all the same, because Prefect calls
+    a pool ready by when it was asked last.
     """
     poll = worker.get_and_submit_flow_runs
+    asked_s = 0.0
 
     async def poll_again() -> list[FlowRun]:
-        taken = await poll()
+        nonlocal asked_s
+        taken: list[FlowRun] = []
         for _ in range(TRIES):
+            if worker.limiter.borrowed_tokens:
+                if time.monotonic() - asked_s > BUSY_S:
+                    asked_s = time.monotonic()
+                    await worker.client.get_scheduled_flow_runs_for_work_pool(
+                        worker.work_pool.name, scheduled_before=LONG_AGO
+                    )
+                break
+            taken, asked_s = await poll(), time.monotonic()
             if not taken:
                 break
             await asyncio.sleep(random.uniform(0.5, 1) * TAKEN_S)  # noqa: S311
-            if worker.limiter.borrowed_tokens:
-                break
-            taken = await poll()
         return taken
 
     return poll_again
@@ -66,7 +81,7 @@ def main() -> None:
     worker = ProcessWorker(work_pool_name=pool, name=name, limit=1, create_pool_if_not_found=False)
     worker.job_configuration = OurConfiguration
     # An attribute of this one worker: a subclass would take Prefect's type "process" for itself.
-    worker.get_and_submit_flow_runs = take_another(worker)  # type: ignore[method-assign]
+    worker.get_and_submit_flow_runs = poll_when_idle(worker)  # type: ignore[method-assign]
     with contextlib.suppress(asyncio.CancelledError):
         asyncio.run(worker.start(printer=print))
 
