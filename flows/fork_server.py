@@ -28,12 +28,20 @@ from dataclasses import dataclass
 
 from flows.flow_process import VARIABLE
 
-# What every shard needs. Not `flows.shard`: with traces switched on it starts a thread.
+# What every shard needs in the end. Not `flows.shard`: with traces switched on it starts a thread.
 PRELOADED = (
     "prefect.engine",
     "prefect.flow_engine",
+    "prefect.task_engine",
     "prefect.artifacts",
+    "prefect.utilities.visualization",
+    "pydantic.v1",
+    "pyarrow.dataset",
+    "pyarrow.parquet",
+    "pandas",  # pyarrow imports it, where it is, to recognise its types
+    "flows.backfill_plan",
     "flows.give_back",
+    "flows.label",
     "flows.run_artifacts",
     "flows.shard_pipeline",
     "sam2_core.load",
@@ -245,7 +253,8 @@ def main() -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(sys.argv[1])
     for name in PRELOADED:
-        importlib.import_module(name)
+        with contextlib.suppress(ImportError):  # who needs it says so
+            importlib.import_module(name)
     gc.freeze()
     # Libraries' own threads (of OpenBLAS, of pyarrow's allocator) are made for being forked.
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)

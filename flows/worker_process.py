@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 # After so long Prefect has said whether a run is ours.
 TAKEN_S = 1.0
 TRIES = 3
-# How often a busy worker asks.
-BUSY_S = 20.0
+# How often a busy worker asks, and how often it looks whether it is idle.
+BUSY_S, LOOK_S = 20.0, 0.2
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)  # so that nothing is found and sent
 
 
@@ -44,7 +44,7 @@ class OurConfiguration(ProcessJobConfiguration):
 
 
 def poll_when_idle(worker: ProcessWorker) -> Callable[[], Coroutine[Any, Any, list[FlowRun]]]:
-    """Return the worker's poll, left out while it is busy, repeated when others were faster.
+    """Return the worker's poll: at once when it becomes idle, and again when others were faster.
 
     Workers that are idle see the same runs, and all but one of them would wait for the next poll. A
     worker that is busy could take nothing, and stumbles over its own run when that is scheduled
@@ -52,20 +52,21 @@ def poll_when_idle(worker: ProcessWorker) -> Callable[[], Coroutine[Any, Any, li
     a pool ready by when it was asked last.
     """
     poll = worker.get_and_submit_flow_runs
-    asked_s = 0.0
+
+    async def until_idle() -> None:
+        asked_s = time.monotonic()
+        while worker.limiter.borrowed_tokens:
+            await asyncio.sleep(LOOK_S)
+            if time.monotonic() - asked_s > BUSY_S:
+                asked_s = time.monotonic()
+                await worker.client.get_scheduled_flow_runs_for_work_pool(
+                    worker.work_pool.name, scheduled_before=LONG_AGO
+                )
 
     async def poll_again() -> list[FlowRun]:
-        nonlocal asked_s
-        taken: list[FlowRun] = []
         for _ in range(TRIES):
-            if worker.limiter.borrowed_tokens:
-                if time.monotonic() - asked_s > BUSY_S:
-                    asked_s = time.monotonic()
-                    await worker.client.get_scheduled_flow_runs_for_work_pool(
-                        worker.work_pool.name, scheduled_before=LONG_AGO
-                    )
-                break
-            taken, asked_s = await poll(), time.monotonic()
+            await until_idle()
+            taken = await poll()
             if not taken:
                 break
             await asyncio.sleep(random.uniform(0.5, 1) * TAKEN_S)  # noqa: S311
