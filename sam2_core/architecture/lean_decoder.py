@@ -127,21 +127,41 @@ class LeanDecoder(nn.Module):
         columns = window_yx[:, 1:].long() + steps
         return (rows[:, :, None] * self.cells + columns[:, None]).flatten(1)
 
-    def masks(
-        self, x: Tensor, high_res_s0: Tensor, high_res_s1: Tensor, hyper: Tensor, side: int
-    ) -> Tensor:
-        """Cells (P, n, w) and their fine features -> logits (P, 4, 4 * side, 4 * side)."""
+    def masks(self, x: Tensor, high_res_s0: Tensor, high_res_s1: Tensor, hyper: Tensor) -> Tensor:
+        """Cells (P, n, w) and their fine features -> logits (P, 4, n, 16) in upscaling's order."""
         cells, narrow = x.shape[1], high_res_s1.shape[-1]
         fine = (x @ self.up1).reshape(-1, cells, 4, narrow) + high_res_s1
         fine = F.gelu(self.up_norm(fine))
         finer = (fine @ self.up2).reshape(-1, cells, 16, narrow // 2) + high_res_s0
         finer = F.gelu(finer).reshape(-1, cells * 16, narrow // 2)
-        logits = hyper @ finer.transpose(1, 2)
-        logits = logits.reshape(-1, MASK_TOKENS, side, side, 2, 2, 2, 2)
+        return (hyper @ finer.transpose(1, 2)).reshape(-1, MASK_TOKENS, cells, 16)
+
+    def laid_out(self, logits: Tensor) -> Tensor:
+        """Logits by cell, (P, M, n, 16) -> (P, M, 4 * side, 4 * side)."""
+        side, masks = self.window or self.cells, logits.shape[1]
+        logits = logits.reshape(-1, masks, side, side, 2, 2, 2, 2)
         logits = logits.permute(0, 1, 2, 4, 6, 3, 5, 7)
-        return logits.reshape(-1, MASK_TOKENS, 4 * side, 4 * side)
+        return logits.reshape(-1, masks, 4 * side, 4 * side)
 
     def forward(
+        self,
+        embedding: Tensor,
+        high_res_s0: Tensor,
+        high_res_s1: Tensor,
+        points: Tensor,
+        labels: Tensor,
+        image_index: Tensor,
+        window_yx: Tensor | None = None,
+        mask_input: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Decode as `by_cell` does; logits (P, 4, 4 * window, 4 * window)."""
+        features = (embedding, high_res_s0, high_res_s1)
+        logits, iou, object_score = self.by_cell(
+            *features, points, labels, image_index, window_yx, mask_input
+        )
+        return self.laid_out(logits), iou, object_score
+
+    def by_cell(
         self,
         embedding: Tensor,
         high_res_s0: Tensor,
@@ -165,7 +185,7 @@ class LeanDecoder(nn.Module):
             mask_input: (P, 1, G, G) logits to refine, when `masked`.
 
         Returns:
-            Logits (P, 4, 4 * window, 4 * window), predicted IoU (P, 4), object score (P,).
+            Logits (P, 4, n, 16) of n cells for `laid_out`, predicted IoU (P, 4), object score (P,).
 
         """
         prompt = self.tokens.prompt(points, labels)
@@ -191,8 +211,7 @@ class LeanDecoder(nn.Module):
             places = cells + image_index[:, None] * self.cells**2
             high_res_s0 = self._cells_at(high_res_s0, places)
             high_res_s1 = self._cells_at(high_res_s1, places)
-        logits = self.masks(x, high_res_s0, high_res_s1, hyper, self.window or self.cells)
-        return logits, iou, object_score
+        return self.masks(x, high_res_s0, high_res_s1, hyper), iou, object_score
 
     @staticmethod
     def _cells_at(features: Tensor, places: Tensor) -> Tensor:

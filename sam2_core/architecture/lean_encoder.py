@@ -7,7 +7,9 @@ What differs from `Sam2.encode`, all exact up to rounding:
 - tokens are cut into windows once, before queries, keys and values are computed; where windows need
   padding it is done after that, so padding costs no arithmetic (a GPU rather spares the copies);
   keys and values need no bias, so padding is zeros;
-- windows are padded by concatenation, pooled by elementwise maxima, cropped before the projection;
+- attention of the whole grid goes part by part, so that its scores stay in the cache (not on GPUs,
+  whose kernels write no scores);
+- windows are padded by concatenation, pooled by maxima, cropped before the projection;
 - the neck's 1x1 convolutions are folded into conv_s0 and conv_s1, biases into one another;
 - outputs are token-major, in the order in which `lean_decoder` reads them.
 """
@@ -20,6 +22,7 @@ from torch import Tensor, nn
 
 from sam2_core.architecture.hiera import Hiera, MultiScaleBlock
 from sam2_core.architecture.model import Sam2
+from sam2_core.architecture.token_grid import ROWS, attend, attend_in_parts, cut, joined, pooled
 
 
 def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
@@ -29,48 +32,6 @@ def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     if bias is not None:
         layer.bias = nn.Parameter(bias.detach().clone(), requires_grad=False)
     return layer
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, *, fused: bool) -> Tensor:
-    """Attention over (..., N, d) with scaled queries; `fused` uses PyTorch's own kernels."""
-    if fused:
-        return F.scaled_dot_product_attention(q, k, v, scale=1.0)
-    return (q @ k.transpose(-1, -2)).softmax(-1) @ v
-
-
-def pooled(x: Tensor) -> Tensor:
-    """Max over 2x2 cells of (B, H, W, C) by elementwise maxima."""
-    batch, height, width, channels = x.shape
-    x = x.reshape(batch, height // 2, 2, width // 2, 2, channels)
-    rows = torch.maximum(x[:, :, 0], x[:, :, 1])
-    return torch.maximum(rows[:, :, :, 0], rows[:, :, :, 1])
-
-
-def cut(x: Tensor, window: int) -> Tensor:
-    """Cut (B, H, H, C) into windows (B * windows, w, w, C), zero-padded to whole ones.
-
-    A zero is what a padding token's key and value are without their biases.
-    """
-    batch, side, _, channels = x.shape
-    missing = -side % window
-    if missing:
-        x = torch.cat([x, x.new_zeros(batch, side, missing, channels)], 2)
-        x = torch.cat([x, x.new_zeros(batch, missing, side + missing, channels)], 1)
-    count = (side + missing) // window
-    if count == 1:
-        return x
-    x = x.reshape(-1, count, window, count, window, channels).transpose(2, 3)
-    return x.reshape(-1, window, window, channels)
-
-
-def joined(x: Tensor, side: int) -> Tensor:
-    """Put windows (B * windows, w, w, C) together again, (B, H, H, C), without their padding."""
-    window, channels = x.shape[1], x.shape[3]
-    count = -(-side // window)
-    if count > 1:
-        x = x.reshape(-1, count, count, window, window, channels).transpose(2, 3)
-        x = x.reshape(-1, count * window, count * window, channels)
-    return x if count * window == side else x[:, :side, :side]
 
 
 class LeanBlock(nn.Module):
@@ -116,6 +77,7 @@ class LeanBlock(nn.Module):
         own, own_side = (window // 2, side // 2) if self.pooled else (window, side)
         # Where windows need no padding tokens are cut into them once, before the products.
         early = self.early or side % window == 0
+        on_gpu = self.fused or self.early
         normal = self.norm1(x)
         products = [product(cut(normal, window) if early else normal) for product in self.products]
         if self.fused:
@@ -123,10 +85,13 @@ class LeanBlock(nn.Module):
         q, k, v = products[:3]
         shortcut = products[3] if self.widens else None
         if self.pooled:
-            q, shortcut = pooled(q), None if shortcut is None else pooled(shortcut)
+            q = pooled(q, elementwise=on_gpu)
+            shortcut = None if shortcut is None else pooled(shortcut, elementwise=on_gpu)
         if not early:
             q, k, v = cut(q, own), cut(k, window), cut(v, window)
-        out = attend(self.by_head(q), self.by_head(k), self.by_head(v), fused=self.fused)
+        by_head = self.by_head(q), self.by_head(k), self.by_head(v)
+        in_parts = not on_gpu and own * own > ROWS
+        out = attend_in_parts(*by_head) if in_parts else attend(*by_head, fused=self.fused)
         out = out.transpose(1, 2).reshape(-1, own, own, self.dim)
         if early:
             out = self.projection(out)
@@ -223,7 +188,8 @@ class LeanEncoder(nn.Module):
     Args:
         model: with its weights in float32; unchanged.
         fused: attention by PyTorch's own kernels (for PyTorch), not by plain products (for ONNX).
-        early: pad before the products: fewer copies, more arithmetic; for ONNX on a GPU.
+        early: for ONNX on a GPU: pad before the products (fewer copies, more arithmetic), attend
+            to the grid in one piece, pool by elementwise maxima.
 
     """
 

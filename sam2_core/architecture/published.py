@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
+from sam2_core.architecture.lean_decoder import LeanDecoder
 from sam2_core.architecture.model import REPORTED_DELTA, Sam2, select_mask, stability
 
 
@@ -19,13 +22,20 @@ class PublishedEncoder(nn.Module):
         return self.model.encode(image)
 
 
-def finished(logits: Tensor, iou: Tensor, object_score: Tensor) -> tuple[Tensor, ...]:
+def finished(
+    logits: Tensor,
+    iou: Tensor,
+    object_score: Tensor,
+    laid_out: Callable[[Tensor], Tensor] = lambda logits: logits,
+) -> tuple[Tensor, ...]:
     """Turn four masks into a decoder graph's outputs, everything but the logits in float32.
 
     Args:
         logits: (P, 4, h, w).
         iou: (P, 4) predicted.
         object_score: (P,).
+        laid_out: puts logits in the order of the image: of the chosen mask only, where no more is
+            asked for.
 
     Returns:
         Of the chosen mask: logits (P, 1, h, w), predicted IoU (P,), object score (P,) and stability
@@ -35,14 +45,14 @@ def finished(logits: Tensor, iou: Tensor, object_score: Tensor) -> tuple[Tensor,
     chosen, chosen_iou = select_mask(logits, iou)
     steady = stability(chosen, REPORTED_DELTA)[:, 0]
     all_steady = stability(logits, REPORTED_DELTA)
-    single = (chosen, chosen_iou.float(), object_score.float(), steady)
-    return (*single, logits, iou.float(), all_steady)
+    single = (laid_out(chosen), chosen_iou.float(), object_score.float(), steady)
+    return (*single, laid_out(logits), iou.float(), all_steady)
 
 
 class Finished(nn.Module):
     """A restructured decoder with a decoder graph's outputs."""
 
-    def __init__(self, decoder: nn.Module) -> None:
+    def __init__(self, decoder: LeanDecoder) -> None:
         super().__init__()
         self.decoder = decoder
 
@@ -60,7 +70,8 @@ class Finished(nn.Module):
         """Decode P prompts; see `LeanDecoder` and `finished`."""
         features = (embedding, high_res_s0, high_res_s1)
         prompts = (points, labels, image_index, window_yx, mask_input)
-        return finished(*self.decoder(*features, *prompts))
+        decoded = self.decoder.by_cell(*features, *prompts)
+        return finished(*decoded, laid_out=self.decoder.laid_out)
 
 
 class PublishedDecoder(nn.Module):

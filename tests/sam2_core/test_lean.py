@@ -10,6 +10,7 @@ from sam2_core.architecture import cast, random_weights, select_mask  # noqa: E4
 from sam2_core.architecture.lean_attention import placing  # noqa: E402
 from sam2_core.architecture.lean_decoder import LeanDecoder  # noqa: E402
 from sam2_core.architecture.lean_encoder import LeanEncoder  # noqa: E402
+from sam2_core.architecture.token_grid import ROWS, attend, attend_in_parts, pooled  # noqa: E402
 from sam2_core.presets import COMPACT, MICRO  # noqa: E402
 from tests.sam2_core.test_architecture import boxes_and_prompts, close, scene  # noqa: E402
 
@@ -44,6 +45,26 @@ def test_encoder(case, fused, early):
     close(lean_s1.reshape(s1.shape), whole_s1 - whole_s1.mean(1, keepdim=True))
     lean_s0 = lean_s0.reshape(2, cells, cells, 2, 2, 2, 2, -1).permute(0, 7, 1, 3, 5, 2, 4, 6)
     close(lean_s0.reshape(s0.shape), s0 + up2[:, None, None])
+
+
+def test_encoder_of_a_grid_in_several_parts():
+    preset = COMPACT.sized(image_size=512)
+    assert preset.embedding_grid**2 > ROWS
+    model, image = random_weights(preset), scene(preset, 1)
+    with torch.no_grad():
+        embedding = model.encode(image)[0]
+        lean = LeanEncoder(model)(image)[0]
+    close(lean.transpose(1, 2).reshape(embedding.shape), embedding)
+
+
+def test_attention_in_parts_and_pooling_are_the_same():
+    generator = torch.Generator().manual_seed(3)
+    q, k, v = (torch.randn(2, 3, 2 * ROWS + 88, 8, generator=generator) for _ in range(3))
+    assert torch.allclose(attend_in_parts(q, k, v), attend(q, k, v, fused=False), atol=1e-5)
+    x = torch.randn(2, 6, 4, 5, generator=generator)
+    expected = torch.nn.functional.max_pool2d(x.permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1)
+    for elementwise in (False, True):
+        assert torch.equal(pooled(x, elementwise=elementwise), expected)
 
 
 def test_decoder(case):
