@@ -4,7 +4,8 @@
 
 FOLDER holds street.jpg and street.npy (boxes, float32 (N, 4) in pixels), and sceneN.jpg/.npy for
 fidelity. Each result is a line of OUT/results.jsonl as soon as it is there; profiles lie beside it.
-Compilation and exports run side by side first, then the sections one after another.
+Compilation, exports and the fidelity of torch run side by side first, then the sections one after
+another.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 TORCH, ORT = "sections_torch.py", "sections_onnxruntime.py"
-# Name: script, its arguments, seconds.
+# Name: script, its arguments, seconds. What takes no times runs beside the compilations.
 PREPARE = {
-    "compile": (TORCH, ["prepare", "plain"], 200),
-    "compile-outlines": (TORCH, ["prepare", "outlines"], 200),
-    "compile-compact": (TORCH, ["prepare", "compact"], 200),
-    "export": (TORCH, ["export", "compact", "random:base_plus"], 250),
+    "compile": (TORCH, ["prepare", "outlines"], 200),
+    "compile-peers": (TORCH, ["prepare", "peers"], 200),
+    "fidelity": (TORCH, ["fidelity"], 200),
+    "export-compact": (TORCH, ["export", "compact"], 250),
+    "export": (TORCH, ["export", "random:base_plus"], 250),
 }
 SECTIONS = {
     "onnxruntime-smoke": (ORT, ["smoke"], 60),
@@ -31,7 +33,6 @@ SECTIONS = {
     "torch": (TORCH, ["components"], 90),
     "frames": (TORCH, ["frames"], 100),
     "peers": (TORCH, ["peers"], 150),
-    "fidelity": (TORCH, ["fidelity"], 80),
     "onnxruntime-fidelity": (ORT, ["fidelity"], 60),
     "onnxruntime-frames": (ORT, ["frames"], 60),
     "counts": (TORCH, ["counts"], 90),

@@ -77,7 +77,7 @@ def graph_ms(graph: torch.cuda.CUDAGraph, repeats: int = 30) -> float:
 def components(batches: tuple[int, ...] = (4,)) -> None:
     """Encoder and decoder of the torch backend: wall clock, and device time of each graph."""
     frame = Frame()
-    backend = backend_of(f"random:{PRESET}", "fp16")
+    backend = backend_of(f"random:{PRESET}", "fp16", outlines=True)
     started = time.perf_counter()
     features = backend.encode([frame.square])
     backend.decode(features, frame.prompts)
@@ -133,7 +133,8 @@ def frames() -> None:
     """Whole frames, JPEG bytes in and COCO masks out, sustained."""
     for model, outlines in ((f"random:{PRESET}", True), ("compact", False)):
         backend = backend_of(model, "fp16", outlines=outlines)
-        sustained(backend, f"torch {model} fp16", 1)
+        for _ in range(2):
+            sustained(backend, f"torch {model} fp16", 1)
 
 
 def sustained(backend, label: str, encoder_batch: int, count: int = 200, **loop_args) -> None:
@@ -163,14 +164,10 @@ def frame_reader(data: bytes):
 
 def peers() -> None:
     """Others on the same frame: JPEG bytes in, full-resolution masks on the host out, in turn."""
-    from common import decoded_rgb
-
-    from sam2_core.bench.frame import BenchFrame
     from sam2_core.bench.peers import PeerOptions, make_peer
     from sam2_core.presets import preset_named
 
-    given = Frame()
-    frame = BenchFrame(given.data, decoded_rgb, given.boxes, "street")
+    frame = bench_frame()
     options = PeerOptions(preset_named(PRESET), "fp16", True)
     for name in sys.argv[2:] or ("transformers eager", "transformers compiled"):
         peer = make_peer(name, options)
@@ -181,6 +178,16 @@ def peers() -> None:
         ms = median_ms(work, torch.cuda.synchronize, repeats=15)
         record("peers", peer=name, preset=PRESET, first_s=round(first, 1), frame_ms=ms)
         parts(peer, frame, name)
+
+
+def bench_frame():
+    """The street as peers take it."""
+    from common import decoded_rgb
+
+    from sam2_core.bench.frame import BenchFrame
+
+    given = Frame()
+    return BenchFrame(given.data, decoded_rgb, given.boxes, "street")
 
 
 def parts(peer, frame, name: str) -> None:
@@ -221,16 +228,21 @@ def counts() -> None:
 
 
 def prepare() -> None:
-    """Compile what other sections need, into the cache on disk: plain, outlines or compact."""
-    frame, kind = Frame(), sys.argv[2]
-    model = "compact" if kind == "compact" else f"random:{PRESET}"
-    backend = backend_of(model, "fp16", outlines=kind == "outlines")
+    """Compile what other sections need, into the cache on disk: outlines or peers."""
+    if sys.argv[2] == "peers":
+        from sam2_core.bench.peers import PeerOptions, make_peer
+        from sam2_core.presets import preset_named
+
+        frame = bench_frame()
+        peer = make_peer("transformers compiled", PeerOptions(preset_named(PRESET), "fp16", True))
+        _ = [masks for masks in peer.masks(frame)]  # noqa: C416
+        return
+    frame = Frame()
+    backend = backend_of(f"random:{PRESET}", "fp16", outlines=True)
     features = backend.encode([frame.square])
-    backend.decode(features, frame.prompts)
-    if kind == "outlines":  # what `counts` needs
-        for count in (7, 92):
-            backend.decode(features, frame.many(count))
-    record("prepared", what=kind)
+    for count in (len(frame.prompts), 7, 92):  # the others are what `counts` needs
+        backend.decode(features, frame.many(count))
+    record("prepared", what=sys.argv[2])
 
 
 def export() -> None:
