@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from sam2_core.architecture.hiera import Hiera, MultiScaleBlock
 from sam2_core.architecture.model import Sam2
-from sam2_core.architecture.token_grid import ROWS, attend, attend_in_parts, cut, joined, pooled
+from sam2_core.architecture.token_grid import attend, attend_on_cpu, cut, joined, pooled
 
 
 def linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
@@ -67,6 +67,8 @@ class LeanBlock(nn.Module):
 
     def by_head(self, x: Tensor) -> Tensor:
         """(N, w, w, dim) -> (N, heads, w * w, d)."""
+        if self.heads == 1 and not (self.fused or self.early):
+            return x.reshape(-1, 1, x.shape[1] * x.shape[2], self.dim)
         x = x.reshape(-1, x.shape[1] * x.shape[2], self.heads, self.dim // self.heads)
         return x.transpose(1, 2)
 
@@ -90,9 +92,9 @@ class LeanBlock(nn.Module):
         if not early:
             q, k, v = cut(q, own), cut(k, window), cut(v, window)
         by_head = self.by_head(q), self.by_head(k), self.by_head(v)
-        in_parts = not on_gpu and own * own > ROWS
-        out = attend_in_parts(*by_head) if in_parts else attend(*by_head, fused=self.fused)
-        out = out.transpose(1, 2).reshape(-1, own, own, self.dim)
+        out = attend(*by_head, fused=self.fused) if on_gpu else attend_on_cpu(*by_head)
+        out = out if self.heads == 1 and not on_gpu else out.transpose(1, 2)
+        out = out.reshape(-1, own, own, self.dim)
         if early:
             out = self.projection(out)
             out = out if shortcut is None else shortcut + out

@@ -10,7 +10,7 @@ from sam2_core.architecture import cast, random_weights, select_mask  # noqa: E4
 from sam2_core.architecture.lean_attention import placing  # noqa: E402
 from sam2_core.architecture.lean_decoder import LeanDecoder  # noqa: E402
 from sam2_core.architecture.lean_encoder import LeanEncoder  # noqa: E402
-from sam2_core.architecture.token_grid import ROWS, attend, attend_in_parts, pooled  # noqa: E402
+from sam2_core.architecture.token_grid import ROWS, attend, attend_on_cpu, pooled  # noqa: E402
 from sam2_core.presets import COMPACT, MICRO  # noqa: E402
 from tests.sam2_core.test_architecture import boxes_and_prompts, close, scene  # noqa: E402
 
@@ -59,8 +59,9 @@ def test_encoder_of_a_grid_in_several_parts():
 
 def test_attention_in_parts_and_pooling_are_the_same():
     generator = torch.Generator().manual_seed(3)
-    q, k, v = (torch.randn(2, 3, 2 * ROWS + 88, 8, generator=generator) for _ in range(3))
-    assert torch.allclose(attend_in_parts(q, k, v), attend(q, k, v, fused=False), atol=1e-5)
+    for tokens in (16, 2 * ROWS + 88):
+        q, k, v = (torch.randn(2, 3, tokens, 8, generator=generator) for _ in range(3))
+        assert torch.allclose(attend_on_cpu(q, k, v), attend(q, k, v, fused=False), atol=1e-5)
     x = torch.randn(2, 6, 4, 5, generator=generator)
     expected = torch.nn.functional.max_pool2d(x.permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1)
     for elementwise in (False, True):
