@@ -54,7 +54,17 @@ PRELOADED = (
     "tasks.yolox",
 )
 # Read when Python, a library or Prefect starts: a flow run with others needs its own start.
-_AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "PREFECT_HOME", "PREFECT_LOGGING")
+_AT_START = (
+    "PYTHON",
+    "LD_",
+    "OMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "FSSPEC_",
+    "OTEL_",
+    "PREFECT_HOME",
+    "PREFECT_LOGGING",
+)
 _ASKING_S = 5.0
 
 

@@ -117,7 +117,7 @@ def _environment() -> dict[str, str]:
     values = {
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_S),
         "PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1",
-        "PREFECT_WORKER_QUERY_SECONDS": "3",
+        "PREFECT_WORKER_QUERY_SECONDS": "2",  # of idle ones: see `flows.worker_process`
         "PREFECT_LOGGING_EXTRA_LOGGERS": "sam2_core,tasks,flows",
     }
     return {name: value for name, value in values.items() if name not in os.environ}

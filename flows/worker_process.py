@@ -24,9 +24,9 @@ from prefect.workers.process import ProcessJobConfiguration, ProcessWorker
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
 
-# After so long Prefect has said whether a run is ours.
-TAKEN_S = 1.0
-TRIES = 3
+# How long to wait, at least, for Prefect to say that a run is ours.
+TAKEN_S = (0.1, 0.4)
+TRIES = 10
 # How often a busy worker asks, and how often it looks whether it is idle.
 BUSY_S, LOOK_S = 20.0, 0.2
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)  # so that nothing is found and sent
@@ -69,7 +69,7 @@ def poll_when_idle(worker: ProcessWorker) -> Callable[[], Coroutine[Any, Any, li
             taken = await poll()
             if not taken:
                 break
-            await asyncio.sleep(random.uniform(0.5, 1) * TAKEN_S)  # noqa: S311
+            await asyncio.sleep(random.uniform(*TAKEN_S))  # noqa: S311
         return taken
 
     return poll_again
