@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,10 @@ from sam2_core.types import (
 )
 from sam2_core.windows import CELL_MODEL_PX, MASK_CELLS, Cells, decode_in_windows
 
+# Up to so many cores each decodes boxes of its own, without waiting for the others after every
+# operator: on two cores twenty boxes took a quarter less time and CPU. Not tried on more.
+_MOST_CALLS = 4
+_OF_PROMPTS = ("points", "labels", "image_index", "window_yx", "mask_input")
 _OUT_OF_MEMORY = ("failed to allocate", "allocaterawinternal", "out of memory", "bad_alloc")
 
 
@@ -81,7 +86,7 @@ class OnnxRuntimeBackend:
 
     Args:
         folder: an exported model.
-        threads: of one operator; all cores that the process may use when None.
+        threads: cores to use; all that the process may use when None.
         windows: decode boxes only in windows around them, where the folder has such decoders.
             The masks are the same inside; what is far from its box is lost.
 
@@ -91,10 +96,14 @@ class OnnxRuntimeBackend:
         self, folder: ModelFolder, threads: int | None = None, *, windows: bool = False
     ) -> None:
         self.folder = folder
-        self._open = partial(open_session, threads=threads, providers=[_cpu_provider()])
+        cores = threads or usable_cores()
+        self._calls = cores if cores <= _MOST_CALLS else 1
+        self._callers = ThreadPoolExecutor(self._calls, "decoder")
+        self._open = partial(open_session, providers=[_cpu_provider()])
+        self._decoder_threads = 1 if self._calls > 1 else cores
         self._sessions: dict[str, Any] = {}
         self._lock = threading.Lock()
-        self._encoder = self._open(folder.graph("encoder"))
+        self._encoder = self._open(folder.graph("encoder"), cores)
         self._single = (folder.path / "decoder_single.onnx").is_file()
         self._session("decoder_single" if self._single else "decoder")
         self.window_sides = folder.window_sides() if windows else ()
@@ -115,7 +124,7 @@ class OnnxRuntimeBackend:
     def _session(self, name: str) -> Any:
         with self._lock:
             if name not in self._sessions:
-                self._sessions[name] = self._open(self.folder.graph(name))
+                self._sessions[name] = self._open(self.folder.graph(name), self._decoder_threads)
             return self._sessions[name]
 
     def encode(self, images: Sequence[ImageArray]) -> Features:
@@ -153,9 +162,26 @@ class OnnxRuntimeBackend:
         session = self._session(name)
         taken = {node.name for node in session.get_inputs()}
         inputs = {key: value for key, value in inputs.items() if key in taken}
-        logits, iou, score, stability = run_session(session, DECODED, inputs)
+        logits, iou, score, stability = self._run_in_parts(session, inputs, len(prompts))
         grid = self._info.image_size // 4
         return LowResMasks(logits[:, 0], origin, (grid, grid), iou, score, stability)
+
+    def _run_in_parts(self, session: Any, inputs: dict[str, Any], count: int) -> list[Any]:
+        """Run a decoder on `count` prompts: on some of them in each of the parallel calls."""
+        calls = min(self._calls, count)
+        if calls < 2:
+            return run_session(session, DECODED, inputs)
+        edges = [count * call // calls for call in range(calls + 1)]
+
+        def run(start: int, stop: int) -> list[Any]:
+            part = {
+                name: value[start:stop] if name in _OF_PROMPTS else value
+                for name, value in inputs.items()
+            }
+            return run_session(session, DECODED, part)
+
+        parts = list(self._callers.map(run, edges[:-1], edges[1:]))
+        return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
 
 def _cpu_provider() -> tuple[str, dict[str, str]]:

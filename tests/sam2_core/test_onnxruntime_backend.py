@@ -7,6 +7,7 @@ import pytest
 
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend, run_session
+from sam2_core.batching import slice_prompts
 from sam2_core.prompts import PointPrompts
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import Boxes, DeviceMemoryError, Prompts
@@ -37,6 +38,21 @@ def test_outputs_equal_those_of_torch(backend, recorded, kind):
     iou = (ours & reference).sum((1, 2)) / (ours | reference).sum((1, 2))
     assert iou.min() >= 0.999
     assert_scores_as_recorded(decoded, recorded, kind)
+
+
+@pytest.mark.parametrize("kind", ["box", "click", "mask"])
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_calls_side_by_side_give_what_one_call_gives(backend, recorded, kind, threads):
+    several = OnnxRuntimeBackend(backend.folder, threads=threads, windows=True)
+    features = backend.encode(list(recorded["image"]))
+    prompts = recorded_prompts(recorded, kind)
+    for part in (prompts, slice_prompts(prompts, slice(0, 1))):
+        one, other = (chosen.decode(features, part) for chosen in (backend, several))
+        np.testing.assert_array_equal(one.origin_yx, other.origin_yx)
+        for name in ("predicted_iou", "object_score", "stability"):
+            np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-4)
+        for mask, same in zip(one.logits, other.logits, strict=True):
+            np.testing.assert_allclose(mask, same, atol=1e-3)
 
 
 def test_masks_do_not_depend_on_chunks_or_on_other_frames(backend, recorded):
