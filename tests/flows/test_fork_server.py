@@ -23,11 +23,12 @@ def found():
             "PREFECT_API_URL": f"http://127.0.0.1:{silent.getsockname()[1]}/api",
             "PREFECT__FLOW_RUN_ID": str(uuid.uuid4()),
         }
-        with fork_server.serving({}) as address:
+        spoken = {"PREFECT_LOGGING_LEVEL": "INFO"}  # other tests may have silenced Prefect
+        with fork_server.serving(spoken) as address:
             (path,) = address.values()
             wait_for(lambda: Path(path).exists(), 60)
             wait_for(lambda: listens(path), 120)
-            yield os.environ | address | api
+            yield os.environ | address | api | spoken
 
 
 def listens(path):
@@ -48,7 +49,7 @@ def forks():
     return [child for one in servers for child in one.children()]
 
 
-def test_exit_status_and_output_are_passed_on(found, tmp_path):
+def test_exit_status_and_output_are_passed_on(found):
     process = start(found, PREFECT__FLOW_RUN_ID="none")
     told, _ = process.communicate(timeout=60)
     assert process.returncode == 1
