@@ -80,6 +80,7 @@ class MaskConfig(_Section):
         init_from: a `.safetensors` file of an earlier run to start from, "" for none.
         start_share: how much of those weights goes into what is kept: the mean of start and end
             does better on pictures unlike the training's (WiSE-FT, Wortsman et al. 2022).
+        steeper: factor by which the logits of what is kept are multiplied.
 
     """
 
@@ -93,6 +94,7 @@ class MaskConfig(_Section):
     worker_share: float = Field(0.6, gt=0, lt=1)
     init_from: str = ""
     start_share: float = Field(0.0, ge=0, lt=1)
+    steeper: float = Field(1.0, gt=0)
 
 
 class DetectorConfig(_Section):

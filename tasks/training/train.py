@@ -27,6 +27,9 @@ PEER_SEEDS = 2_000_000
 
 
 JOBS = ("mask", "detector")
+# The last layers of the mask tokens' MLPs make masks; the first convolution reads them as prompts.
+MASK_WEIGHTS = "sam_mask_decoder.output_hypernetworks_mlps."
+MASK_PROMPT_KERNEL = "sam_prompt_encoder.mask_downscaling.0.weight"
 
 
 def planned_jobs(config: TrainingConfig) -> list[str]:
@@ -116,15 +119,33 @@ def _train(
 
 
 def _kept(config: TrainingConfig, run: Run) -> dict[str, Tensor]:
-    """Average the weights that are kept with those the mask model started from, if so asked."""
-    kept = run.trained.kept()
+    """Average a mask model's weights with those it started from, and steepen it, if so asked."""
+    kept = {name: value.cpu() for name, value in run.trained.kept().items()}
     section = config.mask
-    if run.trained.job.name != "mask" or not section or not section.start_share:
+    if run.trained.job.name != "mask" or not section:
         return kept
-    if not section.init_from:
-        raise AutolabelError("start_share needs init_from: there is nothing to average with")
-    start = load_weights(Path(section.init_from))
-    return {name: torch.lerp(v.cpu(), start[name], section.start_share) for name, v in kept.items()}
+    if section.start_share:
+        if not section.init_from:
+            raise AutolabelError("start_share needs init_from: there is nothing to average with")
+        start = load_weights(Path(section.init_from))
+        kept = {k: torch.lerp(v, start[k], section.start_share) for k, v in kept.items()}
+    return steeper(kept, section.steeper)
+
+
+def steeper(weights: dict[str, Tensor], factor: float) -> dict[str, Tensor]:
+    """Multiply all mask logits of a SAM 2.1 by a factor, and nothing else.
+
+    Outlines, where logits are 0, stay. SAM 2 trusts its first mask where the area above -0.05 is
+    nearly that above +0.05; a model that was trained briefly has flat logits, of which that is
+    seldom so, and a rounding decides. A mask that comes back as a prompt is divided again.
+    """
+    scaled = {}
+    for name, value in weights.items():
+        if name.startswith(MASK_WEIGHTS) and ".layers.2." in name:
+            scaled[name] = value * factor
+        else:
+            scaled[name] = value / factor if name == MASK_PROMPT_KERNEL else value
+    return scaled
 
 
 def save_weights(weights: dict[str, Tensor], path: Path) -> None:

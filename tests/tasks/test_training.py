@@ -148,6 +148,30 @@ def test_muon_steps_every_matrix_on_its_own_and_queries_keys_and_values_apart():
         torch.testing.assert_close(after[name], moved, atol=1e-5, rtol=0)
 
 
+def test_a_steeper_model_draws_the_same_outlines_with_larger_logits():
+    import torch
+
+    from sam2_core.presets import preset_named
+    from tasks.training.mask_job import fresh_model
+    from tasks.training.train import steeper
+
+    preset = preset_named("micro")
+    plain, steep = fresh_model(preset, 1).eval(), fresh_model(preset, 1).eval()
+    steep.load_state_dict(steeper(plain.state_dict(), 4.0))
+    image = torch.rand(1, preset.image_size, preset.image_size, 3) * 255
+    points, labels = torch.tensor([[[20.0, 20.0], [60.0, 70.0]]]), torch.tensor([[2, 3]])
+    with torch.no_grad():
+        features = plain.encode(image)
+        first, iou, _ = plain.decode_rows(features, points, labels, None)
+        other, other_iou, _ = steep.decode_rows(features, points, labels, None)
+        torch.testing.assert_close(other, 4 * first)
+        torch.testing.assert_close(other_iou, iou)
+        again = plain.decode_rows(features, points, labels, first[:, :1])[0]
+        torch.testing.assert_close(
+            steep.decode_rows(features, points, labels, other[:, :1])[0], 4 * again
+        )
+
+
 def test_bundled_models_fit_unseen_scenes_better_than_the_box():
     from sam2_core.load import load_backend
     from sam2_core.segmenter import Segmenter
