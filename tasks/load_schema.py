@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import re
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,9 @@ GROUP_FIELD = "group"
 OPEN, DONE = "open", "done"
 MAX_SEQUENCE_VIEWS = 500
 LOCK_SECONDS = 60.0
+# FiftyOne has one object a dataset in a process, for all threads. Loading it saves it, and what
+# another thread changes meanwhile is then taken for saved.
+_DATASET_OBJECTS = threading.RLock()
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]{0,98}")
 
 
@@ -76,7 +80,8 @@ def open_dataset(name: str) -> Any:
     if not fo.dataset_exists(name):
         known = ", ".join(sorted(fo.list_datasets())[:10]) or "none yet"
         raise AutolabelError(f"no dataset '{name}' in FiftyOne (there are: {known})")
-    dataset = fo.load_dataset(name)
+    with _DATASET_OBJECTS:
+        dataset = fo.load_dataset(name)
     if "frame_key" not in dataset.get_field_schema():
         raise AutolabelError(
             f"dataset '{name}' was not made by autolabel: choose another name with --dataset"
@@ -188,8 +193,14 @@ def save_sequence_view(dataset: Any, sequence_id: str) -> None:
 def dataset_lock(name: str) -> Iterator[None]:
     """Hold a lock in the database itself, for changes of a dataset's own document.
 
-    A holder that was killed loses it after a minute.
+    A holder that was killed loses it after a minute. No other thread loads a dataset meanwhile.
     """
+    with _DATASET_OBJECTS, _database_lock(name):
+        yield
+
+
+@contextlib.contextmanager
+def _database_lock(name: str) -> Iterator[None]:
     import fiftyone.core.odm as foo
     from pymongo.errors import DuplicateKeyError
 
