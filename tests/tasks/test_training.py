@@ -113,7 +113,7 @@ def test_the_optimizer_sees_what_the_model_computes_with():
 
 
 def test_muon_steps_every_matrix_on_its_own_and_queries_keys_and_values_apart():
-    import torch
+    torch = pytest.importorskip("torch", reason="training needs PyTorch: make torch")
 
     from tasks.training.flat import FlatWeights
     from tasks.training.optimizers import Optimizers
@@ -149,7 +149,7 @@ def test_muon_steps_every_matrix_on_its_own_and_queries_keys_and_values_apart():
 
 
 def test_a_steeper_model_draws_the_same_outlines_with_larger_logits():
-    import torch
+    torch = pytest.importorskip("torch", reason="training needs PyTorch: make torch")
 
     from sam2_core.presets import preset_named
     from tasks.training.mask_job import fresh_model
