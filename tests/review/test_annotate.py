@@ -24,7 +24,7 @@ from tests.review.app_page import (
 from tests.review.test_app import three_labels
 from tests.review.test_load import store
 
-pytestmark = [needs_chromium, pytest.mark.ci]
+pytestmark = [needs_chromium, pytest.mark.slow]
 
 
 def classes(name: str, field: str) -> list[str]:
