@@ -16,6 +16,7 @@ from tasks.training.config import OptimizerName
 from tasks.training.flat import FlatWeights
 
 BETAS = (0.9, 0.98)
+Placed = tuple[nn.Parameter, slice]
 
 
 class Optimizers:
@@ -23,25 +24,20 @@ class Optimizers:
 
     def __init__(self, weights: FlatWeights, weight_decay: float, name: OptimizerName) -> None:
         cut = weights.decayed
-        self._slices = (slice(0, cut), slice(cut, None))
-        vectors = [nn.Parameter(weights.values[part]) for part in self._slices]
-        fused = weights.values.is_cuda
-        free = {"params": [vectors[1]], "weight_decay": 0.0}
-        self._matrices: list[tuple[nn.Parameter, slice]] = []
-        self._vectors = [(vectors[1], self._slices[1])]
-        groups = [free]
+        rest = _placed(weights, slice(cut, None))
+        muon = name == "muon"
+        decaying = _matrices(weights) if muon else [_placed(weights, slice(0, cut))]
+        self._placed = [*decaying, rest]
+        groups: list[dict[str, Any]] = [{"params": [rest[0]], "weight_decay": 0.0}]
+        decay: dict[str, Any] = {
+            "params": [parameter for parameter, _ in decaying], "weight_decay": weight_decay,
+        }  # fmt: skip
         self._all: list[torch.optim.Optimizer] = []
-        if name == "muon":
-            self._matrices = _matrices(weights)
-            self._all.append(
-                torch.optim.Muon(
-                    [matrix for matrix, _ in self._matrices], lr=0.0, weight_decay=weight_decay,
-                    adjust_lr_fn="match_rms_adamw",
-                )
-            )  # fmt: skip
+        if muon:
+            self._all.append(torch.optim.Muon([decay], lr=0.0, adjust_lr_fn="match_rms_adamw"))
         else:
-            groups.insert(0, {"params": [vectors[0]], "weight_decay": weight_decay})
-            self._vectors.insert(0, (vectors[0], self._slices[0]))
+            groups.insert(0, decay)
+        fused = weights.values.is_cuda
         self._all.append(torch.optim.AdamW(groups, lr=0.0, betas=BETAS, fused=fused))
 
     def step(self, gradient: Tensor, learning_rate: float) -> None:
@@ -52,10 +48,8 @@ class Optimizers:
             learning_rate: of this step.
 
         """
-        for vector, part in self._vectors:
-            vector.grad = gradient[part]
-        for matrix, part in self._matrices:
-            matrix.grad = gradient[part].view(matrix.shape)
+        for parameter, place in self._placed:
+            parameter.grad = gradient[place].view(parameter.shape)
         for optimizer in self._all:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate
@@ -71,9 +65,14 @@ class Optimizers:
             optimizer.load_state_dict(state)
 
 
-def _matrices(weights: FlatWeights) -> list[tuple[nn.Parameter, slice]]:
+def _placed(weights: FlatWeights, place: slice, *shape: int) -> Placed:
+    """Part of the weights as a parameter of some shape."""
+    return nn.Parameter(weights.values[place].view(*(shape or (-1,)))), place
+
+
+def _matrices(weights: FlatWeights) -> list[Placed]:
     """Every decaying weight as (outputs, inputs), with its place; queries, keys, values apart."""
-    found: list[tuple[nn.Parameter, slice]] = []
+    found: list[Placed] = []
     start = 0
     for name, parameter in zip(weights.names, weights.parameters, strict=True):
         if start == weights.decayed:
@@ -81,8 +80,7 @@ def _matrices(weights: FlatWeights) -> list[tuple[nn.Parameter, slice]]:
         pieces = 3 if name.endswith("qkv.weight") else 1
         size = parameter.numel() // pieces
         for _ in range(pieces):
-            place = slice(start, start + size)
             rows = len(parameter) // pieces
-            found.append((nn.Parameter(weights.values[place].view(rows, -1)), place))
+            found.append(_placed(weights, slice(start, start + size), rows, -1))
             start += size
     return found
