@@ -44,6 +44,9 @@ class LeanBlock(nn.Module):
         attention, self.early = block.attn, early
         self.side, self.window, self.pooled, self.fused = side, block.window, block.pooled, fused
         self.heads, self.widens = attention.heads, block.widens
+        self.on_gpu = fused or early
+        # One head lies by head already; graphs for GPUs turn it all the same, as measured.
+        self.turned = self.heads > 1 or self.on_gpu
         self.dim = attention.proj.weight.shape[0]
         scale = (self.dim // self.heads) ** -0.5
         q, k, v = attention.qkv.weight.detach().split(self.dim)
@@ -67,7 +70,7 @@ class LeanBlock(nn.Module):
 
     def by_head(self, x: Tensor) -> Tensor:
         """(N, w, w, dim) -> (N, heads, w * w, d)."""
-        if self.heads == 1 and not (self.fused or self.early):
+        if not self.turned:
             return x.reshape(-1, 1, x.shape[1] * x.shape[2], self.dim)
         x = x.reshape(-1, x.shape[1] * x.shape[2], self.heads, self.dim // self.heads)
         return x.transpose(1, 2)
@@ -79,7 +82,6 @@ class LeanBlock(nn.Module):
         own, own_side = (window // 2, side // 2) if self.pooled else (window, side)
         # Where windows need no padding tokens are cut into them once, before the products.
         early = self.early or side % window == 0
-        on_gpu = self.fused or self.early
         normal = self.norm1(x)
         products = [product(cut(normal, window) if early else normal) for product in self.products]
         if self.fused:
@@ -87,13 +89,13 @@ class LeanBlock(nn.Module):
         q, k, v = products[:3]
         shortcut = products[3] if self.widens else None
         if self.pooled:
-            q = pooled(q, elementwise=on_gpu)
-            shortcut = None if shortcut is None else pooled(shortcut, elementwise=on_gpu)
+            q = pooled(q, elementwise=self.on_gpu)
+            shortcut = None if shortcut is None else pooled(shortcut, elementwise=self.on_gpu)
         if not early:
             q, k, v = cut(q, own), cut(k, window), cut(v, window)
         by_head = self.by_head(q), self.by_head(k), self.by_head(v)
-        out = attend(*by_head, fused=self.fused) if on_gpu else attend_on_cpu(*by_head)
-        out = out if self.heads == 1 and not on_gpu else out.transpose(1, 2)
+        out = attend(*by_head, fused=self.fused) if self.on_gpu else attend_on_cpu(*by_head)
+        out = out.transpose(1, 2) if self.turned else out
         out = out.reshape(-1, own, own, self.dim)
         if early:
             out = self.projection(out)
