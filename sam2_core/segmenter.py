@@ -92,6 +92,7 @@ class Segmenter:
         self.image_size = backend.info.image_size
         self.encoder_batch = encoder_batch or (1 if on_cpu else 4)
         self._pool = ThreadPoolExecutor(post_threads, "sam2-masks")
+        self._staged = getattr(backend, "staged", lambda image: image)
         if decoder_chunk == "auto":
             from sam2_core.tuning import tuned_decoder_chunk
 
@@ -122,7 +123,7 @@ class Segmenter:
         found = box_prompts(boxes.xyxy_px, size_hw, self.image_size)
         index = np.zeros(len(found.rows), np.int64)
         prompts = Prompts(found.points_model, found.labels, index)
-        resized = resize_square(image, self.image_size)
+        resized = self._staged(resize_square(image, self.image_size))
         return PreparedFrame(resized, size_hw, prompts, found.rows, found.reasons)
 
     def prepare_points(self, image: ImageArray, points: PointPrompts) -> PreparedFrame:

@@ -216,7 +216,8 @@ class Backend(Protocol):
     """A loaded model. No hidden state: any thread may decode any features.
 
     A backend may also have `decode_later(features, prompts) -> PendingMasks`: the work is queued on
-    the device and the caller goes on; waiting for the result is another thread's.
+    the device and the caller goes on; waiting for the result is another thread's. And
+    `staged(image) -> image`: a copy that the device can fetch by itself, made by a reader's thread.
     """
 
     @property

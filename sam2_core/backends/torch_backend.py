@@ -2,8 +2,8 @@
 
 On a GPU the modules are compiled for fixed sizes (numbers of images and prompts in buckets) and
 each size is captured once as a CUDA graph. Work is only queued: frames are uploaded as uint8 from
-pinned memory, results are copied to pinned memory on a stream of their own, and whoever needs them
-waits for an event, so the device goes on with the next frame meanwhile.
+pinned memory and results copied to it on streams of their own, and whoever needs them waits for an
+event, so the device goes on with the next frame meanwhile.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 
 from sam2_core.backends.model_folder import code_version
 from sam2_core.backends.torch_modules import build_modules
+from sam2_core.backends.torch_staging import page_locked, uploads
 from sam2_core.cache import cache_folder
 from sam2_core.preprocess import resize_square
 from sam2_core.resolve import Wanted, Weights
@@ -71,14 +72,6 @@ def _out_of_memory(error: Exception) -> DeviceMemoryError:
     return DeviceMemoryError(f"the GPU has no memory left: {str(error).splitlines()[0]}")
 
 
-def _pinned(arrays: Sequence[np.ndarray[Any, Any]]) -> torch.Tensor:
-    """Stack arrays of one shape in page-locked memory, from which uploads are asynchronous."""
-    dtype = torch.from_numpy(arrays[0][:0]).dtype
-    target = torch.empty((len(arrays), *arrays[0].shape), dtype=dtype, pin_memory=True)
-    np.stack(arrays, out=target.numpy())
-    return target
-
-
 class TorchBackend:
     """PyTorch modules on a CPU or a GPU.
 
@@ -103,7 +96,8 @@ class TorchBackend:
         self._last: tuple[_Captured, Features] | None = None
         on_gpu = device.startswith("cuda")
         if on_gpu:
-            self._stream, self._copies = torch.cuda.Stream(), torch.cuda.Stream()
+            self._stream = torch.cuda.Stream()
+            self._uploads, self._copies = torch.cuda.Stream(), torch.cuda.Stream()
             self._pool = torch.cuda.graph_pool_handle()
         if compiled:
             cache = cache_folder(wanted.cache) / "inductor"
@@ -130,6 +124,15 @@ class TorchBackend:
         """Stamp, input size and where it runs."""
         return self._info
 
+    def staged(self, image: ImageArray) -> ImageArray:
+        """Copy an image to page-locked memory, ahead and on any thread; `encode` need not then.
+
+        The device would wait for that copy, 3 MB for a whole frame. On a CPU: the image itself.
+        """
+        on_gpu = self._device.type == "cuda"
+        staged: ImageArray = page_locked([image])[0].numpy() if on_gpu else image
+        return staged
+
     @torch.no_grad()
     def encode(self, images: Sequence[ImageArray]) -> Features:
         """Encode B images, each uint8 (H, W, 3) RGB of any size."""
@@ -140,19 +143,25 @@ class TorchBackend:
             batch = torch.from_numpy(np.stack(squares))
             return Features(self._modules.encoder(batch), len(images), sizes)
         try:
-            batch = _pinned(squares)
+            batches = uploads(squares)
             with self._lock, torch.cuda.stream(self._stream):
-                return Features(self._encode_cuda(batch), len(images), sizes)
+                return Features(self._encode_cuda(batches), len(images), sizes)
         except torch.OutOfMemoryError as error:
             raise _out_of_memory(error) from error
 
-    def _encode_cuda(self, batch: torch.Tensor) -> Tensors:
+    def _encode_cuda(self, batches: Tensors) -> Tensors:
+        # Beside what the device still does for others; and a stream that is never captured, because
+        # page-locked memory is given back, and its stream asked, on any thread at any time.
+        with torch.cuda.stream(self._uploads):
+            images = torch.cat([b.to(self._device, non_blocking=True) for b in batches])
+        self._stream.wait_stream(self._uploads)
+        images.record_stream(self._stream)
         if not self._compiled:
-            outputs: Tensors = self._modules.encoder(batch.to(self._device, non_blocking=True))
+            outputs: Tensors = self._modules.encoder(images)
             return outputs
-        count = len(batch)
+        count = len(images)
         graph = self._encoder_graph(bucket_for(count, IMAGE_BUCKETS))
-        graph.inputs[0][:count].copy_(batch, non_blocking=True)
+        graph.inputs[0][:count].copy_(images)
         graph.graph.replay()
         # The graph's outputs are overwritten by its next run; the copy costs microseconds.
         return tuple(output[:count].clone() for output in graph.outputs)
@@ -195,7 +204,7 @@ class TorchBackend:
             arrays.append(prompts.mask_logits[:, None].astype(np.float32))
         if self._device.type == "cpu":
             return [torch.from_numpy(array) for array in arrays]
-        return [_pinned([array])[0] for array in arrays]
+        return [page_locked([array])[0] for array in arrays]
 
     def _decode_cuda(self, features: Features, prompts: Prompts) -> PendingMasks:
         count = len(prompts)
