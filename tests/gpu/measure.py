@@ -3,9 +3,9 @@
     python tests/gpu/measure.py --frames FOLDER --out OUT [SECTION ...]
 
 FOLDER holds street.jpg and street.npy (boxes, float32 (N, 4) in pixels), and sceneN.jpg/.npy for
-fidelity. Each result is a line of OUT/results.jsonl as soon as it is there; profiles lie beside it.
-Compilation, exports and the fidelity of torch run side by side first, then the sections one after
-another.
+fidelity, measured with the checkpoint that MEASURE_TRAINED names and with the bundled one. Each
+result is a line of OUT/results.jsonl as soon as it is there; profiles lie beside it. Compilation,
+exports and the fidelity of torch run side by side first, then the sections one after another.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+TRAINED = os.environ.get("MEASURE_TRAINED", "compact")
 TORCH, ORT = "sections_torch.py", "sections_onnxruntime.py"
 # Name: script, its arguments, seconds. What takes no times runs beside the compilations.
 PREPARE = {
     "compile": (TORCH, ["prepare", "outlines"], 200),
     "compile-peers": (TORCH, ["prepare", "peers"], 200),
     "fidelity": (TORCH, ["fidelity"], 200),
-    "export-compact": (TORCH, ["export", "compact"], 250),
+    "export-compact": (TORCH, ["export", TRAINED], 250),
     "export": (TORCH, ["export", "random:base_plus"], 250),
 }
 SECTIONS = {

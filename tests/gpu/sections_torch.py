@@ -9,7 +9,9 @@ from pathlib import Path
 import torch
 from common import (
     CACHE,
+    OUT,
     PRESET,
+    TRAINED,
     Frame,
     agreement,
     mask_iou,
@@ -86,9 +88,14 @@ def components(batches: tuple[int, ...] = (4,)) -> None:
     encode = median_ms(lambda: backend.encode([frame.square]), wait)
     decode = median_ms(lambda: backend.decode_later(features, frame.prompts), wait)
     host = median_ms(lambda: backend.decode(features, frame.prompts), wait)
-    both = median_ms(lambda: backend.decode(backend.encode([frame.square]), frame.prompts), wait)
+    staged = backend.staged(frame.square)
+    for what, image in (("staged", staged), ("not staged", frame.square), ("staged", staged)):
+        work = lambda image=image: backend.decode(backend.encode([image]), frame.prompts)  # noqa: E731
+        record("torch", preset=PRESET, boxes=len(frame.prompts), frame=what,
+               encode_decode_to_host_ms=median_ms(work, wait, 100))  # fmt: skip
+    traced(lambda: backend.decode(backend.encode([staged]), frame.prompts))
     record("torch", preset=PRESET, boxes=len(frame.prompts), encode_ms=encode, decode_ms=decode,
-           decode_and_wait_ms=host, encode_decode_to_host_ms=both)  # fmt: skip
+           decode_and_wait_ms=host)  # fmt: skip
     for (kind, images, count), captured in backend._graphs.items():
         record(
             "torch", graph=kind, images=images, prompts=count, device_ms=graph_ms(captured.graph)
@@ -101,15 +108,28 @@ def components(batches: tuple[int, ...] = (4,)) -> None:
         record("torch", encoder_batch=batch, encode_ms_per_image=round(ms, 3))
 
 
+def traced(work) -> None:
+    """Write when the host and the device do what, in a few rounds of `work`."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        for _ in range(4):
+            work()
+            torch.cuda.synchronize()
+    profiler.export_chrome_trace(str(OUT / "trace.json.gz"))
+
+
 def fidelity() -> None:
     """Trained weights: each precision against the published modules in PyTorch fp32."""
-    reference = backend_of("compact", "fp32", "published", compiled=False)
-    for precision, compiled in (("fp32", False), ("fp16", True)):
-        backend = backend_of("compact", precision, compiled=compiled)
-        compare(backend, reference, f"torch {precision}{' compiled' if compiled else ''}")
+    for model in dict.fromkeys((TRAINED, "compact")):
+        reference = backend_of(model, "fp32", "published", compiled=False)
+        for precision, compiled in (("fp16", True), ("fp32", False)):
+            backend = backend_of(model, precision, compiled=compiled)
+            label = f"torch {precision}{' compiled' if compiled else ''}"
+            compare(backend, reference, label, weights=model)
 
 
-def compare(backend, reference, label: str) -> None:
+def compare(backend, reference, label: str, **facts) -> None:
     """Record how well a backend's masks agree with the reference's, over all frames."""
     import numpy as np
 
@@ -126,15 +146,15 @@ def compare(backend, reference, label: str) -> None:
         grid = expected.grid_hw
         areas.append(cells * (frame.size_hw[0] / grid[0]) * (frame.size_hw[1] / grid[1]))
     iou, large = np.concatenate(ious), np.concatenate(areas) > LARGE_PX
-    record("fidelity", backend=label, frames=len(ious), **agreement(iou, large))
+    record("fidelity", backend=label, frames=len(ious), **facts, **agreement(iou, large))
 
 
 def frames() -> None:
     """Whole frames, JPEG bytes in and COCO masks out, sustained."""
-    for model, outlines in ((f"random:{PRESET}", True), ("compact", False)):
+    for model, outlines in ((f"random:{PRESET}", True), (TRAINED, False)):
         backend = backend_of(model, "fp16", outlines=outlines)
         for _ in range(2):
-            sustained(backend, f"torch {model} fp16", 1)
+            sustained(backend, f"torch {Path(model).stem} fp16", 1)
 
 
 def sustained(backend, label: str, encoder_batch: int, count: int = 200, **loop_args) -> None:
@@ -249,15 +269,14 @@ def export() -> None:
     """Export what the ONNX Runtime sections need: encoder and decoder only."""
     from sam2_core.export import ExportOptions, export_model
 
+    options = ExportOptions(precision="fp16", only=("encoder", "decoder"))
     for model in sys.argv[2:]:
-        for precision in ("fp16",):
-            weights = resolve_weights(model)
-            folder = Path(CACHE) / f"{weights.preset.replace('*', 'compact')}-{precision}"
-            started = time.perf_counter()
-            options = ExportOptions(precision=precision, only=("encoder", "decoder"))
-            export_model(weights.load(), folder, checkpoint_sha256=weights.sha256,
-                         weights=weights.label, options=options)  # fmt: skip
-            record("prepared", what=str(folder), s=round(time.perf_counter() - started, 1))
+        weights = resolve_weights(model)
+        folder = Path(CACHE) / f"{weights.preset.replace('*', 'compact')}-fp16"
+        started = time.perf_counter()
+        export_model(weights.load(), folder, checkpoint_sha256=weights.sha256,
+                     weights=weights.label, options=options)  # fmt: skip
+        record("prepared", what=str(folder), s=round(time.perf_counter() - started, 1))
 
 
 SECTIONS = (components, fidelity, frames, peers, counts, prepare, export)
