@@ -14,7 +14,7 @@ from sam2_core.types import ImageArray
 
 def page_locked(arrays: Sequence[npt.NDArray[Any]]) -> torch.Tensor:
     """Stack arrays of one shape in page-locked memory, from which uploads are asynchronous."""
-    dtype = torch.from_numpy(arrays[0][:0]).dtype
+    dtype = torch.from_numpy(np.empty(0, arrays[0].dtype)).dtype
     target = torch.empty((len(arrays), *arrays[0].shape), dtype=dtype, pin_memory=True)
     np.stack(arrays, out=target.numpy())
     return target
