@@ -18,8 +18,8 @@ OUT = Path(os.environ.get("MEASURE_OUT", "."))
 FRAMES = Path(os.environ.get("MEASURE_FRAMES", "."))
 CACHE = Path(os.environ.get("MEASURE_CACHE", "/tmp/autolabel-measure"))
 PRESET = os.environ.get("MEASURE_PRESET", "base_plus")
-# Trained weights for fidelity: a checkpoint of the compact preset, or those that are bundled.
-TRAINED = os.environ.get("MEASURE_TRAINED", "compact")
+# Trained weights for fidelity: checkpoints of the compact preset, or those that are bundled.
+TRAINED = os.environ.get("MEASURE_TRAINED", "compact").split(",")
 
 
 def record(section: str, **values: Any) -> None:

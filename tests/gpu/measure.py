@@ -3,7 +3,7 @@
     python tests/gpu/measure.py --frames FOLDER --out OUT [SECTION ...]
 
 FOLDER holds street.jpg and street.npy (boxes, float32 (N, 4) in pixels), and sceneN.jpg/.npy for
-fidelity, measured with the checkpoint that MEASURE_TRAINED names and with the bundled one. Each
+fidelity, measured with the checkpoints that MEASURE_TRAINED names and the bundled one. Each
 result is a line of OUT/results.jsonl as soon as it is there; profiles lie beside it. Compilation,
 exports and the fidelity of torch run side by side first, then the sections one after another.
 """
@@ -25,7 +25,7 @@ PREPARE = {
     "compile": (TORCH, ["prepare", "outlines"], 200),
     "compile-peers": (TORCH, ["prepare", "peers"], 200),
     "fidelity": (TORCH, ["fidelity"], 200),
-    "export-compact": (TORCH, ["export", TRAINED], 250),
+    "export-compact": (TORCH, ["export", *TRAINED.split(",")], 250),
     "export": (TORCH, ["export", "random:base_plus"], 250),
 }
 SECTIONS = {

@@ -78,21 +78,19 @@ def fidelity() -> None:
     """Trained weights, fp16, against the published modules in PyTorch fp32."""
     from sections_torch import backend_of, compare
 
-    reference = backend_of(TRAINED, "fp32", "published", compiled=False)
-    folder = exported("compact")
-    for fused in (True, False):
-        backend = OnnxRuntimeCudaBackend(folder, fused=fused)
-        compare(backend, reference, f"onnxruntime-cuda fp16{'' if fused else ', not fused'}")
-    if TRAINED == "compact":
-        compare(OnnxRuntimeCudaBackend(resolve_model("compact", Wanted(cache=CACHE))), reference,
-                "onnxruntime-cuda fp32")  # fmt: skip
+    for model in TRAINED:
+        reference = backend_of(model, "fp32", "published", compiled=False)
+        for fused in (True, False):
+            backend = OnnxRuntimeCudaBackend(exported(Path(model).stem), fused=fused)
+            label = f"onnxruntime-cuda fp16{'' if fused else ', not fused'}"
+            compare(backend, reference, label, weights=model)
 
 
 def frames() -> None:
     """Whole frames, JPEG bytes in and COCO masks out, sustained."""
     from sections_torch import sustained
 
-    backend = OnnxRuntimeCudaBackend(exported("compact"))
+    backend = OnnxRuntimeCudaBackend(exported(Path(TRAINED[0]).stem))
     for _ in range(2):
         sustained(backend, "onnxruntime-cuda compact fp16", 1)
 

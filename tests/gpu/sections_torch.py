@@ -121,7 +121,7 @@ def traced(work) -> None:
 
 def fidelity() -> None:
     """Trained weights: each precision against the published modules in PyTorch fp32."""
-    for model in dict.fromkeys((TRAINED, "compact")):
+    for model in dict.fromkeys((*TRAINED, "compact")):
         reference = backend_of(model, "fp32", "published", compiled=False)
         for precision, compiled in (("fp16", True), ("fp32", False)):
             backend = backend_of(model, precision, compiled=compiled)
@@ -151,7 +151,7 @@ def compare(backend, reference, label: str, **facts) -> None:
 
 def frames() -> None:
     """Whole frames, JPEG bytes in and COCO masks out, sustained."""
-    for model, outlines in ((f"random:{PRESET}", True), (TRAINED, False)):
+    for model, outlines in ((f"random:{PRESET}", True), (TRAINED[0], False)):
         backend = backend_of(model, "fp16", outlines=outlines)
         for _ in range(2):
             sustained(backend, f"torch {Path(model).stem} fp16", 1)
@@ -272,7 +272,8 @@ def export() -> None:
     options = ExportOptions(precision="fp16", only=("encoder", "decoder"))
     for model in sys.argv[2:]:
         weights = resolve_weights(model)
-        folder = Path(CACHE) / f"{weights.preset.replace('*', 'compact')}-fp16"
+        name = Path(model).stem if weights.preset == "*" else weights.preset
+        folder = Path(CACHE) / f"{name}-fp16"
         started = time.perf_counter()
         export_model(weights.load(), folder, checkpoint_sha256=weights.sha256,
                      weights=weights.label, options=options)  # fmt: skip
