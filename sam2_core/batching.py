@@ -34,7 +34,7 @@ def group_prompts(frames: Sequence[Prompts]) -> list[tuple[npt.NDArray[np.int64]
     and when they all have a mask prompt or none has.
 
     Args:
-        frames: the prompts of image 0, 1, ... of the batch; real points first, then padding.
+        frames: the prompts of each frame of the batch; real points first, then padding.
 
     Returns:
         For each group the positions of its prompts among all prompts of the batch, and the prompts.
@@ -42,7 +42,7 @@ def group_prompts(frames: Sequence[Prompts]) -> list[tuple[npt.NDArray[np.int64]
     """
     found: dict[tuple[int, bool], list[tuple[npt.NDArray[np.int64], Prompts]]] = {}
     start = 0
-    for image, prompts in enumerate(frames):
+    for prompts in frames:
         # One padding point is part of the published prompt, more are not.
         points = (prompts.labels != POINT_PADDING).sum(1) + 1
         for count in np.unique(points):
@@ -51,7 +51,7 @@ def group_prompts(frames: Sequence[Prompts]) -> list[tuple[npt.NDArray[np.int64]
             part = Prompts(
                 prompts.points_model[rows, :count],
                 prompts.labels[rows, :count],
-                np.full(len(rows), image, np.int64),
+                prompts.image_index[rows],
                 None if logits is None else logits[rows],
             )
             key = (int(count), logits is not None)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from sam2_core.cache import cache_folder, file_sha256
 from sam2_core.export_graphs import extract, save, single_image, traced
 from sam2_core.export_jobs import published_jobs, restructured_jobs, windows_of
-from sam2_core.presets import Preset
+from sam2_core.onnx_contract import CLOSE_UP
+from sam2_core.presets import Preset, preset_named
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ class ExportOptions:
     Attributes:
         graph: "restructured" (fast) or "published" (as SAM 2's own modules compute).
         precision: "fp32" or "fp16" (halves throughout, float32 where fidelity needs it).
-        only: modules to export, of "encoder", "decoder", "decoder_mask" and the windowed decoders;
-            all when empty.
+        only: modules to export, of "encoder", "decoder", "decoder_mask", the windowed decoders and
+            "encoder_close_up", "decoder_close_up"; all when empty.
 
     """
 
@@ -55,6 +56,11 @@ class ExportOptions:
             raise AutolabelError(
                 f"unknown precision {self.precision!r}: one of {', '.join(PRECISIONS)}"
             )
+
+
+def close_up_size(preset: Preset, graph: str) -> int:
+    """Return the input size of the close-ups that an export can take, 0 for none."""
+    return preset.close_up_size if graph == "restructured" else 0
 
 
 def exported_folder(
@@ -81,7 +87,8 @@ def _write_graphs(
         for file, outputs, single in job.files:
             part = extract(graph, list(job.inputs), outputs)
             part = single_image(part) if single else part
-            save(part, folder / f"{file}.onnx", metadata)
+            size = facts["close_up_size" if file.endswith(CLOSE_UP) else "image_size"]
+            save(part, folder / f"{file}.onnx", metadata | {"image_size": str(size)})
     for path in sorted(folder.glob("*.onnx")):
         facts["files"][path.name] = {"sha256": file_sha256(path), "bytes": path.stat().st_size}
 
@@ -149,6 +156,7 @@ def _facts(
     preset: Preset, checkpoint_sha256: str, weights: str, options: ExportOptions
 ) -> dict[str, Any]:
     """Return what model.json says, without the files."""
+    partly = options.only and f"encoder{CLOSE_UP}" not in options.only
     return {
         "format_version": FORMAT_VERSION,
         "preset": preset.name,
@@ -159,6 +167,7 @@ def _facts(
         "graph": options.graph,
         "precision": options.precision,
         "windows": list(windows_of(preset)) if options.graph == "restructured" else [],
+        "close_up_size": 0 if partly else close_up_size(preset, options.graph),
         "files": {},
     }
 
@@ -185,8 +194,10 @@ def is_current(folder: Path) -> bool:
     try:
         facts = json.loads((folder / "model.json").read_text())
         files = facts["files"]
-        return facts["format_version"] == FORMAT_VERSION and all(
+        size = close_up_size(preset_named(facts["preset"]), facts["graph"])
+        current = (facts["format_version"], facts.get("close_up_size", 0)) == (FORMAT_VERSION, size)
+        return current and all(
             (folder / name).stat().st_size == file["bytes"] for name, file in files.items()
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AutolabelError):
         return False

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sam2_core.onnx_contract import DECODED, FEATURES
+from sam2_core.onnx_contract import CLOSE_UP, DECODED, FEATURES
 from sam2_core.presets import Preset
 
 if TYPE_CHECKING:
@@ -61,13 +61,12 @@ def restructured_jobs(model: Sam2, dtype: Any) -> Iterator[Job]:
 
     from sam2_core.architecture.lean_decoder import LeanDecoder
     from sam2_core.architecture.lean_encoder import LeanEncoder
-    from sam2_core.architecture.model import cast
+    from sam2_core.architecture.model import at_size, cast
     from sam2_core.architecture.published import Finished
 
     preset = model.preset
-    cells, width = preset.embedding_grid**2, preset.width
-    shapes = (cells, width), (cells, 16, width // 8), (cells, 4, width // 4)
-    inputs = _prompts(preset, shapes, dtype)
+    close_up = at_size(model, preset.close_up_size) if preset.close_up_size else None
+    inputs = _lean_prompts(preset, dtype)
     # Folded in float32, cast afterwards.
     encoder = LeanEncoder(model, early=dtype == torch.float16)
     plain, masked = LeanDecoder(model), LeanDecoder(model, masked=True)
@@ -91,14 +90,41 @@ def restructured_jobs(model: Sam2, dtype: Any) -> Iterator[Job]:
         given = inputs | {"window_yx": torch.zeros(3, 2, dtype=torch.int32)}
         files = ((name, DECODED, False), (f"decoder_single_w{side}", DECODED, True))
         yield Job(name, Finished(module), given, outputs, files)
+    if close_up is not None:
+        yield from _close_up_jobs(close_up, dtype)
 
 
-def _encoder_job(preset: Preset, module: Any) -> Job:
+def _close_up_jobs(model: Sam2, dtype: Any) -> Iterator[Job]:
+    """Yield the restructured modules for close-ups; every prompt has an image of its own."""
+    import torch
+
+    from sam2_core.architecture.lean_decoder import LeanDecoder
+    from sam2_core.architecture.lean_encoder import LeanEncoder
+    from sam2_core.architecture.model import cast
+    from sam2_core.architecture.published import Finished
+
+    encoder, decoder = LeanEncoder(model, early=dtype == torch.float16), LeanDecoder(model)
+    cast(encoder, dtype)
+    cast(decoder, dtype)
+    yield _encoder_job(model.preset, encoder, f"encoder{CLOSE_UP}")
+    name = f"decoder{CLOSE_UP}"
+    inputs = _lean_prompts(model.preset, dtype)
+    yield Job(name, Finished(decoder), inputs, DECODED, ((name, DECODED, False),))
+
+
+def _lean_prompts(preset: Preset, dtype: Any) -> dict[str, Any]:
+    """Return example inputs of a restructured decoder."""
+    cells, width = preset.embedding_grid**2, preset.width
+    shapes = (cells, width), (cells, 16, width // 8), (cells, 4, width // 4)
+    return _prompts(preset, shapes, dtype)
+
+
+def _encoder_job(preset: Preset, module: Any, name: str = "encoder") -> Job:
     import torch
 
     size = preset.image_size
     inputs = {"image": torch.zeros(2, size, size, 3, dtype=torch.uint8)}
-    return Job("encoder", module, inputs, FEATURES, (("encoder", FEATURES, False),))
+    return Job(name, module, inputs, FEATURES, ((name, FEATURES, False),))
 
 
 def _prompts(preset: Preset, shapes: Any, dtype: Any) -> dict[str, Any]:

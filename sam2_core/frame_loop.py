@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sam2_core.cores import usable_cores
-from sam2_core.segmenter import PreparedFrame, Segmenter
+from sam2_core.prepared import PreparedFrame
+from sam2_core.segmenter import Segmenter
 from sam2_core.stage_times import StageTimes
 from sam2_core.types import Boxes, ImageArray, LowResMasks, Masks
 
@@ -80,6 +81,14 @@ class _Stopped(Exception):  # noqa: N818 - not an error: the consumer has gone
     pass
 
 
+def _seen(item: _Pending) -> PreparedFrame | Exception:
+    """Return a frame that the device has seen, without its pixels, or why it could not be read."""
+    failure = item.frame.exception()
+    if failure is None:
+        return item.frame.result().without_images()
+    return failure if isinstance(failure, Exception) else RuntimeError(str(failure))
+
+
 class FrameLoop:
     """One pass over frames; iterate it once for the results.
 
@@ -116,11 +125,11 @@ class FrameLoop:
         encoders = encoders or min(max(cores // 4, 1), 4)
         self._readers = ThreadPoolExecutor(readers, "frame-read")
         self._encoders = ThreadPoolExecutor(encoders, "frame-masks")
-        depth = ahead or readers + segmenter.encoder_batch
+        depth = ahead or readers + segmenter.frame_batch
         # None ends a queue; an exception in it ends the loop with that exception.
         self._read: queue.Queue[_Pending | Exception | None] = queue.Queue(depth)
         self._done: queue.Queue[Future[FrameResult] | Exception | None] = queue.Queue(
-            2 * (encoders + segmenter.encoder_batch)
+            2 * (encoders + segmenter.frame_batch)
         )
         self._stop = threading.Event()
 
@@ -207,7 +216,7 @@ class FrameLoop:
     def _next_batch(self) -> tuple[list[_Pending], bool]:
         batch: list[_Pending] = []
         with self.times.measure("wait"):
-            while len(batch) < self.segmenter.encoder_batch:
+            while len(batch) < self.segmenter.frame_batch:
                 item = self._get()
                 if item is None:
                     return batch, False
@@ -225,7 +234,10 @@ class FrameLoop:
         outcomes: dict[int, _Outcome] = {}
         for item, outcome in zip(good, self._segment(good), strict=True):
             outcomes[id(item)] = outcome
-        return [self._encoders.submit(self._result, item, outcomes.get(id(item))) for item in batch]
+        return [
+            self._encoders.submit(self._result, item.job.key, _seen(item), outcomes.get(id(item)))
+            for item in batch
+        ]
 
     def _segment(self, items: Sequence[_Pending]) -> Sequence[_Outcome]:
         """Run a batch; if it fails, run its frames one by one to know which fail."""
@@ -236,16 +248,17 @@ class FrameLoop:
                 return [error]
         return [self._segment([item])[0] for item in items]
 
-    def _result(self, item: _Pending, outcome: _Outcome | None) -> FrameResult:
-        failure = item.frame.exception()
-        if isinstance(failure, _StageError):
-            return FrameResult(item.job.key, None, (0, 0), failure.stage, failure.cause)
-        frame = item.frame.result()
+    def _result(
+        self, key: Hashable, frame: PreparedFrame | Exception, outcome: _Outcome | None
+    ) -> FrameResult:
+        if isinstance(frame, _StageError):
+            return FrameResult(key, None, (0, 0), frame.stage, frame.cause)
+        assert isinstance(frame, PreparedFrame)  # noqa: S101 - reading raises nothing else
         if outcome is None or isinstance(outcome, Exception):
-            return FrameResult(item.job.key, None, frame.size_hw, "segment", outcome)
+            return FrameResult(key, None, frame.size_hw, "segment", outcome)
         try:
             with self.times.measure("postprocess"):
                 masks = self.segmenter.finish(frame, outcome)
         except Exception as error:  # noqa: BLE001 - becomes the frame's failure
-            return FrameResult(item.job.key, None, frame.size_hw, "postprocess", error)
-        return FrameResult(item.job.key, masks, frame.size_hw)
+            return FrameResult(key, None, frame.size_hw, "postprocess", error)
+        return FrameResult(key, masks, frame.size_hw)

@@ -117,6 +117,7 @@ def load_backend(
     *,
     threads: int | None = None,
     windows: bool = False,
+    close_ups: bool | None = None,
     cache: str | Path | None = None,
     progress: Callable[[str], object] = lambda _: None,
 ) -> Backend:
@@ -131,6 +132,8 @@ def load_backend(
         threads: CPU threads of one operator; every core when None.
         windows: on the CPU, decode boxes only in windows around them: 1.3 to 1.6 times faster, but
             what a mask has far from its box is lost. Off: the masks of the whole grid.
+        close_ups: take each box in a crop of its own, not whole frames; None: where the model can.
+            In windows, None is whole frames.
         cache: cache folder; the default one when None.
         progress: called with what is being done, when it takes long.
 
@@ -140,14 +143,15 @@ def load_backend(
     """
     chosen, reason = choose_backend(backend)
     exact = precision_for(chosen, precision)
+    close_ups = False if windows and close_ups is None else close_ups
     logger.info("backend %s (%s), precision %s", chosen, reason, exact)
     wanted = Wanted(exact, graph, cache_folder(cache), progress)
     if chosen == "torch":
         need_torch("the torch backend")
         from sam2_core.backends.torch_backend import load_torch
 
-        return load_torch(resolve_weights(model, wanted), wanted)
-    folder = resolve_model(model, wanted)
+        return load_torch(resolve_weights(model, wanted), wanted, close_ups)
+    folder = resolve_model(model, wanted).for_close_ups(close_ups)
     if chosen == "onnxruntime-cpu":
         from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
 

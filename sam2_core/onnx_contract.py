@@ -9,5 +9,7 @@ PROMPTS = ("points", "labels", "image_index")
 # Points of a box prompt: its two corners and one padding point (see `Prompts`).
 BOX_POINTS = 3
 SCORES = ("predicted_iou", "object_score", "stability")
+# What the graphs for close-ups have behind their names.
+CLOSE_UP = "_close_up"
 # Outputs of a decoder.
 DECODED = ("logits", *SCORES)

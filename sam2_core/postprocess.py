@@ -13,7 +13,7 @@ a crop of it is ever made.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -35,29 +35,61 @@ _COLUMNS_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class _Axis:
-    """How `size` pixels sample `grid` cells along one axis, in PyTorch's float32 arithmetic."""
+    """How pixels sample `grid` cells along one axis, in PyTorch's float32 arithmetic.
 
-    weight: FloatArray  # (size,) of the cell after each pixel centre
-    first: npt.NDArray[np.int64]  # (grid + 1,) first pixel whose cell before it is at least this
+    For T stretches of pixels, one behind the other: every mask's own, or one that all masks share.
+    """
+
+    weight: FloatArray  # (pixels of all stretches,) of the cell after each pixel centre
+    first: IntArray  # (T * (grid + 1),) first pixel whose cell before it is at least this
+    start: IntArray  # (T,) a stretch's first pixel in `weight`
+    stop: IntArray  # (T,) behind its last
+    shift: IntArray  # (T,) what makes a pixel of `weight` one of the image
+
+
+def _stretches(grid: int, low: IntArray, high: IntArray) -> _Axis:
+    """Sample stretches of pixels, int64 (T,) from `low` to `high`, each by all cells."""
+    size = high - low
+    stop = np.cumsum(size)
+    start = stop - size
+    table = np.repeat(np.arange(len(size)), size)
+    pixel = (np.arange(len(table)) - start[table]).astype(np.float32)
+    scale = np.float32(grid) / size.astype(np.float32)
+    half = np.float32(0.5)
+    source = np.maximum((pixel + half) * scale[table] - half, np.float32(0))
+    cell = np.minimum(source.astype(np.int64), grid - 1)
+    key = table * (grid + 1)
+    every = np.arange(len(size) * (grid + 1))
+    first = np.searchsorted(key + cell, every)
+    return _Axis(source - cell.astype(np.float32), first, start, stop, low - start)
 
 
 @lru_cache(maxsize=64)
-def _axis(grid: int, size: int) -> _Axis:
-    scale = np.float32(grid) / np.float32(size)
-    half = np.float32(0.5)
-    source = np.maximum((np.arange(size, dtype=np.float32) + half) * scale - half, np.float32(0))
-    low = np.minimum(source.astype(np.int64), grid - 1)
-    return _Axis(source - low.astype(np.float32), np.searchsorted(low, np.arange(grid + 1)))
+def _whole(grid: int, size: int) -> _Axis:
+    return _stretches(grid, np.zeros(1, np.int64), np.array([size]))
 
 
 @dataclass(frozen=True, eq=False)
 class _Grid:
-    """The image and its mask grid along both axes."""
+    """The image and its mask grid along both axes, of all masks or of each its own part."""
 
     rows: _Axis
     columns: _Axis
     grid_hw: tuple[int, int]
     size_hw: tuple[int, int]
+
+    @staticmethod
+    def of(
+        grid_hw: tuple[int, int], size_hw: tuple[int, int], regions_xyxy_px: IntArray | None
+    ) -> _Grid:
+        """Lay grids over the whole image, or each mask's over a region of it."""
+        if regions_xyxy_px is None:
+            rows, columns = _whole(grid_hw[0], size_hw[0]), _whole(grid_hw[1], size_hw[1])
+        else:
+            left, top, right, bottom = regions_xyxy_px.T
+            rows = _stretches(grid_hw[0], top, bottom)
+            columns = _stretches(grid_hw[1], left, right)
+        return _Grid(rows, columns, grid_hw, size_hw)
 
     @property
     def stride(self) -> int:
@@ -67,40 +99,53 @@ class _Grid:
         """
         return self.size_hw[0] * self.size_hw[1] + 1
 
+    def table(self, mask: IntArray) -> IntArray:
+        """Which stretch each mask has."""
+        return mask if len(self.rows.start) > 1 else np.zeros(1, np.int64)
+
 
 def _toggles(blocks: Blocks, origin_yx: npt.NDArray[np.int64], grid: _Grid) -> IntArray:
     """Positions, not sorted, where the masks change: mask * stride + column * height + row."""
+    columns = grid.columns
     column = blocks.column + origin_yx[blocks.mask, 1]
-    first = grid.columns.first[column]
-    per_block = grid.columns.first[column + 1] - first
+    column += grid.table(blocks.mask) * (grid.grid_hw[1] + 1)
+    first = columns.first[column]
+    per_block = columns.first[column + 1] - first
     block = np.repeat(np.arange(len(column)), per_block)
     x = np.arange(len(block)) + np.repeat(first - np.cumsum(per_block) + per_block, per_block)
-    weight = grid.columns.weight[x]
+    weight = columns.weight[x]
     rest = np.float32(1) - weight
     upper_left, upper_right, lower_left, lower_right = blocks.values
     before = upper_left[block] * rest + upper_right[block] * weight
     after = lower_left[block] * rest + lower_right[block] * weight
     crossing = np.flatnonzero((before > 0) != (after > 0))
     block = block[crossing]
-    row = (blocks.row + origin_yx[blocks.mask, 0])[block]
-    y = _crossed_row(row, before[crossing], after[crossing], grid)
-    line: IntArray = blocks.mask[block] * grid.stride + x[crossing] * grid.size_hw[0] + y
+    mask = blocks.mask[block]
+    table = grid.table(mask)
+    row = blocks.row[block] + origin_yx[mask, 0]
+    y = _crossed_row(row, before[crossing], after[crossing], table, grid)
+    column = x[crossing] + columns.shift[table]
+    line: IntArray = mask * grid.stride + column * grid.size_hw[0] + y
     return line
 
 
-def _crossed_row(row: IntArray, before: FloatArray, after: FloatArray, grid: _Grid) -> IntArray:
+def _crossed_row(
+    row: IntArray, before: FloatArray, after: FloatArray, table: IntArray, grid: _Grid
+) -> IntArray:
     """Find the first pixel row behind each change of sign between grid rows `row` and `row` + 1."""
-    height, cells = grid.size_hw[0], grid.grid_hw[0]
+    rows, cells = grid.rows, grid.grid_hw[0]
+    start, stop = rows.start[table], rows.stop[table]
     begins = after > 0
     inside = (row >= 0) & (row < cells - 1)
-    first = grid.rows.first[np.clip(row, 0, cells)]
-    last = grid.rows.first[np.clip(row + 1, 0, cells)]
+    at = table * (cells + 1)
+    first = rows.first[at + np.clip(row, 0, cells)]
+    last = rows.first[at + np.clip(row + 1, 0, cells)]
     fraction = np.where(inside, before.astype(np.float64) / (before - after), 0.0)
-    guess = np.ceil((row + fraction + 0.5) * (height / cells) - 0.5).astype(np.int64)
-    guess = np.clip(guess, first, last)
+    guess = np.ceil((row + fraction + 0.5) * ((stop - start) / cells) - 0.5).astype(np.int64)
+    guess = np.clip(guess + start, first, last)
 
     def behind(pixel: IntArray) -> npt.NDArray[np.bool_]:
-        weight = grid.rows.weight[np.clip(pixel, 0, height - 1)]
+        weight = rows.weight[np.clip(pixel, 0, len(rows.weight) - 1)]
         value: FloatArray = before * (np.float32(1) - weight) + after * weight
         result: npt.NDArray[np.bool_] = (value > 0) == begins
         return result
@@ -109,30 +154,59 @@ def _crossed_row(row: IntArray, before: FloatArray, after: FloatArray, grid: _Gr
     guess += (guess < last) & ~behind(guess)
     guess -= (guess > first) & behind(guess - 1)
     # Above the first grid row and below the last the value is that row's.
-    guess = np.where(row < 0, 0, guess)
-    result: IntArray = np.where(row >= cells - 1, height, guess)
+    guess = np.where(row < 0, start, guess)
+    guess = np.where(row >= cells - 1, stop, guess)
+    result: IntArray = guess + rows.shift[table]
     return result
 
 
-def _encode_stack(
-    stack: npt.NDArray[np.floating], origin_yx: npt.NDArray[np.int64], grid: _Grid
-) -> tuple[list[bytes], IntArray, npt.NDArray[np.bool_]]:
-    """Encode masks (M, h, w): counts, areas in pixels, and which masks are not finite."""
+@dataclass(frozen=True, eq=False)
+class _Stack:
+    """Masks (M, h, w) of one shape, the place of each in its grid, and that of its grid."""
+
+    logits: npt.NDArray[np.floating]
+    origin_yx: npt.NDArray[np.int64]
+    regions_xyxy_px: IntArray | None
+    grid_hw: tuple[int, int]
+    size_hw: tuple[int, int]
+
+    def __len__(self) -> int:
+        return len(self.logits)
+
+    def __getitem__(self, rows: slice) -> _Stack:
+        regions = None if self.regions_xyxy_px is None else self.regions_xyxy_px[rows]
+        logits, origin = self.logits[rows], self.origin_yx[rows]
+        return replace(self, logits=logits, origin_yx=origin, regions_xyxy_px=regions)
+
+    def width_px(self) -> int:
+        """Pixels across a mask's grid, of several ones the mean."""
+        if self.regions_xyxy_px is None:
+            return self.size_hw[1]
+        left, _, right, _ = self.regions_xyxy_px.T
+        return int((right - left).mean())
+
+
+# Counts, areas in pixels, and which masks are not finite.
+_Encoded = tuple[list[bytes], IntArray, npt.NDArray[np.bool_]]
+
+
+def _encode_stack(stack: _Stack) -> _Encoded:
     if len(stack) > _MASKS_AT_ONCE:
-        return _encode_halves(stack, origin_yx, grid)
-    mixed = mixed_blocks(stack)
+        return _encode_halves(stack)
+    mixed = mixed_blocks(stack.logits)
     count = int(np.bitwise_count(mixed).sum(dtype=np.int64))
-    columns = count * grid.size_hw[1] // grid.grid_hw[1]
+    columns = count * stack.width_px() // stack.grid_hw[1]
     if len(stack) > 1 and (count > _BLOCKS_AT_ONCE or columns > _COLUMNS_AT_ONCE):
-        return _encode_halves(stack, origin_yx, grid)
-    blocks = blocks_at(stack, mixed)
+        return _encode_halves(stack)
+    blocks = blocks_at(stack.logits, mixed)
     broken = np.zeros(len(stack), bool)
     broken[blocks.mask[~np.isfinite(blocks.values).all(0)]] = True
     # Without a block a mask is empty, or one value of sign; not a number counts as background.
     for index in np.flatnonzero(np.bincount(blocks.mask, minlength=len(stack)) == 0):
-        broken[index] = not np.isfinite(stack[index]).all()
+        broken[index] = not np.isfinite(stack.logits[index]).all()
+    grid = _Grid.of(stack.grid_hw, stack.size_hw, stack.regions_xyxy_px)
     with np.errstate(invalid="ignore"):
-        line = _toggles(blocks, origin_yx, grid)
+        line = _toggles(blocks, stack.origin_yx, grid)
     line.sort()
     mask, position = np.divmod(cancel_pairs(line), grid.stride)
     kept = (position < grid.stride - 1) & ~broken[mask]
@@ -141,12 +215,9 @@ def _encode_stack(
     return strings, area, broken
 
 
-def _encode_halves(
-    stack: npt.NDArray[np.floating], origin_yx: npt.NDArray[np.int64], grid: _Grid
-) -> tuple[list[bytes], IntArray, npt.NDArray[np.bool_]]:
+def _encode_halves(stack: _Stack) -> _Encoded:
     half = len(stack) // 2
-    first = _encode_stack(stack[:half], origin_yx[:half], grid)
-    second = _encode_stack(stack[half:], origin_yx[half:], grid)
+    first, second = _encode_stack(stack[:half]), _encode_stack(stack[half:])
     return first[0] + second[0], np.append(first[1], second[1]), np.append(first[2], second[2])
 
 
@@ -155,6 +226,7 @@ def encode_masks(
     origin_yx: npt.NDArray[np.integer],
     grid_hw: tuple[int, int],
     size_hw: tuple[int, int],
+    regions_xyxy_px: IntArray | None = None,
 ) -> tuple[list[bytes], IntArray, list[str]]:
     """Encode the masks of one image as full upsampling and thresholding at 0 would.
 
@@ -163,20 +235,24 @@ def encode_masks(
         origin_yx: int (N, 2), each window's top left cell in the grid.
         grid_hw: the whole grid; outside a window the mask is background.
         size_hw: (H, W) of the original image.
+        regions_xyxy_px: int64 (N, 4), the part of the image that each mask's grid lies over; the
+            mask is background elsewhere. None: the whole image.
 
     Returns:
         N COCO compressed counts of the whole image, int64 (N,) areas in pixels, and N reasons
         ("" for a good mask).
 
     """
-    grid = _Grid(_axis(grid_hw[0], size_hw[0]), _axis(grid_hw[1], size_hw[1]), grid_hw, size_hw)
     origin = np.asarray(origin_yx, np.int64).reshape(-1, 2)
     count = len(logits)
     strings = [b""] * count
     area = np.zeros(count, np.int64)
     reasons = [""] * count
     for rows, stack in _stacks(logits):
-        texts, pixels, broken = _encode_stack(stack, origin[rows], grid)
+        regions = None if regions_xyxy_px is None else regions_xyxy_px[rows]
+        texts, pixels, broken = _encode_stack(
+            _Stack(stack, origin[rows], regions, grid_hw, size_hw)
+        )
         area[rows] = pixels
         for row, text, bad, size in zip(rows, texts, broken, pixels, strict=True):
             strings[row] = text
@@ -201,6 +277,7 @@ def finish(
     size_hw: tuple[int, int],
     rows: npt.NDArray[np.int64] | None = None,
     reasons: Sequence[str] | None = None,
+    regions_xyxy_px: IntArray | None = None,
 ) -> Masks:
     """Turn decoded prompts of one image into its `Masks`, one row for each of the caller's prompts.
 
@@ -209,12 +286,15 @@ def finish(
         size_hw: (H, W) of the original image.
         rows: int64 (V,), the caller's row of each prompt; all rows in order when None.
         reasons: N reasons, "" where a prompt was decoded; V empty ones when None.
+        regions_xyxy_px: int64 (V, 4), what each prompt's close-up shows; None for whole frames.
 
     """
     count = len(low_res.predicted_iou)
     rows = np.arange(count) if rows is None else rows
     all_reasons = [""] * count if reasons is None else list(reasons)
-    strings, area, why = encode_masks(low_res.logits, low_res.origin_yx, low_res.grid_hw, size_hw)
+    strings, area, why = encode_masks(
+        low_res.logits, low_res.origin_yx, low_res.grid_hw, size_hw, regions_xyxy_px
+    )
     total = len(all_reasons)
     nothing, _ = encode_toggles(np.zeros(0, np.int64), np.zeros(1, np.int64), size_hw)
     rle = nothing * total

@@ -27,6 +27,8 @@ class Preset:
         window_sizes: attention window side of each stage, in tokens.
         position_grid_hw: size of the learned background position embedding.
         image_size: side S of the square input, pixels; divisible by 32 and by 4 * window_sizes[0].
+        close_up_size: the same of a close-up (see `close_ups`), 0 where boxes are segmented in
+            whole frames only: its weights were not trained for crops.
         width: channels of neck and decoder.
         decoder_mlp_dim: hidden size of the two-way transformer's MLPs.
         iou_head_dim: hidden size of the predicted-IoU head.
@@ -46,6 +48,7 @@ class Preset:
     window_sizes: tuple[int, int, int, int]
     position_grid_hw: tuple[int, int] = (7, 7)
     image_size: int = 1024
+    close_up_size: int = 0
     width: int = 256
     decoder_mlp_dim: int = 2048
     iou_head_dim: int = 256
@@ -56,11 +59,13 @@ class Preset:
     hugging_face: str = ""
 
     def __post_init__(self) -> None:
-        if self.image_size % 32 or self.image_size % (4 * self.window_sizes[0]):
-            raise AutolabelError(
-                f"preset {self.name}: image_size {self.image_size} must be divisible by 32 and by "
-                f"{4 * self.window_sizes[0]} (4 x the first window)"
-            )
+        for name in ("image_size", "close_up_size"):
+            size = getattr(self, name)
+            if size % 32 or size % (4 * self.window_sizes[0]):
+                raise AutolabelError(
+                    f"preset {self.name}: {name} {size} must be divisible by 32 and by "
+                    f"{4 * self.window_sizes[0]} (4 x the first window)"
+                )
         if any(window % 2 for window in self.window_sizes[:3]):
             raise AutolabelError(
                 f"preset {self.name}: windows {self.window_sizes[:3]} must be even: queries are "
@@ -169,6 +174,7 @@ COMPACT = Preset(
     global_blocks=(6,),
     window_sizes=(8, 4, 8, 4),
     image_size=1024,
+    close_up_size=256,
     width=128,
     decoder_mlp_dim=1024,
     iou_head_dim=128,

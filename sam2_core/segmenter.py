@@ -6,10 +6,11 @@ device, `run` (encode, decode) on it, `finish` (runs of the mask) behind it; `se
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -17,12 +18,22 @@ from typing import Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.batching import collect, group_prompts, no_masks, slice_low_res, slice_prompts
+from sam2_core.batching import (
+    collect,
+    gather,
+    group_prompts,
+    no_masks,
+    slice_low_res,
+    slice_prompts,
+)
+from sam2_core.close_ups import close_ups
 from sam2_core.postprocess import finish
+from sam2_core.prepared import PreparedFrame
 from sam2_core.preprocess import box_prompts, resize_square
 from sam2_core.prompts import PointPrompts, point_prompts
 from sam2_core.stage_times import StageTimes
 from sam2_core.types import (
+    AutolabelError,
     Backend,
     Boxes,
     DeviceMemoryError,
@@ -39,30 +50,34 @@ Given = TypeVar("Given", Boxes, PointPrompts)
 
 # More than this and a decoder call gets no faster per prompt on anything measured.
 _CHUNK_CPU, _CHUNK_GPU = 8, 136
+# Images in one encoder call on a CPU and a GPU: whole frames, and close-ups.
+_FRAMES_CPU, _FRAMES_GPU = 1, 4
+_CLOSE_UPS_CPU, _CLOSE_UPS_GPU = 8, 64
 
 
-@dataclass(frozen=True, eq=False)
-class PreparedFrame:
-    """A frame ready for the device.
-
-    Attributes:
-        image_model: uint8 (S, S, 3).
-        size_hw: of the original image.
-        prompts: V valid prompts; their image index is set when frames are batched.
-        rows: int64 (V,), the caller's row of each.
-        reasons: N reasons, "" for a valid row.
-
-    """
-
-    image_model: ImageArray
-    size_hw: tuple[int, int]
-    prompts: Prompts
-    rows: npt.NDArray[np.int64]
-    reasons: tuple[str, ...]
+# Rows of a decoded batch that belong to a frame.
+_Part = tuple[PendingMasks, slice]
 
 
-def _rows(pending: PendingMasks, rows: slice) -> LowResMasks:
-    return slice_low_res(pending.wait(), rows)
+def _joined(parts: Sequence[_Part], grid: int) -> LowResMasks:
+    """Wait for a frame's rows and put them together."""
+    found = [slice_low_res(pending.wait(), rows) for pending, rows in parts]
+    if not found:
+        return no_masks(grid)
+    if len(found) == 1:
+        return found[0]
+    *starts, total = np.cumsum([0, *(len(one.predicted_iou) for one in found)])
+    rows = [
+        start + np.arange(len(one.predicted_iou)) for start, one in zip(starts, found, strict=True)
+    ]
+    return gather(list(zip(rows, found, strict=True)), int(total), grid)
+
+
+def _prompts_of(frame: PreparedFrame, first: int, last: int, position: int) -> Prompts:
+    """Return the prompts of images `first` to `last`, the first at `position` of a batch."""
+    start, end = np.searchsorted(frame.prompts.image_index, [first, last + 1])
+    prompts = slice_prompts(frame.prompts, slice(start, end))
+    return replace(prompts, image_index=prompts.image_index - first + position)
 
 
 class Segmenter:
@@ -72,7 +87,7 @@ class Segmenter:
         backend: a loaded model.
         decoder_chunk: prompts in one decoder call, of one or several frames; "auto" measures what
             is fastest on this machine once and remembers it. Out of memory halves it for good.
-        encoder_batch: frames in one encoder call.
+        encoder_batch: images in one encoder call: frames, or close-ups of one frame or several.
         post_threads: threads that encode masks in `segment`.
         cache: folder where "auto" remembers; the default cache when None.
 
@@ -89,17 +104,30 @@ class Segmenter:
     ) -> None:
         self.backend = backend
         on_cpu = backend.info.device == "cpu"
-        self.image_size = backend.info.image_size
-        self.encoder_batch = encoder_batch or (1 if on_cpu else 4)
+        self.image_size, self.close_ups = backend.info.image_size, backend.info.close_ups
+        if self.close_ups:
+            default = _CLOSE_UPS_CPU if on_cpu else _CLOSE_UPS_GPU
+        else:
+            default = _FRAMES_CPU if on_cpu else _FRAMES_GPU
+        self.encoder_batch = encoder_batch or default
         self._pool = ThreadPoolExecutor(post_threads, "sam2-masks")
         self._staged = getattr(backend, "staged", lambda image: image)
-        if decoder_chunk == "auto":
+        if decoder_chunk == "auto" and self.close_ups:
+            decoder_chunk = None  # a call has an encoder call's close-ups
+        elif decoder_chunk == "auto":
             from sam2_core.tuning import tuned_decoder_chunk
 
             decoder_chunk = tuned_decoder_chunk(backend, cache)
         self.decoder_chunk = decoder_chunk or (_CHUNK_CPU if on_cpu else _CHUNK_GPU)
         if self.decoder_chunk < 1 or self.encoder_batch < 1:
             raise ValueError("decoder_chunk and encoder_batch must be at least 1")
+
+    @property
+    def frame_batch(self) -> int:
+        """Frames that are worth handing to `start` at once, so that encoder calls are full."""
+        if not self.close_ups:
+            return self.encoder_batch
+        return _FRAMES_CPU if self.backend.info.device == "cpu" else _FRAMES_GPU
 
     def close(self) -> None:
         """Stop the threads that encode masks."""
@@ -119,18 +147,27 @@ class Segmenter:
             boxes: N boxes in the image's pixels; invalid ones stay as rows with a reason.
 
         """
+        if self.close_ups:
+            frame = close_ups(image, boxes.xyxy_px, self.image_size)
+            return replace(frame, images_model=[self._staged(one) for one in frame.images_model])
         size_hw = (image.shape[0], image.shape[1])
         found = box_prompts(boxes.xyxy_px, size_hw, self.image_size)
         index = np.zeros(len(found.rows), np.int64)
         prompts = Prompts(found.points_model, found.labels, index)
         resized = self._staged(resize_square(image, self.image_size))
-        return PreparedFrame(resized, size_hw, prompts, found.rows, found.reasons)
+        return PreparedFrame([resized], size_hw, prompts, found.rows, found.reasons)
 
     def prepare_points(self, image: ImageArray, points: PointPrompts) -> PreparedFrame:
         """Resize a frame and turn clicks, boxes with clicks, or earlier masks into prompts."""
+        if self.close_ups:
+            raise AutolabelError(
+                "clicks and earlier masks are prompts of whole frames, and this model was loaded "
+                "for close-ups: load it with close_ups=False"
+            )
         size_hw = (image.shape[0], image.shape[1])
         prompts, rows, reasons = point_prompts(points, size_hw, self.image_size)
-        return PreparedFrame(resize_square(image, self.image_size), size_hw, prompts, rows, reasons)
+        resized = resize_square(image, self.image_size)
+        return PreparedFrame([resized], size_hw, prompts, rows, reasons)
 
     def run(
         self, frames: Sequence[PreparedFrame], times: StageTimes | None = None
@@ -158,28 +195,48 @@ class Segmenter:
         As `run`, but returns functions that wait for each frame's result, on any thread.
         """
         times = times or StageTimes()
-        results: list[Callable[[], LowResMasks]] = [partial(no_masks, self.image_size // 4)] * len(
-            frames
-        )
-        busy = [index for index, frame in enumerate(frames) if len(frame.prompts)]
+        parts: list[list[_Part]] = [[] for _ in frames]
+        images = [
+            (index, int(image))
+            for index, frame in enumerate(frames)
+            for image in np.unique(frame.prompts.image_index)
+        ]
         start = 0
-        while start < len(busy):
-            batch = busy[start : start + self.encoder_batch]
+        while start < len(images):
+            batch = images[start : start + self.encoder_batch]
             try:
                 with times.measure("encode"):
-                    features = self.backend.encode([frames[index].image_model for index in batch])
+                    features = self.backend.encode(
+                        [frames[index].images_model[image] for index, image in batch]
+                    )
             except DeviceMemoryError as error:
                 self.encoder_batch = self._halved("encoder_batch", len(batch), error)
                 continue
             with times.measure("decode"):
-                decoded = self._decode(features, [frames[index].prompts for index in batch])
-            position = 0
-            for index in batch:
-                stop = position + len(frames[index].prompts)
-                results[index] = partial(_rows, decoded, slice(position, stop))
-                position = stop
+                self._decode_batch(features, frames, batch, parts)
             start += len(batch)
-        return results
+        return [partial(_joined, found, self.image_size // 4) for found in parts]
+
+    def _decode_batch(
+        self,
+        features: Features,
+        frames: Sequence[PreparedFrame],
+        batch: Sequence[tuple[int, int]],
+        parts: Sequence[list[_Part]],
+    ) -> None:
+        """Decode the prompts of a batch's images; adds to the parts of each frame its rows."""
+        given: list[tuple[int, Prompts]] = []
+        position = 0
+        for index, group in itertools.groupby(batch, key=lambda item: item[0]):
+            images = [image for _, image in group]
+            prompts = _prompts_of(frames[index], images[0], images[-1], position)
+            given.append((index, prompts))
+            position += len(images)
+        decoded = self._decode(features, [prompts for _, prompts in given])
+        start = 0
+        for index, prompts in given:
+            parts[index].append((decoded, slice(start, start + len(prompts))))
+            start += len(prompts)
 
     def _decode(self, features: Features, frames: Sequence[Prompts]) -> PendingMasks:
         parts: list[tuple[npt.NDArray[np.int64], PendingMasks]] = []
@@ -218,7 +275,7 @@ class Segmenter:
     def finish(frame: PreparedFrame, decoded: LowResMasks | Callable[[], LowResMasks]) -> Masks:
         """Make a frame's masks of the decoder's output, waiting for it first where needed."""
         low_res = decoded() if callable(decoded) else decoded
-        return finish(low_res, frame.size_hw, frame.rows, frame.reasons)
+        return finish(low_res, frame.size_hw, frame.rows, frame.reasons, frame.regions_xyxy_px)
 
     def segment(self, images: Sequence[ImageArray], boxes: Sequence[Boxes]) -> list[Masks]:
         """Segment every box of every image.
@@ -248,8 +305,8 @@ class Segmenter:
         if len(images) != len(prompts):
             raise ValueError(f"{len(images)} images but {len(prompts)} sets of prompts")
         pending = []
-        for start in range(0, len(images), self.encoder_batch):
-            stop = start + self.encoder_batch
+        for start in range(0, len(images), self.frame_batch):
+            stop = start + self.frame_batch
             frames = [
                 prepare(image, given)
                 for image, given in zip(images[start:stop], prompts[start:stop], strict=True)

@@ -204,12 +204,22 @@ class PendingMasks:
 
 @dataclass(frozen=True)
 class BackendInfo:
-    """What a caller may need to know of a loaded backend."""
+    """What a caller may need to know of a loaded backend.
+
+    Attributes:
+        stamp: what makes its masks.
+        image_size: S, side of the square input in pixels.
+        providers: what runs it, in its own words.
+        device: "cpu", or the GPU's name.
+        close_ups: whether it takes each box in a crop of its own, not whole frames.
+
+    """
 
     stamp: ModelStamp
     image_size: int
     providers: tuple[str, ...] = field(default=())
     device: str = "cpu"
+    close_ups: bool = False
 
 
 class Backend(Protocol):

@@ -30,6 +30,7 @@ class ModelChoice:
         precision: fp32 or fp16.
         stamp: what its labels will carry.
         reason: why this model and this backend, for the user.
+        close_ups: as in `load_backend`.
 
     """
 
@@ -38,10 +39,15 @@ class ModelChoice:
     precision: str
     stamp: ModelStamp
     reason: str
+    close_ups: bool | None = None
 
 
 def choose_model(
-    model: str = "auto", backend: str = "auto", progress: Callable[[str], object] = lambda _: None
+    model: str = "auto",
+    backend: str = "auto",
+    progress: Callable[[str], object] = lambda _: None,
+    *,
+    close_ups: bool | None = None,
 ) -> ModelChoice:
     """Find the model and what runs it, without reading weights into memory.
 
@@ -50,6 +56,7 @@ def choose_model(
             the bundled compact one.
         backend: auto, onnxruntime, torch or tensorrt.
         progress: called with what is being done, when a checkpoint must be fetched or exported.
+        close_ups: take each box in a crop of its own; None: where the model can.
 
     Raises:
         AutolabelError: there is no such model, or this backend cannot run here.
@@ -68,24 +75,27 @@ def choose_model(
         chosen, reason = choose_backend("onnxruntime")
         wanted = Wanted(precision_for(chosen, "auto"), progress=progress)
     if chosen == "torch":
-        return _torch_choice(model, wanted, reason)
-    folder = resolve_model(model, wanted)
+        return _torch_choice(model, wanted, reason, close_ups)
+    folder = resolve_model(model, wanted).for_close_ups(close_ups)
     stamp = folder.stamp(chosen)
-    return ModelChoice(str(folder.path), chosen, wanted.precision, stamp, reason)
+    return ModelChoice(str(folder.path), chosen, wanted.precision, stamp, reason, close_ups)
 
 
 def _only_exported(model: str) -> bool:
     return model == BUNDLED or Path(model).expanduser().is_dir()
 
 
-def _torch_choice(model: str, wanted: Wanted, reason: str) -> ModelChoice:
-    from sam2_core.backends.model_folder import code_version
+def _torch_choice(model: str, wanted: Wanted, reason: str, close_ups: bool | None) -> ModelChoice:
+    from sam2_core.backends.model_folder import CLOSE_UPS, code_version
+    from sam2_core.presets import PRESETS
     from sam2_core.resolve import resolve_weights
 
     weights = resolve_weights(model, wanted)
     name = Path(model).name if weights.preset == "*" else weights.preset
+    if close_ups is not False and name in PRESETS and PRESETS[name].close_up_size:
+        name = f"{name}/{CLOSE_UPS}"
     stamp = ModelStamp(name, weights.sha256, "", "torch", wanted.precision, code_version())
-    return ModelChoice(model, "torch", wanted.precision, stamp, reason)
+    return ModelChoice(model, "torch", wanted.precision, stamp, reason, close_ups)
 
 
 def _best_here(wanted: Wanted, backend: str) -> tuple[str, str]:
@@ -101,17 +111,19 @@ def _best_here(wanted: Wanted, backend: str) -> tuple[str, str]:
 
 
 _lock = threading.Lock()
-_warm: dict[tuple[str, str, str], Segmenter] = {}
+_warm: dict[tuple[str, str, str, bool | None], Segmenter] = {}
 
 
 def warm_segmenter(choice: ModelChoice) -> Segmenter:
     """Return the process's one segmenter of this model; loads it the first time."""
-    key = (choice.source, choice.backend, choice.precision)
+    key = (choice.source, choice.backend, choice.precision, choice.close_ups)
     with _lock:
         if key not in _warm:
             from sam2_core.load import load_backend
             from sam2_core.segmenter import Segmenter
 
-            backend = load_backend(choice.source, choice.backend, choice.precision)
+            backend = load_backend(
+                choice.source, choice.backend, choice.precision, close_ups=choice.close_ups
+            )
             _warm[key] = Segmenter(backend)
         return _warm[key]

@@ -46,6 +46,10 @@ NUMBERS = ("miou", "boundary_f", "miou_matched", "recall", "ap50")
     type=click.Choice(["box", "grabcut"]),
     help="No model: fill the box, or GrabCut started from it.",
 )
+@click.option(
+    "--whole-frames", is_flag=True,
+    help="Segment whole frames with a model that has close-ups, which `label` prefers.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     truth: Path,
@@ -55,6 +59,7 @@ def command(
     detector: str,
     min_score: float,
     baseline: str | None,
+    whole_frames: bool,
     as_json: bool,
 ) -> None:
     """Measure masks and boxes against TRUTH, a COCO instances json.
@@ -68,7 +73,7 @@ def command(
 
     loaded = load_truth(truth)
     detect = _detector(detector, min_score) if prompt == "detector" else None
-    segment, name = _segmenter(model, baseline)
+    segment, name = _segmenter(model, baseline, False if whole_frames else None)
     result: dict[str, Any] = {}
     from rich.console import Console
     from rich.progress import track
@@ -87,14 +92,14 @@ def command(
     sys.exit(1 if last.failed else 0)
 
 
-def _segmenter(model: str, baseline: str | None) -> tuple[Segment, str]:
+def _segmenter(model: str, baseline: str | None, close_ups: bool | None) -> tuple[Segment, str]:
     if baseline:
         from tasks.baselines import baseline_masks
 
         return lambda image, boxes: baseline_masks(image, boxes, baseline), baseline
     from tasks.model import choose_model, warm_segmenter
 
-    choice = choose_model(model)
+    choice = choose_model(model, close_ups=close_ups)
     segmenter = warm_segmenter(choice)
     return lambda image, boxes: segmenter.segment([image], [boxes])[0], choice.stamp.name
 

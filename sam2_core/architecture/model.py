@@ -144,6 +144,13 @@ def build_model(preset: Preset) -> Sam2:
     return Sam2(preset).eval()
 
 
+def at_size(model: Sam2, image_size: int) -> Sam2:
+    """Return the same weights, copied, for another input size."""
+    other = build_model(model.preset.sized(image_size=image_size))
+    other.load_state_dict(model.state_dict())
+    return other
+
+
 def cast(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     """Cast weights in place, those of modules that say `keeps_float32` excepted."""
     kept = [part for part in module.modules() if getattr(part, "keeps_float32", False)]

@@ -104,7 +104,7 @@ class OnnxRuntimeBackend:
         self._sessions: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._encoder = self._open(folder.graph("encoder"), cores)
-        self._single = (folder.path / "decoder_single.onnx").is_file()
+        self._single = folder.has("decoder_single")
         self._session("decoder_single" if self._single else "decoder")
         self.window_sides = folder.window_sides() if windows else ()
         # Off only to measure what growing costs: masks are then cut at their first window.
@@ -114,6 +114,7 @@ class OnnxRuntimeBackend:
             image_size=folder.image_size,
             providers=("CPUExecutionProvider",),
             device="cpu",
+            close_ups=folder.close_ups,
         )
 
     @property

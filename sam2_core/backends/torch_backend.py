@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from sam2_core.backends.model_folder import code_version
-from sam2_core.backends.torch_modules import build_modules
+from sam2_core.backends.model_folder import CLOSE_UPS, code_version
+from sam2_core.backends.torch_modules import build_modules, modules_for
 from sam2_core.backends.torch_staging import page_locked, uploads
 from sam2_core.cache import cache_folder
 from sam2_core.preprocess import resize_square
@@ -38,6 +38,7 @@ from sam2_core.types import (
 )
 
 IMAGE_BUCKETS = (1, 2, 4, 8)
+CLOSE_UP_BUCKETS = (8, 32, 64)
 BOX_BUCKETS = (8, 32, 64, 96, 136, 256)
 _BOX = (BOX_TOP_LEFT, BOX_BOTTOM_RIGHT, POINT_PADDING)
 Tensors = tuple[torch.Tensor, ...]
@@ -80,15 +81,23 @@ class TorchBackend:
         wanted: precision and graph.
         device: "cpu" or "cuda".
         compiled: compile and capture for fixed sizes; GPU only.
+        close_ups: take each box in a crop of its own; None: where the preset has a size for them.
 
     """
 
     def __init__(
-        self, weights: Weights, wanted: Wanted, device: str = "cpu", *, compiled: bool = False
+        self,
+        weights: Weights,
+        wanted: Wanted,
+        device: str = "cpu",
+        *,
+        compiled: bool = False,
+        close_ups: bool | None = False,
     ) -> None:
         dtype = torch.float16 if wanted.precision == "fp16" else torch.float32
-        model = weights.load()
+        model, close_ups = modules_for(weights.load(), wanted.graph, close_ups)
         preset = model.preset
+        self._image_buckets = CLOSE_UP_BUCKETS if close_ups else IMAGE_BUCKETS
         self._modules = build_modules(model, wanted.graph, dtype, device)
         self._device, self._compiled = torch.device(device), compiled
         self._lock = threading.Lock()
@@ -107,7 +116,7 @@ class TorchBackend:
         how = "compiled" if compiled else "eager"
         self._info = BackendInfo(
             ModelStamp(
-                name=f"{preset.name}/{wanted.graph}",
+                name=f"{preset.name}/{CLOSE_UPS if close_ups else wanted.graph}",
                 checkpoint_sha256=weights.sha256,
                 engine_sha256=weights.sha256,
                 backend=f"torch-{how}-{torch.__version__}",
@@ -117,6 +126,7 @@ class TorchBackend:
             image_size=preset.image_size,
             providers=(f"torch {torch.__version__} {how}",),
             device=torch.cuda.get_device_name(self._device) if on_gpu else "cpu",
+            close_ups=close_ups,
         )
 
     @property
@@ -160,7 +170,7 @@ class TorchBackend:
             outputs: Tensors = self._modules.encoder(images)
             return outputs
         count = len(images)
-        graph = self._encoder_graph(bucket_for(count, IMAGE_BUCKETS))
+        graph = self._encoder_graph(bucket_for(count, self._image_buckets))
         graph.inputs[0][:count].copy_(images)
         graph.graph.replay()
         # The graph's outputs are overwritten by its next run; the copy costs microseconds.
@@ -268,7 +278,7 @@ class TorchBackend:
         return self._captured(("encoder", images, 0), self._modules.encoder, inputs)
 
     def _decoder_graph(self, features: Features, prompts: int) -> _Captured:
-        images = bucket_for(features.batch, IMAGE_BUCKETS)
+        images = bucket_for(features.batch, self._image_buckets)
 
         def inputs() -> Tensors:
             zeros = partial(torch.zeros, device=self._device)
@@ -292,7 +302,8 @@ class TorchBackend:
         return self._graphs[key]
 
 
-def load_torch(weights: Weights, wanted: Wanted) -> TorchBackend:
+def load_torch(weights: Weights, wanted: Wanted, close_ups: bool | None = False) -> TorchBackend:
     """Load weights on the GPU, compiled, or on the CPU, eager."""
     on_gpu = torch.cuda.is_available()
-    return TorchBackend(weights, wanted, "cuda" if on_gpu else "cpu", compiled=on_gpu)
+    device = "cuda" if on_gpu else "cpu"
+    return TorchBackend(weights, wanted, device, compiled=on_gpu, close_ups=close_ups)

@@ -11,7 +11,16 @@ from torch import Tensor, nn
 from sam2_core.architecture.lean_attention import SharedLayer
 from sam2_core.architecture.lean_decoder import LeanDecoder
 from sam2_core.architecture.lean_encoder import LeanEncoder
-from sam2_core.architecture.model import REPORTED_DELTA, Sam2, cast, select_mask, stability
+from sam2_core.architecture.model import (
+    REPORTED_DELTA,
+    Sam2,
+    at_size,
+    cast,
+    select_mask,
+    stability,
+)
+from sam2_core.export import close_up_size
+from sam2_core.types import AutolabelError
 
 
 class Chosen(nn.Module):
@@ -110,6 +119,21 @@ class Modules:
     decoder: nn.Module
     decoder_single: nn.Module
     decoder_masks: nn.Module
+
+
+def modules_for(model: Sam2, graph: str, close_ups: bool | None) -> tuple[Sam2, bool]:
+    """Return the model at the input size that is wanted, and whether that is of close-ups.
+
+    Raises:
+        AutolabelError: close-ups are wanted, and there is no size for them.
+
+    """
+    size = close_up_size(model.preset, graph)
+    if close_ups and not size:
+        raise AutolabelError(f"{model.preset.name}/{graph} has no close-ups: use whole frames")
+    if close_ups is False or not size:
+        return model, False
+    return at_size(model, size), True
 
 
 def build_modules(model: Sam2, graph: str, dtype: torch.dtype, device: str) -> Modules:

@@ -88,7 +88,7 @@ def _load_peers(run: Session) -> tuple[dict[str, TorchPeer], dict[str, _PeerMask
     )  # fmt: skip
     peers: dict[str, TorchPeer] = {}
     masks: dict[str, _PeerMasks] = {}
-    square = run.segmenter.prepare(run.frame.read(), run.frame.boxes).image_model
+    square = run.segmenter.prepare(run.frame.read(), run.frame.boxes).images_model[0]
     for name in run.options.peers:
         run.note(f"loading {name}")
         try:

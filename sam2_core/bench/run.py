@@ -94,7 +94,7 @@ def _decoder_sections(run: Session) -> dict[str, Any]:
     if not len(image.prompts):
         run.skipped["decoder"] = "no valid box in the frame"
         return {"decoder": {}, "decoder_vs_published": None}
-    decoders = _decoders(run, image.image_model)
+    decoders = _decoders(run, image.images_model[0])
     ours = run.graph
     cases = decoder_cases(decoders, image.prompts)
     repeats, budget = run.options.repeats, run.options.budget_s
@@ -152,7 +152,7 @@ def _decoders(run: Session, image_model: ImageArray) -> dict[str, Decoder]:
 
 
 def _other_sweeps(run: Session) -> dict[str, Any]:
-    image = run.segmenter.prepare(run.frame.read(), run.frame.boxes).image_model
+    image = run.segmenter.prepare(run.frame.read(), run.frame.boxes).images_model[0]
     repeats, budget = run.options.repeats, run.options.budget_s
     note = run.noting("encoder batch")
     encoder, skipped = encoder_sweep(
@@ -175,9 +175,9 @@ def _thread_sweep(run: Session) -> dict[str, Any]:
     for count in counts:
         backend = run.load(run.graph, threads=count)
         decoder = Decoder(
-            backend, backend.encode([prepared.image_model]), run.segmenter.decoder_chunk
+            backend, backend.encode([prepared.images_model[0]]), run.segmenter.decoder_chunk
         )
-        cases[f"encode {count}"] = lambda b=backend: encode_and_wait(b, [prepared.image_model])  # type: ignore[misc]
+        cases[f"encode {count}"] = lambda b=backend: encode_and_wait(b, [prepared.images_model[0]])  # type: ignore[misc]
         cases[f"decode {count}"] = lambda d=decoder: d.decode(prepared.prompts)  # type: ignore[misc]
     timings = interleaved(
         cases, run.options.repeats, budget_s=run.options.budget_s / 2, warm_up=0,

@@ -128,7 +128,8 @@ class Session:
             model = folder.path
         return load_backend(
             model, self.backend_name, self.precision, graph, cache=self.options.cache,
-            threads=threads or self.options.threads, windows=windows, progress=self.note,
+            threads=threads or self.options.threads, windows=windows, close_ups=False,
+            progress=self.note,
         )  # fmt: skip
 
     def published_decoder(self) -> PublishedDecoderOnly | None:
@@ -169,7 +170,8 @@ def start(frame: BenchFrame, options: BenchOptions, note: Note) -> Session:
         folder = _restructured(model, Wanted(precision, cache=options.cache, progress=note))
         model = folder.path
     backend = load_backend(
-        model, name, precision, threads=options.threads, cache=options.cache, progress=note,
+        model, name, precision, threads=options.threads, close_ups=False, cache=options.cache,
+        progress=note,
     )  # fmt: skip
     segmenter = Segmenter(
         backend, decoder_chunk=options.decoder_chunk, encoder_batch=options.encoder_batch,

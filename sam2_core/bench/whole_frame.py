@@ -36,7 +36,7 @@ def stage_times(segmenter: Segmenter, frame: BenchFrame, repeats: int) -> dict[s
         marks.append(time.perf_counter())
         prepared = segmenter.prepare(image, frame.boxes)
         marks.append(time.perf_counter())
-        encode_and_wait(segmenter.backend, [prepared.image_model])
+        encode_and_wait(segmenter.backend, prepared.images_model)
         marks.append(time.perf_counter())
         # The segmenter encodes again; the time of that is taken off below.
         low_res = segmenter.run([prepared])[0]
@@ -81,7 +81,7 @@ def sustained(segmenter: Segmenter, frame: BenchFrame, count: int) -> dict[str, 
 def memory_of_a_frame(segmenter: Segmenter, frame: BenchFrame) -> dict[str, float | str]:
     """Host memory before and while one frame is segmented, with the model loaded and run once."""
     prepared = segmenter.prepare(frame.read(), frame.boxes)
-    encode_and_wait(segmenter.backend, [prepared.image_model])
+    encode_and_wait(segmenter.backend, prepared.images_model)
     with PeakMemory() as memory:
         segment_frame(segmenter, frame)
     if not memory.peak:

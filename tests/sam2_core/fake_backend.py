@@ -8,14 +8,16 @@ from sam2_core.types import BackendInfo, DeviceMemoryError, Features, LowResMask
 class FakeDeviceBackend:
     """Fills each prompt's box; predicted IoU tells which image and box it saw."""
 
-    def __init__(self, size=128, most_prompts=10**9, most_images=10**9, device="cpu"):
+    def __init__(
+        self, size=128, most_prompts=10**9, most_images=10**9, device="cpu", close_ups=False
+    ):
         self.size, self.most_prompts, self.most_images = size, most_prompts, most_images
-        self.calls, self.batches, self.device = [], [], device
+        self.calls, self.batches, self.device, self.close_ups = [], [], device, close_ups
 
     @property
     def info(self):
         stamp = ModelStamp("fake", "0", "0", "fake", "fp32", "0")
-        return BackendInfo(stamp, self.size, (), self.device)
+        return BackendInfo(stamp, self.size, (), self.device, self.close_ups)
 
     def encode(self, images):
         if len(images) > self.most_images:

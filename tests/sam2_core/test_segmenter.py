@@ -1,5 +1,7 @@
 """Batching: rows in the caller's order, whatever the chunks, and what happens out of memory."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from pycocotools import mask as coco
@@ -117,6 +119,7 @@ def test_a_prompt_without_point_box_or_mask_is_refused():
 
 def test_groups_hold_equal_numbers_of_points_and_every_row_once():
     first, second = sample_prompts(3, 128), sample_prompts(2, 128, 1)
+    second = replace(second, image_index=second.image_index + 1)
     groups = group_prompts([first, second])
     assert len(groups) == 1
     rows, joined = groups[0]

@@ -1,0 +1,37 @@
+"""A frame ready for the device: its pixels as the model takes them, and its prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from sam2_core.types import ImageArray, IntArray, Prompts
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedFrame:
+    """A frame ready for the device.
+
+    Attributes:
+        images_model: uint8 (S, S, 3) each: the whole frame, or V close-ups.
+        size_hw: of the original image.
+        prompts: V valid prompts; their image index is ascending.
+        rows: int64 (V,), the caller's row of each.
+        reasons: N reasons, "" for a valid row.
+        regions_xyxy_px: int64 (V, 4), what each close-up shows; None for the whole frame.
+
+    """
+
+    images_model: Sequence[ImageArray]
+    size_hw: tuple[int, int]
+    prompts: Prompts
+    rows: npt.NDArray[np.int64]
+    reasons: tuple[str, ...]
+    regions_xyxy_px: IntArray | None = None
+
+    def without_images(self) -> PreparedFrame:
+        """Return what `finish` needs: images that the device has seen are memory for nothing."""
+        return replace(self, images_model=())

@@ -1,0 +1,246 @@
+"""Close-ups: which part of the image a box gets, and its mask back in its place."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pycocotools import mask as coco
+
+from sam2_core.close_ups import close_ups, regions_xyxy_px
+from sam2_core.frame_loop import FrameJob, FrameLoop
+from sam2_core.load import load_backend
+from sam2_core.postprocess import encode_masks
+from sam2_core.preprocess import resize_square
+from sam2_core.prompts import PointPrompts
+from sam2_core.resolve import resolve_model
+from sam2_core.segmenter import Segmenter
+from sam2_core.types import AutolabelError, Boxes
+from tests.sam2_core.fake_backend import FakeDeviceBackend
+from tests.sam2_core.test_postprocess import random_logits, upsample
+from tests.sam2_core.test_segmenter import boxes_of, random_boxes
+
+MICRO = Path(__file__).parents[1] / "data" / "micro"
+
+
+@pytest.mark.parametrize(
+    ("box", "region"),
+    [
+        ((100, 100, 200, 140), (50, 75, 250, 165)),  # half of 100 px; a quarter of 100 px
+        ((100, 100, 104, 103), (92, 92, 112, 111)),  # at least 8 px
+        ((100.25, 100.5, 110.75, 140.5), (90, 80, 121, 161)),  # a quarter of 40 px; outwards
+        ((0, 0, 640, 480), (0, 0, 640, 480)),
+        ((-50, 470, 20, 900), (0, 462, 30, 480)),  # clipped to 20 x 10 px first
+        ((630, 10, 9000, 30), (622, 0, 640, 40)),
+    ],
+)
+def test_a_region_has_half_a_box_around_it(box, region):
+    found = regions_xyxy_px(np.array([box], np.float32), (480, 640))
+    assert found.dtype == np.int64
+    assert found.tolist() == [list(region)]
+
+
+def test_no_region_is_empty_however_small_the_image():
+    box = np.array([[0.2, 0.2, 0.4, 0.4]], np.float32)
+    assert regions_xyxy_px(box, (1, 1)).tolist() == [[0, 0, 1, 1]]
+    assert regions_xyxy_px(np.zeros((0, 4), np.float32), (9, 9)).shape == (0, 4)
+
+
+def test_a_close_up_is_its_region_resized_and_the_box_lies_where_it_was():
+    image = np.random.default_rng(0).integers(0, 256, (90, 160, 3), np.uint8)
+    given = np.array([[np.nan, 0, 5, 5], [40, 30, 60, 40], [150, 80, 400, 400]], np.float32)
+    frame = close_ups(image, given, 64)
+    assert frame.rows.tolist() == [1, 2]
+    assert frame.reasons[0].startswith("invalid box")
+    assert frame.prompts.image_index.tolist() == [0, 1]
+    assert frame.regions_xyxy_px.tolist() == [[30, 22, 70, 48], [142, 72, 160, 90]]
+    np.testing.assert_array_equal(frame.images_model[0], resize_square(image[22:48, 30:70], 64))
+    corners = frame.prompts.points_model[:, :2].reshape(2, 4)
+    inside = [[10 / 40, 8 / 26, 30 / 40, 18 / 26], [8 / 18, 8 / 18, 1, 1]]
+    np.testing.assert_allclose(corners, np.array(inside) * 64, rtol=1e-6)
+    assert frame.prompts.labels.tolist() == [[2, 3, -1]] * 2
+
+
+def random_regions(count, size_hw, seed):
+    """Any regions: of one pixel, of full height, the whole image, along every edge."""
+    generator = np.random.default_rng(seed)
+    height, width = size_hw
+    low = generator.integers(0, (width, height), (count, 2))
+    high = low + 1 + generator.integers(0, (width, height), (count, 2))
+    high = np.minimum(high, (width, height))
+    regions = np.concatenate([low, high], 1)
+    regions[::7, 1], regions[::7, 3] = 0, height
+    regions[0] = 0, 0, width, height
+    return regions
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("grid", [32, 64])
+def test_masks_are_those_of_each_region_pasted_into_the_image(dtype, grid):
+    size_hw, count = (61, 97), 300
+    logits = np.stack([random_logits(i, i % 20, (i % 7) / 2 - 1.5, grid) for i in range(count)])
+    logits[3], logits[4], logits[5] = 1, -1, np.nan  # the whole region, nothing, broken
+    logits = logits.astype(dtype)
+    regions = random_regions(count, size_hw, 1)
+    origin = np.zeros((count, 2), int)
+    strings, area, reasons = encode_masks(logits, origin, (grid, grid), size_hw, regions)
+    for row, (left, top, right, bottom) in enumerate(regions):
+        image = np.zeros(size_hw, np.uint8, order="F")
+        window = logits[row].astype(np.float32)
+        image[top:bottom, left:right] = upsample(window, (bottom - top, right - left)) > 0
+        if row == 5:
+            assert reasons[row] == "model output is not finite"
+            continue
+        assert strings[row] == coco.encode(image)["counts"], row
+        assert area[row] == image.sum()
+    assert reasons[4].startswith("empty")
+
+
+def brightness_of_regions(image, boxes, size=128):
+    return [crop.mean() for crop in close_ups(image, boxes.xyxy_px, size).images_model]
+
+
+@pytest.mark.parametrize("encoder_batch", [None, 1, 3, 64])
+def test_every_row_is_of_its_own_crop_and_frames_share_batches(encoder_batch):
+    sizes, counts = [(100, 200), (60, 60), (128, 128), (300, 90)], [5, 0, 11, 1]
+    random = np.random.default_rng(0)
+    images = [random.integers(0, 256, (*size, 3), np.uint8) for size in sizes]
+    boxes = [random_boxes(n, size, n) for n, size in zip(counts, sizes, strict=True)]
+    backend = FakeDeviceBackend(close_ups=True, device="some GPU")
+    with Segmenter(backend, encoder_batch=encoder_batch) as segmenter:
+        results = segmenter.segment(images, boxes)
+    assert [len(masks) for masks in results] == counts
+    for image, given, masks in zip(images, boxes, results, strict=True):
+        np.testing.assert_allclose(
+            masks.predicted_iou, brightness_of_regions(image, given), rtol=1e-6
+        )
+        assert masks.size_hw == image.shape[:2]
+        for xyxy, text in zip(given.xyxy_px, masks.rle, strict=True):
+            filled = coco.decode({"size": list(masks.size_hw), "counts": text})
+            rows, columns = np.nonzero(filled)
+            found = np.array([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1])
+            clipped = np.clip(xyxy, 0, np.tile(masks.size_hw[::-1], 2))
+            assert np.abs(found - clipped).max() <= 0.1 * max(masks.size_hw)
+    expected = {None: [17], 1: [1] * 17, 3: [3] * 5 + [2], 64: [17]}
+    assert backend.batches == expected[encoder_batch]
+
+
+def test_out_of_memory_halves_the_batch_of_close_ups():
+    image = np.random.default_rng(1).integers(0, 256, (80, 120, 3), np.uint8)
+    boxes = random_boxes(20, (80, 120), 3)
+    backend = FakeDeviceBackend(close_ups=True, most_images=3)
+    with Segmenter(backend) as segmenter:
+        (masks,) = segmenter.segment([image], [boxes])
+        assert segmenter.encoder_batch == 2
+    np.testing.assert_allclose(masks.predicted_iou, brightness_of_regions(image, boxes), rtol=1e-6)
+
+
+def test_five_hundred_boxes_are_never_on_the_device_at_once():
+    image = np.random.default_rng(1).integers(0, 256, (720, 1280, 3), np.uint8)
+    boxes = random_boxes(500, (720, 1280), 3)
+    backend = FakeDeviceBackend(close_ups=True)
+    with Segmenter(backend) as segmenter:
+        jobs = [FrameJob(0, lambda: image, boxes), FrameJob(1, lambda: image, Boxes.empty())]
+        first, second = FrameLoop(segmenter, jobs)
+    assert first.error is None
+    assert len(first.masks) == 500
+    assert len(second.masks) == 0
+    assert max(backend.batches) == 8
+
+
+def test_five_hundred_masks_are_placed_in_well_under_a_second():
+    logits = np.stack([random_logits(i % 20, 12, -0.5) for i in range(500)])
+    boxes = boxes_of(random_boxes(500, (720, 1280), 3).xyxy_px)
+    regions = regions_xyxy_px(boxes.xyxy_px, (720, 1280))
+    started = time.perf_counter()
+    encode_masks(logits, np.zeros((500, 2), int), (64, 64), (720, 1280), regions)
+    assert time.perf_counter() - started < 2  # 0.2 s on a quiet core
+
+
+def test_clicks_need_whole_frames():
+    click = PointPrompts(np.array([[[5.0, 5.0]]], np.float32), np.ones((1, 1), np.int32))
+    with (
+        Segmenter(FakeDeviceBackend(close_ups=True)) as segmenter,
+        pytest.raises(AutolabelError, match="close_ups=False"),
+    ):
+        segmenter.segment_prompts([np.zeros((9, 9, 3), np.uint8)], [click])
+
+
+def test_a_tuned_chunk_is_no_question_for_close_ups(tmp_path):
+    backend = FakeDeviceBackend(close_ups=True)
+    with Segmenter(backend, decoder_chunk="auto", cache=tmp_path) as segmenter:
+        assert segmenter.decoder_chunk == segmenter.encoder_batch == 8
+
+
+def test_a_model_without_close_ups_takes_whole_frames(tmp_path):
+    backend = load_backend(MICRO, "onnxruntime-cpu", cache=tmp_path)
+    assert not backend.info.close_ups
+    with pytest.raises(AutolabelError, match="no graphs for close-ups"):
+        load_backend(MICRO, "onnxruntime-cpu", close_ups=True, cache=tmp_path)
+
+
+def test_the_bundled_model_takes_close_ups_unless_told():
+    folder = resolve_model("compact")
+    assert folder.for_close_ups(None).close_ups
+    whole = load_backend("compact", "onnxruntime-cpu", close_ups=False)
+    assert (whole.info.close_ups, whole.info.image_size) == (False, 1024)
+    assert whole.info.stamp.name == "compact/restructured"
+    windowed = load_backend("compact", "onnxruntime-cpu", windows=True)
+    assert not windowed.info.close_ups
+    with pytest.raises(AutolabelError, match="missing"):
+        folder.for_close_ups().graph("decoder_mask")
+
+
+def iou(first, second, size_hw):
+    size = list(size_hw)
+    pairs = [[{"size": size, "counts": text} for text in masks] for masks in (first, second)]
+    return np.diag(coco.iou(*pairs, [0] * len(first)))
+
+
+def same_masks(exported, modules, image, boxes):
+    with Segmenter(exported) as ours, Segmenter(modules) as theirs:
+        (found,), (reference,) = (one.segment([image], [boxes]) for one in (ours, theirs))
+    good = reference.area_px > 0
+    assert good.any()
+    assert iou(found.rle, reference.rle, found.size_hw)[good].min() >= 0.999
+    np.testing.assert_allclose(found.predicted_iou, reference.predicted_iou, atol=1e-3)
+    np.testing.assert_allclose(found.object_score, reference.object_score, atol=5e-3)
+
+
+@pytest.mark.ci
+def test_an_export_with_close_ups_is_the_modules_at_that_size(tmp_path, monkeypatch):
+    pytest.importorskip("torch", reason="needs PyTorch: make torch")
+    pytest.importorskip("onnxscript", reason="needs the export packages: make torch")
+    from sam2_core import presets
+    from sam2_core.architecture import random_weights
+    from sam2_core.export import ExportOptions, export_model
+
+    preset = replace(presets.MICRO, close_up_size=64)
+    monkeypatch.setattr(presets, "MICRO", preset)
+    model = "random:micro"
+    graphs = ("encoder_close_up", "decoder_close_up")
+    folder = export_model(
+        random_weights(preset, 0), tmp_path / "micro", checkpoint_sha256="random-0",
+        weights="random", options=ExportOptions(only=graphs),
+    )  # fmt: skip
+    assert {path.stem for path in folder.glob("*.onnx")} == set(graphs)
+    image = np.random.default_rng(2).integers(0, 256, (90, 160, 3), np.uint8)
+    boxes = random_boxes(9, (90, 160), 5)
+    exported = load_backend(folder, "onnxruntime-cpu", cache=tmp_path)
+    modules = load_backend(model, "torch", "fp32", "restructured", cache=tmp_path)
+    for backend in (exported, modules):
+        assert (backend.info.stamp.name, backend.info.image_size) == ("micro/close-ups", 64)
+    same_masks(exported, modules, image, boxes)
+    published = load_backend(model, "torch", "fp32", "published", cache=tmp_path)
+    assert not published.info.close_ups
+
+
+def test_the_bundled_graphs_are_the_modules_at_that_size():
+    pytest.importorskip("torch", reason="needs PyTorch: make torch")
+    from tasks.scenes import render_scene
+
+    scene = render_scene(90_000_001)
+    boxes = boxes_of([instance.box_xyxy_px for instance in scene.instances])
+    exported = load_backend("compact", "onnxruntime-cpu")
+    same_masks(exported, load_backend("compact", "torch", "fp32"), scene.image, boxes)
