@@ -13,9 +13,12 @@ from sam2_core.types import AutolabelError
 if TYPE_CHECKING:
     from sam2_core.backends.model_folder import ModelFolder
     from sam2_core.backends.tensorrt_build import BuildOptions
+    from sam2_core.resolve import Wanted
 
 
-def _numbers(_: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
+def _numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
+    if text is None:
+        return ()
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -41,16 +44,14 @@ def _numbers(_: click.Context, parameter: click.Parameter, text: str) -> tuple[i
 @click.option(
     "--box-buckets",
     callback=_numbers,
-    default="1,8,32,64,128",
-    show_default=True,
+    show_default="1,8,32,64,128",
     help="Boxes in one decoder call: each size gets kernels tuned for it.",
 )
 @click.option(
     "--image-buckets",
     callback=_numbers,
-    default="1,2,4,8",
-    show_default=True,
-    help="Frames in one encoder call.",
+    show_default="1,2,4,8; of close-ups 1,8,32,64",
+    help="Frames, or close-ups, in one encoder call.",
 )
 @click.option("--device", "index", type=click.IntRange(min=0), default=0, help="CUDA device.")
 @click.option(
@@ -77,7 +78,7 @@ def command(**given: Any) -> None:
     from rich.console import Console
 
     from sam2_core.backends.tensorrt_backend import require_tensorrt
-    from sam2_core.resolve import Wanted, resolve_model
+    from sam2_core.resolve import Wanted
 
     require_tensorrt()
     console = Console(stderr=True)
@@ -88,9 +89,10 @@ def command(**given: Any) -> None:
             given["cache"],
             lambda text: status.update(str(text)),
         )
-        folder = resolve_model(given["model"], wanted)
-        source = resolve_model(given["refit_from"], wanted) if given["refit_from"] else None
-        built = _build(folder, source, _options(given), given["index"], status.update)
+        folder, source = _resolved(given["model"], wanted), None
+        if given["refit_from"]:
+            source = _resolved(given["refit_from"], wanted)
+        built = _build(folder, source, _options(folder, given), given["index"], status.update)
     if given["as_json"]:
         click.echo(json.dumps({"model": str(folder.path), "engines": built}))
         return
@@ -98,12 +100,19 @@ def command(**given: Any) -> None:
         click.echo(f"{engine['graph']}: {engine['path']} ({engine['how']})")
 
 
-def _options(given: dict[str, Any]) -> BuildOptions:
+def _resolved(model: str, wanted: Wanted) -> ModelFolder:
+    """Return a model as labeling uses it: for close-ups where it has them."""
+    from sam2_core.resolve import resolve_model
+
+    return resolve_model(model, wanted).for_close_ups(None)
+
+
+def _options(folder: ModelFolder, given: dict[str, Any]) -> BuildOptions:
+    from sam2_core.backends.tensorrt_backend import buckets_for
     from sam2_core.backends.tensorrt_build import BuildOptions
-    from sam2_core.backends.tensorrt_plan import Buckets
 
     return BuildOptions(
-        Buckets(given["box_buckets"], given["image_buckets"]),
+        buckets_for(folder, given["box_buckets"], given["image_buckets"]),
         refittable=given["refittable"] or given["refit_from"] is not None,
         optimization_level=given["optimization_level"],
     )

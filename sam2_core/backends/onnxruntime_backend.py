@@ -26,10 +26,12 @@ from sam2_core.types import (
 )
 from sam2_core.windows import CELL_MODEL_PX, MASK_CELLS, Cells, decode_in_windows
 
-# Up to so many cores each decodes boxes of its own, without waiting for the others after every
-# operator: on two cores twenty boxes took a quarter less time and CPU. Not tried on more.
+# Up to so many cores each decodes boxes, or encodes close-ups, of its own, without waiting for the
+# others after every operator: on two cores twenty boxes took a quarter less time and CPU. Not tried
+# on more.
 _MOST_CALLS = 4
-_OF_PROMPTS = ("points", "labels", "image_index", "window_yx", "mask_input")
+# Inputs with a row for each prompt or each encoded image; those of features go whole to every call.
+_OF_ROWS = ("points", "labels", "image_index", "window_yx", "mask_input", "image")
 _OUT_OF_MEMORY = ("failed to allocate", "allocaterawinternal", "out of memory", "bad_alloc")
 
 
@@ -103,7 +105,8 @@ class OnnxRuntimeBackend:
         self._decoder_threads = 1 if self._calls > 1 else cores
         self._sessions: dict[str, Any] = {}
         self._lock = threading.Lock()
-        self._encoder = self._open(folder.graph("encoder"), cores)
+        threads_of_encoder = self._decoder_threads if folder.close_ups else cores
+        self._encoder = self._open(folder.graph("encoder"), threads_of_encoder)
         self._single = folder.has("decoder_single")
         self._session("decoder_single" if self._single else "decoder")
         self.window_sides = folder.window_sides() if windows else ()
@@ -132,7 +135,8 @@ class OnnxRuntimeBackend:
         """Encode B images, each uint8 (H, W, 3) RGB of any size."""
         size = self._info.image_size
         batch = np.stack([resize_square(image, size) for image in images])
-        data = run_session(self._encoder, FEATURES, {"image": batch})
+        parts = len(images) if self.folder.close_ups else 1
+        data = self._run_in_parts(self._encoder, FEATURES, {"image": batch}, parts)
         sizes = tuple((image.shape[0], image.shape[1]) for image in images)
         return Features(dict(zip(FEATURES, data, strict=True)), len(images), sizes)
 
@@ -163,23 +167,25 @@ class OnnxRuntimeBackend:
         session = self._session(name)
         taken = {node.name for node in session.get_inputs()}
         inputs = {key: value for key, value in inputs.items() if key in taken}
-        logits, iou, score, stability = self._run_in_parts(session, inputs, len(prompts))
+        logits, iou, score, stability = self._run_in_parts(session, DECODED, inputs, len(prompts))
         grid = self._info.image_size // 4
         return LowResMasks(logits[:, 0], origin, (grid, grid), iou, score, stability)
 
-    def _run_in_parts(self, session: Any, inputs: dict[str, Any], count: int) -> list[Any]:
-        """Run a decoder on `count` prompts: on some of them in each of the parallel calls."""
+    def _run_in_parts(
+        self, session: Any, outputs: Sequence[str], inputs: dict[str, Any], count: int
+    ) -> list[Any]:
+        """Run a graph on `count` rows: on some of them in each of the parallel calls."""
         calls = min(self._calls, count)
         if calls < 2:
-            return run_session(session, DECODED, inputs)
+            return run_session(session, outputs, inputs)
         edges = [count * call // calls for call in range(calls + 1)]
 
         def run(start: int, stop: int) -> list[Any]:
             part = {
-                name: value[start:stop] if name in _OF_PROMPTS else value
+                name: value[start:stop] if name in _OF_ROWS else value
                 for name, value in inputs.items()
             }
-            return run_session(session, DECODED, part)
+            return run_session(session, outputs, part)
 
         parts = list(self._callers.map(run, edges[:-1], edges[1:]))
         return [np.concatenate(column) for column in zip(*parts, strict=True)]

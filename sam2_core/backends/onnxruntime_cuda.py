@@ -36,6 +36,7 @@ from sam2_core.types import (
 )
 
 IMAGE_BUCKETS = (1, 2, 4)
+CLOSE_UP_BUCKETS = (1, 8, 32, 64)
 BOX_BUCKETS = (1, 8, 32, 64, 136)
 logger = logging.getLogger(__name__)
 
@@ -72,10 +73,11 @@ class OnnxRuntimeCudaBackend:
         self._free: dict[str, Any] = {}
         self._where = where
         self._grid = folder.image_size // 4
+        self._image_buckets = CLOSE_UP_BUCKETS if folder.close_ups else IMAGE_BUCKETS
+        self._most_images = self._image_buckets[-1]
         self._graphs: dict[str, FixedGraph] = {}
         self._pinned: dict[int, SlotPool] = {}
-        single = (folder.path / "decoder_single.onnx").is_file()
-        self._single = "decoder_single" if single else "decoder"
+        self._single = "decoder_single" if folder.has("decoder_single") else "decoder"
         feature_rows = self._feature_rows()
         self._encoder = self._graph("encoder", feature_rows)
         image_bytes = {
@@ -85,7 +87,7 @@ class OnnxRuntimeCudaBackend:
         self._features = FeatureSlots(self._device, self._stream, image_bytes)
         self._info = BackendInfo(
             folder.stamp("onnxruntime-cuda"), folder.image_size,
-            ("CUDAExecutionProvider",), self._device.name,
+            ("CUDAExecutionProvider",), self._device.name, folder.close_ups,
         )  # fmt: skip
 
     @property
@@ -100,7 +102,7 @@ class OnnxRuntimeCudaBackend:
 
     def _graph(self, name: str, feature_rows: Mapping[str, Shape]) -> FixedGraph:
         if name not in self._graphs:
-            images = 1 if "single" in name else IMAGE_BUCKETS[-1]
+            images = 1 if "single" in name else self._most_images
             rows = dict.fromkeys((*PROMPTS, *DECODED), BOX_BUCKETS[-1])
             rows |= dict.fromkeys(("image", *FEATURES), images)
             shapes: dict[str, Shape] = {
@@ -162,12 +164,12 @@ class OnnxRuntimeCudaBackend:
         squares = [resize_square(image, size) for image in images]
         encoded: list[dict[str, Slot]] = []
         with self._lock:
-            for start in range(0, len(squares), IMAGE_BUCKETS[-1]):
-                encoded += self._encode(squares[start : start + IMAGE_BUCKETS[-1]])
+            for start in range(0, len(squares), self._most_images):
+                encoded += self._encode(squares[start : start + self._most_images])
         return Features(encoded, len(images), tuple((i.shape[0], i.shape[1]) for i in images))
 
     def _encode(self, squares: Sequence[ImageArray]) -> list[dict[str, Slot]]:
-        bucket = bucket_for(len(squares), IMAGE_BUCKETS)
+        bucket = bucket_for(len(squares), self._image_buckets)
         slot = self._upload(self._encoder, "image", squares)
         self._encoder.run(dict.fromkeys(("image", *FEATURES), bucket))
         encoded = self._features.keep(self._encoder.tensors, len(squares))
@@ -184,8 +186,8 @@ class OnnxRuntimeCudaBackend:
         graph = self._graph("decoder" if several else self._single, {})
         parts = []
         with self._lock:
-            for first in range(0, features.batch, IMAGE_BUCKETS[-1]):
-                group = prompts.image_index // IMAGE_BUCKETS[-1] == first // IMAGE_BUCKETS[-1]
+            for first in range(0, features.batch, self._most_images):
+                group = prompts.image_index // self._most_images == first // self._most_images
                 rows = np.flatnonzero(group)
                 for start in range(0, len(rows), BOX_BUCKETS[-1]):
                     some = rows[start : start + BOX_BUCKETS[-1]]
@@ -196,9 +198,10 @@ class OnnxRuntimeCudaBackend:
         self, graph: FixedGraph, features: Features, prompts: Prompts, rows: npt.NDArray[np.int64]
     ) -> LowResMasks:
         """Decode boxes of at most the largest image bucket's images, at most the largest bucket."""
-        first = int(prompts.image_index[rows[0]]) // IMAGE_BUCKETS[-1] * IMAGE_BUCKETS[-1]
-        shown = features.data[first : first + IMAGE_BUCKETS[-1]]
-        bucket, images = bucket_for(len(rows), BOX_BUCKETS), bucket_for(len(shown), IMAGE_BUCKETS)
+        first = int(prompts.image_index[rows[0]]) // self._most_images * self._most_images
+        shown = features.data[first : first + self._most_images]
+        bucket = bucket_for(len(rows), BOX_BUCKETS)
+        images = bucket_for(len(shown), self._image_buckets)
         padded = np.concatenate([rows, np.repeat(rows[-1:], bucket - len(rows))])
         for image, slots in enumerate(shown):
             self._features.place(slots, graph.tensors, image)

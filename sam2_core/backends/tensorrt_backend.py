@@ -17,7 +17,13 @@ from sam2_core.backends.cuda_device import CudaDevice, Device
 from sam2_core.backends.device_slots import FeatureSlots, Slot, SlotPool
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.tensorrt_calls import DecoderCall, DecoderEngines
-from sam2_core.backends.tensorrt_plan import split_into_buckets
+from sam2_core.backends.tensorrt_plan import (
+    CLOSE_UP_BUCKETS,
+    DEFAULT_BOX_BUCKETS,
+    DEFAULT_IMAGE_BUCKETS,
+    Buckets,
+    split_into_buckets,
+)
 from sam2_core.batching import no_masks, slice_prompts
 from sam2_core.cache import cache_folder
 from sam2_core.onnx_contract import BOX_POINTS, DECODED, FEATURES, SCORES
@@ -73,18 +79,29 @@ def load_tensorrt(
     built = {
         kind: build_engine(
             folder.graph(kind), kind, gpu=device.name, engines_dir=engines_folder(folder.cache),
-            options=options or BuildOptions(), note=logger.warning,
+            options=options or BuildOptions(buckets_for(folder)), note=logger.warning,
         )
         for kind in graphs_of(folder)
     }  # fmt: skip
     return TensorRTBackend(folder, {kind: engine.path for kind, engine in built.items()}, device)
 
 
+def buckets_for(
+    folder: ModelFolder, boxes: tuple[int, ...] = (), images: tuple[int, ...] = ()
+) -> Buckets:
+    """Return the sizes that engines of a model folder are built for; its own where none are given.
+
+    What the flow and `autolabel models build` must agree on.
+    """
+    if folder.close_ups:
+        return Buckets(boxes or CLOSE_UP_BUCKETS, images or CLOSE_UP_BUCKETS, own_images=True)
+    return Buckets(boxes or DEFAULT_BOX_BUCKETS, images or DEFAULT_IMAGE_BUCKETS)
+
+
 def graphs_of(folder: ModelFolder) -> tuple[str, ...]:
     """Return the graphs of a model folder that become engines."""
     optional = ("decoder_single", "decoder_mask")
-    there = [name for name in optional if (folder.path / f"{name}.onnx").is_file()]
-    return ("encoder", "decoder", *there)
+    return ("encoder", "decoder", *(name for name in optional if folder.has(name)))
 
 
 class TensorRTBackend:
@@ -122,6 +139,7 @@ class TensorRTBackend:
             folder.image_size,
             ("TensorRT",),
             device.name,
+            folder.close_ups,
         )
 
     @property

@@ -21,6 +21,8 @@ Shape = tuple[int, ...]
 
 DEFAULT_BOX_BUCKETS = (1, 8, 32, 64, 128)
 DEFAULT_IMAGE_BUCKETS = (1, 2, 4, 8)
+# Of close-ups, small images of which a frame has dozens, each with one box.
+CLOSE_UP_BUCKETS = (1, 8, 32, 64)
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Buckets:
         images: images in one encoder call, and of one decoder call's features, ascending.
         free_prompts: most prompts with points or masks in one call.
         free_points: most points of such a prompt.
+        own_images: every box has an image of its own, as in close-ups: what decoders are tuned for.
 
     """
 
@@ -39,6 +42,7 @@ class Buckets:
     images: tuple[int, ...] = DEFAULT_IMAGE_BUCKETS
     free_prompts: int = 16
     free_points: int = 16
+    own_images: bool = False
 
     def __post_init__(self) -> None:
         for name in ("boxes", "images"):
@@ -134,7 +138,8 @@ def profiles_for(
     most = buckets.images[-1]
     takes_masks = any(name == "mask_input" for name, _ in declared)
     for count in () if takes_masks else buckets.boxes:
-        sizes = [{"B": images, "P": count, "K": BOX_POINTS} for images in (1, 1, most)]
+        tuned = min(count, most) if buckets.own_images else 1
+        sizes = [{"B": images, "P": count, "K": BOX_POINTS} for images in (1, tuned, most)]
         profiles.append(Profile(f"boxes-{count}", _ranges(declared, sizes)))
     free = [
         {"B": 1, "P": 1, "K": 1},

@@ -6,6 +6,7 @@ Every output depends on every input, so that a mixed-up image, prompt or buffer 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -115,4 +116,14 @@ def write_model(folder: Path, seed: int = 0, **facts: object) -> Path:
     write_decoder(folder / "decoder_single.onnx", images=1)
     write_decoder(folder / "decoder_mask.onnx", masks=True)
     (folder / "model.json").write_text(json.dumps(FACTS | facts))
+    return folder
+
+
+def with_close_ups(source: Path, folder: Path, size: int) -> Path:
+    """Copy a model whose whole frames are small, and call its graphs those for close-ups too."""
+    shutil.copytree(source, folder)
+    for name in ("encoder", "decoder"):
+        shutil.copyfile(folder / f"{name}.onnx", folder / f"{name}_close_up.onnx")
+    facts = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps(facts | {"close_up_size": size}))
     return folder

@@ -1,6 +1,7 @@
 """Buffers, buckets and bindings of the CUDA backend, on host memory and ONNX Runtime's CPU."""
 
 import ctypes
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from sam2_core.backends.onnxruntime_cuda import OnnxRuntimeCudaBackend
 from sam2_core.load import load_backend
 from sam2_core.tuning import sample_prompts
 from sam2_core.types import AutolabelError, Prompts
+from tests.sam2_core.small_graphs import with_close_ups
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -119,3 +121,16 @@ def test_points_and_masks_go_through_the_same_door(backend, reference):
 def test_without_a_gpu_it_says_so(tmp_path):
     with pytest.raises(AutolabelError, match=r"GPU|cuda"):
         load_backend(DATA / "micro", "onnxruntime-cuda", "fp32", cache=tmp_path)
+
+
+def test_close_ups_go_through_in_large_batches(folder, reference, tmp_path):
+    model = ModelFolder.open(with_close_ups(folder.path, tmp_path / "micro", 128), tmp_path)
+    backend = OnnxRuntimeCudaBackend(
+        model.for_close_ups(), FakeHostDevice(), ["CPUExecutionProvider"], "cpu"
+    )
+    assert backend.info.close_ups
+    for count in (1, 5, 70):
+        prompts = replace(sample_prompts(count, 128), image_index=np.arange(count))
+        frames = images(count)
+        ours = backend.decode(backend.encode(frames), prompts)
+        assert_same(ours, reference.decode(reference.encode(frames), prompts))

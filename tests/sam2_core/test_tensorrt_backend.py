@@ -22,7 +22,7 @@ from sam2_core.types import AutolabelError, DeviceMemoryError, Prompts
 from tests.sam2_core import fake_tensorrt
 from tests.sam2_core.fake_cuda_device import FakeDevice
 from tests.sam2_core.fake_tensorrt_build import Builder
-from tests.sam2_core.small_graphs import SIZE, write_model
+from tests.sam2_core.small_graphs import SIZE, with_close_ups, write_model
 
 BUCKETS = Buckets(boxes=(1, 4, 16), images=(1, 2), free_prompts=4, free_points=6)
 
@@ -246,3 +246,25 @@ def test_without_a_gpu_the_error_says_so():
 
     with pytest.raises(AutolabelError, match="no NVIDIA GPU is usable here"):
         CudaDevice()
+
+
+def test_close_ups_have_engines_and_buckets_of_their_own(trt, model, tmp_path):
+    copy = with_close_ups(model.path, tmp_path / "copy", SIZE)
+    folder = ModelFolder.open(copy, tmp_path / "cache").for_close_ups()
+    assert trt.backend.graphs_of(folder) == ("encoder", "decoder")
+    buckets = trt.backend.buckets_for(folder)
+    assert buckets.images == buckets.boxes == (1, 8, 32, 64)
+    assert trt.backend.buckets_for(folder, (4,), (2,)).images == (2,)
+    options = trt.build.BuildOptions(buckets)
+    paths = {
+        kind: trt.build.build_engine(
+            folder.graph(kind), kind, gpu="Fake GPU 9000", engines_dir=tmp_path / "engines",
+            options=options,
+        ).path
+        for kind in ("encoder", "decoder")
+    }  # fmt: skip
+    backend = trt.backend.TensorRTBackend(folder, paths, FakeDevice())
+    assert backend.info.close_ups
+    frames = images(70)
+    asked = replace(prompts(70), image_index=np.arange(70))
+    assert_same(backend.decode(backend.encode(frames), asked), reference(model, frames, asked))

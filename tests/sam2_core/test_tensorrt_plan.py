@@ -97,3 +97,10 @@ def test_the_key_changes_with_everything_that_an_engine_depends_on() -> None:
         replace(key, optimization_level=5),
     ]
     assert len({(other.folder, other.digest) for other in [key, *others]}) == 7
+
+
+def test_decoders_of_close_ups_are_tuned_for_an_image_of_each_box() -> None:
+    buckets = Buckets((8, 64), (1, 32), own_images=True)
+    eight, many, _ = profiles_for(DECODER, "decoder", buckets)
+    assert [shape[0] for shape in eight.shapes["embedding"]] == [1, 8, 32]
+    assert [shape[0] for shape in many.shapes["embedding"]] == [1, 32, 32]
