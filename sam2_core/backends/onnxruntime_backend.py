@@ -135,8 +135,9 @@ class OnnxRuntimeBackend:
         """Encode B images, each uint8 (H, W, 3) RGB of any size."""
         size = self._info.image_size
         batch = np.stack([resize_square(image, size) for image in images])
-        parts = len(images) if self.folder.close_ups else 1
-        data = self._run_in_parts(self._encoder, FEATURES, {"image": batch}, parts)
+        # One by one they stay in a core's cache.
+        calls = len(images) if self.folder.close_ups and self._calls > 1 else 1
+        data = self._run_in_calls(self._encoder, FEATURES, {"image": batch}, calls)
         sizes = tuple((image.shape[0], image.shape[1]) for image in images)
         return Features(dict(zip(FEATURES, data, strict=True)), len(images), sizes)
 
@@ -167,17 +168,18 @@ class OnnxRuntimeBackend:
         session = self._session(name)
         taken = {node.name for node in session.get_inputs()}
         inputs = {key: value for key, value in inputs.items() if key in taken}
-        logits, iou, score, stability = self._run_in_parts(session, DECODED, inputs, len(prompts))
+        calls = min(self._calls, len(prompts))
+        logits, iou, score, stability = self._run_in_calls(session, DECODED, inputs, calls)
         grid = self._info.image_size // 4
         return LowResMasks(logits[:, 0], origin, (grid, grid), iou, score, stability)
 
-    def _run_in_parts(
-        self, session: Any, outputs: Sequence[str], inputs: dict[str, Any], count: int
+    def _run_in_calls(
+        self, session: Any, outputs: Sequence[str], inputs: dict[str, Any], calls: int
     ) -> list[Any]:
-        """Run a graph on `count` rows: on some of them in each of the parallel calls."""
-        calls = min(self._calls, count)
+        """Run a graph on all rows of its inputs: on some of them in each of several calls."""
         if calls < 2:
             return run_session(session, outputs, inputs)
+        count = max(len(value) for name, value in inputs.items() if name in _OF_ROWS)
         edges = [count * call // calls for call in range(calls + 1)]
 
         def run(start: int, stop: int) -> list[Any]:
