@@ -37,6 +37,9 @@ def compare_frames(run: Session) -> dict[str, Any]:
     if run.windowed:
         in_windows = run.of_frames(run.windowed[1])
         cases[windowed] = lambda: segment_frame(in_windows, run.frame)
+    crops = run.close_ups
+    if crops is not None:
+        cases["autolabel close-ups"] = lambda: segment_frame(crops, run.frame)
     peers, masks = _load_peers(run)
     for name, peer in peers.items():
         peer.draws_outlines = run.random

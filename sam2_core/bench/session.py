@@ -15,6 +15,7 @@ from sam2_core.bench.peers import PEERS
 from sam2_core.bench.published import PublishedDecoderOnly
 from sam2_core.bench.timing import Note
 from sam2_core.load import choose_backend, load_backend, precision_for
+from sam2_core.presets import preset_named
 from sam2_core.resolve import Wanted, resolve_model
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import AutolabelError, Backend
@@ -104,6 +105,22 @@ class Session:
             return None
         backend.grow_windows = not self.random  # type: ignore[attr-defined]
         return "windowed_not_grown" if self.random else "windowed", backend
+
+    @cached_property
+    def close_ups(self) -> Segmenter | None:
+        """The model with each box in a crop of its own, where it has such graphs."""
+        size = preset_named(self.preset).close_up_size if self.folder is None else 0
+        if self.folder is not None:
+            size = self.folder.facts.get("close_up_size", 0)
+        if not size or self.graph == "published":
+            return None
+        self.note("loading close-ups")
+        backend = load_backend(
+            self.options.model if self.folder is None else self.folder.path, self.backend_name,
+            self.precision, threads=self.options.threads, close_ups=True,
+            cache=self.options.cache, progress=self.note,
+        )  # fmt: skip
+        return Segmenter(OutlinedBackend(backend) if self.random else backend)
 
     @property
     def preset(self) -> str:

@@ -24,7 +24,7 @@ def segment_frame(segmenter: Segmenter, frame: BenchFrame) -> Masks:
     image = frame.read()
     prepared = segmenter.prepare(image, frame.boxes)
     low_res = segmenter.run([prepared])[0]
-    return finish(low_res, prepared.size_hw, prepared.rows, prepared.reasons)
+    return segmenter.finish(prepared, low_res)
 
 
 def stage_times(segmenter: Segmenter, frame: BenchFrame, repeats: int) -> dict[str, Timing]:

@@ -21,7 +21,7 @@ from sam2_core.postprocess import finish
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import AutolabelError, Boxes
 
-from .small_graphs import write_model
+from .small_graphs import SIZE, with_close_ups, write_model
 
 
 def test_cases_run_in_turns_and_both_ways_round():
@@ -113,6 +113,7 @@ def test_a_run_measures_every_section(frame, model, tmp_path):
     assert results["model"]["decoder_chunk"] == 8
     assert results["frame"] == {"source": "noise", "boxes": 20, "size_hw": [90, 120]}
     assert json.loads(json.dumps(results)) == results
+    assert set(results["whole_frame"]) == {"autolabel"}
     assert any("decoder batch" in text for text in said)
     plot_results(results, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes()[:4] == b"\x89PNG"
@@ -126,6 +127,15 @@ def test_without_the_published_graph_the_ratio_is_null_with_a_reason(frame, tmp_
     assert results["decoder_vs_published"] is None
     assert "restructured graph only" in results["skipped"]["published"]
     plot_results(results, tmp_path / "plot.png")
+
+
+def test_close_ups_are_one_of_the_ways_to_label_a_frame(frame, tmp_path):
+    model = with_close_ups(write_model(tmp_path / "alone"), tmp_path / "both", SIZE)
+    options = BenchOptions(str(model), "onnxruntime-cpu", repeats=1, peers=(), sweeps=False,
+                           cache=tmp_path)  # fmt: skip
+    results = run_benchmark(frame, options)
+    assert set(results["whole_frame"]) == {"autolabel", "autolabel close-ups"}
+    assert results["model"]["graph"] == "restructured"
 
 
 def test_the_published_decoder_alone_is_enough_to_compare_with(frame, tmp_path):
