@@ -18,7 +18,10 @@ SIDEBAR = {
     "frame": ["sequence_id", "camera", "frame_number", "timestamp_ns", "instances"],
     "origin": ["model", "previous_model", "run_key", "frame_uri", "frame_key", "stamp"],
 }
-EDITABLE = ("reviewed", "detections")
+EDITABLE = "reviewed"
+# FiftyOne 1.22 saves an edit by the label's place in the list that the view shows, and most of our
+# views show a part of the machine's labels: the edit would land on another one.
+_NEVER_EDITABLE = "detections"
 _CLOSED = ("origin", "metadata", "other")
 
 
@@ -43,19 +46,21 @@ def arrange_app(dataset: Any) -> None:
 def offer_classes(dataset: Any, classes: Iterable[str]) -> None:
     """Let the App's own annotation tools offer these classes, and those that they offer already.
 
-    Measurements are shown and cannot be changed; whatever else somebody has set stays.
+    They edit reviewed labels only. Measurements are shown and cannot be changed; whatever else
+    somebody has set stays.
     """
-    for field in EDITABLE:
-        schema = dict(dataset.label_schemas.get(field) or _label_schema())
-        wanted = sorted({*classes, *(schema.get("classes") or ())})
-        if wanted != schema.get("classes"):
-            dataset.update_label_schema(field, {**schema, "classes": wanted})
-    dataset.activate_label_schemas(list(EDITABLE))
+    schema = dict(dataset.label_schemas.get(EDITABLE) or _label_schema())
+    wanted = sorted({*classes, *(schema.get("classes") or ())})
+    if wanted != schema.get("classes"):
+        dataset.update_label_schema(EDITABLE, {**schema, "classes": wanted})
+    dataset.activate_label_schemas(EDITABLE)
+    if _NEVER_EDITABLE in dataset.active_label_schemas:
+        dataset.deactivate_label_schemas(_NEVER_EDITABLE)
 
 
 def offered_classes(dataset: Any) -> list[str]:
     """Classes that the App's own tools offer; none before a queue was built."""
-    return list((dataset.label_schemas.get(EDITABLE[0]) or {}).get("classes") or ())
+    return list((dataset.label_schemas.get(EDITABLE) or {}).get("classes") or ())
 
 
 def _label_schema() -> dict[str, Any]:

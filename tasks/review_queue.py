@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.load_appearance import EDITABLE, offer_classes
+from tasks.load_appearance import offer_classes
 from tasks.load_schema import (
     MACHINE_FIELD,
     OPEN,
@@ -20,6 +20,7 @@ from tasks.load_schema import (
     dataset_lock,
     sample_collection,
 )
+from tasks.review_actions import FIELDS
 from tasks.risk import DESCRIPTIONS, REASONS
 
 NEEDS_REVIEW, CONTROL, SENT_BACK = "needs review", "control sample", "sent back"
@@ -87,7 +88,7 @@ def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue
 def known_classes(dataset: Any) -> list[str]:
     """Classes that occur in a dataset, machine's and people's."""
     labels = sample_collection(dataset)
-    found = [labels.distinct(f"{field}.detections.label") for field in EDITABLE]
+    found = [labels.distinct(f"{field}.detections.label") for field in FIELDS]
     return sorted({name for names in found for name in names if name})
 
 

@@ -139,6 +139,48 @@ def test_edits_with_fiftyones_own_tools_are_honoured(name: str, out: Path) -> No
     }
 
 
+def test_labels_that_fiftyones_own_tools_deleted_stay_deleted(name: str, out: Path) -> None:
+    accept(*pick(name, 0, 0))
+    merge(*pick(name, 0, 1, 2))
+    accept(*pick(name, 0, 3))
+    dataset = load_schema.open_dataset(name)
+    sample = dataset.first()
+    kept = sample.reviewed.detections[2]
+    sample.reviewed.detections = [kept]  # the accepted and the merged one are gone
+    # Of the machine's, one that has been accepted and one that nobody has decided on.
+    sample.detections.detections = sample.detections.detections[:3]
+    sample.save()
+    (event,) = harvest(dataset)
+    assert (event.action, len(event.removed)) == ("remove", 2)
+    assert harvest(dataset) == [], "seen once"
+    load.load_sequence(name, str(out), store(out, list(labeled_frames(4))))
+    sample.reload()
+    assert [d.decision for d in sample.detections.detections] == [
+        "deleted", "deleted", "deleted", "accepted", "deleted",
+    ]  # fmt: skip
+    assert [d.id for d in sample.reviewed.detections] == [kept.id]
+    assert dict(export_reviews(name).by_decision) == {"accepted": 1, "deleted": 4}
+    before = state(name)
+    load_schema.open_dataset(name).delete()
+    rebuild(name, str(out))
+    rebuilt = state(name)
+    # FiftyOne compressed the mask of the reviewed one anew: its id says enough.
+    assert [(one[3], one[5]) for one in rebuilt] == [(one[3], one[5]) for one in before]
+    assert [d.id for d in load_schema.open_dataset(name).first().reviewed.detections] == [kept.id]
+
+
+def test_of_two_edits_of_one_object_the_reviewed_one_counts(name: str) -> None:
+    accept(*pick(name, 0, 0))
+    dataset = load_schema.open_dataset(name)
+    sample = dataset.first()
+    sample.detections.detections[0].label = "van"
+    sample.reviewed.detections[0].label = "bus"
+    sample.save()
+    harvest(dataset)
+    sample.reload()
+    assert [d.label for d in sample.reviewed.detections] == ["bus"]
+
+
 def test_masks_that_the_app_compressed_anew_are_no_edits(name: str) -> None:
     """The App writes all labels of a frame when one of them is edited."""
     from fiftyone.core.utils import deserialize_numpy_array, serialize_numpy_array
