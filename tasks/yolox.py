@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sam2_core.backends.onnxruntime_backend import open_session, run_session
+from sam2_core.backends.onnxruntime_backend import MOST_CALLS, open_session, run_session
+from sam2_core.cores import usable_cores
 from sam2_core.load import choose_backend
 from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray
 from tasks.coco_classes import COCO_CLASSES
@@ -64,8 +66,14 @@ class Detector:
         if len(self._input) != 1 or len(self._output) != 1 or len(self._input[0].shape) != 4:
             raise self._not_yolox(f"{len(self._input)} inputs, {len(self._output)} outputs")
         batch, _, height, width = self._input[0].shape
-        self.batch = batch if isinstance(batch, int) else DYNAMIC_BATCH
         self._static_batch = isinstance(batch, int)
+        cores = usable_cores() if providers[0] == "CPUExecutionProvider" else 1
+        # A network of one image: each core runs images of its own, as the mask model does.
+        self._calls = cores if batch == 1 and cores <= MOST_CALLS else 1
+        self._pool = ThreadPoolExecutor(self._calls, "detector")
+        self._single: Any = None
+        self._lock = threading.Lock()
+        self.batch = self._calls * batch if isinstance(batch, int) else DYNAMIC_BATCH
         self.input_hw = tuple(v if isinstance(v, int) else DYNAMIC_SIZE for v in (height, width))
         self._grid, self._stride = _grid(self.input_hw[0], self.input_hw[1])
         self.classes = self._class_names()
@@ -146,14 +154,29 @@ class Detector:
         ]
 
     def _run(self, images: Sequence[Letterboxed]) -> FloatArray:
+        if self._calls > 1:
+            return self._run_each([image.pixels[None] for image in images])
         batch = np.stack([image.pixels for image in images])
         if self._static_batch and len(batch) < self.batch:
             padding = np.zeros((self.batch - len(batch), *batch.shape[1:]), np.float32)
             batch = np.concatenate([batch, padding])
+        return self._rows(self._session, batch)
+
+    def _rows(self, session: Any, batch: FloatArray) -> FloatArray:
         rows: FloatArray = run_session(
-            self._session, [self._output[0].name], {self._input[0].name: batch}
+            session, [self._output[0].name], {self._input[0].name: batch}
         )[0]
         return rows
+
+    def _run_each(self, images: Sequence[FloatArray]) -> FloatArray:
+        """Run a network of one image: a single one on all cores, several on one core each."""
+        if len(images) == 1:
+            return self._rows(self._session, images[0])
+        with self._lock:
+            if self._single is None:
+                self._single = open_session(self.file.path, 1, ("CPUExecutionProvider",))
+        rows = self._pool.map(lambda image: self._rows(self._single, image), images)
+        return np.concatenate(list(rows))
 
     def _boxes(
         self,

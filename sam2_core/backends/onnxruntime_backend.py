@@ -29,7 +29,7 @@ from sam2_core.windows import CELL_MODEL_PX, MASK_CELLS, Cells, decode_in_window
 # Up to so many cores each decodes boxes, or encodes close-ups, of its own, without waiting for the
 # others after every operator: on two cores twenty boxes took a quarter less time and CPU. Not tried
 # on more.
-_MOST_CALLS = 4
+MOST_CALLS = 4
 # Inputs with a row for each prompt or each encoded image; those of features go whole to every call.
 _OF_ROWS = ("points", "labels", "image_index", "window_yx", "mask_input", "image")
 _OUT_OF_MEMORY = ("failed to allocate", "allocaterawinternal", "out of memory", "bad_alloc")
@@ -99,7 +99,7 @@ class OnnxRuntimeBackend:
     ) -> None:
         self.folder = folder
         cores = threads or usable_cores()
-        self._calls = cores if cores <= _MOST_CALLS else 1
+        self._calls = cores if cores <= MOST_CALLS else 1
         self._callers = ThreadPoolExecutor(self._calls, "decoder")
         self._open = partial(open_session, providers=[_cpu_provider()])
         self._decoder_threads = 1 if self._calls > 1 else cores

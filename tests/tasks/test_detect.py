@@ -205,3 +205,16 @@ def test_yolox_nano_sees_the_red_car_in_front(shared_data, nano):
     assert found[0].source == "yolox_nano@c789161ed43c8269"
     published = detector_files.RELEASES["yolox_nano"].sha256
     assert published == resolve_detector(nano).sha256
+
+
+def test_several_images_at_once_are_found_as_each_alone():
+    from tasks.scenes import render_scene
+
+    detector = load_detector("compact")
+    scenes = [detector.letterbox(render_scene(seed).image) for seed in (90_000_001, 90_000_002)]
+    given = [scenes[index % 2] for index in range(detector.batch)]
+    alone = [detector.detect([one])[0] for one in scenes]
+    assert len(alone[0]) > 0
+    for index, boxes in enumerate(detector.detect(given)):
+        np.testing.assert_allclose(boxes.xyxy_px, alone[index % 2].xyxy_px, atol=1e-2)
+        assert boxes.labels == alone[index % 2].labels
