@@ -48,6 +48,8 @@ class MaskPhase(_Section):
         boxes: prompts a view that are boxes.
         points: prompts a view that are points.
         refined: of the first boxes a view, how many masks are refined with a correcting point.
+        close_ups: close-ups cut from each picture, with one box each: then `batch` is pictures,
+            and `boxes`, `points` and `whole_share` say nothing. 0: views of many objects.
         whole_share: share of views that are whole pictures.
         random_share: share of pictures of the random domain; as rendered where not given.
         strength: share of views whose appearance is changed.
@@ -59,7 +61,8 @@ class MaskPhase(_Section):
     batch: int = Field(32, ge=1)
     boxes: int = Field(10, ge=1)
     points: int = Field(3, ge=1)
-    refined: int = Field(2, ge=1)
+    refined: int = Field(2, ge=0)
+    close_ups: int = Field(0, ge=0)
     whole_share: float = Field(0.4, ge=0, le=1)
     random_share: float | None = Field(None, ge=0, le=1)
     strength: float = Field(1.0, ge=0, le=1)
@@ -71,6 +74,9 @@ class MaskConfig(_Section):
     Attributes:
         preset: of `sam2_core.presets`.
         phases: one after the other; `until` of the last is 1.
+        between: what every `between_every`-th step learns from instead of its phase's, so that
+            nothing is forgotten.
+        between_every: 0 for never.
         learning_rate: peak.
         optimizer: "muon" for the matrices, with AdamW for the rest, or "adamw" for all.
         roi: points a side at which a mask's loss is taken around its object.
@@ -86,6 +92,8 @@ class MaskConfig(_Section):
 
     preset: str = "compact"
     phases: tuple[MaskPhase, ...] = (MaskPhase(),)
+    between: MaskPhase | None = None
+    between_every: int = Field(0, ge=0)
     learning_rate: float = 1e-3
     optimizer: OptimizerName = "adamw"
     weight_decay: float = 0.05

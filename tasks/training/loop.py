@@ -184,7 +184,7 @@ class Run:
             "seconds": round(self.trained.seconds, 1), "progress": round(self.progress, 4),
             "rendered": self.rendered_before + rendered, "steps": self.trained.steps,
         }  # fmt: skip
-        for name in numbers[-1]:
+        for name in dict.fromkeys(name for each in numbers for name in each):
             values = torch.stack([each[name].float() for each in numbers if name in each])
             point[name] = round(float(values.mean()), 5)
         self.curves.append(point)

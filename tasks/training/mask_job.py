@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sam2_core.architecture.model import Sam2, build_model, cast
 from sam2_core.presets import Preset, preset_named
 from sam2_core.types import AutolabelError
+from tasks.training.close_ups import cut_close_ups, draw_close_ups
 from tasks.training.config import MaskConfig, MaskPhase
 from tasks.training.mask_loss import LossPoints, at_points, draw_points, mask_losses, total_loss
 from tasks.training.photometric import Appearance
@@ -28,6 +29,9 @@ from tasks.training.views import Crops, cut, random_crops
 from tasks.training.visible import owner_at, visible_boxes
 
 POSITION_STD = 0.02
+# In views of many objects an instance is asked for when this much of it is in the view, in pixels
+# of the model's input: five cells of the mask grid. Less teaches nothing.
+SMALLEST_AREA_MODEL = 80.0
 REFINED_WEIGHT = 0.2
 
 
@@ -97,41 +101,82 @@ class MaskJob:
         self.prompts = PromptSampler(self.generator)
         self._encode: Callable[..., Any] = self.model.encode
         self._judge: Callable[..., Any] = self._decode_and_judge
+        self._cut: Callable[..., Tensor] = cut_close_ups
+        self._steps = 0
         if compiled:
+            self._cut = torch.compile(self._cut, dynamic=False)
             self._encode = torch.compile(self._encode, dynamic=False)
             self._judge = torch.compile(self._judge, dynamic=False)
-        self.phase(0.0)
+        self._resize(self.phase(0.0))
 
     def phase(self, progress: float) -> MaskPhase:
-        """Return the phase at a share of the budget, the model set to its input size."""
+        """Return the phase at a share of the budget."""
         phases = self.config.phases
-        phase = next((p for p in phases if progress < p.until), phases[-1])
+        return next((p for p in phases if progress < p.until), phases[-1])
+
+    def _resize(self, phase: MaskPhase) -> None:
+        """Set the model to a phase's input size."""
         preset = preset_named(self.config.preset).sized(image_size=phase.image_size)
         if preset != self.model.preset:
             self.model.preset = preset
             encoder = self.model.sam_prompt_encoder
             encoder.image_size, encoder.embedding_grid = preset.image_size, preset.embedding_grid
-        return phase
 
     def warm_up(self, progress: float) -> None:
         """Compile for every phase from here on."""
+        left = [phase for phase in self.config.phases if phase.until > progress]
         shapes = set()
-        for phase in self.config.phases:
-            shape = (phase.image_size, phase.batch, phase.boxes, phase.points, phase.refined)
-            if phase.until > progress and shape not in shapes:
-                shapes.add(shape)
+        for phase in (*left, *self._between):
+            shape = phase.model_dump(exclude={"until", "whole_share", "random_share", "strength"})
+            if (key := tuple(shape.values())) not in shapes:
+                shapes.add(key)
                 self.pool.wait_for(2 * phase.batch)
-                self.step(phase.until - 1e-9)
+                self._learn_from(phase)
         self.model.zero_grad()
 
     def step(self, progress: float) -> dict[str, Tensor]:
         """Draw a batch, leave its gradients in the model; return what to plot."""
-        phase = self.phase(progress)
-        return self.learn(self.draw(phase), phase)
+        self._steps += 1
+        for between in self._between:
+            if self._steps % self.config.between_every == 0:
+                return {f"frame_{k}": v for k, v in self._learn_from(between).items()}
+        return self._learn_from(self.phase(progress))
+
+    @property
+    def _between(self) -> tuple[MaskPhase, ...]:
+        between = self.config.between
+        return (between,) if between and self.config.between_every else ()
+
+    def _learn_from(self, phase: MaskPhase) -> dict[str, Tensor]:
+        self._resize(phase)
+        batch = self._draw_close_ups(phase) if phase.close_ups else self._draw_views(phase)
+        return self.learn(batch, phase)
 
     @torch.no_grad()
-    def draw(self, phase: MaskPhase) -> MaskBatch:
-        """Cut views out of pictures and choose prompts; nothing here waits for the device."""
+    def _draw_close_ups(self, phase: MaskPhase) -> MaskBatch:
+        """Cut a close-up a box; as in `_draw_views`, nothing waits for the device."""
+        size = phase.image_size
+        batch = self.pool.sample(phase.batch, self.host, random_share=phase.random_share)
+        drawn = draw_close_ups(batch, self.prompts, phase)
+        images = self._cut(batch.images, drawn.picture, drawn.crops, size)
+        owners = _owners(batch.ids, drawn.crops, size, drawn.picture)
+        images = images.half() if images.is_cuda else images
+        images = self.appearance(images, owners, phase.strength).to(self.model.no_mem_embed.dtype)
+        points = draw_points(
+            batch.ids,
+            drawn.crops,
+            drawn.targets,
+            self.config.roi,
+            self.generator,
+            picture=drawn.picture,
+        )
+        corners, labels = box_points(drawn.crops.to_view(drawn.boxes_px) * size)
+        prompt = (corners.flatten(0, 1), labels.flatten(0, 1))
+        return MaskBatch(images.permute(0, 2, 3, 1), prompt, drawn.targets, points)
+
+    @torch.no_grad()
+    def _draw_views(self, phase: MaskPhase) -> MaskBatch:
+        """Cut views out of pictures and choose prompts."""
         batch = self.pool.sample(phase.batch, self.host, random_share=phase.random_share)
         crops = random_crops(batch, self.host, whole_share=phase.whole_share)
         images = cut(batch.images, crops, phase.image_size)
@@ -139,7 +184,10 @@ class MaskJob:
         owners = _owners(batch.ids, crops, phase.image_size)
         images = self.appearance(images, owners, phase.strength).to(self.model.no_mem_embed.dtype)
         visible = visible_boxes(batch.ids, crops.boxes_px)
-        targets = self.prompts.targets(batch, visible, crops.boxes_px, phase)
+        sides = (crops.boxes_px[:, 2:] - crops.boxes_px[:, :2]).float()
+        smallest = SMALLEST_AREA_MODEL / phase.image_size**2 * sides.prod(-1)
+        prompts = phase.boxes + phase.points
+        targets = self.prompts.targets(batch, visible, crops.boxes_px, smallest, prompts)
         points = draw_points(batch.ids, crops, targets, self.config.roi, self.generator)
         size, cut_at = phase.image_size, phase.boxes
         boxes = crops.to_view(self.prompts.boxes(targets, crops.boxes_px)[:, :cut_at])
@@ -153,6 +201,10 @@ class MaskJob:
         features = self._encode(batch.images)
         views = len(batch.images)
         found = self._judge(features, batch.prompt, None, batch.targets, batch.points)
+        iou, has = (x.unflatten(0, (views, -1)) for x in (found.iou, found.has))
+        if not phase.refined:
+            found.loss.backward()
+            return {"loss": found.loss.detach(), "box_iou": _mean(iou, has)}
         some = slice(None, phase.refined)
         points, labels, previous = (
             part.unflatten(0, (views, -1))[:, some].flatten(0, 1)
@@ -163,7 +215,6 @@ class MaskJob:
         refined = self._judge(features, prompt, previous, batch.targets.columns(some), judged)
         loss = (found.loss + REFINED_WEIGHT * refined.loss) / (1 + REFINED_WEIGHT)
         loss.backward()
-        iou, has = (x.unflatten(0, (views, -1)) for x in (found.iou, found.has))
         boxes, clicks = slice(None, phase.boxes), slice(phase.boxes, None)
         return {
             "loss": loss.detach(), "box_iou": _mean(iou[:, boxes], has[:, boxes]),
@@ -228,9 +279,9 @@ def _to_bfloat16(model: Sam2) -> None:
         parameter.data = parameter.data.float()
 
 
-def _owners(ids: Tensor, crops: Crops, size: int) -> Tensor:
-    """Resample ids to the view: uint8 (B, S, S)."""
+def _owners(ids: Tensor, crops: Crops, size: int, picture: Tensor | None = None) -> Tensor:
+    """Resample ids to the view: uint8 (V, S, S)."""
     centres = (torch.arange(size, device=ids.device, dtype=torch.float32) + 0.5) / size
     y, x = torch.meshgrid(centres, centres, indexing="ij")
-    points = torch.stack([x, y], -1).reshape(1, -1, 2).expand(len(ids), -1, -1)
-    return owner_at(ids, crops.to_picture(points)).reshape(-1, size, size)
+    points = torch.stack([x, y], -1).reshape(1, -1, 2).expand(len(crops.boxes_px), -1, -1)
+    return owner_at(ids, crops.to_picture(points), picture).reshape(-1, size, size)

@@ -62,8 +62,9 @@ def jittered_grid(count: int, side: int, generator: torch.Generator) -> Tensor:
 
 
 def draw_points(
-    ids: Tensor, crops: Crops, targets: Targets, side: int, generator: torch.Generator
-) -> LossPoints:
+    ids: Tensor, crops: Crops, targets: Targets, side: int, generator: torch.Generator,
+    *, picture: Tensor | None = None,
+) -> LossPoints:  # fmt: skip
     """Choose points for every prompt and read the truth there.
 
     Args:
@@ -72,6 +73,7 @@ def draw_points(
         targets: N a picture.
         side: R, points a side around the object.
         generator: on the same device.
+        picture: int64 (V,), the row of `ids` of each crop; in order when None.
 
     """
     batch, per = targets.instance.shape
@@ -88,7 +90,7 @@ def draw_points(
 
     def truth(points: Tensor) -> Tensor:
         flat = points.reshape(batch, -1, 2)
-        owner = owner_at(ids, crops.to_picture(flat)).reshape(batch * per, -1)
+        owner = owner_at(ids, crops.to_picture(flat), picture).reshape(batch * per, -1)
         return ((owner == wanted) & (wanted > 0)).float()
 
     return LossPoints(

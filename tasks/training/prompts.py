@@ -14,13 +14,9 @@ from sam2_core.types import (
     POINT_PADDING,
     POINT_POSITIVE,
 )
-from tasks.training.config import MaskPhase
 from tasks.training.pool import PictureBatch
 from tasks.training.rendering import IGNORED, UNUSED
 
-# An instance is asked for when this much of it is in the view, in pixels of the model's input:
-# five cells of the mask grid. Less teaches nothing.
-SMALLEST_AREA_MODEL = 80.0
 # Detector noise: share of prompts, standard deviation in shares of the box's side, in pixels.
 BOX_NOISE = ((0.3, 0.0, 0.0), (0.4, 0.03, 0.8), (0.3, 0.09, 1.5))
 NO_OBJECT_SHARE = 0.06
@@ -44,6 +40,11 @@ class Targets:
     def columns(self, some: slice) -> Targets:
         """Keep some of each view's prompts."""
         return Targets(self.instance[:, some], self.boxes_px[:, some], self.counts[:, some])
+
+    def one_a_view(self) -> Targets:
+        """Give every prompt a view of its own: (B * N, 1)."""
+        parts = (self.instance, self.boxes_px, self.counts)
+        return Targets(*(part.flatten(0, 1)[:, None] for part in parts))
 
     @property
     def has_object(self) -> Tensor:
@@ -74,7 +75,7 @@ class PromptSampler:
 
     def targets(
         self, batch: PictureBatch, visible: tuple[Tensor, Tensor], frames_px: Tensor,
-        phase: MaskPhase,
+        smallest_px: Tensor, prompts: int,
     ) -> Targets:  # fmt: skip
         """Choose N instances of each view, with repetition where there are fewer.
 
@@ -82,19 +83,17 @@ class PromptSampler:
             batch: the pictures.
             visible: boxes and areas inside the views, see `visible_boxes`.
             frames_px: (B, 4), the view's frame in the picture.
-            phase: how many prompts, and the model's input size.
+            smallest_px: (B,), the least area of an instance that is asked for.
+            prompts: N.
 
         """
         classes, (boxes_px, area_px) = batch.classes, visible
-        sides = (frames_px[:, 2:] - frames_px[:, :2]).float()
-        area_model = area_px * (phase.image_size**2 / sides.prod(-1))[:, None]
-        wanted = (classes != UNUSED) & (classes != IGNORED) & (area_model >= SMALLEST_AREA_MODEL)
+        wanted = (classes != UNUSED) & (classes != IGNORED) & (area_px >= smallest_px[:, None])
         none = ~wanted.any(1)
         # The smallest keys of a random order, wanted ones first, give a draw without repetition;
         # it wraps round where a view has fewer than N.
         order = (self._rand(*wanted.shape) + (~wanted).float() * 2).argsort(1)
         available = wanted.sum(1, keepdim=True)
-        prompts = phase.boxes + phase.points
         position = torch.arange(prompts, device=order.device)[None] % available.clamp(min=1)
         instance = order.gather(1, position)
         found = boxes_px.gather(1, instance[..., None].expand(-1, -1, 4))

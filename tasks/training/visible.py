@@ -49,9 +49,21 @@ def visible_boxes(ids: Tensor, frames_px: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack([x1, y1, x2, y2], -1), area
 
 
-def owner_at(ids: Tensor, xy_px: Tensor) -> Tensor:
-    """Which instance owns each point: ids uint8 (B, H, W), xy (B, N, 2) px -> uint8 (B, N)."""
+def owner_at(ids: Tensor, xy_px: Tensor, picture: Tensor | None = None) -> Tensor:
+    """Which instance owns each point.
+
+    Args:
+        ids: uint8 (B, H, W).
+        xy_px: (V, N, 2), pixels of the picture.
+        picture: int64 (V,), the picture of each row of points; V = B in order when None.
+
+    Returns:
+        uint8 (V, N).
+
+    """
     height, width = ids.shape[1:]
     x = xy_px[..., 0].long().clamp(0, width - 1)
     y = xy_px[..., 1].long().clamp(0, height - 1)
-    return ids.flatten(1).gather(1, y * width + x)
+    if picture is None:
+        return ids.flatten(1).gather(1, y * width + x)
+    return ids[picture[:, None], y, x]

@@ -206,3 +206,56 @@ def test_the_bundle_is_small_enough():
     assert mask <= 12e6
     assert sizes["detector_compact.onnx"] <= 4e6
     assert sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()) <= 16 * 2**20
+
+
+def test_close_ups_show_what_resizing_the_crop_shows():
+    torch = pytest.importorskip("torch", reason="training needs PyTorch: make torch")
+    from PIL import Image
+
+    from tasks.training.close_ups import cut_close_ups
+    from tasks.training.views import Crops
+
+    smooth = np.random.default_rng(0).integers(0, 256, (2, 12, 20, 3), np.uint8)
+    pictures = np.stack([np.asarray(Image.fromarray(p).resize((200, 120), 3)) for p in smooth])
+    boxes = torch.tensor([[0, 0, 20, 30], [50, 20, 150, 120], [3, 5, 200, 119]])
+    picture, flipped = torch.tensor([1, 0, 1]), torch.tensor([False, True, False])
+    found = cut_close_ups(torch.from_numpy(pictures), picture, Crops(boxes, flipped), 64)
+    for row, (x1, y1, x2, y2) in enumerate(boxes.tolist()):
+        crop = Image.fromarray(pictures[picture[row], y1:y2, x1:x2])
+        expected = np.asarray(crop.resize((64, 64), Image.Resampling.BILINEAR)).astype(float)
+        if flipped[row]:
+            expected = expected[:, ::-1]
+        difference = np.abs(found[row].permute(1, 2, 0).numpy() - expected)
+        assert difference.mean() < 1.5
+
+
+def test_a_close_up_holds_its_box_and_its_truth():
+    torch = pytest.importorskip("torch", reason="training needs PyTorch: make torch")
+    from tasks.training.close_ups import draw_close_ups
+    from tasks.training.config import MaskPhase
+    from tasks.training.mask_loss import draw_points
+    from tasks.training.pool import PictureBatch
+    from tasks.training.prompts import PromptSampler
+
+    ids = torch.zeros((2, 90, 160), dtype=torch.uint8)
+    ids[0, 10:40, 20:30], ids[0, 60:64, 100:104], ids[1, 50:90, 0:70] = 1, 2, 1
+    classes = torch.full((2, 256), -1)
+    classes[0, 1:3] = classes[1, 1] = 0
+    boxes, area = torch.zeros((2, 256, 4)), torch.zeros((2, 256))
+    boxes[0, 1], boxes[0, 2], boxes[1, 1] = (
+        torch.tensor(b).float() for b in ((20, 10, 30, 40), (100, 60, 104, 64), (0, 50, 70, 90))
+    )
+    area[0, 1], area[0, 2], area[1, 1] = 300, 16, 2800
+    batch = PictureBatch(torch.zeros((2, 90, 160, 3)), ids, classes, boxes, area, boxes, area)
+    generator = torch.Generator().manual_seed(0)
+    drawn = draw_close_ups(batch, PromptSampler(generator), MaskPhase(close_ups=40))
+    assert set(drawn.targets.instance.flatten().tolist()) == {0, 1}  # 16 pixels are too few
+    frame, box = drawn.crops.boxes_px, drawn.boxes_px[:, 0]
+    assert (frame[:, :2] <= box[:, :2]).all()
+    assert (frame[:, 2:] >= box[:, 2:]).all()
+    points = draw_points(ids, drawn.crops, drawn.targets, 24, generator, picture=drawn.picture)
+    is_one = drawn.targets.instance[:, 0] > 0
+    assert points.near_truth[~is_one].sum() == 0
+    shares = points.near_truth[is_one].mean(1)
+    margins = torch.where(drawn.picture[is_one] == 0, 300 / (26 * 54), 2800 / (90 * 54))
+    assert (shares - margins).abs().max() < 0.12
