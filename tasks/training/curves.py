@@ -8,7 +8,11 @@ from typing import Any
 # Title, which of the curves it shows.
 PANELS = (
     ("Mask model: loss", "mask", ("loss",)),
-    ("Mask model: IoU by prompt", "mask", ("box_iou", "point_iou", "refined_iou", "frame_box_iou")),
+    (
+        "Mask model: IoU by prompt",
+        "mask",
+        ("box_iou", "point_iou", "refined_iou", "between_box_iou"),
+    ),
     ("Detector: losses", "detector", ("class", "box")),
 )
 

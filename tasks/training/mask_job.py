@@ -101,6 +101,7 @@ class MaskJob:
         self.prompts = PromptSampler(self.generator)
         self._encode: Callable[..., Any] = self.model.encode
         self._judge: Callable[..., Any] = self._decode_and_judge
+        self._plain = (self._encode, self._judge)
         self._cut: Callable[..., Tensor] = cut_close_ups
         self._steps = 0
         if compiled:
@@ -123,34 +124,33 @@ class MaskJob:
             encoder.image_size, encoder.embedding_grid = preset.image_size, preset.embedding_grid
 
     def warm_up(self, progress: float) -> None:
-        """Compile for every phase from here on."""
+        """Compile for every phase from here on, but not for what comes in between: too seldom."""
         left = [phase for phase in self.config.phases if phase.until > progress]
         shapes = set()
-        for phase in (*left, *self._between):
+        for phase in left:
             shape = phase.model_dump(exclude={"until", "whole_share", "random_share", "strength"})
             if (key := tuple(shape.values())) not in shapes:
                 shapes.add(key)
                 self.pool.wait_for(2 * phase.batch)
-                self._learn_from(phase)
+                self._learn_from(phase, self._encode, self._judge)
         self.model.zero_grad()
 
     def step(self, progress: float) -> dict[str, Tensor]:
         """Draw a batch, leave its gradients in the model; return what to plot."""
         self._steps += 1
-        for between in self._between:
-            if self._steps % self.config.between_every == 0:
-                return {f"frame_{k}": v for k, v in self._learn_from(between).items()}
-        return self._learn_from(self.phase(progress))
+        between, every = self.config.between, self.config.between_every
+        if not between or not every or self._steps % every:
+            return self._learn_from(self.phase(progress), self._encode, self._judge)
+        numbers = self._learn_from(between, *self._plain)
+        return {f"between_{name}": value for name, value in numbers.items()}
 
-    @property
-    def _between(self) -> tuple[MaskPhase, ...]:
-        between = self.config.between
-        return (between,) if between and self.config.between_every else ()
-
-    def _learn_from(self, phase: MaskPhase) -> dict[str, Tensor]:
+    def _learn_from(
+        self, phase: MaskPhase, encode: Callable[..., Any], judge: Callable[..., Any]
+    ) -> dict[str, Tensor]:
+        """Forward and backward."""
         self._resize(phase)
         batch = self._draw_close_ups(phase) if phase.close_ups else self._draw_views(phase)
-        return self.learn(batch, phase)
+        return self._learn(batch, phase, encode(batch.images), judge)
 
     @torch.no_grad()
     def _draw_close_ups(self, phase: MaskPhase) -> MaskBatch:
@@ -196,11 +196,12 @@ class MaskJob:
         prompt = tuple(torch.cat(both, 1).flatten(0, 1) for both in zip(*parts, strict=True))
         return MaskBatch(images.permute(0, 2, 3, 1), (prompt[0], prompt[1]), targets, points)
 
-    def learn(self, batch: MaskBatch, phase: MaskPhase) -> dict[str, Tensor]:
-        """Forward and backward."""
-        features = self._encode(batch.images)
+    def _learn(
+        self, batch: MaskBatch, phase: MaskPhase, features: tuple[Tensor, ...],
+        judge: Callable[..., Judged],
+    ) -> dict[str, Tensor]:  # fmt: skip
         views = len(batch.images)
-        found = self._judge(features, batch.prompt, None, batch.targets, batch.points)
+        found = judge(features, batch.prompt, None, batch.targets, batch.points)
         iou, has = (x.unflatten(0, (views, -1)) for x in (found.iou, found.has))
         if not phase.refined:
             found.loss.backward()
@@ -212,7 +213,7 @@ class MaskJob:
         )
         judged = batch.points.columns(some, views)
         prompt = self._correction((points, labels), previous, judged, phase.image_size)
-        refined = self._judge(features, prompt, previous, batch.targets.columns(some), judged)
+        refined = judge(features, prompt, previous, batch.targets.columns(some), judged)
         loss = (found.loss + REFINED_WEIGHT * refined.loss) / (1 + REFINED_WEIGHT)
         loss.backward()
         boxes, clicks = slice(None, phase.boxes), slice(phase.boxes, None)
