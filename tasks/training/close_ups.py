@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sam2_core.close_ups import LEAST_MARGIN_PX, OTHER_MARGIN, OWN_MARGIN
 from tasks.training.config import MaskPhase
 from tasks.training.pool import PictureBatch
 from tasks.training.prompts import PromptSampler, Targets
@@ -18,8 +19,6 @@ from tasks.training.views import Crops
 
 # An instance is asked for when this much of it is visible, in pixels of the picture.
 SMALLEST_AREA_PX = 40.0
-# As in sam2_core: of a box's width and height, of the other side, and at least so many pixels.
-MARGIN, MARGIN_OF_OTHER, MARGIN_PX = 0.5, 0.25, 8.0
 # Regions stray so far, as a logarithm of the margin: a detector's boxes are of every tightness.
 STRAY = 0.25
 SAMPLES = 3  # along a side of a view's pixel
@@ -44,7 +43,7 @@ class CloseUps:
 
 
 def regions_px(boxes_px: Tensor, size_hw: tuple[int, int], stretch: Tensor | float = 1) -> Tensor:
-    """Where a close-up of each box lies; the rule of `sam2_core.close_ups`.
+    """Where a close-up of each box lies: `sam2_core.close_ups.regions_xyxy_px`.
 
     Args:
         boxes_px: float32 (V, 4), inside the picture.
@@ -56,7 +55,8 @@ def regions_px(boxes_px: Tensor, size_hw: tuple[int, int], stretch: Tensor | flo
 
     """
     size = boxes_px[:, 2:] - boxes_px[:, :2]
-    margin = torch.maximum(size * MARGIN, size.flip(1) * MARGIN_OF_OTHER).clamp(min=MARGIN_PX)
+    margin = torch.maximum(size * OWN_MARGIN, size.flip(1) * OTHER_MARGIN)
+    margin = margin.clamp(min=LEAST_MARGIN_PX)
     margin = margin.repeat(1, 2) * stretch
     left, top = (boxes_px[:, :2] - margin[:, :2]).floor().clamp(min=0).unbind(1)
     right, bottom = (boxes_px[:, 2:] + margin[:, 2:]).ceil().unbind(1)

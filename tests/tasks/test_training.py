@@ -229,6 +229,17 @@ def test_close_ups_show_what_resizing_the_crop_shows():
         assert difference.mean() < 1.5
 
 
+def test_training_and_labeling_cut_the_same_close_ups():
+    torch = pytest.importorskip("torch", reason="training needs PyTorch: make torch")
+    from sam2_core.close_ups import regions_xyxy_px
+    from tasks.training.close_ups import regions_px
+
+    corners = np.random.default_rng(0).uniform(0, (160, 90), (200, 2, 2)).astype(np.float32)
+    boxes = np.concatenate([corners.min(1), corners.max(1)], 1)
+    expected = regions_xyxy_px(boxes, (90, 160))
+    assert (regions_px(torch.from_numpy(boxes), (90, 160)).numpy() == expected).all()
+
+
 def test_a_close_up_holds_its_box_and_its_truth():
     torch = pytest.importorskip("torch", reason="training needs PyTorch: make torch")
     from tasks.training.close_ups import draw_close_ups
