@@ -84,9 +84,9 @@ def evaluate(dataset_name: str, iou: float = 0.5) -> dict[str, float]:
         AutolabelError: no such dataset, or it has no ground truth.
 
     """
+    dataset = open_dataset(dataset_name)  # it chooses the database, before fiftyone is there
     from fiftyone import ViewField as F
 
-    dataset = open_dataset(dataset_name)
     if not dataset.count(f"{TRUTH_FIELD}.detections"):
         raise AutolabelError(f"dataset '{dataset_name}' has no ground truth to compare with")
     flat = everything(dataset).match(F(f"{TRUTH_FIELD}.detections").length() > 0)

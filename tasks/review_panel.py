@@ -59,7 +59,9 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
             "by_reason": "Error rate by reason (labels decided)",
         }  # fmt: skip
         for name, title in titles.items():
-            panel.plot(name, layout=_layout(title), config={"displayModeBar": False})
+            axis = {} if name == "decisions" else {"xaxis": {"tickformat": ".0%"}}
+            layout = {**_layout(title), **axis}
+            panel.plot(name, layout=layout, config={"displayModeBar": False})
         return types.Property(panel, view=types.GridView(orientation="vertical", gap=3, padding=2))
 
 

@@ -6,7 +6,7 @@ undecided label: the N riskiest labels lie in the N riskiest frames.
 
 from __future__ import annotations
 
-import random
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,6 @@ DIFFERENCES = "before and after"
 CHANGED = {MACHINE_FIELD: "changed labels", PREVIOUS_FIELD: "labels as they were"}
 UNCHANGED = 0.02  # a pixel here or there is no difference
 CONTROL_SIZE = 60
-_SEED = 20_251  # the same control sample for everybody who builds the queue
 
 
 @dataclass(frozen=True)
@@ -143,19 +142,14 @@ def present_reasons(dataset: Any) -> Sequence[str]:
 
 
 def draw_control(dataset: Any, below: float, count: int) -> list[str]:
-    """Draw undecided labels under a risk at random: ids, the same ones for the same labels.
+    """Draw labels under a risk at random: ids, in an order that only depends on the labels.
 
-    Labels that were drawn before and have been decided on stay: they are what the estimate is
-    made of.
+    So another threshold takes a few labels away or adds some, and what was decided on most of the
+    sample stays: it is what the estimate is made of.
     """
-    known = dataset.info.get("control") or {}
-    if abs(known.get("threshold", -1) - below) < 1e-9 and len(known["label_ids"]) >= count:
-        return list(known["label_ids"])
-    generator = random.Random(_SEED)  # noqa: S311 - a sample, not a secret
-    rank = {"$sort": {"control": 1}}
     # Frames in the order of their fixed random number, more than enough, then labels of them.
     pipeline = [
-        {"$match": {"instances": {"$gt": 0}}}, rank, {"$limit": 2 * count},
+        {"$match": {"instances": {"$gt": 0}}}, {"$sort": {"control": 1}}, {"$limit": 2 * count},
         {"$project": {"labels": {"$map": {
             "input": f"${MACHINE_FIELD}.detections",
             "in": {"id": "$$this._id", "risk": "$$this.risk"},
@@ -167,7 +161,12 @@ def draw_control(dataset: Any, below: float, count: int) -> list[str]:
         for label in sample["labels"] or []
         if (label.get("risk") or 0.0) < below
     ]
-    return generator.sample(sorted(pool), min(count, len(pool)))
+    return sorted(pool, key=_random_order)[:count]
+
+
+def _random_order(label: str) -> bytes:
+    """Return a number as good as random, the same for everybody who builds the queue."""
+    return hashlib.sha256(f"control\0{label}".encode()).digest()
 
 
 def differences(dataset: Any) -> Any:

@@ -1,6 +1,9 @@
 """Ground truth onto its frames, and the evaluation inside FiftyOne."""
 
 import json
+import os
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 
@@ -10,6 +13,7 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks import load, load_schema
+from tasks.database import OWNED_VARIABLE, URI_VARIABLE
 from tasks.load_truth import evaluate, load_truth
 from tasks.tables import LabeledFrame
 from tasks.types import FrameRef
@@ -32,6 +36,13 @@ def labels(uri: str, index: int, squares: list[tuple[int, int, int]]) -> Labeled
                   [s * s for _, _, s in squares], ("",) * count)  # fmt: skip
     frame = FrameRef("drive", "", index, None, uri, SIZE)
     return LabeledFrame(frame, Boxes(boxes, [0.9] * count, ("car",) * count), masks)
+
+
+def said_by_the_command(name: str) -> str:
+    """What `autolabel review evaluate` says, in a process that has to find the database itself."""
+    inherited = {k: v for k, v in os.environ.items() if k not in {URI_VARIABLE, OWNED_VARIABLE}}
+    command = [str(Path(sys.executable).with_name("autolabel")), "review", "evaluate", name]
+    return subprocess.run(command, env=inherited, check=True, capture_output=True, text=True).stdout
 
 
 def test_truth_is_found_by_name_and_evaluated_by_masks(database: str, tmp_path: Path) -> None:
@@ -69,6 +80,7 @@ def test_truth_is_found_by_name_and_evaluated_by_masks(database: str, tmp_path: 
     dataset = load_schema.open_dataset(name)
     assert len(dataset.load_saved_view("missed objects")) == 2
     assert len(dataset.load_saved_view("wrong labels")) == 1
+    assert "fn 2" in said_by_the_command(name)
     coco["images"] = coco["images"][3:]
     path.write_text(json.dumps({**coco, "annotations": coco["annotations"][4:]}))
     with pytest.raises(AutolabelError, match="none of its 1 images"):
