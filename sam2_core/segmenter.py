@@ -52,7 +52,7 @@ Given = TypeVar("Given", Boxes, PointPrompts)
 _CHUNK_CPU, _CHUNK_GPU = 8, 136
 # Images in one encoder call on a CPU and a GPU: whole frames, and close-ups.
 _FRAMES_CPU, _FRAMES_GPU = 1, 4
-_CLOSE_UPS_CPU, _CLOSE_UPS_GPU = 8, 64
+_CLOSE_UPS_CPU, _CLOSE_UPS_GPU = 32, 64
 
 
 # Rows of a decoded batch that belong to a frame.
@@ -113,7 +113,7 @@ class Segmenter:
         self._pool = ThreadPoolExecutor(post_threads, "sam2-masks")
         self._staged = getattr(backend, "staged", lambda image: image)
         if decoder_chunk == "auto" and self.close_ups:
-            decoder_chunk = None  # a call has an encoder call's close-ups
+            decoder_chunk = None  # one image has too few boxes to measure with
         elif decoder_chunk == "auto":
             from sam2_core.tuning import tuned_decoder_chunk
 

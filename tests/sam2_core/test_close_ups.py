@@ -146,7 +146,7 @@ def test_five_hundred_boxes_are_never_on_the_device_at_once():
     assert first.error is None
     assert len(first.masks) == 500
     assert len(second.masks) == 0
-    assert max(backend.batches) == 8
+    assert max(backend.batches) == 32
 
 
 def test_five_hundred_masks_are_placed_in_well_under_a_second():
@@ -170,7 +170,7 @@ def test_clicks_need_whole_frames():
 def test_a_tuned_chunk_is_no_question_for_close_ups(tmp_path):
     backend = FakeDeviceBackend(close_ups=True)
     with Segmenter(backend, decoder_chunk="auto", cache=tmp_path) as segmenter:
-        assert segmenter.decoder_chunk == segmenter.encoder_batch == 8
+        assert (segmenter.decoder_chunk, segmenter.encoder_batch) == (8, 32)
 
 
 def test_a_model_without_close_ups_takes_whole_frames(tmp_path):
