@@ -90,9 +90,12 @@ def frames() -> None:
     """Whole frames, JPEG bytes in and COCO masks out, sustained."""
     from sections_torch import sustained
 
-    backend = OnnxRuntimeCudaBackend(exported(Path(TRAINED[0]).stem))
+    folder = exported(Path(TRAINED[0]).stem)
+    backend = OnnxRuntimeCudaBackend(folder)
     for _ in range(2):
         sustained(backend, "onnxruntime-cuda compact fp16", 1)
+    backend = OnnxRuntimeCudaBackend(folder.for_close_ups())
+    sustained(backend, "onnxruntime-cuda compact fp16 close-ups", None)
 
 
 SECTIONS = (smoke, times, fidelity, frames)

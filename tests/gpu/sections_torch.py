@@ -48,13 +48,15 @@ class BoxShapedMasks(torch.nn.Module):
 
 def backend_of(
     model: str, precision: str, graph: str = "restructured", *, compiled: bool = True,
-    outlines: bool = False,
+    outlines: bool = False, close_ups: bool = False,
 ) -> TorchBackend:  # fmt: skip
     """Load the torch backend on the GPU; `outlines` as in `BoxShapedMasks`."""
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     wanted = Wanted(precision, graph, CACHE)
-    backend = TorchBackend(resolve_weights(model, wanted), wanted, "cuda", compiled=compiled)
+    backend = TorchBackend(
+        resolve_weights(model, wanted), wanted, "cuda", compiled=compiled, close_ups=close_ups
+    )
     if outlines:
         grid = backend.info.image_size // 4
         for name in ("decoder", "decoder_single"):
@@ -155,9 +157,13 @@ def frames() -> None:
         backend = backend_of(model, "fp16", outlines=outlines)
         for _ in range(2):
             sustained(backend, f"torch {Path(model).stem} fp16", 1)
+    backend = backend_of(TRAINED[0], "fp16", close_ups=True)
+    sustained(backend, f"torch {Path(TRAINED[0]).stem} fp16 close-ups", None)
 
 
-def sustained(backend, label: str, encoder_batch: int, count: int = 200, **loop_args) -> None:
+def sustained(
+    backend, label: str, encoder_batch: int | None, count: int = 200, **loop_args
+) -> None:
     """Run frames through the frame loop; the rate is that of all frames after a warm-up pass."""
     frame = Frame(image_size=backend.info.image_size)
     jobs = [FrameJob(i, frame_reader(frame.data), frame.boxes) for i in range(count)]
@@ -170,7 +176,7 @@ def sustained(backend, label: str, encoder_batch: int, count: int = 200, **loop_
         done = [result for result in loop if result.masks is not None]
         elapsed = time.perf_counter() - started
     stages = {k: round(v / count * 1e3, 2) for k, v in loop.times.seconds().items()}
-    record("frames", what=label, encoder_batch=encoder_batch, frames=len(done),
+    record("frames", what=label, encoder_batch=segmenter.encoder_batch, frames=len(done),
            ms_per_frame=round(elapsed / count * 1e3, 3), stage_ms=stages,
            warm_s=round(started - one, 1), **loop_args)  # fmt: skip
 
