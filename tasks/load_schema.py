@@ -158,7 +158,8 @@ def _declare_fields(dataset: Any) -> None:
 
 
 def _create_indexes(dataset: Any) -> None:
-    # The queue reads (status, risk); the sequence views read (sequence, camera, frame).
+    # The queue reads (status, risk), the risk of sequences all of its index and nothing else, the
+    # sequence views (sequence, camera, frame).
     existing = set(dataset.list_indexes())
     if "frame_key" not in existing:
         dataset.create_index("frame_key", unique=True)
@@ -166,6 +167,7 @@ def _create_indexes(dataset: Any) -> None:
         if name not in existing:
             dataset.create_index(name)
     dataset.create_index([(STATUS_FIELD, 1), (RISK_FIELD, -1)])
+    dataset.create_index([(STATUS_FIELD, 1), ("sequence_id", 1), (RISK_FIELD, 1)])
     dataset.create_index([("sequence_id", 1), ("camera", 1), ("frame_number", 1)])
 
 

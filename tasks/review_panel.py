@@ -9,7 +9,7 @@ from fiftyone.operators import types
 
 from tasks.review_queue import CONTROL, NEEDS_REVIEW
 from tasks.review_stats import review_stats
-from tasks.review_summary import decisions_plot, rates_plot, summary
+from tasks.review_summary import decisions_plot, rates_plot, risks_plot, summary
 
 
 class ReviewProgress(foo.Panel):  # type: ignore[misc]
@@ -37,6 +37,7 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
         ctx.panel.set_data("decisions", decisions_plot(stats))
         ctx.panel.set_data("by_class", rates_plot(stats.by_class))
         ctx.panel.set_data("by_reason", rates_plot(stats.by_reason))
+        ctx.panel.set_data("by_sequence", risks_plot(stats.by_sequence))
 
     def open_queue(self, ctx: Any) -> None:
         """Show what needs review."""
@@ -57,16 +58,17 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
         titles = {
             "decisions": "Decisions", "by_class": "Error rate by class (labels decided)",
             "by_reason": "Error rate by reason (labels decided)",
+            "by_sequence": "Risk of the sequences that are open",
         }  # fmt: skip
         for name, title in titles.items():
-            axis = {} if name == "decisions" else {"xaxis": {"tickformat": ".0%"}}
-            layout = {**_layout(title), **axis}
+            layout = _layout(title, percent=name in {"by_class", "by_reason"})
             panel.plot(name, layout=layout, config={"displayModeBar": False})
         return types.Property(panel, view=types.GridView(orientation="vertical", gap=3, padding=2))
 
 
-def _layout(title: str) -> dict[str, Any]:
+def _layout(title: str, percent: bool) -> dict[str, Any]:
     return {
         "title": {"text": title, "font": {"size": 14}}, "height": 260, "bargap": 0.3,
         "margin": {"l": 150, "r": 20, "t": 40, "b": 30}, "showlegend": False,
+        "xaxis": {"tickformat": ".0%"} if percent else {},
     }  # fmt: skip

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tasks.load_appearance import offer_classes
 from tasks.load_schema import (
     MACHINE_FIELD,
@@ -21,7 +23,7 @@ from tasks.load_schema import (
     sample_collection,
 )
 from tasks.review_actions import FIELDS
-from tasks.risk import DESCRIPTIONS, REASONS
+from tasks.risk import DESCRIPTIONS, REASONS, sequence_risk
 
 NEEDS_REVIEW, CONTROL, SENT_BACK = "needs review", "control sample", "sent back"
 DIFFERENCES = "before and after"
@@ -112,6 +114,16 @@ def riskiest(dataset: Any, count: int) -> list[tuple[float, str]]:
         if not label.get("decision") and label.get("risk") is not None
     ]
     return sorted(labels, reverse=True)[:count]
+
+
+def sequence_risks(dataset: Any) -> dict[str, float]:
+    """Risk of every sequence with frames that are open, riskiest first; read from an index."""
+    frames: dict[str, list[float]] = {}
+    projection = {"_id": 0, "sequence_id": 1, "risk": 1}
+    for one in sample_collection(dataset).find({"review_status": OPEN}, projection):
+        frames.setdefault(one["sequence_id"], []).append(one.get("risk") or 0.0)
+    risks = {name: sequence_risk(np.array(values)) for name, values in frames.items()}
+    return dict(sorted(risks.items(), key=lambda one: -one[1]))
 
 
 def needs_review(dataset: Any, threshold: float) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tasks.load_schema import DONE, LOG_FIELD, MACHINE_FIELD, sample_collection
 from tasks.review_events import ACCEPTED, WRONG
-from tasks.review_queue import control_labels
+from tasks.review_queue import control_labels, sequence_risks
 
 PAUSE_S = 300.0  # a longer gap between two decisions is not work
 
@@ -59,6 +59,7 @@ class Stats:
         per_hour: decisions an hour while at work.
         control: wrong labels in the control sample: what the unreviewed part is worth.
         relabel: frames by relabel state.
+        by_sequence: risk of the sequences with open frames, riskiest first.
 
     """
 
@@ -73,6 +74,7 @@ class Stats:
     per_hour: float
     control: Rate
     relabel: Mapping[str, int]
+    by_sequence: Mapping[str, float]
 
     @property
     def decided(self) -> int:
@@ -125,6 +127,7 @@ def review_stats(dataset: Any) -> Stats:
         _per_hour(times),
         _rate(control),
         _relabel_states(collection),
+        sequence_risks(dataset),
     )
 
 

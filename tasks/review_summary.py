@@ -71,3 +71,14 @@ def rates_plot(rates: Mapping[str, Rate], most: int = 12) -> list[dict[str, Any]
             },
         }
     ]  # fmt: skip
+
+
+def risks_plot(risks: Mapping[str, float], most: int = 12) -> list[dict[str, Any]]:
+    """Bars of the risk of sequences, the riskiest on top."""
+    names = list(risks)[:most][::-1]
+    return [
+        {
+            "type": "bar", "orientation": "h", "x": [risks[name] for name in names], "y": names,
+            "marker": {"color": _RED},
+        }
+    ]  # fmt: skip

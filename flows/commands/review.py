@@ -35,7 +35,7 @@ def open_(dataset: str, budget: int, port: int, browser: bool) -> None:
     """Start the database and the App on this machine; Ctrl-C stops both."""
     from tasks.load_schema import open_dataset
     from tasks.review_app import run_app
-    from tasks.review_queue import NEEDS_REVIEW, build_queue
+    from tasks.review_queue import NEEDS_REVIEW, build_queue, sequence_risks
 
     opened = open_dataset(dataset)
     queue = build_queue(opened, budget)
@@ -44,6 +44,8 @@ def open_(dataset: str, budget: int, port: int, browser: bool) -> None:
         f"(risk {queue.threshold:.2f} and up), {queue.control} in the control sample",
         err=True,
     )
+    risks = [f"{name} {risk:.2f}" for name, risk in sequence_risks(opened).items()]
+    click.echo(f"{dataset}: riskiest sequences: {', '.join(risks[:5]) or 'all done'}", err=True)
     with run_app(port) as app:
         url = app.link(opened.name)
         click.echo(f"{dataset}: {len(opened)} samples; the App is at {url}  (Ctrl-C stops it)")

@@ -8,10 +8,16 @@ import pytest
 
 from tasks import load, load_schema
 from tasks.load_documents import first_fields, sample_id
-from tasks.review_actions import accept, choose, reject
-from tasks.review_queue import CONTROL, DIFFERENCES, NEEDS_REVIEW, build_queue
+from tasks.review_actions import accept, choose, mark_sequence, reject
+from tasks.review_queue import (
+    CONTROL,
+    DIFFERENCES,
+    NEEDS_REVIEW,
+    build_queue,
+    sequence_risks,
+)
 from tasks.review_stats import Rate, review_stats
-from tasks.review_summary import decisions_plot, rates_plot, summary
+from tasks.review_summary import decisions_plot, rates_plot, risks_plot, summary
 from tests.review.labels import CLASSES, STAMP, labeled_frames
 
 
@@ -52,6 +58,20 @@ def test_views_by_reason(name: str) -> None:
         for sample in dataset.load_saved_view(one):
             assert all(reason in d.reasons for d in sample.detections.detections)
     assert DIFFERENCES not in dataset.list_saved_views()
+
+
+def test_a_sequence_has_the_risk_of_its_riskiest_frames_until_it_is_done(name: str) -> None:
+    dataset = load_schema.open_dataset(name)
+    (risks,) = sequence_risks(dataset).items()
+    worst = sorted(dataset.values("risk"))[-2:]
+    assert len(dataset) == 20
+    assert risks == ("drive", pytest.approx(np.mean(worst)))
+    assert risks_plot(dict([risks]))[0]["y"] == ["drive"]
+    collection = load_schema.sample_collection(dataset)
+    query = collection.find({"review_status": "open"}, {"_id": 0, "sequence_id": 1, "risk": 1})
+    assert query.explain()["executionStats"]["totalDocsExamined"] == 0, "an index has it all"
+    mark_sequence(dataset, "drive")
+    assert sequence_risks(dataset) == {}
 
 
 def test_the_apps_own_tools_offer_the_classes(name: str) -> None:
@@ -155,8 +175,11 @@ def test_a_hundred_thousand_samples_open_in_under_three_seconds(database: str) -
     page = [sample.id for sample in view.limit(25)]
     count = view.count()
     opened = time.perf_counter() - started
+    started = time.perf_counter()
+    review_stats(dataset)
+    counted = time.perf_counter() - started
     grown_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    print(f"queue built {built:.2f} s, view opened {opened:.2f} s, +{grown_mb:.0f} MB")
+    print(f"queue {built:.2f} s, view {opened:.2f} s, panel {counted:.2f} s, +{grown_mb:.0f} MB")
     assert queue.labels == 200
     assert len(page) == 25
     assert count == queue.frames
