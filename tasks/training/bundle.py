@@ -127,6 +127,24 @@ def point_into(graph: Any, weights: SharedWeights) -> None:
         tensor.data_location = TensorProto.EXTERNAL
 
 
+def shorten_names(graph: Any) -> None:
+    """Name nodes not at all and inner tensors by number: names were half of a graph's bytes."""
+    inner = graph.graph
+    kept = {value.name for value in (*inner.input, *inner.output)} | {""}
+    short: dict[str, str] = {}
+
+    def renamed(name: str) -> str:
+        return name if name in kept else short.setdefault(name, f"t{len(short)}")
+
+    for tensor in inner.initializer:
+        tensor.name = renamed(tensor.name)
+    for node in inner.node:
+        node.ClearField("name")
+        node.input[:] = [renamed(name) for name in node.input]
+        node.output[:] = [renamed(name) for name in node.output]
+    inner.ClearField("value_info")  # of the old names; shapes are inferred when loading
+
+
 def bundle_mask_model(weights: Path, preset: Preset, folder: Path) -> None:
     """Write the bundled mask model into a folder.
 
@@ -178,8 +196,7 @@ def write_shared(restructured: Path, published_decoder: Path, graphs: Path) -> N
         graph = onnx.load(str(path))
         store_in_half(graph)
         point_into(graph, shared)
-        for node in graph.graph.node:
-            node.ClearField("name")  # a fifth of the file; nothing refers to it
+        shorten_names(graph)
         written = graphs / name
         written.write_bytes(graph.SerializeToString())
         size = written.stat().st_size
