@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import gc
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -72,13 +73,15 @@ def load_sequence(
         manifest: which chunks make up the sequence.
         frames: the frames as downloaded, so that the App finds the images; by default the
             sequence's own URIs are used, which works where they are local.
-        mask_folder: write masks as PNG files there and only their paths into the database.
+        mask_folder: write masks as PNG files there and only their paths into the database; by
+            default `AUTOLABEL_MASK_DIR`, and into the database where that is not set.
 
     Raises:
         AutolabelError: no such dataset, or an artifact is missing or damaged.
 
     """
     started = time.perf_counter()
+    mask_folder = mask_folder or chosen_mask_folder()
     dataset = open_dataset(dataset_name)
     local = {(frame.camera, frame.index): frame for frame in frames}
     origin = Origin(
@@ -99,6 +102,12 @@ def load_sequence(
             counted[1] += write_frames(dataset, labeled, origin, judgements, mask_folder)
     save_sequence_view(dataset, manifest.sequence_id)
     return LoadReport(counted[0], counted[1], time.perf_counter() - started)
+
+
+def chosen_mask_folder() -> Path | None:
+    """Folder for masks that `AUTOLABEL_MASK_DIR` names: on a disk that the App's machine sees."""
+    chosen = os.environ.get("AUTOLABEL_MASK_DIR")
+    return Path(chosen).expanduser().absolute() if chosen else None
 
 
 def _with_path(labeled: LabeledFrame, local: Mapping[tuple[str, int], FrameRef]) -> LabeledFrame:
@@ -131,7 +140,7 @@ def load_frames(
     started = time.perf_counter()
     dataset = open_dataset(dataset_name)
     origin = Origin(stamp.run_key, stamp_text(stamp.model), stamp.as_json())
-    instances = write_frames(dataset, labeled, origin, judge_frames(labeled), None)
+    instances = write_frames(dataset, labeled, origin, judge_frames(labeled), chosen_mask_folder())
     return LoadReport(len(labeled), instances, time.perf_counter() - started)
 
 

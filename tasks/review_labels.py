@@ -158,6 +158,7 @@ def override_document(values: Mapping[str, Any]) -> Values:
     fields = {name: made[name] for name in names if name in made}
     if "mask" not in made:
         fields["mask"] = None  # there was one, perhaps
+    fields["mask_path"] = None
     if "reasons" in values:
         fields["reasons"] = list(values["reasons"])
     return fields

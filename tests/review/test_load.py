@@ -192,13 +192,15 @@ def test_a_sequence_of_one_camera_is_seen_beside_groups(name: str, tmp_path: Pat
     assert len(dataset.load_saved_view("sequence alone")) == 3
 
 
-def test_masks_on_disk(name: str, tmp_path: Path) -> None:
+def test_masks_on_disk(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     labeled = labeled_frames(2)
     manifest = store(tmp_path, labeled)
     load.prepare_dataset(name)
-    load.load_sequence(name, str(tmp_path), manifest, mask_folder=tmp_path / "masks")
+    monkeypatch.setenv("AUTOLABEL_MASK_DIR", str(tmp_path / "masks"))
+    load.load_sequence(name, str(tmp_path), manifest)
     detection = load_schema.open_dataset(name).first().detections.detections[0]
     assert detection.mask is None
+    assert Path(detection.mask_path).is_relative_to(tmp_path / "masks")
     assert detection.get_mask().shape[0] > 1
     area = load_schema.open_dataset(name).first().detections.detections[0].area_px
     assert (detection.get_mask() > 0).sum() == area

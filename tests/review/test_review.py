@@ -4,6 +4,7 @@ import datetime
 import json
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -104,6 +105,25 @@ def test_reload_and_rebuild_give_every_decision_back(name: str, out: Path) -> No
     report = rebuild(name, str(out))
     assert (report.frames, report.instances) == (4, 20)
     assert state(name) == before, "a rebuild from artifacts alone"
+
+
+def test_decisions_on_masks_that_lie_on_disk(
+    name: str, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOLABEL_MASK_DIR", str(tmp_path / "masks"))
+    rebuild(name, str(out))
+    accept(*pick(name, 3, 0))
+    relabel(name, out)
+    dataset = load_schema.open_dataset(name)
+    assert harvest(dataset) == [], "nobody edited anything"
+    before = state(name)
+    rebuild(name, str(out))
+    assert state(name) == before
+    sample = dataset.match({"frame_number": 3}).first()
+    accepted, again = sample.reviewed.detections[0], sample.detections.detections[1]
+    from_disk = cv2.imread(sample.detections.detections[0].mask_path, cv2.IMREAD_GRAYSCALE)
+    assert np.array_equal(accepted.mask, from_disk > 0)
+    assert (again.mask.sum(), again.mask_path) == (400, None), "made again: not the old file's"
 
 
 def test_edits_with_fiftyones_own_tools_are_honoured(name: str, out: Path) -> None:
