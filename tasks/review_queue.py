@@ -71,7 +71,7 @@ def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue
     )  # fmt: skip
     if drawn:
         text = "labels drawn at random from those that nobody will look at"
-        views[CONTROL] = (everything(dataset).select_labels(ids=drawn, fields=MACHINE_FIELD), text)
+        views[CONTROL] = (only_labels(dataset, drawn), text)
     if sample_collection(dataset).find_one({"previous_model": {"$exists": True}}, {"_id": 1}):
         views[DIFFERENCES] = (differences(dataset), "frames whose labels changed most")
         for field, name in CHANGED.items():
@@ -81,7 +81,7 @@ def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue
         for name, (view, text) in views.items():
             dataset.save_view(name, view, description=text, overwrite=True)
         offer_classes(dataset, known_classes(dataset))
-        dataset.info["control"] = {"threshold": threshold, "label_ids": drawn}
+        dataset.info["control"] = {"threshold": threshold, "label_ids": list(drawn)}
         dataset.save()
     return Queue(len(risks), frames, threshold, len(drawn))
 
@@ -153,8 +153,21 @@ def present_reasons(dataset: Any) -> Sequence[str]:
     return [one for one in sample_collection(dataset).distinct(REASONS_FIELD) if one]
 
 
-def draw_control(dataset: Any, below: float, count: int) -> list[str]:
-    """Draw labels under a risk at random: ids, in an order that only depends on the labels.
+def only_labels(dataset: Any, drawn: Mapping[str, str]) -> Any:
+    """View of some machine labels by id, with their frames.
+
+    FiftyOne's `select_labels` would leave out all other fields, and what somebody draws in the App
+    would take the place of the reviewed labels that it does not see.
+    """
+    from bson import ObjectId
+    from fiftyone import ViewField as F
+
+    view = everything(dataset).match({"frame_key": {"$in": sorted(set(drawn.values()))}})
+    return view.filter_labels(MACHINE_FIELD, F("_id").is_in([ObjectId(one) for one in drawn]))
+
+
+def draw_control(dataset: Any, below: float, count: int) -> dict[str, str]:
+    """Draw labels under a risk at random: id -> frame, in an order that depends on the ids only.
 
     So another threshold takes a few labels away or adds some, and what was decided on most of the
     sample stays: it is what the estimate is made of.
@@ -162,18 +175,18 @@ def draw_control(dataset: Any, below: float, count: int) -> list[str]:
     # Frames in the order of their fixed random number, more than enough, then labels of them.
     pipeline = [
         {"$match": {"instances": {"$gt": 0}}}, {"$sort": {"control": 1}}, {"$limit": 2 * count},
-        {"$project": {"labels": {"$map": {
+        {"$project": {"frame_key": 1, "labels": {"$map": {
             "input": f"${MACHINE_FIELD}.detections",
             "in": {"id": "$$this._id", "risk": "$$this.risk"},
         }}}},
     ]  # fmt: skip
-    pool = [
-        str(label["id"])
+    pool = {
+        str(label["id"]): str(sample["frame_key"])
         for sample in sample_collection(dataset).aggregate(pipeline, allowDiskUse=True)
         for label in sample["labels"] or []
         if (label.get("risk") or 0.0) < below
-    ]
-    return sorted(pool, key=_random_order)[:count]
+    }
+    return {label: pool[label] for label in sorted(pool, key=_random_order)[:count]}
 
 
 def _random_order(label: str) -> bytes:

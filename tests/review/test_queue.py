@@ -111,6 +111,8 @@ def test_the_control_sample_says_what_the_rest_is_worth(name: str) -> None:
     build_queue(dataset, budget=20, control=30)
     again = {d.id for s in dataset.load_saved_view(CONTROL) for d in s.detections.detections}
     assert again == {d.id for _, d in drawn}, "drawn once, decided or not"
+    shown = sum(len(s.reviewed.detections) for s in dataset.load_saved_view(CONTROL))
+    assert shown == 27, "what the App does not see it would overwrite"
     lower = build_queue(dataset, budget=60, control=30).threshold
     later = {d.id for s in dataset.load_saved_view(CONTROL) for d in s.detections.detections}
     assert later >= {d.id for _, d in drawn if d.risk < lower}, "a longer queue keeps the rest"
