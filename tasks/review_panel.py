@@ -68,7 +68,8 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
 
 def _layout(title: str, percent: bool) -> dict[str, Any]:
     return {
-        "title": {"text": title, "font": {"size": 14}}, "height": 260, "bargap": 0.3,
+        "title": {"text": title, "font": {"size": 14}}, "height": 340 if percent else 260,
+        "bargap": 0.3, "yaxis": {"dtick": 1},
         "margin": {"l": 150, "r": 20, "t": 40, "b": 30}, "showlegend": False,
         "xaxis": {"tickformat": ".0%"} if percent else {},
     }  # fmt: skip

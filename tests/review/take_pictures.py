@@ -22,7 +22,7 @@ from tasks.review_relabel import request_relabel  # noqa: E402
 from tests.review.app_page import browser_page, click_label, open_view  # noqa: E402
 
 VIEWPORT = {"width": 1280, "height": 800}
-TALL = {"width": 1280, "height": 1200}
+TALL = {"width": 1280, "height": 1880}
 
 
 def decide_a_little(dataset: Any) -> None:
@@ -122,6 +122,17 @@ def queue_and_forms(camera: Camera, app: App, dataset: Any) -> tuple[Any, Any]:
     return sample, label
 
 
+def by_hand(camera: Camera, app: App, dataset: Any) -> None:
+    """A label that was accepted, in FiftyOne's own tools."""
+    sample, label = clearest_label(dataset, dataset.load_saved_view(CONTROL))
+    accept(dataset, choose(dataset, [sample.id], [label.id]))
+    camera.open_sample(app.link(dataset.name, view="control-sample", id=sample.id))
+    camera.page.get_by_text("Annotate", exact=True).click()
+    camera.page.get_by_test_id("modal").get_by_text(label.label, exact=True).last.click()
+    camera.page.get_by_text("Edit Detection", exact=True).wait_for()
+    camera.keep("review-annotate")
+
+
 def sent_back(camera: Camera, app: App, dataset: Any, sample: Any, label: Any) -> None:
     """Have a label made again, as the command does without a Prefect server."""
     chosen = choose(dataset, [sample.id], [label.id])
@@ -155,6 +166,7 @@ def main(name: str, folder: Path) -> None:
         whole_dataset(camera, app, dataset)
         sample, label = queue_and_forms(camera, app, dataset)
         sent_back(camera, app, dataset, sample, label)
+        by_hand(camera, app, dataset)
         decide_a_little(dataset)
         progress(camera, app, dataset)
 
