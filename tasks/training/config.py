@@ -104,6 +104,13 @@ class MaskConfig(_Section):
     start_share: float = Field(0.0, ge=0, lt=1)
     steeper: float = Field(1.0, gt=0)
 
+    @property
+    def frame_size(self) -> int | None:
+        """Input size of the last views of many objects that were trained on, None without any."""
+        phases = [*self.phases, *([self.between] if self.between else [])]
+        sizes = [phase.image_size for phase in phases if not phase.close_ups]
+        return sizes[-1] if sizes else None
+
 
 class DetectorConfig(_Section):
     """The compact detector.

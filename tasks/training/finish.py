@@ -24,8 +24,7 @@ def finish(config: TrainingConfig, out: Path) -> list[Path]:
     jobs, weights = planned_jobs(config), out / "weights"
     written = []
     if config.mask:
-        phase = config.mask.phases[-1]
-        preset = preset_named(config.mask.preset).sized(image_size=phase.image_size)
+        preset = preset_named(config.mask.preset).sized(image_size=config.mask.frame_size)
         bundle_mask_model(out / "mask" / "mask.safetensors", preset, weights / preset.name)
         written.append(weights / preset.name)
     if config.detector:

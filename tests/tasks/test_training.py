@@ -23,6 +23,7 @@ def test_the_configurations_of_the_package_load():
     for path in CONFIGS.glob("*.toml"):
         config = load_config(path)
         assert config.mask.phases[-1].until == 1.0
+        assert config.mask.frame_size == (128 if config.name == "smoke" else 1024)
 
 
 def test_training_writes_weights_and_goes_on_from_its_checkpoint(tmp_path):
