@@ -16,6 +16,8 @@ PANELS = (
     ("Detector: losses", "detector", ("class", "box")),
 )
 
+LABELS = {"between_box_iou": "box iou, whole frames between"}
+
 
 def plot_curves(curves: dict[str, list[dict[str, Any]]], path: Path, smooth: int = 5) -> None:
     """Plot the points of each job's `Run.curves` over the minutes of training to a PNG."""
@@ -35,7 +37,7 @@ def plot_curves(curves: dict[str, list[dict[str, Any]]], path: Path, smooth: int
             minutes, values = zip(*points, strict=True)
             window = [values[max(0, i - smooth + 1) : i + 1] for i in range(len(values))]
             mean = [sum(w) / len(w) for w in window]
-            (line,) = axes.plot(minutes, mean, label=name.replace("_", " "))
+            (line,) = axes.plot(minutes, mean, label=LABELS.get(name, name.replace("_", " ")))
             axes.plot(minutes, values, color=line.get_color(), alpha=0.25, linewidth=0.8)
         axes.set_title(title)
         if "loss" in title:
