@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     from tasks.risk_drives import Drive
 
 FOLDS = 6
+# A model whose masks are all stable gives instability any weight; with one that is less sure every
+# label would then have the highest risk, and no order.
+MOST_WEIGHT = 12.0
 
 
 def fit(features: Numbers, bad: Numbers, decay: float = 0.003) -> RiskModel:
-    """Fit a logistic model whose weights are not negative: more doubt is never less risk.
+    """Fit a logistic model; weights from 0 (more doubt is never less risk) to `MOST_WEIGHT`.
 
     Args:
         features: float (N, len(FEATURES)).
@@ -51,7 +54,7 @@ def fit(features: Numbers, bad: Numbers, decay: float = 0.003) -> RiskModel:
         return float(total), gradient
 
     count = x.shape[1]
-    bounds = [(0, None)] * count + [(None, None)]
+    bounds = [*((0, MOST_WEIGHT * one) for one in scale), (None, None)]
     found = minimize(loss, np.zeros(count + 1), jac=True, method="L-BFGS-B", bounds=bounds)
     return RiskModel(tuple((found.x[:-1] / scale).tolist()), float(found.x[-1]))
 
