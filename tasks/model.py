@@ -87,12 +87,13 @@ def _only_exported(model: str) -> bool:
 
 def _torch_choice(model: str, wanted: Wanted, reason: str, close_ups: bool | None) -> ModelChoice:
     from sam2_core.backends.model_folder import CLOSE_UPS, code_version
+    from sam2_core.export import close_up_size
     from sam2_core.presets import PRESETS
     from sam2_core.resolve import resolve_weights
 
     weights = resolve_weights(model, wanted)
     name = Path(model).name if weights.preset == "*" else weights.preset
-    if close_ups is not False and name in PRESETS and PRESETS[name].close_up_size:
+    if close_ups is not False and name in PRESETS and close_up_size(PRESETS[name], wanted.graph):
         name = f"{name}/{CLOSE_UPS}"
     stamp = ModelStamp(name, weights.sha256, "", "torch", wanted.precision, code_version())
     return ModelChoice(model, "torch", wanted.precision, stamp, reason, close_ups)
