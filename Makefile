@@ -1,48 +1,68 @@
 # Two commands do it all on a fresh machine: `make demo` and `make test`.
-SHELL := /bin/bash
+# They need Python and make, and no other program: recipes use what /bin/sh has built in.
+SHELL := /bin/sh
 .DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
 
-PYTHON ?= python3
+# `make PYTHON=...` chooses; else python3 where it is 3.11 to 3.13, else one of those beside it.
+FITS := -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))'
+ifndef PYTHON
+PYTHON := $(shell for one in python3 python3.13 python3.12 python3.11; do \
+	if $$one $(FITS) 2>/dev/null; then command -v $$one; break; fi; done)
+endif
+# One line for whoever has no Python that fits.
+NEEDS_PYTHON = @$(or $(PYTHON),false) $(FITS) 2>/dev/null || { echo "sam2-autolabel needs Python 3.11," \
+	"3.12 or 3.13 and found $$($(or $(PYTHON),python3) -c \
+	'import sys; print(sys.version.split()[0])' 2>/dev/null || echo none):" \
+	"install one, or name it: make PYTHON=/path/to/python3.12" >&2; exit 1; }
 # Certificates of the system, which a company proxy may have added to.
 export UV_SYSTEM_CERTS := 1
 
 VENV := .venv
 BIN := $(VENV)/bin
 # uv from the PATH, else one of our own in .uv.
-UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
+UV := $(shell command -v uv || echo .uv/bin/uv)
+OWN_UV := $(filter .uv/bin/uv,$(UV))
 # pip's find-links folders (a local PyTorch CPU wheel, say), which uv does not read by itself.
-FIND_LINKS := $(addprefix --find-links ,$(sort $(PIP_FIND_LINKS) $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)))
+FIND_LINKS = $(addprefix --find-links ,$(sort $(PIP_FIND_LINKS) $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)))
 
 # Importing Prefect takes 4 s of CPU without bytecode and 2 s with it, in every process. uv writes none
 # by itself, and where PYTHONDONTWRITEBYTECODE is set Python would never write any.
-BYTECODE := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c "import flows.shard, flows.server_process, \
+BYTECODE := unset PYTHONDONTWRITEBYTECODE; $(BIN)/python -c "import flows.shard, flows.server_process, \
 	flows.worker_process, prefect.engine, prefect.cli, prefect.server.api.server, uvicorn"
 
 .PHONY: help setup dev torch demo test test-all lint fmt bench lock clean
 
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@while IFS= read -r line; do case "$$line" in [a-z]*:*'## '*) \
+	printf '  make %-10s %s\n' "$${line%%:*}" "$${line#*## }";; esac; done < $(firstword $(MAKEFILE_LIST))
 
 .uv/bin/uv:
+	$(NEEDS_PYTHON)
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make virtual" \
+	"environments: install its package for that (python3-venv on Debian and Ubuntu), or uv" >&2; exit 1; }
 	$(PYTHON) -m venv .uv
-	.uv/bin/pip install --quiet uv
+	.uv/bin/pip install --quiet --disable-pip-version-check uv
 
-$(BIN)/python: $(filter .uv/bin/uv,$(UV))
-	$(UV) venv --quiet --python $(PYTHON) $(VENV)
+# A link to an interpreter that is older than anything here, so nothing may be newer than it: only
+# its absence, or its interpreter's, makes it anew.
+$(BIN)/python: | $(OWN_UV)
+	$(NEEDS_PYTHON)
+	$(UV) venv --quiet --clear --python $(PYTHON) $(VENV)
 
 $(VENV)/.runtime: $(BIN)/python requirements.lock pyproject.toml
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps -e .
 	@$(BYTECODE)
-	@touch $@
+	@: > $@
 
 $(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements-dev.lock
-	@touch $@
+	@: > $@
 
 $(VENV)/.torch: $(VENV)/.dev
 	$(UV) pip install --quiet --python $(BIN)/python $(FIND_LINKS) torch==2.13.0 --group oracle
-	@touch $@
+	@: > $@
 
 setup: $(VENV)/.runtime ## Install what labeling needs into .venv
 
@@ -72,7 +92,7 @@ fmt: dev ## Format and fix what can be fixed
 bench: setup ## A small benchmark on this machine
 	$(BIN)/autolabel bench --quick
 
-lock: $(BIN)/python ## Resolve the dependencies anew
+lock: | $(OWN_UV) ## Resolve the dependencies anew
 	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 pyproject.toml -o requirements.lock
 	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 pyproject.toml --group dev -o requirements-dev.lock
 
