@@ -3,7 +3,8 @@
 Frames are read ahead of the device by threads, the device works on one batch after another, and
 masks are encoded behind it; results come out in the order of the frames. Every queue is bounded, so
 that a slow consumer or a slow disk costs waiting and not memory. A frame that cannot be read or
-segmented becomes a failed result; it never ends the loop.
+segmented becomes a failed result; it never ends the loop. What is wrong with the machine does: a
+`MachineError` comes out of it, and the frames from there on have no result.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from sam2_core.cores import usable_cores
+from sam2_core.machine_errors import as_machine_error, is_machine_error
 from sam2_core.prepared import PreparedFrame
 from sam2_core.segmenter import Segmenter
 from sam2_core.stage_times import StageTimes
@@ -73,6 +77,9 @@ class _Pending:
     frame: Future[PreparedFrame]
 
 
+# A frame that nothing is wrong with, to see whether the device works.
+_PROBE_PX = 64
+
 # How to wait for a frame's low-resolution masks, or why there are none.
 _Outcome = Callable[[], LowResMasks] | Exception
 
@@ -87,6 +94,14 @@ def _seen(item: _Pending) -> PreparedFrame | Exception:
     if failure is None:
         return item.frame.result().without_images()
     return failure if isinstance(failure, Exception) else RuntimeError(str(failure))
+
+
+def _arrived(outcome: Callable[[], LowResMasks]) -> LowResMasks:
+    """Wait for what was queued on the device; when it does not come, no frame is to blame."""
+    try:
+        return outcome()
+    except Exception as error:
+        raise as_machine_error(error, "waiting for the device") from error
 
 
 class FrameLoop:
@@ -230,6 +245,10 @@ class FrameLoop:
         return batch, True
 
     def _run(self, batch: Sequence[_Pending]) -> list[Future[FrameResult]]:
+        for item in batch:
+            failure = item.frame.exception()
+            if isinstance(failure, _StageError) and is_machine_error(failure.cause):
+                raise as_machine_error(failure.cause, "reading frames")
         good = [item for item in batch if item.frame.exception() is None]
         outcomes: dict[int, _Outcome] = {}
         for item, outcome in zip(good, self._segment(good), strict=True):
@@ -240,13 +259,32 @@ class FrameLoop:
         ]
 
     def _segment(self, items: Sequence[_Pending]) -> Sequence[_Outcome]:
-        """Run a batch; if it fails, run its frames one by one to know which fail."""
+        """Run a batch; if it fails, run its frames one by one to know which fail.
+
+        Raises:
+            MachineError: the device fails, not a frame.
+
+        """
         try:
             return self.segmenter.start([item.frame.result() for item in items], self.times)
-        except Exception as error:  # noqa: BLE001 - becomes the frames' failure
+        except Exception as error:
+            if is_machine_error(error):
+                raise as_machine_error(error, "segmenting") from error
             if len(items) == 1:
+                self._probe(error)
                 return [error]
         return [self._segment([item])[0] for item in items]
+
+    def _probe(self, error: Exception) -> None:
+        """Blame a frame only where the device still segments one that nothing is wrong with."""
+        plain = np.zeros((_PROBE_PX, _PROBE_PX, 3), np.uint8)
+        corners = np.array([[0.25, 0.25, 0.75, 0.75]], np.float32) * _PROBE_PX
+        frame = self.segmenter.prepare(plain, Boxes(corners, np.ones(1, np.float32), ("probe",)))
+        try:
+            for wait in self.segmenter.start([frame]):
+                wait()
+        except Exception:  # noqa: BLE001 - whatever it is, it is no frame's
+            raise as_machine_error(error, "segmenting") from error
 
     def _result(
         self, key: Hashable, frame: PreparedFrame | Exception, outcome: _Outcome | None
@@ -258,7 +296,10 @@ class FrameLoop:
             return FrameResult(key, None, frame.size_hw, "segment", outcome)
         try:
             with self.times.measure("postprocess"):
-                masks = self.segmenter.finish(frame, outcome)
-        except Exception as error:  # noqa: BLE001 - becomes the frame's failure
+                low_res = _arrived(outcome)
+                masks = self.segmenter.finish(frame, low_res)
+        except Exception as error:
+            if is_machine_error(error):
+                raise as_machine_error(error, "segmenting") from error
             return FrameResult(key, None, frame.size_hw, "postprocess", error)
         return FrameResult(key, masks, frame.size_hw)

@@ -26,7 +26,15 @@ class AutolabelError(Exception):
     """Something a user can act on: says what was wrong, where, and what to do."""
 
 
-class DeviceMemoryError(AutolabelError):
+class MachineError(AutolabelError):
+    """The machine failed (device, memory, disk), not the frame at hand: never a frame's answer.
+
+    What was being done stays undone and is tried again, by this machine later or by another one.
+    `sam2_core.machine_errors` tells such errors from those of a frame.
+    """
+
+
+class DeviceMemoryError(MachineError):
     """The device has too little memory for this call; a smaller chunk may fit."""
 
 

@@ -1,5 +1,7 @@
 """The frame loop: order, failures that stay with their frame, bounded queues, an early end."""
 
+import errno
+import os
 import threading
 import time
 
@@ -8,7 +10,7 @@ import pytest
 
 from sam2_core.frame_loop import FrameJob, FrameLoop
 from sam2_core.segmenter import Segmenter
-from sam2_core.types import Boxes
+from sam2_core.types import Boxes, DeviceMemoryError, MachineError, PendingMasks
 from tests.sam2_core.fake_backend import FakeDeviceBackend
 
 
@@ -133,3 +135,89 @@ def test_loops_that_share_a_turn_follow_each_other_and_read_ahead_meanwhile():
     assert all(one.error is None for result in results for one in result)
     early = [seen for value, seen in read_at if value != first and len(seen) < 30]
     assert early, "the second loop reads its first frames before its turn"
+
+
+def raising(error):
+    def read():
+        raise error
+
+    return read
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(OSError(code, os.strerror(code)) for code in (
+            errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENOSPC, errno.ENOMEM
+        )),
+        MemoryError(),
+        RuntimeError("can't start new thread"),
+        MachineError("the disk is gone"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_wrong_with_the_machine_while_reading_ends_the_loop(error):
+    jobs = [FrameJob(i, lambda: image(1), boxes_at(1)) for i in range(8)]
+    jobs[5] = FrameJob(5, raising(error), boxes_at(5))
+    done = []
+    with Segmenter(FakeDeviceBackend()) as segmenter, pytest.raises(MachineError):
+        done.extend(FrameLoop(segmenter, jobs, readers=2))
+    assert [result.key for result in done] == [0, 1, 2, 3, 4]
+    assert all(result.error is None for result in done)
+
+
+class LostDevice(FakeDeviceBackend):
+    """Works until it meets a frame of a certain brightness, and never again."""
+
+    lost = False
+
+    def __init__(self, error, *, where="encode"):
+        super().__init__()
+        self.error, self.where = error, where
+
+    def encode(self, images):
+        self.lost = self.lost or any(frame[0, 0, 0] == 13 for frame in images)
+        if self.lost and self.where == "encode":
+            raise self.error
+        return super().encode(images)
+
+    def decode_later(self, features, prompts):
+        decoded, lost = self.decode(features, prompts), self.lost
+
+        def fetch():
+            if lost and self.where == "wait":
+                raise self.error
+            return decoded
+
+        return PendingMasks(len(prompts), fetch)
+
+
+@pytest.mark.parametrize("where", ["encode", "wait"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        RuntimeError("an error that no list of words knows"),
+        DeviceMemoryError("the GPU has no memory left"),
+        MemoryError(),
+    ],
+    ids=str,
+)
+def test_a_device_that_is_lost_ends_the_loop_and_no_frame_is_blamed(error, where):
+    jobs = [FrameJob(i, lambda i=i: image(i), boxes_at(1)) for i in range(20)]
+    done = []
+    with Segmenter(LostDevice(error, where=where)) as segmenter, pytest.raises(MachineError):
+        done.extend(FrameLoop(segmenter, jobs, readers=2))
+    assert [result.key for result in done] == list(range(13))
+    assert all(result.error is None for result in done)
+
+
+def test_a_mask_that_does_not_fit_into_memory_is_no_answer(monkeypatch):
+    def no_memory(*_):
+        raise MemoryError
+
+    jobs = [FrameJob(0, lambda: image(1), boxes_at(1))]
+    with Segmenter(FakeDeviceBackend()) as segmenter:
+        monkeypatch.setattr(segmenter, "finish", no_memory)
+        with pytest.raises(MachineError, match="MemoryError"):
+            list(FrameLoop(segmenter, jobs))

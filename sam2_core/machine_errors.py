@@ -1,0 +1,74 @@
+"""Which errors are the machine's and not a frame's: one place that decides it.
+
+Only what is wrong with a frame is an answer about it. A disk that is full, a file handle that went
+stale or a GPU that fell off its bus says nothing about the frame that happened to be at hand.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+from sam2_core.types import MachineError
+
+_ERRNOS = frozenset({
+    errno.EIO, errno.ESTALE, errno.ENXIO, errno.ENODEV, errno.EROFS,  # disks and mounts
+    errno.ENOSPC, errno.EDQUOT,
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN,  # this process or this host is full
+    errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN,  # a network filesystem
+})  # fmt: skip
+# Libraries report these by text alone: CUDA (PyTorch, ONNX Runtime, the driver), threads, OpenCV.
+_WORDS = (
+    "cuda error", "cuda failure", "cudnn", "cublas", "cufft", "nvrtc", "cudaerror", "cuda_error",
+    "device-side assert", "out of memory", "failed to allocate", "bad_alloc", "insufficient memory",
+    "can't start new thread", "cannot allocate memory", "no kernel image",
+)  # fmt: skip
+
+_LIBRARIES = {"torch", "onnxruntime", "cv2", "cuda", "tensorrt"}
+_KINDS = {"AcceleratorError", "OutOfMemoryError", "EngineError"}
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and what it was raised from, each once."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__
+
+
+def is_machine_error(error: BaseException) -> bool:
+    """Whether an error, or what it was raised from, is the machine's."""
+    return any(map(_is_one, _chain(error)))
+
+
+def _is_one(error: BaseException) -> bool:
+    if isinstance(error, (MachineError, MemoryError)):
+        return True
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in _ERRNOS
+    kind = type(error)
+    library = kind.__module__.partition(".")[0] in _LIBRARIES
+    if library and kind.__name__ in _KINDS:
+        return True
+    # Not by the text of just any error: a message of ours may quote the name of a file.
+    return (library or isinstance(error, RuntimeError)) and _tells(error)
+
+
+def _tells(error: BaseException) -> bool:
+    text = str(error).lower()
+    return any(word in text for word in _WORDS)
+
+
+def as_machine_error(error: Exception, doing: str) -> MachineError:
+    """Return the error itself where it is a `MachineError`, else one to raise from it.
+
+    Args:
+        error: one that `is_machine_error` knows, or one that can only be the machine's.
+        doing: what was being done, such as "reading frames".
+
+    """
+    if isinstance(error, MachineError):
+        return error
+    text = str(error).strip() or type(error).__name__
+    return MachineError(f"{doing}: {text.splitlines()[0]} (this machine's fault, not the frame's)")
