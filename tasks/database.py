@@ -1,8 +1,8 @@
 """A MongoDB of our own for FiftyOne: found, started, shared by all commands, stopped by the last.
 
 FiftyOne's built-in service takes many seconds and may attach to another project's database. Ours
-listens on 127.0.0.1 only, on a free port, with its data below the cache folder. A user's own
-`FIFTYONE_DATABASE_URI` always wins.
+listens on 127.0.0.1 only, on a free port, with its data below the cache folder, and asks for a
+password that is in a file beside them. A user's own `FIFTYONE_DATABASE_URI` always wins.
 
 Every process that uses the database holds a shared lock on `clients`; who can take it exclusively
 is alone. So the last command to end stops the server, and a command that was killed cannot keep it
@@ -22,18 +22,31 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
 
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
-from tasks.mongod import URI_VARIABLE, arguments, find_mongod, library_environment, why_not
+from tasks.mongod import (
+    START_TIMEOUT_S,
+    STOP_TIMEOUT_S,
+    URI_VARIABLE,
+    USER,
+    arguments,
+    end,
+    find_mongod,
+    guarded,
+    library_environment,
+    password_file,
+    set_password,
+    spawn,
+    why_not,
+)
+from tasks.private_files import close_file, private_folder, read_secret, write_private
 
 OWNED_VARIABLE = "AUTOLABEL_DATABASE_URI"
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 30.0
-PORT_ATTEMPTS = 5
+ATTEMPTS = 5
 _QUIET_ENVIRONMENT = {
     "FIFTYONE_DO_NOT_TRACK": "true",
     "FIFTYONE_LOGGING_LEVEL": "WARNING",
@@ -54,8 +67,9 @@ class Server:
 
     @property
     def uri(self) -> str:
-        """What FiftyOne connects to."""
-        return f"mongodb://127.0.0.1:{self.port}"
+        """What FiftyOne connects to, password included: for the environment of processes only."""
+        password = read_secret(password_file(Path(self.dbpath).parent))
+        return f"mongodb://{USER}:{password}@127.0.0.1:{self.port}/?authSource=admin"
 
 
 def database_folder() -> Path:
@@ -89,12 +103,11 @@ def ensure_database() -> str:
         raise AutolabelError(
             "fiftyone was imported before its database was chosen; call ensure_database() first"
         )
-    folder.mkdir(parents=True, exist_ok=True)
     with _start_lock(folder):
         # A process that was forked off, or inherited our URI, joins by taking its own lock.
-        server = running_server(folder) or _start(folder)
+        server = _joined(folder) or _start(folder)
         if folder not in _held_locks:
-            clients = (folder / "clients").open("a+")
+            clients = close_file(folder / "clients").open("a+")
             fcntl.flock(clients, fcntl.LOCK_SH)
             _held_locks[folder] = clients
             atexit.register(release_database, folder)
@@ -125,9 +138,7 @@ def running_server(folder: Path | None = None) -> Server | None:
         server = Server(**json.loads((folder / "server.json").read_text()))
     except (OSError, ValueError, TypeError):
         return None
-    if not _is_our_mongod(server) or not _answers(server.port):
-        return None
-    return server
+    return server if _is_alive(server) and _answers(server.port) else None
 
 
 def stop_server(folder: Path | None = None) -> bool:
@@ -137,6 +148,11 @@ def stop_server(folder: Path | None = None) -> bool:
     (folder / "server.json").unlink(missing_ok=True)
     if server is None:
         return False
+    _stop(server)
+    return True
+
+
+def _stop(server: Server) -> None:
     for sent in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.kill(server.pid, sent)
@@ -144,38 +160,71 @@ def stop_server(folder: Path | None = None) -> bool:
         while time.monotonic() < deadline:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(server.pid, os.WNOHANG)
-            if not _is_our_mongod(server):
-                return True
+            if not _is_alive(server):
+                return
             time.sleep(0.02)
     raise AutolabelError(f"mongod (process {server.pid}) does not stop; end it by hand")
+
+
+def _joined(folder: Path) -> Server | None:
+    """Return the folder's server, also one whose starter was killed before it was noted down."""
+    server = running_server(folder) or _left_behind(folder)
+    if server is None:
+        return None
+    known = "--auth" in _command_line(server) and password_file(folder).exists()
+    if known and _answers(server.port):
+        _note(folder, server)
+        return server
+    if not _nobody_else(folder):
+        raise AutolabelError(
+            f"mongod (process {server.pid}) is in use and does not answer, or an older version "
+            "started it without a password: end what uses it (`autolabel down` if it is up), or "
+            "`autolabel review stop`; the next command then starts it anew"
+        )
+    _stop(server)
+    return None
+
+
+def _left_behind(folder: Path) -> Server | None:
+    """Find a mongod of ours on this folder that nobody noted down, or that does not answer."""
+    dbpath = folder / "data"
+    with contextlib.suppress(OSError, ValueError):
+        left = Server(int((dbpath / "mongod.lock").read_text()), 0, str(dbpath))
+        words = _command_line(left)
+        if "--port" in words:
+            left = replace(left, port=int(words[words.index("--port") + 1]))
+        return left if words else None
+    return None
 
 
 def _start(folder: Path) -> Server:
     mongod = find_mongod()
     environment = library_environment(mongod, folder)
-    dbpath = folder / "data"
-    dbpath.mkdir(exist_ok=True)
+    dbpath = private_folder(folder / "data")
     log = folder / "mongod.log"
-    for _ in range(PORT_ATTEMPTS):
+    for _ in range(ATTEMPTS):
+        if not password_file(folder).exists():
+            set_password(mongod, folder, environment)
         port = _free_port()
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                arguments(mongod, dbpath, port),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,  # Ctrl-C in a terminal is for the command, not for mongod
-            )
+        process = spawn(arguments(mongod, dbpath, *guarded(port)), log, environment)
         server = Server(process.pid, port, str(dbpath))
         if _wait_until_up(process, server):
-            temporary = folder / "server.json.new"
-            temporary.write_text(json.dumps(asdict(server)))
-            temporary.replace(folder / "server.json")
-            return server
-        if b"Address already in use" not in log.read_bytes():
+            if _lets_us_in(server):
+                _note(folder, server)
+                return server
+            end(process)
+            password_file(folder).unlink()  # of another database: this one gets a new one
+            continue
+        said = log.read_bytes()
+        if b"DBPathInUse" in said and (left := _left_behind(folder)):
+            _stop(left)  # whoever started it is gone: we hold the lock
+        elif b"Address already in use" not in said:
             break
     raise AutolabelError(why_not(log, dbpath))
+
+
+def _note(folder: Path, server: Server) -> None:
+    write_private(folder / "server.json", json.dumps(asdict(server)))
 
 
 def _wait_until_up(process: subprocess.Popen[bytes], server: Server) -> bool:
@@ -202,23 +251,40 @@ def _answers(port: int) -> bool:
     return False
 
 
-def _is_our_mongod(server: Server) -> bool:
-    """Whether that process still is the server: process ids are used again after a kill."""
+def _lets_us_in(server: Server) -> bool:
+    import pymongo
+    from pymongo.errors import OperationFailure
+
     try:
-        command = Path(f"/proc/{server.pid}/cmdline").read_bytes().decode(errors="replace")
-        state = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        if Path("/proc/self").exists():
-            return False
-        with contextlib.suppress(OSError):  # no /proc: macOS
-            os.kill(server.pid, 0)
-            return True
+        with pymongo.MongoClient(server.uri) as client:
+            client.admin.command("ping")
+    except OperationFailure:
         return False
-    return server.dbpath in command.split("\0") and state != "Z"
+    return True
+
+
+def _is_alive(server: Server) -> bool:
+    """Whether that process still is the server: process ids are used again after a kill."""
+    words = _command_line(server)
+    return bool(words) and (not server.port or str(server.port) in words)
+
+
+def _command_line(server: Server) -> list[str]:
+    """Words of the process, when it is this user's and serves this folder; else none."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError):
+        process = psutil.Process(server.pid)
+        words = process.cmdline()
+        mine = process.uids().real == os.getuid() and process.status() != psutil.STATUS_ZOMBIE
+        if mine and "--dbpath" in words:
+            served = Path(words[words.index("--dbpath") + 1])
+            return words if served.resolve() == Path(server.dbpath).resolve() else []
+    return []
 
 
 def _nobody_else(folder: Path) -> bool:
-    with (folder / "clients").open("a+") as clients:
+    with close_file(folder / "clients").open("a+") as clients:
         try:
             fcntl.flock(clients, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -228,7 +294,7 @@ def _nobody_else(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _start_lock(folder: Path) -> Iterator[None]:
-    with (folder / "start.lock").open("a+") as lock:
+    with close_file(private_folder(folder) / "start.lock").open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -1,0 +1,84 @@
+"""Folders and files that only their owner may read: databases, logs, passwords."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from sam2_core.types import AutolabelError
+
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
+PRIVATE_UMASK = OTHERS
+
+
+def private_folder(path: Path) -> Path:
+    """Make a folder of ours, or close one that is there already, to everybody but its owner."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if path.stat().st_mode & OTHERS:
+        with contextlib.suppress(PermissionError):  # another user's: not ours to close
+            path.chmod(0o700)
+    return path
+
+
+def close_file(path: Path) -> Path:
+    """Make a file that only its owner reads, empty where it is new; close one that is there."""
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    if path.stat().st_mode & OTHERS:
+        path.chmod(0o600)
+    return path
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner reads, so that a reader sees all of it or nothing."""
+    temporary = _written_beside(path, text)
+    temporary.replace(path)
+
+
+def read_or_create_secret(path: Path) -> str:
+    """Return the random secret in a file; the first of several processes at once makes it.
+
+    Raises:
+        AutolabelError: others can read or have made the file.
+
+    """
+    private_folder(path.parent)
+    if not path.exists():
+        temporary = _written_beside(path, secrets.token_urlsafe(32))
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)
+        temporary.unlink()
+    return read_secret(path)
+
+
+def read_secret(path: Path) -> str:
+    """Return the secret in a file of ours.
+
+    Raises:
+        AutolabelError: it is not there, or others can read or have made it.
+
+    """
+    try:
+        with path.open() as file:
+            status = os.fstat(file.fileno())
+            text = file.read().strip()
+    except OSError as error:
+        raise AutolabelError(f"{path} cannot be read: {error.strerror}") from error
+    if status.st_uid != os.geteuid() or status.st_mode & OTHERS or not text:
+        raise AutolabelError(
+            f"{path} must be a secret of this user alone, and others could have read or made it: "
+            "run `autolabel down`, delete the file, then start again; a new one is made"
+        )
+    return text
+
+
+def _written_beside(path: Path, text: str) -> Path:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    return temporary
