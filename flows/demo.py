@@ -116,9 +116,10 @@ def compare(params: LabelParams, folder: Path) -> dict[str, Any]:
 
 def _labels(params: LabelParams) -> Iterator[tuple[str, Any]]:
     """Every labeled frame of the run by its path, read from its artifacts."""
-    from tasks.artifacts import read_labels
+    from tasks.manifests import labels_of
 
-    for planned in make_plan(params).sequences:
-        for chunk in planned.manifest.chunks if planned.manifest else ():
-            for one in read_labels(params.out, chunk.stem, chunk.key):
+    manifests = (planned.manifest for planned in make_plan(params).sequences)
+    for manifest in filter(None, manifests):
+        for chunk in manifest.chunks:
+            for one in labels_of(params.out, manifest, chunk):
                 yield one.frame.uri, one

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from flows.params import LabelParams
 from sam2_core.types import AutolabelError
 from tasks import manifests, storage
-from tasks.artifacts import RunStamp, read_labels
+from tasks.artifacts import RunStamp
+from tasks.checksums import IncompleteArtifactError
 from tasks.detector_files import detector_stamp
 from tasks.discover import Discovered, FrameSelection, discover
 from tasks.import_boxes import import_boxes
 from tasks.manifests import Manifest
 from tasks.model import ModelChoice, choose_model
-from tasks.tables import IncompleteArtifactError
 from tasks.types import FrameFailure
 from tasks.video import is_video
 from tasks.yolox import load_detector
@@ -152,7 +152,7 @@ def failures_of(out_uri: str, manifest: Manifest) -> Iterable[FrameFailure]:
     """Frames of a complete sequence that have no labels, and why."""
     for chunk in manifest.chunks:
         if chunk.failed:
-            labeled = read_labels(out_uri, chunk.stem, chunk.key)
+            labeled = manifests.labels_of(out_uri, manifest, chunk)
             yield from (one.failure for one in labeled if one.failure)
 
 

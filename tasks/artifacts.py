@@ -7,6 +7,7 @@ repeated one does nothing, and two writers at once write the same bytes.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,9 @@ from typing import Any
 
 from sam2_core.types import Boxes, ModelStamp
 from tasks import storage, tables
-from tasks.tables import FORMAT_VERSION, IncompleteArtifactError, Kind, LabeledFrame
+from tasks.checksums import IncompleteArtifactError, sha256_of
+from tasks.stored_rows import Place, check_frames, check_rows
+from tasks.tables import FORMAT_VERSION, Kind, LabeledFrame
 from tasks.types import Artifact, FrameRef
 
 CHUNK_FRAMES = 64
@@ -52,7 +55,12 @@ class RunStamp:
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> RunStamp:
-        """Inverse of `as_json`."""
+        """Inverse of `as_json`; `IncompleteArtifactError` for values of another version."""
+        if values.get("format_version") != FORMAT_VERSION:
+            raise IncompleteArtifactError(
+                f"written by another version of this package, in format "
+                f"{values.get('format_version')}; this one reads {FORMAT_VERSION}: label again"
+            )
         model = ModelStamp(**values["model"]) if values["model"] else None
         return RunStamp(values["detector"], model, values["parameters"])
 
@@ -129,16 +137,21 @@ def read_boxes(out_uri: str, chunk: Chunk) -> dict[int, Boxes]:
 
     Raises:
         NotFoundError: they were never written.
-        IncompleteArtifactError: the file is truncated or foreign.
+        IncompleteArtifactError: the file is damaged, or holds something else.
 
     """
-    table, metadata = _read(out_uri, chunk.stem, chunk.key, "boxes")
-    rows = tables.split_by_frame(table)
-    nothing = table.slice(0, 0)
-    return {
-        index: tables.to_boxes(rows.get(index, nothing), metadata["sources"][str(index)])
-        for index in sorted(map(int, metadata["sources"]))
-    }
+    table, metadata, _ = _read(out_uri, chunk.stem, chunk.key, "boxes")
+    with _as_written(chunk.stem):
+        sources = {int(index): str(source) for index, source in metadata["sources"].items()}
+        check_rows(table, Place.of(chunk.stem), sources)
+        if not set(sources) <= {frame.index for frame in chunk.frames}:
+            raise IncompleteArtifactError(f"{chunk.stem}: boxes of other frames")
+        rows = tables.split_by_frame(table)
+        nothing = table.slice(0, 0)
+        return {
+            index: tables.to_boxes(rows.get(index, nothing), sources[index])
+            for index in sorted(sources)
+        }
 
 
 def write_labels(
@@ -171,32 +184,73 @@ def write_labels(
     )
 
 
-def read_labels(out_uri: str, stem: str, key: str) -> list[LabeledFrame]:
-    """Outcomes of a chunk in frame order.
+@dataclass(frozen=True, eq=False)
+class StoredChunk:
+    """A chunk as it lies in storage.
+
+    Attributes:
+        run_key: of the run that made it, as its files say.
+        labeled: its outcomes in frame order.
+        frames_sha256, masks_sha256: of the two files.
+
+    """
+
+    run_key: str
+    labeled: list[LabeledFrame]
+    frames_sha256: str
+    masks_sha256: str
+
+
+def read_chunk(out_uri: str, stem: str, key: str) -> StoredChunk:
+    """Read a chunk, whoever wrote it, and hold it against its name.
 
     Args:
         out_uri: the run's storage.
         stem: `Chunk.stem`, which manifests list as well.
-        key: `Chunk.key`.
+        key: `Chunk.key`; what the files say of their frames must give it again.
 
     Raises:
         NotFoundError: they were never written.
-        IncompleteArtifactError: a file is truncated or foreign, or the two disagree.
+        IncompleteArtifactError: a file is damaged, the two disagree, or they hold the labels of
+            other frames than their name says.
 
     """
-    frames, _ = _read(out_uri, stem, key, "frames")
-    masks, metadata = _read(out_uri, stem, key, "masks")
-    rows = tables.split_by_frame(masks)
-    nothing = masks.slice(0, 0)
-    labeled = [
-        tables.to_labeled(
-            row, rows.get(row["index"], nothing), metadata["sources"][str(row["index"])]
-        )
-        for row in frames.to_pylist()
-    ]
-    if [one["instances"] for one in frames.to_pylist()] != [len(one.boxes) for one in labeled]:
-        raise IncompleteArtifactError(f"{stem}: frames and masks tables disagree")
-    return labeled
+    frames, metadata, frames_sha256 = _read(out_uri, stem, key, "frames")
+    masks, _, masks_sha256 = _read(out_uri, stem, key, "masks")
+    with _as_written(stem):
+        place, listed = Place.of(stem), frames.to_pylist()
+        check_frames(frames, place)
+        check_rows(masks, place, [row["index"] for row in listed])
+        rows, nothing = tables.split_by_frame(masks), masks.slice(0, 0)
+        labeled = [
+            tables.to_labeled(
+                row, rows.get(row["index"], nothing), metadata["sources"][str(row["index"])]
+            )
+            for row in listed
+        ]
+        if [row["instances"] for row in listed] != [len(one.boxes) for one in labeled]:
+            raise IncompleteArtifactError(f"{stem}: frames and masks tables disagree")
+        run_key = RunStamp.from_json(metadata["stamp"]).run_key
+        if chunk_key(run_key, [one.frame for one in labeled]) != key:
+            raise IncompleteArtifactError(
+                f"{stem}: its frames are not those that its key was made of"
+            )
+    return StoredChunk(run_key, labeled, frames_sha256, masks_sha256)
+
+
+@contextlib.contextmanager
+def _as_written(stem: str) -> Iterator[None]:
+    """Turn what values that nobody of ours wrote lead to into the one error for that."""
+    try:
+        yield
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError,
+            NotImplementedError) as error:  # fmt: skip
+        raise IncompleteArtifactError(f"{stem} holds no labels of ours: {error!r}") from error
+
+
+def read_labels(out_uri: str, stem: str, key: str) -> list[LabeledFrame]:
+    """Outcomes of a chunk in frame order; see `read_chunk`."""
+    return read_chunk(out_uri, stem, key).labeled
 
 
 def complete_labels(out_uri: str, chunk: Chunk) -> list[LabeledFrame] | None:
@@ -230,6 +284,8 @@ def _write(
     return Artifact(uri, sum(len(part["index"]) for part in parts), chunk.key)
 
 
-def _read(out_uri: str, stem: str, key: str, kind: Kind) -> tuple[Any, dict[str, Any]]:
+def _read(out_uri: str, stem: str, key: str, kind: Kind) -> tuple[Any, dict[str, Any], str]:
+    """Return a file's rows, its metadata and its sha256."""
     uri = table_uri(out_uri, stem, kind)
-    return tables.decode_table(storage.read_bytes(uri), kind, key, storage.redact(uri))
+    data = storage.read_bytes(uri)
+    return *tables.decode_table(data, kind, key, storage.redact(uri)), sha256_of(data)

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from sam2_core.types import FloatArray
-from tasks import artifacts
-from tasks.manifests import ChunkRecord, Manifest
+from tasks.checksums import IncompleteArtifactError
+from tasks.manifests import Manifest, labels_of
 from tasks.storage import NotFoundError
-from tasks.tables import IncompleteArtifactError, LabeledFrame
+from tasks.tables import LabeledFrame
 from tasks.types import FrameFailure, FrameRef
 
 LISTED_FRAMES = 100
@@ -142,11 +142,10 @@ def verify(out_uri: str, manifest: Manifest, frames: Sequence[FrameRef] = ()) ->
     found: Counter[tuple[str, int]] = Counter()
     for record in manifest.chunks:
         try:
-            labeled = artifacts.read_labels(out_uri, record.stem, record.key)
+            labeled = labels_of(out_uri, manifest, record)
         except (NotFoundError, IncompleteArtifactError) as error:
             problems.append(str(error))
             continue
-        problems += _against_record(record, manifest, labeled)
         found.update((one.frame.camera, one.frame.index) for one in labeled)
     twice = [f"{camera or '_'}/{index}" for (camera, index), times in found.items() if times > 1]
     if twice:
@@ -158,19 +157,6 @@ def verify(out_uri: str, manifest: Manifest, frames: Sequence[FrameRef] = ()) ->
                 names = [f"{camera or '_'}/{index}" for camera, index in sorted(keys)]
                 problems.append(f"{manifest.sequence_id}: frames {what}: {_some(names)}")
     return problems
-
-
-def _against_record(
-    record: ChunkRecord, manifest: Manifest, labeled: Sequence[LabeledFrame]
-) -> Iterator[str]:
-    refs = [one.frame for one in labeled]
-    if any(frame.sequence_id != manifest.sequence_id for frame in refs):
-        yield f"{record.stem}: holds frames of another sequence"
-    if artifacts.chunk_key(manifest.stamp.run_key, refs) != record.key:
-        yield f"{record.stem}: its frames are not those that its key was made of"
-    counted = (len(refs), sum(one.failure is not None for one in labeled))
-    if counted != (record.frames, record.failed):
-        yield f"{record.stem}: {counted} frames and failures, the manifest says otherwise"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -39,7 +39,7 @@ from tasks.load_schema import (
     sample_collection,
     save_sequence_view,
 )
-from tasks.manifests import Manifest
+from tasks.manifests import Manifest, labels_of
 from tasks.review_harvest import harvest
 from tasks.tables import LabeledFrame
 from tasks.types import FrameRef
@@ -90,10 +90,7 @@ def load_sequence(
     counted = [0, 0]
     for camera in dict.fromkeys(chunk.camera for chunk in manifest.chunks):
         parts = (
-            [
-                _with_path(one, local)
-                for one in artifacts.read_labels(out_uri, chunk.stem, chunk.key)
-            ]
+            [_with_path(one, local) for one in labels_of(out_uri, manifest, chunk)]
             for chunk in manifest.chunks
             if chunk.camera == camera
         )

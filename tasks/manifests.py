@@ -10,14 +10,16 @@ partial one means nothing.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tasks import storage
-from tasks.artifacts import Chunk, RunStamp
-from tasks.tables import IncompleteArtifactError, LabeledFrame
+from tasks import checksums, storage
+from tasks.artifacts import Chunk, RunStamp, StoredChunk, read_chunk
+from tasks.checksums import IncompleteArtifactError
+from tasks.stored_rows import Place, is_safe_name
+from tasks.tables import LabeledFrame
 from tasks.types import SequenceRef
 
 COMPLETE, PARTIAL = "manifests", "partial"
@@ -25,7 +27,12 @@ COMPLETE, PARTIAL = "manifests", "partial"
 
 @dataclass(frozen=True)
 class ChunkRecord:
-    """A complete chunk as a manifest lists it; `read_labels(out_uri, stem, key)` reads it."""
+    """A complete chunk as a manifest lists it; `labels_of` reads it.
+
+    Attributes:
+        frames_sha256, masks_sha256: of its files; "" until the manifest is about to be written.
+
+    """
 
     stem: str
     key: str
@@ -33,6 +40,8 @@ class ChunkRecord:
     frames: int
     failed: int
     instances: int
+    frames_sha256: str = ""
+    masks_sha256: str = ""
 
     @staticmethod
     def of(chunk: Chunk, labeled: Sequence[LabeledFrame]) -> ChunkRecord:
@@ -41,6 +50,10 @@ class ChunkRecord:
         instances = sum(len(one.boxes) for one in labeled if one.failure is None)
         camera = chunk.frames[0].camera
         return ChunkRecord(chunk.stem, chunk.key, camera, len(labeled), failed, instances)
+
+    def with_checksums(self, stored: StoredChunk) -> ChunkRecord:
+        """Remember which files these are."""
+        return replace(self, frames_sha256=stored.frames_sha256, masks_sha256=stored.masks_sha256)
 
 
 @dataclass(frozen=True)
@@ -106,7 +119,7 @@ def write_manifest(out_uri: str, manifest: Manifest) -> str:
         "chunks": [asdict(chunk) for chunk in manifest.chunks],
     }
     uri = storage.join(out_uri, manifest.uri)
-    storage.write_bytes(uri, _encode(values))
+    storage.write_bytes(uri, checksums.encode_json(values))
     return uri
 
 
@@ -121,7 +134,7 @@ def read_manifest(
 
     """
     uri = storage.join(out_uri, path_of(run_key, sequence_id, content_key, partial=partial))
-    values = _decode(uri)
+    values, shown = _decode(uri), storage.redact(uri)
     try:
         manifest = Manifest(
             values["sequence_id"],
@@ -131,16 +144,66 @@ def read_manifest(
             tuple(ChunkRecord(**chunk) for chunk in values["chunks"]),
             partial,
         )
-    except (KeyError, TypeError) as error:
-        raise IncompleteArtifactError(f"{uri} is not a manifest: {error!r}") from error
-    if storage.join(out_uri, manifest.uri) != uri or not all(map(_below_labels, manifest.chunks)):
-        raise IncompleteArtifactError(f"{uri} is the manifest of something else")
+        if not all(_is_of(record, manifest) for record in manifest.chunks):
+            raise IncompleteArtifactError("it lists labels of something else")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise IncompleteArtifactError(f"{shown} is not a manifest: {error!r}") from error
+    except IncompleteArtifactError as error:
+        raise IncompleteArtifactError(f"{shown}: {error}") from error
+    if storage.join(out_uri, manifest.uri) != uri or not is_safe_name(sequence_id):
+        raise IncompleteArtifactError(f"{shown} is the manifest of something else")
     return manifest
 
 
-def _below_labels(chunk: ChunkRecord) -> bool:
-    """Whether a manifest, which anyone may have written, points where labels are."""
-    return chunk.stem.startswith("labels/") and ".." not in chunk.stem.split("/")
+def _is_of(record: ChunkRecord, manifest: Manifest) -> bool:
+    """Whether a manifest, which anyone may have written, points where its own labels are."""
+    place = Place.of(record.stem)
+    counts = (record.frames, record.failed, record.instances)
+    return (
+        place.holds(manifest.sequence_id, record.camera) and place.key == record.key
+        and all(isinstance(count, int) and count >= 0 for count in counts)
+    )  # fmt: skip
+
+
+def labels_of(out_uri: str, manifest: Manifest, record: ChunkRecord) -> list[LabeledFrame]:
+    """Outcomes of one of a manifest's chunks, in frame order.
+
+    Raises:
+        NotFoundError: a file of it is gone.
+        IncompleteArtifactError: a file is damaged, or is not the one that the manifest was made of.
+
+    """
+    stored = read_chunk(out_uri, record.stem, record.key)
+    found = record.with_checksums(stored)
+    if stored.run_key != manifest.stamp.run_key:
+        raise IncompleteArtifactError(f"{record.stem}: labels of another run")
+    if (record.frames_sha256 or record.masks_sha256) and found != record:
+        raise IncompleteArtifactError(
+            f"{record.stem}: its files were written again after the manifest"
+        )
+    failed = sum(one.failure is not None for one in stored.labeled)
+    if (len(stored.labeled), failed) != (record.frames, record.failed):
+        raise IncompleteArtifactError(
+            f"{record.stem}: {len(stored.labeled)} frames and {failed} failures, the manifest says "
+            f"{record.frames} and {record.failed}"
+        )
+    return stored.labeled
+
+
+@contextlib.contextmanager
+def withdrawn_if_damaged(out_uri: str, manifest: Manifest) -> Iterator[None]:
+    """Take a manifest back when the block finds its labels damaged or gone.
+
+    Then the sequence is no longer complete, and the next run makes again what is missing of it.
+    """
+    try:
+        yield
+    except (IncompleteArtifactError, storage.NotFoundError) as error:
+        with contextlib.suppress(storage.StorageError):  # may be read only: then it stays refused
+            storage.delete(storage.join(out_uri, manifest.uri))
+        raise IncompleteArtifactError(
+            f"{error}. {manifest.sequence_id} counts as not labeled: run again"
+        ) from error
 
 
 Key = tuple[str, str]  # sequence_id, content_key
@@ -197,7 +260,7 @@ def write_report(
     """Write a sequence's report: counts, reasons, seconds by stage. Returns its URL."""
     path = _path("reports", run_key, sequence.sequence_id, content_key)
     uri = storage.join(out_uri, path)
-    storage.write_bytes(uri, _encode(report))
+    storage.write_bytes(uri, checksums.encode_json(report))
     return uri
 
 
@@ -209,15 +272,5 @@ def read_reports(out_uri: str, run_key: str) -> Iterable[dict[str, Any]]:
             yield _decode(storage.join(folder, name))
 
 
-def _encode(values: dict[str, Any]) -> bytes:
-    return json.dumps(values, indent=1, sort_keys=True).encode() + b"\n"
-
-
 def _decode(uri: str) -> dict[str, Any]:
-    try:
-        values = json.loads(storage.read_bytes(uri))
-    except ValueError as error:
-        raise IncompleteArtifactError(f"{uri} is truncated or damaged: {error}") from error
-    if not isinstance(values, dict):
-        raise IncompleteArtifactError(f"{uri} does not hold a JSON object")
-    return values
+    return checksums.decode_json(storage.read_bytes(uri), storage.redact(uri))

@@ -9,8 +9,9 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from sam2_core.types import AutolabelError
-from tasks import artifacts, manifests, quarantine, storage, tables
+from tasks import artifacts, manifests, quarantine, storage
 from tasks.artifacts import Chunk
+from tasks.checksums import IncompleteArtifactError
 from tasks.chunk import Job, Labeled, label_chunks
 from tasks.discover import Discovered, FrameSelection, list_frames
 from tasks.manifests import Manifest
@@ -65,7 +66,7 @@ def begin_piece(job: Job, piece: PieceRef) -> Begun | Manifest:
     run_key, content_key = job.stamp.run_key, found.content_key
     try:
         return manifests.read_manifest(job.out_uri, run_key, sequence.sequence_id, content_key)
-    except (storage.NotFoundError, tables.IncompleteArtifactError):
+    except (storage.NotFoundError, IncompleteArtifactError):
         pass
     opened = open_sequence(job, found, piece.chunk_frames)
     first, stop = _range(piece, opened.chunks)

@@ -9,14 +9,13 @@ many runs that could not complete it, or at once where trying again is of no use
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tasks import storage
+from tasks import checksums, storage
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +65,7 @@ def begin(case: Case, complete_chunks: int, first_chunk: int = 0) -> str | None:
         _give_up(case, reason, len(dead))
         return None
     uri = storage.join(case.attempts_uri, f"{mark}{uuid.uuid4().hex}.json")
-    storage.write_bytes(uri, json.dumps({"begun": _now()}).encode())
+    storage.write_bytes(uri, checksums.encode_json({"begun": _now()}))
     return uri
 
 
@@ -97,7 +96,7 @@ def note_failure(case: Case, run_id: str, reason: str, *, final: bool = False) -
     if report(case) is not None:
         return False
     note = storage.join(case.attempts_uri, f"{_FAILED}{run_id}.json")
-    storage.write_bytes(note, json.dumps({"reason": reason, "at": _now()}).encode())
+    storage.write_bytes(note, checksums.encode_json({"reason": reason, "at": _now()}))
     failed = sum(name.startswith(_FAILED) for name in storage.list_names(case.attempts_uri))
     if failed < ATTEMPTS and not final:
         return False
@@ -113,7 +112,7 @@ def _give_up(case: Case, reason: str, attempts: int) -> None:
         "reason": reason,
         "at": _now(),
     }
-    storage.write_bytes(case.report_uri, json.dumps(values).encode())
+    storage.write_bytes(case.report_uri, checksums.encode_json(values))
 
 
 def listed(out_uri: str, run_key: str) -> set[tuple[str, str]]:
@@ -124,12 +123,18 @@ def listed(out_uri: str, run_key: str) -> set[tuple[str, str]]:
 
 
 def report(case: Case) -> dict[str, Any] | None:
-    """Return why a sequence was given up, or None when it was not."""
+    """Return why a sequence was given up, or None when it was not.
+
+    That there is a report says that it was; one that is damaged says so and no more.
+    """
     try:
-        values: dict[str, Any] = json.loads(storage.read_bytes(case.report_uri))
+        data = storage.read_bytes(case.report_uri)
+        return checksums.decode_json(data, storage.redact(case.report_uri))
     except storage.NotFoundError:
         return None
-    return values
+    except checksums.IncompleteArtifactError as error:
+        return {"sequence_id": case.sequence_id, "content_key": case.content_key,
+                "attempts": ATTEMPTS, "reason": str(error), "at": ""}  # fmt: skip
 
 
 def release(case: Case) -> None:

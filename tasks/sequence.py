@@ -15,8 +15,9 @@ from tasks import artifacts, manifests
 from tasks.artifacts import Chunk
 from tasks.chunk import ChunksFailedError, Job, Labeled, label_chunks
 from tasks.discover import Discovered, list_frames
-from tasks.manifests import Manifest
+from tasks.manifests import ChunkRecord, Manifest, withdrawn_if_damaged
 from tasks.progress import CHECK, DOWNLOAD, LOAD, advance, expect, summed
+from tasks.tables import LabeledFrame
 from tasks.types import FrameFailure, FrameRef, SequenceRef
 
 
@@ -137,18 +138,18 @@ def close_sequence(job: Job, opened: Opened, labeled: Sequence[Labeled]) -> Clos
     from tasks.check import check
 
     started = time.perf_counter()
-    records = tuple(one.record for one in labeled)
-    outcomes = (
-        one
-        for record in records
-        for one in artifacts.read_labels(job.out_uri, record.stem, record.key)
-    )
-    report = check(outcomes)
+    records: list[ChunkRecord] = []
+    report = check(_stored(job, labeled, records))
     found, sequence = opened.found, opened.found.sequence
     failures = (*opened.failures, *(failure for one in labeled for failure in one.failures))
     partial = bool(opened.failures) or any(map(may_yet_come, failures))
     manifest = Manifest(
-        sequence.sequence_id, sequence.frames_uri, found.content_key, job.stamp, records, partial
+        sequence.sequence_id,
+        sequence.frames_uri,
+        found.content_key,
+        job.stamp,
+        tuple(records),
+        partial,
     )
     seconds = summed(one.seconds for one in labeled)
     seconds[CHECK] = time.perf_counter() - started
@@ -156,6 +157,19 @@ def close_sequence(job: Job, opened: Opened, labeled: Sequence[Labeled]) -> Clos
     manifests.write_report(job.out_uri, job.stamp.run_key, sequence, found.content_key, report)
     manifests.write_manifest(job.out_uri, manifest)
     return Closed(manifest, failures, computed_frames(labeled), seconds)
+
+
+def _stored(
+    job: Job, labeled: Iterable[Labeled], records: list[ChunkRecord]
+) -> Iterator[LabeledFrame]:
+    """Yield a sequence's outcomes as they lie in storage; adds to `records` which files these are.
+
+    The manifest names them by their checksums.
+    """
+    for one in labeled:
+        stored = artifacts.read_chunk(job.out_uri, one.record.stem, one.record.key)
+        records.append(one.record.with_checksums(stored))
+        yield from stored.labeled
 
 
 def computed_frames(labeled: Iterable[Labeled]) -> int:
@@ -187,7 +201,8 @@ def load_labels(
     from tasks.load_record import remember_loaded
 
     started = time.perf_counter()
-    load_sequence(dataset, job.out_uri, manifest, frames)
+    with withdrawn_if_damaged(job.out_uri, manifest):
+        load_sequence(dataset, job.out_uri, manifest, frames)
     remember_loaded(dataset, manifest)
     advance(LOAD, manifest.frames)
     return {LOAD: time.perf_counter() - started}
@@ -217,7 +232,8 @@ def load_stored(dataset: str, out_uri: str, manifest: Manifest) -> dict[str, flo
     started = time.perf_counter()
     sequence = SequenceRef(manifest.sequence_id, manifest.frames_uri)
     frames = local_frames(Discovered(sequence, tuple(list_frames(sequence))))
-    load_sequence(dataset, out_uri, manifest, frames)
+    with withdrawn_if_damaged(out_uri, manifest):
+        load_sequence(dataset, out_uri, manifest, frames)
     remember_loaded(dataset, manifest)
     return {LOAD: time.perf_counter() - started}
 

@@ -1,6 +1,6 @@
 """Parquet tables of boxes, masks and frames: schemas, conversion from and to the types, and checks.
 
-Pages carry checksums and the schema metadata carries the key and the stamps, so that a truncated,
+The metadata carries a checksum of the whole file, the key and the stamps, so that a truncated,
 damaged or foreign file is told from a whole one by reading it.
 """
 
@@ -17,10 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sam2_core.types import AutolabelError, Boxes, Masks
+from sam2_core.types import Boxes, Masks
+from tasks import checksums
+from tasks.checksums import IncompleteArtifactError
 from tasks.types import FrameFailure, FrameRef
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 Kind = Literal["boxes", "masks", "frames"]
 Columns = dict[str, Any]
@@ -71,10 +73,6 @@ SCHEMAS: dict[Kind, pa.Schema] = {
 }
 
 
-class IncompleteArtifactError(AutolabelError):
-    """A file that is truncated or damaged, or is not the artifact that its name says."""
-
-
 @dataclass(frozen=True, eq=False)
 class LabeledFrame:
     """One frame's outcome.
@@ -112,10 +110,11 @@ def encode_table(kind: Kind, parts: Iterable[Columns], metadata: Mapping[str, An
     ]  # fmt: skip
     values = {name: json.dumps(value, sort_keys=True) for name, value in metadata.items()}
     values |= {"kind": kind, "format_version": str(FORMAT_VERSION)}
+    values[checksums.PARQUET_KEY] = checksums.UNSEALED
     table = pa.Table.from_arrays(arrays, schema=schema.with_metadata(values))
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
-    return buffer.getvalue()
+    return checksums.seal_parquet(buffer.getvalue())
 
 
 def decode_table(data: bytes, kind: Kind, key: str, name: str) -> tuple[pa.Table, dict[str, Any]]:
@@ -125,16 +124,18 @@ def decode_table(data: bytes, kind: Kind, key: str, name: str) -> tuple[pa.Table
         IncompleteArtifactError: truncated, damaged, of another key, kind or format version.
 
     """
+    checksums.check_parquet(data, name)
     try:
         table = pq.read_table(io.BytesIO(data), page_checksum_verification=True)
-    except (pa.ArrowException, OSError) as error:
+        found = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
+        wanted = {"kind": kind, "format_version": str(FORMAT_VERSION), "key": json.dumps(key)}
+        wrong = [f"{k} is {found.get(k)}, not {v}" for k, v in wanted.items() if found.get(k) != v]
+        plain = {"kind", "format_version", checksums.PARQUET_KEY}
+        values = {k: json.loads(v) for k, v in found.items() if k not in plain}
+    except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
         raise IncompleteArtifactError(f"{name} is truncated or damaged: {error}") from error
-    found = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
-    wanted = {"kind": kind, "format_version": str(FORMAT_VERSION), "key": json.dumps(key)}
-    wrong = [f"{k} is {found.get(k)}, not {v}" for k, v in wanted.items() if found.get(k) != v]
     if wrong or not table.schema.equals(SCHEMAS[kind]):
         raise IncompleteArtifactError(f"{name} is not what its name says: {wrong or 'columns'}")
-    values = {k: json.loads(v) for k, v in found.items() if k not in {"kind", "format_version"}}
     return table, values
 
 

@@ -22,6 +22,7 @@ from tasks.artifacts import (
     write_boxes,
     write_labels,
 )
+from tasks.checksums import IncompleteArtifactError
 from tasks.manifests import (
     ChunkRecord,
     Manifest,
@@ -31,7 +32,7 @@ from tasks.manifests import (
     write_manifest,
     write_report,
 )
-from tasks.tables import IncompleteArtifactError, LabeledFrame
+from tasks.tables import LabeledFrame
 from tasks.types import FrameFailure, FrameRef, SequenceRef
 
 MODEL = ModelStamp("tiny", "c" * 64, "e" * 64, "onnxruntime", "fp32", "0.1.0")
@@ -75,8 +76,8 @@ def failed(frame):
     return LabeledFrame(frame, Boxes.empty(STAMP.detector), failure=reason)
 
 
-def a_chunk(count=5):
-    chunk = chunks_of(frames(count), STAMP.run_key)[0]
+def a_chunk(count=5, sequence_id="drive"):
+    chunk = chunks_of(frames(count, sequence_id=sequence_id), STAMP.run_key)[0]
     # frame 1 has no boxes, frame 2 failed, frame 3 has 500 boxes
     counts = [4, 0, None, 500] + [1] * count
     outcomes = [
@@ -162,7 +163,7 @@ def test_labels_and_boxes_come_back_as_written(out):
 
 
 def test_boxes_come_back_in_frame_order_beyond_ten(memory):
-    chunk = chunks_of(frames(12), "run")[0]
+    chunk = chunks_of(frames(12), STAMP.run_key)[0]
     boxes = {i: Boxes(np.full((1, 4), i), np.ones(1), ("a",)) for i in range(12)}
     write_boxes(memory, chunk, boxes, STAMP)
     back = read_boxes(memory, chunk)
@@ -170,7 +171,7 @@ def test_boxes_come_back_in_frame_order_beyond_ten(memory):
 
 
 def test_boxes_without_track_ids_stay_without(memory):
-    chunk = chunks_of(frames(1), "run")[0]
+    chunk = chunks_of(frames(1), STAMP.run_key)[0]
     write_boxes(memory, chunk, {0: Boxes(np.ones((2, 4)), np.ones(2), ("a", "b"))}, STAMP)
     assert read_boxes(memory, chunk)[0].track_ids is None
 
@@ -191,7 +192,7 @@ def test_a_truncated_damaged_or_foreign_file_is_never_taken_for_whole(out):
         good = storage.read_bytes(uri)
         flipped = bytearray(good)
         flipped[len(good) // 3] ^= 0xFF
-        other = Chunk("another key", chunk.frames)
+        other = Chunk("0123456789abcdef", chunk.frames)
         foreign = storage.read_bytes(write_labels(out, other, outcomes, STAMP).uri)
         for bad in (b"", good[: len(good) // 2], good[:-1], b"PAR1" * 9, bytes(flipped), foreign):
             storage.write_bytes(uri, bad)
@@ -211,7 +212,7 @@ def test_equal_input_gives_equal_bytes(out):
 
 
 def a_manifest(sequence_id="drive"):
-    chunk, outcomes = a_chunk()
+    chunk, outcomes = a_chunk(sequence_id=sequence_id)
     record = ChunkRecord.of(chunk, outcomes)
     return Manifest(sequence_id, "s3://b/drive", content_key(chunk.frames), STAMP, (record,))
 
