@@ -14,18 +14,21 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from flows.last_words import last_words
+from flows.own_folder import OwnFolder
 from sam2_core.types import AutolabelError
 
 START_TIMEOUT_S = 180.0
+FOLDER_PREFIX = "autolabel-prefect-"
+FAILED_LOG = "prefect-server-failed.log"
 _CLIENT_ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
     "PREFECT_LOGGING_TO_API_ENABLED": "false",
@@ -57,14 +60,16 @@ def api_in_background(cache_folder: Path) -> Iterator[PendingApi]:
     if configured_api():
         yield PendingApi()
         return
-    home = Path(tempfile.mkdtemp(prefix="autolabel-prefect-"))
+    folder = OwnFolder(FOLDER_PREFIX)
     # Nothing of a run is to be left in the user's home, which may not even be writable.
-    os.environ.setdefault("PREFECT_HOME", str(home))
-    server = OwnApi(home, cache_folder / f"prefect-{version('prefect')}.db")
+    os.environ.setdefault("PREFECT_HOME", str(folder.path))
+    template = cache_folder / f"prefect-{version('prefect')}.db"
+    server = OwnApi(folder.path, template, pass_fds=(folder.lock.fileno(),))
     try:
         yield server
     finally:
         server.stop()
+        folder.remove()
 
 
 class PendingApi:
@@ -88,13 +93,14 @@ class OwnApi(PendingApi):
     Args:
         home: folder of this server alone.
         template: migrated database to start from; made by the first server that finds none.
+        pass_fds: descriptors that the server holds, too, for as long as it lives.
 
     """
 
-    def __init__(self, home: Path, template: Path) -> None:
+    def __init__(self, home: Path, template: Path, pass_fds: Sequence[int] = ()) -> None:
         self._home, self._template, self.url = home, template, ""
         self._log = (home / "server.log").open("w+b")
-        with contextlib.suppress(OSError):
+        if _sound(template):
             shutil.copyfile(template, home / "prefect.db")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "flows.server_process"],
@@ -102,6 +108,7 @@ class OwnApi(PendingApi):
             stdout=subprocess.PIPE,
             stderr=self._log,
             env=os.environ | self._environment(),
+            pass_fds=pass_fds,
             start_new_session=True,  # Ctrl-C is for the command, which then stops its server
         )
 
@@ -121,7 +128,7 @@ class OwnApi(PendingApi):
         """Wait until the server answers.
 
         Raises:
-            AutolabelError: it did not start; says why.
+            AutolabelError: it did not start; says why, and where its log is.
 
         """
         output = self._process.stdout
@@ -130,10 +137,7 @@ class OwnApi(PendingApi):
         deadline = time.monotonic() + START_TIMEOUT_S
         while not (port and _answers(f"{self.url}/health")):
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise AutolabelError(
-                    f"Prefect's server did not start: {self._last_words()}; start one with "
-                    "`prefect server start` and set PREFECT_API_URL"
-                )
+                raise AutolabelError(self._why_not())
             time.sleep(0.05)
         self._keep_template()
 
@@ -147,7 +151,7 @@ class OwnApi(PendingApi):
             yield
 
     def stop(self) -> None:
-        """Stop the server and remove its folder."""
+        """Stop the server."""
         self._process.terminate()
         try:
             self._process.wait(timeout=3)
@@ -155,11 +159,10 @@ class OwnApi(PendingApi):
             self._process.kill()
             self._process.wait()
         self._log.close()
-        shutil.rmtree(self._home, ignore_errors=True)
 
     def _keep_template(self) -> None:
         """Keep the migrated, still empty database: the next server starts in half the time."""
-        if self._template.exists():
+        if _sound(self._template):
             return
         self._template.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._template.with_suffix(f".{uuid.uuid4().hex}.tmp")
@@ -170,9 +173,32 @@ class OwnApi(PendingApi):
             source.backup(copy)
         temporary.replace(self._template)
 
-    def _last_words(self) -> str:
-        lines = Path(self._log.name).read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"exit status {self._process.returncode}"
+    def _why_not(self) -> str:
+        """Tell why the server did not start; its log is kept where it outlives this command."""
+        log = Path(self._log.name)
+        ended = self._process.poll()
+        how = f"no answer in {START_TIMEOUT_S:.0f} s" if ended is None else f"exit status {ended}"
+        why = last_words(log.read_text(errors="replace")) or how
+        with contextlib.suppress(OSError):
+            self._template.parent.mkdir(parents=True, exist_ok=True)
+            log = Path(shutil.copy(log, self._template.parent / FAILED_LOG))
+        return (
+            f"Prefect's server did not start: {why}; its log is {log}. Another way is to start one "
+            "with `autolabel up` or `prefect server start`, and to set PREFECT_API_URL"
+        )
+
+
+def _sound(database: Path) -> bool:
+    """Whether that is a whole database: a damaged one would fail every command's requests."""
+    if not database.is_file():
+        return False
+    try:
+        with contextlib.closing(
+            sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)
+        ) as opened:
+            return bool(opened.execute("PRAGMA quick_check").fetchone() == ("ok",))
+    except sqlite3.Error:
+        return False
 
 
 def _answers(url: str) -> bool:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 import threading
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    # Not through sys.stdin: its lock, held by a thread that waits, turns the end of a server that
+    # fails into a fatal error of the interpreter, and that is all its log then ends with.
+    while os.read(0, 4096):
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from flows.last_words import last_words
 from sam2_core.cache import cache_folder, write_whole
 from sam2_core.types import AutolabelError
 
@@ -88,11 +89,16 @@ def running_api() -> str | None:
 
 
 def start(name: str, command: list[str], url: str = "", **environment: str) -> Service:
-    """Start a service unless it runs; its output goes to a log file beside the services' file."""
+    """Start a service unless it runs; its output goes to a log file beside the services' file.
+
+    What the one before it wrote is kept as `NAME.before.log`.
+    """
     known = running()
     if name in known:
         return known[name]
     folder().mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        log_of(name).replace(log_of(f"{name}.before"))
     with log_of(name).open("ab") as log:
         process = subprocess.Popen(
             command,
@@ -126,10 +132,9 @@ def wait_until(service: Service, ready: Callable[[], object]) -> None:
     deadline = time.monotonic() + START_S
     while not ready():
         if not service.alive or time.monotonic() > deadline:
-            lines = log_of(service.name).read_text(errors="replace").strip().splitlines()
-            words = " ".join(lines[-1:])[-300:]
+            words = last_words(log_of(service.name).read_text(errors="replace"))
             raise AutolabelError(
-                f"{service.name} did not start: {words or 'it said nothing'}; see "
+                f"{service.name} did not start: {words or 'it said nothing'}; its log is "
                 f"{log_of(service.name)}"
             )
         time.sleep(0.5)
