@@ -21,9 +21,10 @@ from flows.shards import ShardParams, Work, even_seconds, pack
 from sam2_core.types import AutolabelError
 from tasks import manifests, quarantine
 from tasks.artifacts import RunStamp
-from tasks.discover import Discovered, FrameSelection, discover
+from tasks.discover import Discovered, discover
+from tasks.selection import FrameSelection
 from tasks.timestamps import timestamp_ns
-from tasks.video import is_video
+from tasks.types import VideoRef
 
 # A video's frames are not known before it is opened: dashcam H.264 has about this many bytes each.
 VIDEO_BYTES_PER_FRAME = 20_000
@@ -262,7 +263,7 @@ def taken_ns(one: Discovered) -> int | None:
 
 def work_of(one: Discovered, content_key: str) -> Work:
     """Shrink a discovered sequence to what a plan remembers of it."""
-    videos = [frame for frame in one.frames if is_video(frame)]
+    videos = [frame for frame in one.frames if isinstance(frame, VideoRef)]
     frames = len(one.frames) - len(videos)
     frames += sum(max(frame.size_bytes // VIDEO_BYTES_PER_FRAME, 1) for frame in videos)
     sequence = one.sequence

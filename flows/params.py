@@ -143,6 +143,11 @@ class LabelParams(BaseModel):
     def deciding(self) -> dict[str, Any]:
         """Return the parameters that change labels, besides the detector's and the model's stamps.
 
-        Frame selection is not among them: a chunk's key names its frames.
+        Frame selection is not among them: a chunk's key names its frames. The limit of a picture's
+        size is, where it is another than usual: it decides which frames have labels.
         """
-        return {"classes": sorted(self.classes), "min_score": self.least_score}
+        from tasks.images import DEFAULT_MEGAPIXELS, max_megapixels
+
+        limit = max_megapixels()
+        size = {} if limit == DEFAULT_MEGAPIXELS else {"max_megapixels": limit}
+        return {"classes": sorted(self.classes), "min_score": self.least_score} | size

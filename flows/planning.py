@@ -13,12 +13,12 @@ from tasks import manifests, storage
 from tasks.artifacts import RunStamp
 from tasks.checksums import IncompleteArtifactError
 from tasks.detector_files import detector_stamp
-from tasks.discover import Discovered, FrameSelection, discover
+from tasks.discover import Discovered, discover
 from tasks.import_boxes import import_boxes
 from tasks.manifests import Manifest
 from tasks.model import ModelChoice, choose_model
-from tasks.types import FrameFailure
-from tasks.video import is_video
+from tasks.selection import FrameSelection
+from tasks.types import FrameFailure, FrameRef
 from tasks.yolox import load_detector
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Plan:
     def known_frames(self) -> int:
         """Frames of the sequences that are not complete; those of videos are not known yet."""
         frames = (frame for one in self.missing for frame in one.found.frames)
-        return sum(not is_video(frame) for frame in frames)
+        return sum(isinstance(frame, FrameRef) for frame in frames)
 
     def facts(self) -> dict[str, Any]:
         """Return what made the labels and where they are, for the summary."""
@@ -124,8 +124,9 @@ def _boxes_stamp(params: LabelParams) -> str:
 
 def _refuse_foreign_boxes(params: LabelParams, found: list[Discovered]) -> None:
     """Refuse imported boxes of which none belongs to any frame."""
-    frames = [frame for one in found for frame in one.frames]
-    if not params.boxes or params.frames != "::" or any(map(is_video, frames)):
+    footage = [frame for one in found for frame in one.frames]
+    frames = [frame for frame in footage if isinstance(frame, FrameRef)]
+    if not params.boxes or params.frames != "::" or len(frames) < len(footage):
         return
     imported = import_boxes(params.boxes)
     images = sum(map(len, imported.entries.values()))

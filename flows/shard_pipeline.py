@@ -14,10 +14,11 @@ from flows.shards import Piece, ShardParams
 from flows.summary import SequenceOutcome
 from tasks import stopping
 from tasks.chunk import Job
-from tasks.discover import Discovered, FrameSelection
+from tasks.discover import Discovered
 from tasks.manifests import Manifest
 from tasks.piece import PieceRef, label_piece_task, load_stored_task
 from tasks.progress import LOAD
+from tasks.selection import FrameSelection
 from tasks.sequence import Closed, LabeledSequence, may_yet_come
 from tasks.types import SequenceRef
 

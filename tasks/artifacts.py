@@ -19,7 +19,7 @@ from tasks import storage, tables
 from tasks.checksums import IncompleteArtifactError, sha256_of
 from tasks.stored_rows import Place, check_frames, check_rows
 from tasks.tables import FORMAT_VERSION, Kind, LabeledFrame
-from tasks.types import Artifact, FrameRef
+from tasks.types import Artifact, Footage, FrameRef, VideoRef
 
 CHUNK_FRAMES = 64
 
@@ -87,11 +87,13 @@ def _digest(lines: Iterable[str]) -> str:
     return digest.hexdigest()[:20]
 
 
-def _identities(frames: Iterable[FrameRef]) -> Iterator[str]:
-    return (f"{f.camera}\0{f.index}\0{f.uri}\0{f.etag}" for f in frames)
+def _identities(frames: Iterable[Footage]) -> Iterator[str]:
+    for one in frames:
+        which = one.selection if isinstance(one, VideoRef) else one.index
+        yield f"{one.camera}\0{which}\0{one.uri}\0{one.etag}"
 
 
-def content_key(frames: Iterable[FrameRef]) -> str:
+def content_key(frames: Iterable[Footage]) -> str:
     """Key of a sequence's content: changes when a frame is added, removed or rewritten."""
     return _digest(_identities(frames))
 

@@ -16,8 +16,9 @@ from sam2_core.types import AutolabelError
 from tasks import storage
 from tasks.artifacts import content_key
 from tasks.listing import File, natural_key, stat_file, walk
+from tasks.selection import ALL_FRAMES, FrameSelection
 from tasks.timestamps import timestamps_ns
-from tasks.types import FrameRef, SequenceRef
+from tasks.types import Footage, FrameRef, SequenceRef, VideoRef
 
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2"}
@@ -41,50 +42,14 @@ _WRAPPERS = frozenset({"images", "image", "imgs", "img", "frames", "data", "rgb"
 
 
 @dataclass(frozen=True)
-class FrameSelection:
-    """`START:STOP:STEP` over each camera's frames, as Python slices them; nothing negative."""
-
-    start: int = 0
-    stop: int | None = None
-    step: int = 1
-
-    @staticmethod
-    def parse(text: str) -> FrameSelection:
-        """Read `START:STOP:STEP`, each part optional.
-
-        Raises:
-            AutolabelError: not of this form.
-
-        """
-        match = re.fullmatch(r"(\d*):(\d*)(?::(\d*))?", text.strip())
-        step = int(match[3] or 1) if match else 0
-        if not match or step == 0:
-            raise AutolabelError(
-                f"--frames {text!r}: expected START:STOP:STEP, such as 0:100:5 or ::2 or 10:"
-            )
-        return FrameSelection(int(match[1] or 0), int(match[2]) if match[2] else None, step)
-
-    def __str__(self) -> str:
-        return f"{self.start}:{'' if self.stop is None else self.stop}:{self.step}"
-
-    def __contains__(self, index: int) -> bool:
-        below = self.stop is None or index < self.stop
-        return index >= self.start and below and (index - self.start) % self.step == 0
-
-
-ALL_FRAMES = FrameSelection()
-
-
-@dataclass(frozen=True)
 class Discovered:
     """A sequence with its selected frames, camera by camera, in order.
 
-    A video is one FrameRef with the URL `video#frames=START:STOP:STEP` until
-    `tasks.video.expand_videos` has opened it.
+    A video is one VideoRef until `tasks.video.expand_videos` has opened it.
     """
 
     sequence: SequenceRef
-    frames: tuple[FrameRef, ...]
+    frames: tuple[Footage, ...]
 
     @property
     def content_key(self) -> str:
@@ -137,7 +102,7 @@ def discover(
             )
 
 
-def list_frames(sequence: SequenceRef, selection: FrameSelection = ALL_FRAMES) -> list[FrameRef]:
+def list_frames(sequence: SequenceRef, selection: FrameSelection = ALL_FRAMES) -> list[Footage]:
     """Frames of one sequence, listed anew; equal to `Discovered.frames`.
 
     Raises:
@@ -197,7 +162,7 @@ def _groups(root: str) -> Iterator[_Group]:
 def _discovered(
     sequence: SequenceRef, cameras: dict[str, list[File]], selection: FrameSelection
 ) -> Discovered:
-    frames: list[FrameRef] = []
+    frames: list[Footage] = []
     for camera in sorted(cameras, key=natural_key):
         files = sorted(cameras[camera], key=lambda file: natural_key(file.name))
         frames += _frames_of(sequence.sequence_id, safe_name(camera), files, selection)
@@ -206,15 +171,14 @@ def _discovered(
 
 def _frames_of(
     sequence_id: str, camera: str, files: Sequence[File], selection: FrameSelection
-) -> Iterable[FrameRef]:
+) -> Iterable[Footage]:
     times = timestamps_ns([_stem(file) for file in files])
-    video = _suffix(files[0].name) in VIDEO_SUFFIXES
     for index, (file, time_ns) in enumerate(zip(files, times, strict=True)):
-        if video or index in selection:
-            uri = f"{file.uri}#frames={selection}" if video else file.uri
-            yield FrameRef(
-                sequence_id, camera, index, time_ns, uri, etag=file.etag, size_bytes=file.size_bytes
-            )
+        where, version = (sequence_id, camera), (file.etag, file.size_bytes)
+        if _suffix(file.name) in VIDEO_SUFFIXES:
+            yield VideoRef(*where, time_ns, file.uri, selection, *version)
+        elif index in selection:
+            yield FrameRef(*where, index, time_ns, file.uri, (0, 0), *version)
 
 
 def is_camera_name(name: str) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +17,50 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from sam2_core.types import AutolabelError, ImageArray
 from tasks.types import FrameFailure, FrameRef
 
+LIMIT_NAME = "AUTOLABEL_MAX_MEGAPIXELS"
+DEFAULT_MEGAPIXELS = 64
+# Above it Pillow refuses by itself.
+_MOST_MEGAPIXELS = 178
 _ORIENTATION = 0x0112
 _JPEG = {"JPEG", "MPO"}
+# What Pillow may take a file for, whatever it is called: other readers of it run programs (EPS).
+_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000")
 
 
 class BadImageError(AutolabelError):
     """A file that cannot be shown as an image; the message is the reason."""
+
+
+class TooLargeError(BadImageError):
+    """A picture with more pixels than the limit; nothing of it has been decoded."""
+
+
+def max_megapixels() -> int:
+    """Return the limit of a picture's size: millions of pixels.
+
+    Raises:
+        AutolabelError: AUTOLABEL_MAX_MEGAPIXELS is no number from 1 to 178.
+
+    """
+    text = os.environ.get(LIMIT_NAME, str(DEFAULT_MEGAPIXELS))
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_MEGAPIXELS:
+        raise AutolabelError(f"{LIMIT_NAME}={text!r}: give a whole number from 1 to 178")
+    return int(text)
+
+
+def refuse_large(width: int, height: int) -> None:
+    """Refuse a picture by what its header says: a file of kilobytes may decode to gigabytes.
+
+    Raises:
+        TooLargeError: it has more pixels than the limit.
+
+    """
+    limit = max_megapixels()
+    if width * height > limit * 1_000_000:
+        raise TooLargeError(
+            f"{width}x{height} are {width * height / 1e6:.0f} megapixels, more than {limit}; "
+            f"{LIMIT_NAME} sets another limit"
+        )
 
 
 def read_image(frame: FrameRef) -> ImageArray:
@@ -29,12 +70,29 @@ def read_image(frame: FrameRef) -> ImageArray:
         BadImageError: missing, empty, truncated, damaged or no image; says what.
 
     """
+    return decode_image(_read(frame))
+
+
+def _read(frame: FrameRef) -> bytes:
     path = Path(frame.local_path or frame.uri)
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise BadImageError(f"cannot read {path.name}: {error.strerror}") from error
-    return decode_image(data)
+
+
+def stored_size(frame: FrameRef) -> tuple[tuple[int, int], int]:
+    """(height, width) of a downloaded frame as its file stores it, and its EXIF orientation.
+
+    The orientation is 1 to 8 (TIFF 6.0, tag 274); `read_image` turns by it. Only the header is
+    decoded.
+
+    Raises:
+        BadImageError: as of `read_image`, as far as a header tells.
+
+    """
+    with _opened(_read(frame)) as image:
+        return (image.height, image.width), _orientation(image)
 
 
 def decode_image(data: bytes) -> ImageArray:
@@ -46,24 +104,38 @@ def decode_image(data: bytes) -> ImageArray:
         BadImageError: the reason.
 
     """
+    with _opened(data) as image:
+        return _decode(data, image)
+
+
+@contextlib.contextmanager
+def _opened(data: bytes) -> Iterator[Image.Image]:
+    """Open an image, of which only the header is read and judged; what fails is a BadImageError."""
     if not data:
         raise BadImageError("zero-byte file")
+    try:
+        with _header_only(data) as image:
+            refuse_large(*image.size)
+            yield image
+    except UnidentifiedImageError as error:
+        raise BadImageError("not an image, or its header is damaged") from error
+    except Image.DecompressionBombError as error:
+        raise TooLargeError(f"{error}; {LIMIT_NAME} is at most {_MOST_MEGAPIXELS}") from error
+    except (OSError, ValueError, SyntaxError, EOFError) as error:
+        raise BadImageError(f"truncated or damaged image: {error}") from error
+
+
+def _header_only(data: bytes) -> Image.Image:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        try:
-            with Image.open(io.BytesIO(data)) as image:
-                return _decode(data, image)
-        except UnidentifiedImageError as error:
-            raise BadImageError("not an image, or its header is damaged") from error
-        except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-            raise BadImageError(f"truncated or damaged image: {error}") from error
+        return Image.open(io.BytesIO(data), formats=_FORMATS)
 
 
 def _decode(data: bytes, image: Image.Image) -> ImageArray:
     """Only the header has been read: simplejpeg decodes 3 times faster, and strictly."""
     if image.format in _JPEG and image.mode in {"RGB", "L"}:
-        orientation = image.getexif().get(_ORIENTATION, 1)
-        return _rotate(simplejpeg.decode_jpeg(data, "RGB", strict=True), orientation)
+        pixels = simplejpeg.decode_jpeg(data, "RGB", strict=True)
+        return _rotate(pixels, _orientation(image))
     image.load()
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith(("I", "F")):
@@ -73,13 +145,19 @@ def _decode(data: bytes, image: Image.Image) -> ImageArray:
     return np.ascontiguousarray(image.convert("RGB"), dtype=np.uint8)
 
 
+def _orientation(image: Image.Image) -> int:
+    """Return the EXIF orientation, 1 where there is none or an unknown one."""
+    found = image.getexif().get(_ORIENTATION, 1)
+    return found if isinstance(found, int) and 1 <= found <= 8 else 1
+
+
 def _from_deep_grey(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> ImageArray:
     if values.dtype == np.float32:
         peak = float(np.nanmax(values, initial=0.0))
         scaled = np.nan_to_num(values) * (255.0 if peak <= 1.0 else 1.0)
         grey = np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
     else:
-        grey = (np.clip(values.astype(np.int64), 0, 65535) >> 8).astype(np.uint8)
+        grey = (np.clip(values, 0, 65535) >> 8).astype(np.uint8)
     return np.repeat(grey[:, :, None], 3, axis=2)
 
 

@@ -13,9 +13,10 @@ from tasks import artifacts, manifests, quarantine, storage
 from tasks.artifacts import Chunk
 from tasks.checksums import IncompleteArtifactError
 from tasks.chunk import Job, Labeled, label_chunks
-from tasks.discover import Discovered, FrameSelection, list_frames
+from tasks.discover import Discovered, list_frames
 from tasks.manifests import Manifest
 from tasks.progress import CHECK
+from tasks.selection import FrameSelection
 from tasks.sequence import (
     Closed,
     LabeledSequence,

@@ -116,7 +116,7 @@ def open_sequence(job: Job, found: Discovered, chunk_frames: int) -> Opened:
         UnreadableError: it has videos only, and none can be opened.
 
     """
-    from tasks.video import expand_videos, is_video
+    from tasks.video import expand_videos
 
     expanded = expand_videos(found.frames)
     frames = [one for one in expanded if isinstance(one, FrameRef)]
@@ -124,7 +124,7 @@ def open_sequence(job: Job, found: Discovered, chunk_frames: int) -> Opened:
     if not frames:
         error = NotFetchedError if any(map(may_yet_come, failures)) else UnreadableError
         raise error("; ".join(f"{one.uri}: {one.reason}" for one in failures))
-    expect(len(frames) - sum(not is_video(frame) for frame in found.frames))
+    expect(len(frames) - sum(isinstance(frame, FrameRef) for frame in found.frames))
     chunks = artifacts.chunks_of(frames, job.stamp.run_key, chunk_frames)
     return Opened(found, tuple(chunks), failures)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tasks.selection import FrameSelection
+
 
 @dataclass(frozen=True, order=True)
 class SequenceRef:
@@ -28,8 +30,11 @@ class FrameRef:
         sequence_id: the sequence it belongs to.
         camera: camera folder's name, "" where a sequence has one camera.
         index: position within (sequence, camera), counted from 0 over all frames of the source.
-        timestamp_ns: from the file name, or None.
-        uri: fsspec URL of the image; a video frame is `video-uri#frame=INDEX`.
+        timestamp_ns: since 1970, from the file name, or None. A video's frames: when they are
+            shown, counted from the time in the video's name; where no camera of the sequence has a
+            time in its name, from the video's start.
+        uri: fsspec URL of the image; a video frame is `video-uri#frame=INDEX`, which no image's
+            is: those end in the suffix of an image.
         size_hw: (height, width) as displayed (EXIF rotation applied); (0, 0) until known.
         etag: what tells one version of the content from another (etag, or size and mtime).
         size_bytes: of the file, 0 when unknown.
@@ -46,6 +51,35 @@ class FrameRef:
     etag: str = ""
     size_bytes: int = 0
     local_path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VideoRef:
+    """All selected frames of a video that nobody has opened yet: how many there are is not known.
+
+    `tasks.video.expand_videos` makes FrameRefs of it.
+
+    Attributes:
+        sequence_id: the sequence it belongs to.
+        camera: its name, "" where a sequence has one camera.
+        timestamp_ns: when its first frame was taken, since 1970, from the file name, or None.
+        uri: fsspec URL of the video.
+        selection: which of its frames.
+        etag: as of a frame.
+        size_bytes: of the file, 0 when unknown.
+
+    """
+
+    sequence_id: str
+    camera: str
+    timestamp_ns: int | None
+    uri: str
+    selection: FrameSelection
+    etag: str = ""
+    size_bytes: int = 0
+
+
+Footage = FrameRef | VideoRef
 
 
 @dataclass(frozen=True)

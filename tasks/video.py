@@ -6,31 +6,30 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sam2_core.cache import cache_folder
 from tasks import storage
-from tasks.discover import FrameSelection
 from tasks.download import CacheError, fetch
-from tasks.images import failure
-from tasks.types import FrameFailure, FrameRef
+from tasks.images import TooLargeError, refuse_large
+from tasks.selection import FrameSelection
+from tasks.types import Footage, FrameFailure, FrameRef, VideoRef
 
 JPEG_QUALITY = 95
-_MARK = "#frames="
-Row = tuple[int, tuple[int, int], int]  # index, (height, width), bytes of the JPEG
+# Index, (height, width), bytes of the JPEG, when it is shown (ns since the video's start, or None).
+Row = tuple[int, tuple[int, int], int, int | None]
 
 log = logging.getLogger(__name__)
 
 
-def is_video(frame: FrameRef) -> bool:
-    """Whether a reference stands for all selected frames of a video that nobody has opened yet."""
-    return _MARK in frame.uri
+class BadVideoError(ValueError):
+    """A video that cannot be decoded; the message is the reason."""
 
 
 def expand_videos(
-    frames: Iterable[FrameRef],
+    frames: Iterable[Footage],
     on_frame: Callable[[FrameRef], None] | None = None,
     cache: Path | None = None,
 ) -> list[FrameRef | FrameFailure]:
@@ -52,63 +51,68 @@ def expand_videos(
         CacheError: the cache cannot be written.
 
     """
+    frames = list(frames)
+    # Times of day and times since the start must not meet in one sequence: cameras are joined by
+    # the nearest.
+    dated = any(frame.timestamp_ns is not None for frame in frames)
     expanded: list[FrameRef | FrameFailure] = []
-    for frame in frames:
-        if not is_video(frame):
-            expanded.append(frame)
+    for one in frames:
+        if isinstance(one, FrameRef):
+            expanded.append(one)
             continue
-        uri, _, selection = frame.uri.rpartition(_MARK)
-        video = replace(frame, uri=uri)
+        start_ns = one.timestamp_ns if dated else 0
         try:
-            expanded += _frames_of(video, FrameSelection.parse(selection), on_frame, cache)
+            expanded += _frames_of(one, start_ns, on_frame, cache)
         except CacheError:
             raise
         except storage.StorageError as error:
-            expanded.append(failure(video, "download", str(error)))
-        except BadVideoError as error:
-            expanded.append(failure(video, "decode", str(error)))
+            expanded.append(_failure(one, "download", error))
+        except (BadVideoError, TooLargeError) as error:
+            expanded.append(_failure(one, "decode", error))
     return expanded
 
 
-class BadVideoError(ValueError):
-    """A video that cannot be decoded; the message is the reason."""
+def _failure(video: VideoRef, stage: str, error: Exception) -> FrameFailure:
+    return FrameFailure(video.sequence_id, video.camera, 0, video.uri, stage, str(error))
 
 
 def _frames_of(
-    video: FrameRef,
-    selection: FrameSelection,
+    video: VideoRef,
+    start_ns: int | None,
     on_frame: Callable[[FrameRef], None] | None,
     cache: Path | None,
 ) -> list[FrameRef]:
     digest = hashlib.sha256(f"{video.uri}\n{video.etag}".encode()).hexdigest()
     folder = cache_folder(cache) / "videos" / digest[:2] / digest[2:40]
+    selection = video.selection
     record = folder / f"{selection.start}-{selection.stop}-{selection.step}.json"
-    found = _read_record(record)
-    if found is None:
+    rows = _read_record(record)
+    if rows is None:
+        rows = []
         path = fetch(video.uri, video.etag, video.size_bytes, cache)
-        found = {"fps": _frame_rate(path), "frames": []}
         for row in _extract(path, folder, selection):
-            found["frames"].append(row)
+            rows.append(row)
             if on_frame:
-                on_frame(_frame(video, folder, found["fps"], row))
-        _write_whole(record, json.dumps(found).encode())
+                on_frame(_frame(video, folder, start_ns, row))
+        _write_whole(record, json.dumps({"frames": rows}).encode())
     elif on_frame:
-        for row in found["frames"]:
-            on_frame(_frame(video, folder, found["fps"], row))
-    return [_frame(video, folder, found["fps"], row) for row in found["frames"]]
+        for row in rows:
+            on_frame(_frame(video, folder, start_ns, row))
+    return [_frame(video, folder, start_ns, row) for row in rows]
 
 
-def _frame(video: FrameRef, folder: Path, fps: float, row: Row) -> FrameRef:
-    """Make the reference of one frame; its time counts from the time in the video's name."""
-    index, size_hw, size_bytes = row
-    start_ns = video.timestamp_ns
-    timestamp_ns = start_ns + round(index / fps * 1e9) if start_ns is not None and fps else None
-    return replace(
-        video,
-        index=index,
-        timestamp_ns=timestamp_ns,
-        uri=f"{video.uri}#frame={index}",
-        size_hw=(size_hw[0], size_hw[1]),
+def _frame(video: VideoRef, folder: Path, start_ns: int | None, row: Row) -> FrameRef:
+    """Make the reference of one frame."""
+    index, (height, width), size_bytes, shown_ns = row
+    known = start_ns is not None and shown_ns is not None
+    return FrameRef(
+        video.sequence_id,
+        video.camera,
+        index,
+        start_ns + shown_ns if known else None,  # type: ignore[operator]
+        f"{video.uri}#frame={index}",
+        size_hw=(height, width),
+        etag=video.etag,
         size_bytes=size_bytes,
         local_path=str(_jpeg(folder, index)),
     )
@@ -118,24 +122,44 @@ def _jpeg(folder: Path, index: int) -> Path:
     return folder / f"{index:06d}.jpg"
 
 
-def _read_record(record: Path) -> dict[str, Any] | None:
+def _read_record(record: Path) -> list[Row] | None:
     """Return what an earlier extraction found, if all its files are still there."""
     try:
-        found: dict[str, Any] = json.loads(record.read_text())
+        found = json.loads(record.read_text())["frames"]
         sizes = {path.name: path.stat().st_size for path in record.parent.glob("*.jpg")}
-        whole = all(sizes.get(f"{i:06d}.jpg", 0) == size for i, _, size in found["frames"])
+        whole = all(sizes.get(f"{i:06d}.jpg", 0) == size for i, _, size, _ in found)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if whole else None
 
 
-def _frame_rate(path: Path) -> float:
-    import cv2
+class _Clock:
+    """When the frames of a capture are shown, as its container says.
 
-    capture = cv2.VideoCapture(str(path))
-    fps = capture.get(cv2.CAP_PROP_FPS)
-    capture.release()
-    return float(fps) if 0 < fps < 10_000 else 0.0
+    OpenCV tells the presentation time of the frame that was grabbed last. Where a container has
+    none it says 0, or the same again: then frames are as far apart as the header says.
+    """
+
+    def __init__(self, capture: Any) -> None:
+        import cv2
+
+        self._position = partial(capture.get, cv2.CAP_PROP_POS_MSEC)
+        fps = float(capture.get(cv2.CAP_PROP_FPS))
+        self._step_ns = round(1e9 / fps) if 0 < fps < 10_000 else None
+        self._last_ns: int | None = None
+
+    def next_ns(self) -> int | None:
+        """Nanoseconds from the video's start to the frame just grabbed; call once a frame."""
+        last_ns, shown_ns = self._last_ns, round(self._position() * 1e6)
+        if last_ns is None:
+            self._last_ns = max(shown_ns, 0)
+        elif shown_ns > last_ns:
+            self._last_ns = shown_ns
+        elif self._step_ns is None:
+            return None
+        else:
+            self._last_ns = last_ns + self._step_ns
+        return self._last_ns
 
 
 def _extract(path: Path, folder: Path, selection: FrameSelection) -> Iterator[Row]:
@@ -144,25 +168,36 @@ def _extract(path: Path, folder: Path, selection: FrameSelection) -> Iterator[Ro
 
     capture = cv2.VideoCapture(str(path))
     try:
-        promised = int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
+        width = int(capture.get(cv2.CAP_PROP_FRAME_WIDTH))
+        refuse_large(width, int(capture.get(cv2.CAP_PROP_FRAME_HEIGHT)))
+        promised, clock = int(capture.get(cv2.CAP_PROP_FRAME_COUNT)), _Clock(capture)
         index = 0
         while selection.stop is None or index < selection.stop:
             if not capture.grab():
                 if index < promised:
                     log.warning("%s: %d frames of %d could be decoded", path, index, promised)
                 break
+            shown_ns = clock.next_ns()
             if index in selection:
                 decoded, pixels = capture.retrieve()
-                if decoded:
-                    quality = [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]
-                    data = cv2.imencode(".jpg", pixels, quality)[1].tobytes()
-                    _write_whole(_jpeg(folder, index), data)
-                yield index, pixels.shape[:2] if decoded else (0, 0), len(data) if decoded else 0
+                size_hw = pixels.shape[:2] if decoded else (0, 0)
+                yield index, size_hw, _write_jpeg(_jpeg(folder, index), pixels, decoded), shown_ns
             index += 1
     finally:
         capture.release()
     if index == 0:
         raise BadVideoError("no frame could be decoded: broken, empty or of an unknown codec")
+
+
+def _write_jpeg(path: Path, pixels: Any, decoded: bool) -> int:
+    """Write a frame that could be decoded; returns bytes."""
+    import cv2
+
+    if not decoded:
+        return 0
+    data = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[1].tobytes()
+    _write_whole(path, data)
+    return len(data)
 
 
 def _write_whole(path: Path, data: bytes) -> None:

@@ -50,3 +50,11 @@ def test_only_what_changes_labels_is_in_the_key():
     assert params(frames="0:5").deciding() == params(out="elsewhere").deciding()
     assert params(classes=("car",)).deciding() != params().deciding()
     assert params(classes=("a", "b")).deciding() == params(classes=("b", "a")).deciding()
+
+
+def test_another_limit_of_pictures_is_another_run(monkeypatch):
+    usual = params().deciding()
+    monkeypatch.setenv("AUTOLABEL_MAX_MEGAPIXELS", "64")
+    assert params().deciding() == usual
+    monkeypatch.setenv("AUTOLABEL_MAX_MEGAPIXELS", "100")
+    assert params().deciding() == usual | {"max_megapixels": 100}

@@ -128,7 +128,8 @@ def make(folder, sequences: int, frames: int) -> None:
 
 def mark_complete(folder, run_key: str) -> None:
     """Manifests of every sequence: their names are what planning reads."""
-    from tasks.discover import FrameSelection, discover
+    from tasks.discover import discover
+    from tasks.selection import FrameSelection
 
     manifests = folder / "out" / "manifests" / run_key
     manifests.mkdir(parents=True)

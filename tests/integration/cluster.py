@@ -17,7 +17,8 @@ from typing import Any
 import psutil
 
 from tasks import check, manifests
-from tasks.discover import FrameSelection, discover
+from tasks.discover import discover
+from tasks.selection import FrameSelection
 from tests.faults import FaultyProxy
 from tests.integration.runs import MICRO, REPOSITORY, Home
 

@@ -10,8 +10,9 @@ from sam2_core.types import AutolabelError, Boxes
 from tasks import detector_files
 from tasks.detect import detect
 from tasks.detector_files import detector_stamp, resolve_detector
-from tasks.discover import FrameSelection, discover
+from tasks.discover import discover
 from tasks.download import download
+from tasks.selection import FrameSelection
 from tasks.types import FrameFailure, FrameRef
 from tasks.video import expand_videos
 from tasks.yolox import load_detector

@@ -10,8 +10,9 @@ import pytest
 
 from sam2_core.types import AutolabelError
 from tasks import storage
-from tasks.discover import FrameSelection, discover, is_camera_name, list_frames, safe_name
+from tasks.discover import discover, is_camera_name, list_frames, safe_name
 from tasks.listing import natural_key, walk
+from tasks.selection import FrameSelection
 from tasks.timestamps import timestamp_ns, timestamps_ns
 
 TREE = [
@@ -30,10 +31,10 @@ EXPECTED = {
         ("CAM_FRONT", 1, "1532402927712460.jpg"),
     ],
     "drive-c": [("", 0, "1.jpg")],
-    "clips__night_ride": [("", 0, "night ride.mp4#frames=0::1")],
+    "clips__night_ride": [("", "video", "night ride.mp4")],
     "drive_b-2": [("", 0, "x.jpeg")],
     "deep__er__than__that": [("", 0, "1.bmp")],
-    "rig": [("cam0", 0, "cam0.mp4#frames=0::1"), ("cam1", 0, "cam1.mp4#frames=0::1")],
+    "rig": [("cam0", "video", "cam0.mp4"), ("cam1", "video", "cam1.mp4")],
 }
 
 
@@ -77,7 +78,8 @@ def tree(request, tmp_path):
 def shape(found):
     return {
         one.sequence.sequence_id: [
-            (f.camera, f.index, f.uri.replace("%20", " ").rsplit("/", 1)[-1]) for f in one.frames
+            (f.camera, getattr(f, "index", "video"), f.uri.replace("%20", " ").rsplit("/", 1)[-1])
+            for f in one.frames
         ]
         for one in found
     }
@@ -90,8 +92,7 @@ def test_sequences_and_frames_of_a_tree(tree):
         for frame in one.frames:
             assert frame.etag
             assert frame.size_bytes > 0
-            uri = frame.uri.partition("#")[0]
-            assert fsspec.core.url_to_fs(uri)[0].cat_file(uri)  # the address works
+            assert fsspec.core.url_to_fs(frame.uri)[0].cat_file(frame.uri)  # the address works
         assert list_frames(one.sequence) == list(one.frames)
     front = next(o for o in found if o.sequence.sequence_id == "drive_b").frames[1]
     assert front.timestamp_ns == 1532402927612460000

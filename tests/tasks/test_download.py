@@ -11,8 +11,9 @@ import pytest
 
 from sam2_core.types import AutolabelError
 from tasks import retry, storage
-from tasks.discover import FrameSelection, discover
+from tasks.discover import discover
 from tasks.download import CacheError, cached_path, download, fetch, stream
+from tasks.selection import FrameSelection
 from tasks.types import FrameFailure, FrameRef
 from tests.conftest import use_s3_endpoint
 from tests.faults import FaultyProxy

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+import simplejpeg
+from PIL import Image, ImageFile
 
-from tasks.images import BadImageError, decode_image, load_frame
+from sam2_core.types import AutolabelError
+from tasks.images import BadImageError, TooLargeError, decode_image, load_frame, stored_size
 from tasks.types import FrameFailure, FrameRef
 
 
@@ -109,6 +111,39 @@ def test_a_bomb_is_refused():
     data[16:24] = (60_000).to_bytes(4, "big") * 2
     with pytest.raises(BadImageError):
         decode_image(bytes(data))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000"])
+def test_a_picture_above_the_limit_is_refused_by_its_header(kind, monkeypatch):
+    def never(*args, **options):
+        raise AssertionError("decoded")
+
+    data = encode(np.zeros((1000, 1001, 3), np.uint8), kind)
+    monkeypatch.setenv("AUTOLABEL_MAX_MEGAPIXELS", "1")
+    with monkeypatch.context() as context:
+        for owner in (Image.Image, ImageFile.ImageFile):
+            context.setattr(owner, "load", never)
+        context.setattr(simplejpeg, "decode_jpeg", never)
+        with pytest.raises(TooLargeError, match=r"1001x1000 .* AUTOLABEL_MAX_MEGAPIXELS"):
+            decode_image(data)
+    monkeypatch.setenv("AUTOLABEL_MAX_MEGAPIXELS", "2")
+    assert decode_image(data).shape == (1000, 1001, 3)
+
+
+@pytest.mark.parametrize("text", ["0", "", "-1", "1e3", "179", "many"])
+def test_a_limit_that_is_none_is_an_error(monkeypatch, text):
+    monkeypatch.setenv("AUTOLABEL_MAX_MEGAPIXELS", text)
+    with pytest.raises(AutolabelError, match=r"AUTOLABEL_MAX_MEGAPIXELS=.*from 1 to 178"):
+        decode_image(encode(picture()))
+
+
+def test_the_size_of_a_picture_is_read_from_its_header(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for name, options, orientation in (("a.jpg", {"exif": exif}, 6), ("b.jpg", {}, 1)):
+        (tmp_path / name).write_bytes(encode(picture(), **options)[:-30])  # the end is missing
+        frame = FrameRef("s", "", 0, None, name, local_path=str(tmp_path / name))
+        assert stored_size(frame) == ((40, 60), orientation)
 
 
 def test_other_content_is_named():

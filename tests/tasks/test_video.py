@@ -1,5 +1,6 @@
 """Videos become frames: whole, selected, broken, and in the cache once."""
 
+import struct
 from pathlib import Path
 
 import cv2
@@ -9,11 +10,12 @@ import pytest
 
 from tasks import storage
 from tasks.artifacts import content_key
-from tasks.discover import FrameSelection, discover
+from tasks.discover import discover
 from tasks.download import download
 from tasks.images import read_image
-from tasks.types import FrameFailure
-from tasks.video import expand_videos, is_video
+from tasks.selection import FrameSelection
+from tasks.types import FrameFailure, VideoRef
+from tasks.video import expand_videos
 
 
 @pytest.fixture(autouse=True)
@@ -31,11 +33,101 @@ def make_video(path, count=12, size_wh=(64, 48), codec="mp4v"):
     return path
 
 
+def boxes_in(data, start, end):
+    while start < end:
+        size, kind = struct.unpack_from(">I4s", data, start)
+        yield kind, start, size
+        start += size
+
+
+def with_durations(data, durations):
+    """The bytes of an MP4 of constant rate with other durations of its frames, in its ticks."""
+    around, start, end = [], 0, len(data)
+    for wanted in (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stts"):
+        at, size = next(one[1:] for one in boxes_in(data, start, end) if one[0] == wanted)
+        around.append(at)
+        start, end = at + 8, at + size
+    tick = struct.unpack_from(">I", data, at + 20)[0]  # of the only entry: count, duration
+    rows = b"".join(struct.pack(">II", 1, round(one * tick)) for one in durations)
+    table = struct.pack(">I4sII", 16 + len(rows), b"stts", 0, len(durations)) + rows
+    changed = bytearray(data[:at] + table + data[at + size :])
+    for box in around[:-1]:
+        before = struct.unpack_from(">I", changed, box)[0]
+        struct.pack_into(">I", changed, box, before + len(table) - size)
+    return bytes(changed)
+
+
+def test_frames_of_a_variable_rate_have_the_times_at_which_they_are_shown(tmp_path):
+    durations = [1, 1, 1, 3, 0.5, 0.5, 2.5, 1, 0.5, 0.5, 0.25, 0.25]  # of 0.1 s
+    path = make_video(tmp_path / "1532402927000000.mp4")
+    path.write_bytes(with_durations(path.read_bytes(), durations))
+    (one,) = discover([str(path)])
+    times = [frame.timestamp_ns - 1532402927 * 10**9 for frame in expand_videos(one.frames)]
+    expected = [0, *np.cumsum(durations)[:-1] * 10**8]
+    np.testing.assert_allclose(times, expected, atol=1e5)  # a tick is 0.1 ms
+
+
+def test_cameras_without_a_time_in_their_names_have_times_since_the_start(tmp_path):
+    make_video(tmp_path / "in" / "rig" / "cam0.mp4", 3)
+    make_video(tmp_path / "in" / "rig" / "cam1.avi", 3, codec="MJPG")
+    (one,) = discover([str(tmp_path / "in")])
+    times = {(f.camera, f.index): f.timestamp_ns for f in expand_videos(one.frames)}
+    assert times == {(c, i): i * 10**8 for c in ("cam0", "cam1") for i in range(3)}
+    (tmp_path / "in" / "rig" / "cam2").mkdir()
+    (tmp_path / "in" / "rig" / "cam2" / "1532402927000000.jpg").write_bytes(b"x")
+    (one,) = discover([str(tmp_path / "in")])
+    times = {f.camera: f.timestamp_ns for f in expand_videos(one.frames)}
+    assert times == {"cam0": None, "cam1": None, "cam2": 1532402927 * 10**9}
+
+
+def test_a_container_without_times_counts_by_the_rate_of_its_header(tmp_path, monkeypatch):
+    (one,) = discover([str(make_video(tmp_path / "clip.mp4", 3))])
+    real = cv2.VideoCapture
+
+    class Timeless:
+        def __init__(self, path):
+            self._real = real(path)
+
+        def get(self, name):
+            return 0.0 if name == cv2.CAP_PROP_POS_MSEC else self._real.get(name)
+
+        def __getattr__(self, name):
+            return getattr(self._real, name)
+
+    monkeypatch.setattr(cv2, "VideoCapture", Timeless)
+    assert [f.timestamp_ns for f in expand_videos(one.frames)] == [0, 10**8, 2 * 10**8]
+
+
+def test_marks_in_names_are_plain_characters(s3, tmp_path):
+    video = make_video(tmp_path / "make.mp4", 2).read_bytes()
+    names = ["a#frames=0:1:1.mp4", "b?x=1.mp4", "c#frame=7.jpg", "d?#.jpg", "100%25.jpg"]
+    for root in (str(tmp_path / "in"), f"{s3}/in"):
+        for name in names:
+            storage.write_bytes(f"{root}/{name}", video if name.endswith("mp4") else name.encode())
+        found = {one.sequence.sequence_id: one.frames for one in discover([root])}
+        images = found.pop("in")
+        outcomes = [one for frames in found.values() for one in expand_videos(frames)]
+        assert sorted(one.uri for one in outcomes) == [
+            f"{root}/{name}#frame={i}" for name in names[:2] for i in range(2)
+        ]
+        fetched = download(images)
+        assert all(Path(one.local_path).read_text() == one.uri[len(root) + 1 :] for one in fetched)
+        assert len(fetched) == 3
+
+
+def test_a_video_beyond_the_limit_is_a_failure_before_it_is_decoded(tmp_path, monkeypatch):
+    (one,) = discover([str(make_video(tmp_path / "clip.mp4", 2, (1280, 960)))])
+    monkeypatch.setenv("AUTOLABEL_MAX_MEGAPIXELS", "1")
+    (outcome,) = expand_videos(one.frames)
+    assert (outcome.stage, outcome.uri) == ("decode", str(tmp_path / "clip.mp4"))
+    assert "AUTOLABEL_MAX_MEGAPIXELS" in outcome.reason
+
+
 def test_a_video_becomes_jpegs_in_the_cache_once(s3, tmp_path, monkeypatch):
     path = make_video(tmp_path / "1532402927000000.mp4")
     storage.write_bytes(f"{s3}/1532402927000000.mp4", path.read_bytes())
     (one,) = discover([s3])
-    assert is_video(one.frames[0])
+    assert isinstance(one.frames[0], VideoRef)
     seen = []
     frames = expand_videos(one.frames, seen.append)
     assert frames == seen
