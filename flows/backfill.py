@@ -7,11 +7,11 @@ from typing import Any
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
-from flows.backfill_plan import BackfillParams, BackfillPlan, plan_backfill
-from flows.backfill_report import plan_markdown
-from flows.shard_runs import sequences_in_flight
-from flows.submit import Submitted, ensure_queue, submit, workers_online
-from tasks import quarantine
+from flows.plan.backfill import BackfillParams, BackfillPlan, plan_backfill
+from flows.plan.report import plan_markdown
+from flows.server.shard_runs import sequences_in_flight
+from flows.server.submit import Submitted, ensure_queue, submit, workers_online
+from tasks.store import quarantine
 
 PRIORITY, ORDINARY = 1, 10
 

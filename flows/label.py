@@ -9,13 +9,13 @@ from typing import Any
 from prefect import flow
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from flows.cli.summary import SequenceOutcome, summary_of
 from flows.params import LabelParams
 from flows.pipeline import AHEAD, InFlight, buffered, outcome_of, submit_label, submit_load
-from flows.planning import Plan, job_of, take_plan
-from flows.summary import SequenceOutcome, summary_of
-from tasks.sequence import prepare_task
+from flows.plan.run import Plan, job_of, take_plan
+from tasks.pipeline.sequence import prepare_task
 
-# Of tasks, which wait for threads of their own: see `tasks.chunk.label_chunks`.
+# Of tasks, which wait for threads of their own: see `tasks.pipeline.chunk.label_chunks`.
 THREADS = 8
 
 
@@ -28,8 +28,8 @@ THREADS = 8
 def label(params: LabelParams) -> dict[str, Any]:
     """Label every sequence of the sources that is not labeled yet, and load them into FiftyOne.
 
-    Returns the summary (`flows.summary.summary_of`): failures of frames and sequences are in it,
-    and never fail the flow.
+    Returns the summary (`flows.cli.summary.summary_of`): failures of frames and sequences are in
+    it, and never fail the flow.
     """
     started = time.perf_counter()
     plan = take_plan(params)

@@ -13,12 +13,12 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from flows.backfill import backfill
-from flows.backfill_plan import BackfillParams, plan_backfill
-from flows.loading import load_missing
-from flows.planning import stamp_of
-from flows.shard_runs import MOST_STARTS
-from flows.watching import watch
-from tasks import manifests, quarantine, watermark
+from flows.load_dataset import load_missing
+from flows.plan.backfill import BackfillParams, plan_backfill
+from flows.plan.run import stamp_of
+from flows.server.shard_runs import MOST_STARTS
+from flows.server.watching import watch
+from tasks.store import manifests, quarantine, watermark
 
 POLL_S = 20.0
 ROUNDS = 2

@@ -101,7 +101,7 @@ class LabelParams(BaseModel):
 
     def absolute(self) -> LabelParams:
         """Return a copy that means the same in any folder: workers run in one of their own."""
-        from tasks import storage
+        from tasks.store import storage
 
         def placed(uri: str) -> str:
             return str(storage.local_path(uri)) if storage.is_local(uri) else uri
@@ -146,7 +146,7 @@ class LabelParams(BaseModel):
         Frame selection is not among them: a chunk's key names its frames. The limit of a picture's
         size is, where it is another than usual: it decides which frames have labels.
         """
-        from tasks.images import DEFAULT_MEGAPIXELS, max_megapixels
+        from tasks.frames.images import DEFAULT_MEGAPIXELS, max_megapixels
 
         limit = max_megapixels()
         size = {} if limit == DEFAULT_MEGAPIXELS else {"max_megapixels": limit}

@@ -15,14 +15,13 @@ from typing import Any, TypeVar
 
 from prefect.futures import PrefectFuture
 
-from flows.planning import SequencePlan
-from flows.summary import SequenceOutcome
+from flows.cli.summary import SequenceOutcome
+from flows.plan.run import SequencePlan
 from sam2_core.types import AutolabelError
-from tasks import progress
-from tasks.chunk import Job, Labeled
-from tasks.progress import LOAD
-from tasks.retry import is_transient
-from tasks.sequence import (
+from tasks.observe import progress
+from tasks.observe.progress import LOAD
+from tasks.pipeline.chunk import Job, Labeled
+from tasks.pipeline.sequence import (
     Closed,
     LabeledSequence,
     NotFetchedError,
@@ -33,6 +32,7 @@ from tasks.sequence import (
     load_task,
     local_frames_task,
 )
+from tasks.store.retry import is_transient
 
 
 @dataclass

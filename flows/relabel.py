@@ -5,7 +5,7 @@ from __future__ import annotations
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 
-from tasks.relabel import relabel_dataset
+from tasks.review.relabel import relabel_dataset
 
 
 @flow(name="relabel", log_prints=False)

@@ -12,17 +12,19 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.backfill_plan import refuse_other_run
-from flows.give_back import give_back
+from flows.cli.summary import SequenceOutcome, summary_of
 from flows.label import THREADS
-from flows.planning import Plan, job_of, stamp_of
-from flows.run_artifacts import publish, shard_progress
+from flows.machine.give_back import give_back
+from flows.plan.backfill import refuse_other_run
+from flows.plan.run import Plan, job_of, stamp_of
+from flows.plan.shards import ShardParams
+from flows.server.run_artifacts import publish, shard_progress
+from flows.server.shard_runs import MOST_STARTS
 from flows.shard_pipeline import label_pieces
-from flows.shard_runs import MOST_STARTS
-from flows.shards import ShardParams
-from flows.summary import SequenceOutcome, summary_of
-from tasks import metrics_server, quarantine, stopping, tracing
-from tasks.model import choose_model
+from tasks.masks.model import choose_model
+from tasks.observe import metrics_server, tracing
+from tasks.pipeline import stopping
+from tasks.store import quarantine
 
 tracing.install()  # Prefect's span of the flow run begins before the flow's own code
 

@@ -8,18 +8,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
+from flows.cli.summary import SequenceOutcome
 from flows.pipeline import AHEAD, InFlight, buffered, outcome_of
-from flows.planning import SequencePlan
-from flows.shards import Piece, ShardParams
-from flows.summary import SequenceOutcome
-from tasks import stopping
-from tasks.chunk import Job
-from tasks.discover import Discovered
-from tasks.manifests import Manifest
-from tasks.piece import PieceRef, label_piece_task, load_stored_task
-from tasks.progress import LOAD
-from tasks.selection import FrameSelection
-from tasks.sequence import Closed, LabeledSequence, may_yet_come
+from flows.plan.run import SequencePlan
+from flows.plan.shards import Piece, ShardParams
+from tasks.frames.discover import Discovered
+from tasks.frames.selection import FrameSelection
+from tasks.observe.progress import LOAD
+from tasks.pipeline import stopping
+from tasks.pipeline.chunk import Job
+from tasks.pipeline.piece import PieceRef, label_piece_task, load_stored_task
+from tasks.pipeline.sequence import Closed, LabeledSequence, may_yet_come
+from tasks.store.manifests import Manifest
 from tasks.types import SequenceRef
 
 PASSES = 3
@@ -86,8 +86,8 @@ def _loaded(shard: ShardParams) -> set[str]:
     label = shard.label
     if not label.dataset_name:
         return set()
-    from tasks.load import prepare_dataset
-    from tasks.load_record import loaded_manifests
+    from tasks.dataset.load import prepare_dataset
+    from tasks.dataset.record import loaded_manifests
 
     prepare_dataset(label.dataset_name, shard.cameras, label.out)
     return loaded_manifests(label.dataset_name)

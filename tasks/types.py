@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tasks.selection import FrameSelection
+from tasks.frames.selection import FrameSelection
 
 
 @dataclass(frozen=True, order=True)
@@ -57,7 +57,7 @@ class FrameRef:
 class VideoRef:
     """All selected frames of a video that nobody has opened yet: how many there are is not known.
 
-    `tasks.video.expand_videos` makes FrameRefs of it.
+    `tasks.frames.video.expand_videos` makes FrameRefs of it.
 
     Attributes:
         sequence_id: the sequence it belongs to.

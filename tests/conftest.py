@@ -66,7 +66,7 @@ def memory():
 def database(tmp_path_factory: pytest.TempPathFactory) -> str:
     """URI of a real mongod of our own; set up before fiftyone is imported."""
     os.environ["AUTOLABEL_DATABASE_DIR"] = str(tmp_path_factory.mktemp("database"))
-    from tasks.database import ensure_database
+    from tasks.dataset.database import ensure_database
 
     os.environ.pop("FIFTYONE_DATABASE_URI", None)
     # Stopped at exit, after the exit handlers of fiftyone, which wait minutes for a stopped one.

@@ -9,7 +9,7 @@ import urllib.request
 import pytest
 import yaml
 
-from tasks import metrics_server, progress
+from tasks.observe import metrics_server, progress
 from tests.conftest import REPOSITORY
 from tests.integration.cluster import free_port
 
@@ -28,7 +28,7 @@ def test_every_deployment_names_a_flow_that_is_there():
         beat = one["work_pool"]["job_variables"]["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"]
         assert beat == "30"
         assert one["work_pool"]["name"] in {"gpu", "cpu"}
-    from flows.shard_runs import SHARD_DEPLOYMENT
+    from flows.server.shard_runs import SHARD_DEPLOYMENT
 
     assert SHARD_DEPLOYMENT in names
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import psutil
 
-from tasks import check, manifests
-from tasks.discover import discover
-from tasks.selection import FrameSelection
+from tasks.frames.discover import discover
+from tasks.frames.selection import FrameSelection
+from tasks.store import check, manifests
 from tests.faults import FaultyProxy
 from tests.integration.runs import MICRO, REPOSITORY, Home
 
@@ -100,7 +100,7 @@ class Cluster:
             return getattr(error, "code", 0) in {401, 403}
 
     def deploy(self) -> None:
-        code = f"from flows.deploying import deploy; deploy({self.heartbeat_s}, 120)"
+        code = f"from flows.server.deployments import deploy; deploy({self.heartbeat_s}, 120)"
         subprocess.run(
             [sys.executable, "-c", code], cwd=REPOSITORY, env=self.home.environment, check=True
         )
@@ -120,7 +120,7 @@ class Cluster:
         for worker in self.workers:
             for one in tree(worker.pid)[1:]:
                 with contextlib.suppress(psutil.Error):
-                    if {"flows.flow_process", "prefect.engine"} & {*one.cmdline()}:
+                    if {"flows.machine.flow_process", "prefect.engine"} & {*one.cmdline()}:
                         found.append(one)
         return found
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import s3fs
 
-from flows.server import OwnApi
+from flows.server.own import OwnApi
 from tests.faults import FaultyProxy
 from tests.integration.cluster import Cluster
 from tests.integration.runs import MICRO, Home, write_sequence
@@ -37,7 +37,7 @@ class Terminal:
 
     def run(self, *arguments, code=0):
         """Run to the end; returns the object of `--json` ({} without) and what stderr got."""
-        from flows.main import main
+        from flows.cli.main import main
 
         self.monkeypatch.setattr(sys, "argv", ["autolabel", *map(str, arguments)])
         self.capsys.readouterr()

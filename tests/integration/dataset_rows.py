@@ -22,7 +22,7 @@ def _object(one: Any) -> dict[str, Any]:
 
 def held(name: str) -> dict[str, Any]:
     """Media type, saved views, and a row a sample in order."""
-    from tasks.load_schema import open_dataset
+    from tasks.dataset.schema import open_dataset
 
     dataset = open_dataset(name)
     grouped = dataset.media_type == "group"

@@ -2,16 +2,16 @@
 
 import pytest
 
-from flows import demo
+from flows.cli import demo_run
 from tests.integration.dataset_rows import held
 
 
 def test_demo_twice(terminal, monkeypatch):
     small = (
-        demo.DemoSequence("one", 900_005, 2),
-        demo.DemoSequence("two-cameras", 900_009, 1, ("front", "front_left")),
+        demo_run.DemoSequence("one", 900_005, 2),
+        demo_run.DemoSequence("two-cameras", 900_009, 1, ("front", "front_left")),
     )
-    monkeypatch.setattr(demo, "SEQUENCES", small)
+    monkeypatch.setattr(demo_run, "SEQUENCES", small)
     first, told = terminal.run("demo", "--json")
     assert (first["sequences"], first["frames"], first["failed"]) == (2, 4, [])
     assert first["compared_frames"] == 4
@@ -27,7 +27,7 @@ def test_demo_twice(terminal, monkeypatch):
     dataset = held("demo")
     assert dataset["media_type"] == "group"
     assert len(dataset["rows"]) == 4
-    from tasks.load_schema import open_dataset
+    from tasks.dataset.schema import open_dataset
 
     view = open_dataset("demo").select_group_slices(_allow_mixed=True)
     assert view.count("ground_truth.detections") == first["true_instances"]

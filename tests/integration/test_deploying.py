@@ -7,7 +7,7 @@ from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.deploying import FILE_VARIABLE, deploy, described
+from flows.server.deployments import FILE_VARIABLE, deploy, described
 from sam2_core.types import AutolabelError
 
 PARAMETERS = {"params": {"label": {"sources": ["/drives"], "out": "/labels"}}}

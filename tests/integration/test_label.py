@@ -10,7 +10,8 @@ import pytest
 import s3fs
 from PIL import Image
 
-from tasks import download, storage
+from tasks.frames import download
+from tasks.store import storage
 from tests.integration.runs import files_below, write_boxes, write_image, write_sequence
 
 

@@ -4,12 +4,13 @@ import pytest
 import s3fs
 
 from flows import shard_pipeline
-from flows.backfill_plan import BackfillParams, plan_backfill
-from flows.loading import load_missing
+from flows.load_dataset import load_missing
 from flows.params import LabelParams
+from flows.plan.backfill import BackfillParams, plan_backfill
 from flows.shard import label_shard
-from tasks import download, manifests, quarantine
-from tasks.load_rebuild import list_manifests
+from tasks.dataset.rebuild import list_manifests
+from tasks.frames import download
+from tasks.store import manifests, quarantine
 from tests.integration.cluster import every_frame_once
 from tests.integration.dataset_rows import held
 from tests.integration.runs import MICRO

@@ -6,8 +6,8 @@ import urllib.request
 
 import pytest
 
-from flows import rescue
-from flows.shard_runs import runs_of
+from flows.server import rescue
+from flows.server.shard_runs import runs_of
 from tests.faults import FaultyProxy
 from tests.integration.cluster import Cluster, every_frame_once, wait_for
 from tests.integration.runs import MICRO

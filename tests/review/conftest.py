@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks import load
-from tasks.manifests import write_manifest
+from tasks.dataset import load
+from tasks.store.manifests import write_manifest
+from tests.dataset.test_load import store
 from tests.review.labels import labeled_frames
-from tests.review.test_load import store
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks, ModelStamp
-from tasks.artifacts import RunStamp
-from tasks.tables import LabeledFrame
+from tasks.store.artifacts import RunStamp
+from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
 
 SIZE_HW = (720, 1280)

@@ -7,14 +7,14 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Masks
-from tasks import load_schema
-from tasks.review_actions import accept, choose, delete, fix_class, mark_sequence, merge, reject
-from tasks.review_relabel import open_requests, request_relabel, run_request
+from tasks.dataset import schema
+from tasks.review.actions import accept, choose, delete, fix_class, mark_sequence, merge, reject
+from tasks.review.relabel_requests import open_requests, request_relabel, run_request
 from tests.review.labels import OTHER_STAMP, SIZE_HW
 
 
 def pick(name: str, frame: int, *rows: int, field: str = "detections") -> tuple:
-    dataset = load_schema.open_dataset(name)
+    dataset = schema.open_dataset(name)
     sample = dataset.match({"frame_number": frame}).first()
     labels = [sample[field].detections[row].id for row in rows]
     return dataset, choose(dataset, [sample.id], labels)
@@ -22,8 +22,8 @@ def pick(name: str, frame: int, *rows: int, field: str = "detections") -> tuple:
 
 def state(name: str) -> list:
     """What people decided, as the dataset shows it."""
-    dataset = load_schema.open_dataset(name)
-    found = load_schema.sample_collection(dataset).find({}).sort("frame_key")
+    dataset = schema.open_dataset(name)
+    found = schema.sample_collection(dataset).find({}).sort("frame_key")
     return [
         (
             one["frame_key"], one["review_status"], one["relabel"],
@@ -46,7 +46,7 @@ def decide_everything(name: str) -> None:
     merge(*pick(name, 1, 1, 2))
     delete(*pick(name, 1, 3))
     fix_class(*pick(name, 0, 1, field="reviewed"), "bus")
-    mark_sequence(load_schema.open_dataset(name), "drive")
+    mark_sequence(schema.open_dataset(name), "drive")
 
 
 def relabel(name: str, out: Path) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks
-from tasks.scenes import render_sequence
-from tasks.scenes.types import Frame
-from tasks.tables import LabeledFrame
+from tasks.lab.scenes import render_sequence
+from tasks.lab.scenes.types import Frame
+from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
 
 MISTAKES = ("good", "good", "good", "good", "spill", "erode", "half", "blob", "specks", "empty")

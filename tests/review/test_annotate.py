@@ -7,14 +7,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import load, load_schema
-from tasks.load_rebuild import rebuild
-from tasks.manifests import write_manifest
-from tasks.review_actions import accept, choose, reject
-from tasks.review_app import run_app
-from tasks.review_events import read_events
-from tasks.review_export import export_reviews
-from tasks.review_queue import build_queue
+from tasks.dataset import load, schema
+from tasks.dataset.rebuild import rebuild
+from tasks.review.actions import accept, choose, reject
+from tasks.review.app import run_app
+from tasks.review.events import read_events
+from tasks.review.export import export_reviews
+from tasks.review.queue import build_queue
+from tasks.store.manifests import write_manifest
+from tests.dataset.test_load import store
 from tests.review.app_page import (
     browser_page,
     needs_chromium,
@@ -24,13 +25,12 @@ from tests.review.app_page import (
     wait_for,
 )
 from tests.review.test_app import three_labels
-from tests.review.test_load import store
 
 pytestmark = [needs_chromium, pytest.mark.ci]
 
 
 def classes(name: str, field: str) -> list[str]:
-    sample = load_schema.open_dataset(name).first()
+    sample = schema.open_dataset(name).first()
     sample.reload()
     return [label.label for label in sample[field].detections]
 
@@ -46,7 +46,7 @@ def name(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     write_manifest(str(tmp_path / "out"), manifest)
     load.prepare_dataset(name, out_uri=str(tmp_path / "out"))
     load.load_sequence(name, str(tmp_path / "out"), manifest)
-    dataset = load_schema.open_dataset(name)
+    dataset = schema.open_dataset(name)
     build_queue(dataset, 10)
     sample = dataset.first()
     car, person, _ = (label.id for label in sample.detections.detections)

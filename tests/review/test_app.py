@@ -10,14 +10,15 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks
-from tasks import load, load_schema
-from tasks.manifests import write_manifest
-from tasks.review_app import install_plugin, run_app
-from tasks.review_events import read_events
-from tasks.review_queue import build_queue
-from tasks.review_relabel import open_requests, run_request
-from tasks.tables import LabeledFrame
+from tasks.dataset import load, schema
+from tasks.review.app import install_plugin, run_app
+from tasks.review.events import read_events
+from tasks.review.queue import build_queue
+from tasks.review.relabel_requests import open_requests, run_request
+from tasks.store.manifests import write_manifest
+from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
+from tests.dataset.test_load import store
 from tests.review.app_page import (
     browser_page,
     click_label,
@@ -29,7 +30,6 @@ from tests.review.app_page import (
     wait_for,
 )
 from tests.review.labels import OTHER_STAMP
-from tests.review.test_load import store
 
 SIZE = (720, 1280)
 PLACES = [(120, 120, 400, 400), (520, 150, 800, 420), (900, 260, 1160, 600)]
@@ -61,7 +61,7 @@ def three_labels(folder: Path) -> LabeledFrame:
 
 
 def decisions(name: str) -> list[str]:
-    sample = load_schema.open_dataset(name).first()
+    sample = schema.open_dataset(name).first()
     sample.reload()
     return [d.decision for d in sample.detections.detections]
 
@@ -80,7 +80,7 @@ def test_accept_reject_send_back_and_see_it_come_back(
     write_manifest(out, manifest)
     load.prepare_dataset(name, out_uri=out)
     load.load_sequence(name, out, manifest)
-    dataset = load_schema.open_dataset(name)
+    dataset = schema.open_dataset(name)
     build_queue(dataset, 10)
     places = [d.bounding_box for d in dataset.first().detections.detections]
     with run_app() as app, browser_page() as page:
@@ -110,7 +110,7 @@ def test_accept_reject_send_back_and_see_it_come_back(
         page.get_by_test_id("entry-counts").get_by_text("1").first.wait_for()
         open_first_sample(page)
         save_picture(page, tmp_path, "review-sent-back")
-    sample = load_schema.open_dataset(name).first()
+    sample = schema.open_dataset(name).first()
     sample.reload()
     assert sample.relabel == "back"
     assert sample.detections.detections[2].area_px == area

@@ -6,18 +6,18 @@ import uuid
 import numpy as np
 import pytest
 
-from tasks import load, load_schema
-from tasks.load_documents import first_fields, sample_id
-from tasks.review_actions import accept, choose, mark_sequence, reject
-from tasks.review_queue import (
+from tasks.dataset import load, schema
+from tasks.dataset.documents import first_fields, sample_id
+from tasks.review.actions import accept, choose, mark_sequence, reject
+from tasks.review.queue import (
     CONTROL,
     DIFFERENCES,
     NEEDS_REVIEW,
     build_queue,
     sequence_risks,
 )
-from tasks.review_stats import Rate, review_stats
-from tasks.review_summary import decisions_plot, rates_plot, risks_plot, summary
+from tasks.review.stats import Rate, review_stats
+from tasks.review.summary import decisions_plot, rates_plot, risks_plot, summary
 from tests.review.labels import CLASSES, STAMP, labeled_frames
 
 
@@ -30,7 +30,7 @@ def name(database: str) -> str:
 
 
 def test_the_riskiest_labels_come_first_and_leave_when_decided(name: str) -> None:
-    dataset = load_schema.open_dataset(name)
+    dataset = schema.open_dataset(name)
     queue = build_queue(dataset, budget=15, control=10)
     everything = sorted(
         (d.risk, d.id) for sample in dataset for d in sample.detections.detections
@@ -49,7 +49,7 @@ def test_the_riskiest_labels_come_first_and_leave_when_decided(name: str) -> Non
 
 
 def test_views_by_reason(name: str) -> None:
-    dataset = load_schema.open_dataset(name)
+    dataset = schema.open_dataset(name)
     build_queue(dataset, 10)
     reasons = [one for one in dataset.list_saved_views() if one.startswith("reason ")]
     assert reasons
@@ -61,13 +61,13 @@ def test_views_by_reason(name: str) -> None:
 
 
 def test_a_sequence_has_the_risk_of_its_riskiest_frames_until_it_is_done(name: str) -> None:
-    dataset = load_schema.open_dataset(name)
+    dataset = schema.open_dataset(name)
     (risks,) = sequence_risks(dataset).items()
     worst = sorted(dataset.values("risk"))[-2:]
     assert len(dataset) == 20
     assert risks == ("drive", pytest.approx(np.mean(worst)))
     assert risks_plot(dict([risks]))[0]["y"] == ["drive"]
-    collection = load_schema.sample_collection(dataset)
+    collection = schema.sample_collection(dataset)
     query = collection.find({"review_status": "open"}, {"_id": 0, "sequence_id": 1, "risk": 1})
     assert query.explain()["executionStats"]["totalDocsExamined"] == 0, "an index has it all"
     mark_sequence(dataset, "drive")
@@ -75,7 +75,7 @@ def test_a_sequence_has_the_risk_of_its_riskiest_frames_until_it_is_done(name: s
 
 
 def test_the_apps_own_tools_offer_the_classes(name: str) -> None:
-    dataset = load_schema.open_dataset(name)
+    dataset = schema.open_dataset(name)
     build_queue(dataset, 10)
     assert dataset.active_label_schemas == ["reviewed"]
     assert dataset.label_schemas["reviewed"]["classes"] == sorted(CLASSES)
@@ -89,7 +89,7 @@ def test_the_apps_own_tools_offer_the_classes(name: str) -> None:
 
 
 def test_the_control_sample_says_what_the_rest_is_worth(name: str) -> None:
-    dataset = load_schema.open_dataset(name)
+    dataset = schema.open_dataset(name)
     build_queue(dataset, budget=20, control=30)
     view = dataset.load_saved_view(CONTROL)
     drawn = [(s.id, d) for s in view for d in s.detections.detections]
@@ -99,7 +99,7 @@ def test_the_control_sample_says_what_the_rest_is_worth(name: str) -> None:
     for row, (sample, label) in enumerate(drawn):
         act = reject if row < 3 else accept
         act(dataset, choose(dataset, [sample], [label.id]))
-    stats = review_stats(load_schema.open_dataset(name))
+    stats = review_stats(schema.open_dataset(name))
     assert (stats.control.wrong, stats.control.of) == (3, 30)
     low, high = stats.control.interval
     assert low < 0.1 < high
@@ -143,8 +143,8 @@ def test_a_hundred_thousand_samples_open_in_under_three_seconds(database: str) -
 
     name = f"large {uuid.uuid4().hex[:8]}"
     load.prepare_dataset(name)
-    dataset = load_schema.open_dataset(name)
-    collection = load_schema.sample_collection(dataset)
+    dataset = schema.open_dataset(name)
+    collection = schema.sample_collection(dataset)
     rng = np.random.default_rng(0)
     now = datetime.datetime.now(datetime.UTC)
     load.load_frames(name, labeled_frames(50, 8), STAMP)

@@ -7,17 +7,17 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import AutolabelError
-from tasks import load, load_schema
-from tasks.review_events import read_events
-from tasks.review_relabel import request_relabel, run_request
+from tasks.dataset import load, schema
+from tasks.review.events import read_events
+from tasks.review.relabel_requests import request_relabel, run_request
+from tests.dataset.test_load import store
 from tests.review.labels import COMPACT, OTHER_STAMP, SIZE_HW, labeled_frames
 from tests.review.reviewed import pick, relabel
-from tests.review.test_load import store
 
 
 def test_a_label_sent_back_comes_back_and_stays(name: str, out: Path) -> None:
     relabel(name, out)
-    sample = load_schema.open_dataset(name).match({"frame_number": 3}).first()
+    sample = schema.open_dataset(name).match({"frame_number": 3}).first()
     assert sample.relabel == "back"
     changed = sample.detections.detections[1]
     assert changed.area_px == 400
@@ -46,9 +46,9 @@ def test_the_relabel_command_works_off_what_waits(
     """What a model would make is a stand-in here; the way there and back is real."""
     from click.testing import CliRunner
 
-    from flows.commands.review import command
+    from flows.cli.review import command
     from sam2_core.types import Masks as M
-    from tasks import relabel as relabeling
+    from tasks.review import relabel as relabeling
 
     dataset, chosen = pick(name, 2, 0)
     request_relabel(dataset, chosen)
@@ -75,7 +75,7 @@ def test_the_relabel_command_works_off_what_waits(
 
 
 def test_a_model_that_cannot_be_had_is_told_to_the_reviewer(name: str, out: Path) -> None:
-    from tasks.relabel import relabel_dataset
+    from tasks.review.relabel import relabel_dataset
 
     dataset, chosen = pick(name, 2, 0)
     request_relabel(dataset, chosen, model="no such model")

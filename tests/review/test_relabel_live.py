@@ -10,20 +10,22 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes
-from tasks import load, load_schema, storage
-from tasks.artifacts import RunStamp
-from tasks.evaluate import true_boxes
-from tasks.images import read_image
-from tasks.manifests import write_manifest
-from tasks.model import choose_model, warm_segmenter
-from tasks.review_app import run_app
-from tasks.review_events import read_events, reviews_uri
-from tasks.review_queue import build_queue
-from tasks.review_relabel import open_requests
-from tasks.scenes.sequence import write_sequence
-from tasks.segment import segment_frames
-from tasks.truth import TruthImage, load_truth
+from tasks.dataset import load, schema
+from tasks.dataset.coco_truth import TruthImage, load_truth
+from tasks.frames.images import read_image
+from tasks.lab.evaluate import true_boxes
+from tasks.lab.scenes.sequence import write_sequence
+from tasks.masks.model import choose_model, warm_segmenter
+from tasks.masks.segment import segment_frames
+from tasks.review.app import run_app
+from tasks.review.events import read_events, reviews_uri
+from tasks.review.queue import build_queue
+from tasks.review.relabel_requests import open_requests
+from tasks.store import storage
+from tasks.store.artifacts import RunStamp
+from tasks.store.manifests import write_manifest
 from tasks.types import FrameRef
+from tests.dataset.test_load import store
 from tests.integration.cluster import Cluster
 from tests.review.app_page import (
     browser_page,
@@ -35,7 +37,6 @@ from tests.review.app_page import (
     submit_form,
     wait_for,
 )
-from tests.review.test_load import store
 
 SIZE_HW = (720, 1280)
 pytestmark = [needs_chromium, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -67,7 +68,7 @@ def three_largest(image: TruthImage) -> Boxes:
 
 
 def relabel_state(name: str) -> str:
-    sample = load_schema.open_dataset(name).first()
+    sample = schema.open_dataset(name).first()
     sample.reload()
     return str(sample.relabel)
 
@@ -95,8 +96,8 @@ def test_sent_back_in_the_app_and_made_again_by_a_worker(
     write_manifest(out, manifest)
     load.prepare_dataset(name, out_uri=out)
     load.load_sequence(name, out, manifest, [ref])
-    build_queue(load_schema.open_dataset(name), 10)
-    before = load_schema.open_dataset(name).first().detections.detections
+    build_queue(schema.open_dataset(name), 10)
+    before = schema.open_dataset(name).first().detections.detections
     with run_app() as app, browser_page() as page:
         open_view(page, app.link(name, view="needs-review"))
         open_first_sample(page)
@@ -131,7 +132,7 @@ def test_sent_back_in_the_app_and_made_again_by_a_worker(
     (again,) = segment_frames(warm_segmenter(choice), wide, read_image)
     assert iou(override["rle"].encode(), again.masks.rle[0]) > 0.999, "the bundled model's work"
     assert iou(override["rle"].encode(), labeled.masks.rle[2]) < 1, "from another prompt"
-    sample = load_schema.open_dataset(name).first()
+    sample = schema.open_dataset(name).first()
     assert [d.decision for d in sample.detections.detections] == ["accepted", "rejected", ""]
     assert sample.detections.detections[2].mask.sum() == override["area_px"]
     assert [d.id for d in sample.detections.detections] == [d.id for d in before]
@@ -153,7 +154,7 @@ def ended_as(prefect: Cluster, run_id: str) -> str:
 
 
 def decided(name: str) -> list[str]:
-    sample = load_schema.open_dataset(name).first()
+    sample = schema.open_dataset(name).first()
     sample.reload()
     return [d.decision for d in sample.detections.detections]
 

@@ -11,21 +11,22 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import AutolabelError
-from tasks import load, load_schema, storage
-from tasks.load_rebuild import rebuild
-from tasks.review_actions import accept, choose, fix_class, merge, reject
-from tasks.review_events import read_events
-from tasks.review_export import export_reviews
-from tasks.review_harvest import harvest
-from tasks.review_relabel import request_relabel
+from tasks.dataset import load, schema
+from tasks.dataset.rebuild import rebuild
+from tasks.review.actions import accept, choose, fix_class, merge, reject
+from tasks.review.events import read_events
+from tasks.review.export import export_reviews
+from tasks.review.harvest import harvest
+from tasks.review.relabel_requests import request_relabel
+from tasks.store import storage
+from tests.dataset.test_load import store
 from tests.review.labels import SIZE_HW, labeled_frames
 from tests.review.reviewed import decide_everything, pick, relabel, state
-from tests.review.test_load import store
 
 
 def test_decisions_show_in_the_dataset_and_lie_in_storage(name: str, out: Path) -> None:
     decide_everything(name)
-    frames = list(load_schema.open_dataset(name).sort_by("frame_number"))
+    frames = list(schema.open_dataset(name).sort_by("frame_number"))
     assert [d.decision for d in frames[0].detections.detections] == [
         "accepted", "corrected", "rejected", "", "",
     ]  # fmt: skip
@@ -64,7 +65,7 @@ def test_a_merged_mask_is_the_union(name: str) -> None:
 def test_accepted_then_rejected_is_rejected(name: str) -> None:
     accept(*pick(name, 0, 0))
     reject(*pick(name, 0, 0))
-    sample = load_schema.open_dataset(name).first()
+    sample = schema.open_dataset(name).first()
     assert sample.detections.detections[0].decision == "rejected"
     assert sample.reviewed.detections == []
 
@@ -101,7 +102,7 @@ def test_reload_and_rebuild_give_every_decision_back(name: str, out: Path) -> No
     before = state(name)
     rebuild(name, str(out))
     assert state(name) == before, "a reload over the decisions"
-    load_schema.open_dataset(name).delete()
+    schema.open_dataset(name).delete()
     report = rebuild(name, str(out))
     assert (report.frames, report.instances) == (4, 20)
     assert state(name) == before, "a rebuild from artifacts alone"
@@ -114,7 +115,7 @@ def test_decisions_on_masks_that_lie_on_disk(
     rebuild(name, str(out))
     accept(*pick(name, 3, 0))
     relabel(name, out)
-    dataset = load_schema.open_dataset(name)
+    dataset = schema.open_dataset(name)
     assert harvest(dataset) == [], "nobody edited anything"
     before = state(name)
     rebuild(name, str(out))
@@ -130,7 +131,7 @@ def test_edits_with_fiftyones_own_tools_are_honoured(name: str, out: Path) -> No
     import fiftyone as fo
 
     accept(*pick(name, 0, 0, 1))
-    dataset = load_schema.open_dataset(name)
+    dataset = schema.open_dataset(name)
     sample = dataset.first()
     edited, removed = sample.reviewed.detections
     # The App gives an edited mask back on another grid than the box has pixels.
@@ -150,20 +151,18 @@ def test_edits_with_fiftyones_own_tools_are_honoured(name: str, out: Path) -> No
     assert (height, width) != (200, 120), "on the box's own pixels"
     assert labels[edited.label].mask[height // 2 + 1 :, : width // 2 - 1].all()
     before = state(name)
-    load_schema.open_dataset(name).delete()
+    schema.open_dataset(name).delete()
     rebuild(name, str(out))
     rebuilt = state(name)
     assert [one[4] for one in rebuilt] == [one[4] for one in before]
-    assert removed.id not in {
-        d.id for d in load_schema.open_dataset(name).first().reviewed.detections
-    }
+    assert removed.id not in {d.id for d in schema.open_dataset(name).first().reviewed.detections}
 
 
 def test_labels_that_fiftyones_own_tools_deleted_stay_deleted(name: str, out: Path) -> None:
     accept(*pick(name, 0, 0))
     merge(*pick(name, 0, 1, 2))
     accept(*pick(name, 0, 3))
-    dataset = load_schema.open_dataset(name)
+    dataset = schema.open_dataset(name)
     sample = dataset.first()
     kept = sample.reviewed.detections[2]
     sample.reviewed.detections = [kept]  # the accepted and the merged one are gone
@@ -181,17 +180,17 @@ def test_labels_that_fiftyones_own_tools_deleted_stay_deleted(name: str, out: Pa
     assert [d.id for d in sample.reviewed.detections] == [kept.id]
     assert dict(export_reviews(name).by_decision) == {"accepted": 1, "deleted": 4}
     before = state(name)
-    load_schema.open_dataset(name).delete()
+    schema.open_dataset(name).delete()
     rebuild(name, str(out))
     rebuilt = state(name)
     # FiftyOne compressed the mask of the reviewed one anew: its id says enough.
     assert [(one[3], one[5]) for one in rebuilt] == [(one[3], one[5]) for one in before]
-    assert [d.id for d in load_schema.open_dataset(name).first().reviewed.detections] == [kept.id]
+    assert [d.id for d in schema.open_dataset(name).first().reviewed.detections] == [kept.id]
 
 
 def test_of_two_edits_of_one_object_the_reviewed_one_counts(name: str) -> None:
     accept(*pick(name, 0, 0))
-    dataset = load_schema.open_dataset(name)
+    dataset = schema.open_dataset(name)
     sample = dataset.first()
     sample.detections.detections[0].label = "van"
     sample.reviewed.detections[0].label = "bus"
@@ -205,8 +204,8 @@ def test_masks_that_the_app_compressed_anew_are_no_edits(name: str) -> None:
     """The App writes all labels of a frame when one of them is edited."""
     from fiftyone.core.utils import deserialize_numpy_array, serialize_numpy_array
 
-    dataset = load_schema.open_dataset(name)
-    collection = load_schema.sample_collection(dataset)
+    dataset = schema.open_dataset(name)
+    collection = schema.sample_collection(dataset)
     sample = collection.find_one({"frame_number": 0})
     labels = sample["detections"]["detections"]
     old = [label["mask"] for label in labels]
@@ -221,7 +220,7 @@ def test_masks_that_the_app_compressed_anew_are_no_edits(name: str) -> None:
 
 
 def test_an_edit_made_just_before_a_reload_is_not_lost(name: str, out: Path) -> None:
-    dataset = load_schema.open_dataset(name)
+    dataset = schema.open_dataset(name)
     sample = dataset.first()
     sample.detections.detections[0].label = "ambulance"
     sample.save()
@@ -251,6 +250,6 @@ def test_export_says_who_decided_what(name: str, out: Path) -> None:
     one = labeled_frames(4)[3]
     passed = [a for a in coco["annotations"] if a["image_id"] == 4]
     assert {a["segmentation"]["counts"] for a in passed} == {r.decode() for r in one.masks.rle}
-    from tasks.truth import load_truth
+    from tasks.dataset.coco_truth import load_truth
 
     assert load_truth(report.coco_uri).instances == 17, "readable as COCO"

@@ -1,4 +1,4 @@
-"""What tests/data/record_reference.py recorded: PyTorch's outputs for the exported micro model."""
+"""What tests/tools/record_reference.py recorded: PyTorch's outputs for the exported micro model."""
 
 from __future__ import annotations
 

@@ -1,0 +1,136 @@
+"""A backfill from a terminal: the plan, its submission, and watching it to the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from flows.backfill import plan_in_flight, submission, submit_plan
+from flows.cli.display import stderr_console
+from flows.plan.backfill import BackfillParams, BackfillPlan, plan_backfill
+from flows.plan.report import plan_rows
+from flows.plan.run import stamp_of
+from flows.server import watching
+from flows.server.shard_runs import cancel as cancel_run
+from flows.server.shard_runs import counts, runs_of
+from tasks.store import manifests
+
+POLL_S = 5.0
+
+
+def run_backfill(
+    params: BackfillParams, *, dry_run: bool = False, wait: bool = False, cancel: bool = False
+) -> dict[str, Any]:
+    """Do what the options of `autolabel backfill` say; prints to stderr.
+
+    Returns the plan, with `submitted` and `met` when something was submitted, `cancelled` when it
+    was cancelled, and `states`, `failed` and `remaining` when it was waited for.
+
+    Raises:
+        AutolabelError: nothing can be planned, or Prefect is not there.
+
+    """
+    console = stderr_console()
+    if cancel:
+        run_key = stamp_of(params.label).run_key
+        cancelled = cancel_run(run_key)
+        console.print(f"{cancelled} shards of run {run_key} cancelled; what is labeled stays")
+        return {"run_key": run_key, "cancelled": cancelled}
+    with console.status("comparing sources and labels"):
+        plan = plan_backfill(params) if dry_run else plan_in_flight(params)
+    show_plan(console, plan)
+    result = plan.as_json()
+    if dry_run:
+        return result | {"dry_run": True}
+    result |= _submit(console, plan)
+    if wait and (plan.shards or plan.in_flight):
+        result |= watch(console, plan)
+    elif plan.shards:
+        console.print("follow it: [bold]autolabel status[/]")
+    return result
+
+
+def show_plan(console: Console, plan: BackfillPlan) -> None:
+    """Print a plan as a table."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in plan_rows(plan):
+        table.add_row(f"[dim]{name}[/]", escape(value))
+    console.print(table)
+
+
+def _submit(console: Console, plan: BackfillPlan) -> dict[str, int]:
+    if not plan.shards:
+        console.print("nothing to submit")
+        return submission([])
+    with _progress(console) as progress:
+        bar = progress.add_task("submitting", total=len(plan.shards), states="")
+        runs = submit_plan(plan, on_submitted=lambda _: progress.advance(bar))
+    done = submission(runs)
+    met = f", {done['met']} were under way already" if done["met"] else ""
+    console.print(f"[bold]{done['submitted']}[/] shards submitted{met}")
+    return done
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[states]}", justify="left"),
+        console=console,
+        transient=True,
+    )
+
+
+def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
+    """Show progress until every shard of the run has ended, then say what is left.
+
+    Ctrl-C stops watching; the shards go on.
+    """
+    run_key = plan.stamp.run_key
+    try:
+        _until_ended(console, plan)
+    except KeyboardInterrupt:
+        console.print(
+            "\nno longer watching; the shards go on. `autolabel status` shows them, the same "
+            "command with --wait watches again, with --cancel cancels them"
+        )
+        return {"interrupted": True, "failed": []}
+    left = plan_backfill(plan.params)
+    failed = [
+        {"shard": run.name, "state": run.state.name or "", "reason": run.state.message or ""}
+        for run in runs_of(run_key)
+        if run.state and (run.state.is_failed() or run.state.is_crashed())
+    ]
+    remaining = left.to_label + left.quarantined
+    color = "green" if not remaining else "red"
+    console.print(f"[{color}]{left.up_to_date} of {left.sequences} sequences are labeled[/]")
+    for one in failed[:10] if remaining else []:
+        console.print(f"  [red]{escape(one['shard'])}[/] {one['state']}: {escape(one['reason'])}")
+    states = counts(runs_of(run_key))
+    return {"states": states, "remaining": remaining, "failed": failed if remaining else []}
+
+
+def _until_ended(console: Console, plan: BackfillPlan) -> None:
+    run_key, out_uri = plan.stamp.run_key, plan.params.label.out
+    before = len(manifests.list_complete(out_uri, run_key))
+    with _progress(console) as progress:
+        total = plan.to_label + plan.in_flight
+        bar = progress.add_task("sequences", total=total, states="")
+        for glance in watching.watch(run_key, plan.rate.seconds_per_frame, POLL_S):
+            done = len(manifests.list_complete(out_uri, run_key)) - before
+            progress.update(bar, completed=min(done, total), states=_text(glance.active))
+            for one in glance.helpers:
+                console.print(f"a shard is slow: {escape(one.name)} helps it from the end")
+            for run in glance.rescued:
+                console.print(f"a shard lost its worker: {escape(run.name)} is scheduled again")
+
+
+def _text(runs: Iterable[Any]) -> str:
+    return ", ".join(f"{count} {name.lower()}" for name, count in sorted(counts(runs).items()))

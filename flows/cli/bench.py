@@ -1,0 +1,178 @@
+"""`autolabel bench`: how fast this machine labels, side by side with other ways to do it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sam2_core.types import AutolabelError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sam2_core.bench.frame import BenchFrame
+    from sam2_core.bench.session import BenchOptions
+
+PEER_NAMES = ("torch eager", "transformers eager", "transformers compiled")
+QUICK: dict[str, Any] = {"repeats": 3, "budget_s": 8.0, "peers": ("torch eager",), "sweeps": False}
+
+
+def _size(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    try:
+        width, height = (int(part) for part in text.lower().split("x"))
+    except ValueError:
+        raise click.BadParameter(f"expected WIDTHxHEIGHT, got {text!r}") from None
+    return height, width
+
+
+@click.command("bench")
+@click.option(
+    "--model",
+    default="compact",
+    show_default=True,
+    help="Preset, folder, checkpoint, or random:PRESET.",
+)
+@click.option(
+    "--backend", default="auto", show_default=True, help="auto, onnxruntime, tensorrt, torch, ..."
+)
+@click.option(
+    "--precision", type=click.Choice(["auto", "fp32", "fp16"]), default="auto", show_default=True
+)
+@click.option("--threads", type=click.IntRange(min=1), help="CPU threads [default: every core].")
+@click.option(
+    "--image",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Frame to measure [default: a rendered street].",
+)
+@click.option(
+    "--boxes",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Its boxes: text (`label score x1 y1 x2 y2` a line) or COCO json.",
+)
+@click.option("--size", metavar="WxH", help="Resize the frame [default: 1920x1280 where rendered].")
+@click.option(
+    "--num-boxes",
+    type=click.IntRange(min=0),
+    default=135,
+    show_default=True,
+    help="Boxes; copies are added. 0: those of --boxes.",
+)
+@click.option("--decoder-chunk", metavar="N|auto", help="Boxes in a decoder call.")
+@click.option("--encoder-batch", type=click.IntRange(min=1), help="Frames in an encoder call.")
+@click.option("--repeats", type=click.IntRange(min=1), help="Rounds of every comparison.")
+@click.option(
+    "--budget",
+    "budget_s",
+    type=click.FloatRange(min=1),
+    help="Seconds after which a section stops repeating.",
+)
+@click.option(
+    "--frames",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Also run this many frames through the frame loop.",
+)
+@click.option(
+    "--peer",
+    "peers",
+    multiple=True,
+    type=click.Choice([*PEER_NAMES, "none"]),
+    help="Others to run beside it [default: all that are installed].",
+)
+@click.option("--sweeps/--no-sweeps", default=None, help="Batch and thread sweeps.")
+@click.option("--quick", is_flag=True, help="Under two minutes: few repeats, no sweeps.")
+@click.option("--cache", type=click.Path(path_type=Path, file_okay=False), help="Cache folder.")
+@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Write a PNG.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(**given: Any) -> None:
+    """Measure encoder, decoder and whole frames, in turns with how others run the same model.
+
+    Everything is timed until its result is on the host; times are medians.
+    """
+    from rich.console import Console
+
+    from sam2_core.bench.run import run_benchmark
+
+    console = Console(stderr=True)
+    options = _options(given)
+    with console.status("preparing the frame") as status:
+        frame = _frame(given)
+        options = _with_a_model(options, console)
+        results = run_benchmark(frame, options, lambda text: status.update(str(text)))
+        if given["plot"]:
+            from sam2_core.bench.plot import plot_results
+
+            plot_results(results, given["plot"])
+    if given["as_json"]:
+        click.echo(json.dumps(results))
+    else:
+        _print(results)
+    if given["plot"]:
+        console.print(f"plot: {given['plot']}")
+
+
+def _options(given: dict[str, Any]) -> BenchOptions:
+    from sam2_core.bench.session import BenchOptions
+
+    chunk = given["decoder_chunk"]
+    if chunk not in (None, "auto") and not str(chunk).isdigit():
+        raise click.BadParameter(
+            f"expected a number or auto, got {chunk!r}", param_hint="--decoder-chunk"
+        )
+    options = BenchOptions(
+        given["model"], given["backend"], given["precision"], given["threads"],
+        sustained_frames=given["frames"], cache=given["cache"],
+        decoder_chunk=int(chunk) if chunk and chunk != "auto" else chunk,
+        encoder_batch=given["encoder_batch"],
+    )  # fmt: skip
+    if given["quick"]:
+        options = replace(options, **QUICK)
+    chosen = {
+        name: given[name] for name in ("repeats", "budget_s", "sweeps") if given[name] is not None
+    }
+    if given["peers"]:
+        chosen["peers"] = tuple(name for name in given["peers"] if name != "none")
+    return replace(options, **chosen)
+
+
+def _frame(given: dict[str, Any]) -> BenchFrame:
+    from tasks.lab.bench_frame import DEFAULT_SIZE_HW, frame_from_files, rendered_frame
+
+    size = _size(given["size"])
+    if (given["image"] is None) != (given["boxes"] is None):
+        raise click.UsageError("--image and --boxes go together")
+    if given["image"] is not None:
+        return frame_from_files(given["image"], given["boxes"], given["num_boxes"], size)
+    return rendered_frame(given["num_boxes"] or 135, size or DEFAULT_SIZE_HW)
+
+
+def _with_a_model(options: BenchOptions, console: Console) -> BenchOptions:
+    """Fall back from a compact model that is not there to seeded random weights, and say so."""
+    from sam2_core.load import choose_backend, precision_for
+    from sam2_core.resolve import Wanted, resolve_model
+
+    if options.model != "compact":
+        return options
+    precision = precision_for(choose_backend(options.backend)[0], options.precision)
+    try:
+        resolve_model("compact", Wanted(precision, cache=options.cache))
+    except AutolabelError as error:
+        console.print(f"no compact model here ({error}): measuring seeded random weights")
+        return replace(options, model="random:compact")
+    return options
+
+
+def _print(results: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    from flows.cli.bench_tables import tables
+
+    console = Console()
+    for part in tables(results):
+        console.print(part)

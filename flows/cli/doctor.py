@@ -1,0 +1,36 @@
+"""`autolabel doctor`: what this machine has, and what to do about what is missing."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+
+@click.command(short_help="Say what this machine has and lacks.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(as_json: bool) -> None:
+    """Look at Python, ONNX Runtime, GPUs, models, MongoDB, the cache and credentials.
+
+    Exit code 0: labeling works here; 1: something that it needs is missing.
+    """
+    from rich.markup import escape
+
+    from flows.cli.display import stderr_console
+    from flows.machine.doctor import examine
+
+    findings = examine()
+    console = stderr_console()
+    marks = {"ok": "[green]✓[/]", "note": "[yellow]•[/]", "missing": "[red]✗[/]"}
+    for one in findings:
+        console.print(f"{marks[one.state]} [bold]{one.name:<12}[/] {escape(one.found)}")
+        if one.advice:
+            console.print(f"  {'':<12} → {escape(one.advice)}")
+    broken = any(one.state == "missing" for one in findings)
+    if as_json:
+        values = {
+            one.name: {"state": one.state, "found": one.found, "advice": one.advice}
+            for one in findings
+        }
+        click.echo(json.dumps({"ok": not broken, "findings": values}, indent=2))
+    raise SystemExit(1 if broken else 0)

@@ -1,0 +1,168 @@
+"""Running the label flow from a terminal: plan, say what will be done, run, say what was done."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+
+from flows.cli.display import showing, stderr_console
+from flows.cli.summary import SequenceOutcome, counted, left_outcome, summary_of
+from flows.params import LabelParams
+from flows.plan.run import Plan, check_writable, keep_plan, make_plan
+from flows.server.own import PendingApi, api_in_background
+from sam2_core.cache import cache_folder
+from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
+
+
+def run_label(
+    params: LabelParams, *, dry_run: bool = False, as_json: bool = False
+) -> dict[str, Any]:
+    """Plan and run; prints to stderr, and with `as_json` one object to stdout.
+
+    Raises:
+        AutolabelError: nothing could be started (missing source, unusable model, ...).
+
+    """
+    console = stderr_console()
+    started = time.perf_counter()
+    if dry_run:
+        summary = _dry_run(console, params)
+    else:
+        with prefect_beside(console) as api:
+            summary = label_with_progress(console, params, api)
+    summary["seconds"]["total"] = round(time.perf_counter() - started, 3)
+    if as_json:
+        click.echo(json.dumps(summary, indent=2))
+    return summary
+
+
+@contextlib.contextmanager
+def prefect_beside(console: Console) -> Iterator[PendingApi]:
+    """Start a Prefect API, if one is needed, while the block does other things first."""
+    with api_in_background(cache_folder()) as api, _interruptible(console, api):
+        yield api
+
+
+def label_with_progress(console: Console, params: LabelParams, api: PendingApi) -> dict[str, Any]:
+    """Run the flow under a Prefect API, with bars; returns the summary."""
+    with console.status("looking for sequences"):
+        check_writable(params.out)
+        plan = make_plan(params)
+    announce(console, plan)
+    outcomes = _nothing_to_do(plan)
+    if outcomes is not None:
+        summary = summary_of(plan, outcomes, 0.0)
+    else:
+        with console.status("starting"):
+            api.wait()
+        with api.settings():
+            summary = _run_flow(console, plan)
+    conclude(console, summary)
+    return summary
+
+
+@contextlib.contextmanager
+def _interruptible(console: Console, api: PendingApi) -> Iterator[None]:
+    """End at once on Ctrl-C or SIGTERM: every finished chunk is whole, an unfinished one is not."""
+
+    def stop(number: int, _: object) -> None:
+        from tasks.dataset.database import release_database
+
+        console.show_cursor(True)
+        console.print("\nstopped; what is labeled is kept, and the same command continues there")
+        api.stop()
+        release_database()
+        os._exit(128 + number)
+
+    # Signals are the main thread's; where the flow runs in another one, its owner handles them.
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run_flow(console: Console, plan: Plan) -> dict[str, Any]:
+    from flows.label import label
+
+    keep_plan(plan)
+    stages = [DOWNLOAD, DETECT, SEGMENT, *([LOAD] if plan.params.dataset_name else [])]
+    with showing(console, stages, plan.known_frames):
+        summary: dict[str, Any] = label(plan.params)
+    return summary
+
+
+def _nothing_to_do(plan: Plan) -> list[SequenceOutcome] | None:
+    """Return the outcomes of a plan whose every sequence is labeled and loaded, else None."""
+    if plan.missing:
+        return None
+    if plan.params.dataset_name:
+        from tasks.dataset.record import loaded_manifests
+
+        loaded = loaded_manifests(plan.params.dataset_name)
+        if any(one.manifest and one.manifest.version not in loaded for one in plan.sequences):
+            return None
+    return [left_outcome(one) for one in plan.sequences]
+
+
+def announce(console: Console, plan: Plan) -> None:
+    """Say what will be labeled, and with what."""
+    stamp = plan.model.stamp
+    missing = len(plan.missing)
+    done = len(plan.sequences) - missing
+    console.print(
+        f"[bold]{missing}[/] of {counted(len(plan.sequences), 'sequence')} to label"
+        + (f", {done} up to date" if done else "")
+    )
+    console.print(
+        f"masks  {escape(stamp.name)} on {stamp.backend}, {stamp.precision} "
+        f"[dim]({escape(plan.model.reason)})[/]"
+    )
+    console.print(f"boxes  {escape(plan.stamp.detector)}")
+
+
+def conclude(console: Console, summary: dict[str, Any]) -> None:
+    """Say what was done, what failed, and what to do next."""
+    failed = summary["failed"]
+    console.print(
+        f"[bold]{counted(summary['frames'], 'frame')}[/] and "
+        f"[bold]{counted(summary['instances'], 'mask')}[/] in "
+        f"{counted(summary['sequences'], 'sequence')}"
+        + (f", {counted(summary['skipped'], 'frame')} from before" if summary["skipped"] else "")
+        + (f", [red]{len(failed)} failed[/]" if failed else "")
+    )
+    for one in failed[:10]:
+        place = f"{one['sequence']} frame {one['frame']}" if "frame" in one else one["sequence"]
+        console.print(f"  [red]{escape(place)}[/] {one['stage']}: {escape(one['reason'])}")
+    if len(failed) > 10:
+        console.print(f"  and {len(failed) - 10} more; --json lists all")
+    if summary["dataset"]:
+        console.print(f"look at it: [bold]autolabel review {escape(summary['dataset'])}[/]")
+
+
+def _dry_run(console: Console, params: LabelParams) -> dict[str, Any]:
+    plan = make_plan(params)
+    announce(console, plan)
+    for one in plan.sequences:
+        state = "up to date" if one.manifest else "to label"
+        console.print(f"  {escape(one.found.sequence.sequence_id)}: {state}")
+    outcomes = [left_outcome(one) for one in plan.sequences if one.manifest]
+    return summary_of(plan, outcomes, 0.0) | {
+        "dry_run": True,
+        "sequences": len(plan.sequences),
+        "to_label": [one.found.sequence.sequence_id for one in plan.missing],
+    }

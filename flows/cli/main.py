@@ -1,0 +1,66 @@
+"""The `autolabel` command: a lazy group, so that `--help` does not import heavy packages."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from sam2_core.types import AutolabelError
+
+# name -> (module under flows.cli, one-line help). The click command in it is named `command`.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("demo", "Render, label and load a few sequences: a first look."),
+    "label": ("label", "Label sequences of frames, videos, buckets."),
+    "review": ("review", "Review a dataset in the FiftyOne App."),
+    "backfill": ("backfill", "Label what is missing, on the workers."),
+    "status": ("status", "Say how runs and shards are, and what to do."),
+    "up": ("up", "Start what a workstation needs: server, database, workers."),
+    "down": ("down", "Stop what `up` started."),
+    "worker": ("worker", "Work on shards: one worker a GPU."),
+    "models": ("models", "Fetch checkpoints, export and build models."),
+    "bench": ("bench", "Measure this machine, side by side with other ways to run SAM 2."),
+    "doctor": ("doctor", "Say what this machine has and lacks."),
+    "evaluate": ("evaluate", "Measure masks and boxes against ground truth."),
+}
+
+
+class LazyGroup(click.Group):
+    """Imports a subcommand's module when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order that a user meets them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one subcommand."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"flows.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the subcommands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="sam2-autolabel")
+def cli() -> None:
+    """Label driving sequences with SAM 2 and review the masks in FiftyOne."""
+
+
+def main() -> None:
+    """Console entry point: exit 0 all done, 1 some failed, 2 bad usage or an error we know."""
+    try:
+        cli(standalone_mode=True)
+    except AutolabelError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""`autolabel models`: what models there are, fetch checkpoints, export them."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sam2_core.types import AutolabelError
+
+# Subcommands in modules of their own, imported when they are called.
+LAZY: dict[str, tuple[str, str]] = {
+    "build": ("models_build", "Build TensorRT engines for this machine's GPU."),
+    "train": ("models_train", "Train the bundled models."),
+}
+
+
+class ModelsGroup(click.Group):
+    """A group, some of whose subcommands live in modules that are imported late."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order that a user needs them."""
+        return [*self.commands, *LAZY]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a subcommand, importing it when it is a late one."""
+        if cmd_name in LAZY:
+            module = importlib.import_module(f"flows.cli.{LAZY[cmd_name][0]}")
+            found: click.Command = module.command
+            return found
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=ModelsGroup)
+def command() -> None:
+    """Fetch, export and build models."""
+
+
+_cache_option = click.option(
+    "--cache",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Cache folder [default: $AUTOLABEL_CACHE, else ~/.cache/sam2-autolabel].",
+)
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_source_option = click.option(
+    "--source",
+    type=click.Choice(["meta", "hugging-face"]),
+    default="meta",
+    show_default=True,
+    help="Whose copy of the weights.",
+)
+
+
+def _emit(result: dict[str, Any], lines: list[str], as_json: bool) -> None:
+    for line in [json.dumps(result)] if as_json else lines:
+        click.echo(line)
+
+
+def _exports(cache: Path | None, name: str) -> list[str]:
+    """List the exported models of a preset in the cache, as checkpoint/variant."""
+    from sam2_core.cache import cache_folder
+
+    root = cache_folder(cache) / "models" / name
+    found = sorted(root.glob("*/*/model.json")) if root.is_dir() else []
+    return [str(path.parent.relative_to(root)) for path in found]
+
+
+@command.command("list")
+@_cache_option
+@_json_option
+def list_models(cache: Path | None, as_json: bool) -> None:
+    """List the models, their checkpoints and what is exported on this machine."""
+    from sam2_core.checkpoints import SOURCES, checkpoint_path
+    from sam2_core.presets import PRESETS
+
+    models: list[dict[str, Any]] = []
+    for preset in PRESETS.values():
+        files = [checkpoint_path(preset, s, cache) for s in SOURCES] if preset.checkpoint else []
+        models.append(
+            {
+                "name": preset.name,
+                "image_size": preset.image_size,
+                "url": preset.meta_url,
+                "sha256": preset.checkpoint_sha256,
+                "bytes": preset.checkpoint_bytes,
+                "downloaded": [str(path) for path in files if path.is_file()],
+                "exported": _exports(cache, preset.name),
+            }
+        )
+    if as_json:
+        _emit({"models": models}, [], as_json)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("model", "input", "checkpoint", "exported", box=None)
+    for model in models:
+        size = f"{model['bytes'] / 1e6:.0f} MB"
+        state = "downloaded" if model["downloaded"] else f"to download, {size}"
+        table.add_row(
+            str(model["name"]),
+            f"{model['image_size']} px",
+            state if model["url"] else "of this project",
+            "\n".join(model["exported"]) or "-",
+        )
+    Console().print(table)
+
+
+def _fetch(name: str, source: str, cache: Path | None) -> tuple[Path, str]:
+    """Fetch a checkpoint with a progress bar on stderr."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    from sam2_core.checkpoints import fetch_checkpoint
+    from sam2_core.presets import preset_named
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name, total=None)
+
+        def advance(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total or None)
+
+        return fetch_checkpoint(preset_named(name), source=source, cache=cache, progress=advance)
+
+
+@command.command("download")
+@click.argument("names", nargs=-1, required=True, metavar="MODEL...")
+@_source_option
+@_cache_option
+@_json_option
+def download_models(names: tuple[str, ...], source: str, cache: Path | None, as_json: bool) -> None:
+    """Download checkpoints, resuming what was cut, and check their sha256."""
+    done, lines = [], []
+    for name in names:
+        path, sha256 = _fetch(name, source, cache)
+        done.append({"name": name, "path": str(path), "sha256": sha256})
+        lines.append(f"{name}: {path} (sha256 {sha256})")
+    _emit({"checkpoints": done}, lines, as_json)
+
+
+def _weights(
+    name: str, checkpoint: Path | None, seed: int | None, source: str, cache: Path | None
+) -> tuple[Any, str, str]:
+    """Return the model, its checkpoint's sha256 and what to call its weights."""
+    from sam2_core.architecture import random_weights
+    from sam2_core.checkpoints import load_checkpoint, verify
+    from sam2_core.presets import preset_named
+
+    preset = preset_named(name)
+    if seed is not None:
+        return random_weights(preset, seed), f"random-{seed}", f"random, seed {seed}"
+    if checkpoint is None:
+        path, sha256 = _fetch(name, source, cache)
+    else:
+        path = checkpoint
+        if not path.is_file():
+            raise AutolabelError(f"there is no checkpoint {path}")
+        sha256 = verify(path, cache=cache)
+    return load_checkpoint(path, preset), sha256, path.name
+
+
+@command.command("export")
+@click.argument("name", metavar="MODEL")
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A .pt or .safetensors file instead of the published one.",
+)
+@click.option(
+    "--random-weights", "seed", type=int, metavar="SEED", help="Seeded random weights: for tests."
+)
+@click.option(
+    "--graph",
+    type=click.Choice(["restructured", "published"]),
+    default="restructured",
+    show_default=True,
+    help="Fast, or as SAM 2's own modules compute.",
+)
+@click.option("--precision", type=click.Choice(["fp32", "fp16"]), default="fp32", show_default=True)
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder to write.")
+@click.option("--force", is_flag=True, help="Export even when it is there.")
+@_source_option
+@_cache_option
+@_json_option
+def export_models(
+    name: str,
+    checkpoint: Path | None,
+    seed: int | None,
+    graph: str,
+    precision: str,
+    out: Path | None,
+    force: bool,
+    source: str,
+    cache: Path | None,
+    as_json: bool,
+) -> None:
+    """Export a checkpoint to ONNX graphs (needs the extra `export`)."""
+    from rich.console import Console
+
+    from sam2_core.export import ExportOptions, export_model, exported_folder, is_current
+
+    if checkpoint is not None and seed is not None:
+        raise click.UsageError("--checkpoint and --random-weights exclude each other")
+    options = ExportOptions(graph, precision)
+    try:
+        model, sha256, weights = _weights(name, checkpoint, seed, source, cache)
+    except ImportError as error:
+        raise AutolabelError(
+            f"exporting needs the package {error.name}: pip install 'sam2-autolabel[export]'"
+        ) from error
+    folder = out or exported_folder(model.preset, sha256, options, cache)
+    there = is_current(folder) and not force
+    if not there:
+        with Console(stderr=True).status(f"exporting {name}") as status:
+            export_model(
+                model,
+                folder,
+                checkpoint_sha256=sha256,
+                weights=weights,
+                options=options,
+                progress=lambda part: status.update(f"exporting {name}: {part}"),
+            )
+    result = {"name": name, "folder": str(folder), "checkpoint_sha256": sha256, "weights": weights}
+    _emit(result, [f"{name}: {folder}" + (" (was there)" if there else "")], as_json)

@@ -1,0 +1,120 @@
+"""`autolabel review`: the App with the labels that deserve attention first, and the way back."""
+
+from __future__ import annotations
+
+import time
+import webbrowser
+
+import click
+
+DEFAULT_BUDGET = 200
+
+
+class DefaultGroup(click.Group):
+    """A group whose first word may be a dataset: `review DATASET` is `review open DATASET`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the word in."""
+        if args and args[0] not in self.commands and args[0] not in {"-h", "--help"}:
+            args = ["open", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("review", cls=DefaultGroup)
+def command() -> None:
+    """Review labels in the FiftyOne App: `autolabel review DATASET`."""
+
+
+@command.command("open")
+@click.argument("dataset")
+@click.option("--budget", type=click.IntRange(min=1), default=DEFAULT_BUDGET, show_default=True,
+              help="How many labels the needs-review queue holds.")  # fmt: skip
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="0 takes a free port.")
+@click.option("--browser/--no-browser", default=False, help="Open the address in a browser.")
+def open_(dataset: str, budget: int, port: int, browser: bool) -> None:
+    """Start the database and the App on this machine; Ctrl-C stops both."""
+    from tasks.dataset.schema import open_dataset
+    from tasks.review.app import run_app
+    from tasks.review.queue import NEEDS_REVIEW, build_queue, sequence_risks
+
+    opened = open_dataset(dataset)
+    queue = build_queue(opened, budget)
+    click.echo(
+        f"{dataset}: {queue.labels} labels on {queue.frames} frames in the view '{NEEDS_REVIEW}' "
+        f"(risk {queue.threshold:.2f} and up), {queue.control} in the control sample",
+        err=True,
+    )
+    risks = [f"{name} {risk:.2f}" for name, risk in sequence_risks(opened).items()]
+    click.echo(f"{dataset}: riskiest sequences: {', '.join(risks[:5]) or 'all done'}", err=True)
+    with run_app(port) as app:
+        url = app.link(opened.name)
+        click.echo(f"{dataset}: {len(opened)} samples; the App is at {url}  (Ctrl-C stops it)")
+        if browser:
+            webbrowser.open(url)
+        try:
+            while app.process.poll() is None:
+                time.sleep(0.5)
+        except KeyboardInterrupt:
+            click.echo("stopping", err=True)
+
+
+@command.command("export")
+@click.argument("dataset")
+@click.option("--out", default="", help="Where to write; by default where the labels came from.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def export(dataset: str, out: str, as_json: bool) -> None:
+    """Write what people decided as a table and as COCO json with masks."""
+    import json
+    from dataclasses import asdict
+
+    from tasks.review.export import export_reviews
+
+    report = export_reviews(dataset, out)
+    if as_json:
+        click.echo(json.dumps(asdict(report)))
+        return
+    counts = ", ".join(f"{count} {name}" for name, count in report.by_decision.items()) or "none"
+    click.echo(f"{report.labels} labels of {report.frames} frames ({counts})")
+    click.echo(f"  {report.table_uri}\n  {report.coco_uri}")
+
+
+@command.command("evaluate")
+@click.argument("dataset")
+@click.option("--iou", default=0.5, show_default=True, help="Mask IoU from which on it is a match.")
+def evaluate(dataset: str, iou: float) -> None:
+    """Compare the labels with the ground truth, where there is one; saves patch views."""
+    from tasks.dataset.ground_truth import evaluate as run
+
+    figures = run(dataset, iou)
+    click.echo(", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+
+
+@command.command("relabel")
+@click.argument("dataset")
+@click.option("--out", default="", help="The run's storage; by default where the labels came from.")
+@click.option("--backend", default="auto", help="What runs the model.")
+def relabel(dataset: str, out: str, backend: str) -> None:
+    """Make the labels again that reviewers sent back, here and now."""
+    from tasks.review.relabel import relabel_dataset
+
+    report = relabel_dataset(dataset, out, backend=backend)
+    click.echo(f"{dataset}: {report.labels} labels of {report.requests} requests made again")
+
+
+@command.command("rebuild")
+@click.argument("dataset")
+@click.option("--out", required=True, help="The storage that `autolabel label` wrote to.")
+def rebuild_(dataset: str, out: str) -> None:
+    """Load a dataset from its artifacts alone, decisions included."""
+    from tasks.dataset.rebuild import rebuild
+
+    report = rebuild(dataset, out)
+    click.echo(f"{dataset}: {report.frames} frames, {report.instances} labels")
+
+
+@command.command("stop")
+def stop() -> None:
+    """Stop the database that autolabel started, whoever uses it."""
+    from tasks.dataset.database import stop_server
+
+    click.echo("stopped" if stop_server() else "no database of ours is running")

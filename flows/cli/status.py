@@ -1,0 +1,47 @@
+"""`autolabel status`: how runs and shards are, and what to do."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+
+@click.command(short_help="How runs and shards are.")
+@click.option("--hours", type=click.FloatRange(0), default=72.0, show_default=True, metavar="H",
+              help="Shards submitted since so long.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(hours: float, as_json: bool) -> None:
+    """Show shards by state, failures by reason, throughput, what was given up on, what to do."""
+    from flows.server.api import use_api
+    from flows.server.status import collect_status
+
+    use_api()
+    status = collect_status(hours)
+    if as_json:
+        click.echo(json.dumps(status, indent=2))
+        return
+    workers = ", ".join(status["workers_online"]) or "none"
+    click.echo(f"GPU workers online: {workers}")
+    if not status["runs"]:
+        click.echo(f"no shards in the last {hours:g} hours")
+    for run in status["runs"]:
+        _show(run)
+
+
+def _show(run: dict[str, Any]) -> None:
+    states = ", ".join(f"{count} {name.lower()}" for name, count in run["shards"].items())
+    click.echo(f"\nrun {run['run_key']} to {run['out']}")
+    click.echo(f"  shards      {states}")
+    if run["sequences_complete"] is not None:
+        click.echo(f"  sequences   {run['sequences_complete']} complete")
+    rate = run["frames_per_second_and_worker"]
+    if rate is not None:
+        click.echo(f"  throughput  {rate:.2f} frames/s of a worker, start and loading included")
+    for reason, count in run["failures"].items():
+        click.echo(f"  failed {count}x  {reason}")
+    for name in run["quarantined"][:10]:
+        click.echo(f"  given up    {name}")
+    for line in run["to_do"]:
+        click.echo(f"  to do: {line}")

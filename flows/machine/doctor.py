@@ -1,0 +1,219 @@
+"""What this machine has for labeling: each finding with what to do when it is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+from sam2_core.cache import cache_folder
+from sam2_core.types import AutolabelError
+
+LOW_DISK_GB = 5.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        name: what.
+        state: ok; note for what labeling works without; missing for what it does not.
+        found: what is there.
+        advice: what to do, "" when nothing.
+
+    """
+
+    name: str
+    state: Literal["ok", "note", "missing"]
+    found: str
+    advice: str = ""
+
+
+def examine() -> list[Finding]:
+    """Look at everything; a look that fails unexpectedly is a finding, too."""
+    looks: list[Callable[[], Finding]] = [
+        _python, _processor, _onnxruntime, _gpu, _models, _database, _prefect, _cache, _credentials,
+    ]  # fmt: skip
+    findings = []
+    for look in looks:
+        try:
+            findings.append(look())
+        except Exception as error:  # noqa: BLE001 - the doctor reports, it does not die
+            name = look.__name__.removeprefix("_")
+            findings.append(Finding(name, "missing", f"{type(error).__name__}: {error}"))
+    return findings
+
+
+def _python() -> Finding:
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.prefix}"
+    if not (3, 11) <= sys.version_info[:2] < (3, 14):
+        return Finding("python", "missing", found, "use Python 3.11, 3.12 or 3.13")
+    return Finding("python", "ok", found)
+
+
+def _processor() -> Finding:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = ""
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        memory = f", {total / 2**30:.0f} GiB of memory"
+    return Finding("processor", "ok", f"{cores} cores{memory}")
+
+
+def _onnxruntime() -> Finding:
+    if importlib.util.find_spec("onnxruntime") is None:
+        return Finding("onnxruntime", "missing", "not installed", "run `make setup`")
+    import onnxruntime
+
+    names = [name.removesuffix("ExecutionProvider") for name in _providers()]
+    return Finding("onnxruntime", "ok", f"{onnxruntime.__version__}, built for {', '.join(names)}")
+
+
+def _providers() -> list[str]:
+    import onnxruntime
+
+    return list(onnxruntime.get_available_providers())
+
+
+def _gpu() -> Finding:
+    from sam2_core.load import cuda_devices
+
+    if not cuda_devices():
+        return Finding("gpu", "note", "no NVIDIA GPU: the model runs on the processor")
+    names = _nvidia_smi() or f"{cuda_devices()} NVIDIA GPUs"
+    if "CUDAExecutionProvider" not in _providers():
+        advice = "install onnxruntime-gpu in place of onnxruntime"
+        return Finding("gpu", "note", f"{names}; ONNX Runtime cannot use it", advice)
+    if importlib.util.find_spec("nvidia") is None and not _loads("libcudnn.so.9"):
+        advice = "install the extra gpu: uv pip install 'sam2-autolabel[gpu]'"
+        return Finding("gpu", "note", f"{names}; CUDA libraries are missing", advice)
+    return Finding("gpu", "ok", names)
+
+
+def _loads(library: str) -> bool:
+    import ctypes
+
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def _nvidia_smi() -> str:
+    if not shutil.which("nvidia-smi"):
+        return ""
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    result = subprocess.run(query, capture_output=True, text=True, check=False, timeout=30)
+    return "; ".join(result.stdout.strip().splitlines()) if result.returncode == 0 else ""
+
+
+def _models() -> Finding:
+    import sam2_core
+
+    exported = sorted((cache_folder() / "models").glob("*/*/*/model.json"))
+    names = sorted({path.parts[-4] for path in exported})
+    bundled = Path(sam2_core.__file__).parent / "weights" / "compact"
+    found = [*(["compact (bundled)"] if bundled.is_dir() else []), *names]
+    if not found:
+        return Finding(
+            "models", "missing", "none", "autolabel models download tiny, then export it"
+        )
+    advice = "" if names else "for Meta's SAM 2.1: autolabel models download tiny"
+    return Finding("models", "ok", ", ".join(found), advice)
+
+
+def _database() -> Finding:
+    from tasks.dataset.database import database_folder, ensure_database
+    from tasks.dataset.mongod import URI_VARIABLE, find_mongod
+
+    chosen = os.environ.get(URI_VARIABLE)
+    if chosen:
+        from tasks.store.storage import redact
+
+        return _ping("database", ensure_database(), f"{URI_VARIABLE}={redact(chosen)}")
+    try:
+        mongod = find_mongod()
+        uri = ensure_database()
+    except AutolabelError as error:
+        return Finding("database", "missing", str(error), f"or set {URI_VARIABLE}")
+    return _ping("database", uri, f"{mongod}, data in {database_folder()}")
+
+
+def _ping(name: str, uri: str, found: str) -> Finding:
+    import pymongo
+    from pymongo.errors import PyMongoError
+
+    try:
+        with pymongo.MongoClient(uri, serverSelectionTimeoutMS=3000) as client:
+            server = client.server_info()["version"]
+    except PyMongoError as error:
+        return Finding(name, "missing", f"{found} does not answer: {type(error).__name__}")
+    return Finding(name, "ok", f"MongoDB {server}: {found}")
+
+
+def _prefect() -> Finding:
+    from flows.server.own import configured_api
+    from tasks.store.storage import redact
+
+    try:
+        installed = version("prefect")
+    except PackageNotFoundError:
+        return Finding("prefect", "missing", "not installed", "run `make setup`")
+    url = configured_api()
+    if not url:
+        return Finding("prefect", "ok", f"{installed}; no server set, every run brings its own")
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5):  # noqa: S310
+            return Finding("prefect", "ok", f"{installed}; server {redact(url)} answers")
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        advice = "start it with `autolabel up` or unset PREFECT_API_URL"
+        return Finding("prefect", "missing", f"{redact(url)} does not answer: {error}", advice)
+
+
+def _cache() -> Finding:
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        found = f"{folder} cannot be made: {error.strerror}"
+        return Finding("cache", "missing", found, "set AUTOLABEL_CACHE to another folder")
+    if not os.access(folder, os.W_OK):
+        advice = "set AUTOLABEL_CACHE to another folder"
+        return Finding("cache", "missing", f"{folder} cannot be written", advice)
+    free = shutil.disk_usage(folder).free / 1e9
+    advice = "videos, frames and engines are kept there" if free < LOW_DISK_GB else ""
+    return Finding("cache", "note" if advice else "ok", f"{folder}, {free:.0f} GB free", advice)
+
+
+def _credentials() -> Finding:
+    """Say which S3 credentials are found, never what they are."""
+    found = []
+    if os.environ.get("AWS_ACCESS_KEY_ID") and os.environ.get("AWS_SECRET_ACCESS_KEY"):
+        found.append("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+    if os.environ.get("AWS_PROFILE"):
+        found.append(f"AWS_PROFILE {os.environ['AWS_PROFILE']}")
+    shared = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or Path.home() / ".aws" / "credentials"
+    if Path(shared).is_file():
+        found.append(str(shared))
+    if os.environ.get("AWS_WEB_IDENTITY_TOKEN_FILE") or os.environ.get(
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI"
+    ):
+        found.append("a role of this container")
+    if not found:
+        advice = "for s3:// sources set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE"
+        return Finding("credentials", "note", "none for S3 (local files need none)", advice)
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    where = f"; endpoint {endpoint}" if endpoint else ""
+    return Finding("credentials", "ok", f"S3: {', '.join(found)}{where}")

@@ -1,0 +1,181 @@
+"""What a workstation needs, as processes of this user: started once, stopped exactly.
+
+The file `services.json` below the cache remembers each process with the moment it was started, so
+that a process id which the system has used again is never mistaken for ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from flows.server.last_words import last_words
+from sam2_core.cache import cache_folder, write_whole
+from sam2_core.types import AutolabelError
+
+START_S = 180.0
+STOP_S = 150.0
+
+
+@dataclass(frozen=True)
+class Service:
+    """A process that `up` started.
+
+    Attributes:
+        name: server, database, worker-gpu, worker-cpu.
+        pid: process id.
+        born: when the process was created, as the system tells it.
+        url: where it listens, "" when nowhere.
+
+    """
+
+    name: str
+    pid: int
+    born: float
+    url: str = ""
+
+    @property
+    def alive(self) -> bool:
+        """Whether this very process still runs."""
+        return _born(self.pid) == self.born
+
+
+def _born(pid: int) -> float | None:
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return float(process.create_time())
+    return None
+
+
+def folder() -> Path:
+    """Where the services' file, logs and Prefect's database are."""
+    return cache_folder() / "services"
+
+
+def running() -> dict[str, Service]:
+    """Services of `up` that run, by name."""
+    return {name: one for name, one in _recorded().items() if one.alive}
+
+
+def _recorded() -> dict[str, Service]:
+    try:
+        values = json.loads((folder() / "services.json").read_text())
+        return {one["name"]: Service(**one) for one in values}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _record(services: Iterable[Service]) -> None:
+    write_whole(folder() / "services.json", json.dumps([asdict(one) for one in services], indent=1))
+
+
+def running_api() -> str | None:
+    """URL of the Prefect API that `up` started, or None."""
+    server = running().get("server")
+    return server.url if server else None
+
+
+def start(name: str, command: list[str], url: str = "", **environment: str) -> Service:
+    """Start a service unless it runs; its output goes to a log file beside the services' file.
+
+    What the one before it wrote is kept as `NAME.before.log`.
+    """
+    known = running()
+    if name in known:
+        return known[name]
+    folder().mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        log_of(name).replace(log_of(f"{name}.before"))
+    with log_of(name).open("ab") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | environment,
+            cwd=folder(),
+            start_new_session=True,
+        )
+    born = _born(process.pid)
+    if born is None:
+        raise AutolabelError(f"{name} ended at once: see {log_of(name)}")
+    service = Service(name, process.pid, born, url)
+    _record([*known.values(), service])
+    return service
+
+
+def log_of(name: str) -> Path:
+    """Log file of a service."""
+    return folder() / f"{name}.log"
+
+
+def wait_until(service: Service, ready: Callable[[], object]) -> None:
+    """Wait until a service is ready; looks less often when looking takes long.
+
+    Raises:
+        AutolabelError: it ended, or takes too long.
+
+    """
+    deadline = time.monotonic() + START_S
+    while not ready():
+        if not service.alive or time.monotonic() > deadline:
+            words = last_words(log_of(service.name).read_text(errors="replace"))
+            raise AutolabelError(
+                f"{service.name} did not start: {words or 'it said nothing'}; its log is "
+                f"{log_of(service.name)}"
+            )
+        time.sleep(0.5)
+
+
+def answers(url: str) -> bool:
+    """Whether a server answers there."""
+    try:
+        with urllib.request.urlopen(url, timeout=2) as response:  # noqa: S310
+            return bool(response.status == 200)
+    except urllib.error.HTTPError as error:
+        return error.code in {401, 403}  # it is there, and guarded
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def stop_all() -> list[str]:
+    """Stop every service of `up`, last started first; returns the names of those that ran."""
+    stopped = []
+    for service in reversed(list(_recorded().values())):
+        if service.alive:
+            _stop(service)
+            stopped.append(service.name)
+    (folder() / "services.json").unlink(missing_ok=True)
+    return stopped
+
+
+def _stop(service: Service) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(service.pid, number)
+        deadline = time.monotonic() + STOP_S
+        while service.alive and time.monotonic() < deadline:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(service.pid, os.WNOHANG)
+            time.sleep(0.1)
+        if not service.alive:
+            return
+    raise AutolabelError(f"{service.name} (process {service.pid}) does not stop; end it by hand")
+
+
+def python(*arguments: str) -> list[str]:
+    """Command line of a Python module of this environment."""
+    return [sys.executable, "-m", *arguments]

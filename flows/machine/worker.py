@@ -1,0 +1,203 @@
+"""Workers of this machine: one `prefect worker` for each GPU, bound to it, started and stopped.
+
+Plain `prefect worker start` does the same work; what it does not do is stop politely. When it is
+told to end, it kills its flow run within seconds and the server learns of that from missing
+heartbeats. Here SIGTERM goes to the flow runs first: they finish the chunk at hand and give their
+shard back; then the workers are stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from flows.machine import fork_server
+from flows.server.automations import HEARTBEAT_S
+
+POLL_S = 0.5
+LONGEST_PAUSE_S = 60.0
+HEALTHY_S = 60.0
+STOP_S = 20.0
+
+
+def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """GPUs that this process may use: `CUDA_VISIBLE_DEVICES`, else all that nvidia-smi lists."""
+    chosen = environment.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return [one.strip() for one in chosen.split(",") if one.strip() not in {"", "-1"}]
+    smi = shutil.which("nvidia-smi")
+    if not smi:
+        return []
+    query = [smi, "--query-gpu=index", "--format=csv,noheader"]
+    done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
+    return done.stdout.split() if done.returncode == 0 else []
+
+
+@dataclass
+class Slot:
+    """A place for one worker.
+
+    Attributes:
+        name: of the worker, as Prefect shows it.
+        pool: work pool.
+        environment: added to this process's.
+        process: the worker, when it runs.
+        retry_at: when to start it again after it ended.
+        pause_s: how long to wait the next time.
+
+    """
+
+    name: str
+    pool: str
+    environment: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    retry_at: float = 0.0
+    pause_s: float = 1.0
+
+    @property
+    def alive(self) -> bool:
+        """Whether its worker runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def start(self) -> None:
+        """Start the worker."""
+        command = [sys.executable, "-m", "flows.machine.worker_process", self.pool, self.name]
+        # A session of its own: Ctrl-C is for us, who tell the flow run first.
+        self.process = subprocess.Popen(
+            command, env=os.environ | self.environment, start_new_session=True
+        )
+        self.started = time.monotonic()
+
+    def flow_runs(self) -> list[int]:
+        """Process ids of the worker's flow runs."""
+        import psutil
+
+        with contextlib.suppress(psutil.Error):
+            if self.process:
+                return [child.pid for child in psutil.Process(self.process.pid).children()]
+        return []
+
+
+def slots(pool: str, count: int | None, metrics_port: int | None = None) -> list[Slot]:
+    """One slot for each GPU, or `count` of them; without GPUs one that runs on the CPU.
+
+    Args:
+        pool: work pool.
+        count: how many; more than GPUs share them in turn.
+        metrics_port: Prometheus port of the first worker's flow runs; the next has the next.
+
+    """
+    gpus = gpu_ids()
+    number = count or len(gpus) or 1
+    found = []
+    for index in range(number):
+        environment = _environment()
+        where = "cpu"
+        if gpus:
+            where = f"gpu{gpus[index % len(gpus)]}"
+            environment["CUDA_VISIBLE_DEVICES"] = gpus[index % len(gpus)]
+        if metrics_port:
+            environment["AUTOLABEL_METRICS_PORT"] = str(metrics_port + index)
+        name = f"{socket.gethostname()}-{pool}-{where}-{index}"
+        found.append(Slot(name, pool, environment))
+    return found
+
+
+def _environment() -> dict[str, str]:
+    values = {
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_S),
+        "PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1",
+        "PREFECT_WORKER_QUERY_SECONDS": "2",  # of idle ones: see `flows.machine.worker_process`
+        "PREFECT_LOGGING_EXTRA_LOGGERS": "sam2_core,tasks,flows",
+    }
+    return {name: value for name, value in values.items() if name not in os.environ}
+
+
+def run_workers(places: list[Slot], grace_s: float) -> None:
+    """Run workers until SIGTERM or Ctrl-C, restarting those that end by themselves.
+
+    Args:
+        places: what to start.
+        grace_s: the longest to wait for flow runs to give their shards back.
+
+    """
+    stop = threading.Event()
+    with _on_signals(stop), fork_server.serving(_environment()) as found:
+        for place in places:
+            place.environment |= found
+        while not stop.is_set():
+            for place in places:
+                _keep_alive(place)
+            stop.wait(POLL_S)
+        stop_workers(places, grace_s)
+
+
+def _keep_alive(place: Slot) -> None:
+    now = time.monotonic()
+    if place.alive or now < place.retry_at:
+        return
+    if place.process is not None:  # it ended: at once again after a healthy life, else slower
+        healthy = now - place.started > HEALTHY_S
+        place.pause_s = 1.0 if healthy else min(place.pause_s * 2, LONGEST_PAUSE_S)
+        place.process = None
+        place.retry_at = now + place.pause_s
+        return
+    place.start()
+
+
+def stop_workers(places: list[Slot], grace_s: float) -> None:
+    """Ask the flow runs to give their shards back, then stop the workers; kill what does not."""
+    asked: set[int] = set()
+    deadline = time.monotonic() + grace_s
+    waiting = [place for place in places if place.alive]
+    while waiting:
+        for place in tuple(waiting):
+            runs = place.flow_runs() if place.alive else []
+            for run in set(runs) - asked:
+                _send(run, signal.SIGTERM)
+                asked.add(run)
+            if time.monotonic() > deadline:
+                for run in runs:
+                    _send(run, signal.SIGKILL)
+                runs = []
+            if not runs:
+                _end(place)
+                waiting.remove(place)
+        time.sleep(0.1)
+
+
+def _end(place: Slot) -> None:
+    if place.process is None or place.process.poll() is not None:
+        return
+    place.process.terminate()
+    try:
+        place.process.wait(timeout=STOP_S)
+    except subprocess.TimeoutExpired:
+        place.process.kill()
+        place.process.wait()
+
+
+def _send(process: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, number)
+
+
+@contextlib.contextmanager
+def _on_signals(stop: threading.Event) -> Iterator[None]:
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,1 @@
+"""What is to do: plans, shards of equal time, rates."""

@@ -1,0 +1,284 @@
+"""What a backfill has to do, from storage alone: what exists, what is labeled, what is missing.
+
+Streams: of a sequence only a few short strings stay in memory, so a hundred thousand sequences fit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from flows.params import LabelParams
+from flows.plan.rates import Rate, measured_rate
+from flows.plan.run import stamp_of
+from flows.plan.shards import ShardParams, Work, even_seconds, pack
+from sam2_core.types import AutolabelError
+from tasks.frames.discover import Discovered, discover
+from tasks.frames.selection import FrameSelection
+from tasks.frames.timestamps import timestamp_ns
+from tasks.store import manifests, quarantine
+from tasks.store.artifacts import RunStamp
+from tasks.types import VideoRef
+
+# A video's frames are not known before it is opened: dashcam H.264 has about this many bytes each.
+VIDEO_BYTES_PER_FRAME = 20_000
+_DATE_IN_NAME = re.compile(r"(?<!\d)((?:19|20)\d\d)[-_.]?(\d\d)[-_.]?(\d\d)(?!\d)")
+
+
+def _moment(text: str) -> str:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(
+            f"{text!r} is not a date such as 2026-11-20 or 2026-11-20T18:00"
+        ) from error
+    return text
+
+
+Moment = Annotated[str, AfterValidator(_moment)]
+
+
+class BackfillParams(BaseModel):
+    """What to label again or for the first time, and how to spread it over workers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    label: LabelParams
+    since: Moment | None = Field(default=None, description="Only sequences taken from here on.")
+    until: Moment | None = Field(
+        default=None, description="Only sequences taken before; a day includes that day."
+    )
+    sequences: str = Field(default="*", min_length=1, description="Glob over sequence ids.")
+    shard_minutes: float = Field(default=10.0, gt=0, le=24 * 60)
+    max_concurrency: int | None = Field(default=None, ge=1, description="Shards at once.")
+    priority: bool = Field(default=False, description="Before everything else that waits.")
+    retry_quarantined: bool = Field(
+        default=False, description="Try sequences again that were given up on."
+    )
+    usd_per_gpu_hour: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        first, end = self.first_ns, self.end_ns
+        if first is not None and end is not None and first >= end:
+            raise ValueError(f"since {self.since} is not before until {self.until}")
+        return self
+
+    @property
+    def first_ns(self) -> int | None:
+        """First instant that counts, UTC unless the text names an offset."""
+        return _nanoseconds(datetime.fromisoformat(self.since)) if self.since else None
+
+    @property
+    def end_ns(self) -> int | None:
+        """First instant that no longer counts."""
+        if not self.until:
+            return None
+        end = datetime.fromisoformat(self.until)
+        whole_day = len(self.until) <= len("2026-11-20")
+        return _nanoseconds(end + timedelta(days=1) if whole_day else end)
+
+
+def _nanoseconds(moment: datetime) -> int:
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return round(aware.timestamp()) * 1_000_000_000
+
+
+@dataclass
+class BackfillPlan:
+    """What there is and what has to be done.
+
+    Attributes:
+        params: what was asked for.
+        stamp: what will make the labels.
+        rate: how long a frame takes.
+        works: sequences to label, in order.
+        shards: those, cut.
+        sequences: that match.
+        to_label: of those, not up to date and not in flight.
+        stale: of those to label, labeled before with another model, other parameters or frames.
+        partial: of those to label, labeled but for what could not be fetched.
+        in_flight: being labeled by shards that were submitted before.
+        quarantined: given up on after repeated crashes.
+        undated: without a date, and so included whatever `since` and `until` say.
+        frames: of the sequences to label.
+        cameras: names of all cameras, as keys.
+
+    """
+
+    params: BackfillParams
+    stamp: RunStamp
+    rate: Rate
+    works: list[Work] = field(default_factory=list)
+    shards: list[ShardParams] = field(default_factory=list)
+    sequences: int = 0
+    to_label: int = 0
+    stale: int = 0
+    partial: int = 0
+    in_flight: int = 0
+    quarantined: int = 0
+    undated: int = 0
+    frames: int = 0
+    cameras: dict[str, None] = field(default_factory=dict)
+
+    def cut(self, workers: int = 0) -> None:
+        """Cut the work into shards, evenly where it is known how many workers are online."""
+        params, rate = self.params, self.rate.seconds_per_frame
+        seconds = even_seconds(self.frames * rate, params.shard_minutes * 60, workers)
+        packed = pack(
+            self.works,
+            seconds_per_frame=rate,
+            shard_seconds=seconds,
+            chunk_frames=params.label.chunk_frames,
+        )
+        cameras = tuple(self.cameras)
+        key = self.stamp.run_key
+        self.shards = [
+            ShardParams(label=params.label, run_key=key, pieces=pieces, cameras=cameras)
+            for pieces in packed
+        ]
+
+    @property
+    def up_to_date(self) -> int:
+        """Sequences with nothing to do."""
+        return self.sequences - self.to_label - self.in_flight - self.quarantined
+
+    @property
+    def gpu_hours(self) -> float:
+        """Estimated hours of one worker."""
+        return self.frames * self.rate.seconds_per_frame / 3600
+
+    @property
+    def cost_usd(self) -> float | None:
+        """Estimated cost, where a price is known."""
+        price = self.params.usd_per_gpu_hour
+        return None if price is None else self.gpu_hours * price
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, as `autolabel backfill --json` prints them."""
+        cost = self.cost_usd
+        return {
+            "run_key": self.stamp.run_key,
+            "out": self.params.label.out,
+            "sequences": self.sequences,
+            "to_label": self.to_label,
+            "up_to_date": self.up_to_date,
+            "stale": self.stale,
+            "partial": self.partial,
+            "in_flight": self.in_flight,
+            "quarantined": self.quarantined,
+            "undated": self.undated,
+            "frames": self.frames,
+            "shards": len(self.shards),
+            "gpu_hours": round(self.gpu_hours, 6),
+            "cost_usd": None if cost is None else round(cost, 2),
+            "seconds_per_frame": round(self.rate.seconds_per_frame, 6),
+            "rate_measured_on_frames": self.rate.frames,
+        }
+
+
+def plan_backfill(params: BackfillParams, in_flight: Collection[str] = ()) -> BackfillPlan:
+    """List the sources and the labels, and cut what is missing into shards.
+
+    Args:
+        params: what to label.
+        in_flight: ids of sequences that submitted shards of the same run still have.
+
+    Raises:
+        AutolabelError: a source, the model, the detector or the boxes are not there or unusable.
+
+    """
+    stamp = stamp_of(params.label)
+    plan = BackfillPlan(params, stamp, measured_rate(params.label.out, stamp.run_key))
+    plan.works = list(_missing(plan, set(in_flight)))
+    plan.cut()
+    return plan
+
+
+def _missing(plan: BackfillPlan, in_flight: set[str]) -> Iterator[Work]:
+    """Yield what has to be labeled, counting everything on the way."""
+    params, out_uri = plan.params, plan.params.label.out
+    run_key = plan.stamp.run_key
+    complete = manifests.list_complete(out_uri, run_key)
+    partial = manifests.list_partial(out_uri, run_key)
+    ever = manifests.list_sequences(out_uri, but=run_key) | {name for name, _ in complete}
+    given_up = set() if params.retry_quarantined else quarantine.listed(out_uri, run_key)
+    for one in _matching(plan):
+        name = one.sequence.sequence_id
+        content_key = one.content_key
+        if (name, content_key) in complete:
+            continue
+        if name in in_flight:
+            plan.in_flight += 1
+        elif (name, content_key) in given_up:
+            plan.quarantined += 1
+        else:
+            work = work_of(one, content_key)
+            plan.to_label += 1
+            plan.stale += name in ever
+            plan.partial += (name, content_key) in partial
+            plan.frames += work.frames
+            yield work
+
+
+def _matching(plan: BackfillPlan) -> Iterator[Discovered]:
+    params = plan.params
+    first, end = params.first_ns, params.end_ns
+    for one in discover(params.label.sources, FrameSelection.parse(params.label.frames)):
+        if not fnmatchcase(one.sequence.sequence_id, params.sequences):
+            continue
+        if first is not None or end is not None:
+            taken = taken_ns(one)
+            if taken is None:
+                plan.undated += 1
+            elif not (first or 0) <= taken < (end or taken + 1):
+                continue
+        plan.sequences += 1
+        plan.cameras |= dict.fromkeys(frame.camera for frame in one.frames)
+        yield one
+
+
+def taken_ns(one: Discovered) -> int | None:
+    """When a sequence began: its first frame's timestamp, else a date in its name, else None."""
+    times = [frame.timestamp_ns for frame in one.frames if frame.timestamp_ns is not None]
+    if times:
+        return min(times)
+    name = one.sequence.sequence_id
+    exact = timestamp_ns(name)
+    if exact is not None:
+        return exact
+    for year, month, day in _DATE_IN_NAME.findall(name):
+        try:
+            return _nanoseconds(datetime(int(year), int(month), int(day), tzinfo=UTC))
+        except ValueError:
+            continue
+    return None
+
+
+def work_of(one: Discovered, content_key: str) -> Work:
+    """Shrink a discovered sequence to what a plan remembers of it."""
+    videos = [frame for frame in one.frames if isinstance(frame, VideoRef)]
+    frames = len(one.frames) - len(videos)
+    frames += sum(max(frame.size_bytes // VIDEO_BYTES_PER_FRAME, 1) for frame in videos)
+    sequence = one.sequence
+    return Work(sequence.sequence_id, sequence.frames_uri, content_key, frames, not videos)
+
+
+def refuse_other_run(shard: ShardParams, run_key: str) -> None:
+    """Refuse to label with something else than was planned.
+
+    Raises:
+        AutolabelError: this machine's model, detector or code is another one.
+
+    """
+    if shard.run_key != run_key:
+        raise AutolabelError(
+            f"this shard was planned as run {shard.run_key}, but this worker's model, detector and "
+            f"parameters make run {run_key}: give every worker the same model files and version"
+        )

@@ -1,0 +1,57 @@
+"""How long a frame takes: measured by earlier runs, or assumed and said so."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.observe.progress import DETECT, DOWNLOAD, SEGMENT
+from tasks.store import manifests
+
+# Until something was measured: a compact model on a CPU takes about this long.
+ASSUMED_SECONDS_PER_FRAME = 0.5
+REPORTS_READ = 50
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Seconds of a worker's time that one frame takes.
+
+    Attributes:
+        seconds_per_frame: estimate, at least a microsecond.
+        frames: frames it was measured on, 0 when it is assumed.
+
+    """
+
+    seconds_per_frame: float
+    frames: int
+
+    @property
+    def text(self) -> str:
+        """What to tell a person."""
+        if self.frames:
+            return f"{self.seconds_per_frame * 1e3:.0f} ms a frame, measured on {self.frames}"
+        return f"{self.seconds_per_frame * 1e3:.0f} ms a frame, assumed: nothing was measured yet"
+
+
+def measured_rate(out_uri: str, run_key: str) -> Rate:
+    """Rate of this run's own reports, else an assumption.
+
+    Downloads overlap the device's work, so a frame costs the longer of the two.
+    """
+    return rate_of(itertools.islice(manifests.read_reports(out_uri, run_key), REPORTS_READ))
+
+
+def rate_of(reports: Iterable[dict[str, Any]]) -> Rate:
+    """Sum up reports of sequences."""
+    frames, downloading, computing = 0, 0.0, 0.0
+    for report in reports:
+        seconds = report.get("seconds", {})
+        frames += int(report.get("frames", 0))
+        downloading += float(seconds.get(DOWNLOAD, 0))
+        computing += float(seconds.get(DETECT, 0)) + float(seconds.get(SEGMENT, 0))
+    if not frames:
+        return Rate(ASSUMED_SECONDS_PER_FRAME, 0)
+    return Rate(max(max(downloading, computing) / frames, 1e-6), frames)

@@ -1,0 +1,42 @@
+"""A backfill's plan for people: a table on the terminal, Markdown in Prefect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flows.plan.backfill import BackfillPlan
+
+
+def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
+    """Name and value of everything that a person wants to know before saying yes."""
+    yield "sequences", f"{plan.sequences:,}"
+    yield "up to date", f"{plan.up_to_date:,}"
+    if plan.in_flight:
+        yield "under way", f"{plan.in_flight:,}"
+    if plan.quarantined:
+        yield "given up on", f"{plan.quarantined:,}  (--retry-quarantined tries them again)"
+    yield "to label", f"{plan.to_label:,}{_why(plan)}"
+    yield "frames", f"{plan.frames:,}"
+    yield "shards", f"{len(plan.shards):,} of about {plan.params.shard_minutes:g} minutes"
+    yield "worker time", f"{plan.gpu_hours:,.2f} h  ({plan.rate.text})"
+    if plan.cost_usd is not None:
+        yield "cost", f"{plan.cost_usd:,.2f} USD"
+    if plan.undated:
+        yield "undated", f"{plan.undated:,} sequences have no date and are included"
+    yield "run", plan.stamp.run_key
+
+
+def _why(plan: BackfillPlan) -> str:
+    """Say why sequences are to be labeled that have been before."""
+    reasons = {
+        "labeled before with other frames, model or parameters": plan.stale,
+        "again, because files could not be fetched": plan.partial,
+    }
+    parts = [f"{count:,} {reason}" for reason, count in reasons.items() if count]
+    return f"  ({', '.join(parts)})" if parts else ""
+
+
+def plan_markdown(plan: BackfillPlan) -> str:
+    """Plan as a Markdown table."""
+    rows = "\n".join(f"| {name} | {value} |" for name, value in plan_rows(plan))
+    return f"# Backfill to {plan.params.label.out}\n\n| | |\n|---|---|\n{rows}\n"

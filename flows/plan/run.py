@@ -1,0 +1,202 @@
+"""What a run has to do: sequences found, what made them before, what is already there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from flows.params import LabelParams
+from sam2_core.types import AutolabelError
+from tasks.boxes.detector_files import detector_stamp
+from tasks.boxes.imported import import_boxes
+from tasks.boxes.yolox import load_detector
+from tasks.frames.discover import Discovered, discover
+from tasks.frames.selection import FrameSelection
+from tasks.masks.model import ModelChoice, choose_model
+from tasks.store import manifests, storage
+from tasks.store.artifacts import RunStamp
+from tasks.store.checksums import IncompleteArtifactError
+from tasks.store.manifests import Manifest
+from tasks.types import FrameFailure, FrameRef
+
+if TYPE_CHECKING:
+    from tasks.pipeline.chunk import Job
+
+LISTING_THREADS = 16
+
+
+@dataclass(frozen=True)
+class SequencePlan:
+    """One sequence of a run.
+
+    Attributes:
+        found: the sequence and its frames; videos not opened yet.
+        manifest: what an earlier run left, when nothing about the sequence needs doing.
+        failures: frames which that run could not label.
+
+    """
+
+    found: Discovered
+    manifest: Manifest | None = None
+    failures: tuple[FrameFailure, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All of a run, before any pixel is read or any model loaded."""
+
+    params: LabelParams
+    stamp: RunStamp
+    model: ModelChoice
+    sequences: tuple[SequencePlan, ...]
+
+    @property
+    def missing(self) -> list[SequencePlan]:
+        """Sequences that are not complete."""
+        return [one for one in self.sequences if one.manifest is None]
+
+    @property
+    def cameras(self) -> list[str]:
+        """Every camera name, in order of first appearance."""
+        names = (frame.camera for one in self.sequences for frame in one.found.frames)
+        return list(dict.fromkeys(names))
+
+    @property
+    def known_frames(self) -> int:
+        """Frames of the sequences that are not complete; those of videos are not known yet."""
+        frames = (frame for one in self.missing for frame in one.found.frames)
+        return sum(isinstance(frame, FrameRef) for frame in frames)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what made the labels and where they are, for the summary."""
+        return {
+            "out": self.params.out,
+            "run_key": self.stamp.run_key,
+            "model": asdict(self.model.stamp),
+            "boxes": self.stamp.detector,
+        }
+
+
+def make_plan(params: LabelParams) -> Plan:
+    """Find the sequences and compare them with what is already labeled.
+
+    Raises:
+        AutolabelError: a source, the model, the detector or the boxes are not there or unusable.
+
+    """
+    found = list(discover(params.sources, FrameSelection.parse(params.frames)))
+    model = choose_model(params.model, params.backend)
+    _refuse_foreign_boxes(params, found)
+    stamp = stamp_of(params, model)
+    complete = manifests.list_complete(params.out, stamp.run_key)
+
+    def planned(one: Discovered) -> SequencePlan:
+        if (one.sequence.sequence_id, one.content_key) not in complete:
+            return SequencePlan(one)
+        return _as_left(params.out, stamp.run_key, one)
+
+    with ThreadPoolExecutor(LISTING_THREADS, "plan") as pool:
+        sequences = tuple(pool.map(planned, found))
+    return Plan(params, stamp, model, sequences)
+
+
+def stamp_of(params: LabelParams, model: ModelChoice | None = None) -> RunStamp:
+    """Return what decides the labels, without listing any source.
+
+    Raises:
+        AutolabelError: the model, the detector or the boxes are not there or unusable.
+
+    """
+    model = model or choose_model(params.model, params.backend)
+    return RunStamp(_boxes_stamp(params), model.stamp, params.deciding())
+
+
+def _boxes_stamp(params: LabelParams) -> str:
+    """Return the stamp of what gives the boxes."""
+    if params.boxes:
+        return import_boxes(params.boxes).stamp
+    if params.classes:
+        load_detector(params.detector_name).class_mask(params.classes)
+    return detector_stamp(params.detector_name)
+
+
+def _refuse_foreign_boxes(params: LabelParams, found: list[Discovered]) -> None:
+    """Refuse imported boxes of which none belongs to any frame."""
+    footage = [frame for one in found for frame in one.frames]
+    frames = [frame for frame in footage if isinstance(frame, FrameRef)]
+    if not params.boxes or params.frames != "::" or len(frames) < len(footage):
+        return
+    imported = import_boxes(params.boxes)
+    images = sum(map(len, imported.entries.values()))
+    if len(imported.unmatched(frames)) >= images:
+        raise AutolabelError(
+            f"{params.boxes}: none of its images is among the frames of the sources; "
+            f"names must be equal, such as {frames[0].uri.rsplit('/', 1)[-1]}"
+        )
+
+
+def _as_left(out_uri: str, run_key: str, one: Discovered) -> SequencePlan:
+    """Return a sequence that an earlier run completed, with the frames that it could not label."""
+    try:
+        manifest = manifests.read_manifest(
+            out_uri, run_key, one.sequence.sequence_id, one.content_key
+        )
+        failures = tuple(failures_of(out_uri, manifest))
+    except (storage.NotFoundError, IncompleteArtifactError):
+        return SequencePlan(one)
+    return SequencePlan(one, manifest, failures)
+
+
+def failures_of(out_uri: str, manifest: Manifest) -> Iterable[FrameFailure]:
+    """Frames of a complete sequence that have no labels, and why."""
+    for chunk in manifest.chunks:
+        if chunk.failed:
+            labeled = manifests.labels_of(out_uri, manifest, chunk)
+            yield from (one.failure for one in labeled if one.failure)
+
+
+# A plan that the command made before it ran the flow in the same process.
+_prepared: dict[LabelParams, Plan] = {}
+
+
+def keep_plan(plan: Plan) -> None:
+    """Leave a plan for the flow that runs next in this process, so that it need not list again."""
+    _prepared[plan.params] = plan
+
+
+def take_plan(params: LabelParams) -> Plan:
+    """Return the plan left for these parameters, or make one."""
+    return _prepared.pop(params, None) or make_plan(params)
+
+
+def job_of(plan: Plan) -> Job:
+    """Return what every step needs to know."""
+    from tasks.pipeline.chunk import Job
+
+    params = plan.params
+    return Job(
+        out_uri=params.out,
+        stamp=plan.stamp,
+        model=plan.model,
+        detector="" if params.boxes else params.detector_name,
+        boxes_uri=params.boxes or "",
+        classes=params.classes,
+        min_score=params.least_score,
+        needs_images=params.dataset_name is not None,
+    )
+
+
+def check_writable(out_uri: str) -> None:
+    """Fail before hours of work when nothing can be written.
+
+    Raises:
+        AutolabelError: why not.
+
+    """
+    probe = storage.join(out_uri, ".autolabel-writable")
+    try:
+        storage.write_bytes(probe, b"ok\n")
+    except AutolabelError as error:
+        raise AutolabelError(f"--out cannot be used: {error}") from error

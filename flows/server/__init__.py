@@ -1,0 +1,1 @@
+"""Prefect's server: ours or the user's, deployments, submitting, watching."""

@@ -1,0 +1,209 @@
+"""A Prefect API for one command: the user's where one is configured, else a small one of our own.
+
+Prefect's own temporary server costs the client a second import of the whole server, keeps every
+run in one SQLite file that two commands then fight over, and writes to the terminal when it ends.
+Ours starts while the command is still planning, has a database file of its own (a copy of one
+that was migrated once), runs no background services, and is silent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from flows.server.last_words import last_words
+from flows.server.own_folder import OwnFolder
+from sam2_core.types import AutolabelError
+
+START_TIMEOUT_S = 180.0
+FOLDER_PREFIX = "autolabel-prefect-"
+FAILED_LOG = "prefect-server-failed.log"
+_CLIENT_ENVIRONMENT = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_LOGGING_TO_API_ENABLED": "false",
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+}
+
+
+def configured_api() -> str | None:
+    """URL of the Prefect API that the user chose, by environment or profile; None for none."""
+    if url := os.environ.get("PREFECT_API_URL"):
+        return url
+    home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect")
+    if not (home / "profiles.toml").is_file():
+        return None
+    from prefect.settings import PREFECT_API_URL
+
+    url = PREFECT_API_URL.value()
+    return str(url) if url else None
+
+
+@contextlib.contextmanager
+def api_in_background(cache_folder: Path) -> Iterator[PendingApi]:
+    """Start our API unless one is configured: `wait` for it, then run flows in its `settings`.
+
+    The server ends with the block, and with this process when that is killed.
+    """
+    for name, value in _CLIENT_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    if configured_api():
+        yield PendingApi()
+        return
+    folder = OwnFolder(FOLDER_PREFIX)
+    # Nothing of a run is to be left in the user's home, which may not even be writable.
+    os.environ.setdefault("PREFECT_HOME", str(folder.path))
+    template = cache_folder / f"prefect-{version('prefect')}.db"
+    server = OwnApi(folder.path, template, pass_fds=(folder.lock.fileno(),))
+    try:
+        yield server
+    finally:
+        server.stop()
+        folder.remove()
+
+
+class PendingApi:
+    """The user's API: nothing to wait for."""
+
+    def wait(self) -> None:
+        """Wait until flows can run."""
+
+    @contextlib.contextmanager
+    def settings(self) -> Iterator[None]:
+        """Let Prefect use this API inside the block; `wait` first."""
+        yield
+
+    def stop(self) -> None:
+        """Stop what was started here."""
+
+
+class OwnApi(PendingApi):
+    """Our own server, starting.
+
+    Args:
+        home: folder of this server alone.
+        template: migrated database to start from; made by the first server that finds none.
+        pass_fds: descriptors that the server holds, too, for as long as it lives.
+
+    """
+
+    def __init__(self, home: Path, template: Path, pass_fds: Sequence[int] = ()) -> None:
+        self._home, self._template, self.url = home, template, ""
+        self._log = (home / "server.log").open("w+b")
+        if _sound(template):
+            shutil.copyfile(template, home / "prefect.db")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "flows.server.process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=os.environ | self._environment(),
+            pass_fds=pass_fds,
+            start_new_session=True,  # Ctrl-C is for the command, which then stops its server
+        )
+
+    def _environment(self) -> dict[str, str]:
+        migrated = (self._home / "prefect.db").is_file()
+        return {
+            "PREFECT_HOME": str(self._home),
+            "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{self._home}/prefect.db",
+            "PREFECT_API_DATABASE_MIGRATE_ON_START": str(not migrated).lower(),
+            "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_SERVER_UI_ENABLED": "false",
+            "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
+        }
+
+    def wait(self) -> None:
+        """Wait until the server answers.
+
+        Raises:
+            AutolabelError: it did not start; says why, and where its log is.
+
+        """
+        output = self._process.stdout
+        port = output.readline().decode().strip() if output else ""
+        self.url = f"http://127.0.0.1:{port}/api"
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not (port and _answers(f"{self.url}/health")):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise AutolabelError(self._why_not())
+            time.sleep(0.05)
+        self._keep_template()
+
+    @contextlib.contextmanager
+    def settings(self) -> Iterator[None]:
+        """Point Prefect at this server inside the block."""
+        # Settings are read when `prefect` is imported: the environment would come too late.
+        from prefect.settings import PREFECT_API_URL, temporary_settings
+
+        with temporary_settings({PREFECT_API_URL: self.url}):
+            yield
+
+    def stop(self) -> None:
+        """Stop the server."""
+        self._process.terminate()
+        try:
+            self._process.wait(timeout=3)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    def _keep_template(self) -> None:
+        """Keep the migrated, still empty database: the next server starts in half the time."""
+        if _sound(self._template):
+            return
+        self._template.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._template.with_suffix(f".{uuid.uuid4().hex}.tmp")
+        with (
+            contextlib.closing(sqlite3.connect(self._home / "prefect.db")) as source,
+            contextlib.closing(sqlite3.connect(temporary)) as copy,
+        ):
+            source.backup(copy)
+        temporary.replace(self._template)
+
+    def _why_not(self) -> str:
+        """Tell why the server did not start; its log is kept where it outlives this command."""
+        log = Path(self._log.name)
+        ended = self._process.poll()
+        how = f"no answer in {START_TIMEOUT_S:.0f} s" if ended is None else f"exit status {ended}"
+        why = last_words(log.read_text(errors="replace")) or how
+        with contextlib.suppress(OSError):
+            self._template.parent.mkdir(parents=True, exist_ok=True)
+            log = Path(shutil.copy(log, self._template.parent / FAILED_LOG))
+        return (
+            f"Prefect's server did not start: {why}; its log is {log}. Another way is to start one "
+            "with `autolabel up` or `prefect server start`, and to set PREFECT_API_URL"
+        )
+
+
+def _sound(database: Path) -> bool:
+    """Whether that is a whole database: a damaged one would fail every command's requests."""
+    if not database.is_file():
+        return False
+    try:
+        with contextlib.closing(
+            sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)
+        ) as opened:
+            return bool(opened.execute("PRAGMA quick_check").fetchone() == ("ok",))
+    except sqlite3.Error:
+        return False
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as response:  # noqa: S310
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False

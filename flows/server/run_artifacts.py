@@ -1,0 +1,93 @@
+"""What a run leaves in Prefect for the morning after: counts, reasons, stage times, links."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, cast
+from uuid import UUID
+
+from flows.plan.shards import Piece, ShardParams
+
+PROGRESS_EVERY_S = 10.0
+
+
+def publish(summary: dict[str, Any]) -> None:
+    """Write a run's summary as a Markdown artifact and its failures as a table artifact."""
+    from prefect.artifacts import create_markdown_artifact, create_table_artifact
+
+    key = f"run-{summary['run_key']}"
+    create_markdown_artifact(summary_markdown(summary), key=key, description="labeling run")
+    if summary["failed"]:
+        rows = [
+            {
+                name: str(one.get(name, ""))
+                for name in ("sequence", "camera", "frame", "stage", "reason")
+            }
+            for one in summary["failed"]
+        ]
+        create_table_artifact(rows, key=f"{key}-failures", description="what failed, and why")
+
+
+def summary_markdown(summary: dict[str, Any]) -> str:
+    """Summary as Markdown: counts, throughput, seconds by stage, failures by reason."""
+    total = summary["seconds"].get("total", 0.0)
+    new = summary["frames"] - summary["skipped"]
+    lines = [
+        f"# {summary['frames']:,} frames, {summary['instances']:,} masks",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| sequences | {summary['sequences']:,} |",
+        f"| labeled before | {summary['skipped']:,} frames |",
+        f"| failed | {len(summary['failed']):,} |",
+        f"| wall time | {total:.1f} s ({new / total if total else 0:.1f} frames/s) |",
+        f"| model | {summary['model']['name']} on {summary['model']['backend']} |",
+        f"| boxes | {summary['boxes']} |",
+        f"| labels | `{summary['out']}` |",
+    ]
+    if summary.get("dataset"):
+        lines.append(f"| review | `autolabel review {summary['dataset']}` |")
+    stages = {name: value for name, value in summary["seconds"].items() if name != "total"}
+    if stages:
+        lines += ["", "## Seconds by stage", "", "| stage | s |", "|---|---|"]
+        lines += [f"| {name} | {value:.1f} |" for name, value in stages.items()]
+    reasons = Counter(f"{one['stage']}: {one['reason']}" for one in summary["failed"])
+    if reasons:
+        lines += ["", "## Failures by reason", "", "| reason | count |", "|---|---|"]
+        lines += [f"| {_cell(reason)} | {count} |" for reason, count in reasons.most_common(20)]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")[:300]
+
+
+def shard_progress(shard: ShardParams) -> Callable[[Piece], None]:
+    """Create a shard's progress artifact; returns what moves it when a piece has ended.
+
+    A server that is away only costs the bar.
+    """
+    import httpx
+    from prefect.artifacts import create_progress_artifact, update_progress_artifact
+
+    key = f"shard-{shard.key}"
+    bar: UUID | None = None
+    with contextlib.suppress(httpx.HTTPError):
+        bar = cast("UUID", create_progress_artifact(0.0, key=key, description="frames"))
+    ended: set[Piece] = set()
+    told = time.monotonic()
+
+    def move(piece: Piece) -> None:
+        nonlocal told
+        ended.add(piece)
+        last = len(ended) == len(shard.pieces)
+        if bar and (last or time.monotonic() - told > PROGRESS_EVERY_S):
+            told = time.monotonic()
+            done = sum(one.frames for one in ended)
+            with contextlib.suppress(httpx.HTTPError):
+                update_progress_artifact(bar, 100.0 * done / max(shard.frames, 1))
+
+    return move

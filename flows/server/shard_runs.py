@@ -1,0 +1,175 @@
+"""Shards' runs as Prefect knows them: finding them, asking how they are, cancelling them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from flows.plan.shards import ShardParams
+from sam2_core.types import AutolabelError
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun
+
+SHARD_FLOW = "label-shard"
+SHARD_TAG = "autolabel-shard"
+SHARD_DEPLOYMENT = f"{SHARD_FLOW}/gpu"
+# A shard whose workers died so often is not started again by itself: `flows.server.automations`.
+MOST_STARTS = 20
+RESCHEDULED_WITHIN = timedelta(seconds=60)
+PAGE = 200
+
+
+class ServerAwayError(AutolabelError):
+    """Prefect's API does not answer, or not now."""
+
+
+def run_tag(run_key: str) -> str:
+    """Tag of every shard of a run."""
+    return f"run:{run_key}"
+
+
+def explained(call: Callable[[], Any]) -> Any:
+    """Call Prefect; say what to do when it is not there."""
+    import httpx
+    from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+
+    try:
+        return call()
+    except ObjectNotFound as error:
+        raise AutolabelError(
+            f"Prefect has no deployment {SHARD_DEPLOYMENT}: run `autolabel up` on a workstation, "
+            "or `prefect deploy --all --prefect-file deploy/prefect.yaml`"
+        ) from error
+    except PrefectHTTPStatusError as error:
+        status = error.response.status_code
+        if status in {401, 403}:
+            raise AutolabelError(
+                "Prefect's API refused these credentials: set PREFECT_API_AUTH_STRING to what the "
+                "server was started with"
+            ) from error
+        kind = ServerAwayError if status >= 500 else AutolabelError
+        raise kind(f"Prefect's API answered {status}: {error.response.text[:500]}") from error
+    except httpx.HTTPError as error:
+        raise ServerAwayError(
+            f"Prefect's API does not answer ({type(error).__name__}): start one with `autolabel "
+            "up`, or set PREFECT_API_URL to a running server"
+        ) from error
+
+
+def runs_of(
+    run_key: str, *, active_only: bool = False, unfinished_or_crashed: bool = False
+) -> Iterator[FlowRun]:
+    """Flow runs of the shards of a run, newest first; see `runs_tagged`.
+
+    Raises:
+        AutolabelError: Prefect is not there.
+
+    """
+    found = runs_tagged(
+        run_tag(run_key), unfinished_or_crashed=active_only or unfinished_or_crashed
+    )
+    return (run for run in found if not (active_only and _stays_crashed(run)))
+
+
+def runs_tagged(
+    tag: str, *, unfinished_or_crashed: bool = False, since: datetime | None = None
+) -> Iterator[FlowRun]:
+    """Flow runs with a tag, newest first.
+
+    Args:
+        tag: all of them have it.
+        unfinished_or_crashed: only those. (`active_only` of `runs_of`: those that have not ended;
+            one that crashed just now has not, because it is about to be scheduled again.)
+        since: only those expected to start from here on.
+
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import (
+        FlowRunFilter,
+        FlowRunFilterExpectedStartTime,
+        FlowRunFilterState,
+        FlowRunFilterStateType,
+        FlowRunFilterTags,
+    )
+    from prefect.client.schemas.objects import TERMINAL_STATES, StateType
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    state = None
+    if unfinished_or_crashed:
+        final = [one for one in TERMINAL_STATES if one != StateType.CRASHED]
+        state = FlowRunFilterState(type=FlowRunFilterStateType(not_any_=final))
+    wanted = FlowRunFilter(
+        tags=FlowRunFilterTags(all_=[tag]),
+        state=state,
+        expected_start_time=since and FlowRunFilterExpectedStartTime(after_=since),
+    )
+    with get_client(sync_client=True) as client:
+        offset = 0
+        while True:
+            page: list[FlowRun] = explained(
+                partial(
+                    client.read_flow_runs,
+                    flow_run_filter=wanted,
+                    sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+                    limit=PAGE,
+                    offset=offset,
+                )
+            )
+            yield from page
+            if len(page) < PAGE:
+                return
+            offset += PAGE
+
+
+def _stays_crashed(run: FlowRun) -> bool:
+    """Whether a run has crashed and nothing is going to start it again by itself."""
+    if run.state is None or not run.state.is_crashed():
+        return False
+    old = datetime.now(UTC) - run.state.timestamp > RESCHEDULED_WITHIN
+    return old or run.run_count >= MOST_STARTS
+
+
+def shard_of(run: FlowRun) -> ShardParams:
+    """Parameters of a shard's run."""
+    return ShardParams.model_validate(run.parameters["params"])
+
+
+def sequences_in_flight(run_key: str) -> set[str]:
+    """Ids of the sequences that submitted, unfinished shards still have."""
+    return {
+        piece.sequence_id
+        for run in runs_of(run_key, active_only=True)
+        for piece in shard_of(run).pieces
+    }
+
+
+def cancel(run_key: str) -> int:
+    """Cancel every unfinished shard of a run; returns how many.
+
+    Shards that run finish the chunk at hand; what they wrote stays valid.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.objects import State, StateType
+
+    cancelled = 0
+    active = list(runs_of(run_key, active_only=True))
+    with get_client(sync_client=True) as client:
+        for run in active:
+            state = run.state
+            waiting = state is not None and (state.is_scheduled() or state.is_crashed())
+            kind = StateType.CANCELLED if waiting else StateType.CANCELLING
+            explained(partial(client.set_flow_run_state, run.id, State(type=kind)))
+            cancelled += 1
+    return cancelled
+
+
+def counts(runs: Iterable[FlowRun]) -> dict[str, int]:
+    """Count runs by state name."""
+    found: dict[str, int] = {}
+    for run in runs:
+        name = (run.state and run.state.name) or "Unknown"
+        found[name] = found.get(name, 0) + 1
+    return found

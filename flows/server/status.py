@@ -1,0 +1,169 @@
+"""How runs are: shards by state, failures by reason, throughput, what was given up, what to do."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from flows.params import LabelParams
+from flows.plan.shards import ShardParams
+from flows.server.rescue import lost
+from flows.server.shard_runs import SHARD_TAG, runs_tagged, shard_of
+from flows.server.submit import workers_online
+from sam2_core.types import AutolabelError
+from tasks.store import manifests, quarantine
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun
+
+RUNS_READ = 5000
+_NUMBERS = re.compile(r"\b[0-9a-f]{8}-[0-9a-f-]{27}\b|\d+(\.\d+)?")
+
+
+@dataclass
+class RunStatus:
+    """One run: everything labeled with the same model, boxes and parameters to one storage.
+
+    Attributes:
+        run_key: which.
+        label: what its newest shard was given.
+        states: shards by the name of their state.
+        reasons: why shards failed or crashed, numbers replaced by `#`, and how often.
+        frames: of the shards that completed.
+        busy_s: seconds that those took.
+        complete: sequences whose labels are complete, None when storage cannot be read.
+        given_up: ids of sequences that failed or killed workers too often.
+        partial: sequences whose labels lack what could not be fetched.
+        unfinished: flow runs of shards that have not ended.
+        lost: how many of them nobody works on.
+
+    """
+
+    run_key: str
+    label: LabelParams
+    states: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    frames: int = 0
+    busy_s: float = 0.0
+    complete: int | None = None
+    given_up: list[str] = field(default_factory=list)
+    partial: int = 0
+    unfinished: list[FlowRun] = field(default_factory=list)
+    lost: int = 0
+    storage_error: str = ""
+
+    @property
+    def active(self) -> int:
+        """Shards that have not ended."""
+        ended = ("Completed", "Failed", "Crashed", "Cancelled")
+        return sum(count for name, count in self.states.items() if name not in ended)
+
+    @property
+    def frames_per_s(self) -> float | None:
+        """Frames a worker does in a second."""
+        return self.frames / self.busy_s if self.busy_s else None
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        rate = self.frames_per_s
+        return {
+            "run_key": self.run_key,
+            "out": self.label.out,
+            "shards": dict(self.states),
+            "active": self.active,
+            "failures": dict(self.reasons),
+            "frames_per_second_and_worker": None if rate is None else round(rate, 3),
+            "lost_workers": self.lost,
+            "sequences_complete": self.complete,
+            "sequences_partial": self.partial,
+            "quarantined": self.given_up,
+            "storage_error": self.storage_error,
+            "to_do": list(self.to_do(0)),
+        }
+
+    def to_do(self, workers: int) -> Iterator[str]:
+        """Say what a person should do now, when so many `workers` are online."""
+        if self.storage_error:
+            yield f"storage cannot be read: {self.storage_error}"
+        if self.states.get("Late") and not workers:
+            yield "shards wait and no worker is online: start one with `autolabel worker`"
+        if (self.states["Failed"] or self.states["Crashed"]) and not self.active:
+            yield "some shards failed: mend the reason, then give the same `autolabel backfill`"
+        if self.lost:
+            yield (
+                f"{self.lost} shards have lost their worker: the same `autolabel backfill` with "
+                "--wait takes them back"
+            )
+        if self.given_up:
+            yield (
+                f"{len(self.given_up)} sequences were given up: look at their frames, then "
+                "`autolabel backfill --retry-quarantined`"
+            )
+
+
+def collect_status(hours: float = 72) -> dict[str, Any]:
+    """Ask Prefect and storage how everything is.
+
+    Args:
+        hours: look at shards submitted since then.
+
+    Raises:
+        AutolabelError: Prefect is not there.
+
+    """
+    since = datetime.now(UTC) - timedelta(hours=hours)
+    runs = group_runs(islice(runs_tagged(SHARD_TAG, since=since), RUNS_READ))
+    workers = workers_online()
+    for run in runs:
+        run.lost = len(lost(run.unfinished))
+        _look_at_storage(run)
+    described = [run.as_json() | {"to_do": list(run.to_do(len(workers)))} for run in runs]
+    return {"workers_online": workers, "runs": described}
+
+
+def group_runs(flow_runs: Iterable[FlowRun]) -> list[RunStatus]:
+    """Sum shards up by run, newest run first."""
+    found: dict[str, RunStatus] = {}
+    for one in flow_runs:
+        try:
+            shard = shard_of(one)
+        except (KeyError, ValueError):  # of an older version
+            continue
+        run = found.setdefault(shard.run_key, RunStatus(shard.run_key, shard.label))
+        _count(run, shard, one)
+    return list(found.values())
+
+
+def _count(run: RunStatus, shard: ShardParams, flow_run: FlowRun) -> None:
+    state = flow_run.state
+    if state is None:
+        return
+    run.states[state.name or state.type.value.title()] += 1
+    if not state.is_final():
+        run.unfinished.append(flow_run)
+    if state.is_completed():
+        run.frames += shard.frames
+        run.busy_s += flow_run.total_run_time.total_seconds()
+    elif state.is_failed() or state.is_crashed():
+        run.reasons[_kind(state.message or "no reason given")] += 1
+
+
+def _kind(message: str) -> str:
+    """Message without what differs from shard to shard."""
+    return _NUMBERS.sub("#", message.partition("\n")[0])[:200]
+
+
+def _look_at_storage(run: RunStatus) -> None:
+    out_uri = run.label.out
+    try:
+        usable = manifests.list_usable(out_uri, run.run_key)
+        run.partial = sum(usable.values())
+        run.complete = len(usable) - run.partial
+        run.given_up = sorted(name for name, _ in quarantine.listed(out_uri, run.run_key))
+    except AutolabelError as error:
+        run.storage_error = str(error)

@@ -1,0 +1,150 @@
+"""Shards to Prefect, each submitted once, and the queues and workers that take them.
+
+Prefect's idempotency key alone is not enough: it ignores changed parameters and gives back a
+failed run as it is. So the key hashes all parameters, and where the run behind it has ended, the
+next key in the chain is tried: two backfills that submit at once walk the same chain and meet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+from flows.plan.shards import ShardParams
+from flows.server.shard_runs import MOST_STARTS, SHARD_DEPLOYMENT, SHARD_TAG, explained, run_tag
+from sam2_core.types import AutolabelError
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import State
+
+_LONGEST_CHAIN = 50
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A shard as Prefect knows it.
+
+    Attributes:
+        flow_run_id: its run.
+        name: the run's name.
+        new: False where another submission of the same shard was met.
+
+    """
+
+    flow_run_id: UUID
+    name: str
+    new: bool
+
+
+def submit(
+    shards: Sequence[ShardParams],
+    *,
+    queue: str | None = None,
+    tags: Sequence[str] = (),
+    on_submitted: Callable[[Submitted], object] = lambda _: None,
+) -> list[Submitted]:
+    """Submit every shard that is not under way.
+
+    Args:
+        shards: what to run.
+        queue: work queue of the deployment's pool; the deployment's own when None.
+        tags: more tags of the runs.
+        on_submitted: called after each.
+
+    Raises:
+        AutolabelError: Prefect is not there, or refuses the parameters.
+
+    """
+    from prefect.client.orchestration import get_client
+
+    submitted: list[Submitted] = []
+    if not shards:
+        return submitted
+    with get_client(sync_client=True) as client:
+        deployment = explained(lambda: client.read_deployment_by_name(SHARD_DEPLOYMENT))
+        for shard in shards:
+            one = explained(partial(_submit_one, client, deployment.id, shard, queue, tags))
+            submitted.append(one)
+            on_submitted(one)
+    return submitted
+
+
+def _submit_one(
+    client: SyncPrefectClient,
+    deployment_id: UUID,
+    shard: ShardParams,
+    queue: str | None,
+    tags: Sequence[str],
+) -> Submitted:
+    from prefect.states import Scheduled
+
+    key, mark = shard.key, uuid4().hex
+    name = f"{shard.pieces[0].sequence_id}+{len(shard.pieces) - 1}-{key[:6]}"
+    for _ in range(_LONGEST_CHAIN):
+        run = client.create_flow_run_from_deployment(
+            deployment_id,
+            parameters={"params": shard.model_dump(mode="json")},
+            name=name,
+            tags=[SHARD_TAG, run_tag(shard.run_key), *tags],
+            idempotency_key=key,
+            work_queue_name=queue,
+            labels={"autolabel.submission": mark},
+        )
+        if run.state is None or not run.state.is_final():
+            new = run.labels.get("autolabel.submission") == mark
+            return Submitted(run.id, run.name, new)
+        if run.state.is_crashed() and run.run_count < MOST_STARTS:
+            # What the server's automation does too; a second run of the shard would race with it.
+            again: State[Any] = Scheduled(name="AwaitingRetry", message="submitted again")
+            client.set_flow_run_state(run.id, again, force=True)
+            return Submitted(run.id, run.name, new=True)
+        key = hashlib.sha256(f"{key} after {run.id}".encode()).hexdigest()[:24]
+    raise AutolabelError(
+        f"shard {name} has ended {_LONGEST_CHAIN} times without labeling everything: look at "
+        "`autolabel status` for the reason"
+    )
+
+
+def ensure_queue(name: str, *, priority: int, concurrency_limit: int | None) -> str:
+    """Create or update a work queue of the shard deployment's pool; returns its name."""
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import ObjectNotFound
+
+    with get_client(sync_client=True) as client:
+        deployment = explained(lambda: client.read_deployment_by_name(SHARD_DEPLOYMENT))
+        pool = deployment.work_pool_name
+        values: dict[str, Any] = {"priority": priority, "concurrency_limit": concurrency_limit}
+        try:
+            queue = client.read_work_queue_by_name(name, work_pool_name=pool)
+        except ObjectNotFound:
+            client.create_work_queue(name=name, work_pool_name=pool, **values)
+        else:
+            explained(lambda: client.update_work_queue(queue.id, **values))
+    return name
+
+
+def workers_online(pool: str | None = None) -> list[str]:
+    """Names of a pool's workers that are online, sorted.
+
+    Args:
+        pool: work pool; the one of the shards when None.
+
+    Raises:
+        AutolabelError: Prefect is not there, or has no deployment of shards.
+
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import WorkerFilter, WorkerFilterStatus
+
+    online = WorkerFilter(status=WorkerFilterStatus(any_=["ONLINE"]))
+    with get_client(sync_client=True) as client:
+        if pool is None:
+            deployment = explained(lambda: client.read_deployment_by_name(SHARD_DEPLOYMENT))
+            pool = deployment.work_pool_name
+        found = explained(lambda: client.read_workers_for_work_pool(pool, worker_filter=online))
+    return sorted(one.name for one in found)

@@ -1,0 +1,1 @@
+"""Boxes: detected or imported."""

@@ -1,0 +1,98 @@
+"""Detectors by name: official YOLOX releases, the bundled one, or any file of that form."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from sam2_core.cache import cache_folder, file_sha256
+from sam2_core.checkpoints import verify
+from sam2_core.download import Progress, download
+from sam2_core.types import AutolabelError
+
+_YOLOX = "https://github.com/Megvii-BaseDetection/YOLOX/releases/download/0.1.1rc0"
+BUNDLED_FOLDER = Path(__file__).resolve().parents[2] / "sam2_core" / "weights"
+# What `train` makes; it lies in the package.
+BUNDLED = {"compact": "detector_compact.onnx"}
+
+
+@dataclass(frozen=True)
+class Release:
+    """A published detector; sha256 is "" where none is known: then the first download counts."""
+
+    url: str
+    sha256: str = ""
+
+
+# YOLOX 0.1.1rc0 (Apache-2.0), COCO classes. The project publishes no hashes; these are what several
+# projects that use the files recorded.
+RELEASES = {
+    "yolox_nano": Release(
+        f"{_YOLOX}/yolox_nano.onnx",
+        "c789161ed43c8269fcd4e67c67eeeb4e80c622da2eb296a20bc6007bd18a0b7d",
+    ),
+    "yolox_tiny": Release(
+        f"{_YOLOX}/yolox_tiny.onnx",
+        "427cc366d34e27ff7a03e2899b5e3671425c262ea2291f88bb942bc1cc70b0f7",
+    ),
+    "yolox_s": Release(
+        f"{_YOLOX}/yolox_s.onnx",
+        "c5c2d13e59ae883e6af3b45daea64af4833a4951c92d116ec270d9ddbe998063",
+    ),
+    "yolox_m": Release(f"{_YOLOX}/yolox_m.onnx"),
+}
+
+
+@dataclass(frozen=True)
+class DetectorFile:
+    """A detector on this machine."""
+
+    name: str
+    path: Path
+    sha256: str
+
+    @property
+    def stamp(self) -> str:
+        """Name and content: on every box, and part of every key."""
+        return f"{self.name}@{self.sha256[:16]}"
+
+
+def resolve_detector(
+    name_or_path: str, cache: Path | None = None, progress: Progress = lambda *_: None
+) -> DetectorFile:
+    """Find a detector by name or path, downloading a release that is not in the cache.
+
+    Args:
+        name_or_path: `compact`, a release (`yolox_nano`, also `yolox-nano`), or a path to .onnx.
+        cache: cache folder instead of the usual one.
+        progress: called with bytes there and bytes in all while a release is downloaded.
+
+    Raises:
+        AutolabelError: unknown name, missing file, failed download or another sha256.
+
+    """
+    name = name_or_path.lower().replace("-", "_")
+    if name in RELEASES:
+        release = RELEASES[name]
+        path = cache_folder(cache) / "detectors" / f"{name}.onnx"
+        download(release.url, path, sha256=release.sha256, progress=progress)
+        return DetectorFile(name, path, verify(path, release.sha256, cache))
+    bundled = BUNDLED_FOLDER / BUNDLED[name] if name in BUNDLED else None
+    path = bundled or Path(name_or_path).expanduser()
+    if not path.is_file():
+        known = ", ".join([*BUNDLED, *RELEASES])
+        raise AutolabelError(
+            f"no detector {name_or_path!r}: {path} is no file, and the known names are {known}; "
+            "for boxes from a file use --boxes"
+        )
+    try:
+        digest = file_sha256(path, cache)
+    except OSError as error:
+        raise AutolabelError(f"cannot read the detector {path}: {error.strerror}") from error
+    return DetectorFile(name if bundled else re.sub(r"\W+", "_", path.stem), path, digest)
+
+
+def detector_stamp(name_or_path: str, cache: Path | None = None) -> str:
+    """Stamp of a detector; hashes the file (once), opens no session."""
+    return resolve_detector(name_or_path, cache).stamp

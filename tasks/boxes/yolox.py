@@ -1,0 +1,245 @@
+"""Detectors of YOLOX's ONNX form: letterbox, grid decoding, class-aware suppression.
+
+Input (B, 3, H, W) float32 BGR 0..255, the image at the top left and 114 around it; output
+(B, cells, 5 + classes): centre offsets in cells, log sizes in cells, objectness, class scores, over
+grids of strides 8, 16 and 32 (YOLOX: Exceeding YOLO Series in 2021, Ge et al., and its ONNX demo).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sam2_core.backends.onnxruntime_backend import MOST_CALLS, open_session, run_session
+from sam2_core.cores import usable_cores
+from sam2_core.load import choose_backend
+from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray
+from tasks.boxes.coco_classes import COCO_CLASSES
+from tasks.boxes.detector_files import DetectorFile, resolve_detector
+
+STRIDES = (8, 16, 32)
+PADDING_GREY = 114
+DYNAMIC_BATCH = 8
+# Above this overlap two boxes are one object whatever their names: a pick-up is no car and truck.
+SAME_OBJECT_IOU = 0.85
+DYNAMIC_SIZE = 640
+
+
+@dataclass(frozen=True, eq=False)
+class Letterboxed:
+    """An image as the network takes it."""
+
+    pixels: FloatArray  # (3, H, W) BGR
+    scale: float  # network pixels per image pixel
+    size_hw: tuple[int, int]  # of the original
+
+
+class Detector:
+    """A loaded detector; any thread may use it.
+
+    Args:
+        file: which one.
+        providers: ONNX Runtime's execution providers, in order.
+
+    Raises:
+        AutolabelError: the file cannot be read or is not of YOLOX's form.
+
+    """
+
+    def __init__(
+        self, file: DetectorFile, providers: Sequence[str] = ("CPUExecutionProvider",)
+    ) -> None:
+        self.file = file
+        try:
+            self._session = open_session(file.path, None, providers)
+        except AutolabelError as error:
+            reason = f"cannot read the detector {file.path}: {error.__cause__}"
+            raise AutolabelError(reason) from error
+        self._input, self._output = self._session.get_inputs(), self._session.get_outputs()
+        if len(self._input) != 1 or len(self._output) != 1 or len(self._input[0].shape) != 4:
+            raise self._not_yolox(f"{len(self._input)} inputs, {len(self._output)} outputs")
+        batch, _, height, width = self._input[0].shape
+        self._static_batch = isinstance(batch, int)
+        cores = usable_cores() if providers[0] == "CPUExecutionProvider" else 1
+        # A network of one image: each core runs images of its own, as the mask model does.
+        self._calls = cores if batch == 1 and cores <= MOST_CALLS else 1
+        self._pool = ThreadPoolExecutor(self._calls, "detector")
+        self._single: Any = None
+        self._lock = threading.Lock()
+        self.batch = self._calls * batch if isinstance(batch, int) else DYNAMIC_BATCH
+        self.input_hw = tuple(v if isinstance(v, int) else DYNAMIC_SIZE for v in (height, width))
+        self._grid, self._stride = _grid(self.input_hw[0], self.input_hw[1])
+        self.classes = self._class_names()
+
+    def _not_yolox(self, what: str) -> AutolabelError:
+        return AutolabelError(
+            f"{self.file.path} is not a detector of YOLOX's form (images in, rows of x, y, w, h, "
+            f"objectness, class scores out): {what}"
+        )
+
+    def _class_names(self) -> tuple[str, ...]:
+        """Names from the metadata key `classes` (a JSON list), else COCO's."""
+        columns = self._output[0].shape[-1]
+        metadata = self._session.get_modelmeta().custom_metadata_map
+        if "classes" in metadata:
+            try:
+                names = tuple(str(name) for name in json.loads(metadata["classes"]))
+            except (ValueError, TypeError) as error:
+                raise self._not_yolox("its metadata `classes` is not a JSON list") from error
+        else:
+            names = COCO_CLASSES
+        if isinstance(columns, int) and columns != 5 + len(names):
+            raise self._not_yolox(f"{columns} columns for {len(names)} classes")
+        return names
+
+    def class_mask(self, classes: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which classes are wanted, bool (classes,); none named means all.
+
+        Raises:
+            AutolabelError: a name that the detector does not know.
+
+        """
+        unknown = [name for name in classes if name not in self.classes]
+        if unknown:
+            raise AutolabelError(
+                f"detector {self.file.name} does not know the classes {', '.join(unknown)}; "
+                f"it knows {', '.join(self.classes)}"
+            )
+        return np.array([not classes or name in classes for name in self.classes])
+
+    def letterbox(self, image: ImageArray) -> Letterboxed:
+        """Scale an image, uint8 (h, w, 3) RGB, into the top left of the input."""
+        import cv2
+
+        height, width = self.input_hw
+        size_hw = (image.shape[0], image.shape[1])
+        scale = min(height / size_hw[0], width / size_hw[1])
+        scaled_wh = (max(1, int(size_hw[1] * scale)), max(1, int(size_hw[0] * scale)))
+        pixels = np.full((height, width, 3), PADDING_GREY, np.uint8)
+        resized = cv2.resize(image, scaled_wh, interpolation=cv2.INTER_LINEAR)
+        pixels[: scaled_wh[1], : scaled_wh[0]] = resized[:, :, ::-1]
+        return Letterboxed(pixels.transpose(2, 0, 1).astype(np.float32), scale, size_hw)
+
+    def detect(
+        self,
+        images: Sequence[Letterboxed],
+        classes: Sequence[str] = (),
+        min_score: float = 0.3,
+        max_overlap_iou: float = 0.45,
+    ) -> list[Boxes]:
+        """Boxes of up to `batch` images, best first, inside the image.
+
+        Args:
+            images: from `letterbox`.
+            classes: names to keep; all when empty.
+            min_score: least product of objectness and class score.
+            max_overlap_iou: boxes of one class that overlap a better one by more are dropped;
+                of any class, those that are the same box.
+
+        """
+        wanted = self.class_mask(classes)
+        rows = self._run(images)
+        if rows.shape[1] != len(self._grid) or rows.shape[2] != 5 + len(self.classes):
+            raise self._not_yolox(f"output {rows.shape} for an input of {self.input_hw}")
+        return [
+            self._boxes(one, image, wanted, (min_score, max_overlap_iou))
+            for one, image in zip(rows, images, strict=False)
+        ]
+
+    def _run(self, images: Sequence[Letterboxed]) -> FloatArray:
+        if self._calls > 1:
+            return self._run_each([image.pixels[None] for image in images])
+        batch = np.stack([image.pixels for image in images])
+        if self._static_batch and len(batch) < self.batch:
+            padding = np.zeros((self.batch - len(batch), *batch.shape[1:]), np.float32)
+            batch = np.concatenate([batch, padding])
+        return self._rows(self._session, batch)
+
+    def _rows(self, session: Any, batch: FloatArray) -> FloatArray:
+        rows: FloatArray = run_session(
+            session, [self._output[0].name], {self._input[0].name: batch}
+        )[0]
+        return rows
+
+    def _run_each(self, images: Sequence[FloatArray]) -> FloatArray:
+        """Run a network of one image: a single one on all cores, several on one core each."""
+        if len(images) == 1:
+            return self._rows(self._session, images[0])
+        with self._lock:
+            if self._single is None:
+                self._single = open_session(self.file.path, 1, ("CPUExecutionProvider",))
+        rows = self._pool.map(lambda image: self._rows(self._single, image), images)
+        return np.concatenate(list(rows))
+
+    def _boxes(
+        self,
+        rows: FloatArray,
+        image: Letterboxed,
+        wanted: np.ndarray[Any, np.dtype[np.bool_]],
+        limits: tuple[float, float],
+    ) -> Boxes:
+        import cv2
+
+        scores = rows[:, 5:] * rows[:, 4:5] * wanted
+        best = scores.argmax(1)
+        score = scores[np.arange(len(best)), best]
+        with np.errstate(over="ignore"):
+            sizes = np.exp(rows[:, 2:4]) * self._stride
+        corners = (rows[:, :2] + self._grid) * self._stride - sizes / 2
+        keep = (score >= limits[0]) & (score > 0) & np.isfinite(sizes).all(1)
+        xywh, score, best = np.hstack([corners, sizes])[keep], score[keep], best[keep]
+        chosen = np.zeros(0, np.int64)
+        if len(score):
+            kept = np.asarray(cv2.dnn.NMSBoxesBatched(xywh, score, best, *limits), np.int64)
+            same = cv2.dnn.NMSBoxes(xywh[kept], score[kept], limits[0], SAME_OBJECT_IOU)
+            chosen = kept[np.asarray(same, np.int64)]
+            chosen = chosen[np.argsort(-score[chosen], kind="stable")]
+        xyxy = np.hstack([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]])[chosen] / image.scale
+        limit = np.array([image.size_hw[1], image.size_hw[0]] * 2, np.float32)
+        names = tuple(self.classes[index] for index in best[chosen])
+        return Boxes(np.clip(xyxy, 0, limit), score[chosen], names, None, self.file.stamp)
+
+
+def _grid(height: int, width: int) -> tuple[FloatArray, FloatArray]:
+    """Cell corners (cells, 2) x, y in cells, and the stride of each (cells, 1)."""
+    corners, strides = [], []
+    for stride in STRIDES:
+        y, x = np.mgrid[: height // stride, : width // stride]
+        corners.append(np.stack([x.ravel(), y.ravel()], 1).astype(np.float32))
+        strides.append(np.full((x.size, 1), stride, np.float32))
+    return np.concatenate(corners), np.concatenate(strides)
+
+
+_loaded: dict[tuple[str, str], Detector] = {}
+_loading = threading.Lock()
+
+
+def load_detector(name_or_path: str, cache: Path | None = None) -> Detector:
+    """Load a detector once a process.
+
+    Raises:
+        AutolabelError: it cannot be had or read.
+
+    """
+    file = resolve_detector(name_or_path, cache)
+    with _loading:
+        key = (str(file.path), file.sha256)
+        if key not in _loaded:
+            _loaded[key] = Detector(file, _providers())
+        return _loaded[key]
+
+
+def _providers() -> Sequence[str]:
+    if choose_backend("onnxruntime")[0] != "onnxruntime-cuda":
+        return ("CPUExecutionProvider",)
+    import onnxruntime as ort
+
+    ort.preload_dlls()  # CUDA and cuDNN from the extra `gpu`
+    return ("CUDAExecutionProvider", "CPUExecutionProvider")

@@ -1,0 +1,1 @@
+"""FiftyOne's database and datasets: loading labels, building them anew."""

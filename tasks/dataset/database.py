@@ -1,0 +1,306 @@
+"""A MongoDB of our own for FiftyOne: found, started, shared by all commands, stopped by the last.
+
+FiftyOne's built-in service takes many seconds and may attach to another project's database. Ours
+listens on 127.0.0.1 only, on a free port, with its data below the cache folder, and asks for a
+password that is in a file beside them. A user's own `FIFTYONE_DATABASE_URI` always wins.
+
+Every process that uses the database holds a shared lock on `clients`; who can take it exclusively
+is alone. So the last command to end stops the server, and a command that was killed cannot keep it
+running for ever: the kernel drops its lock.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from sam2_core.cache import cache_folder
+from sam2_core.types import AutolabelError
+from tasks.dataset.mongod import (
+    START_TIMEOUT_S,
+    STOP_TIMEOUT_S,
+    URI_VARIABLE,
+    USER,
+    arguments,
+    end,
+    find_mongod,
+    guarded,
+    library_environment,
+    password_file,
+    set_password,
+    spawn,
+    why_not,
+)
+from tasks.store.private_files import close_file, private_folder, read_secret, write_private
+
+OWNED_VARIABLE = "AUTOLABEL_DATABASE_URI"
+ATTEMPTS = 5
+_QUIET_ENVIRONMENT = {
+    "FIFTYONE_DO_NOT_TRACK": "true",
+    "FIFTYONE_LOGGING_LEVEL": "WARNING",
+    "FIFTYONE_LOGGING_DESTINATION": "stderr",
+    "FIFTYONE_SHOW_PROGRESS_BARS": "false",
+    "FIFTYONE_REQUIREMENT_ERROR_LEVEL": "2",
+}
+_held_locks: dict[Path, IO[str]] = {}
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running mongod of ours."""
+
+    pid: int
+    port: int
+    dbpath: str
+
+    @property
+    def uri(self) -> str:
+        """What FiftyOne connects to, password included: for the environment of processes only."""
+        password = read_secret(password_file(Path(self.dbpath).parent))
+        return f"mongodb://{USER}:{password}@127.0.0.1:{self.port}/?authSource=admin"
+
+
+def database_folder() -> Path:
+    """Where our database lives: `$AUTOLABEL_DATABASE_DIR`, else below the cache folder."""
+    chosen = os.environ.get("AUTOLABEL_DATABASE_DIR")
+    if chosen:
+        return Path(chosen).expanduser()
+    return cache_folder() / "mongodb"
+
+
+def ensure_database() -> str:
+    """Make sure that FiftyOne has a database, before `fiftyone` is imported; return its URI.
+
+    Starts our own server when no `FIFTYONE_DATABASE_URI` is set, or joins the one that another
+    command started. It is stopped when the last process that called this ends.
+
+    Raises:
+        AutolabelError: no mongod for this platform, it does not start, or `fiftyone` was imported
+            before without a database URI.
+
+    """
+    for name, value in _QUIET_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    chosen = os.environ.get(URI_VARIABLE)
+    if chosen and chosen != os.environ.get(OWNED_VARIABLE):
+        return chosen
+    folder = database_folder()
+    if folder in _held_locks and chosen:
+        return chosen
+    if not chosen and "fiftyone" in sys.modules:
+        raise AutolabelError(
+            "fiftyone was imported before its database was chosen; call ensure_database() first"
+        )
+    with _start_lock(folder):
+        # A process that was forked off, or inherited our URI, joins by taking its own lock.
+        server = _joined(folder) or _start(folder)
+        if folder not in _held_locks:
+            clients = close_file(folder / "clients").open("a+")
+            fcntl.flock(clients, fcntl.LOCK_SH)
+            _held_locks[folder] = clients
+            atexit.register(release_database, folder)
+    os.environ[URI_VARIABLE] = os.environ[OWNED_VARIABLE] = server.uri
+    # Known to work; FiftyOne would warn at every start that MongoDB 6 is the oldest it supports.
+    os.environ.setdefault("FIFTYONE_DATABASE_VALIDATION", "false")
+    return server.uri
+
+
+def release_database(folder: Path | None = None) -> None:
+    """Leave the database; the last one to leave stops the server. Runs by itself at exit."""
+    folder = folder or database_folder()
+    clients = _held_locks.pop(folder, None)
+    if clients is None:
+        return
+    with contextlib.suppress(OSError), _start_lock(folder):
+        clients.close()
+        if _nobody_else(folder):
+            stop_server(folder)
+    for name in (URI_VARIABLE, OWNED_VARIABLE):
+        os.environ.pop(name, None)
+
+
+def running_server(folder: Path | None = None) -> Server | None:
+    """Return the server of a database folder, if it is alive, is a mongod and answers."""
+    folder = folder or database_folder()
+    try:
+        server = Server(**json.loads((folder / "server.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    return server if _is_alive(server) and _answers(server.port) else None
+
+
+def stop_server(folder: Path | None = None) -> bool:
+    """Stop the server of a database folder cleanly, whoever uses it; False if none ran."""
+    folder = folder or database_folder()
+    server = running_server(folder)
+    (folder / "server.json").unlink(missing_ok=True)
+    if server is None:
+        return False
+    _stop(server)
+    return True
+
+
+def _stop(server: Server) -> None:
+    for sent in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(server.pid, sent)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(server.pid, os.WNOHANG)
+            if not _is_alive(server):
+                return
+            time.sleep(0.02)
+    raise AutolabelError(f"mongod (process {server.pid}) does not stop; end it by hand")
+
+
+def _joined(folder: Path) -> Server | None:
+    """Return the folder's server, also one whose starter was killed before it was noted down."""
+    server = running_server(folder) or _left_behind(folder)
+    if server is None:
+        return None
+    known = "--auth" in _command_line(server) and password_file(folder).exists()
+    if known and _answers(server.port):
+        _note(folder, server)
+        return server
+    if not _nobody_else(folder):
+        raise AutolabelError(
+            f"mongod (process {server.pid}) is in use and does not answer, or an older version "
+            "started it without a password: end what uses it (`autolabel down` if it is up), or "
+            "`autolabel review stop`; the next command then starts it anew"
+        )
+    _stop(server)
+    return None
+
+
+def _left_behind(folder: Path) -> Server | None:
+    """Find a mongod of ours on this folder that nobody noted down, or that does not answer."""
+    dbpath = folder / "data"
+    with contextlib.suppress(OSError, ValueError):
+        left = Server(int((dbpath / "mongod.lock").read_text()), 0, str(dbpath))
+        words = _command_line(left)
+        if "--port" in words:
+            left = replace(left, port=int(words[words.index("--port") + 1]))
+        return left if words else None
+    return None
+
+
+def _start(folder: Path) -> Server:
+    mongod = find_mongod()
+    environment = library_environment(mongod, folder)
+    dbpath = private_folder(folder / "data")
+    log = folder / "mongod.log"
+    for _ in range(ATTEMPTS):
+        if not password_file(folder).exists():
+            set_password(mongod, folder, environment)
+        port = _free_port()
+        process = spawn(arguments(mongod, dbpath, *guarded(port)), log, environment)
+        server = Server(process.pid, port, str(dbpath))
+        if _wait_until_up(process, server):
+            if _lets_us_in(server):
+                _note(folder, server)
+                return server
+            end(process)
+            password_file(folder).unlink()  # of another database: this one gets a new one
+            continue
+        said = log.read_bytes()
+        if b"DBPathInUse" in said and (left := _left_behind(folder)):
+            _stop(left)  # whoever started it is gone: we hold the lock
+        elif b"Address already in use" not in said:
+            break
+    raise AutolabelError(why_not(log, dbpath))
+
+
+def _note(folder: Path, server: Server) -> None:
+    write_private(folder / "server.json", json.dumps(asdict(server)))
+
+
+def _wait_until_up(process: subprocess.Popen[bytes], server: Server) -> bool:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            return False
+        if _answers(server.port):
+            return True
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    return False
+
+
+def _answers(port: int) -> bool:
+    import pymongo
+    from pymongo.errors import PyMongoError
+
+    with contextlib.suppress(PyMongoError):
+        with pymongo.MongoClient("127.0.0.1", port, serverSelectionTimeoutMS=500) as client:
+            client.admin.command("ping")
+        return True
+    return False
+
+
+def _lets_us_in(server: Server) -> bool:
+    import pymongo
+    from pymongo.errors import OperationFailure
+
+    try:
+        with pymongo.MongoClient(server.uri) as client:
+            client.admin.command("ping")
+    except OperationFailure:
+        return False
+    return True
+
+
+def _is_alive(server: Server) -> bool:
+    """Whether that process still is the server: process ids are used again after a kill."""
+    words = _command_line(server)
+    return bool(words) and (not server.port or str(server.port) in words)
+
+
+def _command_line(server: Server) -> list[str]:
+    """Words of the process, when it is this user's and serves this folder; else none."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError):
+        process = psutil.Process(server.pid)
+        words = process.cmdline()
+        mine = process.uids().real == os.getuid() and process.status() != psutil.STATUS_ZOMBIE
+        if mine and "--dbpath" in words:
+            served = Path(words[words.index("--dbpath") + 1])
+            return words if served.resolve() == Path(server.dbpath).resolve() else []
+    return []
+
+
+def _nobody_else(folder: Path) -> bool:
+    with close_file(folder / "clients").open("a+") as clients:
+        try:
+            fcntl.flock(clients, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True
+
+
+@contextlib.contextmanager
+def _start_lock(folder: Path) -> Iterator[None]:
+    with close_file(private_folder(folder) / "start.lock").open("a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

@@ -1,0 +1,260 @@
+"""Documents as FiftyOne stores them, made from labels without going through its objects.
+
+`add_samples` spends nearly all its time making and checking Python objects. The layout here is what
+`Sample.to_mongo_dict()` gives; a test holds the two against each other.
+
+Sample and label ids are hashes of what they name. So they are the same after a rebuild, links into
+the App stay valid, and a decision finds its label again.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sam2_core.types import FloatArray, IntArray, ModelStamp
+from tasks.dataset.masks import (
+    BoolArray,
+    Segments,
+    crop_windows,
+    deflated,
+    npy_bytes,
+    paint,
+    segments_of,
+)
+from tasks.store.tables import LabeledFrame
+from tasks.types import FrameRef
+
+Document = dict[str, Any]
+
+
+def frame_key(sequence_id: str, camera: str, index: int) -> str:
+    """Name of a frame within a dataset: unique, and the same for every run and machine."""
+    return f"{sequence_id}/{camera or '_'}/{index:06d}"
+
+
+def object_id(*parts: str) -> Any:
+    """Make a MongoDB id from what it names."""
+    from bson import ObjectId
+
+    return ObjectId(hashlib.sha256("\0".join(parts).encode()).digest()[:12])
+
+
+def sample_id(key: str) -> Any:
+    """Id of the sample of a frame."""
+    return object_id("sample", key)
+
+
+def label_id(key: str, run_key: str, box_index: int) -> Any:
+    """Id of one machine label: of a frame, a run and a box."""
+    from bson import ObjectId
+
+    return ObjectId(_label_prefix(key, run_key) + box_index.to_bytes(3, "big"))
+
+
+def _label_prefix(key: str, run_key: str) -> bytes:
+    return hashlib.sha256(f"label\0{key}\0{run_key}".encode()).digest()[:9]
+
+
+def stamp_text(stamp: ModelStamp | None) -> str:
+    """One line that names a model: its checkpoint, backend, precision and code version."""
+    if stamp is None:
+        return "boxes only"
+    checkpoint = stamp.checkpoint_sha256[:12]
+    return f"{stamp.name}@{checkpoint} {stamp.backend} {stamp.precision} {stamp.code_version}"
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """Risk of the N instances of a frame, from `tasks.risk.score`.
+
+    Attributes:
+        risk: float32 (N,) in [0, 1].
+        reasons: N tuples of reason ids, strongest first.
+        segments: the masks decoded, where the judging did that.
+
+    """
+
+    risk: FloatArray
+    reasons: Sequence[tuple[str, ...]]
+    segments: Segments | None = None
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What is the same for all labels of a run."""
+
+    run_key: str
+    model: str
+    stamp: Mapping[str, Any]
+    decisions: Mapping[str, str] = field(default_factory=dict)  # label id -> what people decided
+    overrides: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  # label id -> relabeled
+
+
+@dataclass(frozen=True, eq=False)
+class Crops:
+    """Masks of N instances over their windows.
+
+    Attributes:
+        windows_xyxy_px: int64 (N, 4), whole pixels; zeros where there is neither box nor mask.
+        masks: N bool arrays (height, width) of the windows.
+        areas_px: int64 (N,).
+
+    """
+
+    windows_xyxy_px: IntArray
+    masks: Sequence[BoolArray]
+    areas_px: IntArray
+
+
+def crops_of(boxes_xyxy_px: FloatArray, segments: Segments) -> Crops:
+    """Cut N masks of an image out around their boxes."""
+    windows = crop_windows(boxes_xyxy_px, segments.bounds_xyxy_px(), segments.size_hw)
+    return Crops(windows, paint(segments, windows), segments.areas_px())
+
+
+def label_documents(
+    labeled: LabeledFrame, origin: Origin, judgement: Judgement | None, mask_folder: Path | None
+) -> list[Document]:
+    """Make the documents of a frame's machine labels, one a box, in the boxes' order."""
+    from bson import ObjectId
+
+    from tasks.review.labels import fingerprint, override_document
+
+    boxes, masks = labeled.boxes, labeled.masks
+    if masks is None or not len(boxes):
+        return []
+    frame = labeled.frame
+    key = frame_key(frame.sequence_id, frame.camera, frame.index)
+    segments = judgement.segments if judgement else None
+    crops = crops_of(boxes.xyxy_px, segments or segments_of(masks.rle, masks.size_hw))
+    scale = np.array([masks.size_hw[1], masks.size_hw[0]], np.float64).clip(1)
+    corner = crops.windows_xyxy_px[:, :2] / scale
+    extent = (crops.windows_xyxy_px[:, 2:] - crops.windows_xyxy_px[:, :2]) / scale
+    places = np.concatenate([corner, extent], axis=1).tolist()
+    exact = np.nan_to_num(boxes.xyxy_px, posinf=0, neginf=0).tolist()
+    columns = zip(
+        boxes.labels, boxes.scores.tolist(), places, exact, masks.predicted_iou.tolist(),
+        masks.stability.tolist(), masks.object_score.tolist(), crops.areas_px.tolist(),
+        masks.reasons, crops.masks, strict=True,
+    )  # fmt: skip
+    prefix = _label_prefix(key, origin.run_key)
+    tracks = boxes.track_ids.tolist() if boxes.track_ids is not None else None
+    risks = judgement.risk.tolist() if judgement else None
+    documents: list[Document] = []
+    for index, row in enumerate(columns):
+        label, score, place, box, iou, stability, objectness, area, reason, mask = row
+        identity = ObjectId(prefix + index.to_bytes(3, "big"))
+        # The App's tooltip shows what comes first, and may have no room for the rest.
+        judged = (
+            {"risk": risks[index], "reasons": list(judgement.reasons[index])}
+            if judgement and risks
+            else {}
+        )
+        document: Document = {
+            "_id": identity, "_cls": "Detection", "attributes": {}, "tags": [], "label": label,
+            **judged, "bounding_box": place, "confidence": score, "predicted_iou": iou,
+            "stability": stability, "object_score": objectness, "area_px": area,
+            "box_index": index, "box_xyxy_px": box, "model": origin.model,
+            "decision": origin.decisions.get(str(identity), "") if origin.decisions else "",
+        }  # fmt: skip
+        content = b""
+        if area and mask_folder is None:
+            content = npy_bytes(mask)
+            document["mask"] = deflated(content)
+        elif area and mask_folder is not None:
+            document["mask_path"] = _mask_file(mask_folder, identity, mask)
+        if reason:
+            document["mask_reason"] = reason
+        if tracks is not None:
+            document["index"] = tracks[index]
+            document["track"] = f"{frame.camera}/{tracks[index]}"
+        if origin.overrides and str(identity) in origin.overrides:
+            document |= override_document(origin.overrides[str(identity)])
+        else:
+            document["fingerprint"] = fingerprint(document, content)
+        documents.append(document)
+    return documents
+
+
+def _mask_file(folder: Path, identity: Any, mask: BoolArray) -> str:
+    """Write a mask as PNG, once: the name is a hash of the label, so equal name, equal mask."""
+    import cv2
+
+    path = folder / f"{identity}.png"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(".new.png")
+        cv2.imwrite(str(temporary), mask.view(np.uint8) * 255)
+        temporary.replace(path)
+    return str(path)
+
+
+def machine_fields(
+    labeled: LabeledFrame,
+    origin: Origin,
+    documents: list[Document],
+    judgement: Judgement | None,
+    now: datetime.datetime,
+) -> Document:
+    """Fields of a sample that a load writes, again and again."""
+    from tasks.risk.score import frame_risk
+
+    frame = labeled.frame
+    height, width = labeled.masks.size_hw if labeled.masks else frame.size_hw
+    fields: Document = {
+        "filepath": shown_path(frame),
+        "metadata": {
+            "_cls": "ImageMetadata", "size_bytes": frame.size_bytes, "width": width,
+            "height": height,
+        },
+        "sequence_id": frame.sequence_id, "camera": frame.camera, "frame_number": frame.index,
+        "timestamp_ns": frame.timestamp_ns, "frame_uri": frame.uri, "run_key": origin.run_key,
+        "model": origin.model, "stamp": dict(origin.stamp), "instances": len(documents),
+        "detections": {"_cls": "Detections", "detections": documents},
+        "last_modified_at": now, "loaded_at": now,
+    }  # fmt: skip
+    if judgement:
+        _, fields["reasons"] = frame_risk(judgement.risk, judgement.reasons)
+        undecided = [one.get("risk") or 0.0 for one in documents if not one["decision"]]
+        fields["risk"] = max(undecided, default=0.0)
+    if labeled.failure:
+        fields["reasons"] = [f"failed_{labeled.failure.stage}"]
+        fields["risk"] = 1.0
+    return fields
+
+
+def first_fields(dataset_id: Any, key: str, now: datetime.datetime) -> Document:
+    """Fields of a sample that are set when it is new and then belong to people."""
+    # A fixed pseudo-random number: the control sample is every frame below some share, whoever
+    # draws it and however often the dataset is rebuilt.
+    random = int.from_bytes(hashlib.sha256(f"control\0{key}".encode()).digest()[:6], "big") / 2**48
+    return {
+        "frame_key": key, "_dataset_id": dataset_id, "_media_type": "image", "_rand": random,
+        "control": random, "tags": [], "created_at": now, "review_status": "open",
+        "review_log": [], "reviewed": {"_cls": "Detections", "detections": []}, "relabel": "",
+    }  # fmt: skip
+
+
+def group_element(frame: FrameRef, default_slice: str) -> Document:
+    """Place of a frame among the cameras of its moment.
+
+    The App shows one slice at a time, `default_slice` at first: the only camera of a sequence is in
+    that one, where it is seen.
+    """
+    identity = object_id("group", frame.sequence_id, str(frame.index))
+    return {"_id": identity, "_cls": "Group", "name": frame.camera or default_slice}
+
+
+def shown_path(frame: FrameRef) -> str:
+    """Return the file that the App shows for a frame."""
+    path = frame.local_path or frame.uri.removeprefix("file://")
+    return path if "://" in path else str(Path(path).absolute())

@@ -1,0 +1,40 @@
+"""Which labeled sequences a FiftyOne dataset holds already, so that a repeated run loads nothing.
+
+One small document a sequence beside FiftyOne's own collections: a dataset that was dropped and made
+again has another id, and so nothing in it counts as loaded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tasks.dataset.schema import open_dataset
+from tasks.store.manifests import Manifest
+
+COLLECTION = "autolabel_loads"
+
+
+def loaded_manifests(dataset_name: str) -> set[str]:
+    """Manifests (`Manifest.version`) whose labels the dataset holds; {} for no dataset."""
+    from tasks.dataset.database import ensure_database
+
+    ensure_database()
+    import fiftyone as fo
+
+    if not fo.dataset_exists(dataset_name):
+        return set()
+    dataset = open_dataset(dataset_name)
+    return {one["manifest"] for one in _collection().find({"dataset": dataset._doc.id})}
+
+
+def remember_loaded(dataset_name: str, manifest: Manifest) -> None:
+    """Remember that a sequence's labels, as this manifest lists them, are in the dataset."""
+    dataset = open_dataset(dataset_name)
+    key = {"dataset": dataset._doc.id, "sequence_id": manifest.sequence_id}
+    _collection().update_one(key, {"$set": {"manifest": manifest.version}}, upsert=True)
+
+
+def _collection() -> Any:
+    import fiftyone.core.odm as foo
+
+    return foo.get_db_conn()[COLLECTION]

@@ -1,0 +1,227 @@
+"""One bootstrap of a FiftyOne dataset: media type, every field, indexes; then writers only write.
+
+Fields that several writers add at the same time corrupt a dataset's schema, and the first of them
+to set the media type makes the others fail. So all of it is declared once, under a lock that lives
+in the same database.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import re
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sam2_core.types import AutolabelError
+from tasks.dataset.appearance import arrange_app
+from tasks.dataset.database import ensure_database
+
+MACHINE_FIELD, PREVIOUS_FIELD, TRUTH_FIELD = "detections", "previous", "ground_truth"
+REVIEWED_FIELD, STATUS_FIELD, LOG_FIELD = "reviewed", "review_status", "review_log"
+RELABEL_FIELD, RISK_FIELD, REASONS_FIELD = "relabel", "risk", "reasons"
+GROUP_FIELD = "group"
+OPEN, DONE = "open", "done"
+MAX_SEQUENCE_VIEWS = 500
+LOCK_SECONDS = 60.0
+# FiftyOne has one object a dataset in a process, for all threads. Loading it saves it, and what
+# another thread changes meanwhile is then taken for saved.
+_DATASET_OBJECTS = threading.RLock()
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]{0,98}")
+
+
+def prepare_dataset(name: str, cameras: Sequence[str] = (), out_uri: str = "") -> None:
+    """Create a persistent dataset, or bring an existing one up to date. Safe to call at once.
+
+    Args:
+        name: letters, digits, spaces and `._+-`, at most 99.
+        cameras: every camera name that may come; two or more make a grouped dataset.
+        out_uri: the run's storage, remembered so that reviews find their way back.
+
+    Raises:
+        AutolabelError: a bad name, or the dataset is there with another kind of media.
+
+    """
+    if not _NAME.fullmatch(name):
+        raise AutolabelError(
+            f"'{name}' is no dataset name: use letters, digits, spaces and . _ + -, at most 99"
+        )
+    ensure_database()
+    import fiftyone as fo
+
+    with dataset_lock(name):
+        if fo.dataset_exists(name):
+            dataset = fo.load_dataset(name, reload=True)
+        else:
+            dataset = fo.Dataset(name, persistent=True)
+        _set_media(dataset, [camera for camera in dict.fromkeys(cameras) if camera])
+        if "difference" not in dataset.get_field_schema():  # the youngest field
+            _declare_fields(dataset)
+        _create_indexes(dataset)
+        arrange_app(dataset)
+        if out_uri:
+            _remember(dataset, out_uri)
+        dataset.save()
+
+
+def open_dataset(name: str) -> Any:
+    """Load a dataset that `prepare_dataset` made.
+
+    Raises:
+        AutolabelError: there is none, or it was made by something else.
+
+    """
+    ensure_database()
+    import fiftyone as fo
+
+    if not fo.dataset_exists(name):
+        known = ", ".join(sorted(fo.list_datasets())[:10]) or "none yet"
+        raise AutolabelError(f"no dataset '{name}' in FiftyOne (there are: {known})")
+    with _DATASET_OBJECTS:
+        dataset = fo.load_dataset(name)
+    if "frame_key" not in dataset.get_field_schema():
+        raise AutolabelError(
+            f"dataset '{name}' was not made by autolabel: choose another name with --dataset"
+        )
+    return dataset
+
+
+def sample_collection(dataset: Any) -> Any:
+    """Return the MongoDB collection that holds a dataset's samples."""
+    import fiftyone.core.odm as foo
+
+    return foo.get_db_conn()[dataset._sample_collection_name]
+
+
+def _set_media(dataset: Any, cameras: Sequence[str]) -> None:
+    grouped = len(cameras) > 1 or dataset.media_type == "group"
+    wanted = "group" if grouped else "image"
+    if dataset.media_type not in (None, wanted):
+        raise AutolabelError(
+            f"dataset '{dataset.name}' holds {dataset.media_type} samples and cannot take "
+            f"{'several cameras' if grouped else 'single images'}: choose another name"
+        )
+    if not grouped:
+        if dataset.media_type is None:
+            dataset.media_type = "image"
+        return
+    if dataset.group_field is None:
+        dataset.add_group_field(GROUP_FIELD, default=cameras[0])
+    for camera in cameras:
+        if camera not in (dataset.group_media_types or {}):
+            dataset.add_group_slice(camera, "image")
+
+
+def _declare_fields(dataset: Any) -> None:
+    """Declare every field by one sample that has them all, which goes again.
+
+    FiftyOne writes and reads the whole schema for each field that is added on its own: 70 of them
+    take seconds.
+    """
+    import fiftyone as fo
+
+    def label(**more: Any) -> Any:
+        return fo.Detections(
+            detections=[
+                fo.Detection(
+                    label="", bounding_box=[0.0, 0.0, 0.0, 0.0], confidence=0.0, index=0,
+                    predicted_iou=0.0, stability=0.0, object_score=0.0, risk=0.0, box_index=0,
+                    area_px=0, model="", mask_reason="", decision="", track="", changed="",
+                    fingerprint="", difference=0.0, reasons=[""], box_xyxy_px=[0.0], **more,
+                )
+            ]
+        )  # fmt: skip
+
+    moment = datetime.datetime.now(datetime.UTC)
+    sample = fo.Sample(
+        filepath="/autolabel-schema.jpg", frame_key="", sequence_id="", camera="", frame_number=0,
+        timestamp_ns=0, frame_uri="", run_key="", model="", stamp={"": ""}, previous_model="",
+        loaded_at=moment, instances=0, control=0.0, difference=0.0,
+        metadata=fo.ImageMetadata(width=0, height=0, size_bytes=0, mime_type="", num_channels=0),
+        **{
+            MACHINE_FIELD: label(), PREVIOUS_FIELD: label(),
+            REVIEWED_FIELD: label(reviewer="", reviewed_at="", sources=[""]),
+            TRUTH_FIELD: fo.Detections(
+                detections=[fo.Detection(label="", bounding_box=[0.0, 0.0, 0.0, 0.0])]
+            ),
+            RISK_FIELD: 0.0, REASONS_FIELD: [""], STATUS_FIELD: "", RELABEL_FIELD: "",
+            LOG_FIELD: [{"": ""}],
+        },
+    )  # fmt: skip
+    if dataset.media_type == "group":
+        sample[GROUP_FIELD] = fo.Group().element(dataset.default_group_slice)
+    dataset.add_sample(sample, dynamic=True)
+    dataset.delete_samples([sample.id])
+
+
+def _create_indexes(dataset: Any) -> None:
+    # The queue reads (status, risk), the risk of sequences all of its index and nothing else, the
+    # sequence views (sequence, camera, frame).
+    existing = set(dataset.list_indexes())
+    if "frame_key" not in existing:
+        dataset.create_index("frame_key", unique=True)
+    for name in (RISK_FIELD, REASONS_FIELD, RELABEL_FIELD, "control"):
+        if name not in existing:
+            dataset.create_index(name)
+    dataset.create_index([(STATUS_FIELD, 1), (RISK_FIELD, -1)])
+    dataset.create_index([(STATUS_FIELD, 1), ("sequence_id", 1), (RISK_FIELD, 1)])
+    dataset.create_index([("sequence_id", 1), ("camera", 1), ("frame_number", 1)])
+
+
+def _remember(dataset: Any, out_uri: str) -> None:
+    known = dataset.info.get("out_uris", [])
+    if out_uri not in known:
+        dataset.info["out_uris"] = [*known, out_uri]
+
+
+def save_sequence_view(dataset: Any, sequence_id: str) -> None:
+    """Save the view of one sequence, up to a number of views that a list can show."""
+    from fiftyone import ViewField as F
+
+    name = f"sequence {sequence_id}"
+    with dataset_lock(dataset.name):
+        dataset.reload()
+        names = dataset.list_saved_views()
+        if name in names or len(names) >= MAX_SEQUENCE_VIEWS:
+            return
+        view = dataset.match(F("sequence_id") == sequence_id).sort_by("frame_number")
+        dataset.save_view(name, view, description=f"All frames of {sequence_id}, in order")
+
+
+@contextlib.contextmanager
+def dataset_lock(name: str) -> Iterator[None]:
+    """Hold a lock in the database itself, for changes of a dataset's own document.
+
+    A holder that was killed loses it after a minute. No other thread loads a dataset meanwhile.
+    """
+    with _DATASET_OBJECTS, _database_lock(name):
+        yield
+
+
+@contextlib.contextmanager
+def _database_lock(name: str) -> Iterator[None]:
+    import fiftyone.core.odm as foo
+    from pymongo.errors import DuplicateKeyError
+
+    locks = foo.get_db_conn()["autolabel.locks"]
+    me, deadline = uuid.uuid4().hex, time.monotonic() + 3 * LOCK_SECONDS
+    while True:
+        now = datetime.datetime.now(datetime.UTC)
+        free = {"_id": name, "until": {"$lt": now}}
+        until = now + datetime.timedelta(seconds=LOCK_SECONDS)
+        try:  # inserts when there is no lock, takes over an expired one, collides with a held one
+            locks.update_one(free, {"$set": {"holder": me, "until": until}}, upsert=True)
+            break
+        except DuplicateKeyError:
+            if time.monotonic() > deadline:
+                raise AutolabelError(
+                    f"dataset '{name}' stays locked by another process; try again later"
+                ) from None
+            time.sleep(0.05)
+    try:
+        yield
+    finally:
+        locks.delete_one({"_id": name, "holder": me})

@@ -1,0 +1,1 @@
+"""Frames: found, listed, downloaded, read."""

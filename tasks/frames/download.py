@@ -1,0 +1,166 @@
+"""Frames and videos into the local cache: bounded, retried, checked, whole or not at all.
+
+The cache is addressed by content (address and etag), so that a file in it never grows stale, and
+two processes that fetch the same file write the same bytes to the same name. Local files are used
+where they lie.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from sam2_core.cache import cache_folder
+from tasks.frames.images import failure
+from tasks.store import storage
+from tasks.store.retry import CutBodyError, with_retries
+from tasks.types import FrameFailure, FrameRef
+
+CONNECTIONS = 16
+
+
+class CacheError(storage.StorageError):
+    """The cache folder cannot be written: every file would fail."""
+
+
+OnFrame = Callable[[FrameRef | FrameFailure], None]
+
+
+def download(
+    frames: Iterable[FrameRef],
+    on_frame: OnFrame | None = None,
+    connections: int = CONNECTIONS,
+    cache: Path | None = None,
+) -> list[FrameRef | FrameFailure]:
+    """Fetch frames; see `stream`. All of them, in order."""
+    return list(stream(frames, on_frame, connections, cache))
+
+
+def stream(
+    frames: Iterable[FrameRef],
+    on_frame: OnFrame | None = None,
+    connections: int = CONNECTIONS,
+    cache: Path | None = None,
+) -> Iterator[FrameRef | FrameFailure]:
+    """Fetch frames ahead of the caller, never more than two rounds of connections ahead.
+
+    Args:
+        frames: as `list_frames` or `expand_videos` gave them.
+        on_frame: called with each outcome, in order.
+        connections: files under way at once.
+        cache: cache folder instead of the usual one.
+
+    Yields:
+        In the order given, each frame with `local_path`, or why it could not be had.
+
+    Raises:
+        StorageError: the cache itself cannot be written (no space, no permission).
+
+    """
+    pending: deque[Future[FrameRef | FrameFailure]] = deque()
+
+    def finish() -> FrameRef | FrameFailure:
+        outcome = pending.popleft().result()
+        if on_frame:
+            on_frame(outcome)
+        return outcome
+
+    with ThreadPoolExecutor(connections, "download") as pool:
+        try:
+            for frame in frames:
+                pending.append(pool.submit(_fetch_frame, frame, cache))
+                if len(pending) >= 2 * connections:
+                    yield finish()
+            while pending:
+                yield finish()
+        finally:
+            for future in pending:
+                future.cancel()
+
+
+def _fetch_frame(frame: FrameRef, cache: Path | None) -> FrameRef | FrameFailure:
+    if frame.local_path:
+        return frame
+    try:
+        path = fetch(frame.uri, frame.etag, frame.size_bytes, cache)
+        return replace(frame, local_path=str(path), size_bytes=path.stat().st_size)
+    except CacheError:
+        raise
+    except storage.StorageError as error:
+        return failure(frame, "download", str(error))
+    except OSError as error:
+        return failure(frame, "download", f"cannot read {frame.uri}: {error.strerror}")
+
+
+def cached_path(uri: str, etag: str, cache: Path | None = None) -> Path:
+    """Where the content of an address lies in the cache; the extension is kept."""
+    digest = hashlib.sha256(f"{uri}\n{etag}".encode()).hexdigest()
+    name = uri.partition("?")[0].rsplit("/", 1)[-1]
+    suffix = Path(name).suffix.lower() if len(Path(name).suffix) <= 6 else ""
+    return cache_folder(cache) / "frames" / digest[:2] / f"{digest[2:40]}{suffix}"
+
+
+def fetch(uri: str, etag: str, size_bytes: int = 0, cache: Path | None = None) -> Path:
+    """Return a local path with the content of an address; a cached file costs a stat.
+
+    Args:
+        uri: fsspec URL of a file.
+        etag: its version, as listed.
+        size_bytes: its size as listed, 0 when unknown; other sizes are refused.
+        cache: cache folder instead of the usual one.
+
+    Raises:
+        StorageError: it cannot be had (after retries where they help).
+        CacheError: the cache cannot be written.
+
+    """
+    if storage.is_local(uri):
+        path = storage.local_path(uri)
+        with storage.explained("read", uri):
+            path.stat()
+        return path
+    path = cached_path(uri, etag, cache)
+    if path.is_file() and (not size_bytes or path.stat().st_size == size_bytes):
+        return path
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        _prepare(temporary)
+        with storage.explained("download", uri):
+            what = f"downloading {storage.redact(uri)}"
+            with_retries(lambda: _get(uri, temporary, size_bytes), what)
+        temporary.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return path
+
+
+def _prepare(temporary: Path) -> None:
+    try:
+        with storage.explained("write", str(temporary)):
+            temporary.parent.mkdir(parents=True, exist_ok=True)
+            temporary.touch()
+    except storage.StorageError as error:
+        raise CacheError(f"{error} (AUTOLABEL_CACHE names another cache folder)") from error
+
+
+def _get(uri: str, target: Path, size_bytes: int) -> None:
+    fs, path = storage.filesystem(uri)
+    try:
+        fs.get_file(path, str(target))
+    except OSError as error:
+        if error.errno not in storage.NO_SPACE:
+            raise
+        raise CacheError(
+            f"cannot write {target}: no space left; free some or name another cache folder "
+            "by AUTOLABEL_CACHE"
+        ) from error
+    size = target.stat().st_size
+    if size_bytes and size != size_bytes:
+        raise CutBodyError(f"{size} bytes arrived of {size_bytes}")

@@ -1,0 +1,214 @@
+"""Folders and files below an address, as a stream: what discovery and planning read.
+
+One pass and few requests: on S3 one request a thousand objects whatever the folders, several at a
+time; locally one `scandir` a folder. Nothing is kept but the folders that are still open.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from tasks.frames.listing_s3 import list_objects
+from tasks.store import storage
+from tasks.store.retry import with_retries
+
+_HTTP_CONNECTIONS = 16
+_DIGITS = re.compile(r"(\d+)")
+_UNSAFE_NAME = re.compile(r"[/\\\x00]")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file below an address.
+
+    Attributes:
+        name: last part of its path, unquoted.
+        uri: fsspec URL.
+        size_bytes: 0 when unknown.
+        etag: what tells one content from another: the server's etag, or size and time of change.
+
+    """
+
+    name: str
+    uri: str
+    size_bytes: int
+    etag: str
+
+
+def natural_key(name: str) -> tuple[list[str | int], str]:
+    """Sort key by which frame_2 comes before frame_10."""
+    parts: list[str | int] = [*_DIGITS.split(name)]  # text, digits, text, digits, ..., text
+    parts[1::2] = map(int, parts[1::2])
+    return parts, name
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a name is not meant to be seen: .DS_Store, ._frame.jpg, __MACOSX."""
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def _is_safe(name: str, where: str) -> bool:
+    """Refuse names that would lead out of their folder once they are a local path."""
+    if name in {"", ".", ".."} or _UNSAFE_NAME.search(name):
+        log.warning("ignoring %r in %s: not a file name", name, storage.redact(where))
+        return False
+    return not is_hidden(name)
+
+
+def stat_file(uri: str) -> File | None:
+    """Return one file, or None when the address is a folder.
+
+    Raises:
+        NotFoundError: there is nothing.
+
+    """
+    fs, path = storage.filesystem(uri)
+    with storage.explained("open", uri):
+        info = with_retries(lambda: fs.info(path), f"looking at {storage.redact(uri)}")
+    if info["type"] != "file":
+        return None
+    if storage.is_local(uri):
+        uri = path
+    return _file_of(info, uri)
+
+
+def walk(root_uri: str) -> Iterator[tuple[tuple[str, ...], list[File]]]:
+    """Every folder with files below a root: (names from the root down, its files).
+
+    A folder comes after the folders in it, and everything below a folder comes in one run. Hidden
+    names are left out; so are names that lead elsewhere (a warning says so).
+
+    Raises:
+        StorageError: the root does not exist or a folder cannot be listed.
+
+    """
+    fs, path = storage.filesystem(root_uri)
+    if storage.is_local(root_uri):
+        return _walk_local(Path(path), ())
+    if storage.is_s3(root_uri):
+        return _group_by_folder(_walk_s3(fs, path), root_uri)
+    if root_uri.startswith(("http://", "https://")):
+        return _walk_http(fs, path.rstrip("/") + "/", ())
+    return _group_by_folder(_walk_any(fs, path, root_uri), root_uri)
+
+
+def _walk_local(
+    folder: Path, names: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], list[File]]]:
+    with storage.explained("list", str(folder)), os.scandir(folder) as entries:
+        found = [entry for entry in entries if not is_hidden(entry.name)]
+    files, folders = [], []
+    for entry in found:
+        try:
+            if entry.is_dir():
+                if not (entry.is_symlink() and _leads_up(entry, folder)):
+                    folders.append(entry.name)
+            elif entry.is_file():
+                stat = entry.stat()
+                etag = f"{stat.st_size:x}-{stat.st_mtime_ns:x}"
+                files.append(File(entry.name, entry.path, stat.st_size, etag))
+        except FileNotFoundError:  # removed since, or a dangling link
+            continue
+    for name in sorted(folders, key=natural_key):
+        yield from _walk_local(folder / name, (*names, name))
+    if files:
+        yield names, files
+
+
+def _leads_up(link: os.DirEntry[str], folder: Path) -> bool:
+    """Whether a link leads to a folder around it, where a walk would never end."""
+    return folder.resolve().is_relative_to(Path(link.path).resolve())
+
+
+def _walk_s3(fs: Any, path: str) -> Iterator[tuple[str, File]]:
+    bucket, _, prefix = path.partition("/")
+    prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
+    for one in list_objects(fs, bucket, prefix):
+        if not one.key.endswith("/"):
+            name = one.key.rsplit("/", 1)[-1]
+            file = File(name, f"s3://{bucket}/{one.key}", one.size_bytes, one.etag)
+            yield one.key[len(prefix) :], file
+
+
+def _walk_any(fs: Any, path: str, root_uri: str) -> Iterator[tuple[str, File]]:
+    with storage.explained("list", root_uri):
+        found = with_retries(lambda: fs.find(path, detail=True), f"listing {root_uri}")
+        if not found and not fs.exists(path):
+            raise FileNotFoundError(path)
+    root = path.rstrip("/") + "/"
+    for name in sorted(found):
+        yield name.removeprefix(root), _file_of(found[name], fs.unstrip_protocol(name))
+
+
+def _group_by_folder(
+    files: Iterable[tuple[str, File]], root_uri: str
+) -> Iterator[tuple[tuple[str, ...], list[File]]]:
+    """Group files that come sorted by path: a prefix's files are then one run, its own included."""
+    open_folders: list[tuple[tuple[str, ...], list[File]]] = []
+    empty = True
+    for path, file in files:
+        empty = False
+        *names, name = path.split("/")
+        folder = tuple(names)
+        if not all(_is_safe(part, root_uri) for part in (*names, name)):
+            continue
+        while open_folders and open_folders[-1][0] != folder[: len(open_folders[-1][0])]:
+            yield open_folders.pop()
+        if not open_folders or open_folders[-1][0] != folder:
+            open_folders.append((folder, []))
+        open_folders[-1][1].append(file)
+    yield from reversed(open_folders)
+    if empty:
+        raise storage.NotFoundError(f"cannot list {storage.redact(root_uri)}: there is nothing")
+
+
+def _walk_http(
+    fs: Any, url: str, names: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], list[File]]]:
+    """Follow the links of index pages that lead one level down, and nowhere else."""
+    where = storage.redact(url)
+    with storage.explained("list", url):
+        entries = with_retries(lambda: fs.ls(url, detail=True), f"listing {where}")
+    files: list[tuple[str, str]] = []
+    folders: list[tuple[str, str]] = []
+    for entry in entries:
+        link = entry["name"].partition("?")[0].partition("#")[0]
+        name = unquote(link.removeprefix(url).rstrip("/"))
+        if link != url and link.startswith(url) and _is_safe(name, url):
+            (folders if link.endswith("/") else files).append((name, link))
+    for name, link in sorted(set(folders), key=lambda one: natural_key(one[0])):
+        yield from _walk_http(fs, link, (*names, name))
+    if files:
+        with ThreadPoolExecutor(_HTTP_CONNECTIONS) as pool:
+            yield names, list(pool.map(lambda one: _stat_link(fs, *one), sorted(set(files))))
+
+
+def _stat_link(fs: Any, name: str, link: str) -> File:
+    with storage.explained("open", link):
+        info = with_retries(lambda: fs.info(link), f"looking at {storage.redact(link)}")
+    return _file_of(info | {"name": name}, link)
+
+
+def _file_of(info: dict[str, Any], uri: str) -> File:
+    size = int(info.get("size") or 0)
+    etag = info.get("ETag") or info.get("etag")
+    if etag is None:
+        names = ("mtime", "LastModified", "Last-Modified", "updated", "last_modified", "created")
+        changed = next((info[name] for name in names if info.get(name)), "")
+        etag = f"{size:x}-{changed.timestamp() if isinstance(changed, datetime) else changed}"
+    if storage.is_local(uri):
+        stat = Path(uri).stat()
+        etag = f"{stat.st_size:x}-{stat.st_mtime_ns:x}"
+    name = unquote(urlsplit(uri).path) if uri.startswith("http") else info["name"]
+    return File(name.rstrip("/").rsplit("/", 1)[-1], uri, size, str(etag).strip('"'))

@@ -1,0 +1,207 @@
+"""Videos to frames: each selected frame a JPEG in the cache, extracted once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sam2_core.cache import cache_folder
+from tasks.frames.download import CacheError, fetch
+from tasks.frames.images import TooLargeError, refuse_large
+from tasks.frames.selection import FrameSelection
+from tasks.store import storage
+from tasks.types import Footage, FrameFailure, FrameRef, VideoRef
+
+JPEG_QUALITY = 95
+# Index, (height, width), bytes of the JPEG, when it is shown (ns since the video's start, or None).
+Row = tuple[int, tuple[int, int], int, int | None]
+
+log = logging.getLogger(__name__)
+
+
+class BadVideoError(ValueError):
+    """A video that cannot be decoded; the message is the reason."""
+
+
+def expand_videos(
+    frames: Iterable[Footage],
+    on_frame: Callable[[FrameRef], None] | None = None,
+    cache: Path | None = None,
+) -> list[FrameRef | FrameFailure]:
+    """Replace each video by its frames, in place; images pass unchanged.
+
+    Videos are fetched and decoded to the end, so that the frames are those that are there and not
+    those that the header promises. A frame's URL is `video#frame=INDEX`.
+
+    Args:
+        frames: of one sequence, from `list_frames`.
+        on_frame: called with each extracted frame.
+        cache: cache folder instead of the usual one.
+
+    Returns:
+        Frames with `local_path` and `size_hw` where they come from a video; a FrameFailure for a
+        video that cannot be fetched or decoded.
+
+    Raises:
+        CacheError: the cache cannot be written.
+
+    """
+    frames = list(frames)
+    # Times of day and times since the start must not meet in one sequence: cameras are joined by
+    # the nearest.
+    dated = any(frame.timestamp_ns is not None for frame in frames)
+    expanded: list[FrameRef | FrameFailure] = []
+    for one in frames:
+        if isinstance(one, FrameRef):
+            expanded.append(one)
+            continue
+        start_ns = one.timestamp_ns if dated else 0
+        try:
+            expanded += _frames_of(one, start_ns, on_frame, cache)
+        except CacheError:
+            raise
+        except storage.StorageError as error:
+            expanded.append(_failure(one, "download", error))
+        except (BadVideoError, TooLargeError) as error:
+            expanded.append(_failure(one, "decode", error))
+    return expanded
+
+
+def _failure(video: VideoRef, stage: str, error: Exception) -> FrameFailure:
+    return FrameFailure(video.sequence_id, video.camera, 0, video.uri, stage, str(error))
+
+
+def _frames_of(
+    video: VideoRef,
+    start_ns: int | None,
+    on_frame: Callable[[FrameRef], None] | None,
+    cache: Path | None,
+) -> list[FrameRef]:
+    digest = hashlib.sha256(f"{video.uri}\n{video.etag}".encode()).hexdigest()
+    folder = cache_folder(cache) / "videos" / digest[:2] / digest[2:40]
+    selection = video.selection
+    record = folder / f"{selection.start}-{selection.stop}-{selection.step}.json"
+    rows = _read_record(record)
+    if rows is None:
+        rows = []
+        path = fetch(video.uri, video.etag, video.size_bytes, cache)
+        for row in _extract(path, folder, selection):
+            rows.append(row)
+            if on_frame:
+                on_frame(_frame(video, folder, start_ns, row))
+        _write_whole(record, json.dumps({"frames": rows}).encode())
+    elif on_frame:
+        for row in rows:
+            on_frame(_frame(video, folder, start_ns, row))
+    return [_frame(video, folder, start_ns, row) for row in rows]
+
+
+def _frame(video: VideoRef, folder: Path, start_ns: int | None, row: Row) -> FrameRef:
+    """Make the reference of one frame."""
+    index, (height, width), size_bytes, shown_ns = row
+    known = start_ns is not None and shown_ns is not None
+    return FrameRef(
+        video.sequence_id,
+        video.camera,
+        index,
+        start_ns + shown_ns if known else None,  # type: ignore[operator]
+        f"{video.uri}#frame={index}",
+        size_hw=(height, width),
+        etag=video.etag,
+        size_bytes=size_bytes,
+        local_path=str(_jpeg(folder, index)),
+    )
+
+
+def _jpeg(folder: Path, index: int) -> Path:
+    return folder / f"{index:06d}.jpg"
+
+
+def _read_record(record: Path) -> list[Row] | None:
+    """Return what an earlier extraction found, if all its files are still there."""
+    try:
+        found = json.loads(record.read_text())["frames"]
+        sizes = {path.name: path.stat().st_size for path in record.parent.glob("*.jpg")}
+        whole = all(sizes.get(f"{i:06d}.jpg", 0) == size for i, _, size, _ in found)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if whole else None
+
+
+class _Clock:
+    """When the frames of a capture are shown, as its container says.
+
+    OpenCV tells the presentation time of the frame that was grabbed last. Where a container has
+    none it says 0, or the same again: then frames are as far apart as the header says.
+    """
+
+    def __init__(self, capture: Any) -> None:
+        import cv2
+
+        self._position = partial(capture.get, cv2.CAP_PROP_POS_MSEC)
+        fps = float(capture.get(cv2.CAP_PROP_FPS))
+        self._step_ns = round(1e9 / fps) if 0 < fps < 10_000 else None
+        self._last_ns: int | None = None
+
+    def next_ns(self) -> int | None:
+        """Nanoseconds from the video's start to the frame just grabbed; call once a frame."""
+        last_ns, shown_ns = self._last_ns, round(self._position() * 1e6)
+        if last_ns is None:
+            self._last_ns = max(shown_ns, 0)
+        elif shown_ns > last_ns:
+            self._last_ns = shown_ns
+        elif self._step_ns is None:
+            return None
+        else:
+            self._last_ns = last_ns + self._step_ns
+        return self._last_ns
+
+
+def _extract(path: Path, folder: Path, selection: FrameSelection) -> Iterator[Row]:
+    """Write selected frames; one that cannot be decoded has no file and counts all the same."""
+    import cv2
+
+    capture = cv2.VideoCapture(str(path))
+    try:
+        width = int(capture.get(cv2.CAP_PROP_FRAME_WIDTH))
+        refuse_large(width, int(capture.get(cv2.CAP_PROP_FRAME_HEIGHT)))
+        promised, clock = int(capture.get(cv2.CAP_PROP_FRAME_COUNT)), _Clock(capture)
+        index = 0
+        while selection.stop is None or index < selection.stop:
+            if not capture.grab():
+                if index < promised:
+                    log.warning("%s: %d frames of %d could be decoded", path, index, promised)
+                break
+            shown_ns = clock.next_ns()
+            if index in selection:
+                decoded, pixels = capture.retrieve()
+                size_hw = pixels.shape[:2] if decoded else (0, 0)
+                yield index, size_hw, _write_jpeg(_jpeg(folder, index), pixels, decoded), shown_ns
+            index += 1
+    finally:
+        capture.release()
+    if index == 0:
+        raise BadVideoError("no frame could be decoded: broken, empty or of an unknown codec")
+
+
+def _write_jpeg(path: Path, pixels: Any, decoded: bool) -> int:
+    """Write a frame that could be decoded; returns bytes."""
+    import cv2
+
+    if not decoded:
+        return 0
+    data = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[1].tobytes()
+    _write_whole(path, data)
+    return len(data)
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    try:
+        storage.write_bytes(str(path), data)
+    except storage.StorageError as error:
+        raise CacheError(str(error)) from error

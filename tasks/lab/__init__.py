@@ -1,0 +1,1 @@
+"""Scenes, training, risk fitting, evaluation: the pipeline never imports it."""

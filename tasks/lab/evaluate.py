@@ -1,0 +1,102 @@
+"""Measure a model on images with ground truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sam2_core.types import AutolabelError, Boxes, ImageArray, Masks
+from tasks.dataset.coco_truth import Truth, TruthImage
+from tasks.lab.metrics import Scores
+
+Segment = Callable[[ImageArray, Boxes], Masks]
+Detect = Callable[[ImageArray], Boxes]
+
+
+@dataclass(frozen=True)
+class FailedImage:
+    """An image that could not be measured, and why; its instances are not in the means."""
+
+    image_id: int
+    file_name: str
+    reason: str
+
+
+@dataclass
+class Evaluation:
+    """The scores and what could not be scored."""
+
+    scores: Scores
+    failed: list[FailedImage] = field(default_factory=list)
+
+    def result(self) -> dict[str, Any]:
+        """One JSON-able object: see `Scores`, and `failed_images` with reasons."""
+        failed = [vars(entry) for entry in self.failed]
+        return {**self.scores.result(), "failed_images": failed}
+
+
+def find_image(folder: Path, file_name: str) -> Path:
+    """Where an image of the truth lies: by its path below the folder, else by its bare name."""
+    for candidate in (folder / file_name, folder / Path(file_name).name):
+        if candidate.is_file():
+            return candidate
+    raise FileNotFoundError(f"{file_name} is not in {folder}")
+
+
+def read_rgb(path: Path, size_hw: tuple[int, int]) -> ImageArray:
+    """Decode an image, which must have the size that the truth says."""
+    import cv2
+
+    data = np.frombuffer(path.read_bytes(), np.uint8)
+    image = cv2.imdecode(data, cv2.IMREAD_COLOR_RGB) if data.size else None
+    if image is None:
+        raise ValueError("not an image that can be decoded")
+    if image.shape[:2] != size_hw:
+        found = image.shape[:2]
+        raise ValueError(f"the image is {found[0]}x{found[1]}, the truth says {size_hw} (h x w)")
+    return np.asarray(image, np.uint8)
+
+
+def true_boxes(image: TruthImage) -> Boxes:
+    """Make prompts of the annotated boxes."""
+    scores = np.ones(len(image), np.float32)
+    return Boxes(image.boxes_xyxy_px, scores, image.labels, source="truth")
+
+
+def evaluate(
+    truth: Truth, folder: str | Path, segment: Segment, detect: Detect | None = None
+) -> Iterator[Evaluation]:
+    """Run a model over every image of the truth.
+
+    Args:
+        truth: what there is.
+        folder: where the images lie.
+        segment: makes masks of boxes.
+        detect: finds boxes; None prompts with the true ones.
+
+    Yields:
+        The same growing `Evaluation` after each image, so that a caller can show progress.
+
+    Raises:
+        AutolabelError: when the folder does not exist or the truth holds no image.
+
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise AutolabelError(f"{folder}: no such folder; give the folder of the truth's images")
+    if not truth.images:
+        raise AutolabelError("the ground truth holds no image")
+    evaluation = Evaluation(Scores(truth.categories))
+    for image in truth.images:
+        try:
+            pixels = read_rgb(find_image(folder, image.file_name), image.size_hw)
+            boxes = detect(pixels) if detect else true_boxes(image)
+            masks = segment(pixels, boxes)
+            evaluation.scores.add(image, boxes, masks, by_row=detect is None)
+        except (OSError, ValueError, AutolabelError) as error:
+            evaluation.failed.append(FailedImage(image.image_id, image.file_name, str(error)))
+        yield evaluation

@@ -1,0 +1,268 @@
+"""How good masks and boxes are: mask IoU, boundary F, average precision, by object size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sam2_core.types import Boxes, Masks
+from tasks.dataset.coco_truth import TruthImage, rle_box_xyxy_px
+
+# COCO's size classes, by the area of the true mask.
+SIZES = ("small", "medium", "large")
+SMALL_AREA_PX, MEDIUM_AREA_PX = 32**2, 96**2
+MATCH_BOX_IOU = 0.5
+
+
+def size_class(area_px: float) -> str:
+    """COCO's size class: small under 32x32 px, medium under 96x96, large."""
+    if area_px < SMALL_AREA_PX:
+        return "small"
+    return "medium" if area_px < MEDIUM_AREA_PX else "large"
+
+
+def mask_iou(first: bytes, second: bytes, size_hw: tuple[int, int]) -> float:
+    """IoU of two compressed run-length masks of one image; two empty masks give 1."""
+    from pycocotools import mask as coco_mask
+
+    a = {"counts": first, "size": list(size_hw)}
+    b = {"counts": second, "size": list(size_hw)}
+    if not coco_mask.area(a) and not coco_mask.area(b):
+        return 1.0
+    return float(coco_mask.iou([a], [b], [0])[0, 0])
+
+
+def boundary_tolerance_px(size_hw: tuple[int, int]) -> int:
+    """Tolerance of the boundary F measure: 0.2% of the image's diagonal, 3 px at 1280x720."""
+    return max(1, round(0.002 * math.hypot(*size_hw)))
+
+
+def boundary_f(first: bytes, second: bytes, size_hw: tuple[int, int], tolerance_px: int) -> float:
+    """Boundary F measure of two masks of one image (Perazzi et al., DAVIS, CVPR 2016).
+
+    Precision is the share of the first mask's contour within `tolerance_px` of the second's,
+    recall the other way round. Contours are inner ones, so a mask cut by the image's border ends
+    there. Two empty masks give 1, one empty mask 0.
+    """
+    import cv2
+    from pycocotools import mask as coco_mask
+
+    masks = [
+        np.ascontiguousarray(coco_mask.decode({"counts": rle, "size": list(size_hw)}))
+        for rle in (first, second)
+    ]
+    if not masks[0].any() or not masks[1].any():
+        return float(masks[0].any() == masks[1].any())
+    boxes = [rle_box_xyxy_px(rle, size_hw) for rle in (first, second)]
+    margin = tolerance_px + 2
+    left, top = np.maximum(np.minimum(boxes[0], boxes[1])[:2].astype(int) - margin, 0)
+    right, bottom = np.maximum(boxes[0], boxes[1])[2:].astype(int) + margin
+    crops = [np.pad(mask[top:bottom, left:right], 1) for mask in masks]
+    cross = cv2.getStructuringElement(cv2.MORPH_CROSS, (3, 3))
+    contours = [crop - cv2.erode(crop, cross) for crop in crops]
+    disk = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * tolerance_px + 1,) * 2)
+    near = [cv2.dilate(contour, disk) for contour in contours]
+    precision = (contours[0] & near[1]).sum() / contours[0].sum()
+    recall = (contours[1] & near[0]).sum() / contours[1].sum()
+    return float(2 * precision * recall / (precision + recall)) if precision + recall else 0.0
+
+
+def box_iou(
+    first: npt.NDArray[np.floating[Any]], second: npt.NDArray[np.floating[Any]]
+) -> npt.NDArray[np.float64]:
+    """IoU (N, M) of boxes (N, 4) and (M, 4), x1 y1 x2 y2; NaN boxes overlap nothing."""
+    a, b = np.asarray(first, np.float64)[:, None], np.asarray(second, np.float64)[None]
+    overlap = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
+    inter = np.prod(np.maximum(overlap, 0), axis=-1)
+    area = [np.prod(np.maximum(x[..., 2:] - x[..., :2], 0), axis=-1) for x in (a, b)]
+    union = area[0] + area[1] - inter
+    iou = np.divide(inter, union, out=np.zeros_like(inter), where=union > 0)
+    return np.asarray(np.nan_to_num(iou))
+
+
+def match_boxes(truth: TruthImage, boxes: Boxes) -> dict[int, int]:
+    """Pair instances with predicted boxes of the same class: COCO's greedy matching at IoU 0.5.
+
+    Returns:
+        {row of the truth: row of the boxes}; each row at most once, better scores choose first.
+
+    """
+    overlap = box_iou(truth.boxes_xyxy_px, boxes.xyxy_px)
+    same = np.array(truth.labels, object)[:, None] == np.array(boxes.labels, object)[None]
+    overlap = np.where(same, overlap, 0.0)
+    pairs: dict[int, int] = {}
+    for row in np.argsort(-boxes.scores, kind="stable"):
+        free = [i for i in range(len(truth)) if i not in pairs]
+        best = max(free, key=lambda i: overlap[i, row], default=None)
+        if best is not None and overlap[best, row] >= MATCH_BOX_IOU:
+            pairs[best] = int(row)
+    return pairs
+
+
+@dataclass
+class _Sums:
+    instances: int = 0
+    matched: int = 0
+    iou: float = 0.0
+    boundary: float = 0.0
+
+    def as_dict(self) -> dict[str, float | int | None]:
+        def mean(total: float, count: int) -> float | None:
+            return round(total / count, 4) if count else None
+
+        return {
+            "miou": mean(self.iou, self.instances),
+            "boundary_f": mean(self.boundary, self.instances),
+            "miou_matched": mean(self.iou, self.matched),
+            "boundary_f_matched": mean(self.boundary, self.matched),
+            "recall": mean(self.matched, self.instances),
+            "instances": self.instances,
+        }
+
+
+@dataclass
+class Scores:
+    """Adds up how well predictions fit the truth; `result()` gives one JSON-able object.
+
+    `miou` and `boundary_f` are means over all true instances; one that was not found counts 0.
+    `miou_matched` and `boundary_f_matched` leave those out.
+    """
+
+    categories: Sequence[str]
+    _sums: dict[str, _Sums] = field(default_factory=dict)
+    _by_class: dict[str, _Sums] = field(default_factory=dict)
+    _images: list[dict[str, Any]] = field(default_factory=list)
+    _true: list[dict[str, Any]] = field(default_factory=list)
+    _found: list[dict[str, Any]] = field(default_factory=list)
+    other_classes: int = 0
+
+    def add(self, truth: TruthImage, boxes: Boxes, masks: Masks, *, by_row: bool) -> list[float]:
+        """Score one image.
+
+        Args:
+            truth: what there is.
+            boxes: N predicted boxes.
+            masks: their N masks.
+            by_row: row i of the prediction is row i of the truth (prompted with the true boxes);
+                boxes for average precision are then those of the masks, scored by predicted IoU.
+                Otherwise pairs are found by class and box IoU, and the boxes are taken as given.
+
+        Returns:
+            The mask IoU of each true instance.
+
+        Raises:
+            ValueError: when the sizes do not fit.
+
+        """
+        if masks.size_hw != truth.size_hw:
+            raise ValueError(f"masks are {masks.size_hw}, the truth {truth.size_hw} (h, w)")
+        if by_row and len(masks) != len(truth):
+            raise ValueError(f"{len(masks)} masks for {len(truth)} true instances")
+        pairs = {i: i for i in range(len(truth))} if by_row else match_boxes(truth, boxes)
+        ious = [self._instance(truth, i, masks, pairs.get(i)) for i in range(len(truth))]
+        self._collect(truth, boxes, masks, by_row=by_row)
+        return ious
+
+    def _instance(self, truth: TruthImage, i: int, masks: Masks, row: int | None) -> float:
+        iou = boundary = 0.0
+        if row is not None:
+            iou = mask_iou(truth.rle[i], masks.rle[row], truth.size_hw)
+            tolerance = boundary_tolerance_px(truth.size_hw)
+            boundary = boundary_f(masks.rle[row], truth.rle[i], truth.size_hw, tolerance)
+        for sums, key in (
+            (self._sums, "all"),
+            (self._sums, size_class(float(truth.area_px[i]))),
+            (self._by_class, truth.labels[i]),
+        ):
+            entry = sums.setdefault(key, _Sums())
+            entry.instances += 1
+            entry.matched += row is not None
+            entry.iou += iou
+            entry.boundary += boundary
+        return iou
+
+    def _collect(self, truth: TruthImage, boxes: Boxes, masks: Masks, *, by_row: bool) -> None:
+        ids = {name: i + 1 for i, name in enumerate(self.categories)}
+        size = list(truth.size_hw)
+        image_id = len(self._images) + 1
+        self._images.append({"id": image_id, "height": size[0], "width": size[1]})
+        crowds = zip(truth.crowd_labels, truth.crowd_rle, strict=True)
+        rows = [
+            (*pair, box, 0)
+            for *pair, box in zip(truth.labels, truth.rle, truth.boxes_xyxy_px, strict=True)
+        ]
+        rows += [(*pair, rle_box_xyxy_px(pair[1], truth.size_hw), 1) for pair in crowds]
+        for label, rle, box, crowd in rows:
+            self._true.append({
+                "id": len(self._true) + 1, "image_id": image_id, "category_id": ids[label],
+                "bbox": _xywh(box), "area": _area(rle, size), "iscrowd": crowd,
+                "segmentation": {"counts": rle.decode("ascii"), "size": size},
+            })  # fmt: skip
+        scores = masks.predicted_iou if by_row else boxes.scores
+        for row, label in enumerate(truth.labels if by_row else boxes.labels):
+            box = rle_box_xyxy_px(masks.rle[row], truth.size_hw) if by_row else boxes.xyxy_px[row]
+            if label not in ids or not np.isfinite(box).all():
+                self.other_classes += label not in ids
+                continue
+            self._found.append({
+                "image_id": image_id, "category_id": ids[label], "bbox": _xywh(box),
+                "score": float(scores[row]),
+                "segmentation": {"counts": masks.rle[row].decode("ascii"), "size": size},
+            })  # fmt: skip
+
+    def result(self) -> dict[str, Any]:
+        """Every number so far."""
+        boxes, masks = (self._average_precision(kind) for kind in ("bbox", "segm"))
+        return {
+            **self._sums.get("all", _Sums()).as_dict(),
+            "ap50": boxes["ap50"], "ap": boxes["ap"],
+            "mask_ap50": masks["ap50"], "mask_ap": masks["ap"],
+            "images": len(self._images),
+            "by_size": {
+                size: {**self._sums.get(size, _Sums()).as_dict(), "ap50": boxes[size]}
+                for size in SIZES
+            },
+            "by_class": {name: sums.as_dict() for name, sums in sorted(self._by_class.items())},
+            "detections_of_other_classes": self.other_classes,
+        }  # fmt: skip
+
+    def _average_precision(self, kind: str) -> dict[str, float | None]:
+        """COCO's average precision at IoU 0.5 and over 0.5:0.95; None where there is no truth."""
+        if not any(not row["iscrowd"] for row in self._true):
+            return dict.fromkeys(("ap", "ap50", *SIZES))
+        if not self._found:
+            return dict.fromkeys(("ap", "ap50", *SIZES), 0.0)
+        from faster_coco_eval import COCO, COCOeval_faster
+
+        categories = [{"id": i + 1, "name": name} for i, name in enumerate(self.categories)]
+        truth = COCO({"images": self._images, "annotations": self._true, "categories": categories})
+        run = COCOeval_faster(truth, truth.loadRes(self._found), kind)
+        run.params.maxDets = [1, 10, 500]
+        run.evaluate()
+        run.accumulate()
+        precision = np.asarray(run.eval["precision"])  # threshold, recall, class, size, detections
+
+        def mean(values: npt.NDArray[np.float64]) -> float | None:
+            valid = values[values > -1]
+            return round(float(valid.mean()), 4) if valid.size else None
+
+        sizes = {size: mean(precision[0, :, :, 1 + i, -1]) for i, size in enumerate(SIZES)}
+        return {
+            "ap": mean(precision[:, :, :, 0, -1]), "ap50": mean(precision[0, :, :, 0, -1]), **sizes
+        }  # fmt: skip
+
+
+def _xywh(box: npt.NDArray[np.float32]) -> list[float]:
+    x1, y1, x2, y2 = (float(value) for value in box)
+    return [x1, y1, x2 - x1, y2 - y1]
+
+
+def _area(rle: bytes, size_hw: list[int]) -> float:
+    from pycocotools import mask as coco_mask
+
+    return float(coco_mask.area({"counts": rle, "size": size_hw}))

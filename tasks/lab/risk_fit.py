@@ -1,0 +1,148 @@
+"""Fit the risk model: `python -m tasks.lab.risk_fit` labels rendered drives, learns from the truth.
+
+Half of the labels come from the true boxes, half from the bundled detector's, which is what users
+have. Figures are of drives that the fit has not seen (cross-validation over whole drives, because
+frames of one drive look alike); the weights that are written are fitted on all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sam2_core.types import IntArray
+from tasks.lab.risk_figures import figures, figures_by_size
+from tasks.risk.features import COLUMN, FEATURES, measure_frames
+from tasks.risk.geometry import Numbers, box_areas
+from tasks.risk.score import BAD_IOU, WEIGHTS_PATH, RiskModel
+
+if TYPE_CHECKING:
+    from tasks.lab.risk_drives import Drive
+
+FOLDS = 6
+# A model whose masks are all stable gives instability any weight; with one that is less sure every
+# label would then have the highest risk, and no order.
+MOST_WEIGHT = 12.0
+
+
+def fit(features: Numbers, bad: Numbers, decay: float = 0.003) -> RiskModel:
+    """Fit a logistic model; weights from 0 (more doubt is never less risk) to `MOST_WEIGHT`.
+
+    Args:
+        features: float (N, len(FEATURES)).
+        bad: float (N,), 1 where the mask is bad.
+        decay: weight of the squared weights, for features of unit spread.
+
+    """
+    from scipy.optimize import minimize
+
+    values = features.astype(np.float64)
+    scale = values.std(axis=0) + 1e-3
+    x = values / scale
+
+    def loss(theta: Numbers) -> tuple[float, Numbers]:
+        odds = x @ theta[:-1] + theta[-1]
+        error = 1 / (1 + np.exp(-odds.clip(-30, 30))) - bad
+        total = np.logaddexp(0, odds).sum() - bad @ odds
+        total += 0.5 * decay * len(x) * theta[:-1] @ theta[:-1]
+        gradient = np.append(x.T @ error + decay * len(x) * theta[:-1], error.sum())
+        return float(total), gradient
+
+    count = x.shape[1]
+    bounds = [*((0, MOST_WEIGHT * one) for one in scale), (None, None)]
+    found = minimize(loss, np.zeros(count + 1), jac=True, method="L-BFGS-B", bounds=bounds)
+    return RiskModel(tuple((found.x[:-1] / scale).tolist()), float(found.x[-1]))
+
+
+def unseen_risk(features: Numbers, bad: Numbers, drives: IntArray) -> Numbers:
+    """Risk of each instance by a model that was fitted on other drives: float (N,)."""
+    fold = np.unique(drives, return_inverse=True)[1] % FOLDS
+    risk = np.zeros(len(bad))
+    for one in range(FOLDS):
+        rest = fold != one
+        risk[~rest] = fit(features[rest], bad[rest]).risk(features[~rest])
+    return risk
+
+
+def collect(drives: Sequence[Drive]) -> tuple[Numbers, Numbers, IntArray]:
+    """Features, badness and drive number of all instances of labeled drives."""
+    features = [np.concatenate(measure_frames(one.frames)[0]) for one in drives]
+    ious = [np.concatenate(one.true_ious) for one in drives]
+    of = np.concatenate(
+        [np.full(len(rows), one.seed) for one, rows in zip(drives, ious, strict=True)]
+    )
+    return np.concatenate(features), (np.concatenate(ious) < BAD_IOU).astype(np.float64), of
+
+
+def report(
+    drives: Sequence[Drive], features: Numbers, bad: Numbers, of: IntArray
+) -> dict[str, Any]:
+    """Figures on unseen drives, by what prompted the model, and of each by the boxes' size."""
+    risk = unseen_risk(features, bad, of)
+    boxes = [labeled.boxes.xyxy_px for one in drives for labeled in one.frames]
+    area = box_areas(np.concatenate(boxes).astype(np.float64))
+    prompt = np.concatenate([[one.prompt] * sum(map(len, one.true_ious)) for one in drives])
+    alone = features[:, COLUMN["low_predicted_iou"]]
+    result = {}
+    for name in dict.fromkeys(one.prompt for one in drives):
+        rows = prompt == name
+        result[name] = figures(risk[rows], alone[rows], bad[rows], of[rows])
+        result[name]["by_size"] = figures_by_size(risk[rows], bad[rows], area[rows])
+    return result
+
+
+def save(model: RiskModel, fitted_on: str, held_out: dict[str, Any], path: Path) -> None:
+    """Write the weights with where they come from."""
+    values = {
+        "features": list(FEATURES), "weights": [round(w, 6) for w in model.weights],
+        "offset": round(model.offset, 6), "fitted_on": fitted_on, "held_out": held_out,
+    }  # fmt: skip
+    path.write_text(json.dumps(values, indent=1) + "\n")
+
+
+def main() -> None:
+    """Label, fit, report, write the weights."""
+    from rich.progress import Progress
+
+    from sam2_core.cache import cache_folder
+    from tasks.boxes.detector_files import resolve_detector
+    from tasks.boxes.yolox import load_detector
+    from tasks.lab.risk_drives import FIRST_SEED, SIZE_HW, Models, labeled_drives
+    from tasks.masks.model import choose_model, warm_segmenter
+
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--drives", type=int, default=36, help="how many (%(default)s)")
+    parser.add_argument("--frames", type=int, default=3, help="of each drive (%(default)s)")
+    parser.add_argument("--model", default="compact", help="makes the masks (%(default)s)")
+    parser.add_argument("--detector", default="compact", help="finds boxes (%(default)s)")
+    parser.add_argument("--out", type=Path, default=WEIGHTS_PATH, help="file of the weights")
+    chosen = parser.parse_args()
+    choice = choose_model(chosen.model, "onnxruntime")
+    checksums = (choice.stamp.checkpoint_sha256, resolve_detector(chosen.detector).sha256)
+    key = "-".join(one[:12] for one in checksums)
+    with Progress() as progress:
+        seeds = range(FIRST_SEED, FIRST_SEED + chosen.drives)
+        models = Models(warm_segmenter(choice), load_detector(chosen.detector), key)
+        pairs = progress.track(
+            labeled_drives(models, cache_folder() / "risk", seeds, chosen.frames),
+            chosen.drives, description="labeling drives",
+        )  # fmt: skip
+        drives = [one for pair in pairs for one in pair]
+    features, bad, of = collect(drives)
+    held_out = report(drives, features, bad, of)
+    stamp = choice.stamp
+    origin = (
+        f"{stamp.name} {stamp.checkpoint_sha256[:12]}, {chosen.drives} rendered drives of "
+        f"{chosen.frames} frames {SIZE_HW[1]}x{SIZE_HW[0]}, true boxes and detector's"
+    )
+    save(fit(features, bad), origin, held_out, chosen.out)
+    print(json.dumps(held_out, indent=1))  # noqa: T201 - this is a script's result
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Masks for boxes, by the model that is warm in this process."""

@@ -1,0 +1,70 @@
+"""Masks for the boxes of a run of frames: one `LabeledFrame` a frame, failed ones included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+from sam2_core.frame_loop import FrameJob, FrameLoop
+from sam2_core.segmenter import Segmenter
+from sam2_core.stage_times import StageTimes
+from sam2_core.types import AutolabelError, Boxes, ImageArray
+from tasks.store.tables import LabeledFrame
+from tasks.types import FrameFailure, FrameRef
+
+
+def segment_frames(
+    segmenter: Segmenter,
+    frames: Iterable[tuple[FrameRef, Boxes]],
+    read_image: Callable[[FrameRef], ImageArray],
+    *,
+    readers: int | None = None,
+    encoders: int | None = None,
+    times: StageTimes | None = None,
+    turn: AbstractContextManager[Any] | None = None,
+) -> Iterator[LabeledFrame]:
+    """Segment the boxes of frames, in order, with reading and mask encoding beside the device.
+
+    Args:
+        segmenter: a warm segmenter; threads that share it share a `turn`.
+        frames: frames and their boxes; taken lazily.
+        read_image: returns a frame as displayed, uint8 (H, W, 3) RGB; called on several threads.
+        readers: threads that read frames; chosen by the number of cores when None.
+        encoders: threads that encode masks; likewise.
+        times: where the seconds of each stage are summed.
+        turn: held while the device is used; see `FrameLoop`.
+
+    Yields:
+        One `LabeledFrame` a frame; a frame that fails carries a `FrameFailure`, never an exception.
+
+    """
+    given: dict[Any, tuple[FrameRef, Boxes]] = {}
+
+    def jobs() -> Iterator[FrameJob]:
+        for number, (frame, boxes) in enumerate(frames):
+            given[number] = (frame, boxes)
+            yield FrameJob(number, lambda frame=frame: read_image(frame), boxes)  # type: ignore[misc]
+
+    loop = FrameLoop(segmenter, jobs(), readers=readers, encoders=encoders, times=times, turn=turn)
+    for result in loop:
+        frame, boxes = given.pop(result.key)
+        if result.size_hw != (0, 0):
+            frame = replace(frame, size_hw=result.size_hw)
+        if result.masks is not None:
+            yield LabeledFrame(frame, boxes, result.masks)
+        else:
+            failure = FrameFailure(
+                frame.sequence_id, frame.camera, frame.index, frame.uri, result.stage,
+                _reason(result.error),
+            )  # fmt: skip
+            yield LabeledFrame(frame, boxes, None, failure)
+
+
+def _reason(error: Exception | None) -> str:
+    if error is None:
+        return "unknown"
+    if isinstance(error, AutolabelError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,1 @@
+"""Progress, metrics, traces."""

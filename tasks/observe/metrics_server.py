@@ -1,0 +1,123 @@
+"""Prometheus metrics of a labeling process, on 127.0.0.1, where `AUTOLABEL_METRICS_PORT` says.
+
+They live as long as the flow run: counters begin at zero with each, which `rate()` understands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from tasks.observe.progress import SEGMENT, listening
+
+PORT_VARIABLE = "AUTOLABEL_METRICS_PORT"
+HOST_VARIABLE = "AUTOLABEL_METRICS_HOST"  # another address than 127.0.0.1, inside a container
+_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+log = logging.getLogger(__name__)
+
+
+class Metrics:
+    """Hears of progress and counts it; `registry` is what is served."""
+
+    def __init__(self) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+        self.registry = CollectorRegistry()
+        self._waiting = 0
+        self._lock = threading.Lock()
+        self._frames = Counter(
+            "autolabel_frames", "Frames through a stage.", ["stage", "kept"],
+            registry=self.registry,
+        )  # fmt: skip
+        self._sequences = Counter(
+            "autolabel_sequences", "Sequences that ended.", ["outcome"], registry=self.registry
+        )
+        self._instances = Counter(
+            "autolabel_instances", "Boxes that were given masks.", registry=self.registry
+        )
+        self._stage_seconds = Histogram(
+            "autolabel_chunk_seconds", "Seconds of a chunk in a stage.", ["stage"],
+            buckets=_SECONDS, registry=self.registry,
+        )  # fmt: skip
+        self._depth = Gauge(
+            "autolabel_frames_waiting", "Frames begun and not segmented.", registry=self.registry
+        )
+        self.registry.register(_GpuMemory())
+
+    def expected(self, frames: int) -> None:
+        """Count frames that wait."""
+        self._wait(frames)
+
+    def advanced(self, stage: str, frames: int, kept: bool) -> None:
+        """Count frames through a stage."""
+        self._frames.labels(stage, str(kept).lower()).inc(frames)
+        if stage == SEGMENT:
+            self._wait(-frames)
+
+    def chunk_done(self, seconds: Mapping[str, float], instances: int) -> None:
+        """Count a chunk's masks and its time in every stage."""
+        self._instances.inc(instances)
+        for stage, value in seconds.items():
+            self._stage_seconds.labels(stage).observe(value)
+
+    def finished(self, sequence_id: str, text: str, good: bool) -> None:
+        """Count a sequence."""
+        self._sequences.labels("good" if good else "failed").inc()
+
+    def _wait(self, frames: int) -> None:
+        with self._lock:
+            self._waiting = max(self._waiting + frames, 0)
+            self._depth.set(self._waiting)
+
+
+class _GpuMemory:
+    """Device memory in use, asked of nvidia-smi at every scrape; nothing where there is none."""
+
+    def collect(self) -> Iterable[Any]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        family = GaugeMetricFamily(
+            "autolabel_gpu_memory_used_bytes", "Device memory in use.", labels=["gpu"]
+        )
+        smi = shutil.which("nvidia-smi")
+        if smi:
+            query = [smi, "--query-gpu=index,memory.used", "--format=csv,noheader,nounits"]
+            done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=10)
+            for line in done.stdout.splitlines() if done.returncode == 0 else []:
+                index, _, mebibytes = line.partition(",")
+                with contextlib.suppress(ValueError):
+                    family.add_metric([index.strip()], float(mebibytes) * 2**20)
+        yield family
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[None]:
+    """Serve metrics while the block runs, where a port is given; a taken port only costs them."""
+    port = os.environ.get(PORT_VARIABLE)
+    if not port:
+        yield
+        return
+    from prometheus_client import start_http_server
+
+    metrics = Metrics()
+    host = os.environ.get(HOST_VARIABLE, "127.0.0.1")
+    try:
+        server, thread = start_http_server(int(port), host, metrics.registry)
+    except (OSError, ValueError) as error:
+        log.warning("no metrics on %s=%s: %s", PORT_VARIABLE, port, error)
+        yield
+        return
+    try:
+        with listening(metrics):
+            yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(timeout=5)

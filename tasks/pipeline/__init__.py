@@ -1,0 +1,1 @@
+"""A sequence's way through the steps."""

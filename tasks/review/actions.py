@@ -1,0 +1,232 @@
+"""What a reviewer does to labels: accept, reject, fix the class, merge, delete, mark as done.
+
+Machine labels stay as they are, apart from showing what was decided; what people hold to be right
+is in the `reviewed` field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sam2_core.types import AutolabelError
+from tasks.dataset.schema import DONE, MACHINE_FIELD, OPEN, REVIEWED_FIELD, sample_collection
+from tasks.review.events import (
+    ACCEPTED,
+    CORRECTED,
+    DELETED,
+    MERGED,
+    REJECTED,
+    Event,
+    now_text,
+    record,
+    reviewer,
+)
+from tasks.review.labels import Values, mask_of, reviewed_id, rle_of, to_values, window_of
+
+FIELDS = (MACHINE_FIELD, REVIEWED_FIELD)
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """Labels of one frame that somebody selected.
+
+    Attributes:
+        frame: frame_key, run_key, model, size_hw of the sample.
+        labels: (field, stored label) pairs.
+
+    """
+
+    frame_key: str
+    run_key: str
+    model: str
+    size_hw: tuple[int, int]
+    labels: tuple[tuple[str, Mapping[str, Any]], ...]
+
+    def event(self, action: str, **values: Any) -> Event:
+        """Start an event on this frame."""
+        return Event(self.frame_key, action, run_key=self.run_key, model=self.model, **values)
+
+
+def choose(dataset: Any, sample_ids: Sequence[str], label_ids: Sequence[str]) -> list[Chosen]:
+    """Find selected labels, frame by frame.
+
+    Raises:
+        AutolabelError: none of them is there any more.
+
+    """
+    from bson import ObjectId
+
+    wanted = set(map(str, label_ids))
+    projection = {
+        "frame_key": 1, "run_key": 1, "model": 1, "metadata": 1, MACHINE_FIELD: 1,
+        REVIEWED_FIELD: 1,
+    }  # fmt: skip
+    found = []
+    ids = [ObjectId(one) for one in dict.fromkeys(map(str, sample_ids))]
+    for sample in sample_collection(dataset).find({"_id": {"$in": ids}}, projection):
+        labels = tuple(
+            (field, label) for field, label in labels_of(sample) if str(label["_id"]) in wanted
+        )
+        if labels:
+            found.append(replace(frame_of(sample), labels=labels))
+    if not found:
+        raise AutolabelError("these labels are gone: reload the page and select them again")
+    return found
+
+
+def frame_of(sample: Mapping[str, Any]) -> Chosen:
+    """Describe a stored sample, without labels."""
+    metadata = sample.get("metadata") or {}
+    size_hw = (int(metadata.get("height") or 0), int(metadata.get("width") or 0))
+    return Chosen(sample["frame_key"], sample.get("run_key") or "", sample.get("model") or "",
+                  size_hw, ())  # fmt: skip
+
+
+def labels_of(sample: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Machine labels and reviewed instances of a stored sample."""
+    for field in FIELDS:
+        for label in (sample.get(field) or {}).get("detections") or []:
+            yield field, label
+
+
+def accept(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
+    """Hold labels to be right as they are."""
+    return record(dataset, [_kept(frame, "accept", ACCEPTED, lambda _: {}) for frame in chosen])
+
+
+def fix_class(dataset: Any, chosen: Sequence[Chosen], label: str) -> list[Event]:
+    """Hold labels to be right but for their class.
+
+    Raises:
+        AutolabelError: the class name is empty.
+
+    """
+    name = label.strip()
+    if not name:
+        raise AutolabelError("a class needs a name")
+
+    def corrected(old: Mapping[str, Any]) -> Values:
+        return {"label": name, "changed": f"label: {old.get('label')} -> {name}"}
+
+    return record(dataset, [_kept(frame, "fix_class", CORRECTED, corrected) for frame in chosen])
+
+
+def reject(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
+    """Hold labels to be wrong."""
+    return record(dataset, [_dropped(frame, "reject", REJECTED) for frame in chosen])
+
+
+def delete(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
+    """Remove labels that are superfluous, such as the second one of an object."""
+    return record(dataset, [_dropped(frame, "delete", DELETED) for frame in chosen])
+
+
+def merge(dataset: Any, chosen: Sequence[Chosen], label: str = "") -> list[Event]:
+    """Make one instance of the labels selected in each frame: the union of their masks.
+
+    Raises:
+        AutolabelError: fewer than two labels in a frame.
+
+    """
+    if any(len(frame.labels) < 2 for frame in chosen):
+        raise AutolabelError("select two labels or more of one frame to merge them")
+    return record(dataset, [_merged(frame, label.strip()) for frame in chosen])
+
+
+def mark_sequence(dataset: Any, sequence_id: str, done: bool = True) -> int:
+    """Mark all frames of a sequence as reviewed, or open them again; return how many changed."""
+    other = OPEN if done else DONE
+    wanted = {"sequence_id": sequence_id, "review_status": other}
+    projection = {"frame_key": 1, "run_key": 1, "model": 1, "metadata": 1}
+    frames = [frame_of(one) for one in sample_collection(dataset).find(wanted, projection)]
+    action, status = ("done", DONE) if done else ("reopen", OPEN)
+    record(dataset, [frame.event(action, status=status) for frame in frames])
+    return len(frames)
+
+
+def sources_of(field: str, label: Mapping[str, Any]) -> list[str]:
+    """Machine labels that a label stands for."""
+    if field == MACHINE_FIELD:
+        return [str(label["_id"])]
+    return [str(one) for one in label.get("sources") or []]
+
+
+def _identity(field: str, label: Mapping[str, Any]) -> str:
+    """Id that a label has, or gets, among the reviewed ones."""
+    if field == REVIEWED_FIELD:
+        return str(label["_id"])
+    return str(reviewed_id(str(label["_id"])))
+
+
+def _kept(
+    frame: Chosen, action: str, decision: str, change: Callable[[Mapping[str, Any]], Values]
+) -> Event:
+    at, by = now_text(), reviewer()
+    upserts: list[Values] = []
+    decisions: dict[str, str] = {}
+    changes: dict[str, Any] = {}
+    for field, label in frame.labels:
+        identity, sources = _identity(field, label), sources_of(field, label)
+        changed = change(label)
+        upserts.append(
+            to_values(label, frame.size_hw, id=identity, sources=sources, decision=decision,
+                      reviewer=by, reviewed_at=at, **changed)
+        )  # fmt: skip
+        decisions |= dict.fromkeys(sources, decision)
+        changes[identity] = _noted(label, changed.get("changed", ""))
+    return frame.event(
+        action, upserts=tuple(upserts), decisions=decisions, changes=changes, at=at, by=by
+    )
+
+
+def _dropped(frame: Chosen, action: str, decision: str) -> Event:
+    decisions: dict[str, str] = {}
+    for field, label in frame.labels:
+        decisions |= dict.fromkeys(sources_of(field, label), decision)
+    return frame.event(
+        action,
+        removed=tuple(_identity(field, label) for field, label in frame.labels),
+        decisions=decisions,
+        changes={_identity(field, label): _noted(label) for field, label in frame.labels},
+    )
+
+
+def _noted(label: Mapping[str, Any], changed: str = "") -> Values:
+    """Note what statistics need to know about the label decided on."""
+    return {
+        "label": label.get("label") or "", "risk": label.get("risk"),
+        "reasons": list(label.get("reasons") or []), "changed": changed,
+    }  # fmt: skip
+
+
+def _merged(frame: Chosen, label: str) -> Event:
+    at, by = now_text(), reviewer()
+    fields = [field for field, _ in frame.labels]
+    labels = [one for _, one in frame.labels]
+    sources = sorted({s for field, one in frame.labels for s in sources_of(field, one)})
+    windows = [window_of(one["bounding_box"], frame.size_hw) for one in labels]
+    left, top = (min(window[i] for window in windows) for i in (0, 1))
+    right, bottom = (max(window[i] for window in windows) for i in (2, 3))
+    union = np.zeros((bottom - top, right - left), np.bool_)
+    for one, (x0, y0, x1, y1) in zip(labels, windows, strict=True):
+        union[y0 - top : y1 - top, x0 - left : x1 - left] |= mask_of(one, frame.size_hw)
+    largest = max(labels, key=lambda one: one.get("area_px") or 0)
+    identity = str(reviewed_id(*(sources or [str(one["_id"]) for one in labels])))
+    changed = f"merged {len(labels)} labels"
+    values = to_values(
+        largest, frame.size_hw, id=identity, sources=sources, decision=MERGED, reviewer=by,
+        reviewed_at=at, changed=changed, box_xyxy_px=[left, top, right, bottom],
+        rle=rle_of(union, left, top, frame.size_hw), area_px=int(union.sum()),
+        label=label or largest.get("label") or "",
+    )  # fmt: skip
+    old = [str(o["_id"]) for f, o in zip(fields, labels, strict=True) if f == REVIEWED_FIELD]
+    old += [_identity(field, one) for field, one in frame.labels]
+    return frame.event(
+        "merge", upserts=(values,), removed=tuple(sorted(set(old) - {identity})),
+        decisions=dict.fromkeys(sources, MERGED), at=at, by=by,
+        changes={identity: _noted(largest, changed)},
+    )  # fmt: skip

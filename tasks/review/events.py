@@ -1,0 +1,235 @@
+"""What people decided, as events: written to storage first, then shown in FiftyOne.
+
+An event is all that one action did to one frame. Replaying a dataset's events in order gives every
+decision back, so the dataset can be dropped and rebuilt. Events are never changed or deleted.
+"""
+
+from __future__ import annotations
+
+import datetime
+import getpass
+import json
+import re
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sam2_core.types import AutolabelError
+from tasks.dataset.documents import sample_id
+from tasks.dataset.schema import LOG_FIELD, sample_collection
+from tasks.store import storage
+
+ACCEPTED, REJECTED, CORRECTED = "accepted", "rejected", "corrected"
+MERGED, DELETED, EDITED, RELABEL = "merged", "deleted", "edited", "relabel"
+WRONG = (REJECTED, CORRECTED, MERGED, DELETED, EDITED)
+
+
+# A frame's risk is that of its riskiest label that nobody has decided on.
+_OPEN_RISK = {
+    "$max": {
+        "$concatArrays": [
+            [0.0],
+            {
+                "$map": {
+                    "input": {"$ifNull": ["$detections.detections", []]},
+                    "in": {"$cond": [{"$eq": ["$$this.decision", ""]}, "$$this.risk", 0.0]},
+                }
+            },
+        ]
+    }
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    """One action of one person on one frame.
+
+    Attributes:
+        event_id: unique.
+        at: UTC time, ISO 8601, microseconds; the order of replay.
+        by: who.
+        action: accept, reject, fix_class, merge, delete, edit, add, remove, relabel, relabeled,
+            done, reopen.
+        frame_key: the frame.
+        run_key: run whose machine labels were decided on.
+        model: its model, in one line.
+        decisions: machine label id -> decision ("" takes one back).
+        upserts: instances that are now in `reviewed`, as `tasks.review.labels` writes them.
+        removed: ids that are no longer in `reviewed`.
+        overrides: machine label id -> what a relabeling made of it.
+        changes: what changed, for people and statistics.
+        status: new review status of the frame, "" for none.
+        relabel: new relabel state of the frame, None for no change.
+
+    """
+
+    frame_key: str
+    action: str
+    by: str = ""
+    at: str = ""
+    event_id: str = ""
+    run_key: str = ""
+    model: str = ""
+    decisions: Mapping[str, str] = field(default_factory=dict)
+    upserts: tuple[Mapping[str, Any], ...] = ()
+    removed: tuple[str, ...] = ()
+    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    status: str = ""
+    relabel: str | None = None
+
+    def log_entry(self) -> dict[str, Any]:
+        """Return what the dataset keeps: all but the instances, which it holds anyway."""
+        entry = asdict(self)
+        entry["upserts"] = [one["id"] for one in self.upserts]
+        return entry
+
+
+def reviewer() -> str:
+    """Name of the person at this machine; `AUTOLABEL_REVIEWER` overrides the login name."""
+    import os
+
+    return os.environ.get("AUTOLABEL_REVIEWER") or getpass.getuser()
+
+
+def now_text() -> str:
+    """Time of an event."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
+
+
+def reviews_uri(out_uri: str, dataset_name: str) -> str:
+    """Folder of a dataset's reviews."""
+    safe = re.sub(r"[^A-Za-z0-9._+-]", "_", dataset_name)
+    return storage.join(out_uri, "reviews", safe)
+
+
+def storage_of(dataset: Any) -> str:
+    """Return the storage that a dataset's labels came from last, where its reviews go."""
+    known: list[str] = dataset.info.get("out_uris", [])
+    return known[-1] if known else ""
+
+
+def record(dataset: Any, events: Sequence[Event]) -> list[Event]:
+    """Write events to storage, then show them in the dataset; return them as recorded.
+
+    Raises:
+        AutolabelError: storage cannot be written: nothing has changed then.
+
+    """
+    at, by = now_text(), reviewer()
+    complete = [
+        Event(**{**_fields(one), "at": one.at or at, "by": one.by or by,
+                 "event_id": one.event_id or uuid.uuid4().hex})
+        for one in events
+    ]  # fmt: skip
+    out_uri = storage_of(dataset)
+    if out_uri and complete:
+        name = f"{at.replace(':', '').replace('+0000', 'Z')}-{complete[0].event_id[:8]}.json"
+        uri = storage.join(reviews_uri(out_uri, dataset.name), "events", name)
+        text = json.dumps({"dataset": dataset.name, "events": [asdict(one) for one in complete]})
+        storage.write_bytes(uri, text.encode())
+    apply_events(dataset, complete)
+    return complete
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    return {name: getattr(event, name) for name in Event.__dataclass_fields__}
+
+
+def read_events(out_uri: str, dataset_name: str) -> list[Event]:
+    """Read all events of a dataset, oldest first.
+
+    Raises:
+        AutolabelError: a file is damaged; says which.
+
+    """
+    folder = storage.join(reviews_uri(out_uri, dataset_name), "events")
+    events: list[Event] = []
+    for name in sorted(storage.list_names(folder)):
+        if not name.endswith(".json") or name.startswith("."):
+            continue
+        uri = storage.join(folder, name)
+        try:
+            values = json.loads(storage.read_bytes(uri))
+            events.extend(_event(one) for one in values["events"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise AutolabelError(
+                f"{storage.redact(uri)} is no file of events: {error!r}"
+            ) from error
+    return sorted(events, key=lambda event: event.at)
+
+
+def _event(values: Mapping[str, Any]) -> Event:
+    known = {name: values[name] for name in Event.__dataclass_fields__ if name in values}
+    return Event(
+        **{**known, "upserts": tuple(known["upserts"]), "removed": tuple(known["removed"])}
+    )
+
+
+def apply_events(dataset: Any, events: Iterable[Event]) -> None:
+    """Show events in a dataset; one that is there already changes nothing."""
+    from pymongo import UpdateOne
+
+    writes = [
+        UpdateOne(
+            {"_id": sample_id(event.frame_key), f"{LOG_FIELD}.event_id": {"$ne": event.event_id}},
+            [{"$set": _update(event)}, {"$set": {"risk": _OPEN_RISK}}],
+        )
+        for event in events
+    ]
+    if writes:
+        sample_collection(dataset).bulk_write(writes, ordered=True)
+
+
+def _update(event: Event) -> dict[str, Any]:
+    """Build one atomic change of a sample: decisions, reviewed instances, log, states."""
+    from bson import ObjectId
+
+    from tasks.review.labels import to_document
+
+    fields: dict[str, Any] = {
+        "last_modified_at": datetime.datetime.now(datetime.UTC),
+        LOG_FIELD: {
+            "$concatArrays": [{"$ifNull": [f"${LOG_FIELD}", []]}, [{"$literal": event.log_entry()}]]
+        },
+    }
+    if event.decisions or event.overrides:
+        fields["detections.detections"] = _changed_labels(event)
+    gone = [ObjectId(one["id"]) for one in event.upserts] + [ObjectId(i) for i in event.removed]
+    if gone:
+        kept = {
+            "$filter": {
+                "input": {"$ifNull": ["$reviewed.detections", []]},
+                "cond": {"$not": [{"$in": ["$$this._id", gone]}]},
+            }
+        }
+        documents = [{"$literal": to_document(one)} for one in event.upserts]
+        fields["reviewed"] = {
+            "_cls": "Detections", "detections": {"$concatArrays": [kept, documents]}
+        }  # fmt: skip
+    if event.status:
+        fields["review_status"] = event.status
+    if event.relabel is not None:
+        fields["relabel"] = event.relabel
+    return fields
+
+
+def _changed_labels(event: Event) -> dict[str, Any]:
+    """Merge decisions and relabeled masks into the machine labels that they are about."""
+    from bson import ObjectId
+
+    from tasks.review.labels import override_document
+
+    branches = []
+    for label in {**event.decisions, **event.overrides}:
+        change: dict[str, Any] = {}
+        if label in event.decisions:
+            change["decision"] = event.decisions[label]
+        if label in event.overrides:
+            change |= override_document(event.overrides[label])
+        is_it = {"$eq": ["$$this._id", ObjectId(label)]}
+        branches.append({"case": is_it, "then": {"$literal": change}})
+    changed = {"$switch": {"branches": branches, "default": {}}}
+    labels = {"$ifNull": ["$detections.detections", []]}
+    return {"$map": {"input": labels, "in": {"$mergeObjects": ["$$this", changed]}}}

@@ -1,0 +1,166 @@
+"""Reviewed labels on their way back: a Parquet table, COCO json, and rebuilding a dataset."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD, open_dataset
+from tasks.dataset.schema import sample_collection as _collection
+from tasks.review.actions import frame_of
+from tasks.review.events import reviews_uri, storage_of
+from tasks.review.harvest import harvest
+from tasks.review.labels import Values, to_values
+from tasks.store import storage
+
+PASSED = "passed"
+COLUMNS = (
+    "frame_key", "sequence_id", "camera", "index", "frame_uri", "id", "label", "decision",
+    "changed", "reviewer", "reviewed_at", "sources", "box_xyxy_px", "size_hw", "rle", "area_px",
+    "model", "run_key", "predicted_iou", "stability", "object_score", "confidence", "risk",
+    "track_id", "frame_status",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What an export wrote."""
+
+    frames: int
+    labels: int
+    by_decision: Mapping[str, int]
+    table_uri: str
+    coco_uri: str
+
+
+def export_reviews(dataset_name: str, out_uri: str = "") -> ExportReport:
+    """Write what people decided: one row a label, and COCO json of what they hold to be right.
+
+    Rows: reviewed instances (accepted, corrected, merged, edited), labels that were rejected or
+    deleted, and on frames marked as done also the labels that nobody touched ("passed").
+
+    Args:
+        dataset_name: the dataset.
+        out_uri: where to write; by default below the storage that its labels came from.
+
+    Raises:
+        AutolabelError: no such dataset, or nowhere to write.
+
+    """
+    from sam2_core.types import AutolabelError
+
+    dataset = open_dataset(dataset_name)
+    target = out_uri or storage_of(dataset)
+    if not target:
+        raise AutolabelError(f"dataset '{dataset_name}' knows no storage: give one with --out")
+    harvest(dataset)
+    rows: list[Values] = []
+    images: list[Mapping[str, Any]] = []
+    for sample in _collection(dataset).find(_reviewed_samples()).sort("frame_key", 1):
+        images.append(sample)
+        rows.extend(_rows(sample))
+    folder = reviews_uri(target, dataset_name)
+    table_uri = storage.join(folder, "reviewed.parquet")
+    storage.write_bytes(table_uri, _parquet(rows))
+    coco_uri = storage.join(folder, "reviewed.coco.json")
+    storage.write_bytes(coco_uri, json.dumps(coco_of(images, rows)).encode())
+    decisions = [row["decision"] for row in rows]
+    counts = {name: decisions.count(name) for name in sorted(set(decisions))}
+    return ExportReport(len(images), len(rows), counts, table_uri, coco_uri)
+
+
+def _reviewed_samples() -> dict[str, Any]:
+    return {"$or": [{"review_status": DONE}, {f"{LOG_FIELD}.0": {"$exists": True}}]}
+
+
+def _rows(sample: Mapping[str, Any]) -> Iterator[Values]:
+    frame = frame_of(sample)
+    common = {
+        "frame_key": frame.frame_key, "sequence_id": sample["sequence_id"],
+        "camera": sample["camera"], "index": sample["frame_number"],
+        "frame_uri": sample["frame_uri"], "run_key": frame.run_key,
+        "frame_status": sample["review_status"],
+    }  # fmt: skip
+    for label in (sample.get(REVIEWED_FIELD) or {}).get("detections") or []:
+        values = to_values(label, frame.size_hw)
+        who = {name: label.get(name) or "" for name in ("reviewer", "reviewed_at")}
+        yield {**values, **common, **who, "track_id": label.get("index")}
+    last = _last_decisions(sample)
+    for label in (sample.get(MACHINE_FIELD) or {}).get("detections") or []:
+        decision, who = last.get(str(label["_id"]), ("", {}))
+        if not decision and sample["review_status"] == DONE:
+            decision = PASSED
+        if decision in {PASSED, "rejected", "deleted"}:
+            values = to_values(label, frame.size_hw, decision=decision)
+            values["sources"] = [str(label["_id"])]
+            yield {**values, **common, **who, "track_id": label.get("index")}
+
+
+def _last_decisions(sample: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, str]]]:
+    last: dict[str, tuple[str, dict[str, str]]] = {}
+    for entry in sorted(sample.get(LOG_FIELD) or [], key=lambda one: str(one.get("at"))):
+        who = {"reviewer": entry.get("by") or "", "reviewed_at": entry.get("at") or ""}
+        last |= {label: (what, who) for label, what in (entry.get("decisions") or {}).items()}
+    return last
+
+
+def _parquet(rows: list[Values]) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    text, real, whole = pa.string(), pa.float64(), pa.int64()
+    kinds: dict[str, Any] = dict.fromkeys(COLUMNS, text)
+    kinds |= dict.fromkeys(
+        ("predicted_iou", "stability", "object_score", "confidence", "risk"), real
+    )
+    kinds |= dict.fromkeys(("index", "area_px", "track_id"), whole)
+    kinds |= {"sources": pa.list_(text), "box_xyxy_px": pa.list_(real), "size_hw": pa.list_(whole)}
+    arrays = [pa.array([row.get(name) for row in rows], type=kinds[name]) for name in COLUMNS]
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_arrays(arrays, names=list(COLUMNS)), buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def coco_of(samples: list[Mapping[str, Any]], rows: list[Values]) -> dict[str, Any]:
+    """Build COCO instances json with run-length masks of the labels that are held to be right."""
+    right = [row for row in rows if row["decision"] not in {"rejected", "deleted", "relabel"}]
+    names = sorted({row["label"] for row in right})
+    images = [
+        {
+            "id": number, "file_name": sample["frame_uri"].rpartition("/")[2],
+            "width": (sample.get("metadata") or {}).get("width"),
+            "height": (sample.get("metadata") or {}).get("height"),
+            "frame_uri": sample["frame_uri"], "frame_key": sample["frame_key"],
+            "review_status": sample["review_status"],
+        }
+        for number, sample in enumerate(samples, 1)
+    ]  # fmt: skip
+    number_of = {image["frame_key"]: image["id"] for image in images}
+    annotations = []
+    for number, row in enumerate(right, 1):
+        left, top, right_, bottom = row["box_xyxy_px"]
+        annotations.append(
+            {
+                "id": number, "image_id": number_of[row["frame_key"]],
+                "category_id": names.index(row["label"]) + 1, "iscrowd": 0,
+                "bbox": [left, top, right_ - left, bottom - top], "area": row["area_px"],
+                "segmentation": {"size": row["size_hw"], "counts": row["rle"]},
+                "attributes": {
+                    name: row.get(name)
+                    for name in ("decision", "changed", "reviewer", "reviewed_at", "model", "id")
+                },
+            }
+        )  # fmt: skip
+    return {
+        "info": {
+            "description": "labels reviewed by people",
+            "date_created": datetime.datetime.now(datetime.UTC).isoformat(),
+        },
+        "images": images,
+        "annotations": annotations,
+        "categories": [{"id": i, "name": name} for i, name in enumerate(names, 1)],
+    }

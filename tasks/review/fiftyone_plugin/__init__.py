@@ -1,0 +1,16 @@
+"""The review plugin that FiftyOne loads from its plugin folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tasks.review.operators import OPERATORS, Ask
+from tasks.review.panel import ReviewProgress
+
+
+def register(plugin: Any) -> None:
+    """Tell FiftyOne what is here."""
+    for operator in OPERATORS:
+        plugin.register(operator)
+    plugin.register(Ask)
+    plugin.register(ReviewProgress)

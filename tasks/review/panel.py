@@ -1,0 +1,75 @@
+"""The panel of the review plugin: progress, agreement, error rates, speed, what is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import fiftyone.operators as foo
+from fiftyone.operators import types
+
+from tasks.review.queue import CONTROL, NEEDS_REVIEW
+from tasks.review.stats import review_stats
+from tasks.review.summary import decisions_plot, rates_plot, risks_plot, summary
+
+
+class ReviewProgress(foo.Panel):  # type: ignore[misc]
+    """How the review goes; reads the database when it opens and on demand."""
+
+    @property
+    def config(self) -> Any:
+        """Name and looks."""
+        return foo.PanelConfig(
+            name="review_progress", label="Review progress", icon="fact_check", surfaces="grid"
+        )
+
+    def on_load(self, ctx: Any) -> None:
+        """Count when the panel opens."""
+        self.refresh(ctx)
+
+    def on_change_dataset(self, ctx: Any) -> None:
+        """Count anew for another dataset."""
+        self.refresh(ctx)
+
+    def refresh(self, ctx: Any) -> None:
+        """Count everything anew."""
+        stats = review_stats(ctx.dataset)
+        ctx.panel.set_state("summary", summary(stats))
+        ctx.panel.set_data("decisions", decisions_plot(stats))
+        ctx.panel.set_data("by_class", rates_plot(stats.by_class))
+        ctx.panel.set_data("by_reason", rates_plot(stats.by_reason))
+        ctx.panel.set_data("by_sequence", risks_plot(stats.by_sequence))
+
+    def open_queue(self, ctx: Any) -> None:
+        """Show what needs review."""
+        ctx.ops.set_view(name=NEEDS_REVIEW)
+
+    def open_control(self, ctx: Any) -> None:
+        """Show the control sample."""
+        ctx.ops.set_view(name=CONTROL)
+
+    def render(self, ctx: Any) -> Any:
+        """Lay the panel out."""
+        panel = types.Object()
+        buttons = panel.h_stack("buttons", gap=2)
+        buttons.btn("queue", label="Needs review", on_click=self.open_queue, variant="contained")
+        buttons.btn("control", label="Control sample", on_click=self.open_control)
+        buttons.btn("refresh", label="Refresh", on_click=self.refresh)
+        panel.md(ctx.panel.get_state("summary") or "counting ...", name="summary_text")
+        titles = {
+            "decisions": "Decisions", "by_class": "Error rate by class (labels decided)",
+            "by_reason": "Error rate by reason (labels decided)",
+            "by_sequence": "Risk of the sequences that are open",
+        }  # fmt: skip
+        for name, title in titles.items():
+            layout = _layout(title, percent=name in {"by_class", "by_reason"})
+            panel.plot(name, layout=layout, config={"displayModeBar": False})
+        return types.Property(panel, view=types.GridView(orientation="vertical", gap=3, padding=2))
+
+
+def _layout(title: str, percent: bool) -> dict[str, Any]:
+    return {
+        "title": {"text": title, "font": {"size": 14}}, "height": 340 if percent else 260,
+        "bargap": 0.3, "yaxis": {"dtick": 1},
+        "margin": {"l": 150, "r": 20, "t": 40, "b": 30}, "showlegend": False,
+        "xaxis": {"tickformat": ".0%"} if percent else {},
+    }  # fmt: skip

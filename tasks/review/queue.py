@@ -1,0 +1,220 @@
+"""What to look at first: views ordered by risk under a budget, by reason, and a random control.
+
+The riskiest labels are found through an index on the frames' risk, which is that of their riskiest
+undecided label: the N riskiest labels lie in the N riskiest frames.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.dataset.appearance import offer_classes
+from tasks.dataset.schema import (
+    MACHINE_FIELD,
+    OPEN,
+    PREVIOUS_FIELD,
+    REASONS_FIELD,
+    dataset_lock,
+    sample_collection,
+)
+from tasks.review.actions import FIELDS
+from tasks.risk.score import DESCRIPTIONS, REASONS, sequence_risk
+
+NEEDS_REVIEW, CONTROL, SENT_BACK = "needs review", "control sample", "sent back"
+DIFFERENCES = "before and after"
+CHANGED = {MACHINE_FIELD: "changed labels", PREVIOUS_FIELD: "labels as they were"}
+UNCHANGED = 0.02  # a pixel here or there is no difference
+CONTROL_SIZE = 60
+
+
+@dataclass(frozen=True)
+class Queue:
+    """What was put before the reviewer.
+
+    Attributes:
+        labels: how many undecided labels are in "needs review".
+        frames: on how many frames.
+        threshold: their lowest risk.
+        control: how many labels the control sample has.
+
+    """
+
+    labels: int
+    frames: int
+    threshold: float
+    control: int
+
+
+def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue:
+    """Save the views that a review session works through; existing ones are brought up to date.
+
+    Args:
+        dataset: a dataset of ours.
+        budget: how many labels somebody has time for.
+        control: how many labels to draw at random from the rest.
+
+    """
+    risks = riskiest(dataset, budget)
+    threshold = risks[-1][0] if risks else 1.0
+    frames = len({frame for _, frame in risks})
+    drawn = draw_control(dataset, threshold, control)
+    views = {NEEDS_REVIEW: (needs_review(dataset, threshold), f"the {len(risks)} riskiest labels")}
+    for reason in sorted(present_reasons(dataset)):
+        views[f"reason {reason}"] = (by_reason(dataset, reason), DESCRIPTIONS.get(reason, reason))
+    views[SENT_BACK] = (
+        everything(dataset).match({"relabel": {"$nin": ["", None]}}), "labels made again",
+    )  # fmt: skip
+    if drawn:
+        text = "labels drawn at random from those that nobody will look at"
+        views[CONTROL] = (only_labels(dataset, drawn), text)
+    if sample_collection(dataset).find_one({"previous_model": {"$exists": True}}, {"_id": 1}):
+        views[DIFFERENCES] = (differences(dataset), "frames whose labels changed most")
+        for field, name in CHANGED.items():
+            views[name] = (changed_labels(dataset, field), "one by one, most changed first")
+    with dataset_lock(dataset.name):
+        dataset.reload()
+        for name, (view, text) in views.items():
+            dataset.save_view(name, view, description=text, overwrite=True)
+        offer_classes(dataset, known_classes(dataset))
+        dataset.info["control"] = {"threshold": threshold, "label_ids": list(drawn)}
+        dataset.save()
+    return Queue(len(risks), frames, threshold, len(drawn))
+
+
+def known_classes(dataset: Any) -> list[str]:
+    """Classes that occur in a dataset, machine's and people's."""
+    labels = sample_collection(dataset)
+    found = [labels.distinct(f"{field}.detections.label") for field in FIELDS]
+    return sorted({name for names in found for name in names if name})
+
+
+def everything(dataset: Any) -> Any:
+    """Return all samples as one flat view, whatever the camera."""
+    if dataset.media_type == "group":
+        return dataset.select_group_slices(_allow_mixed=True)
+    return dataset.view()
+
+
+def riskiest(dataset: Any, count: int) -> list[tuple[float, str]]:
+    """Risk and frame of the `count` riskiest undecided labels, riskiest first."""
+    projection = {
+        "frame_key": 1, f"{MACHINE_FIELD}.detections.risk": 1,
+        f"{MACHINE_FIELD}.detections.decision": 1,
+    }  # fmt: skip
+    found = sample_collection(dataset).find({"review_status": OPEN}, projection)
+    labels = [
+        (float(label["risk"]), str(sample["frame_key"]))
+        for sample in found.sort("risk", -1).limit(count)
+        for label in (sample.get(MACHINE_FIELD) or {}).get("detections") or []
+        if not label.get("decision") and label.get("risk") is not None
+    ]
+    return sorted(labels, reverse=True)[:count]
+
+
+def sequence_risks(dataset: Any) -> dict[str, float]:
+    """Risk of every sequence with frames that are open, riskiest first; read from an index."""
+    frames: dict[str, list[float]] = {}
+    projection = {"_id": 0, "sequence_id": 1, "risk": 1}
+    for one in sample_collection(dataset).find({"review_status": OPEN}, projection):
+        frames.setdefault(one["sequence_id"], []).append(one.get("risk") or 0.0)
+    risks = {name: sequence_risk(np.array(values)) for name, values in frames.items()}
+    return dict(sorted(risks.items(), key=lambda one: -one[1]))
+
+
+def needs_review(dataset: Any, threshold: float) -> Any:
+    """View of the undecided labels from a risk on, riskiest frames first."""
+    from fiftyone import ViewField as F
+
+    wanted = {"review_status": OPEN, "risk": {"$gte": threshold}}
+    undecided = (F("risk") >= threshold) & (F("decision") == "")
+    view = everything(dataset).match(wanted).sort_by("risk", reverse=True)
+    return view.filter_labels(MACHINE_FIELD, undecided, only_matches=False)
+
+
+def by_reason(dataset: Any, reason: str) -> Any:
+    """View of the undecided labels with a reason, riskiest frames first."""
+    from fiftyone import ViewField as F
+
+    if reason not in REASONS:
+        return everything(dataset).match({REASONS_FIELD: reason})
+    wanted = {"review_status": OPEN, REASONS_FIELD: reason}
+    undecided = F("reasons").contains(reason) & (F("decision") == "")
+    view = everything(dataset).match(wanted).sort_by("risk", reverse=True)
+    return view.filter_labels(MACHINE_FIELD, undecided)
+
+
+def present_reasons(dataset: Any) -> Sequence[str]:
+    """Reasons that occur in a dataset."""
+    return [one for one in sample_collection(dataset).distinct(REASONS_FIELD) if one]
+
+
+def only_labels(dataset: Any, drawn: Mapping[str, str]) -> Any:
+    """View of some machine labels by id, with their frames.
+
+    FiftyOne's `select_labels` would leave out all other fields, and what somebody draws in the App
+    would take the place of the reviewed labels that it does not see.
+    """
+    from bson import ObjectId
+    from fiftyone import ViewField as F
+
+    view = everything(dataset).match({"frame_key": {"$in": sorted(set(drawn.values()))}})
+    return view.filter_labels(MACHINE_FIELD, F("_id").is_in([ObjectId(one) for one in drawn]))
+
+
+def draw_control(dataset: Any, below: float, count: int) -> dict[str, str]:
+    """Draw labels under a risk at random: id -> frame, in an order that depends on the ids only.
+
+    So another threshold takes a few labels away or adds some, and what was decided on most of the
+    sample stays: it is what the estimate is made of.
+    """
+    # Frames in the order of their fixed random number, more than enough, then labels of them.
+    pipeline = [
+        {"$match": {"instances": {"$gt": 0}}}, {"$sort": {"control": 1}}, {"$limit": 2 * count},
+        {"$project": {"frame_key": 1, "labels": {"$map": {
+            "input": f"${MACHINE_FIELD}.detections",
+            "in": {"id": "$$this._id", "risk": "$$this.risk"},
+        }}}},
+    ]  # fmt: skip
+    pool = {
+        str(label["id"]): str(sample["frame_key"])
+        for sample in sample_collection(dataset).aggregate(pipeline, allowDiskUse=True)
+        for label in sample["labels"] or []
+        if (label.get("risk") or 0.0) < below
+    }
+    return {label: pool[label] for label in sorted(pool, key=_random_order)[:count]}
+
+
+def _random_order(label: str) -> bytes:
+    """Return a number as good as random, the same for everybody who builds the queue."""
+    return hashlib.sha256(f"control\0{label}".encode()).digest()
+
+
+def differences(dataset: Any) -> Any:
+    """View that compares `previous` with `detections`: what changed, most changed frames first."""
+    from fiftyone import ViewField as F
+
+    view = everything(dataset).match({"difference": {"$gt": UNCHANGED}})
+    view = view.sort_by("difference", reverse=True)
+    for field in (MACHINE_FIELD, PREVIOUS_FIELD):
+        view = view.filter_labels(field, F("difference") > UNCHANGED, only_matches=False)
+    return view
+
+
+def changed_labels(dataset: Any, field: str) -> Any:
+    """View of single labels, most changed first: `detections`, or `previous` for what is gone."""
+    from fiftyone import ViewField as F
+
+    view = everything(dataset).match({"difference": {"$gt": UNCHANGED}})
+    patches = view.filter_labels(field, F("difference") > UNCHANGED).to_patches(field)
+    return patches.sort_by(f"{field}.difference", reverse=True)
+
+
+def control_labels(dataset: Any) -> Mapping[str, Any]:
+    """Return what the control sample was drawn from and its label ids."""
+    control: Mapping[str, Any] = dataset.info.get("control") or {"threshold": 1.0, "label_ids": []}
+    return control

@@ -1,0 +1,250 @@
+"""Labels sent back to be made again: requests in storage, results as events.
+
+A request is a small file under `reviews/<dataset>/relabel/`. Whoever labels next (the Prefect
+deployment `relabel`, or `autolabel review relabel`) picks it up: it also works without a server.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from sam2_core.types import AutolabelError, Boxes, Masks, ModelStamp
+from tasks.dataset.documents import Judgement, stamp_text
+from tasks.dataset.schema import MACHINE_FIELD, open_dataset, sample_collection
+from tasks.review.actions import Chosen
+from tasks.review.events import (
+    RELABEL,
+    Event,
+    now_text,
+    record,
+    reviewer,
+    reviews_uri,
+    storage_of,
+)
+from tasks.risk.score import judge_frames
+from tasks.store import storage
+from tasks.store.tables import LabeledFrame
+from tasks.types import FrameRef
+
+REQUESTED, RUNNING, BACK, FAILED = "requested", "running", "back", "failed"
+PROMPTS = ("box", "wider box", "tighter box")
+_GROWTH = {"box": 0.0, "wider box": 0.1, "tighter box": -0.1}
+
+
+@dataclass(frozen=True)
+class RelabelFrame:
+    """Labels of one frame to be made again; row i of everything is one label."""
+
+    frame_key: str
+    sequence_id: str
+    camera: str
+    index: int
+    uri: str
+    local_path: str
+    size_hw: tuple[int, int]
+    label_ids: tuple[str, ...]
+    labels: tuple[str, ...]
+    boxes_xyxy_px: tuple[tuple[float, ...], ...]
+
+    def frame(self) -> FrameRef:
+        """Return the image."""
+        return FrameRef(self.sequence_id, self.camera, self.index, None, self.uri, self.size_hw,
+                        local_path=self.local_path)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RelabelRequest:
+    """Labels that somebody wants made again.
+
+    Attributes:
+        request_id: unique.
+        dataset: name of the dataset.
+        model: preset or path of a model; "" for the model that made them.
+        prompt: one of `PROMPTS`.
+        frames: the labels, frame by frame.
+
+    """
+
+    request_id: str
+    dataset: str
+    at: str
+    by: str
+    model: str
+    prompt: str
+    frames: tuple[RelabelFrame, ...]
+
+    def prompts(self) -> list[tuple[FrameRef, Boxes]]:
+        """Return frames and boxes, grown or shrunk as asked for."""
+        growth = _GROWTH.get(self.prompt, 0.0)
+        result = []
+        for one in self.frames:
+            boxes = np.array(one.boxes_xyxy_px, np.float32).reshape(-1, 4)
+            margin = (boxes[:, 2:] - boxes[:, :2]) * growth
+            limits = np.array([one.size_hw[1], one.size_hw[0]] * 2)
+            grown = np.concatenate([boxes[:, :2] - margin, boxes[:, 2:] + margin], axis=1)
+            ones = np.ones(len(boxes), np.float32)
+            prompts = Boxes(grown.clip(0, limits), ones, one.labels, None, "relabel")
+            result.append((one.frame(), prompts))
+        return result
+
+
+def request_relabel(
+    dataset: Any, chosen: Sequence[Chosen], model: str = "", prompt: str = "box"
+) -> RelabelRequest:
+    """Ask for labels to be made again.
+
+    Raises:
+        AutolabelError: no machine label is among them, or the dataset knows no storage.
+
+    """
+    out_uri = storage_of(dataset)
+    if not out_uri:
+        raise AutolabelError("this dataset knows no storage to put a request: load it from a run")
+    if prompt not in PROMPTS:
+        raise AutolabelError(f"unknown prompt '{prompt}'; known: {', '.join(PROMPTS)}")
+    frames = tuple(one for one in (_frame(dataset, frame) for frame in chosen) if one.label_ids)
+    if not frames:
+        raise AutolabelError("only machine labels can be made again: select some in 'detections'")
+    request = RelabelRequest(
+        uuid.uuid4().hex[:12], dataset.name, now_text(), reviewer(), model, prompt, frames
+    )
+    uri = _uri(out_uri, dataset.name, request.request_id, "json")
+    storage.write_bytes(uri, json.dumps(asdict(request)).encode())
+    by_key = {one.frame_key: one for one in frames}
+    record(
+        dataset,
+        [
+            one.event(
+                "relabel", decisions=dict.fromkeys(by_key[one.frame_key].label_ids, RELABEL),
+                relabel=REQUESTED, changes={"request": request.request_id},
+            )
+            for one in chosen
+            if one.frame_key in by_key
+        ],
+    )  # fmt: skip
+    return request
+
+
+def _frame(dataset: Any, chosen: Chosen) -> RelabelFrame:
+    from tasks.dataset.documents import sample_id
+
+    projection = {"sequence_id": 1, "camera": 1, "frame_number": 1, "frame_uri": 1, "filepath": 1}
+    sample = sample_collection(dataset).find_one({"_id": sample_id(chosen.frame_key)}, projection)
+    rows = [label for field, label in chosen.labels if field == MACHINE_FIELD]
+    return RelabelFrame(
+        chosen.frame_key, sample["sequence_id"], sample["camera"], sample["frame_number"],
+        sample["frame_uri"], sample["filepath"], chosen.size_hw,
+        tuple(str(row["_id"]) for row in rows), tuple(row["label"] for row in rows),
+        tuple(tuple(row["box_xyxy_px"]) for row in rows),
+    )  # fmt: skip
+
+
+def open_requests(out_uri: str, dataset_name: str) -> list[RelabelRequest]:
+    """Read the requests of a dataset that nobody has finished yet, oldest first."""
+    folder = storage.join(reviews_uri(out_uri, dataset_name), "relabel")
+    names = set(storage.list_names(folder))
+    requests = [
+        read_request(out_uri, dataset_name, name.removesuffix(".json"))
+        for name in sorted(names)
+        if name.endswith(".json") and not name.endswith(".done.json")
+        and name.replace(".json", ".done.json") not in names and not name.startswith(".")
+    ]  # fmt: skip
+    return sorted(requests, key=lambda request: request.at)
+
+
+def read_request(out_uri: str, dataset_name: str, request_id: str) -> RelabelRequest:
+    """Read one request.
+
+    Raises:
+        AutolabelError: it is not there or damaged.
+
+    """
+    uri = _uri(out_uri, dataset_name, request_id, "json")
+    try:
+        values = json.loads(storage.read_bytes(uri))
+        frames = tuple(_request_frame(one) for one in values.pop("frames"))
+        return RelabelRequest(**values, frames=frames)
+    except (ValueError, KeyError, TypeError) as error:
+        raise AutolabelError(f"{storage.redact(uri)} is no relabel request: {error!r}") from error
+
+
+def _request_frame(values: Mapping[str, Any]) -> RelabelFrame:
+    lists = {name: tuple(values[name]) for name in ("size_hw", "label_ids", "labels")}
+    boxes = tuple(tuple(box) for box in values["boxes_xyxy_px"])
+    return RelabelFrame(**{**values, **lists, "boxes_xyxy_px": boxes})
+
+
+def run_request(
+    request: RelabelRequest,
+    out_uri: str,
+    segment: Callable[[list[tuple[FrameRef, Boxes]]], Iterable[Masks | Exception]],
+    stamp: ModelStamp | None,
+) -> int:
+    """Make the masks of a request and bring them back into the dataset; return how many.
+
+    Args:
+        request: what to make.
+        out_uri: the run's storage.
+        segment: makes the masks of frames with their boxes, in order; an exception instead of
+            masks marks that frame as failed.
+        stamp: the model that `segment` runs; None when it could not be had and all fails.
+
+    """
+    outcomes = list(segment(request.prompts()))
+    events, made = [], 0
+    for one, outcome in zip(request.frames, outcomes, strict=True):
+        if isinstance(outcome, Exception):
+            decisions = dict.fromkeys(one.label_ids, "")
+            changes = {"request": request.request_id, "failed": str(outcome)}
+            events.append(
+                Event(one.frame_key, "relabeled", by=request.by, relabel=FAILED,
+                      decisions=decisions, changes=changes)
+            )  # fmt: skip
+            continue
+        made += len(one.label_ids)
+        events.append(_result(request, one, outcome, stamp))
+    dataset = open_dataset(request.dataset)
+    record(dataset, events)
+    done = {"at": now_text(), "made": made, "frames": len(request.frames)}
+    uri = _uri(out_uri, request.dataset, request.request_id, "done.json")
+    storage.write_bytes(uri, json.dumps(done).encode())
+    return made
+
+
+def _result(
+    request: RelabelRequest, one: RelabelFrame, masks: Masks, stamp: ModelStamp | None
+) -> Event:
+    judgement = _judged(one, masks)
+    overrides = {
+        label_id: {
+            "id": label_id, "label": one.labels[row], "size_hw": list(masks.size_hw),
+            "box_xyxy_px": list(one.boxes_xyxy_px[row]), "rle": masks.rle[row].decode("ascii"),
+            "area_px": int(masks.area_px[row]), "model": stamp_text(stamp),
+            "predicted_iou": float(masks.predicted_iou[row]),
+            "stability": float(masks.stability[row]),
+            "object_score": float(masks.object_score[row]), "reason": masks.reasons[row],
+            "risk": float(judgement.risk[row]), "reasons": list(judgement.reasons[row]),
+        }
+        for row, label_id in enumerate(one.label_ids)
+    }  # fmt: skip
+    return Event(
+        one.frame_key, "relabeled", by=request.by, model=stamp_text(stamp), relabel=BACK,
+        decisions=dict.fromkeys(one.label_ids, ""), overrides=overrides,
+        changes={"request": request.request_id},
+    )  # fmt: skip
+
+
+def _judged(one: RelabelFrame, masks: Masks) -> Judgement:
+    ones = np.ones(len(one.labels), np.float32)
+    boxes = Boxes(np.array(one.boxes_xyxy_px, np.float32), ones, one.labels, None, "relabel")
+    return judge_frames([LabeledFrame(one.frame(), boxes, masks)])[0]
+
+
+def _uri(out_uri: str, dataset_name: str, request_id: str, ending: str) -> str:
+    return storage.join(reviews_uri(out_uri, dataset_name), "relabel", f"{request_id}.{ending}")

@@ -1,0 +1,168 @@
+"""How the review goes: progress, agreement, error rates, speed, worth of the unreviewed part."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, sample_collection
+from tasks.review.events import ACCEPTED, WRONG
+from tasks.review.queue import control_labels, sequence_risks
+
+PAUSE_S = 300.0  # a longer gap between two decisions is not work
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A share with its 95% confidence interval (Clopper and Pearson, Biometrika 1934)."""
+
+    wrong: int
+    of: int
+
+    @property
+    def share(self) -> float:
+        """The estimate."""
+        return self.wrong / self.of if self.of else 0.0
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Exact bounds; (0, 1) when nothing has been looked at."""
+        from scipy.stats import beta
+
+        if not self.of:
+            return 0.0, 1.0
+        good = self.of - self.wrong
+        low = float(beta.ppf(0.025, self.wrong, good + 1)) if self.wrong else 0.0
+        high = float(beta.ppf(0.975, self.wrong + 1, good)) if good else 1.0
+        return low, high
+
+    def text(self) -> str:
+        """Write it for people."""
+        low, high = self.interval
+        return f"{self.share:.1%} ({low:.1%} to {high:.1%}, n = {self.of})"
+
+
+@dataclass(frozen=True)
+class Stats:
+    """State of a review.
+
+    Attributes:
+        frames, frames_done: frames, and those marked as done.
+        labels: machine labels.
+        decisions: how many labels by decision; "" not looked at.
+        disagreement: decided labels that were wrong.
+        by_class, by_reason: the same by class name and by reason.
+        by_reviewer: decisions by person.
+        per_hour: decisions an hour while at work.
+        control: wrong labels in the control sample: what the unreviewed part is worth.
+        relabel: frames by relabel state.
+        by_sequence: risk of the sequences with open frames, riskiest first.
+
+    """
+
+    frames: int
+    frames_done: int
+    labels: int
+    decisions: Mapping[str, int]
+    disagreement: Rate
+    by_class: Mapping[str, Rate]
+    by_reason: Mapping[str, Rate]
+    by_reviewer: Mapping[str, int]
+    per_hour: float
+    control: Rate
+    relabel: Mapping[str, int]
+    by_sequence: Mapping[str, float]
+
+    @property
+    def decided(self) -> int:
+        """Labels that somebody decided on."""
+        return sum(count for name, count in self.decisions.items() if name)
+
+
+def review_stats(dataset: Any) -> Stats:
+    """Count everything anew; reads the labels of frames with decisions only."""
+    collection = sample_collection(dataset)
+    with_log = {f"{LOG_FIELD}.0": {"$exists": True}}
+    decisions: Counter[str] = Counter()
+    classes: dict[str, list[bool]] = {}
+    reasons: dict[str, list[bool]] = {}
+    control: list[bool] = []
+    drawn = set(control_labels(dataset)["label_ids"])
+    times: list[tuple[str, str, int]] = []
+    fields = ("_id", "decision", "label", "reasons")
+    projection: dict[str, int] = {LOG_FIELD: 1}
+    projection |= {f"{MACHINE_FIELD}.detections.{name}": 1 for name in fields}
+    for sample in collection.find(with_log, projection):
+        times += [
+            (entry["by"], entry["at"], len(entry.get("decisions") or ()))
+            for entry in sample[LOG_FIELD]
+            if entry["action"] not in {"relabeled", "done", "reopen"}
+        ]
+        for label in (sample.get(MACHINE_FIELD) or {}).get("detections") or []:
+            decision = label.get("decision") or ""
+            decisions[decision] += bool(decision)
+            if decision != ACCEPTED and decision not in WRONG:
+                continue
+            wrong = decision in WRONG
+            classes.setdefault(label["label"], []).append(wrong)
+            for reason in label.get("reasons") or ["none"]:
+                reasons.setdefault(reason, []).append(wrong)
+            if str(label["_id"]) in drawn:
+                control.append(wrong)
+    labels = _sum_of_instances(collection)
+    decisions[""] = labels - sum(decisions.values())
+    decided = [one for rows in classes.values() for one in rows]
+    return Stats(
+        collection.count_documents({}),
+        collection.count_documents({"review_status": DONE}),
+        labels,
+        {name: count for name, count in decisions.items() if count},
+        _rate(decided),
+        {name: _rate(rows) for name, rows in sorted(classes.items())},
+        {name: _rate(rows) for name, rows in sorted(reasons.items())},
+        _by_reviewer(times),
+        _per_hour(times),
+        _rate(control),
+        _relabel_states(collection),
+        sequence_risks(dataset),
+    )
+
+
+def _rate(rows: Sequence[bool]) -> Rate:
+    return Rate(sum(rows), len(rows))
+
+
+def _sum_of_instances(collection: Any) -> int:
+    total = list(collection.aggregate([{"$group": {"_id": None, "n": {"$sum": "$instances"}}}]))
+    return int(total[0]["n"]) if total else 0
+
+
+def _relabel_states(collection: Any) -> dict[str, int]:
+    sent = {"$match": {"relabel": {"$nin": ["", None]}}}
+    counted = collection.aggregate([sent, {"$group": {"_id": "$relabel", "n": {"$sum": 1}}}])
+    return {one["_id"]: one["n"] for one in counted}
+
+
+def _by_reviewer(times: Sequence[tuple[str, str, int]]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for who, _, count in times:
+        counts[who] += count
+    return dict(counts)
+
+
+def _per_hour(times: Sequence[tuple[str, str, int]]) -> float:
+    """Decisions an hour, person by person, long pauses left out."""
+    seconds, counted = 0.0, 0
+    for person in {who for who, _, _ in times}:
+        moments = sorted((at, count) for who, at, count in times if who == person)
+        before = None
+        for at, count in moments:
+            now = datetime.datetime.fromisoformat(at)
+            if before is not None and (now - before).total_seconds() <= PAUSE_S:
+                seconds += (now - before).total_seconds()
+                counted += count
+            before = now
+    return 3600 * counted / seconds if seconds else 0.0

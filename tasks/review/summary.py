@@ -1,0 +1,84 @@
+"""What the panel shows: the state of a review in words, and figures as Plotly traces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.review.queue import CONTROL
+from tasks.review.stats import Rate, Stats
+
+_ORANGE, _GREY, _GREEN, _RED = "#ff6d04", "#6b7280", "#2ee6a6", "#ff4d6d"
+_DECISION_COLOURS = {
+    "accepted": _GREEN, "corrected": "#ffd166", "edited": "#ffd166", "merged": "#b388ff",
+    "rejected": _RED, "deleted": "#ff9f1c", "relabel": "#3fa7ff",
+}  # fmt: skip
+
+
+def summary(stats: Stats) -> str:
+    """Say in words how the review goes."""
+    agreement = Rate(stats.disagreement.of - stats.disagreement.wrong, stats.disagreement.of)
+    agreed = agreement.text() if agreement.of else "nothing decided"
+    share = stats.decided / stats.labels if stats.labels else 0.0
+    people = ", ".join(f"{who} {count}" for who, count in stats.by_reviewer.items()) or "nobody yet"
+    relabel = ", ".join(f"{count} {state}" for state, count in stats.relabel.items()) or "none"
+    lines = [
+        "| | |",
+        "|---|---|",
+        f"| Labels decided | **{stats.decided:,}** of {stats.labels:,} ({share:.1%}) |",
+        f"| Frames done | **{stats.frames_done:,}** of {stats.frames:,} |",
+        f"| Agreement with the machine | {agreed} |",
+        f"| Wrong in the control sample | {_control(stats.control)} |",
+        f"| Speed | {stats.per_hour:,.0f} decisions an hour |",
+        f"| Decisions by | {people} |",
+        f"| Frames sent back | {relabel} |",
+    ]
+    return "\n".join(lines)
+
+
+def _control(rate: Rate) -> str:
+    if not rate.of:
+        return f'not looked at yet: open the view "{CONTROL}"'
+    return f"{rate.text()}: this much of what nobody reviews is wrong, 95% confidence"
+
+
+def decisions_plot(stats: Stats) -> list[dict[str, Any]]:
+    """Bar of what was decided."""
+    names = [name for name in stats.decisions if name]
+    return [
+        {
+            "type": "bar", "x": [stats.decisions[name] for name in names], "y": names,
+            "orientation": "h", "hovertemplate": "%{x} %{y}<extra></extra>",
+            "marker": {"color": [_DECISION_COLOURS.get(name, _GREY) for name in names]},
+        }
+    ]  # fmt: skip
+
+
+def rates_plot(rates: Mapping[str, Rate], most: int = 12) -> list[dict[str, Any]]:
+    """Bars of error rates with their confidence intervals, the highest on top."""
+    chosen = sorted(rates.items(), key=lambda one: one[1].share)[-most:]
+    bounds = [rate.interval for _, rate in chosen]
+    shares = [rate.share for _, rate in chosen]
+    return [
+        {
+            "type": "bar", "orientation": "h", "x": shares,
+            "y": [f"{name} ({rate.of})" for name, rate in chosen],
+            "marker": {"color": _ORANGE},
+            "error_x": {
+                "type": "data", "symmetric": False, "color": _GREY,
+                "array": [high - share for share, (_, high) in zip(shares, bounds, strict=True)],
+                "arrayminus": [share - low for share, (low, _) in zip(shares, bounds, strict=True)],
+            },
+        }
+    ]  # fmt: skip
+
+
+def risks_plot(risks: Mapping[str, float], most: int = 12) -> list[dict[str, Any]]:
+    """Bars of the risk of sequences, the riskiest on top."""
+    names = list(risks)[:most][::-1]
+    return [
+        {
+            "type": "bar", "orientation": "h", "x": [risks[name] for name in names], "y": names,
+            "marker": {"color": _RED},
+        }
+    ]  # fmt: skip

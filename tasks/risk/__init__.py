@@ -1,0 +1,1 @@
+"""How likely a label is wrong, and why."""

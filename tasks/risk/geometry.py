@@ -1,0 +1,174 @@
+"""Boxes and masks against each other: overlaps, shared pixels, connected pieces; many at once.
+
+Masks are vertical segments (`tasks.dataset.masks.Segments`); no mask is decoded into pixels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sam2_core.types import IntArray
+from tasks.dataset.masks import Segments
+
+Numbers = npt.NDArray[np.floating[Any]]
+
+
+def box_areas(boxes: Numbers) -> Numbers:
+    """Areas of boxes x1 y1 x2 y2: (N,)."""
+    return np.asarray((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]))
+
+
+def shared_box_areas(first: Numbers, second: Numbers) -> Numbers:
+    """Areas that boxes (N, 4) and (M, 4) have in common: (N, M)."""
+    a, b = np.ascontiguousarray(first.T)[:, :, None], np.ascontiguousarray(second.T)[:, None]
+    width = np.minimum(a[2], b[2])
+    width -= np.maximum(a[0], b[0])
+    np.maximum(width, 0, out=width)
+    height = np.minimum(a[3], b[3])
+    height -= np.maximum(a[1], b[1])
+    np.maximum(height, 0, out=height)
+    width *= height
+    return np.asarray(width)
+
+
+def box_ious(first: Numbers, second: Numbers) -> Numbers:
+    """IoU of boxes (N, 4) and (M, 4): (N, M)."""
+    shared = shared_box_areas(first, second)
+    union = box_areas(first)[:, None] + box_areas(second)[None]
+    union -= shared
+    return np.asarray(shared / np.maximum(union, 1e-9, out=union))
+
+
+def box_iou_rows(first: Numbers, second: Numbers) -> Numbers:
+    """IoU of box i of the one with box i of the other: (N,)."""
+    shared = np.minimum(first[:, 2:], second[:, 2:]) - np.maximum(first[:, :2], second[:, :2])
+    inner = shared.clip(0).prod(axis=1)
+    return np.asarray(inner / (box_areas(first) + box_areas(second) - inner).clip(1e-9))
+
+
+def shared_pixels(segments: Segments, pairs: IntArray) -> Numbers:
+    """Count the pixels that both masks of each pair (P, 2) have: float64 (P,)."""
+    if not len(segments.mask):
+        return np.zeros(len(pairs))
+    start = np.searchsorted(segments.mask, np.arange(segments.count + 1))
+    # Of each pair, the segments of the mask with fewer of them are looked up in the other.
+    swap = np.diff(start)[pairs]
+    few = np.where(swap[:, 0] <= swap[:, 1], pairs[:, 0], pairs[:, 1])
+    many = pairs.sum(axis=1) - few
+    length = start[few + 1] - start[few]
+    pair = np.repeat(np.arange(len(pairs)), length)
+    chosen = np.arange(len(pair)) - np.repeat(np.cumsum(length) - length - start[few], length)
+    first, behind = _same_column(segments, many[pair], segments.column[chosen])
+    shared = np.zeros(len(pair))
+    one = np.flatnonzero(behind - first == 1)
+    here, there = chosen[one], first[one]
+    low = np.maximum(segments.top[here], segments.top[there])
+    shared[one] = (np.minimum(segments.bottom[here], segments.bottom[there]) - low).clip(0)
+    several = np.flatnonzero(behind - first > 1)
+    if len(several):
+        shift = (many - few)[pair[several]]
+        shared[several] = _shared_with_all(segments, chosen[several], shift)
+    return np.asarray(np.bincount(pair, shared, minlength=len(pairs)), np.float64)
+
+
+def _same_column(segments: Segments, mask: IntArray, column: IntArray) -> tuple[IntArray, IntArray]:
+    """Find the segments of masks in columns: the first one, and the one behind the last."""
+    bounds = segments.bounds_xyxy_px()
+    left, width = bounds[:, 0], bounds[:, 2] - bounds[:, 0]
+    base = np.cumsum(width) - width - left
+    table = np.bincount(base[segments.mask] + segments.column, minlength=int(width.sum()))
+    table = np.append(0, np.cumsum(table))
+    inside = (column >= left[mask]) & (column < bounds[:, 2][mask])
+    place = np.where(inside, base[mask] + column, 0)
+    first = table[place]
+    return first, np.where(inside, table[place + 1], first)
+
+
+def _shared_with_all(segments: Segments, chosen: IntArray, shift: IntArray) -> IntArray:
+    """Count the pixels that segments share with the masks that come `shift` masks later."""
+    top, bottom, stride = _places(segments)
+    covered = np.concatenate([[0], np.cumsum(bottom - top)])
+    # The same place in the picture, in the other mask.
+    inside = _covered_before(bottom[chosen] + shift * stride, top, covered)
+    return inside - _covered_before(top[chosen] + shift * stride, top, covered)
+
+
+def _places(segments: Segments) -> tuple[IntArray, IntArray, int]:
+    """Where segments begin and end on one line that all masks' columns lie on, one after another.
+
+    Between two columns and two masks there is room, so that nothing touches; the third value is the
+    distance between the same pixel of two masks that follow each other.
+    """
+    height = segments.size_hw[0] + 1
+    stride = height * (segments.size_hw[1] + 2)
+    base = segments.mask * stride + segments.column * height
+    return base + segments.top, base + segments.bottom, stride
+
+
+def _covered_before(place: IntArray, top: IntArray, covered: IntArray) -> IntArray:
+    """Foreground pixels of all masks before places on their line."""
+    last = np.searchsorted(top, place, "right") - 1
+    length = np.diff(covered)
+    inside = np.minimum(place - top[last], length[last])
+    return np.asarray(np.where(last >= 0, covered[last] + inside, 0))
+
+
+def share_outside_largest_piece(segments: Segments) -> Numbers:
+    """Share of each mask outside its largest connected piece (4-connected): float64 (N,)."""
+    total = len(segments.mask)
+    result = np.zeros(segments.count)
+    if not total:
+        return result
+    top, bottom, _ = _places(segments)
+    height = segments.size_hw[0] + 1
+    # A segment that touches the next one goes on its chain; most masks are a few chains.
+    goes_on = (top[1:] < bottom[:-1] + height) & (top[:-1] + height < bottom[1:])
+    first = np.concatenate([[0], np.flatnonzero(~goes_on) + 1])
+    owner = segments.mask[first]
+    if (np.diff(owner) > 0).all():
+        return result
+    chain_area = np.add.reduceat(bottom - top, first)
+    piece = _pieces(top, bottom, first, height)
+    piece_area = np.bincount(piece, chain_area)[piece]
+    largest, area = np.zeros(segments.count), np.bincount(owner, chain_area, segments.count)
+    np.maximum.at(largest, owner, piece_area)
+    return np.where(largest > 0, 1 - largest / area.clip(1), 0)
+
+
+def _pieces(top: IntArray, bottom: IntArray, first: IntArray, height: int) -> IntArray:
+    """Return the number of the connected piece that each chain of segments is in: (len(first),)."""
+    # Neighbours are segments that overlap in the next column. Only where one of the two columns has
+    # several segments can they be of different chains.
+    column = top // height
+    shared = np.concatenate([[False], column[1:] == column[:-1], [False]])
+    several = shared[:-1] | shared[1:]
+    near = np.flatnonzero(several | np.append(several[1:], False))
+    begin = np.searchsorted(bottom, top[near] + height, "right")
+    reach = (np.searchsorted(top, bottom[near] + height, "left") - begin).clip(0)
+    target = np.repeat(begin - (np.cumsum(reach) - reach), reach) + np.arange(reach.sum())
+    chain = np.zeros(len(top), np.int64)
+    chain[first[1:]] = 1
+    chain = np.cumsum(chain)
+    source, target = np.repeat(chain[near], reach), chain[target]
+    linked = source != target
+    return _components(source[linked], target[linked], len(first))
+
+
+def _components(source: IntArray, target: IntArray, count: int) -> IntArray:
+    """Return the least node of each node's connected component: (count,).
+
+    Trees are hooked onto each other and flattened in turns (Shiloach and Vishkin, 1982).
+    """
+    label = np.arange(count)
+    while len(source):
+        one, other = label[source], label[target]
+        apart = one != other
+        source, target, one, other = (part[apart] for part in (source, target, one, other))
+        low = np.minimum(one, other)
+        np.minimum.at(label, np.maximum(one, other), low)
+        while (label[label] != label).any():
+            label = label[label]
+    return label

@@ -1,0 +1,127 @@
+"""How likely a label is wrong, and why: a score in [0, 1] and reasons with stable ids.
+
+The score is a logistic model of the features in `tasks.risk.features`, fitted on rendered scenes
+where the truth is known to predict that a mask's IoU with it is under 0.75. Reasons are plain
+thresholds on single features, so that a person sees at once what to look for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from sam2_core.types import FloatArray
+from tasks.dataset.documents import Judgement
+from tasks.risk.features import COLUMN, FEATURES, measure_frames
+from tasks.risk.geometry import Numbers
+from tasks.store.tables import LabeledFrame
+
+WEIGHTS_PATH = Path(__file__).with_name("weights.json")
+BAD_IOU = 0.75
+# Reason id -> the feature's value from which on it is given. The ids are part of the interface:
+# views, exports and decisions name them.
+REASONS: Mapping[str, float] = {
+    "empty": 0.5, "low_predicted_iou": 0.25, "unstable": 0.15, "low_object_score": 0.5,
+    "low_score": 0.6, "spill": 0.15, "underfill": 0.25, "overfill": 0.1, "fragmented": 0.1,
+    "ragged": 0.1, "box_mismatch": 0.3, "overlap": 0.5, "duplicate": 0.5, "tiny": 0.5,
+    "truncated": 0.5, "flicker": 0.15, "lonely": 0.5, "class_change": 0.5, "unusual_size": 0.25,
+    "shape_change": 0.35,
+}  # fmt: skip
+_REASON_NAMES = tuple(REASONS)
+_REASON_COLUMNS = [COLUMN[name] for name in REASONS]
+_REASON_LIMITS = np.array(list(REASONS.values()))
+DESCRIPTIONS: Mapping[str, str] = {
+    "empty": "the mask is empty",
+    "low_predicted_iou": "the model itself expects a poor mask",
+    "unstable": "the mask changes with the threshold",
+    "low_object_score": "the model doubts that there is an object",
+    "low_score": "the detector was unsure",
+    "spill": "the mask spills out of its box",
+    "underfill": "the mask fills little of its box",
+    "overfill": "the mask fills its whole box",
+    "fragmented": "the mask is in pieces",
+    "ragged": "the mask has holes or a torn edge",
+    "box_mismatch": "mask and box are not about the same thing",
+    "overlap": "the mask covers another one",
+    "duplicate": "another box is nearly the same",
+    "tiny": "few pixels",
+    "truncated": "cut by the image's border",
+    "flicker": "the mask differs from the frames beside",
+    "lonely": "not there in the frames beside",
+    "class_change": "another class in the frames beside",
+    "unusual_size": "unusual size for its class at this place",
+    "shape_change": "the box jumps against the frames beside",
+}
+
+
+@dataclass(frozen=True)
+class RiskModel:
+    """A logistic model: risk = sigmoid(offset + weights . features), no weight below zero."""
+
+    weights: tuple[float, ...]
+    offset: float
+    fitted_on: str = ""
+
+    def risk(self, features: Numbers) -> FloatArray:
+        """Return the risk of N instances: float32 (N,) in [0, 1]."""
+        odds = features @ np.array(self.weights) + self.offset
+        return np.asarray(1 / (1 + np.exp(-odds.clip(-30, 30))), np.float32)
+
+
+@cache
+def risk_model(path: Path = WEIGHTS_PATH) -> RiskModel:
+    """Read the fitted weights that are shipped with the package."""
+    values = json.loads(path.read_text())
+    if tuple(values["features"]) != FEATURES:
+        raise ValueError(f"{path} was fitted on other features: run python -m tasks.lab.risk_fit")
+    return RiskModel(tuple(values["weights"]), values["offset"], values["fitted_on"])
+
+
+def judge_frames(
+    frames: Sequence[LabeledFrame],
+    before: Sequence[LabeledFrame] = (),
+    after: Sequence[LabeledFrame] = (),
+) -> list[Judgement]:
+    """Judge the instances of successive frames of one camera.
+
+    Args:
+        frames: in order.
+        before: what comes before them, if anything; the last one counts.
+        after: what comes after them; the first one counts.
+
+    """
+    features, segments = measure_frames(frames, before, after)
+    model = risk_model()
+    return [
+        replace(judge(model, values), segments=one)
+        for values, one in zip(features, segments, strict=True)
+    ]
+
+
+def judge(model: RiskModel, features: Numbers) -> Judgement:
+    """Turn the features of a frame's instances into risk and reasons."""
+    excess = features[:, _REASON_COLUMNS] / _REASON_LIMITS
+    row, column = np.nonzero(excess >= 1)
+    order = np.lexsort((-excess[row, column], row))
+    names = [_REASON_NAMES[one] for one in column[order].tolist()]
+    ends = np.bincount(row, minlength=len(features)).cumsum().tolist()
+    reasons = [tuple(names[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
+    return Judgement(model.risk(features), reasons)
+
+
+def frame_risk(risk: Numbers, reasons: Sequence[tuple[str, ...]]) -> tuple[float, list[str]]:
+    """Risk of a frame: that of its riskiest instance, and every reason that occurs."""
+    return float(risk.max(initial=0.0)), sorted({reason for one in reasons for reason in one})
+
+
+def sequence_risk(frame_risks: Numbers) -> float:
+    """Risk of a sequence: the mean of its riskiest tenth of frames, which a lone one cannot set."""
+    if not len(frame_risks):
+        return 0.0
+    worst = np.sort(frame_risks)[::-1][: max(1, len(frame_risks) // 10)]
+    return float(worst.mean())

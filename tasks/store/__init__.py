@@ -1,0 +1,1 @@
+"""The run's storage: artifacts, manifests, checks, what was given up."""

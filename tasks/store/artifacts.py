@@ -1,0 +1,293 @@
+"""What a run leaves in its storage: keys, chunks of frames, and their tables.
+
+A chunk is at most 64 frames of one camera. Its key hashes everything that its labels depend on, so
+a whole file under that key is the answer, whoever wrote it and when: a killed run continues, a
+repeated one does nothing, and two writers at once write the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sam2_core.types import Boxes, ModelStamp
+from tasks.store import storage, tables
+from tasks.store.checksums import IncompleteArtifactError, sha256_of
+from tasks.store.stored_rows import Place, check_frames, check_rows
+from tasks.store.tables import FORMAT_VERSION, Kind, LabeledFrame
+from tasks.types import Artifact, Footage, FrameRef, VideoRef
+
+CHUNK_FRAMES = 64
+
+
+@dataclass(frozen=True)
+class RunStamp:
+    """What decides the labels of a run besides the frames.
+
+    Attributes:
+        detector: name and sha256 of the detector, or of the imported boxes.
+        model: what makes the masks; None for a run that makes boxes only.
+        parameters: every other setting that changes the result, as plain JSON values.
+
+    """
+
+    detector: str
+    model: ModelStamp | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def run_key(self) -> str:
+        """Key of the run: equal stamps, equal key."""
+        return _digest([json.dumps(self.as_json(), sort_keys=True)])
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, for manifests and schema metadata."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "detector": self.detector,
+            "model": asdict(self.model) if self.model else None,
+            "parameters": dict(self.parameters),
+        }
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> RunStamp:
+        """Inverse of `as_json`; `IncompleteArtifactError` for values of another version."""
+        if values.get("format_version") != FORMAT_VERSION:
+            raise IncompleteArtifactError(
+                f"written by another version of this package, in format "
+                f"{values.get('format_version')}; this one reads {FORMAT_VERSION}: label again"
+            )
+        model = ModelStamp(**values["model"]) if values["model"] else None
+        return RunStamp(values["detector"], model, values["parameters"])
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Successive frames of one camera that are labeled and stored together."""
+
+    key: str
+    frames: tuple[FrameRef, ...]
+
+    @property
+    def stem(self) -> str:
+        """Path of its files below the run's storage, up to the kind."""
+        first, last = self.frames[0], self.frames[-1]
+        name = f"{first.index:06d}-{last.index + 1:06d}-{self.key}"
+        return f"labels/{first.sequence_id}/{first.camera or '_'}/{name}"
+
+
+def _digest(lines: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(line.encode() + b"\n")
+    return digest.hexdigest()[:20]
+
+
+def _identities(frames: Iterable[Footage]) -> Iterator[str]:
+    for one in frames:
+        which = one.selection if isinstance(one, VideoRef) else one.index
+        yield f"{one.camera}\0{which}\0{one.uri}\0{one.etag}"
+
+
+def content_key(frames: Iterable[Footage]) -> str:
+    """Key of a sequence's content: changes when a frame is added, removed or rewritten."""
+    return _digest(_identities(frames))
+
+
+def chunk_key(run_key: str, frames: Iterable[FrameRef]) -> str:
+    """Key of a chunk's labels: the run's settings and the content of the chunk's frames."""
+    return _digest([run_key, *_identities(frames)])
+
+
+def chunks_of(frames: Iterable[FrameRef], run_key: str, size: int = CHUNK_FRAMES) -> list[Chunk]:
+    """Cut a sequence's frames into chunks of at most `size` frames, camera by camera."""
+    cameras: dict[str, list[FrameRef]] = {}
+    for frame in frames:
+        cameras.setdefault(frame.camera, []).append(frame)
+    return [
+        Chunk(chunk_key(run_key, part), part)
+        for camera in cameras.values()
+        for part in (tuple(camera[i : i + size]) for i in range(0, len(camera), size))
+    ]
+
+
+def table_uri(out_uri: str, stem: str, kind: Kind) -> str:
+    """Where one table of a chunk lies."""
+    return storage.join(out_uri, f"{stem}.{kind}.parquet")
+
+
+def write_boxes(
+    out_uri: str, chunk: Chunk, boxes: Mapping[int, Boxes], stamp: RunStamp
+) -> Artifact:
+    """Write the boxes of a chunk by frame index; a frame with none is remembered as looked at.
+
+    Frames that could not be decoded are simply not in `boxes`.
+    """
+    frames = [frame for frame in chunk.frames if frame.index in boxes]
+    parts = [tables.box_columns(frame, boxes[frame.index]) for frame in frames]
+    sources = {str(frame.index): boxes[frame.index].source for frame in frames}
+    metadata = {"stamp": stamp.as_json(), "sources": sources}
+    return _write(out_uri, chunk, "boxes", parts, metadata)
+
+
+def read_boxes(out_uri: str, chunk: Chunk) -> dict[int, Boxes]:
+    """Boxes of a chunk by frame index, frames without boxes included.
+
+    Raises:
+        NotFoundError: they were never written.
+        IncompleteArtifactError: the file is damaged, or holds something else.
+
+    """
+    table, metadata, _ = _read(out_uri, chunk.stem, chunk.key, "boxes")
+    with _as_written(chunk.stem):
+        sources = {int(index): str(source) for index, source in metadata["sources"].items()}
+        check_rows(table, Place.of(chunk.stem), sources)
+        if not set(sources) <= {frame.index for frame in chunk.frames}:
+            raise IncompleteArtifactError(f"{chunk.stem}: boxes of other frames")
+        rows = tables.split_by_frame(table)
+        nothing = table.slice(0, 0)
+        return {
+            index: tables.to_boxes(rows.get(index, nothing), sources[index])
+            for index in sorted(sources)
+        }
+
+
+def write_labels(
+    out_uri: str, chunk: Chunk, labeled: Sequence[LabeledFrame], stamp: RunStamp
+) -> Artifact:
+    """Write the masks and then the frames of a chunk: with the frames it is complete.
+
+    Args:
+        out_uri: the run's storage.
+        chunk: every one of its frames must be in `labeled` exactly once.
+        labeled: outcomes, failed frames too, in any order.
+        stamp: what made them.
+
+    Raises:
+        ValueError: a frame is missing, foreign or there twice.
+        StorageError: a file cannot be written.
+
+    """
+    by_index = {one.frame.index: one for one in labeled}
+    indices = [frame.index for frame in chunk.frames]
+    if len(labeled) != len(indices) or set(by_index) != set(indices):
+        raise ValueError(f"{chunk.stem}: labeled frames {sorted(by_index)}, wanted {indices}")
+    ordered = [by_index[index] for index in indices]
+    sources = {str(one.frame.index): one.boxes.source for one in ordered}
+    parts = [tables.mask_columns(one.frame, one.boxes, one.masks) for one in ordered if one.masks]
+    metadata = {"stamp": stamp.as_json(), "sources": sources}
+    _write(out_uri, chunk, "masks", parts, metadata)
+    return _write(
+        out_uri, chunk, "frames", [tables.frame_columns(one) for one in ordered], metadata
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class StoredChunk:
+    """A chunk as it lies in storage.
+
+    Attributes:
+        run_key: of the run that made it, as its files say.
+        labeled: its outcomes in frame order.
+        frames_sha256, masks_sha256: of the two files.
+
+    """
+
+    run_key: str
+    labeled: list[LabeledFrame]
+    frames_sha256: str
+    masks_sha256: str
+
+
+def read_chunk(out_uri: str, stem: str, key: str) -> StoredChunk:
+    """Read a chunk, whoever wrote it, and hold it against its name.
+
+    Args:
+        out_uri: the run's storage.
+        stem: `Chunk.stem`, which manifests list as well.
+        key: `Chunk.key`; what the files say of their frames must give it again.
+
+    Raises:
+        NotFoundError: they were never written.
+        IncompleteArtifactError: a file is damaged, the two disagree, or they hold the labels of
+            other frames than their name says.
+
+    """
+    frames, metadata, frames_sha256 = _read(out_uri, stem, key, "frames")
+    masks, _, masks_sha256 = _read(out_uri, stem, key, "masks")
+    with _as_written(stem):
+        place, listed = Place.of(stem), frames.to_pylist()
+        check_frames(frames, place)
+        check_rows(masks, place, [row["index"] for row in listed])
+        rows, nothing = tables.split_by_frame(masks), masks.slice(0, 0)
+        labeled = [
+            tables.to_labeled(
+                row, rows.get(row["index"], nothing), metadata["sources"][str(row["index"])]
+            )
+            for row in listed
+        ]
+        if [row["instances"] for row in listed] != [len(one.boxes) for one in labeled]:
+            raise IncompleteArtifactError(f"{stem}: frames and masks tables disagree")
+        run_key = RunStamp.from_json(metadata["stamp"]).run_key
+        if chunk_key(run_key, [one.frame for one in labeled]) != key:
+            raise IncompleteArtifactError(
+                f"{stem}: its frames are not those that its key was made of"
+            )
+    return StoredChunk(run_key, labeled, frames_sha256, masks_sha256)
+
+
+@contextlib.contextmanager
+def _as_written(stem: str) -> Iterator[None]:
+    """Turn what values that nobody of ours wrote lead to into the one error for that."""
+    try:
+        yield
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError,
+            NotImplementedError) as error:  # fmt: skip
+        raise IncompleteArtifactError(f"{stem} holds no labels of ours: {error!r}") from error
+
+
+def read_labels(out_uri: str, stem: str, key: str) -> list[LabeledFrame]:
+    """Outcomes of a chunk in frame order; see `read_chunk`."""
+    return read_chunk(out_uri, stem, key).labeled
+
+
+def complete_labels(out_uri: str, chunk: Chunk) -> list[LabeledFrame] | None:
+    """Outcomes of a chunk that is already there and whole, else None: label it (again).
+
+    Raises:
+        StorageError: storage cannot be read; that is not the same as nothing being there.
+
+    """
+    try:
+        labeled = read_labels(out_uri, chunk.stem, chunk.key)
+    except (storage.NotFoundError, IncompleteArtifactError):
+        return None
+    same = [one.frame.index for one in labeled] == [frame.index for frame in chunk.frames]
+    return labeled if same else None
+
+
+def complete_boxes(out_uri: str, chunk: Chunk) -> dict[int, Boxes] | None:
+    """Boxes of a chunk that are already there and whole, else None: detect (again)."""
+    try:
+        return read_boxes(out_uri, chunk)
+    except (storage.NotFoundError, IncompleteArtifactError):
+        return None
+
+
+def _write(
+    out_uri: str, chunk: Chunk, kind: Kind, parts: list[tables.Columns], metadata: dict[str, Any]
+) -> Artifact:
+    uri = table_uri(out_uri, chunk.stem, kind)
+    storage.write_bytes(uri, tables.encode_table(kind, parts, {"key": chunk.key} | metadata))
+    return Artifact(uri, sum(len(part["index"]) for part in parts), chunk.key)
+
+
+def _read(out_uri: str, stem: str, key: str, kind: Kind) -> tuple[Any, dict[str, Any], str]:
+    """Return a file's rows, its metadata and its sha256."""
+    uri = table_uri(out_uri, stem, kind)
+    data = storage.read_bytes(uri)
+    return *tables.decode_table(data, kind, key, storage.redact(uri)), sha256_of(data)

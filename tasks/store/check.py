@@ -1,0 +1,164 @@
+"""What became of a sequence: its report, and proof that every frame is there exactly once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from sam2_core.types import FloatArray
+from tasks.store.checksums import IncompleteArtifactError
+from tasks.store.manifests import Manifest, labels_of
+from tasks.store.storage import NotFoundError
+from tasks.store.tables import LabeledFrame
+from tasks.types import FrameFailure, FrameRef
+
+LISTED_FRAMES = 100
+# No boxes between two frames with at least so many: the detector probably missed them.
+BOXES_OF_NEIGHBOURS = 3
+LOW_PREDICTED_IOU = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """What a report needs of a frame; masks are not kept."""
+
+    frame: FrameRef
+    failure: FrameFailure | None
+    labels: tuple[str, ...]
+    rejected: tuple[str, ...]
+    predicted_iou: FloatArray  # of the masks that are not empty
+    stability: FloatArray
+
+    @staticmethod
+    def of(one: LabeledFrame) -> _Seen:
+        nothing = np.zeros(0, np.float32)
+        if one.masks is None:
+            return _Seen(one.frame, one.failure, (), (), nothing, nothing)
+        good = np.flatnonzero(one.masks.area_px)
+        return _Seen(
+            one.frame,
+            None,
+            one.boxes.labels,
+            tuple(reason for reason in one.masks.reasons if reason),
+            one.masks.predicted_iou[good],
+            one.masks.stability[good],
+        )
+
+    def named(self, reason: str) -> dict[str, Any]:
+        frame = self.frame
+        return {"camera": frame.camera, "index": frame.index, "uri": frame.uri, "reason": reason}
+
+
+def check(labeled: Iterable[LabeledFrame]) -> dict[str, Any]:
+    """Count a sequence's outcomes and point at frames worth a look.
+
+    Args:
+        labeled: every frame of the sequence, failed ones too, camera by camera in order.
+
+    Returns:
+        Plain JSON values: `frames`, `failed`, `frames_without_boxes`, `instances`, `masks` (those
+        that are not empty), `mean_predicted_iou`, `mean_stability`, counts by `cameras`,
+        `classes`, `failures` ("stage: reason") and `rejected` (masks' reasons), and the first
+        `failed_frames` and `suspicious_frames`, each with camera, index, uri and reason.
+
+    """
+    seen = [_Seen.of(one) for one in labeled]
+    failed = [one for one in seen if one.failure]
+    masks = sum(len(one.predicted_iou) for one in seen)
+    return {
+        "frames": len(seen),
+        "failed": len(failed),
+        "frames_without_boxes": sum(not one.labels and not one.failure for one in seen),
+        "instances": sum(len(one.labels) for one in seen),
+        "masks": masks,
+        "mean_predicted_iou": _mean([one.predicted_iou for one in seen]),
+        "mean_stability": _mean([one.stability for one in seen]),
+        "cameras": _counted(one.frame.camera for one in seen),
+        "classes": _counted(label for one in seen for label in one.labels),
+        "failures": _counted(_kind(one) for one in failed),
+        "rejected": _counted(reason for one in seen for reason in one.rejected),
+        "failed_frames": [one.named(_kind(one)) for one in failed[:LISTED_FRAMES]],
+        "suspicious_frames": list(_suspicious(seen))[:LISTED_FRAMES],
+    }
+
+
+def _mean(parts: list[FloatArray]) -> float | None:
+    values = np.concatenate(parts) if parts else np.zeros(0)
+    return round(float(values.mean()), 4) if len(values) else None
+
+
+def _counted(values: Iterable[str]) -> dict[str, int]:
+    return dict(Counter(values).most_common())
+
+
+def _kind(one: _Seen) -> str:
+    """Stage and reason of a failure, without the frame's address, so that equal ones add up."""
+    if one.failure is None:
+        return ""
+    return f"{one.failure.stage}: {one.failure.reason.replace(one.frame.uri, 'the frame')}"
+
+
+def _suspicious(seen: Sequence[_Seen]) -> Iterator[dict[str, Any]]:
+    for _, group in groupby(seen, key=lambda one: one.frame.camera):
+        frames = [one for one in group if not one.failure]
+        sizes = Counter(one.frame.size_hw for one in frames)
+        usual = sizes.most_common(1)[0][0] if sizes else (0, 0)
+        for number, one in enumerate(frames):
+            around = frames[max(0, number - 1) : number] + frames[number + 1 : number + 2]
+            if one.frame.size_hw != usual:
+                yield one.named(f"{one.frame.size_hw} pixels where {usual} is usual")
+            elif len(one.predicted_iou) and one.predicted_iou.mean() < LOW_PREDICTED_IOU:
+                yield one.named(f"mean predicted IoU {one.predicted_iou.mean():.2f}")
+            elif not one.labels and _busy(around):
+                yield one.named("no boxes, though the frames before and after have several")
+
+
+def _busy(around: Sequence[_Seen]) -> bool:
+    return len(around) == 2 and all(len(one.labels) >= BOXES_OF_NEIGHBOURS for one in around)
+
+
+def verify(out_uri: str, manifest: Manifest, frames: Sequence[FrameRef] = ()) -> list[str]:
+    """Prove from the stored files that every frame of a sequence is there exactly once.
+
+    Args:
+        out_uri: the run's storage.
+        manifest: the sequence.
+        frames: those that should be there, as `expand_videos` gives them; when empty, only the
+            files are held against the manifest and against each other.
+
+    Returns:
+        What is wrong, naming files; empty when all is well.
+
+    Raises:
+        StorageError: storage cannot be read at all.
+
+    """
+    problems: list[str] = []
+    found: Counter[tuple[str, int]] = Counter()
+    for record in manifest.chunks:
+        try:
+            labeled = labels_of(out_uri, manifest, record)
+        except (NotFoundError, IncompleteArtifactError) as error:
+            problems.append(str(error))
+            continue
+        found.update((one.frame.camera, one.frame.index) for one in labeled)
+    twice = [f"{camera or '_'}/{index}" for (camera, index), times in found.items() if times > 1]
+    if twice:
+        problems.append(f"{manifest.sequence_id}: frames there more than once: {_some(twice)}")
+    if frames:
+        wanted = {(frame.camera, frame.index) for frame in frames}
+        for what, keys in (("missing", wanted - set(found)), ("foreign", set(found) - wanted)):
+            if keys:
+                names = [f"{camera or '_'}/{index}" for camera, index in sorted(keys)]
+                problems.append(f"{manifest.sequence_id}: frames {what}: {_some(names)}")
+    return problems
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more

@@ -1,0 +1,276 @@
+"""Manifests and reports: one small JSON file a sequence, written when all its chunks are.
+
+The name of a manifest holds all that planning needs, so one listing of `manifests/<run_key>/` says
+which of a hundred thousand sequences are up to date.
+
+A sequence of which something could not be fetched gets its manifest below `partial/` instead: its
+labels can be used, and the next run tries to fetch the rest. Once there is a complete manifest the
+partial one means nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from tasks.store import checksums, storage
+from tasks.store.artifacts import Chunk, RunStamp, StoredChunk, read_chunk
+from tasks.store.checksums import IncompleteArtifactError
+from tasks.store.stored_rows import Place, is_safe_name
+from tasks.store.tables import LabeledFrame
+from tasks.types import SequenceRef
+
+COMPLETE, PARTIAL = "manifests", "partial"
+
+
+@dataclass(frozen=True)
+class ChunkRecord:
+    """A complete chunk as a manifest lists it; `labels_of` reads it.
+
+    Attributes:
+        frames_sha256, masks_sha256: of its files; "" until the manifest is about to be written.
+
+    """
+
+    stem: str
+    key: str
+    camera: str
+    frames: int
+    failed: int
+    instances: int
+    frames_sha256: str = ""
+    masks_sha256: str = ""
+
+    @staticmethod
+    def of(chunk: Chunk, labeled: Sequence[LabeledFrame]) -> ChunkRecord:
+        """Count a chunk's outcomes."""
+        failed = sum(one.failure is not None for one in labeled)
+        instances = sum(len(one.boxes) for one in labeled if one.failure is None)
+        camera = chunk.frames[0].camera
+        return ChunkRecord(chunk.stem, chunk.key, camera, len(labeled), failed, instances)
+
+    def with_checksums(self, stored: StoredChunk) -> ChunkRecord:
+        """Remember which files these are."""
+        return replace(self, frames_sha256=stored.frames_sha256, masks_sha256=stored.masks_sha256)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A labeled sequence: which chunks hold its labels, and what made them.
+
+    Attributes:
+        partial: whether frames or videos of it could not be fetched, and may yet be.
+
+    """
+
+    sequence_id: str
+    frames_uri: str
+    content_key: str
+    stamp: RunStamp
+    chunks: tuple[ChunkRecord, ...]
+    partial: bool = False
+
+    @property
+    def uri(self) -> str:
+        """Path below the run's storage."""
+        key = (self.stamp.run_key, self.sequence_id, self.content_key)
+        return path_of(*key, partial=self.partial)
+
+    @property
+    def version(self) -> str:
+        """What tells the labels that it lists from those of any other manifest."""
+        return f"{self.uri}#{self.frames - self.failed}" if self.partial else self.uri
+
+    @property
+    def frames(self) -> int:
+        """Frames of the sequence, failed ones included."""
+        return sum(chunk.frames for chunk in self.chunks)
+
+    @property
+    def failed(self) -> int:
+        """Frames without labels."""
+        return sum(chunk.failed for chunk in self.chunks)
+
+    @property
+    def instances(self) -> int:
+        """Boxes with a mask row, rejected masks included."""
+        return sum(chunk.instances for chunk in self.chunks)
+
+
+def path_of(run_key: str, sequence_id: str, content_key: str, *, partial: bool = False) -> str:
+    """Path of a manifest below the run's storage."""
+    return _path(PARTIAL if partial else COMPLETE, run_key, sequence_id, content_key)
+
+
+def _path(folder: str, run_key: str, sequence_id: str, content_key: str) -> str:
+    return f"{folder}/{run_key}/{sequence_id}@{content_key}.json"
+
+
+def write_manifest(out_uri: str, manifest: Manifest) -> str:
+    """Declare a sequence labeled; call it after every chunk has been written. Returns its URL."""
+    values = {
+        "sequence_id": manifest.sequence_id,
+        "frames_uri": manifest.frames_uri,
+        "content_key": manifest.content_key,
+        "run_key": manifest.stamp.run_key,
+        "stamp": manifest.stamp.as_json(),
+        "chunks": [asdict(chunk) for chunk in manifest.chunks],
+    }
+    uri = storage.join(out_uri, manifest.uri)
+    storage.write_bytes(uri, checksums.encode_json(values))
+    return uri
+
+
+def read_manifest(
+    out_uri: str, run_key: str, sequence_id: str, content_key: str, *, partial: bool = False
+) -> Manifest:
+    """Read the manifest of a complete sequence, or that of a partial one.
+
+    Raises:
+        NotFoundError: the sequence is not complete, or not partial.
+        IncompleteArtifactError: the file is damaged or foreign.
+
+    """
+    uri = storage.join(out_uri, path_of(run_key, sequence_id, content_key, partial=partial))
+    values, shown = _decode(uri), storage.redact(uri)
+    try:
+        manifest = Manifest(
+            values["sequence_id"],
+            values["frames_uri"],
+            values["content_key"],
+            RunStamp.from_json(values["stamp"]),
+            tuple(ChunkRecord(**chunk) for chunk in values["chunks"]),
+            partial,
+        )
+        if not all(_is_of(record, manifest) for record in manifest.chunks):
+            raise IncompleteArtifactError("it lists labels of something else")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise IncompleteArtifactError(f"{shown} is not a manifest: {error!r}") from error
+    except IncompleteArtifactError as error:
+        raise IncompleteArtifactError(f"{shown}: {error}") from error
+    if storage.join(out_uri, manifest.uri) != uri or not is_safe_name(sequence_id):
+        raise IncompleteArtifactError(f"{shown} is the manifest of something else")
+    return manifest
+
+
+def _is_of(record: ChunkRecord, manifest: Manifest) -> bool:
+    """Whether a manifest, which anyone may have written, points where its own labels are."""
+    place = Place.of(record.stem)
+    counts = (record.frames, record.failed, record.instances)
+    return (
+        place.holds(manifest.sequence_id, record.camera) and place.key == record.key
+        and all(isinstance(count, int) and count >= 0 for count in counts)
+    )  # fmt: skip
+
+
+def labels_of(out_uri: str, manifest: Manifest, record: ChunkRecord) -> list[LabeledFrame]:
+    """Outcomes of one of a manifest's chunks, in frame order.
+
+    Raises:
+        NotFoundError: a file of it is gone.
+        IncompleteArtifactError: a file is damaged, or is not the one that the manifest was made of.
+
+    """
+    stored = read_chunk(out_uri, record.stem, record.key)
+    found = record.with_checksums(stored)
+    if stored.run_key != manifest.stamp.run_key:
+        raise IncompleteArtifactError(f"{record.stem}: labels of another run")
+    if (record.frames_sha256 or record.masks_sha256) and found != record:
+        raise IncompleteArtifactError(
+            f"{record.stem}: its files were written again after the manifest"
+        )
+    failed = sum(one.failure is not None for one in stored.labeled)
+    if (len(stored.labeled), failed) != (record.frames, record.failed):
+        raise IncompleteArtifactError(
+            f"{record.stem}: {len(stored.labeled)} frames and {failed} failures, the manifest says "
+            f"{record.frames} and {record.failed}"
+        )
+    return stored.labeled
+
+
+@contextlib.contextmanager
+def withdrawn_if_damaged(out_uri: str, manifest: Manifest) -> Iterator[None]:
+    """Take a manifest back when the block finds its labels damaged or gone.
+
+    Then the sequence is no longer complete, and the next run makes again what is missing of it.
+    """
+    try:
+        yield
+    except (IncompleteArtifactError, storage.NotFoundError) as error:
+        with contextlib.suppress(storage.StorageError):  # may be read only: then it stays refused
+            storage.delete(storage.join(out_uri, manifest.uri))
+        raise IncompleteArtifactError(
+            f"{error}. {manifest.sequence_id} counts as not labeled: run again"
+        ) from error
+
+
+Key = tuple[str, str]  # sequence_id, content_key
+
+
+def list_complete(out_uri: str, run_key: str) -> set[Key]:
+    """(sequence_id, content_key) of every complete sequence of a run, by one listing."""
+    return _keys(storage.list_names(storage.join(out_uri, COMPLETE, run_key)))
+
+
+def list_partial(out_uri: str, run_key: str) -> set[Key]:
+    """(sequence_id, content_key) of sequences with labels and something that was not fetched.
+
+    Those that have been completed since are among them.
+    """
+    return _keys(storage.list_names(storage.join(out_uri, PARTIAL, run_key)))
+
+
+def _keys(names: Mapping[str, int]) -> set[Key]:
+    return {
+        (sequence_id, content_key.removesuffix(".json"))
+        for name, size in names.items()
+        if size and name.endswith(".json") and not name.startswith(".")
+        for sequence_id, _, content_key in [name.rpartition("@")]
+    }
+
+
+def list_usable(out_uri: str, run_key: str) -> dict[Key, bool]:
+    """Every sequence of a run that has labels, and whether it is a partial one."""
+    complete = list_complete(out_uri, run_key)
+    partial = list_partial(out_uri, run_key) - complete
+    return {key: key in partial for key in sorted(complete | partial)}
+
+
+def list_runs(out_uri: str) -> list[str]:
+    """Keys of every run that has labeled a sequence below this storage."""
+    folders = (storage.join(out_uri, folder) for folder in (COMPLETE, PARTIAL))
+    return sorted({run_key for folder in folders for run_key in storage.list_folders(folder)})
+
+
+def list_sequences(out_uri: str, but: str = "") -> set[str]:
+    """Ids of every sequence that some run, other than `but`, has completed."""
+    return {
+        sequence_id
+        for run_key in list_runs(out_uri)
+        if run_key != but
+        for sequence_id, _ in list_complete(out_uri, run_key)
+    }
+
+
+def write_report(
+    out_uri: str, run_key: str, sequence: SequenceRef, content_key: str, report: dict[str, Any]
+) -> str:
+    """Write a sequence's report: counts, reasons, seconds by stage. Returns its URL."""
+    path = _path("reports", run_key, sequence.sequence_id, content_key)
+    uri = storage.join(out_uri, path)
+    storage.write_bytes(uri, checksums.encode_json(report))
+    return uri
+
+
+def read_reports(out_uri: str, run_key: str) -> Iterable[dict[str, Any]]:
+    """Every report of a run, one after another."""
+    folder = storage.join(out_uri, "reports", run_key)
+    for name in sorted(storage.list_names(folder)):
+        if name.endswith(".json") and not name.startswith("."):
+            yield _decode(storage.join(folder, name))
+
+
+def _decode(uri: str) -> dict[str, Any]:
+    return checksums.decode_json(storage.read_bytes(uri), storage.redact(uri))

@@ -1,0 +1,144 @@
+"""Sequences that fail or kill their worker again and again: counted in storage, and given up on.
+
+A process that dies cannot say what killed it. So before a sequence is begun a small file says
+"begun, so many chunks were complete"; when it ends, well or with an error that was caught, the file
+goes. What is left are attempts that died. Enough of them without any progress between, and the
+sequence is set aside with a report instead of killing another worker. The same happens after as
+many runs that could not complete it, or at once where trying again is of no use.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tasks.store import checksums, storage
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 4
+_FAILED = "failed-"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A sequence in a run; new frames, another model or other parameters make another case."""
+
+    out_uri: str
+    run_key: str
+    sequence_id: str
+    content_key: str
+
+    @property
+    def _name(self) -> str:
+        return f"{self.sequence_id}@{self.content_key}"
+
+    @property
+    def attempts_uri(self) -> str:
+        """Folder with a file for each attempt that was begun and has not ended."""
+        return storage.join(self.out_uri, "attempts", self.run_key, self._name)
+
+    @property
+    def report_uri(self) -> str:
+        """File that says why the sequence was given up."""
+        return storage.join(self.out_uri, "quarantine", self.run_key, f"{self._name}.json")
+
+
+def begin(case: Case, complete_chunks: int, first_chunk: int = 0) -> str | None:
+    """Note that a sequence is begun; returns what `end` wants, or None when it is to be given up.
+
+    Args:
+        case: which sequence of which run.
+        complete_chunks: chunks that are complete now. Attempts count only when they died with as
+            many complete: one that moved on was not stopped by what is next.
+        first_chunk: where this piece of the sequence begins.
+
+    """
+    mark = f"{first_chunk:06d}+{complete_chunks:06d}-"
+    dead = [name for name in storage.list_names(case.attempts_uri) if name.startswith(mark)]
+    if len(dead) >= ATTEMPTS:
+        after = f"after chunk {first_chunk + complete_chunks}"
+        reason = f"{len(dead)} workers died on it {after}, without getting further"
+        _give_up(case, reason, len(dead))
+        return None
+    uri = storage.join(case.attempts_uri, f"{mark}{uuid.uuid4().hex}.json")
+    storage.write_bytes(uri, checksums.encode_json({"begun": _now()}))
+    return uri
+
+
+def end(attempt_uri: str) -> None:
+    """Note that an attempt ended by itself, well or not; a note that stays is no harm."""
+    try:
+        storage.delete(attempt_uri)
+    except storage.StorageError as error:
+        log.warning("%s", error)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def note_failure(case: Case, run_id: str, reason: str, *, final: bool = False) -> bool:
+    """Note that a run ended without completing a sequence; True when it is given up with that.
+
+    One that was given up already stays so, with its first report.
+
+    Args:
+        case: which sequence of which run.
+        run_id: what tells one run from another; noting the same one twice counts once.
+        reason: why it is not complete.
+        final: whether another attempt is of no use.
+
+    """
+    if report(case) is not None:
+        return False
+    note = storage.join(case.attempts_uri, f"{_FAILED}{run_id}.json")
+    storage.write_bytes(note, checksums.encode_json({"reason": reason, "at": _now()}))
+    failed = sum(name.startswith(_FAILED) for name in storage.list_names(case.attempts_uri))
+    if failed < ATTEMPTS and not final:
+        return False
+    _give_up(case, reason, failed)
+    return True
+
+
+def _give_up(case: Case, reason: str, attempts: int) -> None:
+    values = {
+        "sequence_id": case.sequence_id,
+        "content_key": case.content_key,
+        "attempts": attempts,
+        "reason": reason,
+        "at": _now(),
+    }
+    storage.write_bytes(case.report_uri, checksums.encode_json(values))
+
+
+def listed(out_uri: str, run_key: str) -> set[tuple[str, str]]:
+    """(sequence_id, content_key) of every sequence that was given up."""
+    names = storage.list_names(storage.join(out_uri, "quarantine", run_key))
+    found = (name.removesuffix(".json").rpartition("@") for name in names)
+    return {(sequence_id, content_key) for sequence_id, _, content_key in found}
+
+
+def report(case: Case) -> dict[str, Any] | None:
+    """Return why a sequence was given up, or None when it was not.
+
+    That there is a report says that it was; one that is damaged says so and no more.
+    """
+    try:
+        data = storage.read_bytes(case.report_uri)
+        return checksums.decode_json(data, storage.redact(case.report_uri))
+    except storage.NotFoundError:
+        return None
+    except checksums.IncompleteArtifactError as error:
+        return {"sequence_id": case.sequence_id, "content_key": case.content_key,
+                "attempts": ATTEMPTS, "reason": str(error), "at": ""}  # fmt: skip
+
+
+def release(case: Case) -> None:
+    """Give a sequence another chance: forget its attempts and its report."""
+    for name in storage.list_names(case.attempts_uri):
+        storage.delete(storage.join(case.attempts_uri, name))
+    storage.delete(case.report_uri)

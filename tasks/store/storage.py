@@ -1,0 +1,243 @@
+"""Bytes behind a URL: read, write whole or not at all, list; errors that a user can act on.
+
+Any fsspec URL: a local path, s3://, http(s)://, memory://. Credentials come from the environment
+(AWS_* for S3, AWS_ENDPOINT_URL for another S3 server), never from a URL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from sam2_core.types import AutolabelError
+from tasks.store.retry import http_status, with_retries
+
+_SECRETS = re.compile(r"(?<=://)[^/@\s]+@|(?<=[?&])([^=&\s]+)=[^&\s]*")
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+# Packages whose errors derive from Exception alone.
+_CLIENTS = {"botocore", "aiobotocore", "aiohttp", "urllib3"}
+
+
+class StorageError(AutolabelError):
+    """Storage said no: what was tried, where, why."""
+
+
+class NotFoundError(StorageError):
+    """There is nothing under this address."""
+
+
+def redact(uri: str) -> str:
+    """Return the address without user, password and query values, fit for a log."""
+    return _SECRETS.sub(lambda m: f"{m[1]}=***" if m[1] else "***@", uri)
+
+
+def is_local(uri: str) -> bool:
+    """Whether the address is a path of this machine."""
+    return "://" not in uri or uri.startswith(("file://", "local://"))
+
+
+def is_s3(uri: str) -> bool:
+    """Whether the address is an object of an S3 server."""
+    return uri.startswith(("s3://", "s3a://"))
+
+
+def local_path(uri: str) -> Path:
+    """Path of a local address, absolute."""
+    return Path(re.sub(r"^(file|local)://", "", uri)).expanduser().absolute()
+
+
+def join(base_uri: str, *parts: str) -> str:
+    """Address below a base; parts may hold "/"."""
+    return "/".join([base_uri.rstrip("/") or "/", *parts])
+
+
+def filesystem(uri: str) -> tuple[Any, str]:
+    """Return the filesystem and the path on it. Listings are never cached: others write too."""
+    if re.search(r"://[^/@]+:[^/@]*@", uri):
+        raise AutolabelError(
+            f"{redact(uri)} holds a password: addresses end up in logs and labels; "
+            "put credentials into the environment (AWS_ACCESS_KEY_ID, ~/.netrc) instead"
+        )
+    if is_local(uri):
+        return fsspec.filesystem("file"), str(local_path(uri))
+    try:
+        fs, path = fsspec.core.url_to_fs(uri, use_listings_cache=False, **_client_options(uri))
+    except (ValueError, ImportError) as error:
+        raise AutolabelError(f"cannot open {redact(uri)}: {error}") from error
+    if is_s3(uri):
+        # s3fs retries 5 times inside each of our attempts: half an hour on a server that hangs.
+        fs.retries = 2
+    return fs, path
+
+
+def _client_options(uri: str) -> dict[str, Any]:
+    """Timeouts for a connection and for silence in it; a whole download may take longer."""
+    timeout_s = float(os.environ.get("AUTOLABEL_STORAGE_TIMEOUT_S", "30"))
+    if is_s3(uri):
+        retries = {"mode": "standard", "total_max_attempts": 1}  # `with_retries` does it
+        return {
+            "config_kwargs": {
+                "connect_timeout": timeout_s, "read_timeout": timeout_s, "retries": retries
+            },
+            "session": _s3_session(_aws_environment()),
+        }  # fmt: skip
+    if uri.startswith(("http://", "https://")):
+        import aiohttp
+
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout_s, sock_read=timeout_s)
+        # trust_env: proxies and the passwords in ~/.netrc.
+        return {"client_kwargs": {"timeout": timeout, "trust_env": True}}
+    return {}
+
+
+@functools.lru_cache(maxsize=4)
+def _s3_session(_environment: int) -> Any:
+    """Session that reads the times of a listing quickly: otherwise they are most of its cost.
+
+    A session keeps the credentials that it has found: others in the environment need another one.
+    """
+    from aiobotocore.session import AioSession
+
+    session = AioSession()
+    factory = session.get_component("response_parser_factory")
+    factory.set_parser_defaults(timestamp_parser=_timestamp)
+    return session
+
+
+def _aws_environment() -> int:
+    return hash(frozenset(one for one in os.environ.items() if one[0].startswith("AWS_")))
+
+
+def _timestamp(text: Any) -> datetime:
+    """Read a time as an S3 server writes it; what is no ISO 8601 is left to botocore."""
+    try:
+        return datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        from botocore.utils import parse_timestamp
+
+        found: datetime = parse_timestamp(text)
+        return found
+
+
+@contextlib.contextmanager
+def explained(action: str, uri: str) -> Iterator[None]:
+    """Turn what storage raises into a StorageError that names the file and the way out."""
+    where = f"cannot {action} {redact(uri)}"
+    try:
+        yield
+    except AutolabelError:
+        raise
+    except Exception as error:
+        status = http_status(error)
+        if isinstance(error, PermissionError) or status in {401, 403}:
+            why = "access denied; check permissions or credentials"
+        elif type(error).__name__ == "NoCredentialsError":
+            why = "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, "
+            why += "or FSSPEC_S3_ANON=true for a public bucket"
+        elif status == 404 or (isinstance(error, FileNotFoundError) and status is None):
+            raise NotFoundError(f"{where}: it does not exist") from error
+        elif isinstance(error, OSError) and error.errno in NO_SPACE:
+            why = "no space left; free some or use another place"
+        elif isinstance(error, OSError) or type(error).__module__.split(".")[0] in _CLIENTS:
+            why = redact(getattr(error, "strerror", None) or str(error) or type(error).__name__)
+        else:
+            raise
+        raise StorageError(f"{where}: {why}") from error
+
+
+def write_bytes(uri: str, data: bytes) -> None:
+    """Write a file whole or not at all; the last of several writers wins.
+
+    Local files go to a temporary name in the same folder and are renamed; object stores get a
+    single PUT (s3fs: multipart, equally atomic, above 100 MB).
+
+    Raises:
+        StorageError: no space, no permission, no connection; names the file.
+
+    """
+    fs, path = filesystem(uri)
+    with explained("write", uri):
+        if is_local(uri):
+            _write_local(Path(path), data)
+        else:
+            with_retries(lambda: fs.pipe_file(path, data), f"writing {redact(uri)}")
+
+
+def _write_local(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read_bytes(uri: str) -> bytes:
+    """Read a whole file.
+
+    Raises:
+        NotFoundError: there is none.
+        StorageError: it cannot be read.
+
+    """
+    fs, path = filesystem(uri)
+    # Without this s3fs asks for the size first, to read large files in parts: a request more.
+    at_once = {"max_concurrency": 1} if is_s3(uri) else {}
+    with explained("read", uri):
+        data: bytes = with_retries(lambda: fs.cat_file(path, **at_once), f"reading {redact(uri)}")
+    return data
+
+
+def delete(uri: str) -> None:
+    """Remove a file; one that is gone already is fine.
+
+    Raises:
+        StorageError: no permission, no connection.
+
+    """
+    fs, path = filesystem(uri)
+    try:
+        with explained("remove", uri):
+            with_retries(lambda: fs.rm_file(path), f"removing {redact(uri)}")
+    except NotFoundError:
+        return
+
+
+def list_folders(folder_uri: str) -> list[str]:
+    """Names of the folders directly in a folder, sorted; empty when there is no folder."""
+    return sorted(name for name, kind, _ in _entries(folder_uri) if kind == "directory")
+
+
+def list_names(folder_uri: str) -> dict[str, int]:
+    """Names and sizes in bytes of the files directly in a folder; empty when there is no folder."""
+    return {name: size for name, kind, size in _entries(folder_uri) if kind == "file"}
+
+
+def _entries(folder_uri: str) -> Iterator[tuple[str, str, int]]:
+    """Yield name, type and size of everything directly in a folder."""
+    fs, path = filesystem(folder_uri)
+    try:
+        with explained("list", folder_uri):
+            entries = with_retries(
+                lambda: fs.ls(path, detail=True), f"listing {redact(folder_uri)}"
+            )
+    except NotFoundError:
+        return
+    for entry in entries:
+        name = entry["name"].rstrip("/").rsplit("/", 1)[-1]
+        yield name, entry["type"], int(entry["size"] or 0)

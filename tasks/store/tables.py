@@ -1,0 +1,240 @@
+"""Parquet tables of boxes, masks and frames: schemas, conversion from and to the types, and checks.
+
+The metadata carries a checksum of the whole file, the key and the stamps, so that a truncated,
+damaged or foreign file is told from a whole one by reading it.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sam2_core.types import Boxes, Masks
+from tasks.store import checksums
+from tasks.store.checksums import IncompleteArtifactError
+from tasks.types import FrameFailure, FrameRef
+
+FORMAT_VERSION = 2
+
+Kind = Literal["boxes", "masks", "frames"]
+Columns = dict[str, Any]
+
+_FRAME_KEY: list[tuple[str, Any]] = [
+    ("sequence_id", pa.string()),
+    ("camera", pa.string()),
+    ("index", pa.int64()),
+]
+_BOX: list[tuple[str, Any]] = [
+    *_FRAME_KEY,
+    ("box_index", pa.int32()),
+    ("label", pa.string()),
+    ("score", pa.float32()),
+    ("x1_px", pa.float32()),
+    ("y1_px", pa.float32()),
+    ("x2_px", pa.float32()),
+    ("y2_px", pa.float32()),
+    ("track_id", pa.int64()),
+]
+_MASK = [
+    ("rle", pa.string()),
+    ("height", pa.int32()),
+    ("width", pa.int32()),
+    ("predicted_iou", pa.float32()),
+    ("stability", pa.float32()),
+    ("object_score", pa.float32()),
+    ("area_px", pa.int64()),
+    ("reason", pa.string()),
+]
+_FRAME: list[tuple[str, Any]] = [
+    *_FRAME_KEY,
+    ("timestamp_ns", pa.int64()),
+    ("uri", pa.string()),
+    ("etag", pa.string()),
+    ("size_bytes", pa.int64()),
+    ("height", pa.int32()),
+    ("width", pa.int32()),
+    ("status", pa.string()),
+    ("stage", pa.string()),
+    ("reason", pa.string()),
+    ("instances", pa.int32()),
+]
+SCHEMAS: dict[Kind, pa.Schema] = {
+    "boxes": pa.schema(_BOX),
+    "masks": pa.schema([*_BOX, *_MASK]),
+    "frames": pa.schema(_FRAME),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class LabeledFrame:
+    """One frame's outcome.
+
+    Attributes:
+        frame: which frame; `size_hw` is known when it was decoded.
+        boxes: N boxes in the order of the detector or the imported file.
+        masks: N masks, row i belongs to box i; None when the frame failed.
+        failure: why there are no masks; None when there are.
+
+    """
+
+    frame: FrameRef
+    boxes: Boxes
+    masks: Masks | None = None
+    failure: FrameFailure | None = None
+
+    def __post_init__(self) -> None:
+        if (self.masks is None) == (self.failure is None):
+            raise ValueError(f"frame {self.frame.uri}: needs either masks or a failure")
+        if self.masks is not None and len(self.masks) != len(self.boxes):
+            raise ValueError(
+                f"frame {self.frame.uri}: {len(self.masks)} masks for {len(self.boxes)} boxes"
+            )
+
+
+def encode_table(kind: Kind, parts: Iterable[Columns], metadata: Mapping[str, Any]) -> bytes:
+    """Parquet bytes of the parts' rows, one after another; equal input gives equal bytes."""
+    parts = list(parts)
+    schema = SCHEMAS[kind]
+    arrays = [
+        pa.concat_arrays([pa.array(part[name], type=type_) for part in parts])
+        if parts else pa.array([], type=type_)
+        for name, type_ in zip(schema.names, schema.types, strict=True)
+    ]  # fmt: skip
+    values = {name: json.dumps(value, sort_keys=True) for name, value in metadata.items()}
+    values |= {"kind": kind, "format_version": str(FORMAT_VERSION)}
+    values[checksums.PARQUET_KEY] = checksums.UNSEALED
+    table = pa.Table.from_arrays(arrays, schema=schema.with_metadata(values))
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
+    return checksums.seal_parquet(buffer.getvalue())
+
+
+def decode_table(data: bytes, kind: Kind, key: str, name: str) -> tuple[pa.Table, dict[str, Any]]:
+    """Read a table and its metadata back.
+
+    Raises:
+        IncompleteArtifactError: truncated, damaged, of another key, kind or format version.
+
+    """
+    checksums.check_parquet(data, name)
+    try:
+        table = pq.read_table(io.BytesIO(data), page_checksum_verification=True)
+        found = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
+        wanted = {"kind": kind, "format_version": str(FORMAT_VERSION), "key": json.dumps(key)}
+        wrong = [f"{k} is {found.get(k)}, not {v}" for k, v in wanted.items() if found.get(k) != v]
+        plain = {"kind", "format_version", checksums.PARQUET_KEY}
+        values = {k: json.loads(v) for k, v in found.items() if k not in plain}
+    except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
+        raise IncompleteArtifactError(f"{name} is truncated or damaged: {error}") from error
+    if wrong or not table.schema.equals(SCHEMAS[kind]):
+        raise IncompleteArtifactError(f"{name} is not what its name says: {wrong or 'columns'}")
+    return table, values
+
+
+def box_columns(frame: FrameRef, boxes: Boxes) -> Columns:
+    """Columns of the boxes of one frame."""
+    count = len(boxes)
+    columns: Columns = {
+        "sequence_id": [frame.sequence_id] * count,
+        "camera": [frame.camera] * count,
+        "index": np.full(count, frame.index, np.int64),
+        "box_index": np.arange(count, dtype=np.int32),
+        "label": list(boxes.labels),
+        "score": boxes.scores,
+        "track_id": [None] * count if boxes.track_ids is None else boxes.track_ids,
+    }
+    sides = np.ascontiguousarray(boxes.xyxy_px.T)
+    return columns | dict(zip(("x1_px", "y1_px", "x2_px", "y2_px"), sides, strict=True))
+
+
+def mask_columns(frame: FrameRef, boxes: Boxes, masks: Masks) -> Columns:
+    """Columns of the boxes and masks of one frame."""
+    height, width = masks.size_hw
+    return box_columns(frame, boxes) | {
+        "rle": [counts.decode("ascii") for counts in masks.rle],
+        "height": np.full(len(masks), height, np.int32),
+        "width": np.full(len(masks), width, np.int32),
+        "predicted_iou": masks.predicted_iou,
+        "stability": masks.stability,
+        "object_score": masks.object_score,
+        "area_px": masks.area_px,
+        "reason": list(masks.reasons),
+    }
+
+
+def frame_columns(labeled: LabeledFrame) -> Columns:
+    """Columns of the one row of a frame."""
+    frame, failure = labeled.frame, labeled.failure
+    size_hw = labeled.masks.size_hw if labeled.masks else frame.size_hw
+    row = {
+        "sequence_id": frame.sequence_id, "camera": frame.camera, "index": frame.index,
+        "timestamp_ns": frame.timestamp_ns, "uri": frame.uri, "etag": frame.etag,
+        "size_bytes": frame.size_bytes, "height": size_hw[0], "width": size_hw[1],
+        "status": "failed" if failure else "ok",
+        "stage": failure.stage if failure else "",
+        "reason": failure.reason if failure else "",
+        "instances": 0 if failure else len(labeled.boxes),
+    }  # fmt: skip
+    return {name: [value] for name, value in row.items()}
+
+
+def split_by_frame(table: pa.Table) -> dict[int, pa.Table]:
+    """Rows of each frame index, in the order written; no copy."""
+    index = table["index"].to_numpy()
+    if not len(index):
+        return {}
+    edges = [0, *(np.flatnonzero(np.diff(index)) + 1).tolist(), len(index)]
+    return {
+        int(index[start]): table.slice(start, stop - start)
+        for start, stop in itertools.pairwise(edges)
+    }
+
+
+def _strings(column: Any) -> tuple[str, ...]:
+    return tuple(column.to_pylist())
+
+
+def to_boxes(rows: pa.Table, source: str) -> Boxes:
+    """Boxes of one frame's rows."""
+    sides = [rows[name].to_numpy() for name in ("x1_px", "y1_px", "x2_px", "y2_px")]
+    track_ids = rows["track_id"]
+    return Boxes(
+        np.stack(sides, axis=1),
+        rows["score"].to_numpy(),
+        _strings(rows["label"]),
+        None if track_ids.null_count else track_ids.to_numpy(),
+        source,
+    )
+
+
+def to_masks(rows: pa.Table, size_hw: tuple[int, int]) -> Masks:
+    """Masks of one frame's rows."""
+    return Masks(
+        tuple(counts.encode("ascii") for counts in _strings(rows["rle"])),
+        size_hw,
+        rows["predicted_iou"].to_numpy(),
+        rows["stability"].to_numpy(),
+        rows["object_score"].to_numpy(),
+        rows["area_px"].to_numpy(),
+        _strings(rows["reason"]),
+    )
+
+
+def to_labeled(row: Mapping[str, Any], masks: pa.Table, source: str) -> LabeledFrame:
+    """Outcome of one row of a frames table and the frame's rows of the masks table."""
+    size_hw = (row["height"], row["width"])
+    names = ("sequence_id", "camera", "index", "timestamp_ns", "uri", "etag", "size_bytes")
+    frame = FrameRef(**{name: row[name] for name in names}, size_hw=size_hw)
+    if row["status"] == "failed":
+        identity = (frame.sequence_id, frame.camera, frame.index, frame.uri)
+        failure = FrameFailure(*identity, row["stage"], row["reason"])
+        return LabeledFrame(frame, Boxes.empty(source), failure=failure)
+    return LabeledFrame(frame, to_boxes(masks, source), to_masks(masks, size_hw))

@@ -1,0 +1,221 @@
+"""Detectors of YOLOX's form, with answers that are known."""
+
+import threading
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sam2_core.types import AutolabelError, Boxes
+from tasks.boxes import detector_files
+from tasks.boxes.detect import detect
+from tasks.boxes.detector_files import detector_stamp, resolve_detector
+from tasks.boxes.yolox import load_detector
+from tasks.frames.discover import discover
+from tasks.frames.download import download
+from tasks.frames.selection import FrameSelection
+from tasks.frames.video import expand_videos
+from tasks.types import FrameFailure, FrameRef
+from tests.frames.test_discover import serve
+from tests.onnx_file import write_yolox
+
+NAMES = ["car", "truck", "person"]
+CELLS = 8 * 8 + 4 * 4 + 2 * 2
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+
+
+def rows_for(boxes, classes=3):
+    """Network output for boxes (cell, x1, y1, x2, y2, objectness, class, class score) at 64 px."""
+    rows = np.zeros((CELLS, 5 + classes), np.float32)
+    rows[:, 2:4] = -3
+    for cell, x1, y1, x2, y2, objectness, index, score in boxes:
+        if cell < 64:
+            stride, across, number = 8, 8, cell
+        elif cell < 80:
+            stride, across, number = 16, 4, cell - 64
+        else:
+            stride, across, number = 32, 2, cell - 80
+        centre = np.array([(x1 + x2) / 2, (y1 + y2) / 2]) / stride
+        rows[cell, :2] = centre - [number % across, number // across]
+        rows[cell, 2:4] = np.log(np.array([x2 - x1, y2 - y1]) / stride)
+        rows[cell, 4], rows[cell, 5 + index] = objectness, score
+    return rows
+
+
+ROWS = rows_for([
+    (9, 4, 4, 20, 20, 0.9, 0, 1.0),
+    (10, 5, 4, 21, 20, 0.8, 0, 1.0),  # the same car again
+    (11, 4, 4, 20, 21, 0.7, 1, 1.0),  # ... and once more as a truck
+    (12, 4, 8, 20, 28, 0.6, 2, 1.0),  # a person half over it stays
+    (70, 30, 10, 62, 30, 0.5, 1, 0.9),
+    (81, -20, 20, 40, 90, 0.95, 2, 0.5),  # reaches out of the image
+    (20, 0, 0, 9, 9, 0.2, 0, 1.0),  # too weak
+])  # fmt: skip
+
+
+def images(folder, sizes):
+    frames = []
+    for index, (height, width) in enumerate(sizes):
+        path = folder / f"{index}.png"
+        Image.fromarray(np.full((height, width, 3), 50, np.uint8)).save(path)
+        frames.append(FrameRef("s", "", index, None, str(path), local_path=str(path)))
+    return frames
+
+
+@pytest.fixture(params=["batch", 1, 4])
+def model(request, tmp_path):
+    return str(write_yolox(tmp_path / "own model.onnx", ROWS, 64, request.param, NAMES))
+
+
+def test_boxes_are_decoded_suppressed_scaled_and_clipped(model, tmp_path):
+    seen = []
+    frames = images(tmp_path, [(128, 128), (64, 128)] * 5)
+    found = detect(frames, model, on_frame=lambda frame, boxes: seen.append(frame.index))
+    assert sorted(seen) == list(found) == list(range(10))
+    boxes = found[0]
+    assert boxes.labels == ("car", "person", "person", "truck")
+    np.testing.assert_allclose(boxes.scores, [0.9, 0.6, 0.475, 0.45], atol=1e-6)
+    expected = [[8, 8, 40, 40], [8, 16, 40, 56], [0, 40, 80, 128], [60, 20, 124, 60]]
+    np.testing.assert_allclose(boxes.xyxy_px, expected, atol=1e-3)
+    wide = found[1]  # 64 x 128: scaled by a half, the lower half of the input is padding
+    np.testing.assert_allclose(wide.xyxy_px[2], [0, 40, 80, 64], atol=1e-3)
+    assert boxes.source == detector_stamp(model)
+    assert boxes.source.startswith("own_model@")
+
+
+def test_classes_and_thresholds_select(model, tmp_path):
+    frames = images(tmp_path, [(64, 64)])
+    assert detect(frames, model, ["truck"])[0].labels == ("truck", "truck")
+    assert detect(frames, model, ["car", "person"], 0.5)[0].labels == ("car", "person")
+    assert len(detect(frames, model, min_score=0.99)[0]) == 0
+    assert len(detect(frames, model, ["car"], min_score=0.1)[0]) == 2
+    with pytest.raises(AutolabelError, match="does not know the classes tram; it knows car, truck"):
+        detect(frames, model, ["car", "tram"])
+
+
+def test_a_bad_frame_among_good_ones(model, tmp_path):
+    frames = images(tmp_path, [(64, 64)] * 6)
+    (tmp_path / "2.png").write_bytes(b"")
+    (tmp_path / "4.png").write_bytes((tmp_path / "3.png").read_bytes()[:60])
+    found = detect(frames, model)
+    assert [isinstance(found[i], Boxes) for i in range(6)] == [True, True, False, True, False, True]
+    assert isinstance(found[2], FrameFailure)
+    assert "zero-byte" in found[2].reason
+    assert detect([], model) == {}
+
+
+def test_the_letterbox_is_bgr_above_left_with_grey_around(model):
+    image = np.zeros((20, 40, 3), np.uint8)
+    image[:, :, 0] = 200
+    boxed = load_detector(model).letterbox(image)
+    assert boxed.pixels.shape == (3, 64, 64)
+    assert boxed.scale == pytest.approx(1.6)
+    assert [np.unique(plane).tolist() for plane in boxed.pixels[:, :32]] == [[0], [0], [200]]
+    assert (boxed.pixels[:, 32:] == 114).all()
+
+
+def test_huge_and_broken_numbers_give_no_boxes(tmp_path):
+    rows = ROWS.copy()
+    rows[9, 2] = 1000  # exp overflows
+    rows[70, :] = np.nan
+    path = write_yolox(tmp_path / "m.onnx", rows, 64, 1, NAMES)
+    boxes = detect(images(tmp_path, [(64, 64)]), str(path))[0]
+    assert np.isfinite(boxes.xyxy_px).all()
+    assert "person" in boxes.labels
+
+
+def test_loading_happens_once_under_many_threads(model):
+    found = []
+
+    def load():
+        found.append(load_detector(model))
+
+    threads = [threading.Thread(target=load) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(one) for one in found}) == 1
+
+
+def test_unusable_detectors_are_clear_errors(tmp_path):
+    (tmp_path / "x.onnx").write_bytes(b"not a model")
+    with pytest.raises(AutolabelError, match=r"cannot read the detector .*x\.onnx"):
+        load_detector(str(tmp_path / "x.onnx"))
+    with pytest.raises(AutolabelError, match=r"no detector 'yolox_q'.*yolox_nano"):
+        resolve_detector("yolox_q")
+    wrong = write_yolox(tmp_path / "wrong.onnx", np.zeros((CELLS, 8)), 64, 1, ["car"])
+    with pytest.raises(AutolabelError, match="8 columns for 1 classes"):
+        load_detector(str(wrong))
+    cells = write_yolox(tmp_path / "cells.onnx", np.zeros((7, 8)), 64, 1, NAMES)
+    with pytest.raises(AutolabelError, match="not a detector of YOLOX's form"):
+        detect(images(tmp_path, [(64, 64)]), str(cells))
+
+
+def test_a_release_is_downloaded_once_and_held_to_its_hash(tmp_path, monkeypatch):
+    folder = tmp_path / "www"
+    folder.mkdir()
+    path = write_yolox(folder / "yolox_m.onnx", ROWS, 64, 1, NAMES)
+    with serve(folder) as url:
+        release = detector_files.Release(f"{url}/yolox_m.onnx")
+        monkeypatch.setitem(detector_files.RELEASES, "yolox_m", release)
+        first = resolve_detector("yolox-m")
+        assert first.name == "yolox_m"
+        assert first.path.read_bytes() == path.read_bytes()
+    assert resolve_detector("yolox_m") == first  # the server is gone
+    assert len(detect(images(tmp_path, [(64, 64)]), "yolox_m")[0]) == 4
+    first.path.write_bytes(first.path.read_bytes() + b"\0")
+    with pytest.raises(AutolabelError, match="sha256"):
+        resolve_detector("yolox_m")
+
+
+def test_a_known_name_offline_says_what_to_place_where(tmp_path, monkeypatch):
+    release = detector_files.Release("http://127.0.0.1:9/yolox_s.onnx", "0" * 64)
+    monkeypatch.setitem(detector_files.RELEASES, "yolox_s", release)
+    monkeypatch.setattr("sam2_core.download._FIRST_PAUSE_S", 0.01)
+    with pytest.raises(AutolabelError, match=r"place it as .*cache/detectors/yolox_s\.onnx"):
+        resolve_detector("yolox_s")
+
+
+@pytest.fixture
+def nano(shared_data):
+    return str(shared_data / "yolox_nano" / "yolox_nano.onnx")
+
+
+def test_yolox_nano_sees_the_cars_of_the_dashcam_clip(shared_data, nano):
+    (one,) = discover([str(shared_data / "dashcam")], FrameSelection.parse("62:94:31"))
+    found = detect(expand_videos(one.frames), nano, ["car", "truck", "bus"], 0.3)
+    assert sorted(found) == [62, 93]
+    near = found[93].xyxy_px[0]  # the white car on the left, found by eye
+    np.testing.assert_allclose(near, [86, 445, 345, 610], atol=15)
+    assert found[93].scores[0] > 0.7
+    assert all(3 <= len(boxes) <= 12 for boxes in found.values())
+
+
+def test_yolox_nano_sees_the_red_car_in_front(shared_data, nano):
+    (one,) = discover([str(shared_data / "dgp_multicamera")])
+    frames = [f for f in download(one.frames) if f.camera == "CAMERA_01"]
+    found = detect(frames, nano)
+    assert len(found) == 3
+    best = [int(np.argmax((b.xyxy_px[:, 2:] - b.xyxy_px[:, :2]).prod(1))) for b in found.values()]
+    assert [boxes.labels[i] for boxes, i in zip(found.values(), best, strict=True)] == ["car"] * 3
+    assert found[0].source == "yolox_nano@c789161ed43c8269"
+    published = detector_files.RELEASES["yolox_nano"].sha256
+    assert published == resolve_detector(nano).sha256
+
+
+def test_several_images_at_once_are_found_as_each_alone():
+    from tasks.lab.scenes import render_scene
+
+    detector = load_detector("compact")
+    scenes = [detector.letterbox(render_scene(seed).image) for seed in (90_000_001, 90_000_002)]
+    given = [scenes[index % 2] for index in range(detector.batch)]
+    alone = [detector.detect([one])[0] for one in scenes]
+    assert len(alone[0]) > 0
+    for index, boxes in enumerate(detector.detect(given)):
+        np.testing.assert_allclose(boxes.xyxy_px, alone[index % 2].xyxy_px, atol=1e-2)
+        assert boxes.labels == alone[index % 2].labels

@@ -1,0 +1,176 @@
+"""Boxes from COCO json and text files: nothing lost, order kept, mistakes named."""
+
+import json
+
+import numpy as np
+import pytest
+
+from sam2_core.types import AutolabelError, Boxes
+from tasks.boxes.imported import import_boxes
+from tasks.frames.discover import discover
+from tasks.store import storage
+from tasks.types import FrameFailure, FrameRef
+
+
+def frame(uri, camera="", index=0, sequence_id="drive"):
+    return FrameRef(sequence_id, camera, index, None, uri)
+
+
+def coco(images, annotations, categories=((1, "car"), (2, "person"))):
+    return json.dumps({
+        "images": [{"id": i, "file_name": name} for i, name in images],
+        "annotations": annotations,
+        "categories": [{"id": i, "name": name} for i, name in categories],
+    }).encode()  # fmt: skip
+
+
+def test_tokyo_street_79_rows_in_79_out_same_order(shared_data):
+    for source in ("bboxes", "bboxes/00107.txt"):
+        imported = import_boxes(str(shared_data / "tokyo_street" / source))
+        (one,) = discover([str(shared_data / "tokyo_street")])
+        boxes = imported.of(one.frames[0])
+        lines = (shared_data / "tokyo_street/bboxes/00107.txt").read_text().splitlines()
+        assert len(boxes) == len(lines) == 79
+        for line, label, score, xyxy in zip(
+            lines, boxes.labels, boxes.scores, boxes.xyxy_px, strict=True
+        ):
+            fields = line.split()
+            assert label == fields[0]
+            np.testing.assert_allclose([score, *xyxy], [float(f) for f in fields[1:]], rtol=1e-6)
+        assert imported.unmatched(one.frames) == []
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def folder(request, tmp_path):
+    return str(tmp_path) if request.param == "local" else request.getfixturevalue(request.param)
+
+
+def test_text_files_of_a_folder_go_to_their_images_only(folder):
+    texts = {
+        "0001.txt": "traffic light 0.5 1 2 3 4\r\n# a comment\n\ncar 1 nan -5 9e3 4\n",
+        "CAM_BACK/0002.txt": "truck 0.25 1 2 3 4\n",
+        "labels/0003.txt": "",
+        "other.json": "{}",
+    }
+    for name, text in texts.items():
+        storage.write_bytes(storage.join(folder, name), text.encode())
+    imported = import_boxes(folder)
+    one = imported.of(frame("s3://b/drive/0001.jpg"))
+    assert one.labels == ("traffic light", "car")
+    assert np.isnan(one.xyxy_px[1, 0])  # validity is judged where masks are made
+    assert one.xyxy_px[1, 2] == 9000
+    assert one.source == imported.stamp
+    back = frame("s3://b/drive/CAM_BACK/0002.png", "CAM_BACK")
+    assert imported.of(back).labels == ("truck",)
+    assert len(imported.of(frame("s3://b/drive/CAM_FRONT/0002.png", "CAM_FRONT"))) == 0
+    assert len(imported.of(frame("/x/0003.jpg"))) == 0
+    assert imported.unmatched([back]) == ["0001.txt", "labels/0003.txt"]
+
+
+def test_the_stamp_follows_the_content(tmp_path):
+    (tmp_path / "1.txt").write_text("car 1 1 2 3 4")
+    first = import_boxes(str(tmp_path)).stamp
+    assert import_boxes(str(tmp_path)).stamp == first
+    (tmp_path / "1.txt").write_text("car 1 1 2 3 45")
+    assert import_boxes(str(tmp_path)).stamp != first
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["car 0.5 1 2 3", "car x 1 2 3 4", "0.5 1 2 3 4", "{'a': 1}", "car 0.5 1 2 3 4 5 6x"],
+)
+def test_malformed_lines_are_reported_and_the_other_images_are_done(tmp_path, line):
+    (tmp_path / "bad.txt").write_text(f"car 0.5 1 2 3 4\n{line}\n")
+    (tmp_path / "good.txt").write_text("car 0.5 1 2 3 4\n")
+    imported = import_boxes(str(tmp_path))
+    bad = imported.of(frame("bad.jpg", index=7))
+    assert isinstance(bad, FrameFailure)
+    assert (bad.stage, bad.index) == ("boxes", 7)
+    assert f"{tmp_path}/bad.txt:2: expected `label score x1 y1 x2 y2`" in bad.reason
+    assert isinstance(imported.of(frame("good.jpg")), Boxes)
+
+
+def test_coco_boxes_in_order_with_tracks_and_scores(folder):
+    annotations = [
+        {"image_id": 7, "category_id": 2, "bbox": [10, 20, 30, 40], "track_id": 5},
+        {"image_id": 8, "category_id": 1, "bbox": [0, 0, 1, 1], "segmentation": [[1, 2]]},
+        {"image_id": 7, "category_id": 1, "bbox": [1, 2, -3, 4.5], "score": 0.25},
+    ]
+    images = [(7, "CAM_FRONT/a.jpg"), (8, "CAM_BACK/a.jpg"), (9, "none.jpg")]
+    storage.write_bytes(storage.join(folder, "c.json"), coco(images, annotations))
+    imported = import_boxes(storage.join(folder, "c.json"))
+    front = imported.of(frame("/d/CAM_FRONT/a.jpg", "CAM_FRONT"))
+    assert front.labels == ("person", "car")
+    np.testing.assert_array_equal(front.xyxy_px, [[10, 20, 40, 60], [1, 2, -2, 6.5]])
+    np.testing.assert_array_equal(front.scores, np.float32([1, 0.25]))
+    np.testing.assert_array_equal(front.track_ids, [5, -1])
+    back = imported.of(frame("/d/CAM_BACK/a.jpg", "CAM_BACK"))
+    assert back.labels == ("car",)
+    assert back.track_ids is None
+    assert len(imported.of(frame("/d/CAM_LEFT/a.jpg", "CAM_LEFT"))) == 0
+    assert imported.unmatched([frame("/d/CAM_BACK/a.jpg", "CAM_BACK")]) == [
+        "CAM_FRONT/a.jpg", "none.jpg"
+    ]  # fmt: skip
+
+
+def test_video_frames_go_by_their_number(tmp_path):
+    annotations = [{"image_id": i, "category_id": 1, "bbox": [i, 0, 1, 1]} for i in (1, 12)]
+    images = [(1, "clip/000001.jpg"), (12, "clip/frame_12.png")]
+    (tmp_path / "c.json").write_bytes(coco(images, annotations))
+    imported = import_boxes(str(tmp_path / "c.json"))
+    for index in (1, 12):
+        boxes = imported.of(frame(f"s3://b/clip.mp4#frame={index}", index=index))
+        assert boxes.xyxy_px[0, 0] == index
+    assert len(imported.of(frame("s3://b/clip.mp4#frame=2", index=2))) == 0
+    assert len(imported.of(frame("s3://b/other.mp4#frame=1", index=1))) == 0
+
+
+def test_names_that_fit_twice_are_a_failure_not_a_guess(tmp_path):
+    for name in ("a.json", "b.json"):
+        images = [(1, "1.jpg"), (2, "1.png")]
+        (tmp_path / name).write_bytes(coco(images, []))
+    outcome = import_boxes(str(tmp_path / "a.json")).of(frame("/d/1.jpg"))
+    assert "several imported images fit this frame: 1.jpg, 1.png" in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("annotation", "reason"),
+    [
+        ({"image_id": 1, "category_id": 1, "bbox": [1, 2, 3]}, "annotation number 0"),
+        ({"image_id": 1, "category_id": 9, "bbox": [1, 2, 3, 4]}, "KeyError(9)"),
+        ({"image_id": 1, "category_id": 1}, "bbox"),
+    ],
+)
+def test_a_bad_annotation_fails_its_image_only(tmp_path, annotation, reason):
+    good = {"image_id": 2, "category_id": 1, "bbox": [1, 2, 3, 4]}
+    data = coco([(1, "1.jpg"), (2, "2.jpg")], [annotation, good])
+    (tmp_path / "c.json").write_bytes(data)
+    imported = import_boxes(str(tmp_path / "c.json"))
+    assert reason in imported.of(frame("1.jpg")).reason
+    assert len(imported.of(frame("2.jpg"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"{", "is not COCO json"),
+        (b"[]", "is not COCO json"),
+        (b'{"images": []}', "is not COCO json"),
+        (coco([], []), "holds no boxes"),
+        (coco([(1, "a.jpg")], [{"image_id": 2}]), "belong to no image"),
+    ],
+)
+def test_files_of_another_form_are_refused(tmp_path, content, reason):
+    (tmp_path / "c.json").write_bytes(content)
+    with pytest.raises(AutolabelError, match=reason):
+        import_boxes(str(tmp_path / "c.json"))
+
+
+def test_missing_and_empty_imports(tmp_path):
+    with pytest.raises(AutolabelError, match=r"none\.json: it does not exist"):
+        import_boxes(str(tmp_path / "none.json"))
+    with pytest.raises(AutolabelError, match="holds no boxes"):
+        import_boxes(str(tmp_path))
+    (tmp_path / "x.csv").write_text("")
+    with pytest.raises(AutolabelError, match="neither a COCO"):
+        import_boxes(str(tmp_path / "x.csv"))

@@ -1,0 +1,44 @@
+"""`autolabel evaluate`: the model that labels, in close-ups or in whole frames."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+from flows.cli.main import cli
+from tasks.lab.scenes import render_scene
+
+
+@pytest.fixture
+def truth(tmp_path):
+    scene = render_scene(90_000_001)
+    Image.fromarray(scene.image).save(tmp_path / "0.png")
+    labels = sorted({instance.label for instance in scene.instances})
+    annotations = [
+        {"id": index + 1, "image_id": 1, "category_id": labels.index(one.label) + 1,
+         "segmentation": one.rle(scene.size_hw), "iscrowd": 0, "area": 1,
+         "bbox": [*map(float, one.box_xyxy_px[:2]),
+                  *map(float, np.subtract(one.box_xyxy_px[2:], one.box_xyxy_px[:2]))]}
+        for index, one in enumerate(scene.instances)
+    ]  # fmt: skip
+    height, width = scene.size_hw
+    (tmp_path / "truth.json").write_text(json.dumps({
+        "images": [{"id": 1, "file_name": "0.png", "height": height, "width": width}],
+        "categories": [{"id": i + 1, "name": name} for i, name in enumerate(labels)],
+        "annotations": annotations,
+    }))  # fmt: skip
+    return tmp_path / "truth.json"
+
+
+def test_close_ups_and_whole_frames_are_measured_as_such(truth):
+    found = {}
+    for options in ([], ["--whole-frames"]):
+        asked = ["evaluate", str(truth), "--images", str(truth.parent), "--json", *options]
+        result = CliRunner().invoke(cli, asked)
+        assert result.exit_code == 0, result.output
+        measured = json.loads(result.stdout)
+        found[measured["model"]] = measured["miou"]
+    assert set(found) == {"compact/close-ups", "compact/restructured"}
+    assert min(found.values()) > 0.6

@@ -1,0 +1,114 @@
+"""`autolabel models`: list, download from a real HTTP server, export."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import json
+import threading
+
+import pytest
+from click.testing import CliRunner
+
+from flows.cli.models import command
+from sam2_core.types import AutolabelError
+
+
+def invoke(*arguments: str):
+    return CliRunner().invoke(command, list(arguments), catch_exceptions=False)
+
+
+@pytest.fixture
+def published(tmp_path, monkeypatch):
+    """A server with a stand-in for Meta's tiny checkpoint; its sha256 is pinned in its place."""
+    folder = tmp_path / "server"
+    folder.mkdir()
+    content = b"weights " * 1000
+    (folder / "sam2.1_hiera_tiny.pt").write_bytes(content)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    handler.log_message = lambda *_: None
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr("sam2_core.presets.META_URL", f"http://127.0.0.1:{server.server_port}")
+    yield hashlib.sha256(content).hexdigest()
+    server.shutdown()
+    server.server_close()
+
+
+def test_list_names_every_model(tmp_path):
+    result = invoke("list", "--json", "--cache", str(tmp_path))
+    models = {model["name"]: model for model in json.loads(result.stdout)["models"]}
+    assert list(models) == ["compact", "tiny", "small", "base_plus", "large"]
+    assert models["tiny"]["url"].endswith("sam2.1_hiera_tiny.pt")
+    assert len(models["large"]["sha256"]) == 64
+    assert models["compact"]["downloaded"] == models["tiny"]["exported"] == []
+    table = invoke("list", "--cache", str(tmp_path)).stdout
+    assert "base_plus" in table
+    assert "to download, 156 MB" in table
+
+
+def test_list_sees_what_is_there(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "sam2.1_hiera_tiny.pt").write_bytes(b"x")
+    folder = tmp_path / "models" / "tiny" / "abc" / "restructured-fp32"
+    folder.mkdir(parents=True)
+    (folder / "model.json").write_text("{}")
+    result = invoke("list", "--json", "--cache", str(tmp_path))
+    tiny = json.loads(result.stdout)["models"][1]
+    assert tiny["downloaded"] == [str(tmp_path / "checkpoints" / "sam2.1_hiera_tiny.pt")]
+    assert tiny["exported"] == ["abc/restructured-fp32"]
+
+
+def test_download_refuses_what_is_not_the_published_file(published, tmp_path):
+    with pytest.raises(AutolabelError, match="7402e0d864fa"):
+        invoke("download", "tiny", "--cache", str(tmp_path / "cache"))
+    assert not (tmp_path / "cache" / "checkpoints" / "sam2.1_hiera_tiny.pt").exists()
+
+
+def test_download(published, tmp_path, monkeypatch):
+    import dataclasses
+
+    from sam2_core.presets import PRESETS, TINY
+
+    pinned = dataclasses.replace(TINY, checkpoint_sha256=published)
+    monkeypatch.setitem(PRESETS, "tiny", pinned)
+    result = invoke("download", "tiny", "--json", "--cache", str(tmp_path / "cache"))
+    assert result.exit_code == 0
+    done = json.loads(result.stdout)["checkpoints"][0]
+    path = tmp_path / "cache" / "checkpoints" / "sam2.1_hiera_tiny.pt"
+    assert done == {"name": "tiny", "path": str(path), "sha256": published}
+    assert path.exists()
+    assert invoke("download", "tiny", "--cache", str(tmp_path / "cache")).exit_code == 0
+
+
+def test_compact_has_nothing_to_download(tmp_path):
+    with pytest.raises(AutolabelError, match="no checkpoint of compact"):
+        invoke("download", "compact", "--cache", str(tmp_path))
+
+
+def test_checkpoint_and_random_weights_exclude_each_other(tmp_path):
+    result = invoke("export", "micro", "--checkpoint", "x.pt", "--random-weights", "0")
+    assert result.exit_code == 2
+    assert "exclude each other" in result.stderr
+
+
+def test_export_names_a_missing_checkpoint(tmp_path):
+    pytest.importorskip("torch", reason="needs PyTorch: make torch")
+    with pytest.raises(AutolabelError, match=r"there is no checkpoint .*x\.pt"):
+        invoke("export", "micro", "--checkpoint", str(tmp_path / "x.pt"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_export_random_weights(tmp_path):
+    pytest.importorskip("torch", reason="needs PyTorch: make torch")
+    given = ("export", "micro", "--random-weights", "0", "--cache", str(tmp_path), "--json")
+    result = invoke(*given, "--graph", "published")
+    folder = tmp_path / "models" / "micro" / "random-0" / "published-fp32"
+    assert json.loads(result.stdout)["folder"] == str(folder)
+    facts = json.loads((folder / "model.json").read_text())
+    assert (facts["weights"], facts["graph"]) == ("random, seed 0", "published")
+    before = (folder / "model.json").stat().st_mtime_ns
+    invoke(*given, "--graph", "published")
+    assert (folder / "model.json").stat().st_mtime_ns == before, "not exported again"

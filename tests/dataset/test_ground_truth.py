@@ -1,0 +1,87 @@
+"""Ground truth onto its frames, and the evaluation inside FiftyOne."""
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pycocotools import mask as coco_mask
+
+from sam2_core.types import AutolabelError, Boxes, Masks
+from tasks.dataset import load, schema
+from tasks.dataset.database import OWNED_VARIABLE, URI_VARIABLE
+from tasks.dataset.ground_truth import evaluate, load_truth
+from tasks.store.tables import LabeledFrame
+from tasks.types import FrameRef
+from tests.review.labels import STAMP
+
+SIZE = (60, 80)
+
+
+def square(x: int, y: int, side: int) -> dict:
+    image = np.zeros(SIZE, np.uint8, order="F")
+    image[y : y + side, x : x + side] = 1
+    return {"size": list(SIZE), "counts": coco_mask.encode(image)["counts"].decode()}
+
+
+def labels(uri: str, index: int, squares: list[tuple[int, int, int]]) -> LabeledFrame:
+    rle = tuple(square(*one)["counts"].encode() for one in squares)
+    boxes = np.array([[x, y, x + s, y + s] for x, y, s in squares], np.float32).reshape(-1, 4)
+    count = len(squares)
+    masks = Masks(rle, SIZE, [1] * count, [1] * count, [9] * count,
+                  [s * s for _, _, s in squares], ("",) * count)  # fmt: skip
+    frame = FrameRef("drive", "", index, None, uri, SIZE)
+    return LabeledFrame(frame, Boxes(boxes, [0.9] * count, ("car",) * count), masks)
+
+
+def said_by_the_command(name: str) -> str:
+    """What `autolabel review evaluate` says, in a process that has to find the database itself."""
+    inherited = {k: v for k, v in os.environ.items() if k not in {URI_VARIABLE, OWNED_VARIABLE}}
+    command = [str(Path(sys.executable).with_name("autolabel")), "review", "evaluate", name]
+    return subprocess.run(command, env=inherited, check=True, capture_output=True, text=True).stdout
+
+
+def test_truth_is_found_by_name_and_evaluated_by_masks(database: str, tmp_path: Path) -> None:
+    name = f"truth {uuid.uuid4().hex[:8]}"
+    load.prepare_dataset(name)
+    frames = [
+        labels("/data/a/0.jpg", 0, [(5, 5, 20), (50, 30, 20)]),  # one right, one off
+        labels("/data/a/1.jpg", 1, []),
+        labels("/data/b/0.jpg", 2, [(5, 5, 20)]),
+    ]
+    load.load_frames(name, frames, STAMP)
+    coco = {
+        "images": [
+            {"id": i + 1, "file_name": file, "height": SIZE[0], "width": SIZE[1]}
+            for i, file in enumerate(("a/0.jpg", "a/1.jpg", "c/0.jpg", "else.jpg"))
+        ],
+        "annotations": [
+            {"id": i + 1, "image_id": image, "category_id": 1, "iscrowd": 0, "area": s * s,
+             "bbox": [x, y, s, s], "segmentation": square(x, y, s)}
+            for i, (image, x, y, s) in enumerate(
+                [(1, 5, 5, 20), (1, 30, 5, 20), (2, 40, 20, 15), (3, 1, 1, 9), (4, 1, 1, 9)])
+        ],
+        "categories": [{"id": 1, "name": "car"}],
+    }  # fmt: skip
+    path = tmp_path / "truth.json"
+    path.write_text(json.dumps(coco))
+    with pytest.raises(AutolabelError, match="no ground truth"):
+        evaluate(name)
+    # "c/0.jpg" fits both 0.jpg equally badly: rather nowhere than on the wrong frame.
+    assert load_truth(name, path) == 3
+    figures = evaluate(name)
+    assert (figures["tp"], figures["fp"], figures["fn"]) == (1, 1, 2)
+    assert figures["precision"] == pytest.approx(0.5)
+    assert figures["recall"] == pytest.approx(1 / 3)
+    dataset = schema.open_dataset(name)
+    assert len(dataset.load_saved_view("missed objects")) == 2
+    assert len(dataset.load_saved_view("wrong labels")) == 1
+    assert "fn 2" in said_by_the_command(name)
+    coco["images"] = coco["images"][3:]
+    path.write_text(json.dumps({**coco, "annotations": coco["annotations"][4:]}))
+    with pytest.raises(AutolabelError, match="none of its 1 images"):
+        load_truth(name, path)

@@ -1,0 +1,225 @@
+"""Downloads through a real S3 server, an HTTP server and a proxy that breaks things."""
+
+import itertools
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from sam2_core.types import AutolabelError
+from tasks.frames.discover import discover
+from tasks.frames.download import CacheError, cached_path, download, fetch, stream
+from tasks.frames.selection import FrameSelection
+from tasks.store import retry, storage
+from tasks.types import FrameFailure, FrameRef
+from tests.conftest import use_s3_endpoint
+from tests.faults import FaultyProxy
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, tmp_path):
+    monkeypatch.setattr(retry, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("AUTOLABEL_STORAGE_TIMEOUT_S", "1")
+
+
+@pytest.fixture
+def bucket(s3):
+    fsspec.filesystem("s3").pipe({f"{s3}/in/{i}.jpg": bytes([i]) * 50_000 for i in range(6)})
+    return f"{s3}/in"
+
+
+@pytest.fixture
+def faulty(bucket, s3_endpoint, monkeypatch):
+    with FaultyProxy(s3_endpoint) as proxy:
+        use_s3_endpoint(monkeypatch, proxy.url)
+        yield proxy
+
+
+def frames_of(url, selection=":"):
+    return [f for one in discover([url], FrameSelection.parse(selection)) for f in one.frames]
+
+
+def assert_whole(outcomes):
+    assert [frame.index for frame in outcomes] == list(range(6))
+    for frame in outcomes:
+        assert Path(frame.local_path).read_bytes() == bytes([frame.index]) * 50_000
+        assert frame.local_path.endswith(".jpg")
+
+
+def files(folder):
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_downloads_come_in_order_and_only_once(bucket, faulty, tmp_path):
+    frames = frames_of(bucket)
+    seen = []
+    assert_whole(download(frames, seen.append, connections=2))
+    assert [frame.index for frame in seen] == list(range(6))
+    before = len(faulty.requests)
+    assert_whole(download(frames))
+    assert len(faulty.requests) == before  # a cached file costs a stat, not a request
+    assert len(files(tmp_path / "cache")) == 6
+
+
+def test_a_changed_object_is_fetched_anew(bucket):
+    first = download(frames_of(bucket))
+    fsspec.filesystem("s3").pipe(f"{bucket}/3.jpg", b"new" * 100)
+    second = download(frames_of(bucket))
+    assert Path(second[3].local_path).read_bytes() == b"new" * 100
+    assert [a.local_path == b.local_path for a, b in zip(first, second, strict=True)].count(0) == 1
+
+
+@pytest.mark.parametrize("fault", ["500", "503", "reset", "cut", "slow"])
+def test_passing_faults_are_retried(bucket, faulty, fault, tmp_path):
+    frames = frames_of(bucket)
+    seen = Counter()
+
+    def once_each(method, path):
+        seen[path] += 1
+        return fault if seen[path] == 1 and method == "GET" and ".jpg" in path else ""
+
+    faulty.fault, faulty.silence_s = once_each, 1.5
+    assert_whole(download(frames))
+    assert sum(kind == fault for _, _, kind in faulty.requests) == 6
+    assert len(files(tmp_path / "cache")) == 6  # and nothing half-written
+
+
+def test_one_request_in_three_fails_and_all_arrives(bucket, faulty, tmp_path):
+    kinds = itertools.cycle(["503", "", "", "cut", "", "", "reset", "", ""])
+    faulty.fault = lambda method, path: next(kinds)
+    assert_whole(download(frames_of(bucket)))
+    storage.write_bytes(f"{bucket}/out", b"written")
+    assert storage.read_bytes(f"{bucket}/out") == b"written"
+
+
+@pytest.mark.parametrize(("fault", "reason"), [("403", "access denied"), ("404", "not exist")])
+def test_refusals_are_not_retried_and_the_others_are_done(bucket, faulty, fault, reason):
+    frames = frames_of(bucket)
+    faulty.fault = lambda method, path: fault if "/3.jpg" in path else ""
+    outcomes = download(frames)
+    assert isinstance(outcomes[3], FrameFailure)
+    assert outcomes[3].stage == "download"
+    assert reason in outcomes[3].reason
+    assert f"{bucket}/3.jpg" in outcomes[3].reason
+    assert "testing-secret" not in outcomes[3].reason
+    assert sum("/3.jpg" in path for _, path, _ in faulty.requests) == 1
+    assert sum(isinstance(one, FrameRef) for one in outcomes) == 5
+
+
+def test_a_server_that_stays_broken_is_given_up(bucket, faulty):
+    frames = frames_of(bucket)[:1]
+    faulty.fault = lambda method, path: "500"
+    (outcome,) = download(frames)
+    assert isinstance(outcome, FrameFailure)
+    with pytest.raises(AutolabelError, match=f"cannot list {bucket}"):
+        frames_of(bucket)
+
+
+def test_denied_listing_is_a_clear_error(bucket, faulty):
+    faulty.fault = lambda method, path: "403"
+    with pytest.raises(AutolabelError, match=f"cannot list {bucket}.*access denied"):
+        frames_of(bucket)
+    assert len(faulty.requests) == 1
+    with pytest.raises(AutolabelError, match=r"cannot write .*access denied"):
+        storage.write_bytes(f"{bucket}/out", b"x")
+
+
+def test_no_credentials_is_a_clear_error(bucket, monkeypatch, tmp_path):
+    import s3fs
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(AutolabelError, match="no credentials: set AWS_ACCESS_KEY_ID"):
+        frames_of(bucket)
+
+
+def test_a_body_of_another_size_is_refused(bucket):
+    frame = frames_of(bucket)[0]
+    with pytest.raises(storage.StorageError, match="50000 bytes arrived of 50001"):
+        fetch(frame.uri, frame.etag, 50_001)
+
+
+def test_a_truncated_cached_file_is_fetched_again(bucket):
+    frames = frames_of(bucket)
+    Path(download(frames)[2].local_path).write_bytes(b"half")
+    assert_whole(download(frames))
+
+
+def test_plain_http_with_faults(tmp_path, monkeypatch):
+    from tests.frames.test_discover import serve
+
+    folder = tmp_path / "www"
+    for index in range(6):
+        storage.write_bytes(str(folder / f"{index}.jpg"), bytes([index]) * 50_000)
+    with serve(folder) as url, FaultyProxy(url) as proxy:
+        frames = frames_of(proxy.url)
+        seen = Counter()
+
+        def once_each(method, path):
+            seen[path] += 1
+            faults = {"/0.jpg": "cut", "/1.jpg": "503", "/2.jpg": "slow", "/3.jpg": "reset"}
+            return faults.get(path, "") if seen[path] == 1 else ""
+
+        proxy.fault, proxy.silence_s = once_each, 1.5
+        assert_whole(download(frames))
+        proxy.fault = lambda method, path: {"/4.jpg": "403", "/5.jpg": "404"}.get(path, "")
+        outcomes = download(frames, cache=tmp_path / "other")
+        assert "access denied" in outcomes[4].reason
+        assert "not exist" in outcomes[5].reason
+
+
+def test_memory_and_local_files(memory, tmp_path):
+    storage.write_bytes(f"{memory}/d/0.jpg", b"x" * 10)
+    (frame,) = download(frames_of(f"{memory}/d"))
+    assert Path(frame.local_path).read_bytes() == b"x" * 10
+    here = tmp_path / "here"
+    storage.write_bytes(str(here / "0.jpg"), b"x")
+    (frame,) = download(frames_of(str(here)))
+    assert frame.local_path == str(here / "0.jpg")  # used in place
+    listed = frames_of(str(here))
+    (here / "0.jpg").unlink()
+    assert "does not exist" in download(listed)[0].reason
+
+
+def test_two_processes_at_once_are_harmless(bucket, tmp_path):
+    code = (
+        "import sys; from tasks.frames.discover import discover\n"
+        "from tasks.frames.download import download\n"
+        "(one,) = discover(sys.argv[1:]); print([f.size_bytes for f in download(one.frames)])"
+    )
+    command = [sys.executable, "-c", code, bucket]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [process.communicate(timeout=100)[0] for process in both] == [f"{[50_000] * 6}\n"] * 2
+    assert len(files(tmp_path / "cache")) == 6
+
+
+def test_a_cache_that_cannot_be_written_stops_the_run(bucket, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "file"))
+    with pytest.raises(CacheError, match="AUTOLABEL_CACHE"):
+        download(frames_of(bucket))
+
+
+def test_a_stream_reads_ahead_but_not_far(memory):
+    storage.write_bytes(f"{memory}/d/0.jpg", b"x")
+    (frame,) = frames_of(f"{memory}/d")
+    taken = []
+    endless = (taken.append(1) or frame for _ in itertools.count())
+    outcomes = stream(endless, connections=2)
+    next(outcomes)
+    assert len(taken) == 4
+    outcomes.close()
+
+
+def test_cache_names_are_safe():
+    path = cached_path("https://h/../../x.jpg?sig=../a", "e")
+    assert path.suffix == ".jpg"
+    assert ".." not in path.parts
+    assert path != cached_path("https://h/../../x.jpg?sig=../a", "e2")

@@ -1,0 +1,204 @@
+"""Videos become frames: whole, selected, broken, and in the cache once."""
+
+import struct
+from pathlib import Path
+
+import cv2
+import fsspec
+import numpy as np
+import pytest
+
+from tasks.frames.discover import discover
+from tasks.frames.download import download
+from tasks.frames.images import read_image
+from tasks.frames.selection import FrameSelection
+from tasks.frames.video import expand_videos
+from tasks.store import storage
+from tasks.store.artifacts import content_key
+from tasks.types import FrameFailure, VideoRef
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+
+
+def make_video(path, count=12, size_wh=(64, 48), codec="mp4v"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*codec), 10, size_wh)
+    assert writer.isOpened()
+    for index in range(count):
+        writer.write(np.full((size_wh[1], size_wh[0], 3), index * 20, np.uint8))
+    writer.release()
+    return path
+
+
+def boxes_in(data, start, end):
+    while start < end:
+        size, kind = struct.unpack_from(">I4s", data, start)
+        yield kind, start, size
+        start += size
+
+
+def with_durations(data, durations):
+    """The bytes of an MP4 of constant rate with other durations of its frames, in its ticks."""
+    around, start, end = [], 0, len(data)
+    for wanted in (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stts"):
+        at, size = next(one[1:] for one in boxes_in(data, start, end) if one[0] == wanted)
+        around.append(at)
+        start, end = at + 8, at + size
+    tick = struct.unpack_from(">I", data, at + 20)[0]  # of the only entry: count, duration
+    rows = b"".join(struct.pack(">II", 1, round(one * tick)) for one in durations)
+    table = struct.pack(">I4sII", 16 + len(rows), b"stts", 0, len(durations)) + rows
+    changed = bytearray(data[:at] + table + data[at + size :])
+    for box in around[:-1]:
+        before = struct.unpack_from(">I", changed, box)[0]
+        struct.pack_into(">I", changed, box, before + len(table) - size)
+    return bytes(changed)
+
+
+def test_frames_of_a_variable_rate_have_the_times_at_which_they_are_shown(tmp_path):
+    durations = [1, 1, 1, 3, 0.5, 0.5, 2.5, 1, 0.5, 0.5, 0.25, 0.25]  # of 0.1 s
+    path = make_video(tmp_path / "1532402927000000.mp4")
+    path.write_bytes(with_durations(path.read_bytes(), durations))
+    (one,) = discover([str(path)])
+    times = [frame.timestamp_ns - 1532402927 * 10**9 for frame in expand_videos(one.frames)]
+    expected = [0, *np.cumsum(durations)[:-1] * 10**8]
+    np.testing.assert_allclose(times, expected, atol=1e5)  # a tick is 0.1 ms
+
+
+def test_cameras_without_a_time_in_their_names_have_times_since_the_start(tmp_path):
+    make_video(tmp_path / "in" / "rig" / "cam0.mp4", 3)
+    make_video(tmp_path / "in" / "rig" / "cam1.avi", 3, codec="MJPG")
+    (one,) = discover([str(tmp_path / "in")])
+    times = {(f.camera, f.index): f.timestamp_ns for f in expand_videos(one.frames)}
+    assert times == {(c, i): i * 10**8 for c in ("cam0", "cam1") for i in range(3)}
+    (tmp_path / "in" / "rig" / "cam2").mkdir()
+    (tmp_path / "in" / "rig" / "cam2" / "1532402927000000.jpg").write_bytes(b"x")
+    (one,) = discover([str(tmp_path / "in")])
+    times = {f.camera: f.timestamp_ns for f in expand_videos(one.frames)}
+    assert times == {"cam0": None, "cam1": None, "cam2": 1532402927 * 10**9}
+
+
+def test_a_container_without_times_counts_by_the_rate_of_its_header(tmp_path, monkeypatch):
+    (one,) = discover([str(make_video(tmp_path / "clip.mp4", 3))])
+    real = cv2.VideoCapture
+
+    class Timeless:
+        def __init__(self, path):
+            self._real = real(path)
+
+        def get(self, name):
+            return 0.0 if name == cv2.CAP_PROP_POS_MSEC else self._real.get(name)
+
+        def __getattr__(self, name):
+            return getattr(self._real, name)
+
+    monkeypatch.setattr(cv2, "VideoCapture", Timeless)
+    assert [f.timestamp_ns for f in expand_videos(one.frames)] == [0, 10**8, 2 * 10**8]
+
+
+def test_marks_in_names_are_plain_characters(s3, tmp_path):
+    video = make_video(tmp_path / "make.mp4", 2).read_bytes()
+    names = ["a#frames=0:1:1.mp4", "b?x=1.mp4", "c#frame=7.jpg", "d?#.jpg", "100%25.jpg"]
+    for root in (str(tmp_path / "in"), f"{s3}/in"):
+        for name in names:
+            storage.write_bytes(f"{root}/{name}", video if name.endswith("mp4") else name.encode())
+        found = {one.sequence.sequence_id: one.frames for one in discover([root])}
+        images = found.pop("in")
+        outcomes = [one for frames in found.values() for one in expand_videos(frames)]
+        assert sorted(one.uri for one in outcomes) == [
+            f"{root}/{name}#frame={i}" for name in names[:2] for i in range(2)
+        ]
+        fetched = download(images)
+        assert all(Path(one.local_path).read_text() == one.uri[len(root) + 1 :] for one in fetched)
+        assert len(fetched) == 3
+
+
+def test_a_video_beyond_the_limit_is_a_failure_before_it_is_decoded(tmp_path, monkeypatch):
+    (one,) = discover([str(make_video(tmp_path / "clip.mp4", 2, (1280, 960)))])
+    monkeypatch.setenv("AUTOLABEL_MAX_MEGAPIXELS", "1")
+    (outcome,) = expand_videos(one.frames)
+    assert (outcome.stage, outcome.uri) == ("decode", str(tmp_path / "clip.mp4"))
+    assert "AUTOLABEL_MAX_MEGAPIXELS" in outcome.reason
+
+
+def test_a_video_becomes_jpegs_in_the_cache_once(s3, tmp_path, monkeypatch):
+    path = make_video(tmp_path / "1532402927000000.mp4")
+    storage.write_bytes(f"{s3}/1532402927000000.mp4", path.read_bytes())
+    (one,) = discover([s3])
+    assert isinstance(one.frames[0], VideoRef)
+    seen = []
+    frames = expand_videos(one.frames, seen.append)
+    assert frames == seen
+    assert [frame.index for frame in frames] == list(range(12))
+    assert frames[3].uri == f"{s3}/1532402927000000.mp4#frame=3"
+    assert frames[3].timestamp_ns == 1532402927_300000000
+    assert frames[3].size_hw == (48, 64)
+    assert abs(int(read_image(frames[3]).mean()) - 60) < 6
+    assert download(frames) == frames
+    files_before = sorted((tmp_path / "cache").rglob("*.*"))
+    monkeypatch.setattr(cv2, "VideoCapture", None)  # not opened again
+    assert expand_videos(one.frames) == frames
+    assert sorted((tmp_path / "cache").rglob("*.*")) == files_before
+
+
+def test_selected_frames_of_a_video(tmp_path):
+    path = make_video(tmp_path / "v" / "clip.avi", codec="MJPG")
+    (every,) = discover([str(path)])
+    (some,) = discover([str(path)], FrameSelection.parse("1:9:3"))
+    assert every.content_key != some.content_key
+    selected = expand_videos(some.frames)
+    assert [frame.index for frame in selected] == [1, 4, 7]
+    everything = expand_videos(every.frames)
+    assert [everything[i] for i in (1, 4, 7)] == selected
+    assert content_key(selected) == content_key([everything[i] for i in (1, 4, 7)])
+
+
+def test_a_missing_jpeg_of_a_video_is_extracted_again(tmp_path):
+    (one,) = discover([str(make_video(tmp_path / "clip.mp4"))])
+    frames = expand_videos(one.frames)
+    Path(frames[5].local_path).unlink()
+    Path(frames[6].local_path).write_bytes(b"half")
+    assert expand_videos(one.frames) == frames
+    read_image(frames[5])
+    read_image(frames[6])
+
+
+def test_a_header_that_lies_gives_the_frames_that_are_there(tmp_path, caplog):
+    data = make_video(tmp_path / "clip.avi", codec="MJPG").read_bytes()
+    movie = data.index(b"movi")
+    chunk = [at for at in range(movie, len(data)) if data[at : at + 4] == b"00dc"]
+    (tmp_path / "clip.avi").write_bytes(data[: chunk[7]])
+    (one,) = discover([str(tmp_path / "clip.avi")])
+    frames = expand_videos(one.frames)
+    assert [frame.index for frame in frames] == list(range(7))
+    assert "7 frames of" in caplog.text
+
+
+@pytest.mark.parametrize("content", [b"", b"not a video" * 100, "cut"])
+def test_a_broken_video_is_a_failure_with_a_reason(tmp_path, content):
+    path = make_video(tmp_path / "v" / "clip.mp4")
+    path.write_bytes(path.read_bytes()[:200] if content == "cut" else content)
+    make_video(tmp_path / "v" / "other.mp4")
+    frames = [f for one in discover([str(tmp_path / "v")]) for f in one.frames]
+    outcomes = expand_videos(frames)
+    assert isinstance(outcomes[0], FrameFailure)
+    assert "no frame could be decoded" in outcomes[0].reason
+    assert len(outcomes) == 1 + 12
+
+
+def test_a_missing_video_is_a_failure(s3):
+    storage.write_bytes(f"{s3}/v/clip.mp4", b"x")
+    (one,) = discover([f"{s3}/v"])
+    fsspec.filesystem("s3").rm(f"{s3}/v/clip.mp4")
+    (outcome,) = expand_videos(one.frames)
+    assert (outcome.stage, outcome.index) == ("download", 0)
+
+
+def test_the_dashcam_clip(shared_data):
+    (one,) = discover([str(shared_data / "dashcam")], FrameSelection.parse("0:30:10"))
+    frames = expand_videos(one.frames)
+    assert [(frame.index, frame.size_hw) for frame in frames] == [
+        (0, (720, 1280)), (10, (720, 1280)), (20, (720, 1280))
+    ]  # fmt: skip

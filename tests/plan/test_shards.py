@@ -1,0 +1,113 @@
+"""Shards: sized by time, complete, nothing twice."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flows.params import LabelParams
+from flows.plan.shards import Piece, ShardParams, Work, even_seconds, from_the_end, pack
+
+LABEL = LabelParams(sources=("in",), out="out")
+
+
+def works(*frames: int) -> list[Work]:
+    return [Work(f"s{i}", f"in/s{i}", f"k{i}", n) for i, n in enumerate(frames)]
+
+
+def frames_of(shards):
+    return [sum(piece.frames for piece in shard) for shard in shards]
+
+
+def test_shards_are_sized_by_time_and_not_by_count():
+    shards = list(
+        pack(works(10, 10, 10, 200, 10), seconds_per_frame=1, shard_seconds=100, chunk_frames=10)
+    )
+    assert frames_of(shards) == [130, 100, 10]
+    assert [piece.chunks for shard in shards for piece in shard] == [
+        None, None, None, (0, 10), (10, 20), None,
+    ]  # fmt: skip
+
+
+def test_shards_come_out_even_for_the_workers_that_are_online():
+    assert even_seconds(800, 600, 2) == 400
+    assert even_seconds(800, 300, 2) == 200
+    assert even_seconds(50, 300, 2) == 50, "too short to share"
+    assert even_seconds(0, 300, 2) > 0
+    todo = works(*[200] * 100)
+    for workers in (0, 1, 2, 3):
+        seconds = even_seconds(20_000, 6_000, workers)
+        shards = list(pack(todo, seconds_per_frame=1, shard_seconds=seconds, chunk_frames=64))
+        assert max(frames_of(shards)) - min(frames_of(shards)) <= 200
+        assert len(shards) % max(workers, 1) == 0
+
+
+def test_a_long_sequence_is_cut_at_chunk_borders():
+    (work,) = works(1000)
+    shards = list(pack([work], seconds_per_frame=0.1, shard_seconds=25, chunk_frames=64))
+    pieces = [piece for shard in shards for piece in shard]
+    assert len(pieces) == 4
+    assert [piece.chunks for piece in pieces] == [(0, 4), (4, 8), (8, 12), (12, 16)]
+    assert sum(piece.frames for piece in pieces) == 1000
+
+
+def test_a_video_is_never_cut():
+    video = Work("v", "in/v.mp4", "k", 10_000, splittable=False)
+    shards = list(pack([video], seconds_per_frame=1, shard_seconds=60, chunk_frames=64))
+    assert [[piece.chunks for piece in shard] for shard in shards] == [[None]]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.integers(1, 3000), max_size=30),
+    st.floats(0.001, 5),
+    st.floats(1, 3600),
+    st.sampled_from([1, 16, 64]),
+)
+def test_every_chunk_is_in_exactly_one_shard(frames, seconds_per_frame, shard_seconds, chunk):
+    todo = works(*frames)
+    shards = list(
+        pack(todo, seconds_per_frame=seconds_per_frame, shard_seconds=shard_seconds,
+             chunk_frames=chunk)
+    )  # fmt: skip
+    assert all(shards)
+    covered: dict[str, list[int]] = {}
+    for piece in (piece for shard in shards for piece in shard):
+        total = -(-todo[int(piece.sequence_id[1:])].frames // chunk)
+        covered.setdefault(piece.sequence_id, []).extend(range(*(piece.chunks or (0, total))))
+    assert covered == {work.sequence_id: list(range(-(-work.frames // chunk))) for work in todo}
+    budget = max(shard_seconds / seconds_per_frame, 1)
+    largest = max((piece.frames for shard in shards for piece in shard), default=0)
+    assert all(frames <= budget + largest for frames in frames_of(shards))
+
+
+def test_the_key_changes_with_every_parameter():
+    piece = Piece(sequence_id="a", frames_uri="in/a", content_key="k", frames=3)
+    shard = ShardParams(label=LABEL, run_key="r", pieces=(piece,))
+    others = [
+        shard.model_copy(update={"run_key": "r2"}),
+        shard.model_copy(update={"pieces": (piece.model_copy(update={"chunks": (0, 1)}),)}),
+        shard.model_copy(update={"label": LABEL.model_copy(update={"min_score": 0.5})}),
+    ]
+    assert len({one.key for one in [shard, *others]}) == 4
+    assert ShardParams.model_validate(shard.model_dump(mode="json")).key == shard.key
+
+
+def test_a_helper_begins_at_the_other_end():
+    pieces = tuple(
+        Piece(sequence_id=name, frames_uri=name, content_key="k", frames=1) for name in "abc"
+    )
+    shard = ShardParams(label=LABEL, run_key="r", pieces=pieces)
+    assert [piece.sequence_id for piece in from_the_end(shard).pieces] == ["c", "b", "a"]
+    assert from_the_end(shard).key != shard.key
+
+
+def test_one_long_sequence_is_helped_by_its_second_half():
+    (work,) = works(1000)
+    ((whole,),) = pack([work], seconds_per_frame=1, shard_seconds=1e4, chunk_frames=64)
+    shard = ShardParams(label=LABEL, run_key="r", pieces=(whole,))
+    (half,) = from_the_end(shard).pieces
+    assert half.chunks == (8, 16)
+    (quarter,) = from_the_end(from_the_end(shard)).pieces
+    assert quarter.chunks == (12, 16)
+    (short,) = works(64)
+    ((piece,),) = pack([short], seconds_per_frame=1, shard_seconds=1e4, chunk_frames=64)
+    assert from_the_end(ShardParams(label=LABEL, run_key="r", pieces=(piece,))) is None

@@ -1,0 +1,245 @@
+"""Risk: every reason on a label made for it, and the fit on rendered drives."""
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from pycocotools import mask as coco_mask
+
+from sam2_core.types import Boxes, Masks
+from tasks.boxes.yolox import load_detector
+from tasks.lab.risk_drives import PROMPTS, TRUE_BOXES, Drive, Models, labeled_drives
+from tasks.lab.risk_figures import (
+    auroc,
+    calibration_error,
+    figures_by_size,
+    found_within,
+    reliability,
+    share_to_find,
+)
+from tasks.lab.risk_fit import collect, fit, report
+from tasks.masks.model import choose_model, warm_segmenter
+from tasks.risk.features import COLUMN, FEATURES, measure_frames
+from tasks.risk.score import REASONS, judge_frames, risk_model
+from tasks.store.tables import LabeledFrame
+from tasks.types import FrameRef
+from tests.conftest import REPOSITORY
+from tests.review.labels import labeled_frames
+from tests.review.scene_labels import scene_sequence
+
+SIZE = (200, 300)
+
+
+def frame(boxes: list, masks: list[np.ndarray], **columns: list) -> LabeledFrame:
+    count = len(boxes)
+    rle = [coco_mask.encode(np.asfortranarray(m, np.uint8))["counts"] for m in masks]
+    good = Masks(
+        tuple(rle), SIZE, columns.get("iou", [0.95] * count), columns.get("stability", [1] * count),
+        columns.get("object_score", [9] * count), [int(m.sum()) for m in masks], ("",) * count,
+    )  # fmt: skip
+    prompts = Boxes(
+        np.array(boxes, np.float32).reshape(-1, 4), columns.get("score", [0.9] * count),
+        tuple(columns.get("labels", ["car"] * count)),
+        np.array(columns["tracks"]) if "tracks" in columns else None,
+    )  # fmt: skip
+    return LabeledFrame(FrameRef("s", "", 0, None, "/0.jpg", SIZE), prompts, good)
+
+
+def disc(box: tuple[int, int, int, int]) -> np.ndarray:
+    image = np.zeros(SIZE, np.uint8)
+    x0, y0, x1, y1 = box
+    cv2.ellipse(image, ((x0 + x1) // 2, (y0 + y1) // 2), ((x1 - x0) // 2, (y1 - y0) // 2),
+                0, 0, 360, 1, -1)  # fmt: skip
+    return image.astype(bool)
+
+
+BOX = (100, 60, 180, 120)
+GOOD = disc(BOX)
+
+
+def reasons(one: LabeledFrame, **around: list[LabeledFrame]) -> tuple[str, ...]:
+    return judge_frames([one], **around)[0].reasons[0]
+
+
+def block() -> np.ndarray:
+    image = np.zeros(SIZE, bool)
+    image[60:120, 100:180] = True
+    return image
+
+
+def with_specks() -> np.ndarray:
+    image = GOOD.copy()
+    image[70:110, 128:150] = False
+    image[80:100, 130:148] = True
+    image[60:66, 100:106] = True
+    return image
+
+
+def with_holes() -> np.ndarray:
+    image = GOOD.copy()
+    image[66:114:4, 110:170] = False
+    image[66:114, 135:137] = True
+    return image
+
+
+@pytest.mark.parametrize(
+    ("reason", "one"),
+    [
+        ("empty", frame([BOX], [np.zeros(SIZE, bool)])),
+        ("low_predicted_iou", frame([BOX], [GOOD], iou=[0.5])),
+        ("unstable", frame([BOX], [GOOD], stability=[0.7])),
+        ("low_object_score", frame([BOX], [GOOD], object_score=[-1])),
+        ("low_score", frame([BOX], [GOOD], score=[0.2])),
+        ("spill", frame([BOX], [disc((60, 40, 200, 150))])),
+        ("underfill", frame([BOX], [disc((100, 60, 120, 120))])),
+        ("overfill", frame([BOX], [block()])),
+        ("fragmented", frame([BOX], [with_specks()])),
+        ("ragged", frame([BOX], [with_holes()])),
+        ("box_mismatch", frame([BOX], [disc((170, 100, 240, 160))])),
+        ("overlap", frame([BOX, (110, 70, 175, 118)], [GOOD, disc((110, 70, 175, 118))])),
+        ("duplicate", frame([BOX, (101, 61, 180, 120)], [GOOD, disc((100, 60, 150, 120))])),
+        ("tiny", frame([(50, 50, 58, 58)], [disc((50, 50, 58, 58))])),
+        ("truncated", frame([(0, 60, 80, 120)], [disc((0, 60, 80, 120))])),
+    ],
+)  # fmt: skip
+def test_a_reason_is_given_where_it_belongs(reason: str, one: LabeledFrame) -> None:
+    assert reason in reasons(one)
+    assert reason not in reasons(frame([BOX], [GOOD]))
+
+
+def test_reasons_that_need_the_frames_beside() -> None:
+    still = frame([BOX], [GOOD], tracks=[7])
+    assert reasons(still, before=[still], after=[still]) == ()
+    half = frame([BOX], [disc((100, 60, 130, 120))], tracks=[7])
+    assert "flicker" in reasons(half, before=[still], after=[still])
+    bus = frame([BOX], [GOOD], labels=["bus"], tracks=[7])
+    assert "class_change" in reasons(bus, before=[still])
+    nothing = frame([], [])
+    assert "lonely" in reasons(still, before=[nothing], after=[nothing])
+    assert "lonely" not in reasons(still), "no neighbours, no doubt"
+    jumped = frame([(100, 60, 140, 80)], [disc((100, 60, 140, 80))], tracks=[7])
+    assert "shape_change" in reasons(jumped, before=[still])
+
+
+def test_unusual_size_for_its_class() -> None:
+    usual = [frame([BOX], [GOOD]) for _ in range(40)]
+    odd = frame([(100, 100, 110, 120)], [disc((100, 100, 110, 120))])
+    judged = judge_frames([*usual, odd])
+    assert "unusual_size" in judged[-1].reasons[0]
+    assert "unusual_size" not in judged[0].reasons[0]
+
+
+def test_bad_boxes_and_empty_frames_are_judged_without_a_word() -> None:
+    nan = frame([[np.nan] * 4, [90, 90, 10, 10], [-50, -50, 900, 900]], [GOOD * False, GOOD, GOOD])
+    for one in (nan, frame([], [])):
+        features = measure_frames([one], [nan], [nan])[0][0]
+        assert features.shape == (len(one.boxes), len(FEATURES))
+        assert np.isfinite(features).all()
+        risk = judge_frames([one])[0].risk
+        assert ((risk >= 0) & (risk <= 1)).all()
+
+
+def test_shared_pixels_are_exact() -> None:
+    rng = np.random.default_rng(0)
+    masks = [rng.random(SIZE) < 0.3 for _ in range(2)]
+    masks += [disc((100, 60, 140, 80)), disc((120, 50, 170, 130)), np.ones(SIZE, bool)]
+    one = frame([(0, 0, 300, 200)] * 5, masks)
+    measured = measure_frames([one])[0][0][:, COLUMN["overlap"]]
+    for row, mask in enumerate(masks):
+        wanted = max(
+            (mask & other).sum() / min(mask.sum(), other.sum())
+            for i, other in enumerate(masks)
+            if i != row
+        )
+        assert measured[row] == pytest.approx(wanted, rel=1e-5)
+
+
+def test_fragments_are_what_opencv_finds() -> None:
+    rng = np.random.default_rng(1)
+    masks = [cv2.blur(rng.random(SIZE), (9, 9)) > 0.52 for _ in range(4)]
+    measured = measure_frames([frame([BOX] * 4, masks)])[0][0][:, COLUMN["fragmented"]]
+    for row, mask in enumerate(masks):
+        _, _, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=4)
+        assert measured[row] == pytest.approx(1 - stats[1:, 4].max() / mask.sum(), abs=1e-6)
+
+
+def drive(folder: Path, seed: int) -> Drive:
+    frames, ious = scene_sequence(folder / str(seed), seed, 5, (256, 384))
+    return Drive(seed, TRUE_BOXES, frames, ious)
+
+
+def test_a_fit_on_drives_finds_the_bad_masks_of_others(tmp_path: Path) -> None:
+    drives = [drive(tmp_path, seed) for seed in (21, 22, 23)]
+    features, bad, _ = collect(drives[:2])
+    model = fit(features, bad)
+    held_out, truth, _ = collect(drives[2:])
+    assert auroc(model.risk(held_out), truth) > 0.9
+    unseen = report(drives, *collect(drives))[TRUE_BOXES]
+    assert unseen["auroc"] > 0.9
+    assert unseen["instances"] == len(bad) + len(truth)
+    sizes = unseen["by_size"].values()
+    assert sum(one["instances"] for one in sizes) == unseen["instances"]
+    assert sum(one["share_bad"] * one["instances"] for one in sizes) == pytest.approx(
+        unseen["share_bad"] * unseen["instances"], abs=0.5
+    )
+
+
+def test_figures_of_a_risk_that_knows_everything_and_of_one_that_knows_nothing() -> None:
+    bad = (np.arange(200) % 10 == 0).astype(float)
+    assert auroc(bad, bad) == 1.0
+    assert auroc(np.ones(200), bad) == 0.5
+    assert found_within(bad, bad, 0.1) == 1.0
+    assert found_within(bad, bad, 0.05) == 0.5
+    assert share_to_find(bad, bad, 0.6) == pytest.approx(0.06)
+    assert share_to_find(1 - bad, bad, 1.0) == 1.0
+    assert calibration_error(np.full(200, 0.1), bad) == pytest.approx(0)
+    assert calibration_error(np.full(200, 0.9), bad) == pytest.approx(0.8)
+    assert reliability(bad, bad) == [(0.0, 0.0, 180), (1.0, 1.0, 20)]
+
+
+def test_figures_by_size_say_what_the_best_order_would_find() -> None:
+    bad = np.array([1.0, 0, 0, 0, 0, 0, 0, 0, 0, 0] * 2 + [1.0] * 10 + [0.0] * 10)
+    area = np.repeat([100.0, 32.0**2, 200.0**2], [10, 10, 20])
+    found = figures_by_size(bad, bad, area)
+    assert list(found) == ["small", "medium", "large"]
+    assert [one["instances"] for one in found.values()] == [10, 10, 20]
+    assert [one["most_that_10_percent_can_find"] for one in found.values()] == [1, 1, 0.2]
+    assert [one["found_of_what_can_be_found"] for one in found.values()] == [1, 1, 1]
+    assert figures_by_size(-bad, bad, area)["large"]["found_of_what_can_be_found"] == 0
+    good = figures_by_size(bad[:10], np.zeros(10), area[:10])
+    assert list(good) == ["small"]
+    assert "auroc" not in good["small"]
+
+
+def test_drives_are_rendered_and_labeled_once(tmp_path: Path) -> None:
+    choice = choose_model(str(REPOSITORY / "tests/data/micro"), "onnxruntime")
+    models = Models(warm_segmenter(choice), load_detector("compact"), "key")
+    first, found = next(labeled_drives(models, tmp_path, [7], 2))
+    assert (first.prompt, found.prompt) == PROMPTS
+    assert all(
+        len(one.boxes) == len(true) for one, true in zip(first.frames, first.true_ious, strict=True)
+    )
+    assert sum(map(len, first.true_ious)) > 5
+    # A box of the detector may fit no object at all.
+    ious = np.concatenate([*first.true_ious, *found.true_ious])
+    assert ((ious >= 0) & (ious <= 1)).all()
+    nothing_to_label_with = Models(None, None, "key")
+    again, _ = next(labeled_drives(nothing_to_label_with, tmp_path, [7], 2))
+    assert [one.masks.rle for one in again.frames] == [one.masks.rle for one in first.frames]
+    assert np.array_equal(np.concatenate(again.true_ious), np.concatenate(first.true_ious))
+
+
+def test_the_shipped_weights_belong_to_these_features() -> None:
+    assert len(risk_model().weights) == len(FEATURES)
+    assert min(risk_model().weights) >= 0, "more doubt is never less risk"
+    assert set(REASONS) == set(FEATURES)
+
+
+def test_judging_is_quick_enough_for_every_load() -> None:
+    import time
+
+    frames = labeled_frames(20, 100)
+    started = time.process_time()
+    judge_frames(frames)
+    assert (time.process_time() - started) / 2000 < 1e-3

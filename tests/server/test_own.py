@@ -1,0 +1,131 @@
+"""Our own Prefect API ends with the command that started it, however that ends."""
+
+import contextlib
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from flows.server import own_folder
+from flows.server.own import FOLDER_PREFIX, OwnApi, api_in_background, configured_api
+from sam2_core.types import AutolabelError
+
+
+def test_the_server_ends_when_its_command_is_killed(tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path; from flows.server.own import OwnApi; "
+        "home = Path(sys.argv[1]); api = OwnApi(home, home / 'template.db'); "
+        "print(api._process.pid, flush=True); api._process.stdout.readline(); "
+        "print('bound', flush=True); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    pid = int(parent.stdout.readline())
+    assert parent.stdout.readline().strip() == "bound"
+    assert Path(f"/proc/{pid}").exists()
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    deadline = time.monotonic() + 60
+    while _runs(pid):
+        assert time.monotonic() < deadline, "the server outlived its command"
+        time.sleep(0.1)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_configured_api_is_used(monkeypatch, tmp_path):
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    assert configured_api() is None
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
+    assert configured_api() == "http://127.0.0.1:4200/api"
+
+
+def test_a_server_that_does_not_start_tells_why_and_where_its_log_is(tmp_path, monkeypatch):
+    """Not how its last thread ended, which is what its log would close with."""
+    monkeypatch.setenv("PREFECT_SERVER_API_PORT", "forty-two")
+    (tmp_path / "home").mkdir()
+    server = OwnApi(tmp_path / "home", tmp_path / "cache" / "prefect.db")
+    with pytest.raises(AutolabelError, match=r"port Input should be .*forty-two") as raised:
+        server.wait()
+    server.stop()
+    log = tmp_path / "cache" / "prefect-server-failed.log"
+    assert str(log) in str(raised.value)
+    assert "Traceback" in log.read_text()
+    assert "<no Python frame>" not in log.read_text()
+
+
+def test_a_damaged_template_is_made_anew(tmp_path):
+    (tmp_path / "home").mkdir()
+    template = tmp_path / "prefect.db"
+    template.write_bytes(b"not a database" * 1000)
+    server = OwnApi(tmp_path / "home", template)
+    try:
+        server.wait()
+        with urllib.request.urlopen(f"{server.url}/admin/version") as response:
+            assert response.status == 200
+    finally:
+        server.stop()
+    with contextlib.closing(sqlite3.connect(template)) as made:
+        assert made.execute("SELECT count(*) FROM flow").fetchone() == (0,)
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    monkeypatch.setattr(own_folder.tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_folders_of_killed_commands_are_swept(temporary):
+    """Not those whose owner lives, nor while the server of a killed command still uses them."""
+    code = (
+        "import subprocess, sys, tempfile; from flows.server.own_folder import OwnFolder; "
+        "tempfile.tempdir = sys.argv[1]; folder = OwnFolder('autolabel-prefect-'); "
+        "server = subprocess.Popen(['sleep', '600'], pass_fds=(folder.lock.fileno(),)); "
+        "print(folder.path, server.pid, flush=True); sys.stdin.read()"
+    )
+    owner = subprocess.Popen(
+        [sys.executable, "-c", code, str(temporary)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    path, server = owner.stdout.readline().split()
+    old, young, link = (temporary / f"{FOLDER_PREFIX}{name}" for name in ("old", "young", "link"))
+    for folder in (old, young):
+        folder.mkdir()
+        (folder / "prefect.db").touch()
+    os.utime(old, (1e9, 1e9))
+    link.symlink_to(temporary)
+    assert own_folder.sweep(FOLDER_PREFIX) == [old]
+    owner.kill()
+    owner.wait()
+    assert own_folder.sweep(FOLDER_PREFIX) == []
+    os.kill(int(server), signal.SIGKILL)
+    while _runs(int(server)):
+        time.sleep(0.01)
+    assert own_folder.sweep(FOLDER_PREFIX) == [Path(path)]
+    assert {one.name for one in temporary.iterdir()} == {young.name, link.name}
+
+
+def test_a_command_leaves_no_folder(temporary, monkeypatch):
+    """And sweeps those that others have left."""
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("PREFECT_HOME", str(temporary / "no-profile"))
+    left = temporary / f"{FOLDER_PREFIX}left"
+    left.mkdir()
+    (left / own_folder.LOCK).touch()
+    with api_in_background(temporary / "cache"):
+        (path,) = temporary.glob(f"{FOLDER_PREFIX}*")
+        assert path != left
+        assert own_folder.sweep(FOLDER_PREFIX) == []
+    assert list(temporary.glob(f"{FOLDER_PREFIX}*")) == []

@@ -1,0 +1,275 @@
+"""Chunks, manifests and reports on every kind of storage."""
+
+import multiprocessing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sam2_core.types import Boxes, Masks, ModelStamp
+from tasks.store import storage
+from tasks.store.artifacts import (
+    Chunk,
+    RunStamp,
+    chunk_key,
+    chunks_of,
+    complete_boxes,
+    complete_labels,
+    content_key,
+    read_boxes,
+    read_labels,
+    table_uri,
+    write_boxes,
+    write_labels,
+)
+from tasks.store.checksums import IncompleteArtifactError
+from tasks.store.manifests import (
+    ChunkRecord,
+    Manifest,
+    list_complete,
+    read_manifest,
+    read_reports,
+    write_manifest,
+    write_report,
+)
+from tasks.store.tables import LabeledFrame
+from tasks.types import FrameFailure, FrameRef, SequenceRef
+
+MODEL = ModelStamp("tiny", "c" * 64, "e" * 64, "onnxruntime", "fp32", "0.1.0")
+STAMP = RunStamp("yolox_nano@abc", MODEL, {"min_score": 0.3, "classes": ["car"]})
+
+
+def frames(count=5, camera="", sequence_id="drive"):
+    return [
+        FrameRef(
+            sequence_id,
+            camera,
+            i,
+            1_000_000_000 * i,
+            f"s3://b/{camera}/{i}.jpg",
+            (48, 64),
+            f"e{i}",
+            9,
+        )
+        for i in range(count)
+    ]
+
+
+def labeled(frame, count, rng=None):
+    rng = rng or np.random.default_rng(frame.index)
+    corners = rng.uniform(0, 60, (count, 4)).astype(np.float32)
+    if count:
+        corners[0] = [np.nan, 1, -5, 1e6]
+    boxes = Boxes(corners, rng.random(count), ("car",) * count, np.arange(count), "yolox_nano@abc")
+    scores = rng.random((3, count))
+    masks = Masks(
+        (b"PPYo0^1",) * count, (48, 64), *scores, np.arange(count), ("",) * (count - 1) + ("empty",)
+        if count else (),
+    )  # fmt: skip
+    return LabeledFrame(frame, boxes, masks)
+
+
+def failed(frame):
+    reason = FrameFailure(
+        frame.sequence_id, frame.camera, frame.index, frame.uri, "decode", "cut off"
+    )
+    return LabeledFrame(frame, Boxes.empty(STAMP.detector), failure=reason)
+
+
+def a_chunk(count=5, sequence_id="drive"):
+    chunk = chunks_of(frames(count, sequence_id=sequence_id), STAMP.run_key)[0]
+    # frame 1 has no boxes, frame 2 failed, frame 3 has 500 boxes
+    counts = [4, 0, None, 500] + [1] * count
+    outcomes = [
+        failed(f) if c is None else labeled(f, c)
+        for f, c in zip(chunk.frames, counts, strict=False)
+    ]
+    return chunk, outcomes
+
+
+def assert_same(left: LabeledFrame, right: LabeledFrame):
+    assert left.frame == right.frame
+    assert left.failure == right.failure
+    assert left.boxes.labels == right.boxes.labels
+    assert left.boxes.source == right.boxes.source
+    np.testing.assert_array_equal(left.boxes.xyxy_px, right.boxes.xyxy_px)
+    np.testing.assert_array_equal(left.boxes.scores, right.boxes.scores)
+    if len(left.boxes):
+        np.testing.assert_array_equal(left.boxes.track_ids, right.boxes.track_ids)
+    if left.masks is not None:
+        assert left.masks.rle == right.masks.rle
+        assert left.masks.reasons == right.masks.reasons
+        assert left.masks.size_hw == right.masks.size_hw
+        for name in ("predicted_iou", "stability", "object_score", "area_px"):
+            np.testing.assert_array_equal(getattr(left.masks, name), getattr(right.masks, name))
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def out(request, tmp_path):
+    if request.param == "local":
+        return str(tmp_path / "a folder" / "out")
+    return request.getfixturevalue(request.param) + "/out"
+
+
+def test_keys_change_with_everything_that_labels_depend_on():
+    one = frames()
+    keys = {
+        content_key(one),
+        content_key(one[:-1]),
+        content_key([*one[:-1], replace(one[-1], etag="new")]),
+        content_key([*one[:-1], replace(one[-1], uri="s3://b/other.jpg")]),
+        content_key([replace(f, camera="left") for f in one]),
+        chunk_key("a", one),
+        chunk_key("b", one),
+        STAMP.run_key,
+        replace(STAMP, detector="other").run_key,
+        replace(STAMP, model=None).run_key,
+        replace(STAMP, model=replace(MODEL, precision="fp16")).run_key,
+        replace(STAMP, parameters={"min_score": 0.4, "classes": ["car"]}).run_key,
+    }
+    assert len(keys) == 12
+    assert content_key(one) == content_key([replace(f, local_path="/tmp/x") for f in one])
+    reordered = RunStamp("yolox_nano@abc", MODEL, {"classes": ["car"], "min_score": 0.3})
+    assert STAMP.run_key == reordered.run_key
+    assert RunStamp.from_json(STAMP.as_json()) == STAMP
+
+
+def test_chunks_hold_at_most_64_frames_of_one_camera_and_every_frame_once():
+    everything = frames(130, "left") + frames(3, "right")
+    chunks = chunks_of(everything, "run")
+    assert [len(c.frames) for c in chunks] == [64, 64, 2, 3]
+    assert [f for c in chunks for f in c.frames] == everything
+    assert len({c.key for c in chunks}) == 4
+    assert chunks[1].stem == f"labels/drive/left/000064-000128-{chunks[1].key}"
+    assert chunks_of([], "run") == []
+
+
+def test_labels_and_boxes_come_back_as_written(out):
+    chunk, outcomes = a_chunk()
+    assert complete_labels(out, chunk) is None
+    assert complete_boxes(out, chunk) is None
+    boxes = {one.frame.index: one.boxes for one in outcomes if one.failure is None}
+    assert write_boxes(out, chunk, boxes, STAMP).rows == 4 + 0 + 500 + 1
+    back = complete_boxes(out, chunk)
+    assert list(back) == [0, 1, 3, 4]  # frame 1 was looked at and has none; frame 2 was not
+    assert len(back[1]) == 0
+    np.testing.assert_array_equal(back[0].xyxy_px, outcomes[0].boxes.xyxy_px)
+    assert complete_labels(out, chunk) is None  # boxes alone are not labels
+    artifact = write_labels(out, chunk, outcomes[::-1], STAMP)
+    assert artifact.rows == 5
+    assert artifact.uri == table_uri(out, chunk.stem, "frames")
+    for before, after in zip(outcomes, complete_labels(out, chunk), strict=True):
+        assert_same(before, after)
+
+
+def test_boxes_come_back_in_frame_order_beyond_ten(memory):
+    chunk = chunks_of(frames(12), STAMP.run_key)[0]
+    boxes = {i: Boxes(np.full((1, 4), i), np.ones(1), ("a",)) for i in range(12)}
+    write_boxes(memory, chunk, boxes, STAMP)
+    back = read_boxes(memory, chunk)
+    assert [(i, int(b.xyxy_px[0, 0])) for i, b in back.items()] == [(i, i) for i in range(12)]
+
+
+def test_boxes_without_track_ids_stay_without(memory):
+    chunk = chunks_of(frames(1), STAMP.run_key)[0]
+    write_boxes(memory, chunk, {0: Boxes(np.ones((2, 4)), np.ones(2), ("a", "b"))}, STAMP)
+    assert read_boxes(memory, chunk)[0].track_ids is None
+
+
+def test_every_frame_must_be_in_a_chunk_once(memory):
+    chunk, outcomes = a_chunk()
+    for wrong in (outcomes[:-1], [*outcomes, outcomes[0]], [*outcomes[:-1], outcomes[0]]):
+        with pytest.raises(ValueError, match="labeled frames"):
+            write_labels(memory, chunk, wrong, STAMP)
+    assert complete_labels(memory, chunk) is None
+
+
+def test_a_truncated_damaged_or_foreign_file_is_never_taken_for_whole(out):
+    chunk, outcomes = a_chunk()
+    write_labels(out, chunk, outcomes, STAMP)
+    for kind in ("frames", "masks"):
+        uri = table_uri(out, chunk.stem, kind)
+        good = storage.read_bytes(uri)
+        flipped = bytearray(good)
+        flipped[len(good) // 3] ^= 0xFF
+        other = Chunk("0123456789abcdef", chunk.frames)
+        foreign = storage.read_bytes(write_labels(out, other, outcomes, STAMP).uri)
+        for bad in (b"", good[: len(good) // 2], good[:-1], b"PAR1" * 9, bytes(flipped), foreign):
+            storage.write_bytes(uri, bad)
+            assert complete_labels(out, chunk) is None
+            with pytest.raises(IncompleteArtifactError, match=chunk.key):
+                read_labels(out, chunk.stem, chunk.key)
+        storage.write_bytes(uri, good)
+        assert complete_labels(out, chunk) is not None
+
+
+def test_equal_input_gives_equal_bytes(out):
+    chunk, outcomes = a_chunk()
+    uri = write_labels(out, chunk, outcomes, STAMP).uri
+    first = storage.read_bytes(uri)
+    write_labels(out, chunk, outcomes, STAMP)
+    assert storage.read_bytes(uri) == first
+
+
+def a_manifest(sequence_id="drive"):
+    chunk, outcomes = a_chunk(sequence_id=sequence_id)
+    record = ChunkRecord.of(chunk, outcomes)
+    return Manifest(sequence_id, "s3://b/drive", content_key(chunk.frames), STAMP, (record,))
+
+
+def test_manifests_say_in_one_listing_what_is_complete(out):
+    assert list_complete(out, STAMP.run_key) == set()
+    manifest = a_manifest("drive@night")
+    write_manifest(out, manifest)
+    write_manifest(out, a_manifest("drive2"))
+    empty = storage.join(out, "manifests", STAMP.run_key, f"drive3@{'0' * 20}.json")
+    storage.write_bytes(empty, b"")
+    found = list_complete(out, STAMP.run_key)
+    assert found == {("drive@night", manifest.content_key), ("drive2", manifest.content_key)}
+    assert list_complete(out, "another run") == set()
+    back = read_manifest(out, STAMP.run_key, "drive@night", manifest.content_key)
+    assert back == manifest
+    assert (back.frames, back.failed, back.instances) == (5, 1, 505)
+
+
+def test_a_damaged_or_lying_manifest_is_refused(memory):
+    manifest = a_manifest()
+    uri = write_manifest(memory, manifest)
+    good = storage.read_bytes(uri)
+    lies = [
+        good[:-30], b"[]", b"{}", good.replace(b"labels/", b"../../"),
+        good.replace(b"labels/drive", b"labels/../x"), good.replace(b'"drive"', b'"other"'),
+    ]  # fmt: skip
+    for lie in lies:
+        storage.write_bytes(uri, lie)
+        with pytest.raises(IncompleteArtifactError):
+            read_manifest(memory, STAMP.run_key, "drive", manifest.content_key)
+
+
+def test_reports_come_back(out):
+    sequence = SequenceRef("drive", "s3://b/drive")
+    write_report(out, STAMP.run_key, sequence, "k", {"frames": 5})
+    assert list(read_reports(out, STAMP.run_key)) == [{"frames": 5}]
+
+
+def _write_repeatedly(out):
+    chunk, outcomes = a_chunk()
+    for _ in range(10):
+        write_labels(out, chunk, outcomes, STAMP)
+
+
+def test_two_writers_at_once_are_harmless(tmp_path):
+    chunk, outcomes = a_chunk()
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_write_repeatedly, args=(str(tmp_path),)) for _ in range(2)]
+    for writer in writers:
+        writer.start()
+    seen_whole = False
+    while any(writer.is_alive() for writer in writers):
+        found = complete_labels(str(tmp_path), chunk)
+        assert found is not None or not seen_whole
+        seen_whole = seen_whole or found is not None
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    files = sorted(path.name for path in tmp_path.rglob("*.*"))
+    assert len(files) == 2  # masks and frames, no temporary files
+    assert_same(complete_labels(str(tmp_path), chunk)[0], outcomes[0])

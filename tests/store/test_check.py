@@ -1,0 +1,113 @@
+"""Reports of sequences, and the proof that every frame is there once."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sam2_core.types import Boxes, Masks
+from tasks.store import storage
+from tasks.store.artifacts import Chunk, RunStamp, chunks_of, content_key, table_uri, write_labels
+from tasks.store.check import check, verify
+from tasks.store.manifests import ChunkRecord, Manifest
+from tasks.store.tables import LabeledFrame
+from tasks.types import FrameFailure, FrameRef
+
+STAMP = RunStamp("d@1")
+
+
+def ref(index, camera="", size_hw=(48, 64)):
+    return FrameRef(
+        "drive", camera, index, None, f"s3://b/{camera}/{index}.jpg", size_hw, f"e{index}"
+    )
+
+
+def good(frame, count, iou=0.9, empty=0):
+    boxes = Boxes(np.ones((count, 4)), np.ones(count), ("car",) * count)
+    reasons = ("too small",) * empty + ("",) * (count - empty)
+    area = [0] * empty + [5] * (count - empty)
+    ones = np.ones(count)
+    masks = Masks((b"0",) * count, frame.size_hw, ones * iou, ones * 0.8, ones, area, reasons)
+    return LabeledFrame(frame, boxes, masks)
+
+
+def bad(frame, stage="download", reason=None):
+    reason = reason or f"cannot download {frame.uri}: it does not exist"
+    failure = FrameFailure("drive", frame.camera, frame.index, frame.uri, stage, reason)
+    return LabeledFrame(frame, Boxes.empty(), failure=failure)
+
+
+def test_a_report_counts_everything_once():
+    report = check([
+        good(ref(0), 4), good(ref(1), 0), good(ref(2), 3, empty=1), bad(ref(3)), bad(ref(4)),
+        good(ref(5, size_hw=(10, 10)), 1), good(ref(0, "left"), 2, iou=0.2),
+    ])  # fmt: skip
+    assert json.loads(json.dumps(report)) == report
+    expected = {
+        "frames": 7, "failed": 2, "frames_without_boxes": 1, "instances": 10, "masks": 9,
+        "mean_predicted_iou": round((7 * 0.9 + 2 * 0.2) / 9, 4), "mean_stability": 0.8,
+        "cameras": {"": 6, "left": 1}, "classes": {"car": 10}, "rejected": {"too small": 1},
+        "failures": {"download: cannot download the frame: it does not exist": 2},
+    }  # fmt: skip
+    assert {name: report[name] for name in expected} == expected
+    assert [(one["camera"], one["index"]) for one in report["failed_frames"]] == [("", 3), ("", 4)]
+    suspicious = {
+        (one["camera"], one["index"]): one["reason"] for one in report["suspicious_frames"]
+    }
+    assert set(suspicious) == {("", 1), ("", 5), ("left", 0)}
+    assert "no boxes" in suspicious["", 1]
+    assert "(10, 10)" in suspicious["", 5]
+    assert "0.20" in suspicious["left", 0]
+
+
+def test_a_report_of_nothing():
+    report = check([])
+    assert (report["frames"], report["mean_predicted_iou"]) == (0, None)
+
+
+@pytest.fixture
+def stored(memory):
+    frames = [ref(i) for i in range(10)] + [ref(i, "left") for i in range(3)]
+    chunks = chunks_of(frames, STAMP.run_key, 4)
+    records = []
+    for chunk in chunks:
+        labeled = [good(f, 2) if f.index != 5 else bad(f) for f in chunk.frames]
+        write_labels(memory, chunk, labeled, STAMP)
+        records.append(ChunkRecord.of(chunk, labeled))
+    manifest = Manifest("drive", "s3://b", content_key(frames), STAMP, tuple(records))
+    return memory, manifest, frames, chunks
+
+
+def test_a_whole_sequence_is_proven(stored):
+    out, manifest, frames, _ = stored
+    assert verify(out, manifest, frames) == []
+    assert verify(out, manifest) == []
+
+
+def test_missing_foreign_and_double_frames_are_found(stored):
+    out, manifest, frames, _ = stored
+    (problem,) = verify(out, manifest, [*frames, ref(99)])
+    assert problem == "drive: frames missing: _/99"
+    (problem,) = verify(out, manifest, frames[1:])
+    assert problem == "drive: frames foreign: _/0"
+    doubled = replace(manifest, chunks=(*manifest.chunks, manifest.chunks[0]))
+    (problem,) = verify(out, doubled, frames)
+    assert problem == "drive: frames there more than once: _/0, _/1, _/2, _/3"
+
+
+def test_damaged_missing_and_lying_files_are_found(stored):
+    out, manifest, frames, chunks = stored
+    uri = table_uri(out, chunks[1].stem, "masks")
+    data = storage.read_bytes(uri)
+    storage.write_bytes(uri, data[:-9])
+    problems = verify(out, manifest, frames)
+    assert f"{chunks[1].stem}.masks.parquet is truncated or damaged" in problems[0]
+    assert "frames missing: _/4, _/5, _/6, _/7" in problems[1]
+    storage.write_bytes(uri, data)
+    other = Chunk(chunks[1].key, tuple(replace(f, etag="other") for f in chunks[1].frames))
+    write_labels(out, other, [good(f, 2) for f in other.frames], STAMP)
+    problems = verify(out, manifest, frames)
+    assert len(problems) == 2
+    assert "its frames are not those of its key" in problems[0]
+    assert "frames missing: _/4, _/5, _/6, _/7" in problems[1]

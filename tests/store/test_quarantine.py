@@ -1,0 +1,56 @@
+"""Sequences that kill workers are given up on; those that move on are not."""
+
+from dataclasses import replace
+
+import pytest
+
+from tasks.store import quarantine
+
+
+@pytest.fixture
+def case(tmp_path):
+    return quarantine.Case(str(tmp_path), "run", "seq", "content")
+
+
+def given_up(case):
+    return quarantine.listed(case.out_uri, "run")
+
+
+def test_a_sequence_that_never_moves_on_is_given_up(case):
+    for _ in range(quarantine.ATTEMPTS):
+        assert quarantine.begin(case, 2) is not None
+        assert given_up(case) == set()
+    assert quarantine.begin(case, 2) is None
+    assert given_up(case) == {("seq", "content")}
+    report = quarantine.report(case)
+    assert report is not None
+    assert report["attempts"] == quarantine.ATTEMPTS
+    assert "after chunk 2" in report["reason"]
+
+
+def test_progress_between_deaths_is_another_chance(case):
+    for complete in range(3 * quarantine.ATTEMPTS):
+        assert quarantine.begin(case, complete) is not None
+    assert given_up(case) == set()
+
+
+def test_an_attempt_that_ended_does_not_count(case):
+    for _ in range(3 * quarantine.ATTEMPTS):
+        attempt = quarantine.begin(case, 0)
+        assert attempt is not None
+        quarantine.end(attempt)
+
+
+def test_new_frames_are_a_new_chance(case):
+    for _ in range(quarantine.ATTEMPTS + 1):
+        quarantine.begin(case, 0)
+    assert quarantine.begin(replace(case, content_key="other content"), 0) is not None
+
+
+def test_released_sequences_start_anew(case):
+    for _ in range(quarantine.ATTEMPTS + 1):
+        quarantine.begin(case, 0)
+    quarantine.release(case)
+    assert given_up(case) == set()
+    assert quarantine.report(case) is None
+    assert quarantine.begin(case, 0) is not None

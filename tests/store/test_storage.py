@@ -1,0 +1,85 @@
+"""Reading and writing through fsspec: few requests, errors that say what to do, no secrets."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from sam2_core.types import AutolabelError
+from tasks.store import storage
+from tests.conftest import use_s3_endpoint
+from tests.faults import FaultyProxy
+
+
+def test_reading_takes_one_request(s3, s3_endpoint, monkeypatch):
+    storage.write_bytes(f"{s3}/x", b"123")
+    with FaultyProxy(s3_endpoint) as proxy:
+        use_s3_endpoint(monkeypatch, proxy.url)
+        assert storage.read_bytes(f"{s3}/x") == b"123"
+        storage.write_bytes(f"{s3}/y", b"4")
+        assert [method for method, _, _ in proxy.requests] == ["GET", "PUT"]
+
+
+def test_no_space_names_the_file_and_leaves_nothing(tmp_path):
+    """A process that may write 4 KB a file gets the kernel's own error (EFBIG) half-way."""
+    code = (
+        "import resource, signal, sys\n"
+        "from tasks.store import storage\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "storage.write_bytes(sys.argv[1], bytes(100_000))\n"
+    )
+    target = tmp_path / "x.parquet"
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(target)], check=False, capture_output=True, text=True
+    )
+    assert f"StorageError: cannot write {target}" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_called_by_its_name():
+    with (
+        pytest.raises(storage.StorageError, match=r"write /out/x: no space left; free some"),
+        storage.explained("write", "/out/x"),
+        Path("/dev/full").open("wb") as file,
+    ):
+        file.write(b"x")
+
+
+def test_no_permission_names_the_file(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AutolabelError, match=r"cannot write .*/file/x"):
+        storage.write_bytes(str(tmp_path / "file" / "x"), b"")
+    with (
+        pytest.raises(AutolabelError, match="access denied"),
+        storage.explained("write", "/out/x"),
+    ):
+        raise PermissionError(13, "Permission denied")
+
+
+def test_a_missing_bucket_is_an_error_when_written_to(s3):
+    with pytest.raises(AutolabelError, match=r"cannot write s3://no-such-bucket-here/x"):
+        storage.write_bytes("s3://no-such-bucket-here/x", b"1")
+    assert storage.list_names(s3 + "/nothing") == {}
+
+
+def test_addresses_with_passwords_are_refused_and_never_shown():
+    with pytest.raises(AutolabelError) as caught:
+        storage.read_bytes("https://user:hunter2@example.invalid/x?X-Amz-Signature=cafe")
+    assert "hunter2" not in str(caught.value)
+    assert "cafe" not in str(caught.value)
+    assert storage.redact("https://h/x?a=1&sig=2") == "https://h/x?a=***&sig=***"
+
+
+def test_unknown_protocols_are_explained():
+    with pytest.raises(AutolabelError, match="cannot open foo://x"):
+        storage.read_bytes("foo://x")
+
+
+def test_filesystems_never_serve_old_listings(s3):
+    assert storage.list_names(s3) == {}
+    fsspec.filesystem("s3", skip_instance_cache=True).pipe_file(f"{s3}/a", b"123")
+    assert storage.list_names(s3) == {"a": 3}

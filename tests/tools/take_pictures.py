@@ -1,0 +1,175 @@
+"""Pictures of the App for the documents: `python -m tests.tools.take_pictures DATASET FOLDER`.
+
+Of the demo, as `autolabel demo` leaves it; decides on some labels and sends one back.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tasks.dataset.database import ensure_database
+
+ensure_database()
+
+from tasks.dataset.schema import open_dataset  # noqa: E402 - the database comes before fiftyone
+from tasks.review.actions import accept, choose, fix_class, reject  # noqa: E402
+from tasks.review.app import App, run_app  # noqa: E402
+from tasks.review.queue import CONTROL, NEEDS_REVIEW, build_queue  # noqa: E402
+from tasks.review.relabel_requests import request_relabel  # noqa: E402
+from tests.review.app_page import browser_page, click_label, open_view  # noqa: E402
+
+VIEWPORT = {"width": 1280, "height": 800}
+TALL = {"width": 1280, "height": 1880}
+
+
+def decide_a_little(dataset: Any) -> None:
+    """Some decisions, so that the panel has something to show."""
+    view = dataset.load_saved_view(NEEDS_REVIEW)
+    for row, sample in enumerate(view.limit(14)):
+        for label in sample.detections.detections[:3]:
+            chosen = choose(dataset, [sample.id], [label.id])
+            if row % 3 == 0:
+                accept(dataset, chosen)
+            elif row % 5 == 4:
+                fix_class(dataset, chosen, "truck")
+            else:
+                reject(dataset, chosen)
+    for row, sample in enumerate(dataset.load_saved_view(CONTROL).limit(20)):
+        for label in sample.detections.detections:
+            act = reject if row == 7 else accept
+            act(dataset, choose(dataset, [sample.id], [label.id]))
+
+
+def clearest_label(dataset: Any, view: Any) -> tuple[Any, Any]:
+    """Find the largest label of a view that is whole and touches no other one."""
+    found = []
+    for sample in view:
+        others = dataset[sample.id].detections.detections
+        for label in sample.detections.detections:
+            x, _, w, h = label.bounding_box
+            apart = not any(one.id != label.id and overlap(one, label) for one in others)
+            if apart and label.mask is not None and 0.02 < x < 0.98 - w:
+                found.append((w * h, sample, label))
+    _, sample, label = max(found, key=lambda one: one[0])
+    return sample, label
+
+
+def overlap(one: Any, other: Any) -> bool:
+    """Whether two labels' boxes have something in common."""
+    return all(
+        min(one.bounding_box[i] + one.bounding_box[i + 2],
+            other.bounding_box[i] + other.bounding_box[i + 2])
+        > max(one.bounding_box[i], other.bounding_box[i])
+        for i in (0, 1)
+    )  # fmt: skip
+
+
+class Camera:
+    """Takes the pictures of a page."""
+
+    def __init__(self, page: Any, folder: Path) -> None:
+        """Write to a folder."""
+        self.page, self.folder = page, folder
+
+    def keep(self, picture: str, *, aside: bool = True) -> None:
+        """Keep what the page shows; with the mouse aside, so that it points at nothing."""
+        if aside:
+            self.page.mouse.move(4, VIEWPORT["height"] - 4)
+        self.page.wait_for_timeout(3000)
+        self.page.screenshot(path=str(self.folder / f"{picture}.jpg"), type="jpeg", quality=88)
+
+    def open_sample(self, url: str) -> None:
+        """Open a link that leads to a sample."""
+        open_view(self.page, url)
+        self.page.get_by_test_id("modal").wait_for()
+        self.page.wait_for_timeout(2500)
+
+    def point_at(self, sample: Any, label: Any) -> None:
+        """Select a label; the mouse stays there, and the App says what it knows about it."""
+        size_hw = (sample.metadata.height, sample.metadata.width)
+        click_label(self.page, label.bounding_box, size_hw)
+
+
+def whole_dataset(camera: Camera, app: App, dataset: Any) -> None:
+    """All frames, and a moment of the cameras."""
+    open_view(camera.page, app.link(dataset.name))
+    camera.keep("app-grid")
+    moment = dataset.match({"camera": "front"}).first()
+    camera.open_sample(app.link(dataset.name, groupId=moment.group.id))
+    camera.keep("demo")
+
+
+def queue_and_forms(camera: Camera, app: App, dataset: Any) -> tuple[Any, Any]:
+    """The queue, a label of it, and what the keys ask for; return the label that was shown."""
+    page = camera.page
+    open_view(page, app.link(dataset.name, view="needs-review"))
+    camera.keep("review-queue")
+    sample, label = clearest_label(dataset, dataset.load_saved_view(NEEDS_REVIEW))
+    camera.open_sample(app.link(dataset.name, view="needs-review", id=sample.id))
+    camera.point_at(sample, label)
+    camera.keep("review-frame", aside=False)
+    page.keyboard.press("Shift+F")
+    page.get_by_placeholder("Type or select a value").click()
+    camera.keep("review-class")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Cancel").click()
+    page.keyboard.press("Shift+L")
+    page.get_by_text("Prompt", exact=True).first.wait_for()
+    camera.keep("review-relabel")
+    return sample, label
+
+
+def by_hand(camera: Camera, app: App, dataset: Any) -> None:
+    """A label that was accepted, in FiftyOne's own tools."""
+    sample, label = clearest_label(dataset, dataset.load_saved_view(CONTROL))
+    accept(dataset, choose(dataset, [sample.id], [label.id]))
+    camera.open_sample(app.link(dataset.name, view="control-sample", id=sample.id))
+    camera.page.get_by_text("Annotate", exact=True).click()
+    camera.page.get_by_test_id("modal").get_by_text(label.label, exact=True).last.click()
+    camera.page.get_by_text("Edit Detection", exact=True).wait_for()
+    camera.keep("review-annotate")
+
+
+def sent_back(camera: Camera, app: App, dataset: Any, sample: Any, label: Any) -> None:
+    """Have a label made again, as the command does without a Prefect server."""
+    chosen = choose(dataset, [sample.id], [label.id])
+    request_relabel(dataset, chosen, prompt="wider box")
+    subprocess.run(["autolabel", "review", "relabel", dataset.name], check=True)
+    camera.open_sample(app.link(dataset.name, view="sent-back", id=sample.id))
+    camera.point_at(sample, label)
+    camera.keep("review-back", aside=False)
+
+
+def progress(camera: Camera, app: App, dataset: Any) -> None:
+    """The panel."""
+    page = camera.page
+    page.set_viewport_size(TALL)
+    open_view(page, app.link(dataset.name, view="needs-review"))
+    page.get_by_test_id("new-panel-btn").click()
+    page.get_by_text("Review progress").first.click()
+    page.get_by_text("Labels decided").wait_for()
+    page.wait_for_timeout(4000)
+    camera.keep("review-panel")
+
+
+def main(name: str, folder: Path) -> None:
+    """Take them all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    dataset = open_dataset(name)
+    build_queue(dataset, 60)
+    with run_app() as app, browser_page() as page:
+        page.set_viewport_size(VIEWPORT)
+        camera = Camera(page, folder)
+        whole_dataset(camera, app, dataset)
+        sample, label = queue_and_forms(camera, app, dataset)
+        sent_back(camera, app, dataset, sample, label)
+        by_hand(camera, app, dataset)
+        decide_a_little(dataset)
+        progress(camera, app, dataset)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
