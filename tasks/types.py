@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sam2_core.types import AutolabelError
 from tasks.frames.selection import FrameSelection
+
+
+class NothingToLabelError(AutolabelError):
+    """Nothing of what was named is to be labeled: an answer that nobody asked for; says why."""
 
 
 @dataclass(frozen=True, order=True)

@@ -8,6 +8,7 @@ import sys
 import click
 
 from sam2_core.types import AutolabelError
+from tasks.types import NothingToLabelError
 
 # name -> (module under flows.cli, one-line help). The click command in it is named `command`.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -59,7 +60,7 @@ def main() -> None:
         cli(standalone_mode=True)
     except AutolabelError as error:
         click.echo(f"error: {error}", err=True)
-        sys.exit(2)
+        sys.exit(1 if isinstance(error, NothingToLabelError) else 2)
 
 
 if __name__ == "__main__":

@@ -8,37 +8,24 @@ subfolders are sequences of their own.
 
 from __future__ import annotations
 
-import re
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from sam2_core.types import AutolabelError
 from tasks.frames.listing import File, natural_key, stat_file, walk
 from tasks.frames.selection import ALL_FRAMES, FrameSelection
+from tasks.frames.source_names import CAMERA_BYTES, is_camera_name, safe_name, sequence_id_of
 from tasks.frames.timestamps import timestamps_ns
 from tasks.store import storage
 from tasks.store.artifacts import content_key
-from tasks.types import Footage, FrameRef, SequenceRef, VideoRef
+from tasks.types import Footage, FrameRef, NothingToLabelError, SequenceRef, VideoRef
 
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2"}
 )
 VIDEO_SUFFIXES = frozenset({".mp4", ".avi", ".mov", ".mkv", ".m4v", ".webm", ".mpg", ".mpeg"})
-
-_CAMERA_WORDS = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        cam camera cameras image img rgb color colour mono gray grey front back rear side left right
-        center centre forward backward middle main wide narrow near far tele fisheye surround ring
-        stereo pinhole fov traffic light up down top bottom svc
-        """,
-    )
-)
-# Words that alone, or with a number, are a part of an image's way and not a camera.
-_NOT_ALONE = frozenset({"image", "img", "rgb", "color", "colour", "main", "light", "gray", "grey"})
-# Folders that only say what is in them: the sequence is called after the folder around.
-_WRAPPERS = frozenset({"images", "image", "imgs", "img", "frames", "data", "rgb", "color"})
 
 
 @dataclass(frozen=True)
@@ -59,10 +46,26 @@ class Discovered:
 
 @dataclass
 class _Group:
-    """A sequence while the files below its folder are read."""
+    """A sequence while the files below its folder are read; cameras by their safe names."""
 
     names: tuple[str, ...]
     cameras: dict[str, list[File]] = field(default_factory=dict)
+
+    def add(self, camera: str, files: list[File]) -> None:
+        """Add a camera.
+
+        Raises:
+            AutolabelError: there is one of this name.
+
+        """
+        name = safe_name(camera, CAMERA_BYTES)
+        if name in self.cameras:
+            raise AutolabelError(
+                f"two cameras are both called {name}: that of "
+                f"{storage.redact(self.cameras[name][0].uri)} and that of "
+                f"{storage.redact(files[0].uri)}; rename one of them"
+            )
+        self.cameras[name] = files
 
 
 def discover(
@@ -71,35 +74,79 @@ def discover(
     """Every sequence of the sources with its frames, one listing a source, as a stream.
 
     Args:
-        sources: fsspec URLs.
+        sources: fsspec URLs; one that is named twice counts once.
         selection: which frames of each camera; indices keep counting over all frames.
 
     Raises:
-        AutolabelError: a source is missing, has no images or videos, or two sequences would have
-            the same name.
+        AutolabelError: a source is missing, has no images or videos, or lies in another one; a
+            folder can be read in two ways; two sequences or cameras would have the same name.
+        NothingToLabelError: there are frames, and the selection takes none of them.
 
     """
     if not sources:
         raise AutolabelError("no source: name a folder, a video file or a bucket to label")
-    seen: dict[str, str] = {}
-    for source in sources:
+    seen: dict[str, tuple[str, str]] = {}
+    selected = False
+    for source in _distinct(sources):
         found = False
         for one in _discover_source(source, selection):
             found = True
-            sequence = one.sequence
-            other = seen.setdefault(sequence.sequence_id, sequence.frames_uri)
-            if other != sequence.frames_uri:
-                raise AutolabelError(
-                    f"two sequences are both called {sequence.sequence_id}: {other} and "
-                    f"{sequence.frames_uri}; give the folder that holds both as the source"
-                )
+            _refuse_same_id(one.sequence, source, seen)
             if one.frames:
+                selected = True
                 yield one
         if not found:
             raise AutolabelError(
                 f"{storage.redact(source)} holds no images or videos "
                 f"({', '.join(sorted(IMAGE_SUFFIXES | VIDEO_SUFFIXES))})"
             )
+    if not selected:
+        raise NothingToLabelError(
+            f"--frames {selection} takes no frame: no camera has more than {selection.start}"
+        )
+
+
+def _distinct(sources: Sequence[str]) -> list[str]:
+    """Return the sources, each place once.
+
+    Raises:
+        AutolabelError: one lies in another one.
+
+    """
+    places: dict[str, str] = {}
+    for source in sources:
+        places.setdefault(f"{_place(source)}/", source)
+    around = ""
+    for place in sorted(places):
+        if around and place.startswith(around):
+            raise AutolabelError(
+                f"source {storage.redact(places[place])} lies in source "
+                f"{storage.redact(places[around])}: its frames would be labeled twice; name one"
+            )
+        around = place
+    return list(places.values())
+
+
+def _place(source: str) -> str:
+    """Return what is equal for two addresses of one place, without a "/" at the end."""
+    if storage.is_local(source):
+        return str(storage.local_path(source).resolve()).rstrip("/")
+    fs, path = storage.filesystem(source)
+    return f"{type(fs).__name__}://{path.rstrip('/')}"
+
+
+def _refuse_same_id(sequence: SequenceRef, source: str, seen: dict[str, tuple[str, str]]) -> None:
+    """Remember where each sequence comes from, and refuse a second one of the same name."""
+    known = seen.setdefault(sequence.sequence_id, (sequence.frames_uri, source))
+    if known == (sequence.frames_uri, source):
+        return
+    advice = "rename one of them"
+    if known[1] != source:
+        advice = "give the folder that holds both as the source"
+    raise AutolabelError(
+        f"two sequences are both called {sequence.sequence_id}: {storage.redact(known[0])} and "
+        f"{storage.redact(sequence.frames_uri)}; {advice}"
+    )
 
 
 def list_frames(sequence: SequenceRef, selection: FrameSelection = ALL_FRAMES) -> list[Footage]:
@@ -134,29 +181,54 @@ def _discover_source(source: str, selection: FrameSelection) -> Iterator[Discove
         if set(group.cameras) == {""} and _suffix(group.cameras[""][0].name) in VIDEO_SUFFIXES:
             uri = group.cameras[""][0].uri
         yield _discovered(
-            SequenceRef(_sequence_id(root, group.names), uri), group.cameras, selection
+            SequenceRef(sequence_id_of(root, group.names), uri), group.cameras, selection
         )
 
 
 def _groups(root: str) -> Iterator[_Group]:
     """Sort folders into sequences: cameras wait until their parent folder has been read."""
     waiting: dict[tuple[str, ...], _Group] = {}
-    for names, files in walk(root):
+    for names, files in walk(root, _refuse_camera_link):
         for parent in [p for p in waiting if p != names[: len(p)]]:
             yield waiting.pop(parent)
         images = [file for file in files if _suffix(file.name) in IMAGE_SUFFIXES]
         videos = [file for file in files if _suffix(file.name) in VIDEO_SUFFIXES]
+        if images and names in waiting:
+            cameras = ", ".join(sorted(waiting[names].cameras))
+            raise AutolabelError(
+                f"{storage.redact(storage.join(root, *names))} holds images ({images[0].name}) and "
+                f"camera folders ({cameras}): move the images into a folder of their own"
+            )
         if images and names and is_camera_name(names[-1]):
-            waiting.setdefault(names[:-1], _Group(names[:-1])).cameras[names[-1]] = images
+            waiting.setdefault(names[:-1], _Group(names[:-1])).add(names[-1], images)
         elif images:
             yield _Group(names, {"": images})
         if videos and all(is_camera_name(_stem(file)) for file in videos) and not images:
             group = waiting.setdefault(names, _Group(names))
-            group.cameras |= {_stem(file): [file] for file in videos}
+            for file in videos:
+                group.add(_stem(file), [file])
         else:
             for file in sorted(videos, key=lambda one: natural_key(one.name)):
                 yield _Group((*names, _stem(file)), {"": [file]})
     yield from waiting.values()
+
+
+def _refuse_camera_link(folder: Path, target: Path) -> None:
+    """Refuse a camera whose folder is below the source under another name, too.
+
+    Listing its sequence alone would find the camera, and listing the source would not.
+    """
+    elsewhere = not target.is_relative_to(folder.parent.resolve())
+    if is_camera_name(folder.name) and elsewhere and _holds_images(target):
+        raise AutolabelError(
+            f"{folder} and {target} are one folder, and both are below the source: give as the "
+            "source what holds one of them"
+        )
+
+
+def _holds_images(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return any(_suffix(entry.name) in IMAGE_SUFFIXES for entry in entries)
 
 
 def _discovered(
@@ -165,7 +237,7 @@ def _discovered(
     frames: list[Footage] = []
     for camera in sorted(cameras, key=natural_key):
         files = sorted(cameras[camera], key=lambda file: natural_key(file.name))
-        frames += _frames_of(sequence.sequence_id, safe_name(camera), files, selection)
+        frames += _frames_of(sequence.sequence_id, camera, files, selection)
     return Discovered(sequence, tuple(frames))
 
 
@@ -179,31 +251,6 @@ def _frames_of(
             yield VideoRef(*where, time_ns, file.uri, selection, *version)
         elif index in selection:
             yield FrameRef(*where, index, time_ns, file.uri, (0, 0), *version)
-
-
-def is_camera_name(name: str) -> bool:
-    """Whether a folder is named like a camera: only camera words, letters' cases and numbers."""
-    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)
-    lower = [word.lower() for word in words]
-    if not lower or not set(lower) <= _CAMERA_WORDS:
-        return False
-    return len(lower) > 1 or lower[0] not in _NOT_ALONE or bool(re.search(r"_0\d$", name))
-
-
-def safe_name(path: str) -> str:
-    """Name of a sequence or camera as part of file names: "/" is "__", odd characters are "_"."""
-    return re.sub(r"[^\w.+=@,~-]", "_", path.replace("/", "__")).lstrip(".")
-
-
-def _sequence_id(root: str, names: tuple[str, ...]) -> str:
-    while names and names[-1].lower() in _WRAPPERS:
-        names = names[:-1]
-    if names:
-        return safe_name("/".join(names))
-    around = [part for part in root.rpartition("://")[2].split("/") if part]
-    while len(around) > 1 and around[-1].lower() in _WRAPPERS:
-        around.pop()
-    return safe_name(around[-1]) if around else "sequence"
 
 
 def _suffix(name: str) -> str:

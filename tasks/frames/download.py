@@ -101,7 +101,8 @@ def _fetch_frame(frame: FrameRef, cache: Path | None) -> FrameRef | FrameFailure
 def cached_path(uri: str, etag: str, cache: Path | None = None) -> Path:
     """Where the content of an address lies in the cache; the extension is kept."""
     digest = hashlib.sha256(f"{uri}\n{etag}".encode()).hexdigest()
-    name = uri.partition("?")[0].rsplit("/", 1)[-1]
+    path = uri.partition("?")[0] if uri.startswith(("http://", "https://")) else uri
+    name = path.rsplit("/", 1)[-1]
     suffix = Path(name).suffix.lower() if len(Path(name).suffix) <= 6 else ""
     return cache_folder(cache) / "frames" / digest[:2] / f"{digest[2:40]}{suffix}"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,6 +24,9 @@ from tasks.store.retry import with_retries
 _HTTP_CONNECTIONS = 16
 _DIGITS = re.compile(r"(\d+)")
 _UNSAFE_NAME = re.compile(r"[/\\\x00]")
+
+_HTTP_LEVELS = 40
+OnSkipped = Callable[[Path, Path], object]
 
 log = logging.getLogger(__name__)
 
@@ -83,11 +86,19 @@ def stat_file(uri: str) -> File | None:
     return _file_of(info, uri)
 
 
-def walk(root_uri: str) -> Iterator[tuple[tuple[str, ...], list[File]]]:
+def walk(
+    root_uri: str, on_skipped: OnSkipped = lambda *_: None
+) -> Iterator[tuple[tuple[str, ...], list[File]]]:
     """Every folder with files below a root: (names from the root down, its files).
 
     A folder comes after the folders in it, and everything below a folder comes in one run. Hidden
-    names are left out; so are names that lead elsewhere (a warning says so).
+    names are left out; so are names that lead elsewhere (a warning says so). Links to folders are
+    followed, and each real folder comes once: by its own name where that is below the root.
+
+    Args:
+        root_uri: fsspec URL of a folder.
+        on_skipped: called with a folder of this machine that comes under another name, and its
+            real path.
 
     Raises:
         StorageError: the root does not exist or a folder cannot be listed.
@@ -95,7 +106,7 @@ def walk(root_uri: str) -> Iterator[tuple[tuple[str, ...], list[File]]]:
     """
     fs, path = storage.filesystem(root_uri)
     if storage.is_local(root_uri):
-        return _walk_local(Path(path), ())
+        return _LocalWalk(Path(path), on_skipped).folders(Path(path), ())
     if storage.is_s3(root_uri):
         return _group_by_folder(_walk_s3(fs, path), root_uri)
     if root_uri.startswith(("http://", "https://")):
@@ -103,32 +114,63 @@ def walk(root_uri: str) -> Iterator[tuple[tuple[str, ...], list[File]]]:
     return _group_by_folder(_walk_any(fs, path, root_uri), root_uri)
 
 
-def _walk_local(
-    folder: Path, names: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], list[File]]]:
-    with storage.explained("list", str(folder)), os.scandir(folder) as entries:
-        found = [entry for entry in entries if not is_hidden(entry.name)]
-    files, folders = [], []
-    for entry in found:
-        try:
-            if entry.is_dir():
-                if not (entry.is_symlink() and _leads_up(entry, folder)):
-                    folders.append(entry.name)
-            elif entry.is_file():
-                stat = entry.stat()
-                etag = f"{stat.st_size:x}-{stat.st_mtime_ns:x}"
-                files.append(File(entry.name, entry.path, stat.st_size, etag))
-        except FileNotFoundError:  # removed since, or a dangling link
-            continue
-    for name in sorted(folders, key=natural_key):
-        yield from _walk_local(folder / name, (*names, name))
-    if files:
-        yield names, files
+class _LocalWalk:
+    """Walk through folders of this machine that ends, whatever links there are."""
+
+    def __init__(self, root: Path, on_skipped: OnSkipped) -> None:
+        self._root, self._on_skipped = root.resolve(), on_skipped
+        self._seen: set[tuple[int, int]] = set()  # device and inode of every folder read
+
+    def folders(
+        self, folder: Path, names: tuple[str, ...]
+    ) -> Iterator[tuple[tuple[str, ...], list[File]]]:
+        """Yield a folder and those below it, unless it was read before."""
+        with storage.explained("list", str(folder)):
+            stat = folder.stat()
+            if (stat.st_dev, stat.st_ino) in self._seen:
+                self._on_skipped(folder, folder.resolve())
+                return
+            self._seen.add((stat.st_dev, stat.st_ino))
+            with os.scandir(folder) as entries:
+                found = [entry for entry in entries if _is_readable(entry.name, folder)]
+        files, below = [], []
+        for entry in found:
+            try:
+                if entry.is_dir():
+                    if not entry.is_symlink() or self._is_to_follow(Path(entry.path)):
+                        below.append(entry.name)
+                elif entry.is_file():
+                    stat = entry.stat()
+                    etag = f"{stat.st_size:x}-{stat.st_mtime_ns:x}"
+                    files.append(File(entry.name, entry.path, stat.st_size, etag))
+            except FileNotFoundError:  # removed since, or a dangling link
+                continue
+        for name in sorted(below, key=natural_key):
+            yield from self.folders(folder / name, (*names, name))
+        if files:
+            yield names, files
+
+    def _is_to_follow(self, link: Path) -> bool:
+        """Whether a link leads to a folder that this walk does not come to otherwise."""
+        target = link.resolve()
+        if link.parent.resolve().is_relative_to(target):  # up: it would come to itself again
+            return False
+        if not target.is_relative_to(self._root):
+            return True
+        if any(map(is_hidden, target.relative_to(self._root).parts)):
+            return True
+        self._on_skipped(link, target)
+        return False
 
 
-def _leads_up(link: os.DirEntry[str], folder: Path) -> bool:
-    """Whether a link leads to a folder around it, where a walk would never end."""
-    return folder.resolve().is_relative_to(Path(link.path).resolve())
+def _is_readable(name: str, folder: Path) -> bool:
+    """Leave out what is hidden, and names that no table can hold."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        log.warning("ignoring %r in %s: its name is not UTF-8", name, folder)
+        return False
+    return not is_hidden(name)
 
 
 def _walk_s3(fs: Any, path: str) -> Iterator[tuple[str, File]]:
@@ -178,6 +220,8 @@ def _walk_http(
 ) -> Iterator[tuple[tuple[str, ...], list[File]]]:
     """Follow the links of index pages that lead one level down, and nowhere else."""
     where = storage.redact(url)
+    if len(names) > _HTTP_LEVELS:
+        raise storage.StorageError(f"{where}: folders in folders without an end")
     with storage.explained("list", url):
         entries = with_retries(lambda: fs.ls(url, detail=True), f"listing {where}")
     files: list[tuple[str, str]] = []

@@ -3,18 +3,26 @@
 import contextlib
 import functools
 import http.server
+import os
 import threading
+from pathlib import Path
 
 import fsspec
 import pytest
 
-from sam2_core.types import AutolabelError
-from tasks.frames.discover import discover, is_camera_name, list_frames, safe_name
+from sam2_core.types import AutolabelError, Boxes
+from tasks.frames.discover import discover, list_frames
 from tasks.frames.listing import natural_key, walk
 from tasks.frames.selection import FrameSelection
+from tasks.frames.source_names import is_camera_name, safe_name
 from tasks.frames.timestamps import timestamp_ns, timestamps_ns
-from tasks.store import storage
+from tasks.store import quarantine, storage
+from tasks.store.artifacts import RunStamp, chunks_of, write_labels
+from tasks.store.manifests import ChunkRecord, Manifest, list_complete, write_manifest
+from tasks.store.tables import LabeledFrame
+from tasks.types import FrameFailure, NothingToLabelError
 
+FAILURE = FrameFailure("", "", 0, "", "decode", "damaged")
 TREE = [
     "drive_a/frame_10.jpg", "drive_a/frame_2.JPG", "drive_a/frame_1.png", "drive_a/notes.txt",
     "drive_a/.hidden.jpg", "drive_a/._frame_1.png", ".cache/x.jpg", "__MACOSX/x.jpg",
@@ -140,6 +148,116 @@ def test_links_are_followed_unless_they_lead_up(tmp_path):
     assert list(shape(discover([str(tmp_path / "tree")]))) == ["here", "there"]
 
 
+def write(root, *paths):
+    for path in paths:
+        storage.write_bytes(storage.join(str(root), path), path.encode())
+
+
+def ids(*sources):
+    return [one.sequence.sequence_id for one in discover([str(source) for source in sources])]
+
+
+def test_links_between_siblings_end_and_every_real_folder_comes_once(tmp_path):
+    tree = tmp_path / "tree"
+    write(tree, *(f"d{number}/{number}.jpg" for number in range(12)))
+    write(tree, ".store/s/1.jpg")
+    write(tmp_path, "far/a/1.jpg", "far/b/1.jpg")
+    for here in range(12):
+        for there in range(12):
+            (tree / f"d{here}" / f"to{there}").symlink_to(tree / f"d{there}")
+    (tree / "a-latest").symlink_to("d7")  # sorts before what it leads to
+    (tree / "stored").symlink_to(".store/s")
+    (tree / "one").symlink_to(tmp_path / "far" / "a")
+    (tree / "two").symlink_to(tmp_path / "far")
+    (tmp_path / "far" / "back").symlink_to(tree)
+    found = list(discover([str(tree)]))
+    assert sorted(one.sequence.sequence_id for one in found) == sorted(
+        [*(f"d{number}" for number in range(12)), "one", "stored", "two__b"]
+    )
+    for one in found:  # alone, as in its shard
+        assert list_frames(one.sequence) == list(one.frames)
+
+
+def test_a_camera_that_is_a_link_into_the_source_is_refused(tmp_path):
+    write(tmp_path, "raw/CAM_FRONT/1.jpg", "drive/CAM_BACK/1.jpg")
+    (tmp_path / "drive" / "CAM_FRONT").symlink_to(tmp_path / "raw" / "CAM_FRONT")
+    with pytest.raises(AutolabelError, match=r"drive/CAM_FRONT and .*raw/CAM_FRONT are one folder"):
+        ids(tmp_path)
+    (one,) = discover([str(tmp_path / "drive")])
+    assert {frame.camera for frame in one.frames} == {"CAM_FRONT", "CAM_BACK"}
+    (tmp_path / "drive" / "CAM_LEFT").symlink_to("CAM_BACK")
+    assert len(ids(tmp_path / "drive")) == 1
+
+
+def test_folders_of_a_server_that_never_end_are_an_error(http_folder):
+    folder, url = http_folder
+    write(folder, "d/1.jpg")
+    (folder / "d" / "again").symlink_to(folder / "d")
+    with pytest.raises(AutolabelError, match="without an end"):
+        ids(url)
+
+
+@pytest.mark.parametrize("kind", ["local", "s3"])
+@pytest.mark.parametrize(
+    ("paths", "reason"),
+    [
+        (["d/CAM FRONT/1.jpg", "d/CAM_FRONT/1.jpg"], "two cameras are both called CAM_FRONT"),
+        (["d/cam0/1.jpg", "d/cam0.mp4"], "two cameras are both called cam0"),
+        (["d/cam0/1.jpg", "d/map.png"], r"/d holds images \(map.png\) and camera folders \(cam0\)"),
+        (["d/cam0/1.jpg", "d/cam0/cam1/1.jpg"], r"/cam0 holds images .* camera folders \(cam1\)"),
+        (["d/1.jpg", "d/images/1.jpg"], "called d: .*/d/images and .*/d; rename one"),
+        (["d/clip.mp4", "d/clip/1.jpg"], "called d__clip: .*; rename one"),
+        (["a b/1.jpg", "a_b/1.jpg"], "called a_b: .*; rename one"),
+    ],
+)
+def test_folders_that_can_be_read_in_two_ways_are_refused(request, tmp_path, kind, paths, reason):
+    root = str(tmp_path) if kind == "local" else request.getfixturevalue("s3")
+    write(root, *paths)
+    with pytest.raises(AutolabelError, match=reason):
+        ids(root)
+
+
+def test_a_source_named_twice_comes_once_and_one_in_another_is_refused(tmp_path, s3):
+    for root in (str(tmp_path / "in"), f"{s3}/in"):
+        write(root, "a/1.jpg", "a-b/1.jpg")
+        assert ids(f"{root}/a", f"{root}/a/", f"{root}/a-b", f"{root}/a") == ["a", "a-b"]
+        for pair in ((root, f"{root}/a"), (f"{root}/a/1.jpg", f"{root}/a-b", root + "/")):
+            with pytest.raises(AutolabelError, match=r"lies in source .*/in.*labeled twice"):
+                ids(*pair)
+    (tmp_path / "link").symlink_to(tmp_path / "in" / "a")
+    assert ids(tmp_path / "in/a", tmp_path / "link") == ["a"]
+
+
+def test_long_names_are_shortened_when_they_are_found(tmp_path, s3):
+    """Each folder's name is within the limits of a disk, what is made of them is not."""
+    names = ["ä" * 100, "b" * 200, "c" * 200]
+    for root in (str(tmp_path / "in"), f"{s3}/in"):
+        for last in ("1", "2"):
+            write(root, "/".join([*names, last, "CAM_" + "FRONT_" * 40 + "1", "1.jpg"]))
+        found = list(discover([root]))
+        assert len({one.sequence.sequence_id for one in found}) == 2
+        assert [one.sequence.sequence_id for one in found] == ids(root)
+        for one in found:
+            assert one.sequence.sequence_id.startswith("ä" * 50)
+            (chunk,) = chunks_of(one.frames, "r" * 20)
+            out, case = storage.join(root, "out"), (one.sequence.sequence_id, one.content_key)
+            labeled = [LabeledFrame(f, Boxes.empty(), failure=FAILURE) for f in chunk.frames]
+            stamp = RunStamp("detector")
+            write_labels(out, chunk, labeled, stamp)
+            record = ChunkRecord.of(chunk, labeled)
+            manifest = Manifest(case[0], one.sequence.frames_uri, case[1], stamp, (record,))
+            write_manifest(out, manifest)
+            assert case in list_complete(out, stamp.run_key)
+            quarantine.begin(quarantine.Case(out, stamp.run_key, *case), 0)
+
+
+def test_names_that_no_table_can_hold_are_ignored_and_told(tmp_path, caplog):
+    (tmp_path / "1.jpg").write_bytes(b"x")
+    Path(os.fsdecode(bytes(tmp_path) + b"/2\xff.jpg")).write_bytes(b"x")
+    assert len(next(discover([str(tmp_path)])).frames) == 1
+    assert "is not UTF-8" in caplog.text
+
+
 def test_presigned_addresses_are_refused_without_showing_the_secret():
     with pytest.raises(AutolabelError, match="download the file") as caught:
         list(discover(["https://h.invalid/clip.mp4?X-Amz-Signature=cafe"]))
@@ -161,7 +279,8 @@ def test_selection_keeps_the_numbers_of_the_source(tmp_path):
     selected = next(discover([str(tmp_path)], FrameSelection.parse("2:9:3")))
     assert [frame.index for frame in selected.frames] == [2, 5, 8]
     assert selected.content_key != next(discover([str(tmp_path)])).content_key
-    assert list(discover([str(tmp_path)], FrameSelection.parse("50:"))) == []
+    with pytest.raises(NothingToLabelError, match="--frames 50::1 takes no frame"):
+        list(discover([str(tmp_path)], FrameSelection.parse("50:")))
 
 
 @pytest.mark.parametrize(
