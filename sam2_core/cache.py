@@ -9,6 +9,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from sam2_core.types import AutolabelError
+
 
 def cache_folder(explicit: str | Path | None = None) -> Path:
     """Return the cache folder: as given, else `$AUTOLABEL_CACHE`, else below the user's cache."""
@@ -29,16 +31,25 @@ def write_whole(path: Path, text: str) -> None:
     Path(file.name).replace(path)
 
 
+FileIdentity = tuple[int, int, int, int]
+
+
+def file_identity(path: Path) -> FileIdentity:
+    """Return what changes whenever a file is rewritten or replaced: inode, size and times."""
+    status = path.stat()
+    return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
 def file_sha256(path: Path, cache: Path | None = None) -> str:
-    """Return a file's sha256; a large one is hashed once as long as its size and time stay.
+    """Return a file's sha256; it is hashed once as long as it is the same file.
 
     Args:
         path: the file.
         cache: cache folder that remembers hashes.
 
     """
-    status = path.stat()
-    key = f"{path.resolve()}|{status.st_size}|{status.st_mtime_ns}"
+    identity = file_identity(path)
+    key = f"{path.resolve()}|{identity}"
     remembered = (
         cache_folder(cache) / "hashes" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
     )
@@ -50,6 +61,8 @@ def file_sha256(path: Path, cache: Path | None = None) -> str:
         pass  # not there, or damaged: hash again
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if file_identity(path) != identity:
+        raise AutolabelError(f"{path} was rewritten while it was being read: try again")
     with contextlib.suppress(OSError):  # a read-only cache only costs the time
         write_whole(remembered, json.dumps({"key": key, "sha256": digest}))
     return digest

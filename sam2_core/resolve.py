@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sam2_core.backends.model_folder import ModelFolder
-from sam2_core.cache import cache_folder
+from sam2_core.cache import cache_folder, file_identity
 from sam2_core.presets import PRESETS, Preset, preset_named
 from sam2_core.types import AutolabelError
 
@@ -184,7 +184,18 @@ def _checkpoint(path: Path, wanted: Wanted) -> Weights:
 
     if not path.is_file():
         raise AutolabelError(f"there is no checkpoint {path}")
-    return Weights(verify(path, cache=wanted.cache), path.name, "*", lambda: load_checkpoint(path))
+    identity, sha256 = file_identity(path), verify(path, cache=wanted.cache)
+
+    def load() -> Sam2:
+        model = load_checkpoint(path)
+        if file_identity(path) != identity:
+            raise AutolabelError(
+                f"the checkpoint {path} was replaced while it was in use, and its labels would "
+                "have carried the name of the one before: run again"
+            )
+        return model
+
+    return Weights(sha256, path.name, "*", load)
 
 
 def _published(preset: Preset, wanted: Wanted) -> Weights:

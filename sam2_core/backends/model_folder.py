@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from sam2_core.cache import file_sha256
+from sam2_core.cache import FileIdentity, file_identity, file_sha256
+from sam2_core.decisive_code import mask_code
 from sam2_core.onnx_contract import CLOSE_UP
 from sam2_core.types import AutolabelError, ModelStamp
 
@@ -17,12 +17,12 @@ from sam2_core.types import AutolabelError, ModelStamp
 CLOSE_UPS = "close-ups"
 
 
-def code_version() -> str:
-    """Return this package's version."""
-    try:
-        return version("sam2-autolabel")
-    except PackageNotFoundError:  # run from a plain checkout
-        return "unknown"
+@dataclass(frozen=True)
+class _Pin:
+    """Which files a folder held when they were hashed."""
+
+    files: tuple[tuple[str, FileIdentity], ...]
+    engine_sha256: str
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class ModelFolder:
     facts: dict[str, Any]
     cache: Path | None = None
     close_ups: bool = False
+    _pin: _Pin | None = None
 
     @staticmethod
     def open(path: Path, cache: Path | None = None) -> ModelFolder:
@@ -98,15 +99,51 @@ class ModelFolder:
         return tuple(sorted(int(side) for side in sides))
 
     def engine_sha256(self) -> str:
-        """Hash over every graph file, external weights included."""
-        names = sorted(
-            file for file in self.path.rglob("*") if file.is_file() and file.suffix != ".json"
-        )
+        """Hash over every graph file, external weights included; of a pinned folder, as pinned."""
+        if self._pin:
+            return self._pin.engine_sha256
         total = hashlib.sha256()
-        for file in names:
+        for file in self._files():
             digest = file_sha256(file, self.cache)
             total.update(f"{file.relative_to(self.path)} {digest}\n".encode())
         return total.hexdigest()
+
+    def _files(self) -> list[Path]:
+        return sorted(
+            file
+            for file in self.path.rglob("*")
+            if file.is_file() and file.suffix not in {".json", ".sha256"}
+        )
+
+    def _identities(self) -> tuple[tuple[str, FileIdentity], ...]:
+        try:
+            return tuple((str(file), file_identity(file)) for file in self._files())
+        except OSError:  # one went while they were listed
+            return ()
+
+    def pinned(self) -> ModelFolder:
+        """Remember which files these are; `unchanged` then tells whether they still are.
+
+        Call it before the first graph is opened, and `unchanged` after each: then the bytes that
+        were opened are those that the stamp says.
+        """
+        files = self._identities()
+        pinned = replace(self, _pin=_Pin(files, replace(self, _pin=None).engine_sha256()))
+        pinned.unchanged()
+        return pinned
+
+    def unchanged(self) -> None:
+        """Hold a pinned folder against its files.
+
+        Raises:
+            AutolabelError: a file was replaced, added or removed.
+
+        """
+        if self._pin is None or self._identities() != self._pin.files:
+            raise AutolabelError(
+                f"the model in {self.path} was replaced while it was in use, and its labels would "
+                "have carried the name of the one before: run again"
+            )
 
     def stamp(self, backend: str) -> ModelStamp:
         """Say what makes masks with this folder and a backend."""
@@ -117,5 +154,5 @@ class ModelFolder:
             engine_sha256=self.engine_sha256(),
             backend=backend,
             precision=str(self.facts["precision"]),
-            code_version=code_version(),
+            code_version=mask_code(backend),
         )

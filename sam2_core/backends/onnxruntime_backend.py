@@ -97,16 +97,15 @@ class OnnxRuntimeBackend:
     def __init__(
         self, folder: ModelFolder, threads: int | None = None, *, windows: bool = False
     ) -> None:
-        self.folder = folder
+        self.folder = folder = folder.pinned()
         cores = threads or usable_cores()
         self._calls = cores if cores <= MOST_CALLS else 1
         self._callers = ThreadPoolExecutor(self._calls, "decoder")
-        self._open = partial(open_session, providers=[_cpu_provider()])
         self._decoder_threads = 1 if self._calls > 1 else cores
         self._sessions: dict[str, Any] = {}
         self._lock = threading.Lock()
         threads_of_encoder = self._decoder_threads if folder.close_ups else cores
-        self._encoder = self._open(folder.graph("encoder"), threads_of_encoder)
+        self._encoder = self._open("encoder", threads_of_encoder)
         self._single = folder.has("decoder_single")
         self._session("decoder_single" if self._single else "decoder")
         self.window_sides = folder.window_sides() if windows else ()
@@ -125,10 +124,15 @@ class OnnxRuntimeBackend:
         """Stamp, input size and where it runs."""
         return self._info
 
+    def _open(self, name: str, threads: int) -> Any:
+        session = open_session(self.folder.graph(name), threads, [_cpu_provider()])
+        self.folder.unchanged()
+        return session
+
     def _session(self, name: str) -> Any:
         with self._lock:
             if name not in self._sessions:
-                self._sessions[name] = self._open(self.folder.graph(name), self._decoder_threads)
+                self._sessions[name] = self._open(name, self._decoder_threads)
             return self._sessions[name]
 
     def encode(self, images: Sequence[ImageArray]) -> Features:

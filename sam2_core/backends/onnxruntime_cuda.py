@@ -65,7 +65,7 @@ class OnnxRuntimeCudaBackend:
         fused: bool = True,
     ) -> None:
         _preload(where)
-        self.folder, self._fused = folder, fused
+        self.folder, self._fused = folder.pinned(), fused
         self._device = device or CudaDevice()
         self._lock = threading.Lock()
         self._stream = self._device.create_stream()
@@ -86,7 +86,7 @@ class OnnxRuntimeCudaBackend:
         }
         self._features = FeatureSlots(self._device, self._stream, image_bytes)
         self._info = BackendInfo(
-            folder.stamp("onnxruntime-cuda"), folder.image_size,
+            self.folder.stamp("onnxruntime-cuda"), folder.image_size,
             ("CUDAExecutionProvider",), self._device.name, folder.close_ups,
         )  # fmt: skip
 
@@ -113,6 +113,7 @@ class OnnxRuntimeCudaBackend:
                 self._open(name), self._device, self._stream, self._where,
                 rows=rows, row_shapes=shapes,
             )  # fmt: skip
+            self.folder.unchanged()
         return self._graphs[name]
 
     def _open(self, name: str, *, captured: bool = True, fused: bool = True) -> Any:

@@ -75,7 +75,7 @@ def load_tensorrt(
     require_tensorrt()
     from sam2_core.backends.tensorrt_build import BuildOptions, build_engine
 
-    device = CudaDevice(device_index)
+    device, folder = CudaDevice(device_index), folder.pinned()
     built = {
         kind: build_engine(
             folder.graph(kind), kind, gpu=device.name, engines_dir=engines_folder(folder.cache),
@@ -83,6 +83,7 @@ def load_tensorrt(
         )
         for kind in graphs_of(folder)
     }  # fmt: skip
+    folder.unchanged()
     return TensorRTBackend(folder, {kind: engine.path for kind, engine in built.items()}, device)
 
 

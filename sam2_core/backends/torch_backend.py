@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from sam2_core.backends.model_folder import CLOSE_UPS, code_version
+from sam2_core.backends.model_folder import CLOSE_UPS
 from sam2_core.backends.torch_modules import build_modules, modules_for
 from sam2_core.backends.torch_staging import page_locked, uploads
 from sam2_core.cache import cache_folder
+from sam2_core.decisive_code import mask_code
 from sam2_core.preprocess import resize_square
 from sam2_core.resolve import Wanted, Weights
 from sam2_core.types import (
@@ -121,7 +122,7 @@ class TorchBackend:
                 engine_sha256=weights.sha256,
                 backend=f"torch-{how}-{torch.__version__}",
                 precision=wanted.precision,
-                code_version=code_version(),
+                code_version=mask_code("torch"),
             ),
             image_size=preset.image_size,
             providers=(f"torch {torch.__version__} {how}",),

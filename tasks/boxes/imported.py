@@ -22,7 +22,7 @@ from urllib.parse import unquote
 
 from sam2_core.types import AutolabelError, Boxes
 from tasks.frames.images import failure
-from tasks.frames.listing import stat_file, walk
+from tasks.frames.listing import File, stat_file, walk
 from tasks.store import storage
 from tasks.types import FrameFailure, FrameRef
 
@@ -79,7 +79,12 @@ class ImportedBoxes:
     numbered: Mapping[tuple[str, int], Sequence[Entry]]
 
     def of(self, frame: FrameRef) -> Boxes | FrameFailure:
-        """Boxes of a frame in the order of the file, none when the import has none for it."""
+        """Boxes of a frame in the order of the file, none when the import has none for it.
+
+        Raises:
+            AutolabelError: its file cannot be read now, or was replaced: no answer about the frame.
+
+        """
         found = self._match(frame)
         if not found:
             return Boxes.empty(self.stamp)
@@ -88,7 +93,7 @@ class ImportedBoxes:
             return failure(frame, "boxes", f"several imported images fit this frame: {names}")
         try:
             return found[0].read(self.stamp)
-        except (BadBoxesError, storage.StorageError) as error:
+        except BadBoxesError as error:
             return failure(frame, "boxes", str(error))
 
     def unmatched(self, frames: Iterable[FrameRef]) -> list[str]:
@@ -130,7 +135,7 @@ def import_boxes(path_or_url: str) -> ImportedBoxes:
         data = storage.read_bytes(file.uri)
         entries, identity = _coco(data, path_or_url), hashlib.sha256(data).hexdigest()
     elif file.name.lower().endswith(".txt"):
-        entries, identity = [_text_entry((), file.name, file.uri)], file.etag
+        entries, identity = [_text_entry((), file)], file.etag
     else:
         raise AutolabelError(f"{path_or_url} is neither a COCO .json nor .txt boxes")
     if not entries:
@@ -163,16 +168,20 @@ def _text_folder(url: str) -> tuple[list[Entry], str]:
     ]
     found.sort(key=lambda one: one[0])
     identity = "\n".join(f"{name} {file.etag}" for name, file in found)
-    return [
-        _text_entry(name.split("/")[:-1], file.name, file.uri) for name, file in found
-    ], identity
+    return [_text_entry(name.split("/")[:-1], file) for name, file in found], identity
 
 
-def _text_entry(names: Iterable[str], name: str, uri: str) -> Entry:
+def _text_entry(names: Iterable[str], file: File) -> Entry:
     def read(stamp: str) -> Boxes:
-        return parse_text(storage.read_bytes(uri), storage.redact(uri), stamp)
+        data, now = storage.read_bytes(file.uri), stat_file(file.uri)
+        if now is None or now.etag != file.etag:
+            raise AutolabelError(
+                f"{storage.redact(file.uri)} was replaced since the run began, and its boxes would "
+                "be stored as those of before: run again"
+            )
+        return parse_text(data, storage.redact(file.uri), stamp)
 
-    return _entry("/".join((*names, name)), read)
+    return _entry("/".join((*names, file.name)), read)
 
 
 def parse_text(data: bytes, where: str, source: str) -> Boxes:

@@ -7,6 +7,7 @@ grids of strides 8, 16 and 32 (YOLOX: Exceeding YOLO Series in 2021, Ge et al., 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 from collections.abc import Sequence
@@ -30,6 +31,10 @@ DYNAMIC_BATCH = 8
 # Above this overlap two boxes are one object whatever their names: a pick-up is no car and truck.
 SAME_OBJECT_IOU = 0.85
 DYNAMIC_SIZE = 640
+
+
+class ReplacedError(AutolabelError):
+    """A detector's file is not what its stamp says: it was replaced during the run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +63,9 @@ class Detector:
     ) -> None:
         self.file = file
         try:
-            self._session = open_session(file.path, None, providers)
+            self._session = self._open(None, providers)
+        except ReplacedError:
+            raise
         except AutolabelError as error:
             reason = f"cannot read the detector {file.path}: {error.__cause__}"
             raise AutolabelError(reason) from error
@@ -77,6 +84,17 @@ class Detector:
         self.input_hw = tuple(v if isinstance(v, int) else DYNAMIC_SIZE for v in (height, width))
         self._grid, self._stride = _grid(self.input_hw[0], self.input_hw[1])
         self.classes = self._class_names()
+
+    def _open(self, threads: int | None, providers: Sequence[str]) -> Any:
+        """Open the file's bytes, once they are known to be those that the stamp names."""
+        try:
+            data = self.file.path.read_bytes()
+        except OSError as error:
+            reason = f"cannot read the detector {self.file.path}: {error.strerror}"
+            raise AutolabelError(reason) from error
+        if hashlib.sha256(data).hexdigest() != self.file.sha256:
+            raise ReplacedError(_replaced(self.file.path))
+        return open_session(self.file.path, threads, providers, model=data)
 
     def _not_yolox(self, what: str) -> AutolabelError:
         return AutolabelError(
@@ -174,7 +192,7 @@ class Detector:
             return self._rows(self._session, images[0])
         with self._lock:
             if self._single is None:
-                self._single = open_session(self.file.path, 1, ("CPUExecutionProvider",))
+                self._single = self._open(1, ("CPUExecutionProvider",))
         rows = self._pool.map(lambda image: self._rows(self._single, image), images)
         return np.concatenate(list(rows))
 
@@ -221,19 +239,33 @@ _loaded: dict[tuple[str, str], Detector] = {}
 _loading = threading.Lock()
 
 
-def load_detector(name_or_path: str, cache: Path | None = None) -> Detector:
+def load_detector(name_or_path: str, cache: Path | None = None, stamp: str = "") -> Detector:
     """Load a detector once a process.
 
+    Args:
+        name_or_path: as `resolve_detector` takes it.
+        cache: cache folder instead of the usual one.
+        stamp: the stamp that its boxes will be stored under, where that was decided before.
+
     Raises:
-        AutolabelError: it cannot be had or read.
+        AutolabelError: it cannot be had or read, or is not that of the stamp.
 
     """
     file = resolve_detector(name_or_path, cache)
+    if stamp and file.stamp != stamp:
+        raise ReplacedError(_replaced(file.path, f" (now {file.stamp}, {stamp} then)"))
     with _loading:
         key = (str(file.path), file.sha256)
         if key not in _loaded:
             _loaded[key] = Detector(file, _providers())
         return _loaded[key]
+
+
+def _replaced(path: Path, which: str = "") -> str:
+    return (
+        f"the detector {path} is not the one that this run began with{which}: it was replaced "
+        "meanwhile. Run again; labels get a key of their own then"
+    )
 
 
 def _providers() -> Sequence[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sam2_core.types import ModelStamp
+from sam2_core.types import AutolabelError, ModelStamp
 
 if TYPE_CHECKING:
     from sam2_core.resolve import Wanted
@@ -86,7 +86,8 @@ def _only_exported(model: str) -> bool:
 
 
 def _torch_choice(model: str, wanted: Wanted, reason: str, close_ups: bool | None) -> ModelChoice:
-    from sam2_core.backends.model_folder import CLOSE_UPS, code_version
+    from sam2_core.backends.model_folder import CLOSE_UPS
+    from sam2_core.decisive_code import mask_code
     from sam2_core.export import close_up_size
     from sam2_core.presets import PRESETS
     from sam2_core.resolve import resolve_weights
@@ -95,7 +96,7 @@ def _torch_choice(model: str, wanted: Wanted, reason: str, close_ups: bool | Non
     name = Path(model).name if weights.preset == "*" else weights.preset
     if close_ups is not False and name in PRESETS and close_up_size(PRESETS[name], wanted.graph):
         name = f"{name}/{CLOSE_UPS}"
-    stamp = ModelStamp(name, weights.sha256, "", "torch", wanted.precision, code_version())
+    stamp = ModelStamp(name, weights.sha256, "", "torch", wanted.precision, mask_code("torch"))
     return ModelChoice(model, "torch", wanted.precision, stamp, reason, close_ups)
 
 
@@ -112,12 +113,17 @@ def _best_here(wanted: Wanted, backend: str) -> tuple[str, str]:
 
 
 _lock = threading.Lock()
-_warm: dict[tuple[str, str, str, bool | None], Segmenter] = {}
+_warm: dict[tuple[ModelStamp, str, str, str, bool | None], Segmenter] = {}
 
 
 def warm_segmenter(choice: ModelChoice) -> Segmenter:
-    """Return the process's one segmenter of this model; loads it the first time."""
-    key = (choice.source, choice.backend, choice.precision, choice.close_ups)
+    """Return the process's one segmenter of this model; loads it the first time.
+
+    Raises:
+        AutolabelError: it cannot be loaded, or what lies there now is not what was chosen.
+
+    """
+    key = (choice.stamp, choice.source, choice.backend, choice.precision, choice.close_ups)
     with _lock:
         if key not in _warm:
             from sam2_core.load import load_backend
@@ -126,5 +132,20 @@ def warm_segmenter(choice: ModelChoice) -> Segmenter:
             backend = load_backend(
                 choice.source, choice.backend, choice.precision, close_ups=choice.close_ups
             )
+            _refuse_another(choice, backend.info.stamp)
             _warm[key] = Segmenter(backend)
         return _warm[key]
+
+
+def _refuse_another(choice: ModelChoice, loaded: ModelStamp) -> None:
+    """Refuse a model that was replaced since it was chosen: labels carry the stamp of that one."""
+    names = ["name", "checkpoint_sha256", "precision", "code_version"]
+    if choice.stamp.engine_sha256:
+        names.append("engine_sha256")
+    other = [name for name in names if getattr(choice.stamp, name) != getattr(loaded, name)]
+    if other:
+        raise AutolabelError(
+            f"the model {choice.source} is not the one that this run began with (another "
+            f"{', '.join(other)}): it was replaced meanwhile. Run again; labels get a key of their "
+            "own then"
+        )

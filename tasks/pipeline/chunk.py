@@ -176,17 +176,17 @@ def _ready(job: Job) -> None:
         return
     from tasks.boxes.yolox import load_detector
 
-    load_detector(job.detector)
+    load_detector(job.detector, stamp=job.stamp.detector)
 
 
 def _boxes_of(job: Job, frames: list[FrameRef]) -> dict[int, Boxes | FrameFailure]:
     if job.boxes_uri:
         return _imported_boxes(job, frames)
     from tasks.boxes.detect import detect
+    from tasks.boxes.yolox import load_detector
 
-    return detect(
-        frames, job.detector, job.classes, job.min_score, on_frame=lambda *_: advance(DETECT)
-    )
+    detector = load_detector(job.detector, stamp=job.stamp.detector)
+    return detect(frames, detector, job.classes, job.min_score, on_frame=lambda *_: advance(DETECT))
 
 
 def _imported_boxes(job: Job, frames: list[FrameRef]) -> dict[int, Boxes | FrameFailure]:

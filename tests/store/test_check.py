@@ -109,5 +109,5 @@ def test_damaged_missing_and_lying_files_are_found(stored):
     write_labels(out, other, [good(f, 2) for f in other.frames], STAMP)
     problems = verify(out, manifest, frames)
     assert len(problems) == 2
-    assert "its frames are not those of its key" in problems[0]
+    assert "not those that its key was made of" in problems[0]
     assert "frames missing: _/4, _/5, _/6, _/7" in problems[1]

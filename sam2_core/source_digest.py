@@ -1,0 +1,67 @@
+"""A digest of code that decides labels: part of every stamp, so that other code is another key.
+
+Comments, docstrings, imports and blank lines do not count; every other character does. Equal
+sources give equal digests on any machine, in any folder and under any supported Python.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import io
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+from sam2_core.types import AutolabelError
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@functools.cache
+def source_digest(modules: tuple[str, ...]) -> str:
+    """Return 12 hexadecimal digits for the modules of these dotted names, in any order.
+
+    Raises:
+        AutolabelError: a module's source is not there, as in an installation of bytecode alone.
+
+    """
+    total = hashlib.sha256()
+    for text in sorted(decisive_source(_source(module)) for module in modules):
+        total.update(hashlib.sha256(text.encode()).digest())
+    return total.hexdigest()[:12]
+
+
+def _source(module: str) -> str:
+    path = ROOT.joinpath(*module.split(".")).with_suffix(".py")
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise AutolabelError(
+            f"cannot read {path}, which decides labels and is part of their key: install the "
+            "package with its sources"
+        ) from error
+
+
+def decisive_source(text: str) -> str:
+    """Return source without comments, docstrings, imports and blank lines."""
+    lines = text.split("\n")
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in _not_counted(ast.parse(text)):
+        for row in range(node.lineno - 1, node.end_lineno or node.lineno):
+            lines[row] = ""
+    return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+def _not_counted(tree: ast.Module) -> Iterator[ast.stmt]:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield node
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                yield first
