@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.params import LabelParams
 from sam2_core.types import AutolabelError
+from tasks.boxes.decisive_code import box_code
 from tasks.boxes.detector_files import detector_stamp
 from tasks.boxes.imported import import_boxes
 from tasks.boxes.yolox import load_detector
@@ -110,7 +111,8 @@ def stamp_of(params: LabelParams, model: ModelChoice | None = None) -> RunStamp:
 
     """
     model = model or choose_model(params.model, params.backend)
-    return RunStamp(_boxes_stamp(params), model.stamp, params.deciding())
+    code = box_code(imported=bool(params.boxes))
+    return RunStamp(_boxes_stamp(params), model.stamp, params.deciding(), code)
 
 
 def _boxes_stamp(params: LabelParams) -> str:

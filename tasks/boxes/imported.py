@@ -14,11 +14,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote
+
+import numpy as np
 
 from sam2_core.types import AutolabelError, Boxes
 from tasks.frames.images import failure
@@ -117,6 +119,17 @@ class ImportedBoxes:
         fitting = [entry for entry in found if set(entry.parents) <= around]
         most = max((len(entry.parents) for entry in fitting), default=0)
         return [entry for entry in fitting if len(entry.parents) == most]
+
+
+def chosen_boxes(boxes: Boxes, classes: Collection[str], min_score: float) -> Boxes:
+    """Return the boxes of these classes (all when empty) with at least this score, in order."""
+    if not classes and min_score <= 0:
+        return boxes
+    known = np.isin(boxes.labels, list(classes)) if classes else np.ones(len(boxes), bool)
+    keep = np.flatnonzero(known & (boxes.scores >= min_score))
+    tracks = None if boxes.track_ids is None else boxes.track_ids[keep]
+    labels = tuple(boxes.labels[row] for row in keep)
+    return Boxes(boxes.xyxy_px[keep], boxes.scores[keep], labels, tracks, boxes.source)
 
 
 def import_boxes(path_or_url: str) -> ImportedBoxes:

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from sam2_core.types import AutolabelError, Boxes
 from tasks.masks.device_turn import DeviceTurn
@@ -190,6 +188,8 @@ def _boxes_of(job: Job, frames: list[FrameRef]) -> dict[int, Boxes | FrameFailur
 
 
 def _imported_boxes(job: Job, frames: list[FrameRef]) -> dict[int, Boxes | FrameFailure]:
+    from tasks.boxes.imported import chosen_boxes
+
     imported = _opened_import(job.boxes_uri, job.stamp.detector)
     result: dict[int, Boxes | FrameFailure] = {}
     for frame in frames:
@@ -209,17 +209,6 @@ def _opened_import(boxes_uri: str, stamp: str) -> ImportedBoxes:
     if imported.stamp != stamp:
         raise AutolabelError(f"{boxes_uri} changed while it was being read: run again")
     return imported
-
-
-def chosen_boxes(boxes: Boxes, classes: Collection[str], min_score: float) -> Boxes:
-    """Return the boxes of these classes (all when empty) with at least this score, in order."""
-    if not classes and min_score <= 0:
-        return boxes
-    known = np.isin(boxes.labels, list(classes)) if classes else np.ones(len(boxes), bool)
-    keep = np.flatnonzero(known & (boxes.scores >= min_score))
-    tracks = None if boxes.track_ids is None else boxes.track_ids[keep]
-    labels = tuple(boxes.labels[row] for row in keep)
-    return Boxes(boxes.xyxy_px[keep], boxes.scores[keep], labels, tracks, boxes.source)
 
 
 def segment_chunk(job: Job, detected: Detected) -> Labeled:

@@ -32,12 +32,14 @@ class RunStamp:
         detector: name and sha256 of the detector, or of the imported boxes.
         model: what makes the masks; None for a run that makes boxes only.
         parameters: every other setting that changes the result, as plain JSON values.
+        code: digest of the code that decides pixels and boxes; that of masks is the model's.
 
     """
 
     detector: str
     model: ModelStamp | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    code: str = ""
 
     @property
     def run_key(self) -> str:
@@ -51,6 +53,7 @@ class RunStamp:
             "detector": self.detector,
             "model": asdict(self.model) if self.model else None,
             "parameters": dict(self.parameters),
+            "code": self.code,
         }
 
     @staticmethod
@@ -62,7 +65,7 @@ class RunStamp:
                 f"{values.get('format_version')}; this one reads {FORMAT_VERSION}: label again"
             )
         model = ModelStamp(**values["model"]) if values["model"] else None
-        return RunStamp(values["detector"], model, values["parameters"])
+        return RunStamp(values["detector"], model, values["parameters"], values["code"])
 
 
 @dataclass(frozen=True)

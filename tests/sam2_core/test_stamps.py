@@ -46,36 +46,32 @@ NOT_DECISIVE = {
 }  # fmt: skip
 
 
-def imports_of(module):
+def source_of(module):
     path = ROOT.joinpath("sam2_core", *module.split("."))
-    path = path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
-    for node in ast.walk(ast.parse(path.read_text())):
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def imports_of(module):
+    for node in ast.walk(ast.parse(source_of(module).read_text())):
         names = []
-        if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+        if isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         for name in names:
             own = name.removeprefix("sam2_core.")
-            here = ROOT.joinpath("sam2_core", *own.split("."))
-            if own != name and (
-                here.with_suffix(".py").is_file() or (here / "__init__.py").is_file()
-            ):
+            if own != name and source_of(own).is_file():
                 yield own
 
 
 def test_every_module_that_labeling_reaches_decides_masks_or_says_why_not():
-    reached, seen, todo = set(), set(), ["load", "frame_loop", "segmenter"]
+    seen, todo = set(), ["load", "frame_loop", "segmenter"]
     while todo:
         module = todo.pop()
         if module not in seen:
-            reached |= (
-                {module}
-                if ROOT.joinpath("sam2_core", *module.split(".")).with_suffix(".py").is_file()
-                else set()
-            )
             seen.add(module)
             todo += imports_of(module)
+    reached = {module for module in seen if source_of(module).name != "__init__.py"}
     listed = {
         name.removeprefix("sam2_core.")
         for backend in decisive_code._BACKENDS

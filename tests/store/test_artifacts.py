@@ -124,10 +124,12 @@ def test_keys_change_with_everything_that_labels_depend_on():
         STAMP.run_key,
         replace(STAMP, detector="other").run_key,
         replace(STAMP, model=None).run_key,
+        replace(STAMP, model=replace(MODEL, code_version="other code")).run_key,
+        replace(STAMP, code="other code").run_key,
         replace(STAMP, model=replace(MODEL, precision="fp16")).run_key,
         replace(STAMP, parameters={"min_score": 0.4, "classes": ["car"]}).run_key,
     }
-    assert len(keys) == 12
+    assert len(keys) == 14
     assert content_key(one) == content_key([replace(f, local_path="/tmp/x") for f in one])
     reordered = RunStamp("yolox_nano@abc", MODEL, {"classes": ["car"], "min_score": 0.3})
     assert STAMP.run_key == reordered.run_key

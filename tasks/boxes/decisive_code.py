@@ -1,0 +1,22 @@
+"""Which modules decide pixels and boxes: part of a run's key. `sam2_core.decisive_code` has masks.
+
+The names of the modules do not count, only what is in them.
+"""
+
+from __future__ import annotations
+
+from sam2_core.source_digest import source_digest
+
+_PIXELS = ("tasks.frames.images", "tasks.frames.video")
+_DETECTED = ("tasks.boxes.detect", "tasks.boxes.yolox", "tasks.boxes.coco_classes")
+_IMPORTED = ("tasks.boxes.imported",)
+
+
+def decisive_modules(*, imported: bool) -> tuple[str, ...]:
+    """Return the dotted names of what decides pixels and boxes, imported or detected ones."""
+    return (*_PIXELS, *(_IMPORTED if imported else _DETECTED))
+
+
+def box_code(*, imported: bool) -> str:
+    """Return the digest of the code that decides pixels and boxes."""
+    return source_digest(decisive_modules(imported=imported))

@@ -1,0 +1,113 @@
+"""What was replaced since a run began labels nothing under the run's key."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from sam2_core.source_digest import ROOT
+from sam2_core.types import AutolabelError
+from tasks.boxes.decisive_code import box_code, decisive_modules
+from tasks.boxes.detector_files import detector_stamp, resolve_detector
+from tasks.boxes.imported import import_boxes
+from tasks.boxes.yolox import Detector, load_detector
+from tasks.masks.model import choose_model, warm_segmenter
+from tasks.store import storage
+from tests.boxes.test_detect import NAMES, ROWS
+from tests.boxes.test_imported import frame
+from tests.onnx_file import write_yolox
+from tests.sam2_core.test_stamps import MICRO, rewrite
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+
+
+# In these rooms, and no pixel or box depends on them. Why:
+NOT_DECISIVE = {
+    "tasks.boxes.decisive_code": "the list itself",
+    "tasks.boxes.detector_files": "finds files; their content is in the stamp",
+    "tasks.frames.discover": "names of frames; they are in every key",
+    "tasks.frames.download": "bytes as they are; their etags are in every key",
+    "tasks.frames.listing": "names and etags of frames; they are in every key",
+    "tasks.frames.listing_s3": "names and etags of frames; they are in every key",
+    "tasks.frames.selection": "names of frames; they are in every key",
+    "tasks.frames.timestamps": "times; no pixel and no box",
+    "tasks.masks.device_turn": "order and threads",
+    "tasks.masks.model": "finds models; their content is in the stamp",
+    "tasks.masks.segment": "order and threads; masks are sam2_core's",
+}
+
+
+def test_every_module_of_frames_boxes_and_masks_decides_labels_or_says_why_not():
+    there = {
+        f"tasks.{room}.{path.stem}"
+        for room in ("frames", "boxes", "masks")
+        for path in (ROOT / "tasks" / room).glob("*.py")
+        if path.name != "__init__.py"
+    }
+    listed = {name for imported in (True, False) for name in decisive_modules(imported=imported)}
+    assert not listed & set(NOT_DECISIVE)
+    assert there - listed - set(NOT_DECISIVE) == set(), (
+        "new modules: list them in tasks/boxes/decisive_code.py, or here with the reason why no "
+        "label depends on them"
+    )
+    assert (listed | set(NOT_DECISIVE)) - there == set(), "no longer there"
+    assert box_code(imported=True) != box_code(imported=False)
+
+
+@pytest.fixture(params=["local", "s3"])
+def place(request, tmp_path):
+    return str(tmp_path) if request.param == "local" else request.getfixturevalue("s3")
+
+
+def test_a_model_that_was_replaced_since_it_was_chosen_is_refused(tmp_path):
+    folder = tmp_path / "micro"
+    shutil.copytree(MICRO, folder)
+    choice = choose_model(str(folder), "onnxruntime-cpu")
+    first = warm_segmenter(choice)
+    assert warm_segmenter(choice) is first
+    rewrite(folder / "decoder_mask.onnx")
+    again = choose_model(str(folder), "onnxruntime-cpu")
+    assert again.stamp != choice.stamp
+    assert warm_segmenter(again) is not first  # never the model of before under the new stamp
+    rewrite(folder / "decoder_multi.onnx")
+    shutil.copy(MICRO / "decoder_mask.onnx", folder)
+    third = choose_model(str(folder), "onnxruntime-cpu")
+    shutil.copy(MICRO / "decoder_multi.onnx", folder)
+    with pytest.raises(AutolabelError, match=r"not the one that this run began with.*Run again"):
+        warm_segmenter(third)
+
+
+def test_a_detector_that_was_replaced_since_it_was_named_is_refused(tmp_path):
+    path = tmp_path / "detector.onnx"
+    write_yolox(path, ROWS, 64, 1, NAMES)
+    stamp = detector_stamp(str(path))
+    assert load_detector(str(path), stamp=stamp).file.stamp == stamp
+    write_yolox(path, ROWS + np.float32(0.25), 64, 1, NAMES)
+    with pytest.raises(AutolabelError, match=r"not the one that this run began with.*Run again"):
+        load_detector(str(path), stamp=stamp)
+
+
+def test_the_bytes_of_a_detector_that_are_loaded_are_those_that_were_hashed(tmp_path):
+    path = tmp_path / "detector.onnx"
+    write_yolox(path, ROWS, 64, 1, NAMES)
+    file = resolve_detector(str(path))
+    write_yolox(path, ROWS + np.float32(0.25), 64, 1, NAMES)
+    with pytest.raises(AutolabelError, match="not the one that this run began with"):
+        Detector(file)
+
+
+def test_a_box_file_that_was_replaced_since_it_was_listed_gives_no_boxes(place):
+    line = b"car 0.5 1 2 3 4\n"
+    for name in "abc":
+        storage.write_bytes(storage.join(place, f"{name}.txt"), line)
+    imported = import_boxes(place)
+    assert len(imported.of(frame("/x/a.jpg"))) == 1
+    storage.write_bytes(storage.join(place, "b.txt"), 2 * line)
+    with pytest.raises(AutolabelError, match=r"b\.txt was replaced"):
+        imported.of(frame("/x/b.jpg"))
+    storage.delete(storage.join(place, "c.txt"))
+    with pytest.raises(AutolabelError, match=r"c\.txt"):  # an error to try again, not an answer
+        imported.of(frame("/x/c.jpg"))
