@@ -32,7 +32,7 @@ def load_dataset(
     if anew:
         from tasks.dataset.rebuild import rebuild
 
-        report = rebuild(dataset, out)
+        report = rebuild(dataset, out, run_key or "")
         get_run_logger().info("rebuilt %s: %s", dataset, report)
         return {"dataset": dataset, "rebuilt": True}
     keys = [run_key] if run_key else manifests.list_runs(out)
@@ -57,8 +57,8 @@ def load_missing(dataset: str, out_uri: str, run_key: str) -> int:
     for manifest in todo:
         try:
             load_stored(dataset, out_uri, manifest)
-        except AutolabelError as error:
-            failed.append(f"{manifest.sequence_id}: {error}")
+        except Exception as error:  # noqa: BLE001 - one bad sequence never keeps others out
+            failed.append(f"{manifest.sequence_id}: {error or type(error).__name__}")
     if failed:
         raise AutolabelError(f"{len(failed)} sequences could not be loaded: {failed[0]}")
     return len(todo)

@@ -35,9 +35,11 @@ def open_(dataset: str, budget: int, port: int, browser: bool) -> None:
     """Start the database and the App on this machine; Ctrl-C stops both."""
     from tasks.dataset.schema import open_dataset
     from tasks.review.app import run_app
+    from tasks.review.aside import compare_files
     from tasks.review.queue import NEEDS_REVIEW, build_queue, sequence_risks
 
     opened = open_dataset(dataset)
+    aside = compare_files(opened)
     queue = build_queue(opened, budget)
     click.echo(
         f"{dataset}: {queue.labels} labels on {queue.frames} frames in the view '{NEEDS_REVIEW}' "
@@ -46,6 +48,8 @@ def open_(dataset: str, budget: int, port: int, browser: bool) -> None:
     )
     risks = [f"{name} {risk:.2f}" for name, risk in sequence_risks(opened).items()]
     click.echo(f"{dataset}: riskiest sequences: {', '.join(risks[:5]) or 'all done'}", err=True)
+    if aside.frames:
+        click.echo(f"{dataset}: {aside.text()}", err=True)
     with run_app(port) as app:
         url = app.link(opened.name)
         click.echo(f"{dataset}: {len(opened)} samples; the App is at {url}  (Ctrl-C stops it)")
@@ -76,6 +80,8 @@ def export(dataset: str, out: str, as_json: bool) -> None:
     counts = ", ".join(f"{count} {name}" for name, count in report.by_decision.items()) or "none"
     click.echo(f"{report.labels} labels of {report.frames} frames ({counts})")
     click.echo(f"  {report.table_uri}\n  {report.coco_uri}")
+    if report.set_aside_uri:
+        click.echo(f"not among them: {report.set_aside.text()}\n  {report.set_aside_uri}")
 
 
 @command.command("evaluate")
@@ -107,9 +113,16 @@ def relabel(dataset: str, out: str, backend: str) -> None:
 def rebuild_(dataset: str, out: str) -> None:
     """Load a dataset from its artifacts alone, decisions included."""
     from tasks.dataset.rebuild import rebuild
+    from tasks.dataset.schema import open_dataset
+    from tasks.review.aside import count_set_aside
 
     report = rebuild(dataset, out)
     click.echo(f"{dataset}: {report.frames} frames, {report.instances} labels")
+    if report.changed:
+        click.echo(f"{report.changed} frames are left out: their pictures have changed", err=True)
+    aside = count_set_aside(open_dataset(dataset))
+    if aside.frames:
+        click.echo(f"{dataset}: {aside.text()}", err=True)
 
 
 @command.command("stop")

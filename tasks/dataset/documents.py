@@ -3,8 +3,9 @@
 `add_samples` spends nearly all its time making and checking Python objects. The layout here is what
 `Sample.to_mongo_dict()` gives; a test holds the two against each other.
 
-Sample and label ids are hashes of what they name. So they are the same after a rebuild, links into
-the App stay valid, and a decision finds its label again.
+Sample and label ids are hashes of what they name: a frame's content, not its position. So they are
+the same after a rebuild, links into the App stay valid, and a decision finds its label again or
+none.
 """
 
 from __future__ import annotations
@@ -28,15 +29,11 @@ from tasks.dataset.masks import (
     paint,
     segments_of,
 )
+from tasks.frames.identity import frame_identity
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
 
 Document = dict[str, Any]
-
-
-def frame_key(sequence_id: str, camera: str, index: int) -> str:
-    """Name of a frame within a dataset: unique, and the same for every run and machine."""
-    return f"{sequence_id}/{camera or '_'}/{index:06d}"
 
 
 def object_id(*parts: str) -> Any:
@@ -47,7 +44,7 @@ def object_id(*parts: str) -> Any:
 
 
 def sample_id(key: str) -> Any:
-    """Id of the sample of a frame."""
+    """Id of the sample of a frame, by its identity's key."""
     return object_id("sample", key)
 
 
@@ -88,11 +85,12 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Origin:
-    """What is the same for all labels of a run."""
+    """What is the same for all labels of a run in a sequence."""
 
     run_key: str
     model: str
     stamp: Mapping[str, Any]
+    frames_uri: str = ""  # address of the sequence
     decisions: Mapping[str, str] = field(default_factory=dict)  # label id -> what people decided
     overrides: Mapping[str, Mapping[str, Any]] = field(
         default_factory=dict
@@ -133,7 +131,7 @@ def label_documents(
     if masks is None or not len(boxes):
         return []
     frame = labeled.frame
-    key = frame_key(frame.sequence_id, frame.camera, frame.index)
+    key = frame_identity(frame, origin.frames_uri).key
     segments = judgement.segments if judgement else None
     crops = crops_of(boxes.xyxy_px, segments or segments_of(masks.rle, masks.size_hw))
     scale = np.array([masks.size_hw[1], masks.size_hw[0]], np.float64).clip(1)
@@ -209,6 +207,7 @@ def machine_fields(
     from tasks.risk.score import frame_risk
 
     frame = labeled.frame
+    identity = frame_identity(frame, origin.frames_uri)
     height, width = labeled.masks.size_hw if labeled.masks else frame.size_hw
     fields: Document = {
         "filepath": shown_path(frame),
@@ -218,6 +217,7 @@ def machine_fields(
         },
         "sequence_id": frame.sequence_id, "camera": frame.camera, "frame_number": frame.index,
         "timestamp_ns": frame.timestamp_ns, "frame_uri": frame.uri, "run_key": origin.run_key,
+        "frame_address": identity.address, "frame_etag": frame.etag,
         "model": origin.model, "stamp": dict(origin.stamp), "instances": len(documents),
         "detections": {"_cls": "Detections", "detections": documents},
         "last_modified_at": now, "loaded_at": now,
@@ -244,14 +244,19 @@ def first_fields(dataset_id: Any, key: str, now: datetime.datetime) -> Document:
     }  # fmt: skip
 
 
-def group_element(frame: FrameRef, default_slice: str) -> Document:
+def group_element(moment: Any, camera: str, default_slice: str) -> Document:
     """Place of a frame among the cameras of its moment.
 
     The App shows one slice at a time, `default_slice` at first: the only camera of a sequence is in
     that one, where it is seen.
+
+    Args:
+        moment: id of the sample that stands for the moment; its own where it is alone.
+        camera: the frame's.
+        default_slice: the dataset's.
+
     """
-    identity = object_id("group", frame.sequence_id, str(frame.index))
-    return {"_id": identity, "_cls": "Group", "name": frame.camera or default_slice}
+    return {"_id": moment, "_cls": "Group", "name": camera or default_slice}
 
 
 def shown_path(frame: FrameRef) -> str:

@@ -1,7 +1,8 @@
 """Labels from artifacts into FiftyOne: fast, any number of writers, again and again.
 
 A load writes what the machine made and nothing of what people decided. Each frame is one upsert by
-the frame's own id, so two writers of the same sequence leave what one would have left.
+the frame's own id, so two writers of the same sequence leave what one would have left. Frames are
+those that the labels name, at their addresses and in their versions; nothing is joined by position.
 """
 
 from __future__ import annotations
@@ -21,26 +22,29 @@ from tasks.dataset.documents import (
     Judgement,
     Origin,
     first_fields,
-    frame_key,
     group_element,
     label_documents,
     machine_fields,
     sample_id,
     stamp_text,
 )
+from tasks.dataset.placing import Place, place_frames, recorded_frames, recorded_labels
 from tasks.dataset.schema import (
     GROUP_FIELD,
     LOG_FIELD,
     MACHINE_FIELD,
     PREVIOUS_FIELD,
+    default_slice_of,
     open_dataset,
     prepare_dataset,
     sample_collection,
     save_sequence_view,
 )
+from tasks.frames.identity import frame_identity
+from tasks.review.aside import CHANGED, forget, peoples_fields, set_aside, set_aside_unlisted
 from tasks.review.harvest import harvest
 from tasks.store import artifacts
-from tasks.store.manifests import Manifest, labels_of
+from tasks.store.manifests import Manifest
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
 
@@ -51,11 +55,22 @@ FRAMES_PER_WRITE = 64
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What a load wrote."""
+    """What a load wrote.
+
+    Attributes:
+        frames: frames in the dataset now, failed ones too.
+        instances: their labels.
+        seconds: spent.
+        changed: frames that are left out: their address has another content than was labeled.
+        removed: samples of frames that the sequence no longer has.
+
+    """
 
     frames: int
     instances: int
     seconds: float
+    changed: int = 0
+    removed: int = 0
 
 
 def load_sequence(
@@ -64,54 +79,59 @@ def load_sequence(
     manifest: Manifest,
     frames: Sequence[FrameRef] = (),
     mask_folder: Path | None = None,
+    *,
+    fetch: bool = False,
 ) -> LoadReport:
     """Write a complete sequence's labels into a prepared dataset.
+
+    Afterwards the dataset has the frames that the manifest lists, as they were labeled, and no
+    others of this sequence. A frame whose picture is another one by now is left out.
 
     Args:
         dataset_name: a dataset that `prepare_dataset` made.
         out_uri: the run's storage.
         manifest: which chunks make up the sequence.
-        frames: the frames as downloaded, so that the App finds the images; by default the
-            sequence's own URIs are used, which works where they are local.
+        frames: the frames as downloaded, so that the App finds the images.
         mask_folder: write masks as PNG files there and only their paths into the database; by
             default `AUTOLABEL_MASK_DIR`, and into the database where that is not set.
+        fetch: bring the frames that were labeled to this machine, those that are not here.
 
     Raises:
-        AutolabelError: no such dataset, or an artifact is missing or damaged.
+        AutolabelError: no such dataset, or an artifact is missing, damaged or of something else.
 
     """
     started = time.perf_counter()
-    mask_folder = mask_folder or chosen_mask_folder()
     dataset = open_dataset(dataset_name)
-    local = {(frame.camera, frame.index): frame for frame in frames}
+    recorded = recorded_frames(out_uri, manifest)
+    place = place_frames(recorded, manifest.frames_uri, frames, fetch)
+    place = replace(place, mask_folder=mask_folder or chosen_mask_folder())
     origin = Origin(
-        manifest.stamp.run_key, stamp_text(manifest.stamp.model), manifest.stamp.as_json()
+        manifest.stamp.run_key,
+        stamp_text(manifest.stamp.model),
+        manifest.stamp.as_json(),
+        manifest.frames_uri,
     )
+    set_aside(dataset, sorted(place.changed), CHANGED, keep_all=True)
     counted = [0, 0]
     for camera in dict.fromkeys(chunk.camera for chunk in manifest.chunks):
         parts = (
-            [_with_path(one, local) for one in labels_of(out_uri, manifest, chunk)]
+            recorded_labels(out_uri, chunk, manifest)
             for chunk in manifest.chunks
             if chunk.camera == camera
         )
         for labeled, judgements in _judged(parts):
             counted[0] += len(labeled)
-            counted[1] += write_frames(dataset, labeled, origin, judgements, mask_folder)
+            counted[1] += write_frames(dataset, labeled, origin, judgements, place)
+    removed = set_aside_unlisted(dataset, manifest.sequence_id, place.listed)
     save_sequence_view(dataset, manifest.sequence_id)
-    return LoadReport(counted[0], counted[1], time.perf_counter() - started)
+    changed, seconds = len(place.changed), time.perf_counter() - started
+    return LoadReport(counted[0] - changed, counted[1], seconds, changed, removed)
 
 
 def chosen_mask_folder() -> Path | None:
     """Folder for masks that `AUTOLABEL_MASK_DIR` names: on a disk that the App's machine sees."""
     chosen = os.environ.get("AUTOLABEL_MASK_DIR")
     return Path(chosen).expanduser().absolute() if chosen else None
-
-
-def _with_path(labeled: LabeledFrame, local: Mapping[tuple[str, int], FrameRef]) -> LabeledFrame:
-    frame = local.get((labeled.frame.camera, labeled.frame.index))
-    if frame is None or not frame.local_path:
-        return labeled
-    return replace(labeled, frame=replace(labeled.frame, local_path=frame.local_path))
 
 
 def _judged(
@@ -129,15 +149,19 @@ def _judged(
 
 
 def load_frames(
-    dataset_name: str, labeled: Sequence[LabeledFrame], stamp: artifacts.RunStamp
+    dataset_name: str,
+    labeled: Sequence[LabeledFrame],
+    stamp: artifacts.RunStamp,
+    frames_uri: str = "",
 ) -> LoadReport:
-    """Write some frames of one camera, in order: what a relabeling of chosen frames made."""
+    """Write some frames of one camera, in order, beside what the dataset has."""
     from tasks.risk.score import judge_frames
 
     started = time.perf_counter()
     dataset = open_dataset(dataset_name)
-    origin = Origin(stamp.run_key, stamp_text(stamp.model), stamp.as_json())
-    instances = write_frames(dataset, labeled, origin, judge_frames(labeled), chosen_mask_folder())
+    origin = Origin(stamp.run_key, stamp_text(stamp.model), stamp.as_json(), frames_uri)
+    place = Place(mask_folder=chosen_mask_folder())
+    instances = write_frames(dataset, labeled, origin, judge_frames(labeled), place)
     return LoadReport(len(labeled), instances, time.perf_counter() - started)
 
 
@@ -146,15 +170,15 @@ def write_frames(
     labeled: Sequence[LabeledFrame],
     origin: Origin,
     judgements: Sequence[Judgement] | None,
-    mask_folder: Path | None = None,
+    place: Place | None = None,
 ) -> int:
     """Upsert frames by their ids, without touching what people decided; return the instances."""
-    total = 0
+    total, place = 0, place or Place()
     for start in range(0, len(labeled), FRAMES_PER_WRITE):
         part = labeled[start : start + FRAMES_PER_WRITE]
         judged = judgements[start : start + FRAMES_PER_WRITE] if judgements else [None] * len(part)
         with _no_garbage_collection():
-            total += _write_part(dataset, part, origin, judged, mask_folder)
+            total += _write_part(dataset, part, origin, judged, place)
     return total
 
 
@@ -175,34 +199,40 @@ def _write_part(
     part: Sequence[LabeledFrame],
     origin: Origin,
     judged: Sequence[Judgement | None],
-    mask_folder: Path | None,
+    place: Place,
 ) -> int:
     from pymongo import UpdateOne
 
     collection = sample_collection(dataset)
-    keys = [frame_key(o.frame.sequence_id, o.frame.camera, o.frame.index) for o in part]
+    keys = [frame_identity(one.frame, origin.frames_uri).key for one in part]
     ids = [sample_id(key) for key in keys]
     harvest(dataset, ids)
-    before = history_of(collection, ids)
+    coming_back = peoples_fields(dataset, ids)
+    before = history_of(collection, ids, coming_back)
     origin = replace(origin, decisions=before.decisions, overrides=before.overrides)
     now = datetime.datetime.now(datetime.UTC)
-    grouped = dataset.media_type == "group"
+    default_slice = default_slice_of(dataset)
     replaced = replaced_labels(collection, ids, origin.run_key)
     writes, total = [], 0
     for one, key, identity, judgement in zip(part, keys, ids, judged, strict=True):
-        folder = mask_folder / key if mask_folder else None
+        if identity in place.changed:
+            continue
+        folder = place.mask_folder / str(identity) if place.mask_folder else None
         documents = label_documents(one, origin, judgement, folder)
         total += len(documents)
         fields = machine_fields(one, origin, documents, judgement, now)
+        fields["filepath"] = place.paths.get(one.frame.uri) or fields["filepath"]
         if identity in replaced and one.masks is not None:
             size_hw = one.masks.size_hw
             fields["difference"] = mark_differences(documents, replaced[identity], size_hw)
-        if grouped:
-            fields[GROUP_FIELD] = group_element(one.frame, dataset.default_group_slice)
-        update = {"$set": fields, "$setOnInsert": first_fields(dataset._doc.id, key, now)}
-        writes.append(UpdateOne({"_id": identity}, update, upsert=True))
+        if default_slice:
+            moment = place.moments.get(identity, identity)
+            fields[GROUP_FIELD] = group_element(moment, one.frame.camera, default_slice)
+        first = first_fields(dataset._doc.id, key, now) | coming_back.get(identity, {})
+        writes.append(UpdateOne({"_id": identity}, {"$set": fields, "$setOnInsert": first}, True))
     _keep_previous(collection, replaced, origin.run_key)
     _bulk_write(collection, writes)
+    forget(dataset, coming_back.keys() - place.changed)
     _mirror_late_decisions(collection, ids, before.decisions)
     return total
 
@@ -245,12 +275,22 @@ class History:
     overrides: Mapping[str, Mapping[str, Any]]
 
 
-def history_of(collection: Any, ids: Sequence[Any]) -> History:
-    """Read what people decided on labels, and what relabelings made of them, by label id."""
+def history_of(
+    collection: Any, ids: Sequence[Any], coming_back: Mapping[Any, Mapping[str, Any]] | None = None
+) -> History:
+    """Read what people decided on labels, and what relabelings made of them, by label id.
+
+    Args:
+        collection: samples.
+        ids: of samples.
+        coming_back: people's fields of samples that are not among them yet.
+
+    """
     decided = {"_id": {"$in": list(ids)}, f"{LOG_FIELD}.0": {"$exists": True}}
     decisions: dict[str, str] = {}
     overrides: dict[str, Mapping[str, Any]] = {}
-    for sample in collection.find(decided, {LOG_FIELD: 1}):
+    others = [one for one in (coming_back or {}).values() if one.get(LOG_FIELD)]
+    for sample in (*collection.find(decided, {LOG_FIELD: 1}), *others):
         for event in sorted(sample[LOG_FIELD], key=lambda event: str(event.get("at"))):
             decisions.update(event.get("decisions") or {})
             overrides.update(event.get("overrides") or {})

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.load import LoadReport, load_sequence, prepare_dataset
 from tasks.dataset.schema import open_dataset
-from tasks.review.events import apply_events, read_events
+from tasks.review.events import all_events, apply_events
 from tasks.store import storage
 from tasks.store.manifests import COMPLETE, PARTIAL, Manifest, read_manifest
-from tasks.types import FrameRef, SequenceRef
 
 
 def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
@@ -32,12 +30,16 @@ def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
         raise AutolabelError(f"{storage.redact(out_uri)} holds no complete sequence to load")
     cameras = dict.fromkeys(chunk.camera for one in manifests for chunk in one.chunks)
     prepare_dataset(name, list(cameras), out_uri)
-    frames = instances = 0
-    for manifest in manifests:
-        report = load_sequence(name, out_uri, manifest, local_frames(manifest))
+    last = {one.sequence_id: number for number, one in enumerate(manifests)}
+    frames = instances = changed = 0
+    for number, manifest in enumerate(manifests):
+        report = load_sequence(name, out_uri, manifest, fetch=True)
         frames, instances = frames + report.frames, instances + report.instances
-    apply_events(open_dataset(name), read_events(out_uri, name))
-    return LoadReport(frames, instances, time.perf_counter() - started)
+        changed += report.changed if last[manifest.sequence_id] == number else 0
+    dataset = open_dataset(name)
+    apply_events(dataset, all_events(dataset, out_uri))
+    seconds = time.perf_counter() - started
+    return LoadReport(frames, instances, seconds, changed)
 
 
 def list_manifests(out_uri: str, run_key: str = "") -> list[Manifest]:
@@ -64,20 +66,3 @@ def _stored(
         changed = info.get("mtime") or info.get("LastModified") or info.get("created") or 0
         found.append((str(changed), (key, sequence_id, content_key), folder == PARTIAL))
     return found
-
-
-def local_frames(manifest: Manifest) -> Sequence[FrameRef]:
-    """Find the images of a sequence again, so that the App can show them.
-
-    What cannot be had any more is left out: labels without a picture are better than neither.
-    """
-    from tasks.frames.discover import list_frames
-    from tasks.frames.download import download
-    from tasks.frames.video import expand_videos
-
-    try:
-        listed = list_frames(SequenceRef(manifest.sequence_id, manifest.frames_uri))
-        expanded = [one for one in expand_videos(listed) if isinstance(one, FrameRef)]
-        return [one for one in download(expanded) if isinstance(one, FrameRef)]
-    except AutolabelError:
-        return []

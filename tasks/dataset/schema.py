@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import hashlib
+import logging
 import re
 import threading
 import time
@@ -26,10 +28,12 @@ RELABEL_FIELD, RISK_FIELD, REASONS_FIELD = "relabel", "risk", "reasons"
 GROUP_FIELD = "group"
 OPEN, DONE = "open", "done"
 MAX_SEQUENCE_VIEWS = 500
+MAX_VIEW_NAME = 100
 LOCK_SECONDS = 60.0
 # FiftyOne has one object a dataset in a process, for all threads. Loading it saves it, and what
 # another thread changes meanwhile is then taken for saved.
 _DATASET_OBJECTS = threading.RLock()
+log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]{0,98}")
 
 
@@ -52,13 +56,19 @@ def prepare_dataset(name: str, cameras: Sequence[str] = (), out_uri: str = "") -
     ensure_database()
     import fiftyone as fo
 
+    from tasks.review.events import carry_events
+
+    if out_uri and fo.dataset_exists(name):
+        with _DATASET_OBJECTS:
+            dataset = fo.load_dataset(name)
+        carry_events(dataset, out_uri)
     with dataset_lock(name):
         if fo.dataset_exists(name):
             dataset = fo.load_dataset(name, reload=True)
         else:
             dataset = fo.Dataset(name, persistent=True)
         _set_media(dataset, [camera for camera in dict.fromkeys(cameras) if camera])
-        if "difference" not in dataset.get_field_schema():  # the youngest field
+        if "frame_etag" not in dataset.get_field_schema():  # the youngest field
             _declare_fields(dataset)
         _create_indexes(dataset)
         arrange_app(dataset)
@@ -96,10 +106,21 @@ def sample_collection(dataset: Any) -> Any:
     return foo.get_db_conn()[dataset._sample_collection_name]
 
 
+def default_slice_of(dataset: Any) -> str:
+    """Return the slice of a grouped dataset that the App shows first; "" where there are no groups.
+
+    Asks the database: another process may have made groups of the dataset since it was opened.
+    """
+    import fiftyone.core.odm as foo
+
+    wanted = {"group_field": 1, "default_group_slice": 1}
+    found = foo.get_db_conn().datasets.find_one({"_id": dataset._doc.id}, wanted) or {}
+    return str(found.get("default_group_slice") or "") if found.get("group_field") else ""
+
+
 def _set_media(dataset: Any, cameras: Sequence[str]) -> None:
     grouped = len(cameras) > 1 or dataset.media_type == "group"
-    wanted = "group" if grouped else "image"
-    if dataset.media_type not in (None, wanted):
+    if dataset.media_type not in (None, "image", "group"):
         raise AutolabelError(
             f"dataset '{dataset.name}' holds {dataset.media_type} samples and cannot take "
             f"{'several cameras' if grouped else 'single images'}: choose another name"
@@ -109,10 +130,25 @@ def _set_media(dataset: Any, cameras: Sequence[str]) -> None:
             dataset.media_type = "image"
         return
     if dataset.group_field is None:
-        dataset.add_group_field(GROUP_FIELD, default=cameras[0])
+        _make_groups(dataset, cameras[0])
     for camera in cameras:
         if camera not in (dataset.group_media_types or {}):
             dataset.add_group_slice(camera, "image")
+
+
+def _make_groups(dataset: Any, default: str) -> None:
+    """Make a dataset a grouped one; samples that it has become groups of their own.
+
+    The next load of their sequences joins them to the other cameras' frames.
+    """
+    held = sorted(one for one in sample_collection(dataset).distinct("camera") if one)
+    dataset.add_group_field(GROUP_FIELD, default=default)
+    for camera in held:
+        dataset.add_group_slice(camera, "image")
+    camera = {"$cond": [{"$in": ["$camera", ["", None]]}, default, "$camera"]}
+    alone = {"_id": "$_id", "_cls": "Group", "name": camera}
+    missing = {GROUP_FIELD: {"$exists": False}}
+    sample_collection(dataset).update_many(missing, [{"$set": {GROUP_FIELD: alone}}])
 
 
 def _declare_fields(dataset: Any) -> None:
@@ -138,8 +174,9 @@ def _declare_fields(dataset: Any) -> None:
     moment = datetime.datetime.now(datetime.UTC)
     sample = fo.Sample(
         filepath="/autolabel-schema.jpg", frame_key="", sequence_id="", camera="", frame_number=0,
-        timestamp_ns=0, frame_uri="", run_key="", model="", stamp={"": ""}, previous_model="",
-        loaded_at=moment, instances=0, control=0.0, difference=0.0,
+        timestamp_ns=0, frame_uri="", frame_address="", frame_etag="", run_key="", model="",
+        stamp={"": ""}, previous_model="", loaded_at=moment, instances=0, control=0.0,
+        difference=0.0,
         metadata=fo.ImageMetadata(width=0, height=0, size_bytes=0, mime_type="", num_channels=0),
         **{
             MACHINE_FIELD: label(), PREVIOUS_FIELD: label(),
@@ -181,14 +218,34 @@ def save_sequence_view(dataset: Any, sequence_id: str) -> None:
     """Save the view of one sequence, up to a number of views that a list can show."""
     from fiftyone import ViewField as F
 
-    name = f"sequence {sequence_id}"
     with dataset_lock(dataset.name):
         dataset.reload()
-        names = dataset.list_saved_views()
-        if name in names or len(names) >= MAX_SEQUENCE_VIEWS:
+        if len(dataset.list_saved_views()) >= MAX_SEQUENCE_VIEWS:
             return
         view = dataset.match(F("sequence_id") == sequence_id).sort_by("frame_number")
-        dataset.save_view(name, view, description=f"All frames of {sequence_id}, in order")
+        text = f"All frames of {sequence_id}, in order"
+        save_view(dataset, f"sequence {sequence_id}", view, text)
+
+
+def save_view(dataset: Any, name: str, view: Any, description: str) -> None:
+    """Save a view once, under a longer name where this one is taken, or not at all.
+
+    FiftyOne knows views by the Latin letters and digits of their names alone, in lower case: of
+    `drive_1` and `drive-1`, or of two names without any, the second gets a number of its own. A
+    view is a convenience: none fails what it is saved for. Call it under the dataset's lock.
+    """
+    numbered = f"{name[:MAX_VIEW_NAME]} {hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    known, error = set(dataset.list_saved_views()), None
+    for one in (name, numbered) if len(name) <= MAX_VIEW_NAME else (numbered,):
+        if one in known:
+            return
+        try:
+            dataset.save_view(one, view, description=description)
+        except Exception as reason:  # noqa: BLE001 - whatever FiftyOne has against it
+            error = reason
+        else:
+            return
+    log.warning("the view '%s' is not saved: %s", name, error)
 
 
 @contextlib.contextmanager

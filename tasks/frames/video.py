@@ -82,8 +82,7 @@ def _frames_of(
     on_frame: Callable[[FrameRef], None] | None,
     cache: Path | None,
 ) -> list[FrameRef]:
-    digest = hashlib.sha256(f"{video.uri}\n{video.etag}".encode()).hexdigest()
-    folder = cache_folder(cache) / "videos" / digest[:2] / digest[2:40]
+    folder = _folder(video.uri, video.etag, cache)
     selection = video.selection
     record = folder / f"{selection.start}-{selection.stop}-{selection.step}.json"
     rows = _read_record(record)
@@ -116,6 +115,16 @@ def _frame(video: VideoRef, folder: Path, start_ns: int | None, row: Row) -> Fra
         size_bytes=size_bytes,
         local_path=str(_jpeg(folder, index)),
     )
+
+
+def video_frame_path(uri: str, etag: str, index: int, cache: Path | None = None) -> Path:
+    """Where a frame of a video lies in the cache, if it has been extracted."""
+    return _jpeg(_folder(uri, etag, cache), index)
+
+
+def _folder(uri: str, etag: str, cache: Path | None) -> Path:
+    digest = hashlib.sha256(f"{uri}\n{etag}".encode()).hexdigest()
+    return cache_folder(cache) / "videos" / digest[:2] / digest[2:40]
 
 
 def _jpeg(folder: Path, index: int) -> Path:

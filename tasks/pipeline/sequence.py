@@ -11,14 +11,14 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from sam2_core.types import AutolabelError
-from tasks.frames.discover import Discovered, list_frames
+from tasks.frames.discover import Discovered
 from tasks.observe.progress import CHECK, DOWNLOAD, LOAD, advance, expect, summed
 from tasks.pipeline.chunk import ChunksFailedError, Job, Labeled, label_chunks
 from tasks.store import artifacts, manifests
 from tasks.store.artifacts import Chunk
 from tasks.store.manifests import ChunkRecord, Manifest, withdrawn_if_damaged
 from tasks.store.tables import LabeledFrame
-from tasks.types import FrameFailure, FrameRef, SequenceRef
+from tasks.types import FrameFailure, FrameRef
 
 
 class UnreadableError(AutolabelError):
@@ -218,22 +218,20 @@ def local_frames(found: Discovered) -> list[FrameRef]:
 
 
 def load_stored(dataset: str, out_uri: str, manifest: Manifest) -> dict[str, float]:
-    """Load a complete sequence that others may have labeled; its images are brought here first.
+    """Load a complete sequence that others may have labeled, and bring the frames that they had.
 
     Returns seconds.
 
     Raises:
-        AutolabelError: its frames are gone, or storage or the database cannot be used.
+        AutolabelError: storage or the database cannot be used.
 
     """
     from tasks.dataset.load import load_sequence
     from tasks.dataset.record import remember_loaded
 
     started = time.perf_counter()
-    sequence = SequenceRef(manifest.sequence_id, manifest.frames_uri)
-    frames = local_frames(Discovered(sequence, tuple(list_frames(sequence))))
     with withdrawn_if_damaged(out_uri, manifest):
-        load_sequence(dataset, out_uri, manifest, frames)
+        load_sequence(dataset, out_uri, manifest, fetch=True)
     remember_loaded(dataset, manifest)
     return {LOAD: time.perf_counter() - started}
 

@@ -6,6 +6,7 @@ is in the `reviewed` field.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,6 +29,12 @@ from tasks.review.events import (
 from tasks.review.labels import Values, mask_of, reviewed_id, rle_of, to_values, window_of
 
 FIELDS = (MACHINE_FIELD, REVIEWED_FIELD)
+# What says which frame a sample is of, to events and to people.
+FRAME_FIELDS = (
+    "sequence_id", "camera", "frame_number", "timestamp_ns", "frame_uri", "frame_address",
+    "frame_etag",
+)  # fmt: skip
+FRAME = dict.fromkeys(("frame_key", "run_key", "model", "metadata", "filepath", *FRAME_FIELDS), 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +42,10 @@ class Chosen:
     """Labels of one frame that somebody selected.
 
     Attributes:
-        frame: frame_key, run_key, model, size_hw of the sample.
+        frame_key, run_key, model, size_hw: of the sample.
         labels: (field, stored label) pairs.
+        frame: which one it is, as stored (`FRAME_FIELDS`).
+        filepath: what the App shows.
 
     """
 
@@ -45,26 +54,35 @@ class Chosen:
     model: str
     size_hw: tuple[int, int]
     labels: tuple[tuple[str, Mapping[str, Any]], ...]
+    frame: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    filepath: str = ""
 
     def event(self, action: str, **values: Any) -> Event:
         """Start an event on this frame."""
-        return Event(self.frame_key, action, run_key=self.run_key, model=self.model, **values)
+        return Event(
+            self.frame_key, action, run_key=self.run_key, model=self.model, frame=self.frame,
+            **values,
+        )  # fmt: skip
 
 
 def choose(dataset: Any, sample_ids: Sequence[str], label_ids: Sequence[str]) -> list[Chosen]:
     """Find selected labels, frame by frame.
 
     Raises:
-        AutolabelError: none of them is there any more.
+        AutolabelError: none of them is there any more, or a picture is not the one labeled.
 
     """
     from bson import ObjectId
 
+    from tasks.review.aside import set_aside_changed
+
+    if set_aside_changed(dataset, [ObjectId(str(one)) for one in sample_ids]):
+        raise AutolabelError(
+            "the picture has changed since it was labeled: the frame is set aside until it is "
+            "labeled again; reload the page"
+        )
     wanted = set(map(str, label_ids))
-    projection = {
-        "frame_key": 1, "run_key": 1, "model": 1, "metadata": 1, MACHINE_FIELD: 1,
-        REVIEWED_FIELD: 1,
-    }  # fmt: skip
+    projection = {**FRAME, MACHINE_FIELD: 1, REVIEWED_FIELD: 1}
     found = []
     ids = [ObjectId(one) for one in dict.fromkeys(map(str, sample_ids))]
     for sample in sample_collection(dataset).find({"_id": {"$in": ids}}, projection):
@@ -82,8 +100,9 @@ def frame_of(sample: Mapping[str, Any]) -> Chosen:
     """Describe a stored sample, without labels."""
     metadata = sample.get("metadata") or {}
     size_hw = (int(metadata.get("height") or 0), int(metadata.get("width") or 0))
+    frame = {name: sample[name] for name in FRAME_FIELDS if name in sample}
     return Chosen(sample["frame_key"], sample.get("run_key") or "", sample.get("model") or "",
-                  size_hw, ())  # fmt: skip
+                  size_hw, (), frame, sample.get("filepath") or "")  # fmt: skip
 
 
 def labels_of(sample: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -141,8 +160,7 @@ def mark_sequence(dataset: Any, sequence_id: str, done: bool = True) -> int:
     """Mark all frames of a sequence as reviewed, or open them again; return how many changed."""
     other = OPEN if done else DONE
     wanted = {"sequence_id": sequence_id, "review_status": other}
-    projection = {"frame_key": 1, "run_key": 1, "model": 1, "metadata": 1}
-    frames = [frame_of(one) for one in sample_collection(dataset).find(wanted, projection)]
+    frames = [frame_of(one) for one in sample_collection(dataset).find(wanted, FRAME)]
     action, status = ("done", DONE) if done else ("reopen", OPEN)
     record(dataset, [frame.event(action, status=status) for frame in frames])
     return len(frames)

@@ -1,14 +1,18 @@
 """What people decided, as events: written to storage first, then shown in FiftyOne.
 
-An event is all that one action did to one frame. Replaying a dataset's events in order gives every
-decision back, so the dataset can be dropped and rebuilt. Events are never changed or deleted.
+An event is all that one action did to one frame, named by its address and its version. Replaying
+a dataset's events in order gives every decision back, so the dataset can be dropped and rebuilt.
+Those on frames that the dataset does not have, as they were, are set aside
+(`tasks.review.aside`). Events are never changed or deleted.
 """
 
 from __future__ import annotations
 
 import datetime
 import getpass
+import hashlib
 import json
+import logging
 import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +24,7 @@ from tasks.dataset.documents import sample_id
 from tasks.dataset.schema import LOG_FIELD, sample_collection
 from tasks.store import storage
 
+log = logging.getLogger(__name__)
 ACCEPTED, REJECTED, CORRECTED = "accepted", "rejected", "corrected"
 MERGED, DELETED, EDITED, RELABEL = "merged", "deleted", "edited", "relabel"
 WRONG = (REJECTED, CORRECTED, MERGED, DELETED, EDITED)
@@ -51,7 +56,9 @@ class Event:
         by: who.
         action: accept, reject, fix_class, merge, delete, edit, add, remove, relabel, relabeled,
             done, reopen.
-        frame_key: the frame.
+        frame_key: the frame, as `FrameIdentity.key` names it; before there were such names its
+            position, by which no frame can be told.
+        frame: fields of its sample that say to people which one it is.
         run_key: run whose machine labels were decided on.
         model: its model, in one line.
         decisions: machine label id -> decision ("" takes one back).
@@ -78,10 +85,12 @@ class Event:
     changes: Mapping[str, Any] = field(default_factory=dict)
     status: str = ""
     relabel: str | None = None
+    frame: Mapping[str, Any] = field(default_factory=dict)
 
     def log_entry(self) -> dict[str, Any]:
-        """Return what the dataset keeps: all but the instances, which it holds anyway."""
+        """Return what a sample keeps: all but what it holds anyway, its frame and instances."""
         entry = asdict(self)
+        del entry["frame"]
         entry["upserts"] = [one["id"] for one in self.upserts]
         return entry
 
@@ -160,6 +169,34 @@ def read_events(out_uri: str, dataset_name: str) -> list[Event]:
     return sorted(events, key=lambda event: event.at)
 
 
+def all_events(dataset: Any, out_uri: str) -> list[Event]:
+    """Read the events in a storage, and in others that the dataset's labels have come from."""
+    known = [one for one in dataset.info.get("out_uris", []) if one != out_uri]
+    found = [event for uri in (out_uri, *known) for event in read_events(uri, dataset.name)]
+    return sorted({event.event_id: event for event in found}.values(), key=lambda event: event.at)
+
+
+def carry_events(dataset: Any, out_uri: str) -> None:
+    """Copy decisions to another storage that a dataset is about to have labels from.
+
+    A dataset that is rebuilt from there alone then has them, too. What cannot be read stays where
+    it is, and in the dataset.
+    """
+    known = dataset.info.get("out_uris", [])
+    if not known or out_uri in known:
+        return
+    try:
+        events = all_events(dataset, out_uri)
+    except AutolabelError as error:
+        log.warning("decisions are not copied to %s: %s", storage.redact(out_uri), error)
+        return
+    if events:
+        text = json.dumps({"dataset": dataset.name, "events": [asdict(one) for one in events]})
+        name = f"carried-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+        uri = storage.join(reviews_uri(out_uri, dataset.name), "events", name)
+        storage.write_bytes(uri, text.encode())
+
+
 def _event(values: Mapping[str, Any]) -> Event:
     known = {name: values[name] for name in Event.__dataclass_fields__ if name in values}
     return Event(
@@ -168,18 +205,28 @@ def _event(values: Mapping[str, Any]) -> Event:
 
 
 def apply_events(dataset: Any, events: Iterable[Event]) -> None:
-    """Show events in a dataset; one that is there already changes nothing."""
+    """Show events in a dataset; one that is there already changes nothing.
+
+    Events on frames that it does not have are set aside.
+    """
     from pymongo import UpdateOne
 
-    writes = [
-        UpdateOne(
-            {"_id": sample_id(event.frame_key), f"{LOG_FIELD}.event_id": {"$ne": event.event_id}},
-            [{"$set": _update(event)}, {"$set": {"risk": _OPEN_RISK}}],
-        )
-        for event in events
-    ]
+    from tasks.review.aside import hold_events
+
+    events, samples = list(events), sample_collection(dataset)
+    wanted = list({sample_id(event.frame_key) for event in events})
+    present = {one["_id"] for one in samples.find({"_id": {"$in": wanted}}, {"_id": 1})}
+    writes, others = [], []
+    for event in events:
+        identity = sample_id(event.frame_key)
+        if identity not in present:
+            others.append(event)
+            continue
+        new = {"_id": identity, f"{LOG_FIELD}.event_id": {"$ne": event.event_id}}
+        writes.append(UpdateOne(new, [{"$set": _update(event)}, {"$set": {"risk": _OPEN_RISK}}]))
     if writes:
-        sample_collection(dataset).bulk_write(writes, ordered=True)
+        samples.bulk_write(writes, ordered=True)
+    hold_events(dataset, others, _update)
 
 
 def _update(event: Event) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD, open_dataset
 from tasks.dataset.schema import sample_collection as _collection
 from tasks.review.actions import frame_of
+from tasks.review.aside import SetAside, compare_files, samples_set_aside
 from tasks.review.events import reviews_uri, storage_of
 from tasks.review.harvest import harvest
 from tasks.review.labels import Values, to_values
@@ -19,29 +20,42 @@ from tasks.store import storage
 
 PASSED = "passed"
 COLUMNS = (
-    "frame_key", "sequence_id", "camera", "index", "frame_uri", "id", "label", "decision",
-    "changed", "reviewer", "reviewed_at", "sources", "box_xyxy_px", "size_hw", "rle", "area_px",
-    "model", "run_key", "predicted_iou", "stability", "object_score", "confidence", "risk",
+    "frame_key", "sequence_id", "camera", "index", "frame_uri", "frame_etag", "id", "label",
+    "decision", "changed", "reviewer", "reviewed_at", "sources", "box_xyxy_px", "size_hw", "rle",
+    "area_px", "model",
+    "run_key", "predicted_iou", "stability", "object_score", "confidence", "risk",
     "track_id", "frame_status",
 )  # fmt: skip
+SET_ASIDE = "set_aside.parquet"
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What an export wrote."""
+    """What an export wrote.
+
+    Attributes:
+        frames, labels, by_decision: frames with decisions, their labels, and how many by decision.
+        table_uri, coco_uri: where.
+        set_aside: decisions that are not among them: their frame is gone or has changed.
+        set_aside_uri: a table of those, "" where there are none.
+
+    """
 
     frames: int
     labels: int
     by_decision: Mapping[str, int]
     table_uri: str
     coco_uri: str
+    set_aside: SetAside
+    set_aside_uri: str = ""
 
 
 def export_reviews(dataset_name: str, out_uri: str = "") -> ExportReport:
     """Write what people decided: one row a label, and COCO json of what they hold to be right.
 
     Rows: reviewed instances (accepted, corrected, merged, edited), labels that were rejected or
-    deleted, and on frames marked as done also the labels that nobody touched ("passed").
+    deleted, and on frames marked as done also the labels that nobody touched ("passed"). Decisions
+    on frames that are gone or have changed are in a table of their own and in nothing else.
 
     Args:
         dataset_name: the dataset.
@@ -58,6 +72,7 @@ def export_reviews(dataset_name: str, out_uri: str = "") -> ExportReport:
     if not target:
         raise AutolabelError(f"dataset '{dataset_name}' knows no storage: give one with --out")
     harvest(dataset)
+    aside = compare_files(dataset)
     rows: list[Values] = []
     images: list[Mapping[str, Any]] = []
     for sample in _collection(dataset).find(_reviewed_samples()).sort("frame_key", 1):
@@ -68,9 +83,20 @@ def export_reviews(dataset_name: str, out_uri: str = "") -> ExportReport:
     storage.write_bytes(table_uri, _parquet(rows))
     coco_uri = storage.join(folder, "reviewed.coco.json")
     storage.write_bytes(coco_uri, json.dumps(coco_of(images, rows)).encode())
+    aside_uri = storage.join(folder, SET_ASIDE)
+    others = [row for sample in samples_set_aside(dataset) for row in _rows_set_aside(sample)]
+    if others:
+        storage.write_bytes(aside_uri, _parquet(others, ("why",)))
     decisions = [row["decision"] for row in rows]
     counts = {name: decisions.count(name) for name in sorted(set(decisions))}
-    return ExportReport(len(images), len(rows), counts, table_uri, coco_uri)
+    written = (table_uri, coco_uri, aside, aside_uri if others else "")
+    return ExportReport(len(images), len(rows), counts, *written)
+
+
+def _rows_set_aside(sample: Mapping[str, Any]) -> Iterator[Values]:
+    for row in _rows(sample):
+        if row["decision"] != PASSED:
+            yield {**row, "why": sample["aside"]["why"]}
 
 
 def _reviewed_samples() -> dict[str, Any]:
@@ -80,10 +106,9 @@ def _reviewed_samples() -> dict[str, Any]:
 def _rows(sample: Mapping[str, Any]) -> Iterator[Values]:
     frame = frame_of(sample)
     common = {
-        "frame_key": frame.frame_key, "sequence_id": sample["sequence_id"],
-        "camera": sample["camera"], "index": sample["frame_number"],
-        "frame_uri": sample["frame_uri"], "run_key": frame.run_key,
+        "frame_key": frame.frame_key, "index": sample.get("frame_number"), "run_key": frame.run_key,
         "frame_status": sample["review_status"],
+        **{n: sample.get(n) for n in ("sequence_id", "camera", "frame_uri", "frame_etag")},
     }  # fmt: skip
     for label in (sample.get(REVIEWED_FIELD) or {}).get("detections") or []:
         values = to_values(label, frame.size_hw)
@@ -108,20 +133,21 @@ def _last_decisions(sample: Mapping[str, Any]) -> dict[str, tuple[str, dict[str,
     return last
 
 
-def _parquet(rows: list[Values]) -> bytes:
+def _parquet(rows: list[Values], more: tuple[str, ...] = ()) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     text, real, whole = pa.string(), pa.float64(), pa.int64()
-    kinds: dict[str, Any] = dict.fromkeys(COLUMNS, text)
+    names = (*COLUMNS, *more)
+    kinds: dict[str, Any] = dict.fromkeys(names, text)
     kinds |= dict.fromkeys(
         ("predicted_iou", "stability", "object_score", "confidence", "risk"), real
     )
     kinds |= dict.fromkeys(("index", "area_px", "track_id"), whole)
     kinds |= {"sources": pa.list_(text), "box_xyxy_px": pa.list_(real), "size_hw": pa.list_(whole)}
-    arrays = [pa.array([row.get(name) for row in rows], type=kinds[name]) for name in COLUMNS]
+    arrays = [pa.array([row.get(name) for row in rows], type=kinds[name]) for name in names]
     buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_arrays(arrays, names=list(COLUMNS)), buffer, compression="zstd")
+    pq.write_table(pa.Table.from_arrays(arrays, names=list(names)), buffer, compression="zstd")
     return buffer.getvalue()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tasks.dataset.documents import label_id, sample_id
 from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD, sample_collection
-from tasks.review.actions import frame_of, labels_of
+from tasks.review.actions import FRAME, frame_of, labels_of
 from tasks.review.events import DELETED, EDITED, Event, now_text, record, reviewer
 from tasks.review.labels import Values, fingerprint, reviewed_id, to_values
 
@@ -32,10 +32,7 @@ def harvest(dataset: Any, ids: Sequence[Any] | None = None) -> list[Event]:
     wanted: dict[str, Any] = dict(_EDITED_LATER)
     if ids is not None:
         wanted["_id"] = {"$in": list(ids)}
-    projection = {
-        "frame_key": 1, "run_key": 1, "model": 1, "metadata": 1, "instances": 1,
-        MACHINE_FIELD: 1, REVIEWED_FIELD: 1, LOG_FIELD: 1,
-    }  # fmt: skip
+    projection = {**FRAME, "instances": 1, MACHINE_FIELD: 1, REVIEWED_FIELD: 1, LOG_FIELD: 1}
     collection = sample_collection(dataset)
     events = []
     for sample in collection.find(wanted, projection):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset.documents import sample_id
+from tasks.dataset.pictures import find_pictures
 from tasks.dataset.schema import open_dataset, sample_collection
 from tasks.masks.model import ModelChoice, choose_model, warm_segmenter
 from tasks.review.events import storage_of
@@ -79,10 +80,23 @@ def _first_model(request: RelabelRequest) -> str:
 def _segment(
     choice: ModelChoice, prompts: Iterable[tuple[FrameRef, Boxes]]
 ) -> Iterator[Masks | Exception]:
+    """Make masks of the pictures that were labeled; another one by now is a failure."""
     from tasks.frames.images import read_image
     from tasks.masks.segment import segment_frames
 
-    for one in segment_frames(warm_segmenter(choice), prompts, read_image):
+    prompts = list(prompts)
+    pictures = find_pictures([frame for frame, _ in prompts], fetch=True)
+    brought = [
+        (replace(frame, local_path=pictures.paths.get(frame.uri, "")), boxes)
+        for frame, boxes in prompts
+        if frame.uri not in pictures.changed
+    ]
+    made = segment_frames(warm_segmenter(choice), brought, read_image)
+    for frame, _ in prompts:
+        if frame.uri in pictures.changed:
+            yield AutolabelError("the picture has changed since it was labeled: label it again")
+            continue
+        one = next(made)
         if one.masks is not None:
             yield one.masks
         else:

@@ -16,7 +16,7 @@ import numpy as np
 
 from sam2_core.types import AutolabelError, Boxes, Masks, ModelStamp
 from tasks.dataset.documents import Judgement, stamp_text
-from tasks.dataset.schema import MACHINE_FIELD, open_dataset, sample_collection
+from tasks.dataset.schema import MACHINE_FIELD, open_dataset
 from tasks.review.actions import Chosen
 from tasks.review.events import (
     RELABEL,
@@ -51,11 +51,20 @@ class RelabelFrame:
     label_ids: tuple[str, ...]
     labels: tuple[str, ...]
     boxes_xyxy_px: tuple[tuple[float, ...], ...]
+    etag: str = ""
 
     def frame(self) -> FrameRef:
         """Return the image."""
         return FrameRef(self.sequence_id, self.camera, self.index, None, self.uri, self.size_hw,
-                        local_path=self.local_path)  # fmt: skip
+                        self.etag, local_path=self.local_path)  # fmt: skip
+
+    def event(self, **values: Any) -> Event:
+        """Start the event that brings its labels back."""
+        described = {
+            "sequence_id": self.sequence_id, "camera": self.camera, "frame_number": self.index,
+            "frame_uri": self.uri, "frame_etag": self.etag,
+        }  # fmt: skip
+        return Event(self.frame_key, "relabeled", frame=described, **values)
 
 
 @dataclass(frozen=True)
@@ -108,7 +117,7 @@ def request_relabel(
         raise AutolabelError("this dataset knows no storage to put a request: load it from a run")
     if prompt not in PROMPTS:
         raise AutolabelError(f"unknown prompt '{prompt}'; known: {', '.join(PROMPTS)}")
-    frames = tuple(one for one in (_frame(dataset, frame) for frame in chosen) if one.label_ids)
+    frames = tuple(one for one in (_frame(frame) for frame in chosen) if one.label_ids)
     if not frames:
         raise AutolabelError("only machine labels can be made again: select some in 'detections'")
     request = RelabelRequest(
@@ -131,17 +140,14 @@ def request_relabel(
     return request
 
 
-def _frame(dataset: Any, chosen: Chosen) -> RelabelFrame:
-    from tasks.dataset.documents import sample_id
-
-    projection = {"sequence_id": 1, "camera": 1, "frame_number": 1, "frame_uri": 1, "filepath": 1}
-    sample = sample_collection(dataset).find_one({"_id": sample_id(chosen.frame_key)}, projection)
+def _frame(chosen: Chosen) -> RelabelFrame:
     rows = [label for field, label in chosen.labels if field == MACHINE_FIELD]
+    frame = chosen.frame
     return RelabelFrame(
-        chosen.frame_key, sample["sequence_id"], sample["camera"], sample["frame_number"],
-        sample["frame_uri"], sample["filepath"], chosen.size_hw,
+        chosen.frame_key, frame["sequence_id"], frame["camera"], frame["frame_number"],
+        frame["frame_uri"], chosen.filepath, chosen.size_hw,
         tuple(str(row["_id"]) for row in rows), tuple(row["label"] for row in rows),
-        tuple(tuple(row["box_xyxy_px"]) for row in rows),
+        tuple(tuple(row["box_xyxy_px"]) for row in rows), frame.get("frame_etag") or "",
     )  # fmt: skip
 
 
@@ -203,9 +209,8 @@ def run_request(
             decisions = dict.fromkeys(one.label_ids, "")
             changes = {"request": request.request_id, "failed": str(outcome)}
             events.append(
-                Event(one.frame_key, "relabeled", by=request.by, relabel=FAILED,
-                      decisions=decisions, changes=changes)
-            )  # fmt: skip
+                one.event(by=request.by, relabel=FAILED, decisions=decisions, changes=changes)
+            )
             continue
         made += len(one.label_ids)
         events.append(_result(request, one, outcome, stamp))
@@ -233,8 +238,8 @@ def _result(
         }
         for row, label_id in enumerate(one.label_ids)
     }  # fmt: skip
-    return Event(
-        one.frame_key, "relabeled", by=request.by, model=stamp_text(stamp), relabel=BACK,
+    return one.event(
+        by=request.by, model=stamp_text(stamp), relabel=BACK,
         decisions=dict.fromkeys(one.label_ids, ""), overrides=overrides,
         changes={"request": request.request_id},
     )  # fmt: skip

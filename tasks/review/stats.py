@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, sample_collection
+from tasks.review.aside import SetAside, count_set_aside
 from tasks.review.events import ACCEPTED, WRONG
 from tasks.review.queue import control_labels, sequence_risks
 
@@ -60,6 +61,7 @@ class Stats:
         control: wrong labels in the control sample: what the unreviewed part is worth.
         relabel: frames by relabel state.
         by_sequence: risk of the sequences with open frames, riskiest first.
+        set_aside: decisions whose frame is gone or has changed; counted nowhere else.
 
     """
 
@@ -75,6 +77,7 @@ class Stats:
     control: Rate
     relabel: Mapping[str, int]
     by_sequence: Mapping[str, float]
+    set_aside: SetAside
 
     @property
     def decided(self) -> int:
@@ -128,6 +131,7 @@ def review_stats(dataset: Any) -> Stats:
         _rate(control),
         _relabel_states(collection),
         sequence_risks(dataset),
+        count_set_aside(dataset),
     )
 
 

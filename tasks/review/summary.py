@@ -33,6 +33,8 @@ def summary(stats: Stats) -> str:
         f"| Decisions by | {people} |",
         f"| Frames sent back | {relabel} |",
     ]
+    if stats.set_aside.frames:
+        lines.append(f"| Set aside | {stats.set_aside.text()} |")
     return "\n".join(lines)
 
 

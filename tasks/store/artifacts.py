@@ -258,6 +258,18 @@ def read_labels(out_uri: str, stem: str, key: str) -> list[LabeledFrame]:
     return read_chunk(out_uri, stem, key).labeled
 
 
+def read_frames(out_uri: str, stem: str, key: str) -> list[FrameRef]:
+    """Read a chunk's frames in order, failed ones too, no labels; raises as `read_chunk`."""
+    table, metadata, _ = _read(out_uri, stem, key, "frames")
+    with _as_written(stem):
+        check_frames(table, Place.of(stem))
+        frames = [tables.to_frame(row) for row in table.to_pylist()]
+        run_key = RunStamp.from_json(metadata["stamp"]).run_key
+    if chunk_key(run_key, frames) != key:
+        raise IncompleteArtifactError(f"{stem}: its frames are not those that its key was made of")
+    return frames
+
+
 def complete_labels(out_uri: str, chunk: Chunk) -> list[LabeledFrame] | None:
     """Outcomes of a chunk that is already there and whole, else None: label it (again).
 

@@ -228,13 +228,17 @@ def to_masks(rows: pa.Table, size_hw: tuple[int, int]) -> Masks:
     )
 
 
+def to_frame(row: Mapping[str, Any]) -> FrameRef:
+    """Make the reference of one row of a frames table."""
+    names = ("sequence_id", "camera", "index", "timestamp_ns", "uri", "etag", "size_bytes")
+    return FrameRef(**{name: row[name] for name in names}, size_hw=(row["height"], row["width"]))
+
+
 def to_labeled(row: Mapping[str, Any], masks: pa.Table, source: str) -> LabeledFrame:
     """Outcome of one row of a frames table and the frame's rows of the masks table."""
-    size_hw = (row["height"], row["width"])
-    names = ("sequence_id", "camera", "index", "timestamp_ns", "uri", "etag", "size_bytes")
-    frame = FrameRef(**{name: row[name] for name in names}, size_hw=size_hw)
+    frame = to_frame(row)
     if row["status"] == "failed":
         identity = (frame.sequence_id, frame.camera, frame.index, frame.uri)
         failure = FrameFailure(*identity, row["stage"], row["reason"])
         return LabeledFrame(frame, Boxes.empty(source), failure=failure)
-    return LabeledFrame(frame, to_boxes(masks, source), to_masks(masks, size_hw))
+    return LabeledFrame(frame, to_boxes(masks, source), to_masks(masks, frame.size_hw))

@@ -5,6 +5,7 @@ import os
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +14,8 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset import load, schema
-from tasks.dataset.documents import (
-    Origin,
-    frame_key,
-    label_documents,
-    label_id,
-    sample_id,
-    stamp_text,
-)
+from tasks.dataset.documents import Origin, label_documents, label_id, sample_id, stamp_text
+from tasks.frames.identity import frame_identity
 from tasks.risk.score import judge_frames
 from tasks.store import artifacts
 from tasks.store.manifests import ChunkRecord, Manifest
@@ -46,7 +41,11 @@ def store(out: Path, labeled: list[LabeledFrame], stamp: artifacts.RunStamp = ST
         artifacts.write_labels(str(out), chunk, outcome, stamp)
         records.append(ChunkRecord.of(chunk, outcome))
     return Manifest(
-        frames[0].sequence_id, "/frames", artifacts.content_key(frames), stamp, tuple(records)
+        frames[0].sequence_id,
+        f"memory://frames/{frames[0].sequence_id}",
+        artifacts.content_key(frames),
+        stamp,
+        tuple(records),
     )
 
 
@@ -86,12 +85,12 @@ def test_our_documents_are_what_fiftyone_itself_would_store(database: str) -> No
 
 def test_a_sequence_comes_out_as_it_went_in(name: str, tmp_path: Path) -> None:
     labeled = labeled_frames(10, 6)
-    failed = FrameRef("drive", "", 10, None, "/frames/drive/000010.jpg", (0, 0), "e")
+    failed = FrameRef("drive", "", 10, None, "memory://frames/drive/000010.jpg", (0, 0), "e")
     failure = FrameFailure("drive", "", 10, failed.uri, "download", "truncated")
     labeled = [*labeled, LabeledFrame(failed, Boxes.empty(), failure=failure)]
     manifest = store(tmp_path, labeled)
     load.prepare_dataset(name, out_uri=str(tmp_path))
-    local = FrameRef("drive", "", 2, None, labeled[2].frame.uri, local_path="/cache/2.jpg")
+    local = replace(labeled[2].frame, local_path="/cache/2.jpg")
     report = load.load_sequence(name, str(tmp_path), manifest, [local])
     assert (report.frames, report.instances) == (11, 60)
 
@@ -105,7 +104,7 @@ def test_a_sequence_comes_out_as_it_went_in(name: str, tmp_path: Path) -> None:
         if one.masks is None:
             assert sample.reasons == ["failed_download"]
             continue
-        assert sample.id == str(sample_id(frame_key("drive", "", one.frame.index)))
+        assert sample.id == str(sample_id(frame_identity(one.frame, manifest.frames_uri).key))
         shown = "/cache/2.jpg" if one.frame.index == 2 else one.frame.uri
         assert sample.filepath == shown
         assert sample.timestamp_ns == one.frame.timestamp_ns
@@ -196,7 +195,7 @@ def test_a_sequence_of_one_camera_is_seen_beside_groups(name: str, tmp_path: Pat
     load.prepare_dataset(name, cameras=["l", "r"])
     load.load_sequence(name, str(tmp_path), manifest)
     dataset = schema.open_dataset(name)
-    assert {sample.frame_key for sample in dataset} == {f"alone/_/{i:06d}" for i in range(3)}
+    assert {sample.frame_number for sample in dataset} == {0, 1, 2}
     assert len(dataset.load_saved_view("sequence alone")) == 3
 
 

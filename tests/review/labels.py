@@ -46,7 +46,8 @@ def labeled_frame(
     chosen = rng.choice(len(rle), instances, replace=False)
     frame = FrameRef(
         sequence_id, camera, index, 1_700_000_000_000_000_000 + index * 10**8,
-        f"/frames/{sequence_id}/{camera or 'image'}/{index:06d}.jpg", SIZE_HW, f"etag{index}", 1234,
+        f"memory://frames/{sequence_id}/{camera or 'image'}/{index:06d}.jpg", SIZE_HW,
+        f"etag{index}", 1234,
     )  # fmt: skip
     labels = tuple(CLASSES[i] for i in rng.integers(0, len(CLASSES), instances))
     scores = [rng.uniform(0.3, 1, instances).astype(np.float32) for _ in range(3)]

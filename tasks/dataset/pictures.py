@@ -1,0 +1,130 @@
+"""The pictures of labeled frames on this machine: those that were labeled, or none.
+
+Labels name their frames by address and version. A file that has changed since is another picture,
+and labels are never shown on it; one that cannot be had leaves labels without a picture.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from tasks.frames.download import CONNECTIONS, cached_path, download
+from tasks.frames.identity import file_version
+from tasks.frames.listing import stat_file
+from tasks.frames.selection import FrameSelection
+from tasks.frames.video import expand_videos, video_frame_path
+from tasks.store import storage
+from tasks.types import FrameRef, VideoRef
+
+_VIDEO_FRAME = re.compile(r"#frame=(\d+)$")
+_SAME, _OTHER, _GONE = "same", "other", "gone"
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Where pictures of frames are.
+
+    Attributes:
+        paths: file on this machine by the frame's address, where it is a copy.
+        changed: addresses where there is another content now than the one that was labeled.
+
+    """
+
+    paths: dict[str, str]
+    changed: frozenset[str]
+
+
+def find_pictures(
+    recorded: Sequence[FrameRef], known: Iterable[FrameRef] = (), fetch: bool = False
+) -> Pictures:
+    """Find the pictures of frames.
+
+    Args:
+        recorded: frames as their labels name them.
+        known: frames with `local_path`, as they were downloaded.
+        fetch: bring what is not on this machine, and nothing but that.
+
+    Raises:
+        CacheError: the cache cannot be written.
+
+    """
+    by_address = {frame.uri: frame for frame in known if frame.local_path}
+    paths, missing, changed = {}, [], set()
+    for frame in recorded:
+        here = by_address.get(frame.uri)
+        if storage.is_local(frame.uri) and not _VIDEO_FRAME.search(frame.uri):
+            version = file_version(storage.local_path(frame.uri))
+            if version is not None and frame.etag not in {"", version}:
+                changed.add(frame.uri)
+        elif here is not None and here.etag == frame.etag:
+            paths[frame.uri] = here.local_path
+        else:
+            missing.append(frame)
+    if fetch:
+        for found in (_fetch_images(missing), _fetch_videos(missing)):
+            paths |= found.paths
+            changed |= found.changed
+    return Pictures(paths, frozenset(changed))
+
+
+def _fetch_images(frames: Iterable[FrameRef]) -> Pictures:
+    """Bring images that are in the cache, or still what they were when they were labeled."""
+    images = [frame for frame in frames if not _VIDEO_FRAME.search(frame.uri)]
+    with ThreadPoolExecutor(CONNECTIONS, "compare") as threads:
+        states = list(threads.map(_state, images))
+    same = [frame for frame, state in zip(images, states, strict=True) if state == _SAME]
+    changed = {frame.uri for frame, state in zip(images, states, strict=True) if state == _OTHER}
+    paths = {one.uri: one.local_path for one in download(same) if isinstance(one, FrameRef)}
+    return Pictures(paths, frozenset(changed))
+
+
+def _state(frame: FrameRef) -> str:
+    """Say whether the content that was labeled can be had, is another one by now, or is gone."""
+    copy = cached_path(frame.uri, frame.etag)
+    if copy.is_file() and frame.size_bytes in {0, copy.stat().st_size}:
+        return _SAME
+    try:
+        now = stat_file(frame.uri)
+    except storage.NotFoundError:
+        return _GONE
+    if now is None:
+        return _GONE
+    sizes = frame.size_bytes in {0, now.size_bytes} or not now.size_bytes
+    return _SAME if now.etag == frame.etag and sizes else _OTHER
+
+
+def _fetch_videos(frames: Iterable[FrameRef]) -> Pictures:
+    """Take frames out of their videos, where those are still what they were."""
+    videos: dict[tuple[str, str], dict[int, FrameRef]] = {}
+    for frame in frames:
+        match = _VIDEO_FRAME.search(frame.uri)
+        if match:
+            video = (frame.uri[: match.start()], frame.etag)
+            videos.setdefault(video, {})[int(match[1])] = frame
+    paths: dict[str, str] = {}
+    changed: set[str] = set()
+    for (uri, etag), wanted in videos.items():
+        here = {number: video_frame_path(uri, etag, number) for number in wanted}
+        if not all(path.is_file() for path in here.values()):
+            first = next(iter(wanted.values()))
+            state = _state(replace(first, uri=uri, size_bytes=0))
+            if state == _OTHER:
+                changed |= {
+                    frame.uri for number, frame in wanted.items() if not here[number].is_file()
+                }
+            if state == _SAME:
+                expand_videos([_video(first, uri, wanted)])
+        paths |= {frame.uri: str(here[n]) for n, frame in wanted.items() if here[n].is_file()}
+    return Pictures(paths, frozenset(changed))
+
+
+def _video(frame: FrameRef, uri: str, numbers: Iterable[int]) -> VideoRef:
+    """Name those frames of a video, and as few others as a selection allows."""
+    ordered = sorted(numbers)
+    step = math.gcd(*(number - ordered[0] for number in ordered)) or 1
+    selection = FrameSelection(ordered[0], ordered[-1] + 1, step)
+    return VideoRef(frame.sequence_id, frame.camera, None, uri, selection, frame.etag)

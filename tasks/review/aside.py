@@ -1,0 +1,265 @@
+"""Decisions on frames that are not there as they were: kept, told, and never taken for truth.
+
+A frame that was rewritten, renamed or removed takes its sample out of the dataset. What people
+decided on it stays here, as the sample that it was, and returns with that very frame: same address,
+same content.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.dataset.documents import group_element, sample_id
+from tasks.dataset.schema import (
+    GROUP_FIELD,
+    LOG_FIELD,
+    OPEN,
+    REVIEWED_FIELD,
+    default_slice_of,
+    sample_collection,
+)
+from tasks.frames.identity import file_version
+from tasks.store import storage
+
+COLLECTION = "autolabel_set_aside"
+# Why: another content at the address; no file there; not among the frames that were labeled last;
+# never loaded (an event names it).
+CHANGED, GONE, UNLISTED, UNKNOWN = "changed", "gone", "unlisted", "unknown"
+WHY = {
+    CHANGED: "their picture has changed", GONE: "their picture is gone",
+    UNLISTED: "their frame is not among those labeled last",
+    UNKNOWN: "their frame, or this version of it, is not in the dataset",
+}  # fmt: skip
+# What a sample holds that is people's and not a load's.
+PEOPLES = ("tags", "review_status", LOG_FIELD, REVIEWED_FIELD, "relabel")
+_DECIDED = {
+    "$or": [
+        {f"{LOG_FIELD}.0": {"$exists": True}},
+        {f"{REVIEWED_FIELD}.detections.0": {"$exists": True}},
+        {"review_status": {"$nin": [OPEN, None]}}, {"tags.0": {"$exists": True}},
+    ]
+}  # fmt: skip
+_BATCH = 500
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """How much is set aside.
+
+    Attributes:
+        frames: frames with something that people did.
+        labels: labels that they decided on.
+        why: frames by reason.
+
+    """
+
+    frames: int
+    labels: int
+    why: Mapping[str, int]
+
+    def text(self) -> str:
+        """Say it in words; "" where there is nothing."""
+        if not self.frames:
+            return ""
+        reasons = "; ".join(f"{count}: {WHY.get(why, why)}" for why, count in self.why.items())
+        return f"{self.labels} decisions on {self.frames} frames are set aside ({reasons})"
+
+
+def count_set_aside(dataset: Any) -> SetAside:
+    """Count what people did on frames that are not in the dataset as they were."""
+    labels, why = 0, Counter[str]()
+    for one in _collection().find({**_mine(dataset), **_DECIDED}, {LOG_FIELD: 1, "aside": 1}):
+        decisions: dict[str, str] = {}
+        for event in sorted(one.get(LOG_FIELD) or [], key=lambda event: str(event.get("at"))):
+            decisions |= event.get("decisions") or {}
+        labels += sum(bool(decision) for decision in decisions.values())
+        why[one["aside"]["why"]] += 1
+    return SetAside(sum(why.values()), labels, dict(sorted(why.items())))
+
+
+def samples_set_aside(dataset: Any) -> list[dict[str, Any]]:
+    """Return the samples with something that people did, as they were, by frame."""
+    found: list[dict[str, Any]] = list(_collection().find({**_mine(dataset), **_DECIDED}))
+    return sorted(found, key=lambda one: str(one["frame_key"]))
+
+
+def set_aside(dataset: Any, ids: Sequence[Any], why: str, keep_all: bool = False) -> int:
+    """Take samples out of a dataset, and keep those that people did something with.
+
+    Args:
+        dataset: the dataset.
+        ids: of samples; edits that are in no event yet are recorded first.
+        why: one of `WHY`.
+        keep_all: keep the others too: they may come back as they are.
+
+    Returns:
+        How many samples are kept.
+
+    """
+    from tasks.review.harvest import harvest
+
+    samples, kept = sample_collection(dataset), 0
+    for start in range(0, len(ids), _BATCH):
+        some = list(ids[start : start + _BATCH])
+        harvest(dataset, some)
+        wanted = {"_id": {"$in": some}} if keep_all else {"_id": {"$in": some}, **_DECIDED}
+        kept += _keep(samples.find(wanted), why)
+        samples.delete_many({"_id": {"$in": some}})
+    return kept
+
+
+def _keep(samples: Iterable[Mapping[str, Any]], why: str) -> int:
+    from pymongo import ReplaceOne
+
+    at = datetime.datetime.now(datetime.UTC)
+    writes = []
+    for one in samples:
+        identity = _identity(one["_dataset_id"], one["_id"])
+        kept = {**one, "_id": identity, "aside": {"why": why, "at": at}}
+        writes.append(ReplaceOne({"_id": identity}, kept, upsert=True))
+    if writes:
+        _collection().create_index("_dataset_id")
+        _collection().bulk_write(writes, ordered=False)
+    return len(writes)
+
+
+def hold_events(dataset: Any, events: Sequence[Any], update: Any) -> None:
+    """Keep events whose frames the dataset does not have.
+
+    Args:
+        dataset: the dataset.
+        events: of `tasks.review.events`.
+        update: makes the change of a sample that an event is.
+
+    """
+    from pymongo import UpdateOne
+
+    at, writes = datetime.datetime.now(datetime.UTC), []
+    for event in events:
+        identity = _identity(dataset._doc.id, sample_id(event.frame_key))
+        first = {
+            "_dataset_id": dataset._doc.id, "frame_key": event.frame_key, "tags": [],
+            "review_status": OPEN, "relabel": "", LOG_FIELD: [],
+            "metadata": _size_of(event), REVIEWED_FIELD: {"_cls": "Detections", "detections": []},
+            "aside": {"why": UNKNOWN, "at": at}, **event.frame,
+        }  # fmt: skip
+        writes.append(UpdateOne({"_id": identity}, {"$setOnInsert": first}, upsert=True))
+        new = {"_id": identity, f"{LOG_FIELD}.event_id": {"$ne": event.event_id}}
+        writes.append(UpdateOne(new, [{"$set": update(event)}]))
+    if writes:
+        _collection().create_index("_dataset_id")
+        _collection().bulk_write(writes, ordered=True)
+
+
+def _size_of(event: Any) -> dict[str, Any]:
+    size_hw = next((one["size_hw"] for one in event.upserts), (0, 0))
+    return {"_cls": "ImageMetadata", "height": int(size_hw[0]), "width": int(size_hw[1])}
+
+
+def peoples_fields(dataset: Any, ids: Sequence[Any]) -> dict[Any, dict[str, Any]]:
+    """Return what people did, by sample id, for samples that are coming back."""
+    wanted = {"_id": {"$in": [_identity(dataset._doc.id, one) for one in ids]}}
+    return {
+        one["_id"]["sample"]: {name: one[name] for name in PEOPLES if name in one}
+        for one in _collection().find(wanted, dict.fromkeys(PEOPLES, 1))
+    }
+
+
+def forget(dataset: Any, ids: Iterable[Any]) -> None:
+    """Forget what was kept of samples that are in the dataset again."""
+    wanted = [_identity(dataset._doc.id, one) for one in ids]
+    if wanted:
+        _collection().delete_many({"_id": {"$in": wanted}})
+
+
+def set_aside_unlisted(dataset: Any, sequence_id: str, listed: set[Any]) -> int:
+    """Set aside samples of a sequence that are not among `listed` ids; return how many went."""
+    found = sample_collection(dataset).find({"sequence_id": sequence_id}, {"_id": 1})
+    others = [one["_id"] for one in found if one["_id"] not in listed]
+    set_aside(dataset, others, UNLISTED)
+    # What waits for a file to come back is no longer waited for.
+    stale = [
+        one["_id"]
+        for one in _collection().find({**_waiting(dataset), "sequence_id": sequence_id}, {"_id": 1})
+        if one["_id"]["sample"] not in listed
+    ]
+    if stale:
+        _collection().update_many({"_id": {"$in": stale}}, {"$set": {"aside.why": UNLISTED}})
+        undecided = {"_id": {"$in": stale}, "$nor": _DECIDED["$or"]}
+        _collection().delete_many(undecided)
+    return len(others)
+
+
+def compare_files(dataset: Any) -> SetAside:
+    """Set aside samples whose file on this machine is not as it was; take back those that are.
+
+    Files that were fetched from elsewhere are stored by their content and cannot change.
+    """
+    _take_back(dataset)
+    set_aside_changed(dataset)
+    return count_set_aside(dataset)
+
+
+def set_aside_changed(dataset: Any, ids: Sequence[Any] | None = None) -> int:
+    """Set aside those samples (of all, when None) whose file is not as it was; return how many."""
+    wanted: dict[str, Any] = {"frame_etag": {"$exists": True}}
+    if ids is not None:
+        wanted["_id"] = {"$in": list(ids)}
+    found: dict[str, list[Any]] = {CHANGED: [], GONE: []}
+    projection = {"filepath": 1, "frame_uri": 1, "frame_etag": 1}
+    for one in sample_collection(dataset).find(wanted, projection):
+        why = _difference(one)
+        if why:
+            found[why].append(one["_id"])
+    return sum(set_aside(dataset, some, why, keep_all=True) for why, some in found.items())
+
+
+def _take_back(dataset: Any) -> None:
+    """Put samples back whose file is again what it was."""
+    samples, default = sample_collection(dataset), default_slice_of(dataset)
+    for one in _collection().find(_waiting(dataset)):
+        if "filepath" not in one or _difference(one):
+            continue
+        identity = one["_id"]
+        sample = {name: value for name, value in one.items() if name != "aside"}
+        sample["_id"] = identity["sample"]
+        if default and GROUP_FIELD not in sample:
+            sample[GROUP_FIELD] = group_element(sample["_id"], sample["camera"], default)
+        change = {"$setOnInsert": {k: v for k, v in sample.items() if k != "_id"}}
+        samples.update_one({"_id": sample["_id"]}, change, upsert=True)
+        _collection().delete_one({"_id": identity})
+
+
+def _difference(sample: Mapping[str, Any]) -> str:
+    """Say whether a local frame's file is `CHANGED` or `GONE`; "" where it is as it was."""
+    uri = sample["frame_uri"]
+    path = Path(sample["filepath"])
+    if not storage.is_local(uri) or path != storage.local_path(uri):
+        return ""  # a copy that belongs to the content
+    version = file_version(path)
+    if version is None:
+        return GONE
+    return "" if sample["frame_etag"] in {"", version} else CHANGED
+
+
+def _waiting(dataset: Any) -> dict[str, Any]:
+    return {**_mine(dataset), "aside.why": {"$in": [CHANGED, GONE]}}
+
+
+def _mine(dataset: Any) -> dict[str, Any]:
+    return {"_dataset_id": dataset._doc.id}
+
+
+def _identity(dataset_id: Any, sample: Any) -> dict[str, Any]:
+    return {"dataset": dataset_id, "sample": sample}
+
+
+def _collection() -> Any:
+    import fiftyone.core.odm as foo
+
+    return foo.get_db_conn()[COLLECTION]
