@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "label": ("label", "Label sequences of frames, videos, buckets."),
     "review": ("review", "Review a dataset in the FiftyOne App."),
     "backfill": ("backfill", "Label what is missing, on the workers."),
+    "nightly": ("nightly", "Label what is new, every night: on, off."),
     "status": ("status", "Say how runs and shards are, and what to do."),
     "up": ("up", "Start what a workstation needs: server, database, workers."),
     "down": ("down", "Stop what `up` started."),

@@ -13,7 +13,9 @@ import click
               help="Shards submitted since so long.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(hours: float, as_json: bool) -> None:
-    """Show shards by state, failures by reason, throughput, what was given up on, what to do."""
+    """Show schedules, shards by state, failures by reason, throughput, what was given up on, and
+    what to do.
+    """  # noqa: D205
     from flows.server.api import use_api
     from flows.server.status import collect_status
 
@@ -24,10 +26,29 @@ def command(hours: float, as_json: bool) -> None:
         return
     workers = ", ".join(status["workers_online"]) or "none"
     click.echo(f"GPU workers online: {workers}")
+    if errors := status["server_errors"]:
+        click.echo(
+            f"Prefect's server has logged {errors['count']} errors, the last: {errors['last']}"
+        )
+        click.echo(f"  to do: look into {errors['log']}; `autolabel down` and `up` start it anew")
+    for schedule in status["schedules"]:
+        _show_schedule(schedule)
     if not status["runs"]:
         click.echo(f"no shards in the last {hours:g} hours")
     for run in status["runs"]:
         _show(run)
+
+
+def _show_schedule(schedule: dict[str, Any]) -> None:
+    state = "on" if schedule["on"] else "off"
+    line = f"schedule of {schedule['deployment']}: {schedule['when']}, {state}"
+    if schedule["next_run"]:
+        line += f", next run {schedule['next_run']}"
+    if schedule["last_run"]:
+        line += f", that of {schedule['last_run']} {schedule['last_state'].lower()}"
+    click.echo(line)
+    if schedule["problem"]:
+        click.echo(f"  to do: {schedule['problem']}")
 
 
 def _show(run: dict[str, Any]) -> None:

@@ -43,7 +43,8 @@ class Finding:
 def examine() -> list[Finding]:
     """Look at everything; a look that fails unexpectedly is a finding, too."""
     looks: list[Callable[[], Finding]] = [
-        _python, _processor, _onnxruntime, _gpu, _models, _database, _prefect, _cache, _credentials,
+        _python, _processor, _onnxruntime, _gpu, _models, _database, _prefect, _schedules,
+        _server_log, _cache, _credentials,
     ]  # fmt: skip
     findings = []
     for look in looks:
@@ -180,6 +181,41 @@ def _prefect() -> Finding:
     except (urllib.error.URLError, OSError, ValueError) as error:
         advice = "start it with `autolabel up` or unset PREFECT_API_URL"
         return Finding("prefect", "missing", f"{redact(url)} does not answer: {error}", advice)
+
+
+def _schedules() -> Finding:
+    from flows.server.api import use_api
+
+    try:
+        use_api()
+    except AutolabelError:
+        return Finding(
+            "schedules", "ok", "none: no Prefect server is set, and `up` has started none"
+        )
+    from flows.server.schedules import collect_schedules
+
+    try:
+        found = collect_schedules()
+    except AutolabelError as error:
+        return Finding("schedules", "note", str(error))
+    on = [one for one in found if one.on]
+    bad = [one for one in on if one.problem]
+    if bad:
+        told = "; ".join(f"{one.deployment} ({one.when}): {one.problem}" for one in bad)
+        return Finding("schedules", "note", told, "`autolabel status` tells more")
+    return Finding(
+        "schedules", "ok", ", ".join(f"{one.deployment}, {one.when}" for one in on) or "none on"
+    )
+
+
+def _server_log() -> Finding:
+    from flows.machine.server_log import server_errors
+
+    errors = server_errors()
+    if errors is None:
+        return Finding("server log", "ok", "no errors of a Prefect server that `up` started")
+    found = f"{errors.count} errors, the last: {errors.last}"
+    return Finding("server log", "note", found, f"look into {errors.log}")
 
 
 def _cache() -> Finding:

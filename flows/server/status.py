@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from flows.machine.server_log import server_errors
 from flows.params import LabelParams
 from flows.plan.shards import ShardParams
 from flows.server.rescue import lost
+from flows.server.schedules import collect_schedules
 from flows.server.shard_runs import SHARD_TAG, runs_tagged, shard_of
 from flows.server.submit import workers_online
 from sam2_core.types import AutolabelError
@@ -123,7 +125,13 @@ def collect_status(hours: float = 72) -> dict[str, Any]:
         run.lost = len(lost(run.unfinished))
         _look_at_storage(run)
     described = [run.as_json() | {"to_do": list(run.to_do(len(workers)))} for run in runs]
-    return {"workers_online": workers, "runs": described}
+    errors = server_errors()
+    return {
+        "workers_online": workers,
+        "runs": described,
+        "schedules": [one.as_json() for one in collect_schedules()],
+        "server_errors": asdict(errors) if errors else None,
+    }
 
 
 def group_runs(flow_runs: Iterable[FlowRun]) -> list[RunStatus]:

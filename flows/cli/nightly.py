@@ -1,0 +1,48 @@
+"""`autolabel nightly`: what every night labels, and whether it does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from flows.cli.label import label_options, label_params
+
+
+@click.group(short_help="Label what is new, every night.")
+def command() -> None:
+    """Set what the nightly deployment labels, and turn its schedule on or off.
+
+    `autolabel status` shows when the next run is planned and how the last one ended.
+    """
+
+
+@command.command("on")
+@label_options
+@click.option("--sequences", metavar="GLOB", default="*", help="Only sequences named so.")
+@click.option(
+    "--cron", default="0 1 * * *", show_default=True, metavar="RULE", help="When it is to begin."
+)
+@click.option("--timezone", default="UTC", show_default=True, metavar="NAME", help="Of the rule.")
+def turn_on(sequences: str, cron: str, timezone: str, **label: Any) -> None:
+    """Label what is new below SOURCE, by the schedule's rule."""
+    from flows.cli.label import validated
+    from flows.plan.backfill import BackfillParams
+    from flows.server.api import use_api
+    from flows.server.nightly_schedule import turn_on as turn_schedule_on
+
+    params = validated(BackfillParams, label=label_params(label).absolute(), sequences=sequences)
+    use_api()
+    turn_schedule_on(params, cron, timezone)
+    click.echo(f"every night is on ({cron} {timezone}): `autolabel status` shows the next run")
+
+
+@command.command("off")
+def turn_off() -> None:
+    """Plan no more nights; the parameters stay."""
+    from flows.server.api import use_api
+    from flows.server.nightly_schedule import turn_off as turn_schedule_off
+
+    use_api()
+    turn_schedule_off()
+    click.echo("every night is off")

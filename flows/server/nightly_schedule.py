@@ -1,0 +1,80 @@
+"""The nightly deployment's parameters and schedule, as `autolabel nightly` sets them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from flows.plan.backfill import BackfillParams
+from flows.server.shard_runs import explained
+from sam2_core.types import AutolabelError
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import DeploymentSchedule
+    from prefect.client.schemas.responses import DeploymentResponse
+    from prefect.client.schemas.schedules import CronSchedule
+
+DEPLOYMENT = "nightly/nightly"
+SLUG = "nightly"
+
+
+def turn_on(params: BackfillParams, cron: str, timezone: str) -> None:
+    """Give the nightly deployment its parameters, and let its schedule make runs.
+
+    Raises:
+        AutolabelError: Prefect is not there or has no such deployment, or the schedule's rule or
+            time zone is none.
+
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import DeploymentUpdate
+
+    rule = _rule(cron, timezone)
+    values = {"params": params.model_dump(mode="json", exclude_none=True)}
+    with get_client(sync_client=True) as client:
+        found = explained(partial(client.read_deployment_by_name, DEPLOYMENT))
+        update = DeploymentUpdate(parameters=found.parameters | values, paused=False)
+        explained(partial(client.update_deployment, found.id, update))
+        explained(partial(_set_schedule, client, found, rule))
+
+
+def turn_off() -> None:
+    """Make no more runs of the nightly deployment's schedules; its parameters stay.
+
+    Raises:
+        AutolabelError: Prefect is not there or has no such deployment.
+
+    """
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        found = explained(partial(client.read_deployment_by_name, DEPLOYMENT))
+        for one in found.schedules:
+            change = partial(client.update_deployment_schedule, found.id, one.id, active=False)
+            explained(change)
+
+
+def _rule(cron: str, timezone: str) -> CronSchedule:
+    from prefect.client.schemas.schedules import CronSchedule
+    from pydantic import ValidationError
+
+    try:
+        return CronSchedule(cron=cron, timezone=timezone)
+    except ValidationError as error:
+        why = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise AutolabelError(
+            f"no schedule can be made of {cron!r} in {timezone!r}: {why}"
+        ) from None
+
+
+def _set_schedule(client: SyncPrefectClient, found: DeploymentResponse, rule: CronSchedule) -> None:
+    """Change our schedule, or make it where somebody has removed it; others stay as they are."""
+    from prefect.client.schemas.actions import DeploymentScheduleCreate
+
+    ours: DeploymentSchedule | None = next((s for s in found.schedules if s.slug == SLUG), None)
+    if ours is None:
+        made = DeploymentScheduleCreate(schedule=rule, active=True, slug=SLUG)
+        client.create_deployment_schedules(found.id, [made])
+    else:
+        client.update_deployment_schedule(found.id, ours.id, active=True, schedule=rule)

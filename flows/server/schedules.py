@@ -1,0 +1,162 @@
+"""Whether schedules that are on come to something: planned by the server, started, completed.
+
+A night that silently does nothing looks like a night without new drives. So each schedule is asked
+for what it should have made: runs that are planned, and runs that ended well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from flows.server.shard_runs import explained
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.filters import FlowRunFilterState
+    from prefect.client.schemas.objects import DeploymentSchedule, FlowRun
+    from prefect.client.schemas.responses import DeploymentResponse
+
+# The server plans every minute, and at once what was changed a few seconds ago.
+PLANNED_WITHIN = timedelta(minutes=3)
+STARTED_WITHIN = timedelta(minutes=5)
+RUNS_READ = 50
+TAG = "autolabel"
+
+
+@dataclass(frozen=True)
+class ScheduleStatus:
+    """A schedule of one of our deployments.
+
+    Attributes:
+        deployment: its name with the flow's, as Prefect's commands take it.
+        when: its rule.
+        on: whether runs are to be made of it.
+        next_run: when the next is planned, ISO 8601; "" for never.
+        last_run: when the last that has ended was planned; "" for none.
+        last_state: how that ended.
+        problem: why it does not do what it should; "" when it does, or is off.
+
+    """
+
+    deployment: str
+    when: str
+    on: bool
+    next_run: str = ""
+    last_run: str = ""
+    last_state: str = ""
+    problem: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def collect_schedules() -> list[ScheduleStatus]:
+    """Ask Prefect for the schedules of our deployments.
+
+    Raises:
+        AutolabelError: Prefect is not there.
+
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
+
+    ours = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
+    with get_client(sync_client=True) as client:
+        found = explained(partial(client.read_deployments, deployment_filter=ours))
+        return [
+            explained(partial(_status_of, client, one, schedule))
+            for one in found
+            for schedule in one.schedules
+        ]
+
+
+def _status_of(
+    client: SyncPrefectClient, deployment: DeploymentResponse, schedule: DeploymentSchedule
+) -> ScheduleStatus:
+    name = f"{client.read_flow(deployment.flow_id).name}/{deployment.name}"
+    on = schedule.active and not deployment.paused
+    if not on:
+        return ScheduleStatus(name, _rule(schedule), on=False)
+    planned = [one for one in _scheduled_runs(client, deployment, ended=False) if _waits(one)]
+    ended = _scheduled_runs(client, deployment, ended=True)
+    changed = max(filter(None, (deployment.updated, schedule.updated)), default=None)
+    last = ended[0] if ended else None
+    return ScheduleStatus(
+        name,
+        _rule(schedule),
+        on=True,
+        next_run=_text(planned[-1].expected_start_time) if planned else "",
+        last_run=_text(last.expected_start_time) if last else "",
+        last_state=(last.state_name or "") if last else "",
+        problem=_problem(planned, last, changed, deployment.work_pool_name or ""),
+    )
+
+
+def _problem(
+    planned: list[FlowRun], last: FlowRun | None, changed: datetime | None, pool: str
+) -> str:
+    now = datetime.now(UTC)
+    if not planned and (changed is None or now - changed > PLANNED_WITHIN):
+        return "Prefect has planned no run of it: look into its server's log for the reason"
+    late = [one for one in planned if now - _due(one) > STARTED_WITHIN]
+    if late:
+        return (
+            f"the run of {_text(late[-1].expected_start_time)} has not started: is a worker of "
+            f"pool {pool} online (`autolabel up` or `autolabel worker --pool {pool}` starts one)?"
+        )
+    if last and last.state and not last.state.is_completed():
+        why = (last.state.message or "no reason given").partition("\n")[0][:300]
+        return f"the run of {_text(last.expected_start_time)} ended {last.state_name}: {why}"
+    return ""
+
+
+def _scheduled_runs(
+    client: SyncPrefectClient, deployment: DeploymentResponse, *, ended: bool
+) -> list[FlowRun]:
+    """Read the runs that the server made of schedules, the latest first."""
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    runs = client.read_flow_runs(
+        flow_run_filter=FlowRunFilter(
+            deployment_id=FlowRunFilterDeploymentId(any_=[deployment.id]), state=_states(ended)
+        ),
+        sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+        limit=RUNS_READ if ended else 200,
+    )
+    return [one for one in runs if one.auto_scheduled]
+
+
+def _states(ended: bool) -> FlowRunFilterState:
+    from prefect.client.schemas.filters import FlowRunFilterState, FlowRunFilterStateType
+    from prefect.client.schemas.objects import TERMINAL_STATES, StateType
+
+    wanted = TERMINAL_STATES if ended else set(StateType) - TERMINAL_STATES
+    return FlowRunFilterState(type=FlowRunFilterStateType(any_=sorted(wanted)))
+
+
+def _waits(run: FlowRun) -> bool:
+    return run.state is None or run.state.is_scheduled()
+
+
+def _due(run: FlowRun) -> datetime:
+    return run.next_scheduled_start_time or run.expected_start_time or datetime.now(UTC)
+
+
+def _text(moment: datetime | None) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="minutes") if moment else ""
+
+
+def _rule(schedule: DeploymentSchedule) -> str:
+    rule = schedule.schedule
+    values = rule.model_dump(mode="json")
+    zone = values.get("timezone") or "UTC"
+    if "cron" in values:
+        return f"cron {values['cron']} {zone}"
+    if "interval" in values:
+        return f"every {values['interval']:g} s"
+    return f"{values.get('rrule', 'no rule')} {zone}"
