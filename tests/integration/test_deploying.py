@@ -1,13 +1,24 @@
-"""Deploying again: what a person has set stays, what belongs to the version is updated."""
+"""Deploying again: what a person has set stays; schedules, and whether they come to something."""
+
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import pytest
 import yaml
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentUpdate
+from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Cancelled, Completed, Failed, Scheduled
 
+from flows.cli import status
+from flows.machine.doctor import examine
+from flows.params import LabelParams
+from flows.plan.backfill import BackfillParams
+from flows.server import schedules
 from flows.server.deployments import FILE_VARIABLE, deploy, described
+from flows.server.nightly_schedule import turn_off, turn_on
 from sam2_core.types import AutolabelError
 
 PARAMETERS = {"params": {"label": {"sources": ["/drives"], "out": "/labels"}}}
@@ -73,3 +84,70 @@ def test_what_a_person_set_stays(nightly):
     client.update_deployment(first.id, update)
     with pytest.raises(AutolabelError, match=r"nightly/nightly was given do not fit.*soon"):
         again()
+    client.update_deployment(
+        first.id, DeploymentUpdate(parameters={}, parameter_openapi_schema=old)
+    )
+
+
+def test_a_schedule_that_comes_to_nothing_is_told(nightly, monkeypatch, capsys):
+    """This server has no scheduler: nothing is ever planned, as with one that fails."""
+    again, client = nightly
+    deployment = again()
+    for one in deployment.schedules:
+        client.delete_deployment_schedule(deployment.id, one.id)
+    label = LabelParams(sources=("/drives",), out="/labels", boxes="/boxes")
+    turn_on(BackfillParams(label=label), "30 2 * * *", "Europe/Berlin")
+    (found,) = mine()
+    assert (found.on, found.next_run, found.problem) == (True, "", "")  # a moment ago
+    assert found.when == "cron 30 2 * * * Europe/Berlin"
+    stored = again().parameters["params"]
+    assert BackfillParams.model_validate(stored) == BackfillParams(label=label)
+
+    monkeypatch.setattr(schedules, "PLANNED_WITHIN", timedelta(0))
+    assert "planned no run" in mine()[0].problem
+    status._show_schedule(mine()[0].as_json())
+    shown = capsys.readouterr().out
+    assert "schedule of nightly/nightly: cron 30 2 * * * Europe/Berlin, on" in shown
+    assert "to do: Prefect has planned no run" in shown
+    assert "planned no run" in next(one.found for one in examine() if one.name == "schedules")
+    turn_off()
+    (found,) = mine()
+    assert (found.on, found.problem) == (False, "")
+    turn_on(BackfillParams(label=label), "0 1 * * *", "UTC")
+    assert [(one.when, one.on) for one in mine()] == [("cron 0 1 * * * UTC", True)]
+    with pytest.raises(AutolabelError, match="every day"):
+        turn_on(BackfillParams(label=label), "every day", "UTC")
+
+
+def mine():
+    return [one for one in schedules.collect_schedules() if one.deployment == "nightly/nightly"]
+
+
+NOW = datetime.now(UTC)
+
+
+def scheduled(minutes, state=None):
+    """A run that a schedule made, due in so many minutes."""
+    due = NOW + timedelta(minutes=minutes)
+    return FlowRun(
+        flow_id=uuid4(), auto_scheduled=True, expected_start_time=due,
+        state=state or Scheduled(scheduled_time=due), state_name=state.name if state else "Late",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("planned", "last", "problem"),
+    [
+        ([scheduled(60)], None, ""),
+        ([scheduled(60)], scheduled(-60, Completed()), ""),
+        ([scheduled(60)], scheduled(-60, Failed(message="no disk\nmore")), "ended Failed: no disk"),
+        ([scheduled(60)], scheduled(-60, Cancelled()), "ended Cancelled: no reason given"),
+        ([scheduled(60), scheduled(-2)], None, ""),
+        ([scheduled(60), scheduled(-9)], None, "has not started: is a worker of pool cpu online"),
+        ([], scheduled(-60, Completed()), "planned no run"),
+    ],
+)
+def test_what_is_wrong_with_a_schedule(planned, last, problem):
+    told = schedules._problem(planned, last, NOW - timedelta(hours=1), "cpu")
+    assert problem in told
+    assert bool(problem) == bool(told)

@@ -1,0 +1,29 @@
+"""Errors in the log of Prefect's server; the lines are those of real ones."""
+
+from flows.machine.server_log import errors_in
+
+FAILING = """\
+12:00:00.001 | WARNING | prefect.server.utilities - a warning, no ERROR of its own
+12:00:01.001 | ERROR   | prefect.server.services.scheduler - Unexpected error in: Scheduler
+Traceback (most recent call last):
+  File "/x/prefect/server/services/scheduler.py", line 1, in run
+    raise sqlalchemy.exc.InvalidRequestError
+sqlalchemy.exc.InvalidRequestError: Can't evaluate bulk DML statement
+12:00:02.001 | INFO    | prefect.server - fine
+"""
+UVICORN = "ERROR:    [Errno 98] error while attempting to bind on address ('127.0.0.1', 4200)\n"
+
+
+def test_errors_are_counted_and_the_last_is_told_with_its_exception(tmp_path):
+    log = tmp_path / "server.log"
+    assert errors_in(log) is None
+    log.write_text(FAILING.splitlines()[0] + "\n")
+    assert errors_in(log) is None
+    log.write_text(FAILING * 3)
+    found = errors_in(log)
+    assert (found.count, found.log) == (3, str(log))
+    assert "Unexpected error in: Scheduler" in found.last
+    assert "Can't evaluate bulk DML statement" in found.last
+    log.write_text(FAILING + UVICORN)
+    assert errors_in(log).count == 2
+    assert "bind on address" in errors_in(log).last
