@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sam2_core.cache import cache_folder
+from sam2_core.library_messages import preload_cuda, quiet_onnxruntime
 from sam2_core.resolve import Wanted, need_torch, resolve_model, resolve_weights
 from sam2_core.types import AutolabelError
 
@@ -86,14 +87,16 @@ def cuda_provider_problem() -> str:
     if not _has("cuda"):
         return "cuda-bindings are not installed"
     try:
-        if hasattr(ort, "preload_dlls"):
-            ort.preload_dlls()
+        preload_cuda()
+        quiet_onnxruntime(trying=True)
         options = ort.SessionOptions()
         options.log_severity_level = 4
         session = ort.InferenceSession(_PROBE, options, providers=["CUDAExecutionProvider"])
         session.run(None, {"x": np.zeros(1, np.float32)})
     except Exception as error:  # noqa: BLE001 - whatever it is, the CPU serves
         return f"ONNX Runtime's CUDA provider failed ({str(error).splitlines()[0]})"
+    finally:
+        quiet_onnxruntime()
     if session.get_providers()[0] != "CUDAExecutionProvider":
         return "ONNX Runtime could not load its CUDA provider (CUDA or cuDNN is missing)"
     return ""

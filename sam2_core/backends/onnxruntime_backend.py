@@ -13,6 +13,7 @@ import numpy as np
 
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.cores import usable_cores
+from sam2_core.library_messages import quiet_onnxruntime
 from sam2_core.onnx_contract import DECODED, FEATURES
 from sam2_core.preprocess import resize_square
 from sam2_core.types import (
@@ -66,6 +67,7 @@ def open_session(
     """
     import onnxruntime as ort
 
+    quiet_onnxruntime()
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads or usable_cores()
     options.log_severity_level = 3

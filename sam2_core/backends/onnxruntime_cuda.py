@@ -24,6 +24,7 @@ from sam2_core.backends.onnxruntime_backend import open_session, run_session
 from sam2_core.backends.onnxruntime_fusion import fused_model
 from sam2_core.backends.onnxruntime_graph import FixedGraph, Shape, cuda_provider
 from sam2_core.batching import bucket_for, gather
+from sam2_core.library_messages import preload_cuda
 from sam2_core.onnx_contract import BOX_POINTS, DECODED, FEATURES, PROMPTS, SCORES
 from sam2_core.preprocess import resize_square
 from sam2_core.types import (
@@ -265,7 +266,4 @@ class OnnxRuntimeCudaBackend:
 def _preload(where: str) -> None:
     """Load CUDA's and cuDNN's libraries from their Python packages, where these are installed."""
     if where == "cuda":
-        import onnxruntime as ort
-
-        if hasattr(ort, "preload_dlls"):
-            ort.preload_dlls()
+        preload_cuda()

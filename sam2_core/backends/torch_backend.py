@@ -22,6 +22,7 @@ from sam2_core.backends.torch_modules import build_modules, modules_for
 from sam2_core.backends.torch_staging import page_locked, uploads
 from sam2_core.cache import cache_folder
 from sam2_core.decisive_code import mask_code
+from sam2_core.library_messages import quiet_torch_compiler
 from sam2_core.preprocess import resize_square
 from sam2_core.resolve import Wanted, Weights
 from sam2_core.types import (
@@ -112,6 +113,7 @@ class TorchBackend:
         if compiled:
             cache = cache_folder(wanted.cache) / "inductor"
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+            quiet_torch_compiler()
             # Every bucket is a compilation of the same modules.
             torch._dynamo.config.recompile_limit = 64
         how = "compiled" if compiled else "eager"

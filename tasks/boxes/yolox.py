@@ -20,6 +20,7 @@ import numpy as np
 
 from sam2_core.backends.onnxruntime_backend import MOST_CALLS, open_session, run_session
 from sam2_core.cores import usable_cores
+from sam2_core.library_messages import preload_cuda
 from sam2_core.load import choose_backend
 from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray
 from tasks.boxes.coco_classes import COCO_CLASSES
@@ -271,7 +272,5 @@ def _replaced(path: Path, which: str = "") -> str:
 def _providers() -> Sequence[str]:
     if choose_backend("onnxruntime")[0] != "onnxruntime-cuda":
         return ("CPUExecutionProvider",)
-    import onnxruntime as ort
-
-    ort.preload_dlls()  # CUDA and cuDNN from the extra `gpu`
+    preload_cuda()
     return ("CUDAExecutionProvider", "CPUExecutionProvider")

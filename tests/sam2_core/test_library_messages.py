@@ -1,0 +1,59 @@
+"""What libraries write of their own accord does not reach the terminal of who labels."""
+
+import contextlib
+import subprocess
+import sys
+import warnings
+
+import onnxruntime
+import pytest
+
+from tests.conftest import REPOSITORY
+
+SESSION = """
+from pathlib import Path
+from sam2_core.backends.onnxruntime_backend import open_session
+from sam2_core.load import _PROBE, cuda_provider_problem
+cuda = ("CUDAExecutionProvider", {"device_id": "0"})
+open_session(Path("probe"), 1, [cuda, "CPUExecutionProvider"], model=_PROBE)
+"""
+PROBE = """
+from sam2_core import load
+load._has = lambda name: True
+print(load.cuda_provider_problem())
+"""
+
+
+def written(code):
+    """Both streams of a Python process: ONNX Runtime writes to them directly."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    return done.stdout, done.stderr
+
+
+@pytest.mark.skipif(
+    "CUDAExecutionProvider" not in onnxruntime.get_available_providers(),
+    reason="this ONNX Runtime was built without CUDA",
+)
+def test_onnxruntime_says_nothing_of_plugins_and_of_a_gpu_that_is_tried():
+    assert "W:onnxruntime" not in written(SESSION)[1]
+    problem, told = written(PROBE)
+    assert told == ""
+    assert problem.count("\n") == 1  # our own words, and no line of where CUDA was looked for
+
+
+def test_the_compiler_does_not_recommend_tf32(monkeypatch):
+    torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
+    from torch._inductor.compile_fx import _warn_tf32_disabled
+
+    from sam2_core.library_messages import quiet_torch_compiler
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    for quiet, told in ((contextlib.nullcontext, 1), (quiet_torch_compiler, 0)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            quiet()
+            _warn_tf32_disabled.__wrapped__()
+        assert len(caught) == told
