@@ -11,6 +11,7 @@ from flows.plan.backfill import BackfillParams, BackfillPlan, plan_backfill
 from flows.plan.report import plan_markdown
 from flows.server.shard_runs import sequences_in_flight
 from flows.server.submit import Submitted, ensure_queue, submit, workers_online
+from tasks.errors import redacted_errors
 from tasks.store import quarantine
 
 PRIORITY, ORDINARY = 1, 10
@@ -23,6 +24,11 @@ def backfill(params: BackfillParams) -> dict[str, Any]:
     Returns the plan with `submitted`, the number of new shards, and `met`, of shards that another
     submission had already made.
     """
+    with redacted_errors():
+        return _backfill(params)
+
+
+def _backfill(params: BackfillParams) -> dict[str, Any]:
     logger = get_run_logger()
     plan = plan_in_flight(params)
     logger.info("%s", plan.as_json())

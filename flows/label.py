@@ -13,6 +13,7 @@ from flows.cli.summary import SequenceOutcome, summary_of
 from flows.params import LabelParams
 from flows.pipeline import AHEAD, InFlight, buffered, outcome_of, submit_label, submit_load
 from flows.plan.run import Plan, job_of, take_plan
+from tasks.errors import redacted_errors
 from tasks.pipeline.sequence import prepare_task
 
 # Of tasks, which wait for threads of their own: see `tasks.pipeline.chunk.label_chunks`.
@@ -31,6 +32,11 @@ def label(params: LabelParams) -> dict[str, Any]:
     Returns the summary (`flows.cli.summary.summary_of`): failures of frames and sequences are in
     it, and never fail the flow.
     """
+    with redacted_errors():
+        return _label(params)
+
+
+def _label(params: LabelParams) -> dict[str, Any]:
     started = time.perf_counter()
     plan = take_plan(params)
     outcomes = label_sequences(plan)

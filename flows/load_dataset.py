@@ -7,6 +7,7 @@ from typing import Any
 from prefect import flow, get_run_logger
 
 from sam2_core.types import AutolabelError
+from tasks.errors import redacted_errors
 from tasks.pipeline.sequence import load_stored
 from tasks.store import manifests
 from tasks.store.manifests import Manifest
@@ -29,15 +30,19 @@ def load_dataset(
         anew: drop the dataset first.
 
     """
-    if anew:
-        from tasks.dataset.rebuild import rebuild
+    with redacted_errors():
+        if anew:
+            return _rebuilt(dataset, out, run_key or "")
+        keys = [run_key] if run_key else manifests.list_runs(out)
+        return {"dataset": dataset, "loaded": sum(load_missing(dataset, out, key) for key in keys)}
 
-        report = rebuild(dataset, out, run_key or "")
-        get_run_logger().info("rebuilt %s: %s", dataset, report)
-        return {"dataset": dataset, "rebuilt": True}
-    keys = [run_key] if run_key else manifests.list_runs(out)
-    loaded = sum(load_missing(dataset, out, key) for key in keys)
-    return {"dataset": dataset, "loaded": loaded}
+
+def _rebuilt(dataset: str, out: str, run_key: str) -> dict[str, Any]:
+    from tasks.dataset.rebuild import rebuild
+
+    report = rebuild(dataset, out, run_key)
+    get_run_logger().info("rebuilt %s: %s", dataset, report)
+    return {"dataset": dataset, "rebuilt": True}
 
 
 def load_missing(dataset: str, out_uri: str, run_key: str) -> int:

@@ -18,6 +18,7 @@ from flows.plan.backfill import BackfillParams, plan_backfill
 from flows.plan.run import stamp_of
 from flows.server.shard_runs import MOST_STARTS
 from flows.server.watching import watch
+from tasks.errors import redacted_errors
 from tasks.store import manifests, quarantine, watermark
 
 POLL_S = 20.0
@@ -40,6 +41,11 @@ def nightly(params: BackfillParams, watermark_name: str = "nightly", wait_hours:
         wait_hours: the longest to wait for the shards.
 
     """
+    with redacted_errors():
+        return _nightly(params, watermark_name, wait_hours)
+
+
+def _nightly(params: BackfillParams, watermark_name: str, wait_hours: float) -> Any:
     if flow_run.run_count > MOST_STARTS:
         return Failed(message=f"its workers died {MOST_STARTS} times: not started again by itself")
     began, deadline = datetime.now(UTC), time.monotonic() + wait_hours * 3600

@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from sam2_core.types import AutolabelError
+
 DETECTOR_MIN_SCORE = 0.3
 
 _SELECTION = re.compile(r"^(\d*):(\d*)(?::(\d*))?$")
-_PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
 _DATASET = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._ -]*$")
 
 
@@ -27,24 +28,24 @@ def _frame_selection(text: str) -> str:
     return text
 
 
-def _without_password(uri: str) -> str:
-    if _PASSWORD.search(uri):
-        raise ValueError(
-            "an address must not hold a password: parameters are stored and logged. "
-            "Put credentials into the environment (AWS_ACCESS_KEY_ID, ~/.netrc)"
-        )
-    if not uri.strip():
-        raise ValueError("must not be empty")
-    return uri
+def without_secrets(address: str) -> str:
+    """Return an address, or a name, that may be stored and logged."""
+    from tasks.store.addresses import checked
+
+    try:
+        return checked(address)
+    except AutolabelError as error:
+        raise ValueError(str(error)) from error
 
 
-Uri = Annotated[str, AfterValidator(_without_password)]
+Uri = Annotated[str, AfterValidator(without_secrets)]
 
 
 class LabelParams(BaseModel):
     """What to label, with what, and where the labels go."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # What is refused may be a secret: it is not repeated.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     sources: tuple[Uri, ...] = Field(
         min_length=1,
@@ -56,13 +57,13 @@ class LabelParams(BaseModel):
         default=None, description="FiftyOne dataset; by default the last part of `out`."
     )
     load_dataset: bool = Field(default=True, description="Load the labels into FiftyOne.")
-    model: str = Field(
+    model: Uri = Field(
         default="auto",
         description="compact, tiny, small, base_plus, large, or the folder of an exported model; "
         "auto takes the largest one on this machine.",
     )
     backend: Literal["auto", "onnxruntime", "torch", "tensorrt"] = "auto"
-    detector: str | None = Field(
+    detector: Uri | None = Field(
         default=None,
         description="compact, yolox_nano, yolox_tiny, yolox_s, yolox_m, or an .onnx file.",
     )

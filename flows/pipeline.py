@@ -17,7 +17,7 @@ from prefect.futures import PrefectFuture
 
 from flows.cli.summary import SequenceOutcome
 from flows.plan.run import SequencePlan
-from sam2_core.types import AutolabelError
+from tasks.errors import told
 from tasks.observe import progress
 from tasks.observe.progress import LOAD
 from tasks.pipeline.chunk import Job, Labeled
@@ -83,14 +83,9 @@ class InFlight:
             stage, self.labeled = error.stage, error.labeled
             error = error.cause
         if not self.error:
-            self.error, self.stage = reason_of(error), stage
+            self.error, self.stage = told(error), stage
             self.transient = is_transient(error) or isinstance(error, NotFetchedError)
             self.hopeless = isinstance(error, UnreadableError)
-
-
-def reason_of(error: Exception) -> str:
-    """Return what a person needs to know: our own messages say it all, others need their type."""
-    return str(error) if isinstance(error, AutolabelError) else f"{type(error).__name__}: {error}"
 
 
 # Sequences that are under way beside the oldest. A worker's death counts against every one of them.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 
+from tasks.errors import redacted_errors
 from tasks.review.relabel import relabel_dataset
 
 
@@ -19,6 +20,11 @@ def relabel(dataset: str, out: str = "", request_id: str = "", backend: str = "a
         backend: what runs the model.
 
     """
+    with redacted_errors():
+        return _relabel(dataset, out, request_id, backend)
+
+
+def _relabel(dataset: str, out: str, request_id: str, backend: str) -> int:
     report = relabel_dataset(dataset, out, request_id, backend)
     create_markdown_artifact(
         key="relabel",

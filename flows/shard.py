@@ -21,6 +21,7 @@ from flows.plan.shards import ShardParams
 from flows.server.run_artifacts import publish, shard_progress
 from flows.server.shard_runs import MOST_STARTS
 from flows.shard_pipeline import label_pieces
+from tasks.errors import redacted_errors
 from tasks.masks.model import choose_model
 from tasks.observe import metrics_server, tracing
 from tasks.pipeline import stopping
@@ -40,6 +41,11 @@ def label_shard(params: ShardParams) -> Any:
 
     On SIGTERM the chunk at hand is finished and the shard is given back to the queue.
     """
+    with redacted_errors():
+        return _label_shard(params)
+
+
+def _label_shard(params: ShardParams) -> Any:
     started = time.perf_counter()
     if flow_run.run_count > MOST_STARTS:
         return Failed(message=f"its workers died {MOST_STARTS} times: not started again by itself")

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from sam2_core.redaction import redact
+
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 ImageArray = npt.NDArray[np.uint8]
@@ -23,7 +25,10 @@ POINT_PADDING, POINT_NEGATIVE, POINT_POSITIVE, BOX_TOP_LEFT, BOX_BOTTOM_RIGHT = 
 
 
 class AutolabelError(Exception):
-    """Something a user can act on: says what was wrong, where, and what to do."""
+    """Something a user can act on: says what was wrong, where, and what to do; never a secret."""
+
+    def __init__(self, *words: object) -> None:
+        super().__init__(*(redact(word) if isinstance(word, str) else word for word in words))
 
 
 class MachineError(AutolabelError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 from tasks.frames.selection import FrameSelection
 
@@ -89,7 +90,7 @@ Footage = FrameRef | VideoRef
 
 @dataclass(frozen=True)
 class FrameFailure:
-    """A frame that could not be labeled, and why."""
+    """A frame that could not be labeled, and why; the reason holds no secret."""
 
     sequence_id: str
     camera: str
@@ -97,6 +98,9 @@ class FrameFailure:
     uri: str
     stage: str
     reason: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", redact(self.reason))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -25,14 +26,23 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from sam2_core.redaction import redact
 from tasks.observe.progress import listening
 
 LOG_INTERVAL_S = 30.0
 
 
+class _RedactingConsole(Console):
+    """A console on which no secret appears, whoever made the message."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print, texts without secrets."""
+        super().print(*(redact(one) if isinstance(one, str) else one for one in objects), **options)
+
+
 def stderr_console() -> Console:
     """Return a console on stderr that never wraps or colours what is not a terminal."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return _RedactingConsole(stderr=True, highlight=False, soft_wrap=True)
 
 
 class RateColumn(ProgressColumn):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
+from typing import Any
 
 import click
 
+from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 from tasks.types import NothingToLabelError
 
@@ -42,6 +44,16 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"flows.cli.{COMMANDS[cmd_name][0]}")
         command: click.Command = module.command
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the subcommand; what it says of a wrong option may hold what was given."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            words = error.format_message()
+            if redact(words) == words:
+                raise
+            raise click.UsageError(redact(words), getattr(error, "ctx", None)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the subcommands without importing them."""

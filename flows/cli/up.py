@@ -7,6 +7,7 @@ import json
 import click
 
 from flows.machine.workstation import PREFECT_PORT
+from sam2_core.redaction import redact
 
 
 @click.command(short_help="Start server, database and workers.")
@@ -28,6 +29,7 @@ def command(port: int, workers: int | None, app_port: int | None, as_json: bool)
     console = stderr_console()
     with console.status("starting") as status:
         started = bring_up(port, workers, app_port, lambda what: status.update(f"starting {what}"))
+    started = {name: redact(where) for name, where in started.items()}
     for name, where in started.items():
         console.print(f"[dim]{name:<12}[/] {where}")
     console.print(f"[dim]{'dashboard':<12}[/] {started['prefect'].removesuffix('/api')}")

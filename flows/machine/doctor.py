@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from sam2_core.cache import cache_folder
+from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 
 LOW_DISK_GB = 5.0
@@ -24,7 +25,7 @@ LOW_DISK_GB = 5.0
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """One thing that was looked at, told without secrets.
 
     Attributes:
         name: what.
@@ -38,6 +39,9 @@ class Finding:
     state: Literal["ok", "note", "missing"]
     found: str
     advice: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "found", redact(self.found))
 
 
 def examine() -> list[Finding]:
@@ -141,9 +145,7 @@ def _database() -> Finding:
 
     chosen = os.environ.get(URI_VARIABLE)
     if chosen:
-        from tasks.store.storage import redact
-
-        return _ping("database", ensure_database(), f"{URI_VARIABLE}={redact(chosen)}")
+        return _ping("database", ensure_database(), f"{URI_VARIABLE}={chosen}")
     try:
         mongod = find_mongod()
         uri = ensure_database()
@@ -159,14 +161,13 @@ def _ping(name: str, uri: str, found: str) -> Finding:
     try:
         with pymongo.MongoClient(uri, serverSelectionTimeoutMS=3000) as client:
             server = client.server_info()["version"]
-    except PyMongoError as error:
+    except (PyMongoError, ValueError) as error:
         return Finding(name, "missing", f"{found} does not answer: {type(error).__name__}")
     return Finding(name, "ok", f"MongoDB {server}: {found}")
 
 
 def _prefect() -> Finding:
     from flows.server.own import configured_api
-    from tasks.store.storage import redact
 
     try:
         installed = version("prefect")
@@ -177,10 +178,10 @@ def _prefect() -> Finding:
         return Finding("prefect", "ok", f"{installed}; no server set, every run brings its own")
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=5):  # noqa: S310
-            return Finding("prefect", "ok", f"{installed}; server {redact(url)} answers")
+            return Finding("prefect", "ok", f"{installed}; server {url} answers")
     except (urllib.error.URLError, OSError, ValueError) as error:
         advice = "start it with `autolabel up` or unset PREFECT_API_URL"
-        return Finding("prefect", "missing", f"{redact(url)} does not answer: {error}", advice)
+        return Finding("prefect", "missing", f"{url} does not answer: {error}", advice)
 
 
 def _schedules() -> Finding:

@@ -11,6 +11,7 @@ from flows.server.api import choose_api
 from flows.server.deployments import CPU_POOL, GPU_POOL, deploy
 from flows.server.own import configured_api
 from flows.server.submit import workers_online
+from sam2_core.redaction import redact
 from tasks.dataset.database import running_server
 
 PREFECT_PORT = 4200
@@ -66,7 +67,7 @@ def _bring_up_server(port: int, tell: Callable[[str], object]) -> str:
         os.environ.setdefault(CLIENT_AUTH, os.environ[AUTH])
     chosen = configured_api()
     if chosen:
-        tell(f"using the Prefect server at {chosen}")
+        tell(f"using the Prefect server at {redact(chosen)}")
         return chosen
     tell("Prefect's server")
     known = running().get("server")

@@ -47,7 +47,7 @@ Moment = Annotated[str, AfterValidator(_moment)]
 class BackfillParams(BaseModel):
     """What to label again or for the first time, and how to spread it over workers."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     label: LabelParams
     since: Moment | None = Field(default=None, description="Only sequences taken from here on.")

@@ -50,7 +50,7 @@ class Piece(BaseModel):
 
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     sequence_id: str = Field(min_length=1)
     frames_uri: str = Field(min_length=1)
@@ -62,7 +62,7 @@ class Piece(BaseModel):
 class ShardParams(BaseModel):
     """Parameters of one shard: Prefect validates them at submission."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     label: LabelParams
     run_key: str = Field(description="Key of the run that planned it; another one is refused.")

@@ -166,11 +166,6 @@ def list_frames(sequence: SequenceRef, selection: FrameSelection = ALL_FRAMES) -
 
 def _discover_source(source: str, selection: FrameSelection) -> Iterator[Discovered]:
     root = str(storage.local_path(source)) if storage.is_local(source) else source.rstrip("/")
-    if root.startswith("http") and "?" in root:
-        raise AutolabelError(
-            f"{storage.redact(source)}: addresses are stored with the labels, and what follows the "
-            "? may be a secret; download the file, or give an address without"
-        )
     if _suffix(root) in IMAGE_SUFFIXES | VIDEO_SUFFIXES:
         file = stat_file(root)
         if file is not None:

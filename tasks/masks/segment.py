@@ -10,7 +10,8 @@ from typing import Any
 from sam2_core.frame_loop import FrameJob, FrameLoop
 from sam2_core.segmenter import Segmenter
 from sam2_core.stage_times import StageTimes
-from sam2_core.types import AutolabelError, Boxes, ImageArray
+from sam2_core.types import Boxes, ImageArray
+from tasks.errors import told
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameFailure, FrameRef
 
@@ -57,14 +58,6 @@ def segment_frames(
         else:
             failure = FrameFailure(
                 frame.sequence_id, frame.camera, frame.index, frame.uri, result.stage,
-                _reason(result.error),
+                told(result.error) if result.error else "unknown",
             )  # fmt: skip
             yield LabeledFrame(frame, boxes, None, failure)
-
-
-def _reason(error: Exception | None) -> str:
-    if error is None:
-        return "unknown"
-    if isinstance(error, AutolabelError):
-        return str(error)
-    return f"{type(error).__name__}: {error}"

@@ -11,6 +11,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from sam2_core.types import AutolabelError
+from tasks.errors import redacted_errors, told
 from tasks.frames.discover import Discovered
 from tasks.observe.progress import CHECK, DOWNLOAD, LOAD, advance, expect, summed
 from tasks.pipeline.chunk import ChunksFailedError, Job, Labeled, label_chunks
@@ -93,7 +94,7 @@ class SequenceError(AutolabelError):
     """
 
     def __init__(self, stage: str, cause: Exception, labeled: Sequence[Labeled] = ()) -> None:
-        super().__init__(str(cause) if isinstance(cause, AutolabelError) else repr(cause))
+        super().__init__(told(cause))
         self.stage, self.cause, self.labeled = stage, cause, tuple(labeled)
 
 
@@ -239,13 +240,15 @@ def load_stored(dataset: str, out_uri: str, manifest: Manifest) -> dict[str, flo
 @task(name="label", task_run_name="label-{name}", cache_policy=NO_CACHE, persist_result=False)
 def label_task(job: Job, found: Discovered, chunk_frames: int, name: str) -> LabeledSequence:
     """Label one sequence."""
-    return label_sequence(job, found, chunk_frames)
+    with redacted_errors():
+        return label_sequence(job, found, chunk_frames)
 
 
 @task(name="fetch", task_run_name="fetch-{name}", cache_policy=NO_CACHE, persist_result=False)
 def local_frames_task(found: Discovered, name: str) -> list[FrameRef]:
     """Bring the images of a sequence that was labeled before to this machine."""
-    return local_frames(found)
+    with redacted_errors():
+        return local_frames(found)
 
 
 @task(name="prepare", cache_policy=NO_CACHE, persist_result=False)
@@ -254,8 +257,9 @@ def prepare_task(dataset: str, cameras: list[str], out_uri: str) -> set[str]:
     from tasks.dataset.load import prepare_dataset
     from tasks.dataset.record import loaded_manifests
 
-    prepare_dataset(dataset, cameras, out_uri)
-    return loaded_manifests(dataset)
+    with redacted_errors():
+        prepare_dataset(dataset, cameras, out_uri)
+        return loaded_manifests(dataset)
 
 
 @task(name="load", task_run_name="load-{name}", cache_policy=NO_CACHE, persist_result=False)
@@ -263,4 +267,5 @@ def load_task(
     job: Job, dataset: str, manifest: Manifest, frames: list[FrameRef], name: str
 ) -> dict[str, float]:
     """Load one sequence into FiftyOne."""
-    return load_labels(job, dataset, manifest, frames)
+    with redacted_errors():
+        return load_labels(job, dataset, manifest, frames)

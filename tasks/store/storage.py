@@ -19,13 +19,17 @@ from typing import Any
 
 import fsspec
 
+from sam2_core import redaction
 from sam2_core.types import AutolabelError
+from tasks.store.addresses import without_credentials
 from tasks.store.retry import http_status, with_retries
 
-_SECRETS = re.compile(r"(?<=://)[^/@\s]+@|(?<=[?&])([^=&\s]+)=[^&\s]*")
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 # Packages whose errors derive from Exception alone.
 _CLIENTS = {"botocore", "aiobotocore", "aiohttp", "urllib3"}
+
+
+redact = redaction.redact
 
 
 class StorageError(AutolabelError):
@@ -34,11 +38,6 @@ class StorageError(AutolabelError):
 
 class NotFoundError(StorageError):
     """There is nothing under this address."""
-
-
-def redact(uri: str) -> str:
-    """Return the address without user, password and query values, fit for a log."""
-    return _SECRETS.sub(lambda m: f"{m[1]}=***" if m[1] else "***@", uri)
 
 
 def is_local(uri: str) -> bool:
@@ -63,11 +62,7 @@ def join(base_uri: str, *parts: str) -> str:
 
 def filesystem(uri: str) -> tuple[Any, str]:
     """Return the filesystem and the path on it. Listings are never cached: others write too."""
-    if re.search(r"://[^/@]+:[^/@]*@", uri):
-        raise AutolabelError(
-            f"{redact(uri)} holds a password: addresses end up in logs and labels; "
-            "put credentials into the environment (AWS_ACCESS_KEY_ID, ~/.netrc) instead"
-        )
+    without_credentials(uri)
     if is_local(uri):
         return fsspec.filesystem("file"), str(local_path(uri))
     try:

@@ -259,7 +259,7 @@ def test_names_that_no_table_can_hold_are_ignored_and_told(tmp_path, caplog):
 
 
 def test_presigned_addresses_are_refused_without_showing_the_secret():
-    with pytest.raises(AutolabelError, match="download the file") as caught:
+    with pytest.raises(AutolabelError, match="downloaded first") as caught:
         list(discover(["https://h.invalid/clip.mp4?X-Amz-Signature=cafe"]))
     assert "cafe" not in str(caught.value)
 

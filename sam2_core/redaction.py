@@ -1,0 +1,178 @@
+"""Texts without secrets: every message, reason and log line passes through `redact`.
+
+What counts as a secret: whatever stands before the host of an address, what follows its "?", values
+with a name such as `X-Amz-Signature`, and the literal values of this process's environment.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote, unquote
+
+HIDDEN = "***"
+# Buckets: a key may hold "?", "#" and "@"; no bucket holds a ":".
+CONTAINERS = frozenset({"az", "abfs", "abfss", "adl", "wasb", "wasbs"})
+BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "oss"}) | CONTAINERS
+FOLDERS = frozenset({"file", "local", "memory", "zip", "tar"})
+# Azure's own form: container@account.dfs.core.windows.net.
+_CONTAINER = re.compile(r"(?i)[a-z0-9$-]+@[a-z0-9-]+(\.[a-z0-9-]+)+")
+_HOST_AND_PORT = re.compile(r"(\[[\da-fA-F:.%]*\]|[^:\[\]]*)(:\d{1,5})?")
+_INTERNAL_FRAGMENT = re.compile(r"frames?=[\d:]*")
+
+# One slash only: a slip of the hand that is no reason to show a password.
+_LINK = re.compile(
+    r"(?i)((?:https?|s3a?|gs|s?ftps?):/+|\b[a-z][a-z0-9+.-]*:/{2,})"
+    r"((?:(?!::[a-z][a-z0-9+.-]*:/)[^\s\"<>`])+)"  # the next one of a chain begins after "::"
+)
+NAMES_OF_SECRETS = (
+    r"x-(?:amz|goog)-(?:signature|credential|security-token)|awsaccesskeyid|signature|sig|"
+    r"(?:aws_)?secret_access_key|aws_session_token|(?:[a-z]+_)?token|password|passwd|pwd|secret|"
+    r"api_?key"
+)
+_NAMED = re.compile(rf"(?i)(?<![a-z0-9])({NAMES_OF_SECRETS})=([^&\s'\"),;]+)")
+_HEADER = re.compile(
+    r"(?i)\b((?:proxy-)?authorization|x-amz-security-token|cookie)(['\"]?\s*[:=,]\s*['\"]?)"
+    r"((?:basic|bearer)\s+)?([^\s'\"]+)"
+)
+_SECRET_VARIABLE = re.compile(r"SECRET|TOKEN|PASSWORD|PASSWD|AUTH_STRING|API_KEY|ACCOUNT_KEY|_SAS_")
+_NOT_A_SECRET = re.compile(r"(_FILE|_PATH|_DIR|_URI|_URL)$")
+_ADDRESS = re.compile(r"(?i)[a-z][a-z0-9+.-]*://.*@")
+_SHORTEST = 6  # a shorter one would tear words apart that have nothing to do with it
+
+
+def redact(text: str) -> str:
+    """Return a text, or an address, in which no secret is left; twice is as good as once."""
+    for secret in _known_secrets():
+        text = text.replace(secret, HIDDEN)
+    text = _LINK.sub(lambda found: found[1] + _link_redacted(found[1], found[2]), text)
+    text = _NAMED.sub(rf"\1={HIDDEN}", text)
+    return _HEADER.sub(rf"\1\2\3{HIDDEN}", text)
+
+
+def credentials_end(scheme: str, rest: str) -> int:
+    """Where the credentials of an address end; 0 when it has none.
+
+    An unquoted "/" or "@" in a password does not hide it: a part before the first "/" that is no
+    host with a port is taken for the beginning of one.
+
+    Args:
+        scheme: in lower case, without "://".
+        rest: what follows it.
+
+    """
+    keys = scheme in BUCKETS | FOLDERS
+    authority = re.split(r"/" if keys else r"[/?#]", rest, maxsplit=1)[0]
+    if scheme in FOLDERS or (scheme in CONTAINERS and _CONTAINER.fullmatch(authority)):
+        return 0
+    if "@" in unquote(authority) or _is_no_host(scheme, authority):
+        return rest.rfind("@") + 1 or len(authority)
+    return 0
+
+
+def _is_no_host(scheme: str, authority: str) -> bool:
+    if ":" not in authority:
+        return False
+    if scheme in BUCKETS:
+        return not authority.startswith("arn:")
+    return not all(_HOST_AND_PORT.fullmatch(one) for one in authority.split(","))
+
+
+def _link_redacted(start: str, rest: str) -> str:
+    scheme = start.partition(":")[0].lower()
+    rest, closing = _without_closing(rest)
+    end = credentials_end(scheme, rest)
+    if end:
+        rest = HIDDEN + ("@" if rest[end - 1] == "@" else "") + rest[end:]
+    if scheme in BUCKETS | FOLDERS:
+        return rest + closing
+    rest, hash_, fragment = rest.partition("#")
+    if re.search("[=@]", fragment) and not _INTERNAL_FRAGMENT.match(fragment):
+        fragment = HIDDEN
+    place, mark, query = rest.partition("?")
+    if mark and query:
+        place += mark + "&".join(_value_redacted(part) for part in query.split("&"))
+        mark = ""
+    return place + mark + hash_ + fragment + closing
+
+
+def _without_closing(text: str) -> tuple[str, str]:
+    """Split off what belongs to the sentence around an address."""
+    bare = text.rstrip(":,.;!)]}'")
+    return bare, text[len(bare) :]
+
+
+def _value_redacted(part: str) -> str:
+    name, equals, value = part.partition("=")
+    return (name + equals if value else "") + HIDDEN
+
+
+def _known_secrets() -> list[str]:
+    """Secrets of the environment in every form that a message may show them in, longest first."""
+    found = set()
+    for name, value in os.environ.items():
+        if _SECRET_VARIABLE.search(name) and not _NOT_A_SECRET.search(name):
+            found |= {value, value.partition(":")[2]}
+        elif _ADDRESS.match(value):
+            found |= set(_credentials_of(value))
+    return sorted((form for one in found for form in _forms(one)), key=len, reverse=True)
+
+
+def _credentials_of(address: str) -> Iterator[str]:
+    start, _, rest = address.partition("://")
+    end = credentials_end(start.lower(), rest)
+    if re.match(r"[^/]*:", rest):  # known to be credentials, also where they begin like a port
+        end = end or rest.rfind("@") + 1
+    if end > 1:
+        both = rest[: end - 1]
+        user, _, password = both.partition(":")
+        yield both
+        yield password or user
+
+
+def _forms(secret: str) -> set[str]:
+    if len(secret) < _SHORTEST or set(secret) <= {"*"}:
+        return set()
+    plain = {secret, unquote(secret)}
+    encoded = {base64.b64encode(one.encode()).decode() for one in plain}
+    return (
+        plain
+        | encoded
+        | {quote(one, safe="") for one in plain | encoded}
+        | {json.dumps(one)[1:-1] for one in plain}
+    )
+
+
+class RedactedRecord(logging.LogRecord):
+    """A log record without secrets, also in its traceback, whichever handler gets it."""
+
+    def __init__(self, *args: Any, **values: Any) -> None:
+        super().__init__(*args, **values)
+        if self.exc_info and self.exc_info[0]:
+            self.exc_text = redact("".join(traceback.format_exception(*self.exc_info)).rstrip())
+            self.exc_info = None  # a handler of its own mind would print it as it is
+
+    def getMessage(self) -> str:  # noqa: N802 - logging's name
+        """Return the message."""
+        return redact(super().getMessage())
+
+
+def install() -> None:
+    """Redact every log record of this process, and the traceback that it may die with."""
+    logging.setLogRecordFactory(RedactedRecord)
+    sys.excepthook = _last_words
+
+
+def _last_words(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    if sys.stderr:
+        sys.stderr.write(redact("".join(traceback.format_exception(kind, error, trace))))

@@ -1,0 +1,34 @@
+"""Exceptions as texts that may be stored and shown: of any library, and without secrets."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from sam2_core.redaction import redact
+from sam2_core.types import AutolabelError
+
+
+def told(error: BaseException) -> str:
+    """Return what a person needs to know: our own messages say it all, others need their type."""
+    if isinstance(error, AutolabelError):
+        return str(error)
+    words = redact(str(error))
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+@contextlib.contextmanager
+def redacted_errors() -> Iterator[None]:
+    """Let no exception with a secret out of a flow or task: Prefect stores its text.
+
+    Raises:
+        AutolabelError: in place of an exception whose text holds a secret.
+
+    """
+    try:
+        yield
+    except Exception as error:
+        words = str(error)
+        if redact(words) == words:
+            raise
+        raise AutolabelError(told(error)) from error

@@ -1,0 +1,101 @@
+"""Which addresses are taken: those that may be stored, logged and shown as they are.
+
+Addresses become a part of labels, manifests, logs and databases, so one that carries a secret is
+refused where it is given. Credentials come from the environment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sam2_core.redaction import (
+    BUCKETS,
+    CONTAINERS,
+    FOLDERS,
+    NAMES_OF_SECRETS,
+    credentials_end,
+)
+from sam2_core.types import AutolabelError
+
+_S3 = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+_AZURE = "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN"
+_INSTEAD = {
+    **dict.fromkeys(("s3", "s3a"), _S3),
+    **dict.fromkeys(("gs", "gcs"), "set GOOGLE_APPLICATION_CREDENTIALS"),
+    **dict.fromkeys(CONTAINERS, _AZURE),
+    **dict.fromkeys(("http", "https"), "put them into ~/.netrc, or the file that NETRC names"),
+}
+_WEB = frozenset({"http", "https"})
+_SIGNATURE = re.compile(rf"(?i)[?&](?:{NAMES_OF_SECRETS})=")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+# Folders of this machine are not called "https:": somebody has lost a slash.
+_LOST_SLASH = re.compile(r"(?i)(https?|s3a?|gs|s?ftps?|abfss?):/?[^/]")
+
+
+def checked(address: str) -> str:
+    """Return an address that a user gave, if it holds no secret.
+
+    An "@", "?" or "#" in the path of an http(s) address is refused too, because a password with an
+    unquoted "/" cannot be told from it; in keys of buckets and local paths they are plain.
+
+    Raises:
+        AutolabelError: it is empty, or holds userinfo, a query or a fragment; the message names
+            what to use instead and shows nothing of the address.
+
+    """
+    if not address.strip():
+        raise AutolabelError("an address must not be empty")
+    if _CONTROL.search(address):
+        raise AutolabelError("an address must not hold control characters or line breaks")
+    if _LOST_SLASH.match(address):
+        scheme = address.partition(":")[0].lower()
+        raise AutolabelError(f"an address of {scheme} begins with {scheme}://")
+    for scheme, rest in _links(address):
+        if scheme not in BUCKETS | FOLDERS:
+            _refuse_web(scheme, rest)
+    return without_credentials(address)
+
+
+def without_credentials(address: str) -> str:
+    """Return an address, given or found in a listing, that holds no credentials.
+
+    Raises:
+        AutolabelError: it does.
+
+    """
+    for scheme, rest in _links(address):
+        if credentials_end(scheme, rest):
+            raise _refused(scheme, "a user name, password or token")
+        if (scheme in _WEB and "?" in rest) or _SIGNATURE.search(rest):
+            raise _refused(scheme, 'a query ("?...")')
+    return address
+
+
+def _refuse_web(scheme: str, rest: str) -> None:
+    if "@" in rest:
+        raise _refused(scheme, 'an "@" (in a path write %40)')
+    if "?" in rest:
+        raise _refused(scheme, 'a query ("?...", in a path write %3F)')
+    if "#" in rest:
+        raise _refused(scheme, 'a "#" (in a path write %23)')
+
+
+def _links(address: str) -> Iterator[tuple[str, str]]:
+    """Yield scheme and rest of every part of a chained address: zip://a::https://host/b.zip."""
+    if "://" not in address:
+        return  # a path of this machine: every character is plain
+    for link in address.split("::"):
+        scheme, mark, rest = link.partition("://")
+        if mark:
+            yield scheme.lower(), rest
+
+
+def _refused(scheme: str, what: str) -> AutolabelError:
+    name = re.sub(r"\W", "_", scheme).upper()
+    instead = _INSTEAD.get(scheme, f"set FSSPEC_{name}_USERNAME and FSSPEC_{name}_PASSWORD")
+    return AutolabelError(
+        f"an address of {scheme} must hold no password and no signature, and this one has {what}: "
+        f"addresses are stored with the labels, logged and shown. For credentials {instead}; what "
+        "only a signed address opens has to be downloaded first"
+    )

@@ -1,0 +1,154 @@
+"""Planted secrets: in no output, artifact, log, dataset and row of Prefect's database."""
+
+import http.server
+import json
+import threading
+
+import pytest
+
+from tests.integration.runs import write_boxes, write_image
+from tests.planted import ADDRESSES, PLANTED
+
+
+@pytest.mark.parametrize("option", ["SOURCE", "--out", "--boxes", "--detector", "--model"])
+def test_every_address_is_refused_before_anything_starts(option, terminal, tmp_path):
+    write_image(tmp_path / "in" / "drive" / "1.jpg")
+    for address in ADDRESSES:
+        given = {"SOURCE": tmp_path / "in", "--out": tmp_path / "out", option: address}
+        source = given.pop("SOURCE")
+        words = [str(word) for pair in given.items() for word in pair]
+        _, told = terminal.run("label", source, *words, "--no-dataset", code=2)
+        assert PLANTED not in told, address
+        assert "Error: --" in told, (address, told)
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("words", [
+    ("label", "in", "--frames", "{}"), ("evaluate", "{}"), ("bench", "--model"),
+    ("review", "rebuild", "x", "--out", "{}"), ("{}",), ("label", "in", "--backend", "{}"),
+])  # fmt: skip
+def test_no_message_of_a_command_repeats_a_secret(words, terminal):
+    address = f"https://user:{PLANTED}@host.invalid/x"
+    _, told = terminal.run(*(word.replace("{}", address) for word in words), code=None)
+    assert told
+    assert PLANTED not in told
+
+
+class _Redirecting(http.server.SimpleHTTPRequestHandler):
+    """A web server whose store signs addresses: `gone.jpg` leads to one that has expired."""
+
+    def do_GET(self):
+        self._redirect() or super().do_GET()
+
+    def do_HEAD(self):
+        if "gone.jpg" in self.path:  # what a listing asks for is there
+            self.path = "/drive/1.jpg"
+        super().do_HEAD()
+
+    def _redirect(self):
+        if "X-Amz-Signature" in self.path:
+            self.send_error(410)
+        elif self.path.endswith("gone.jpg"):
+            self.send_response(302)
+            self.send_header("Location", f"/signed?X-Amz-Signature={PLANTED}")
+            self.end_headers()
+        else:
+            return False
+        return True
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def web(tmp_path):
+    for name in ("1", "2"):
+        write_image(tmp_path / "web" / "drive" / f"{name}.jpg")
+    (tmp_path / "web" / "drive" / "gone.jpg").touch()
+    handler = type("Handler", (_Redirecting,), {"directory": None})
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), lambda *words: handler(*words, directory=str(tmp_path / "web"))
+    )
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_what_a_library_says_of_a_failure_is_kept_without_its_secret(
+    web, terminal, tmp_path, tmp_path_factory, monkeypatch
+):
+    """The client's own message names the signed address that it was led to."""
+    import fiftyone.core.odm as foo
+    from prefect import flow
+
+    from tasks.errors import redacted_errors
+
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", f"{PLANTED}-key")
+    for name in ("1", "2", "gone"):
+        write_boxes(tmp_path / "boxes" / "drive" / f"{name}.txt", ["car 0.9 20 15 100 70"])
+    done, told = terminal.label(
+        f"{web}/drive", "--boxes", tmp_path / "boxes", "--out", tmp_path / "out",
+        "--dataset", "leaks", code=1,
+    )  # fmt: skip
+    (failed,) = done["failed"]
+    assert "410" in failed["reason"]
+    assert "X-Amz-Signature=***" in failed["reason"]
+
+    @flow(name="broken", persist_result=False)
+    def broken():
+        with redacted_errors():
+            raise OSError(f"{web}/signed?X-Amz-Signature={PLANTED} and key {PLANTED}-key")
+
+    state = broken(return_state=True)
+    assert "X-Amz-Signature=***" in state.message
+
+    client = foo.get_db_conn().client
+    documents = [
+        str(document)
+        for name in {*client.list_database_names()} - {"admin", "config", "local"}
+        for collection in client[name].list_collection_names()
+        for document in client[name][collection].find()
+    ]
+    assert any(f"{web}/drive/1.jpg" in document for document in documents)
+    databases = list(tmp_path_factory.getbasetemp().glob("prefect*/home/prefect.db*"))
+    assert any(b"broken" in path.read_bytes() for path in databases)
+    stored = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert any(b"Signature=***" in path.read_bytes() for path in stored)
+    cached = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    for path in (*stored, *databases, *cached):
+        assert PLANTED.encode() not in path.read_bytes(), path
+    assert PLANTED not in "".join(documents) + told + json.dumps(done)
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "PREFECT_API_URL"])
+@pytest.mark.parametrize("password", [PLANTED, f"12/{PLANTED}", f"a@{PLANTED}"])
+def test_doctor_and_up_show_endpoints_without_credentials(variable, password, monkeypatch):
+    from flows.machine import doctor, workstation
+
+    address = f"http://me:{password}@127.0.0.1:1/api"
+    monkeypatch.setenv(variable, address)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    look = doctor._credentials if variable.startswith("AWS") else doctor._prefect
+    found = look().found
+    assert "***@127.0.0.1:1" in found or "me:12/***" in found
+    assert PLANTED not in found
+    if variable == "PREFECT_API_URL":
+        heard = []
+        assert workstation._bring_up_server(0, heard.append) == address
+        assert "Prefect server at http://" in heard[0]
+        assert PLANTED not in heard[0]
+
+
+def test_doctor_shows_no_password_of_a_database(monkeypatch):
+    from flows.machine import doctor
+
+    monkeypatch.setenv("FIFTYONE_DATABASE_URI", f"mongodb://me:p/{PLANTED}@127.0.0.1:1/")
+    finding = doctor._database()
+    assert finding.state == "missing"
+    assert "mongodb://***@127.0.0.1:1" in finding.found
+    assert PLANTED not in finding.found

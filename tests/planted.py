@@ -1,0 +1,32 @@
+"""Addresses with a secret in them, in every form that people write; the secret is PLANTED."""
+
+PLANTED = "pl4nted-s3cret"
+ADDRESSES = [
+    f"https://user:{PLANTED}@host.invalid/in",
+    f"https://user:pa/{PLANTED}@host.invalid/in",
+    f"https://user:pa#{PLANTED}@host.invalid/in",
+    f"https://user:pa?{PLANTED}@host.invalid/in",
+    f"https://user:p@{PLANTED}@host.invalid/in",
+    f"https://user:12/{PLANTED}@host.invalid/in",
+    f"https://{PLANTED}@host.invalid/in",
+    f"https://tok/en+{PLANTED}@host.invalid/in",
+    f"https://user%3A{PLANTED}%40host.invalid/in",
+    f"https:/user:{PLANTED}@host.invalid/in",
+    f"HTTPS://user:{PLANTED}@host.invalid/in",
+    f"https://host.invalid/in?X-Amz-Signature={PLANTED}",
+    f"https://host.invalid/in?{PLANTED}",
+    f"https://host.invalid/in#access_token={PLANTED}",
+    f"s3://AKIAKEY:{PLANTED}@bucket/in",
+    f"s3://AKIAKEY:ab/{PLANTED}+c@bucket/in",
+    f"s3://{PLANTED}@bucket/in",
+    f"s3://bucket/in?X-Amz-Security-Token={PLANTED}",
+    f"gs://{PLANTED}@bucket/in",
+    f"abfs://container:{PLANTED}@account.dfs.core.windows.net/in",
+    f"abfs://container@account.dfs.core.windows.net/in?sv=2&sig={PLANTED}",
+    f"ftp://user:{PLANTED}@host.invalid/in",
+    f"sftp://{PLANTED}@host.invalid/in",
+    f"smb://domain;user:{PLANTED}@host.invalid/in",
+    f"simplecache::https://user:{PLANTED}@host.invalid/in",
+    f"zip://in::https://host.invalid/all.zip?token={PLANTED}",
+    f"zip://in::s3://AKIAKEY:{PLANTED}@bucket/all.zip",
+]
