@@ -11,12 +11,11 @@ from collections.abc import Iterator
 
 from sam2_core.types import MachineError
 
-_ERRNOS = frozenset({
-    errno.EIO, errno.ESTALE, errno.ENXIO, errno.ENODEV, errno.EROFS,  # disks and mounts
-    errno.ENOSPC, errno.EDQUOT,
-    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN,  # this process or this host is full
-    errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN,  # a network filesystem
+# This process or this host is full, whatever is read or written.
+_FULL = frozenset({
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT
 })  # fmt: skip
+_DISK = frozenset({errno.EIO, errno.ESTALE, errno.ENXIO, errno.ENODEV, errno.EROFS})
 # Libraries report these by text alone: CUDA (PyTorch, ONNX Runtime, the driver), threads, OpenCV.
 _WORDS = (
     "cuda error", "cuda failure", "cudnn", "cublas", "cufft", "nvrtc", "cudaerror", "cuda_error",
@@ -42,11 +41,24 @@ def is_machine_error(error: BaseException) -> bool:
     return any(map(_is_one, _chain(error)))
 
 
+def is_host_full(error: BaseException) -> bool:
+    """Whether memory, file handles or disk space of this host are at an end.
+
+    Clients of remote storage call what a server said EIO or a timeout: of those this is what is
+    the machine's.
+    """
+    return any(
+        isinstance(one, (MachineError, MemoryError))
+        or (isinstance(one, OSError) and one.errno in _FULL)
+        for one in _chain(error)
+    )
+
+
 def _is_one(error: BaseException) -> bool:
     if isinstance(error, (MachineError, MemoryError)):
         return True
     if isinstance(error, OSError) and error.errno is not None:
-        return error.errno in _ERRNOS
+        return error.errno in _FULL | _DISK
     kind = type(error)
     library = kind.__module__.partition(".")[0] in _LIBRARIES
     if library and kind.__name__ in _KINDS:

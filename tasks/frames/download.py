@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sam2_core.cache import cache_folder
+from sam2_core.machine_errors import as_machine_error, is_host_full, is_machine_error
 from tasks.frames.images import failure
 from tasks.store import storage
 from tasks.store.retry import CutBodyError, with_retries
@@ -61,6 +62,7 @@ def stream(
 
     Raises:
         StorageError: the cache itself cannot be written (no space, no permission).
+        MachineError: a disk of this machine fails, or memory or file handles are at an end.
 
     """
     pending: deque[Future[FrameRef | FrameFailure]] = deque()
@@ -92,10 +94,13 @@ def _fetch_frame(frame: FrameRef, cache: Path | None) -> FrameRef | FrameFailure
         return replace(frame, local_path=str(path), size_bytes=path.stat().st_size)
     except CacheError:
         raise
-    except storage.StorageError as error:
-        return failure(frame, "download", str(error))
-    except OSError as error:
-        return failure(frame, "download", f"cannot read {frame.uri}: {error.strerror}")
+    except (storage.StorageError, OSError, MemoryError) as error:
+        # What a server says of one file is that file's; a disk of this machine fails them all.
+        of_machine = is_machine_error if storage.is_local(frame.uri) else is_host_full
+        if of_machine(error):
+            raise as_machine_error(error, f"fetching {storage.redact(frame.uri)}") from error
+        told = isinstance(error, storage.StorageError)
+        return failure(frame, "download", str(error) if told else f"cannot read it: {error}")
 
 
 def cached_path(uri: str, etag: str, cache: Path | None = None) -> Path:

@@ -14,6 +14,7 @@ import numpy as np
 import simplejpeg
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from sam2_core.machine_errors import as_machine_error, is_machine_error
 from sam2_core.types import AutolabelError, ImageArray
 from tasks.types import FrameFailure, FrameRef
 
@@ -29,6 +30,10 @@ _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000")
 
 class BadImageError(AutolabelError):
     """A file that cannot be shown as an image; the message is the reason."""
+
+
+class NotReadError(BadImageError):
+    """A file that cannot be read now: nothing is known about the picture, and a later try may."""
 
 
 class TooLargeError(BadImageError):
@@ -67,7 +72,9 @@ def read_image(frame: FrameRef) -> ImageArray:
     """Pixels of a downloaded frame: uint8 (H, W, 3) RGB, EXIF rotation applied.
 
     Raises:
-        BadImageError: missing, empty, truncated, damaged or no image; says what.
+        BadImageError: empty, truncated, damaged or no image; says what.
+        NotReadError: missing, or access is denied.
+        MachineError: the disk fails, or memory or file handles are at an end.
 
     """
     return decode_image(_read(frame))
@@ -78,7 +85,16 @@ def _read(frame: FrameRef) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise BadImageError(f"cannot read {path.name}: {error.strerror}") from error
+        if is_machine_error(error):
+            raise as_machine_error(error, f"reading {path}") from error
+        if isinstance(error, FileNotFoundError) and _is_lost_video_frame(frame):
+            raise BadImageError("this frame of the video could not be decoded") from error
+        raise NotReadError(f"cannot read {path.name}: {error.strerror}") from error
+
+
+def _is_lost_video_frame(frame: FrameRef) -> bool:
+    """Whether it is a frame of a video that could not be taken out of it: those have no size."""
+    return "#frame=" in frame.uri and frame.size_hw == (0, 0)
 
 
 def stored_size(frame: FrameRef) -> tuple[tuple[int, int], int]:
@@ -121,7 +137,11 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
         raise BadImageError("not an image, or its header is damaged") from error
     except Image.DecompressionBombError as error:
         raise TooLargeError(f"{error}; {LIMIT_NAME} is at most {_MOST_MEGAPIXELS}") from error
-    except (OSError, ValueError, SyntaxError, EOFError) as error:
+    except AutolabelError:
+        raise
+    except Exception as error:  # of bytes in memory: whatever a decoder trips over is in them
+        if is_machine_error(error):
+            raise as_machine_error(error, "decoding a picture") from error
         raise BadImageError(f"truncated or damaged image: {error}") from error
 
 
@@ -176,6 +196,8 @@ def load_frame(frame: FrameRef) -> tuple[FrameRef, ImageArray] | FrameFailure:
     """Read one frame: the reference with its size filled in and the pixels, or why not."""
     try:
         pixels = read_image(frame)
+    except NotReadError as error:
+        return failure(frame, "download", str(error))
     except BadImageError as error:
         return failure(frame, "decode", str(error))
     return replace(frame, size_hw=pixels.shape[:2]), pixels

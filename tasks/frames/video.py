@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sam2_core.cache import cache_folder
+from sam2_core.machine_errors import as_machine_error
 from tasks.frames.download import CacheError, fetch
 from tasks.frames.images import TooLargeError, refuse_large
 from tasks.frames.selection import FrameSelection
@@ -184,6 +185,7 @@ def _extract(path: Path, folder: Path, selection: FrameSelection) -> Iterator[Ro
         while selection.stop is None or index < selection.stop:
             if not capture.grab():
                 if index < promised:
+                    _read_through(path)
                     log.warning("%s: %d frames of %d could be decoded", path, index, promised)
                 break
             shown_ns = clock.next_ns()
@@ -195,7 +197,23 @@ def _extract(path: Path, folder: Path, selection: FrameSelection) -> Iterator[Ro
     finally:
         capture.release()
     if index == 0:
+        _read_through(path)
         raise BadVideoError("no frame could be decoded: broken, empty or of an unknown codec")
+
+
+def _read_through(path: Path) -> None:
+    """Read a file to its end: OpenCV says no more than "no further frame", whatever the reason.
+
+    Raises:
+        MachineError: the disk fails, or memory or file handles are at an end: not the video's end.
+
+    """
+    try:
+        with path.open("rb") as file:
+            while file.read(1 << 20):
+                pass
+    except OSError as error:
+        raise as_machine_error(error, f"reading {path}") from error
 
 
 def _write_jpeg(path: Path, pixels: Any, decoded: bool) -> int:

@@ -12,8 +12,9 @@ from sam2_core.segmenter import Segmenter
 from sam2_core.stage_times import StageTimes
 from sam2_core.types import Boxes, ImageArray
 from tasks.errors import told
+from tasks.frames.images import NotReadError, failure
 from tasks.store.tables import LabeledFrame
-from tasks.types import FrameFailure, FrameRef
+from tasks.types import FrameRef
 
 
 def segment_frames(
@@ -40,6 +41,9 @@ def segment_frames(
     Yields:
         One `LabeledFrame` a frame; a frame that fails carries a `FrameFailure`, never an exception.
 
+    Raises:
+        MachineError: device, memory or disk failed; frames from there on have no outcome.
+
     """
     given: dict[Any, tuple[FrameRef, Boxes]] = {}
 
@@ -56,8 +60,6 @@ def segment_frames(
         if result.masks is not None:
             yield LabeledFrame(frame, boxes, result.masks)
         else:
-            failure = FrameFailure(
-                frame.sequence_id, frame.camera, frame.index, frame.uri, result.stage,
-                told(result.error) if result.error else "unknown",
-            )  # fmt: skip
-            yield LabeledFrame(frame, boxes, None, failure)
+            stage = "download" if isinstance(result.error, NotReadError) else result.stage
+            reason = told(result.error) if result.error else "unknown"
+            yield LabeledFrame(frame, boxes, None, failure(frame, stage, reason))

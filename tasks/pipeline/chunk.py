@@ -229,11 +229,11 @@ def segment_chunk(job: Job, detected: Detected) -> Labeled:
     turn, started = DeviceTurn(), time.perf_counter()
     if todo:
         labeled += _segment(job, todo, turn)
-    if fetched.failures:
-        better = artifacts.complete_labels(job.out_uri, fetched.chunk)
-        if better is not None and not any(map(_not_fetched, better)):
-            labeled = better  # another worker could fetch what this one could not
-    artifacts.write_labels(job.out_uri, fetched.chunk, labeled, job.stamp)
+    there = artifacts.complete_labels(job.out_uri, fetched.chunk)
+    if there is not None and not any(map(_not_fetched, there)):
+        labeled = there  # another worker was first: a manifest may name its files already
+    else:
+        artifacts.write_labels(job.out_uri, fetched.chunk, labeled, job.stamp)
     record = ChunkRecord.of(fetched.chunk, labeled)
     failures = tuple(one.failure for one in labeled if one.failure)
     spent[SEGMENT] = time.perf_counter() - started - turn.waited_s

@@ -1,0 +1,227 @@
+"""What is wrong with a machine is no answer about a frame: its chunk stays missing."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sam2_core.machine_errors import is_host_full, is_machine_error
+from sam2_core.types import AutolabelError, DeviceMemoryError, MachineError
+from tasks.boxes import yolox
+from tasks.boxes.detector_files import detector_stamp
+from tasks.boxes.imported import import_boxes
+from tasks.frames import images
+from tasks.frames.discover import discover
+from tasks.frames.download import download
+from tasks.frames.video import VideoRef, expand_videos
+from tasks.masks import model
+from tasks.masks.model import choose_model
+from tasks.observe.progress import DOWNLOAD
+from tasks.pipeline.chunk import Job, label_chunk
+from tasks.store import storage
+from tasks.store.artifacts import RunStamp, chunks_of, complete_labels
+from tests.boxes.test_detect import NAMES, ROWS
+from tests.onnx_file import write_yolox
+from tests.sam2_core.test_stamps import MICRO
+
+FRAMES = 6
+
+
+@pytest.fixture
+def source(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(model, "_warm", {})
+    folder = tmp_path / "drive"
+    folder.mkdir()
+    for i in range(FRAMES):
+        Image.fromarray(np.full((64, 64, 3), 40 * i, np.uint8)).save(folder / f"{i}.png")
+    (tmp_path / "boxes").mkdir()
+    for i in range(FRAMES):
+        (tmp_path / "boxes" / f"{i}.txt").write_text("car 0.9 5 5 40 40\n")
+    return tmp_path
+
+
+def job_of(source, *, imported=False):
+    weights = source / "micro"
+    shutil.copytree(MICRO, weights, dirs_exist_ok=True)
+    choice = choose_model(str(weights), "onnxruntime-cpu")
+    detector, boxes = str(source / "detector.onnx"), str(source / "boxes")
+    write_yolox(Path(detector), ROWS, 64, 1, NAMES)
+    stamp = RunStamp(
+        import_boxes(boxes).stamp if imported else detector_stamp(detector), choice.stamp
+    )
+    return Job(
+        str(source / "out"), stamp, choice, "" if imported else detector,
+        boxes if imported else "", (), 0.1, needs_images=False,
+    )  # fmt: skip
+
+
+def chunk_of(job, source):
+    (found,) = discover([str(source / "drive")])
+    (chunk,) = chunks_of(found.frames, job.stamp.run_key)
+    return chunk
+
+
+def failing(real, error, when):
+    """The real function, which fails from the first call on that `when` says."""
+    struck = []
+
+    def call(*args, **named):
+        if struck or when(*args):
+            struck.append(True)
+            raise error
+        return real(*args, **named)
+
+    return call
+
+
+def os_error(code):
+    return OSError(code, os.strerror(code))
+
+
+def third_picture(path, *_):
+    return str(path).endswith("3.png")
+
+
+def second_reading():
+    """Fail when the masks are made: the detector has read each picture by then."""
+    read = []
+
+    def when(path, *_):
+        read.append(str(path))
+        return third_picture(path) and read.count(str(path)) > 1
+
+    return when
+
+
+FAULTS = {
+    **{
+        f"{errno.errorcode[code]} while the detector reads": (
+            Path, "read_bytes", os_error(code), lambda: third_picture
+        )
+        for code in (errno.EIO, errno.ESTALE, errno.EMFILE)
+    },
+    "EIO while the model reads": (Path, "read_bytes", os_error(errno.EIO), second_reading),
+    "no memory for a picture": (
+        images, "_decode", MemoryError(), lambda: lambda data, _: data == WHITE
+    ),
+    "the detector's device": (
+        yolox, "run_session", RuntimeError("CUDA error: unspecified launch failure"),
+        lambda: lambda *_: True,
+    ),
+    "the model's device": (
+        "sam2_core.backends.onnxruntime_backend", "run_session", RuntimeError("who knows"),
+        lambda: lambda *_: True,
+    ),
+    "memory of the device": (
+        "sam2_core.backends.onnxruntime_backend", "run_session", DeviceMemoryError("full"),
+        lambda: lambda *_: True,
+    ),
+}  # fmt: skip
+WHITE = b""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_chunk_stays_missing_and_the_next_run_makes_it_whole(source, monkeypatch, fault):
+    job = job_of(source)
+    chunk = chunk_of(job, source)
+    where, name, error, when = FAULTS[fault]
+    where = __import__(where, fromlist=["x"]) if isinstance(where, str) else where
+    monkeypatch.setitem(globals(), "WHITE", (source / "drive" / "3.png").read_bytes())
+    with monkeypatch.context() as patch:
+        patch.setattr(where, name, failing(getattr(where, name), error, when()))
+        with pytest.raises((AutolabelError, MemoryError, RuntimeError)) as raised:
+            label_chunk(job, chunk)
+        assert is_machine_error(raised.value)
+    assert complete_labels(job.out_uri, chunk) is None
+    assert label_chunk(job, chunk).failures == ()
+    labeled = complete_labels(job.out_uri, chunk)
+    assert [len(one.boxes) > 0 and one.failure is None for one in labeled] == [True] * FRAMES
+
+
+def test_a_picture_that_may_not_be_read_now_is_tried_again(source, monkeypatch):
+    job = job_of(source)
+    chunk = chunk_of(job, source)
+    real = Path.read_bytes
+
+    def denied(path):
+        if third_picture(path):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", denied)
+        (failure,) = label_chunk(job, chunk).failures
+    assert (failure.stage, failure.index) == (DOWNLOAD, 3)
+    assert label_chunk(job, chunk).failures == ()  # stored as failed, and not for good
+
+
+def test_boxes_that_storage_does_not_give_now_are_no_failed_frames(source, monkeypatch):
+    job = job_of(source, imported=True)
+    chunk = chunk_of(job, source)
+    gone = storage.StorageError("cannot read it: connection reset")
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "read_bytes", failing(
+            storage.read_bytes, gone, lambda uri: uri.endswith("3.txt")
+        ))  # fmt: skip
+        with pytest.raises(AutolabelError, match="connection reset"):
+            label_chunk(job, chunk)
+    assert complete_labels(job.out_uri, chunk) is None
+    assert label_chunk(job, chunk).failures == ()
+
+
+def test_another_writers_whole_answer_stays_as_it_is(source):
+    job = job_of(source)
+    chunk = chunk_of(job, source)
+    first = label_chunk(job, chunk)
+    files = {path: path.stat().st_ino for path in (source / "out").rglob("*.parquet")}
+    from tasks.pipeline.chunk import Fetched, detect_chunk, segment_chunk
+
+    frames = tuple(download(chunk.frames))
+    fetched = Fetched(chunk, frames, (), None, (), 0.0)  # as seen before the other one wrote
+    again = segment_chunk(job, detect_chunk(job, fetched))
+    assert again.record == first.record
+    assert {p: p.stat().st_ino for p in (source / "out").rglob("*.parquet")} == files
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOMEM, errno.EIO, errno.ESTALE])
+def test_a_download_blames_the_machine_for_what_is_its_own(tmp_path, monkeypatch, code):
+    path = tmp_path / "a.jpg"
+    path.write_bytes(b"x")
+    frame = discover([str(tmp_path)])
+    (found,) = frame
+    monkeypatch.setattr(Path, "stat", failing(Path.stat, os_error(code), lambda *_: True))
+    with pytest.raises(MachineError, match="fetching"):
+        download(found.frames)
+
+
+def test_what_a_server_said_is_the_files_and_what_this_host_lacks_is_not():
+    said = storage.StorageError("cannot download s3://b/a.jpg: We encountered an internal error")
+    said.__cause__ = os_error(errno.EIO)  # what s3fs makes of any code that it does not know
+    assert not is_host_full(said)
+    said.__cause__ = os_error(errno.EMFILE)
+    assert is_host_full(said)
+
+
+def test_a_video_that_cannot_be_read_is_not_a_broken_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "drive.mp4"
+    path.write_bytes(b"\0" * 5000)
+    (found,) = discover([str(path)])
+    (failure,) = expand_videos(found.frames)
+    assert failure.stage == "decode"
+    real = Path.open
+
+    def opened(self, *args, **named):
+        if self.name == path.name:
+            raise os_error(errno.EIO)
+        return real(self, *args, **named)
+
+    monkeypatch.setattr(Path, "open", opened)
+    assert isinstance(found.frames[0], VideoRef)
+    with pytest.raises(MachineError, match="reading"):
+        expand_videos(found.frames)
