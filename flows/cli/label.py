@@ -102,9 +102,9 @@ def command(dry_run: bool, as_json: bool, **values: Any) -> None:
     or a folder of these, on this machine or under an s3:// or https:// URL.
 
     What is labeled already is not labeled again. Exit code 0: all labeled; 1: some frames or
-    sequences failed, the rest is there; 2: bad usage.
+    sequences failed, the rest is there, or there is nothing to label; 2: bad usage.
     """  # noqa: D205
     from flows.cli.label_run import run_label
 
     summary = run_label(label_params(values), dry_run=dry_run, as_json=as_json)
-    sys.exit(1 if summary.get("failed") else 0)
+    sys.exit(1 if summary.get("failed") or summary.get("nothing") else 0)

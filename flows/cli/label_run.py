@@ -133,6 +133,8 @@ def announce(console: Console, plan: Plan) -> None:
         f"[dim]({escape(plan.model.reason)})[/]"
     )
     console.print(f"boxes  {escape(plan.stamp.detector)}")
+    for line in plan.matching.lines() if plan.matching else ():
+        console.print(f"       [yellow]{escape(line)}[/]")
 
 
 def conclude(console: Console, summary: dict[str, Any]) -> None:
@@ -150,6 +152,8 @@ def conclude(console: Console, summary: dict[str, Any]) -> None:
         console.print(f"  [red]{escape(place)}[/] {one['stage']}: {escape(one['reason'])}")
     if len(failed) > 10:
         console.print(f"  and {len(failed) - 10} more; --json lists all")
+    if summary["nothing"]:
+        console.print(f"[red]{escape(summary['nothing'])}[/]")
     if summary["dataset"]:
         console.print(f"look at it: [bold]autolabel review {escape(summary['dataset'])}[/]")
 

@@ -96,7 +96,8 @@ def summary_of(
     """Return the object that `--json` prints.
 
     `skipped` counts frames that were labeled before, `failed` lists frames and sequences with
-    their reasons, `seconds` are summed over the threads of a stage (so they may exceed `total`).
+    their reasons, `nothing` says why there is not a single mask where there should be, `seconds`
+    are summed over the threads of a stage (so they may exceed `total`).
     """
     failed = [entry for one in outcomes for entry in _failed(one)]
     seconds = summed(one.seconds for one in outcomes) | {"total": total_seconds}
@@ -106,10 +107,23 @@ def summary_of(
         "instances": sum(one.instances for one in outcomes),
         "skipped": sum(one.frames - one.computed_frames for one in outcomes),
         "failed": failed,
+        "nothing": _nothing(plan, outcomes),
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
         "dataset": plan.params.dataset_name,
         **plan.facts(),
     }
+
+
+def _nothing(plan: Plan, outcomes: Sequence[SequenceOutcome]) -> str:
+    """Say why there is not a single mask where somebody asked for certain boxes; "" where not."""
+    params = plan.params
+    asked = params.boxes or params.classes
+    if not asked or any(one.instances or one.error for one in outcomes):
+        return ""
+    if not any(one.frames for one in outcomes):
+        return ""
+    wanted = f" of {', '.join(params.classes)}" if params.classes else ""
+    return f"no mask: no frame has a box{wanted} with a score of {params.least_score:g} or more"
 
 
 def _failed(one: SequenceOutcome) -> Iterator[dict[str, Any]]:

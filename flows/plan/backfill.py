@@ -16,9 +16,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from flows.params import LabelParams
 from flows.plan.rates import Rate, measured_rate
-from flows.plan.run import stamp_of
+from flows.plan.run import matching_of, stamp_of
 from flows.plan.shards import ShardParams, Work, even_seconds, pack
 from sam2_core.types import AutolabelError
+from tasks.boxes.matching import Matching
 from tasks.frames.discover import Discovered, discover
 from tasks.frames.selection import FrameSelection
 from tasks.frames.timestamps import timestamp_ns
@@ -109,6 +110,7 @@ class BackfillPlan:
         undated: without a date, and so included whatever `since` and `until` say.
         frames: of the sequences to label.
         cameras: names of all cameras, as keys.
+        matching: of imported boxes with the frames of every sequence, matching or not.
 
     """
 
@@ -126,6 +128,7 @@ class BackfillPlan:
     undated: int = 0
     frames: int = 0
     cameras: dict[str, None] = field(default_factory=dict)
+    matching: Matching | None = None
 
     def cut(self, workers: int = 0) -> None:
         """Cut the work into shards, evenly where it is known how many workers are online."""
@@ -180,6 +183,7 @@ class BackfillPlan:
             "cost_usd": None if cost is None else round(cost, 2),
             "seconds_per_frame": round(self.rate.seconds_per_frame, 6),
             "rate_measured_on_frames": self.rate.frames,
+            **({"imported": self.matching.as_json()} if self.matching else {}),
         }
 
 
@@ -194,9 +198,13 @@ def plan_backfill(params: BackfillParams, in_flight: Collection[str] = ()) -> Ba
         AutolabelError: a source, the model, the detector or the boxes are not there or unusable.
 
     """
-    stamp = stamp_of(params.label)
-    plan = BackfillPlan(params, stamp, measured_rate(params.label.out, stamp.run_key))
+    matching = matching_of(params.label)
+    stamp = stamp_of(params.label, matching=matching)
+    rate = measured_rate(params.label.out, stamp.run_key)
+    plan = BackfillPlan(params, stamp, rate, matching=matching)
     plan.works = list(_missing(plan, set(in_flight)))
+    if matching:
+        matching.refuse_nothing(params.label.classes)
     plan.cut()
     return plan
 
@@ -231,6 +239,8 @@ def _matching(plan: BackfillPlan) -> Iterator[Discovered]:
     params = plan.params
     first, end = params.first_ns, params.end_ns
     for one in discover(params.label.sources, FrameSelection.parse(params.label.frames)):
+        if plan.matching:
+            plan.matching.add(one.frames)
         if not fnmatchcase(one.sequence.sequence_id, params.sequences):
             continue
         if first is not None or end is not None:

@@ -23,6 +23,8 @@ def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
         yield "cost", f"{plan.cost_usd:,.2f} USD"
     if plan.undated:
         yield "undated", f"{plan.undated:,} sequences have no date and are included"
+    for line in plan.matching.lines() if plan.matching else ():
+        yield "boxes", line
     yield "run", plan.stamp.run_key
 
 

@@ -12,6 +12,7 @@ from sam2_core.types import AutolabelError
 from tasks.boxes.decisive_code import box_code
 from tasks.boxes.detector_files import detector_stamp
 from tasks.boxes.imported import import_boxes
+from tasks.boxes.matching import Matching
 from tasks.boxes.yolox import load_detector
 from tasks.frames.discover import Discovered, discover
 from tasks.frames.selection import FrameSelection
@@ -52,6 +53,7 @@ class Plan:
     stamp: RunStamp
     model: ModelChoice
     sequences: tuple[SequencePlan, ...]
+    matching: Matching | None = None
 
     @property
     def missing(self) -> list[SequencePlan]:
@@ -77,6 +79,7 @@ class Plan:
             "run_key": self.stamp.run_key,
             "model": asdict(self.model.stamp),
             "boxes": self.stamp.detector,
+            **({"imported": self.matching.as_json()} if self.matching else {}),
         }
 
 
@@ -89,8 +92,11 @@ def make_plan(params: LabelParams) -> Plan:
     """
     found = list(discover(params.sources, FrameSelection.parse(params.frames)))
     model = choose_model(params.model, params.backend)
-    _refuse_foreign_boxes(params, found)
-    stamp = stamp_of(params, model)
+    matching = matching_of(params)
+    if matching:
+        matching.add(frame for one in found for frame in one.frames)
+        matching.refuse_nothing(params.classes)
+    stamp = stamp_of(params, model, matching)
     complete = manifests.list_complete(params.out, stamp.run_key)
 
     def planned(one: Discovered) -> SequencePlan:
@@ -100,43 +106,44 @@ def make_plan(params: LabelParams) -> Plan:
 
     with ThreadPoolExecutor(LISTING_THREADS, "plan") as pool:
         sequences = tuple(pool.map(planned, found))
-    return Plan(params, stamp, model, sequences)
+    return Plan(params, stamp, model, sequences, matching)
 
 
-def stamp_of(params: LabelParams, model: ModelChoice | None = None) -> RunStamp:
+def matching_of(params: LabelParams) -> Matching | None:
+    """Open the boxes of a run, where they are imported, to match frames with them.
+
+    Raises:
+        AutolabelError: they are not there or unusable.
+
+    """
+    return Matching(import_boxes(params.boxes)) if params.boxes else None
+
+
+def stamp_of(
+    params: LabelParams, model: ModelChoice | None = None, matching: Matching | None = None
+) -> RunStamp:
     """Return what decides the labels, without listing any source.
+
+    Args:
+        params: of the run.
+        model: where it is chosen already.
+        matching: where the boxes are imported already.
 
     Raises:
         AutolabelError: the model, the detector or the boxes are not there or unusable.
 
     """
     model = model or choose_model(params.model, params.backend)
+    matching = matching or matching_of(params)
+    boxes = matching.imported.stamp if matching else _detector_stamp(params)
     code = box_code(imported=bool(params.boxes))
-    return RunStamp(_boxes_stamp(params), model.stamp, params.deciding(), code)
+    return RunStamp(boxes, model.stamp, params.deciding(), code)
 
 
-def _boxes_stamp(params: LabelParams) -> str:
-    """Return the stamp of what gives the boxes."""
-    if params.boxes:
-        return import_boxes(params.boxes).stamp
+def _detector_stamp(params: LabelParams) -> str:
     if params.classes:
         load_detector(params.detector_name).class_mask(params.classes)
     return detector_stamp(params.detector_name)
-
-
-def _refuse_foreign_boxes(params: LabelParams, found: list[Discovered]) -> None:
-    """Refuse imported boxes of which none belongs to any frame."""
-    footage = [frame for one in found for frame in one.frames]
-    frames = [frame for frame in footage if isinstance(frame, FrameRef)]
-    if not params.boxes or params.frames != "::" or len(frames) < len(footage):
-        return
-    imported = import_boxes(params.boxes)
-    images = sum(map(len, imported.entries.values()))
-    if len(imported.unmatched(frames)) >= images:
-        raise AutolabelError(
-            f"{params.boxes}: none of its images is among the frames of the sources; "
-            f"names must be equal, such as {frames[0].uri.rsplit('/', 1)[-1]}"
-        )
 
 
 def _as_left(out_uri: str, run_key: str, one: Discovered) -> SequencePlan:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from sam2_core.source_digest import source_digest
 
-_PIXELS = ("tasks.frames.images", "tasks.frames.video")
+_PIXELS = ("tasks.frames.images", "tasks.frames.orientation", "tasks.frames.video")
 _DETECTED = ("tasks.boxes.detect", "tasks.boxes.yolox", "tasks.boxes.coco_classes")
-_IMPORTED = ("tasks.boxes.imported",)
+_IMPORTED = ("tasks.boxes.imported", "tasks.boxes.coco_boxes", "tasks.boxes.displayed")
 
 
 def decisive_modules(*, imported: bool) -> tuple[str, ...]:

@@ -6,27 +6,33 @@ ignored; `score` and track ids are taken where they are. The order of the file i
 
 A box file belongs to an image when their names without extension are equal and every folder that
 the box file names below its root is in the image's address, so that `CAM_BACK/0001.txt` never
-labels `CAM_FRONT/0001.jpg`. Frames of videos go by their number.
+labels `CAM_FRONT/0001.jpg`. Frames of videos go by their number. That no box file belongs to two
+frames is seen to where a run is planned (`tasks.boxes.matching`).
+
+Boxes are in pixels of the frame as displayed. A frame that its EXIF orientation turns is labeled
+where the size that COCO tells says which way its boxes are, and is a failure elsewhere.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
+import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
 
 from sam2_core.types import AutolabelError, Boxes
-from tasks.frames.images import failure
+from tasks.boxes.coco_boxes import BadBoxesError, CocoFile, read_coco
+from tasks.boxes.displayed import as_displayed
+from tasks.frames.images import BadImageError, failure
 from tasks.frames.listing import File, stat_file, walk
 from tasks.store import storage
-from tasks.types import FrameFailure, FrameRef
+from tasks.types import Footage, FrameFailure, FrameRef, VideoRef
 
 # Folders that only say what is in them.
 _WRAPPERS = frozenset(
@@ -49,20 +55,23 @@ _WRAPPERS = frozenset(
 _VIDEO_FRAME = re.compile(r"#frame=(\d+)$")
 _NUMBERED = re.compile(r"(?:frame[_-]?)?0*(\d+)")
 _SHOWN_NAMES = 5
-
-
-class BadBoxesError(ValueError):
-    """Boxes of one image that cannot be read; the message is the reason."""
+_READERS = 16
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The boxes of one image: its name, where a mistake would be, and how to read them."""
+    """The boxes of one image: its name, where a mistake would be, and how to read them.
+
+    Attributes:
+        size_hw: of the image that they were made on, None where nobody says.
+
+    """
 
     name: str
     parents: tuple[str, ...]
     stem: str
     read: Callable[[str], Boxes]
+    size_hw: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -70,55 +79,115 @@ class ImportedBoxes:
     """Imported boxes, looked up by frame.
 
     Attributes:
+        where: address of the import, for messages.
         stamp: name and content of the import; part of every key and on every box.
-        entries: by (last folder or "", image name without extension).
-        numbered: those whose name is a number, for the frames of videos, which have no names.
+        entries: all of them.
+        class_counts: boxes of every class; None for text files, which are read one by one.
+        notes: what of it belongs to no image, in words.
 
     """
 
+    where: str
     stamp: str
-    entries: Mapping[tuple[str, str], Sequence[Entry]]
-    numbered: Mapping[tuple[str, int], Sequence[Entry]]
+    entries: tuple[Entry, ...]
+    class_counts: Mapping[str, int] | None = None
+    notes: tuple[str, ...] = ()
+    _by_stem: dict[str, list[Entry]] = field(default_factory=dict, repr=False)
+    # For the frames of videos, which have no names: by last folder, or "", and number.
+    _by_number: dict[str, dict[int, list[Entry]]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        for entry in self.entries:
+            self._by_stem.setdefault(entry.stem, []).append(entry)
+            number = _NUMBERED.fullmatch(entry.stem)
+            if number:
+                folder = entry.parents[-1] if entry.parents else ""
+                numbers = self._by_number.setdefault(folder, {})
+                numbers.setdefault(int(number[1]), []).append(entry)
 
     def of(self, frame: FrameRef) -> Boxes | FrameFailure:
         """Boxes of a frame in the order of the file, none when the import has none for it.
+
+        A frame with `local_path` is compared with what its boxes were made on.
 
         Raises:
             AutolabelError: its file cannot be read now, or was replaced: no answer about the frame.
 
         """
-        found = self._match(frame)
+        found = self.entries_of(frame)
         if not found:
             return Boxes.empty(self.stamp)
         if len(found) > 1:
             names = ", ".join(entry.name for entry in found[:_SHOWN_NAMES])
             return failure(frame, "boxes", f"several imported images fit this frame: {names}")
+        (entry,) = found
         try:
-            return found[0].read(self.stamp)
+            boxes = entry.read(self.stamp)
+            if len(boxes) and frame.local_path:
+                boxes = as_displayed(boxes, entry.size_hw, frame)
         except BadBoxesError as error:
             return failure(frame, "boxes", str(error))
+        except BadImageError as error:
+            return failure(frame, "decode", str(error))
+        return boxes
 
-    def unmatched(self, frames: Iterable[FrameRef]) -> list[str]:
-        """Names of imported images that none of the frames is."""
-        matched = {entry.name for frame in frames for entry in self._match(frame)}
-        every = [entry.name for entries in self.entries.values() for entry in entries]
-        return [name for name in every if name not in matched]
-
-    def _match(self, frame: FrameRef) -> list[Entry]:
+    def entries_of(self, frame: FrameRef) -> list[Entry]:
+        """Entries that fit a frame; those that name most of its folders."""
         number = _VIDEO_FRAME.search(frame.uri)
-        if number:
-            video = PurePosixPath(frame.uri[: number.start()])
-            around = {*video.with_suffix("").parts, frame.camera, frame.sequence_id, ""}
-            keys = [(folder, int(number[1])) for folder in around]
-            found = [entry for key in keys for entry in self.numbered.get(key, ())]
-        else:
-            path = PurePosixPath(unquote(frame.uri) if frame.uri.startswith("http") else frame.uri)
-            around = {*path.parent.parts, frame.camera, frame.sequence_id, ""}
-            names = [(folder, path.stem) for folder in around]
-            found = [entry for name in names for entry in self.entries.get(name, ())]
-        fitting = [entry for entry in found if set(entry.parents) <= around]
-        most = max((len(entry.parents) for entry in fitting), default=0)
-        return [entry for entry in fitting if len(entry.parents) == most]
+        if not number:
+            found = self._by_stem.get(PurePosixPath(_path(frame)).stem, ())
+            return _fitting(found, _around(frame)) if found else []
+        around = _around(frame)
+        index = int(number[1])
+        named = (self._by_number.get(folder, {}).get(index, ()) for folder in around)
+        return _fitting(itertools.chain.from_iterable(named), around)
+
+    def entries_of_video(self, video: VideoRef) -> Iterator[tuple[int, list[Entry]]]:
+        """Numbers of frames that a video may have, with the entries that fit them."""
+        around = _around(video)
+        for index, found in sorted(self._numbered(around).items()):
+            fitting = _fitting(found, around) if index in video.selection else []
+            if fitting:
+                yield index, fitting
+
+    def _numbered(self, around: set[str]) -> dict[int, list[Entry]]:
+        found: dict[int, list[Entry]] = {}
+        for folder in around & self._by_number.keys():
+            for index, entries in self._by_number[folder].items():
+                found.setdefault(index, []).extend(entries)
+        return found
+
+    def classes_in(self, entries: Sequence[Entry]) -> Iterator[set[str]]:
+        """Classes of the boxes of entries, read several at a time; what is unreadable has none."""
+        with ThreadPoolExecutor(_READERS, "read-boxes") as pool:
+            for start in range(0, len(entries), 4 * _READERS):
+                yield from pool.map(self._classes, entries[start : start + 4 * _READERS])
+
+    def _classes(self, entry: Entry) -> set[str]:
+        try:
+            return set(entry.read(self.stamp).labels)
+        except (BadBoxesError, AutolabelError):
+            return set()
+
+
+def _path(one: Footage) -> str:
+    """Path of a frame or video in its address, unquoted, without the number of a video's frame."""
+    uri = _VIDEO_FRAME.sub("", one.uri)
+    return unquote(uri) if uri.startswith(("http://", "https://")) else uri
+
+
+def _around(one: Footage) -> set[str]:
+    """Folders that a frame lies in; a video is one for its frames."""
+    path = PurePosixPath(_path(one))
+    if isinstance(one, VideoRef) or _VIDEO_FRAME.search(one.uri):
+        return {*path.with_suffix("").parts, one.camera, one.sequence_id, ""}
+    return {*path.parent.parts, one.camera, one.sequence_id, ""}
+
+
+def _fitting(found: Iterable[Entry], around: set[str]) -> list[Entry]:
+    fitting = [entry for entry in found if around.issuperset(entry.parents)]
+    most = max((len(entry.parents) for entry in fitting), default=0)
+    return [entry for entry in fitting if len(entry.parents) == most]
 
 
 def chosen_boxes(boxes: Boxes, classes: Collection[str], min_score: float) -> Boxes:
@@ -141,35 +210,41 @@ def import_boxes(path_or_url: str) -> ImportedBoxes:
         AutolabelError: missing, empty, or not of these forms; names the file.
 
     """
-    file = stat_file(path_or_url)
+    file, where = stat_file(path_or_url), storage.redact(path_or_url)
+    coco: CocoFile | None = None
     if file is None:
         entries, identity = _text_folder(path_or_url)
     elif file.name.lower().endswith(".json"):
         data = storage.read_bytes(file.uri)
-        entries, identity = _coco(data, path_or_url), hashlib.sha256(data).hexdigest()
+        coco, identity = read_coco(data, where), hashlib.sha256(data).hexdigest()
+        entries = _coco_entries(coco)
     elif file.name.lower().endswith(".txt"):
         entries, identity = [_text_entry((), file)], file.etag
     else:
-        raise AutolabelError(f"{path_or_url} is neither a COCO .json nor .txt boxes")
+        raise AutolabelError(f"{where} is neither a COCO .json nor .txt boxes")
     if not entries:
-        raise AutolabelError(f"{path_or_url} holds no boxes: no .txt files and no images")
-    by_stem: dict[tuple[str, str], list[Entry]] = {}
-    by_number: dict[tuple[str, int], list[Entry]] = {}
-    for entry in entries:
-        folder = entry.parents[-1] if entry.parents else ""
-        by_stem.setdefault((folder, entry.stem), []).append(entry)
-        number = _NUMBERED.fullmatch(entry.stem)
-        if number:
-            by_number.setdefault((folder, int(number[1])), []).append(entry)
+        raise AutolabelError(f"{where} holds no boxes: no .txt files and no images")
     name = PurePosixPath(path_or_url.rstrip("/")).name
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    return ImportedBoxes(f"imported:{name}@{digest}", by_stem, by_number)
+    stamp = f"imported:{name}@{digest}"
+    if coco is None:
+        return ImportedBoxes(where, stamp, tuple(entries))
+    return ImportedBoxes(where, stamp, tuple(entries), coco.counts(), coco.notes)
 
 
-def _entry(path: str, read: Callable[[str], Boxes]) -> Entry:
+def _coco_entries(coco: CocoFile) -> list[Entry]:
+    return [
+        _entry(image.name, lambda stamp, image=image: coco.boxes_of(image, stamp), image.size_hw)  # type: ignore[misc]
+        for image in coco.images
+    ]
+
+
+def _entry(
+    path: str, read: Callable[[str], Boxes], size_hw: tuple[int, int] | None = None
+) -> Entry:
     pure = PurePosixPath(path.replace("\\", "/"))
     parents = tuple(part for part in pure.parent.parts if part.lower() not in _WRAPPERS)
-    return Entry(path, parents, pure.stem, read)
+    return Entry(path, parents, pure.stem, read, size_hw)
 
 
 def _text_folder(url: str) -> tuple[list[Entry], str]:
@@ -228,61 +303,3 @@ def parse_text(data: bytes, where: str, source: str) -> Boxes:
         None,
         source,
     )
-
-
-def _coco(data: bytes, where: str) -> list[Entry]:
-    try:
-        content = json.loads(data)
-        names = {image["id"]: str(image["file_name"]) for image in content["images"]}
-        categories = {one["id"]: str(one["name"]) for one in content.get("categories", ())}
-        annotations: dict[Any, list[tuple[int, dict[str, Any]]]] = {image: [] for image in names}
-        strangers = []
-        for number, one in enumerate(content["annotations"]):
-            if one.get("image_id") in annotations:
-                annotations[one["image_id"]].append((number, one))
-            else:
-                strangers.append(number)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise AutolabelError(
-            f"{where} is not COCO json (images, annotations, categories): {error!r}"
-        ) from error
-    if strangers:
-        raise AutolabelError(
-            f"{where}: {len(strangers)} annotations belong to no image, the first is number "
-            f"{strangers[0]}"
-        )
-
-    def reader(image: Any) -> Callable[[str], Boxes]:
-        return lambda stamp: _coco_boxes(annotations[image], categories, where, stamp)
-
-    return [_entry(name, reader(image)) for image, name in names.items()]
-
-
-def _coco_boxes(
-    annotations: list[tuple[int, dict[str, Any]]],
-    categories: dict[Any, str],
-    where: str,
-    source: str,
-) -> Boxes:
-    boxes, scores, labels, tracks = [], [], [], []
-    for number, one in annotations:
-        try:
-            x, y, width, height = (float(value) for value in one["bbox"])
-            boxes.append((x, y, x + width, y + height))
-            scores.append(float(one.get("score", 1.0)))
-            labels.append(categories[one["category_id"]])
-            tracks.append(_track_id(one))
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadBoxesError(f"{where}: annotation number {number}: {error!r}") from error
-    tracked = [-1 if track is None else track for track in tracks]
-    known = any(track is not None for track in tracks)
-    return Boxes(boxes, scores, tuple(labels), tracked if known else None, source)  # type: ignore[arg-type]
-
-
-def _track_id(annotation: dict[str, Any]) -> int | None:
-    attributes = annotation.get("attributes") or {}
-    for name in ("track_id", "instance_id", "tracking_id"):
-        value = annotation.get(name, attributes.get(name))
-        if value is not None:
-            return int(value)
-    return None

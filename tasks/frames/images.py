@@ -16,6 +16,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from sam2_core.machine_errors import as_machine_error, is_machine_error
 from sam2_core.types import AutolabelError, ImageArray
+from tasks.frames.orientation import turn_pixels
 from tasks.types import FrameFailure, FrameRef
 
 LIMIT_NAME = "AUTOLABEL_MAX_MEGAPIXELS"
@@ -155,7 +156,7 @@ def _decode(data: bytes, image: Image.Image) -> ImageArray:
     """Only the header has been read: simplejpeg decodes 3 times faster, and strictly."""
     if image.format in _JPEG and image.mode in {"RGB", "L"}:
         pixels = simplejpeg.decode_jpeg(data, "RGB", strict=True)
-        return _rotate(pixels, _orientation(image))
+        return turn_pixels(pixels, _orientation(image))
     image.load()
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith(("I", "F")):
@@ -179,17 +180,6 @@ def _from_deep_grey(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -
     else:
         grey = (np.clip(values, 0, 65535) >> 8).astype(np.uint8)
     return np.repeat(grey[:, :, None], 3, axis=2)
-
-
-def _rotate(pixels: ImageArray, orientation: int) -> ImageArray:
-    """Apply an EXIF orientation (1 to 8; TIFF 6.0, tag 274)."""
-    if orientation in {5, 6, 7, 8}:
-        pixels = pixels.transpose(1, 0, 2)
-    if orientation in {2, 3, 6, 7}:
-        pixels = pixels[:, ::-1]
-    if orientation in {3, 4, 7, 8}:
-        pixels = pixels[::-1]
-    return np.ascontiguousarray(pixels)
 
 
 def load_frame(frame: FrameRef) -> tuple[FrameRef, ImageArray] | FrameFailure:

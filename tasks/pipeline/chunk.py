@@ -235,6 +235,7 @@ def segment_chunk(job: Job, detected: Detected) -> Labeled:
     else:
         artifacts.write_labels(job.out_uri, fetched.chunk, labeled, job.stamp)
     record = ChunkRecord.of(fetched.chunk, labeled)
+    labeled.sort(key=lambda one: one.frame.index)
     failures = tuple(one.failure for one in labeled if one.failure)
     spent[SEGMENT] = time.perf_counter() - started - turn.waited_s
     complete_chunk(spent, record.instances)

@@ -4,16 +4,26 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from sam2_core.types import AutolabelError, Boxes
 from tasks.boxes.imported import import_boxes
+from tasks.boxes.matching import Matching
 from tasks.frames.discover import discover
 from tasks.store import storage
 from tasks.types import FrameFailure, FrameRef
 
+BOX = {"image_id": 1, "category_id": 1, "bbox": [1, 2, 3, 4]}
+
 
 def frame(uri, camera="", index=0, sequence_id="drive"):
     return FrameRef(sequence_id, camera, index, None, uri)
+
+
+def unmatched(imported, frames):
+    matching = Matching(imported)
+    matching.add(frames)
+    return matching.unmatched()
 
 
 def coco(images, annotations, categories=((1, "car"), (2, "person"))):
@@ -37,7 +47,7 @@ def test_tokyo_street_79_rows_in_79_out_same_order(shared_data):
             fields = line.split()
             assert label == fields[0]
             np.testing.assert_allclose([score, *xyxy], [float(f) for f in fields[1:]], rtol=1e-6)
-        assert imported.unmatched(one.frames) == []
+        assert unmatched(imported, one.frames) == []
 
 
 @pytest.fixture(params=["local", "memory", "s3"])
@@ -64,7 +74,7 @@ def test_text_files_of_a_folder_go_to_their_images_only(folder):
     assert imported.of(back).labels == ("truck",)
     assert len(imported.of(frame("s3://b/drive/CAM_FRONT/0002.png", "CAM_FRONT"))) == 0
     assert len(imported.of(frame("/x/0003.jpg"))) == 0
-    assert imported.unmatched([back]) == ["0001.txt", "labels/0003.txt"]
+    assert unmatched(imported, [back]) == ["0001.txt", "labels/0003.txt"]
 
 
 def test_the_stamp_follows_the_content(tmp_path):
@@ -108,7 +118,7 @@ def test_coco_boxes_in_order_with_tracks_and_scores(folder):
     assert back.labels == ("car",)
     assert back.track_ids is None
     assert len(imported.of(frame("/d/CAM_LEFT/a.jpg", "CAM_LEFT"))) == 0
-    assert imported.unmatched([frame("/d/CAM_BACK/a.jpg", "CAM_BACK")]) == [
+    assert unmatched(imported, [frame("/d/CAM_BACK/a.jpg", "CAM_BACK")]) == [
         "CAM_FRONT/a.jpg", "none.jpg"
     ]  # fmt: skip
 
@@ -139,11 +149,22 @@ def test_names_that_fit_twice_are_a_failure_not_a_guess(tmp_path):
         ({"image_id": 1, "category_id": 1, "bbox": [1, 2, 3]}, "annotation number 0"),
         ({"image_id": 1, "category_id": 9, "bbox": [1, 2, 3, 4]}, "KeyError(9)"),
         ({"image_id": 1, "category_id": 1}, "bbox"),
+        (BOX | {"track_id": "tok-12"}, "invalid literal"),
+        (BOX | {"track_id": 10**30}, "more than 64 bits"),
+        (BOX | {"track_id": 3.5}, "not a whole number"),
+        (BOX | {"track_id": float("inf")}, "OverflowError"),
+        (BOX | {"attributes": {"track_id": [1]}}, "TypeError"),
+        (BOX | {"category_id": [1]}, "unhashable"),
+        (BOX | {"category_id": 7}, "surrogates not allowed"),
+        (BOX | {"score": None}, "TypeError"),
+        (BOX | {"bbox": [1, 2, 10**400, 4]}, "OverflowError"),
+        (BOX | {"bbox": "1234"[:3]}, "not enough values"),
     ],
 )
 def test_a_bad_annotation_fails_its_image_only(tmp_path, annotation, reason):
     good = {"image_id": 2, "category_id": 1, "bbox": [1, 2, 3, 4]}
-    data = coco([(1, "1.jpg"), (2, "2.jpg")], [annotation, good])
+    categories = ((1, "car"), (7, "\ud800"))
+    data = coco([(1, "1.jpg"), (2, "2.jpg")], [annotation, good], categories)
     (tmp_path / "c.json").write_bytes(data)
     imported = import_boxes(str(tmp_path / "c.json"))
     assert reason in imported.of(frame("1.jpg")).reason
@@ -151,10 +172,104 @@ def test_a_bad_annotation_fails_its_image_only(tmp_path, annotation, reason):
 
 
 @pytest.mark.parametrize(
+    "odd",
+    [
+        {"attributes": ["track_id", 5]}, {"attributes": "none"}, {"attributes": None},
+        {"segmentation": "?"}, {"track_id": "12"}, {"track_id": None}, {"iscrowd": {}},
+    ],
+)  # fmt: skip
+def test_what_is_odd_and_says_nothing_about_the_box_costs_nothing(tmp_path, odd):
+    (tmp_path / "c.json").write_bytes(coco([(1, "1.jpg")], [BOX | odd]))
+    assert len(import_boxes(str(tmp_path / "c.json")).of(frame("1.jpg"))) == 1
+
+
+def test_odd_records_cost_themselves_and_are_told(tmp_path):
+    content = json.loads(coco([(1, "1.jpg"), (2, "\ud800.jpg")], [BOX]))
+    content["images"] += [None, {"id": 3}, {"id": [4], "file_name": "4.jpg"}, {"file_name": "5"}]
+    content["annotations"] += [None, {"image_id": 9}, {"image_id": {}}, [1]]
+    content["categories"] += [None, "car", {"id": 5}, {"id": {}, "name": "x"}]
+    (tmp_path / "c.json").write_text(json.dumps(content))
+    imported = import_boxes(str(tmp_path / "c.json"))
+    assert len(imported.of(frame("1.jpg"))) == 1
+    assert [entry.name for entry in imported.entries] == ["1.jpg", "?.jpg"]
+    assert imported.notes == (
+        "4 annotations belong to no image of the file, the first is number 1",
+        "4 images of the file have no id or no file name",
+    )
+
+
+def test_one_id_of_two_images_or_categories_is_refused_and_one_image_twice_is_one(tmp_path):
+    path = tmp_path / "c.json"
+    path.write_bytes(coco([(1, "1.jpg"), (1, "2.jpg")], [BOX]))
+    with pytest.raises(AutolabelError, match=r"'1.jpg' and '2.jpg' both have the id 1"):
+        import_boxes(str(path))
+    path.write_bytes(coco([(1, "1.jpg")], [BOX], ((1, "car"), (1, "person"))))
+    with pytest.raises(AutolabelError, match="'car' and 'person' both have the id 1"):
+        import_boxes(str(path))
+    path.write_bytes(coco([(1, "1.jpg"), (1, "1.jpg")], [BOX, BOX]))
+    assert len(import_boxes(str(path)).of(frame("1.jpg"))) == 2
+
+
+def sized_coco(path, size_hw):
+    content = json.loads(coco([(1, "1.jpg")], [BOX]))
+    content["images"][0] |= {"height": size_hw[0], "width": size_hw[1]} if size_hw else {}
+    path.write_text(json.dumps(content))
+    return import_boxes(str(path))
+
+
+def stored_frame(path, size_hw, orientation=1):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.new("RGB", size_hw[::-1]).save(path, exif=exif)
+    return FrameRef("d", "", 0, None, str(path), local_path=str(path))
+
+
+@pytest.mark.parametrize(
+    ("size_hw", "reason"),
+    [((40, 60), ""), (None, ""), ((0, 0), ""), (("?", None), ""), (("40", 60.0), ""),
+     ((40, 61), "for 61x40 pixels, the frame has 60x40"), ((60, 40), "for 40x60 pixels")],
+)  # fmt: skip
+def test_boxes_of_a_picture_of_another_size_fail_their_frame(tmp_path, size_hw, reason):
+    outcome = sized_coco(tmp_path / "c.json", size_hw).of(
+        stored_frame(tmp_path / "1.jpg", (40, 60))
+    )
+    assert isinstance(outcome, FrameFailure) == bool(reason)
+    assert not reason or reason in outcome.reason
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+def test_boxes_turn_with_their_frame_or_fail_it(tmp_path, orientation):
+    turned = stored_frame(tmp_path / "1.jpg", (40, 60), orientation)
+    before = sized_coco(tmp_path / "c.json", (40, 60)).of(turned)
+    after = sized_coco(tmp_path / "c.json", (60, 40)).of(turned)
+    unknown = sized_coco(tmp_path / "c.json", None).of(turned)
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "1.txt").write_text("car 1 1 2 4 6")
+    text = import_boxes(str(tmp_path / "t")).of(turned)
+    for outcome in (unknown, text):
+        assert f"EXIF orientation {orientation} turns the frame" in outcome.reason
+    if orientation > 4:
+        np.testing.assert_array_equal(after.xyxy_px, [[1, 2, 4, 6]])
+        assert before.xyxy_px.tolist() != after.xyxy_px.tolist()
+        assert (before.xyxy_px <= [40, 60, 40, 60]).all()
+    else:
+        assert "EXIF orientation" in before.reason
+        assert "for 40x60 pixels" in after.reason
+
+
+def test_a_frame_whose_header_is_damaged_fails_as_undecodable(tmp_path):
+    (tmp_path / "1.jpg").write_bytes(b"<html>")
+    bad = FrameRef("d", "", 0, None, "1.jpg", local_path=str(tmp_path / "1.jpg"))
+    outcome = sized_coco(tmp_path / "c.json", None).of(bad)
+    assert (outcome.stage, outcome.reason) == ("decode", "not an image, or its header is damaged")
+
+
+@pytest.mark.parametrize(
     ("content", "reason"),
     [
         (b"{", "is not COCO json"),
         (b"[]", "is not COCO json"),
+        (b"[" * 100_000, "is not COCO json"),
         (b'{"images": []}', "is not COCO json"),
         (coco([], []), "holds no boxes"),
         (coco([(1, "a.jpg")], [{"image_id": 2}]), "belong to no image"),

@@ -27,12 +27,15 @@ def own_cache(monkeypatch, tmp_path):
 # In these rooms, and no pixel or box depends on them. Why:
 NOT_DECISIVE = {
     "tasks.boxes.decisive_code": "the list itself",
+    "tasks.boxes.matching": "refuses; what it lets pass it leaves as it is",
     "tasks.boxes.detector_files": "finds files; their content is in the stamp",
     "tasks.frames.discover": "names of frames; they are in every key",
     "tasks.frames.download": "bytes as they are; their etags are in every key",
+    "tasks.frames.identity": "names of frames; they are in every key",
     "tasks.frames.listing": "names and etags of frames; they are in every key",
     "tasks.frames.listing_s3": "names and etags of frames; they are in every key",
     "tasks.frames.selection": "names of frames; they are in every key",
+    "tasks.frames.source_names": "names of sequences and cameras; they are in every key",
     "tasks.frames.timestamps": "times; no pixel and no box",
     "tasks.masks.device_turn": "order and threads",
     "tasks.masks.model": "finds models; their content is in the stamp",

@@ -125,20 +125,33 @@ def test_odd_but_good_input_is_labeled(terminal, tmp_path):
 
     out = tmp_path / "out"
     result, _ = terminal.label(
-        folder.parent, "--boxes", tmp_path / "boxes", "--out", out, "--no-dataset"
+        folder.parent, "--boxes", tmp_path / "boxes", "--out", out, "--no-dataset", code=1
     )
-    assert (result["frames"], result["instances"], result["failed"]) == (4, 506, [])
+    assert (result["frames"], result["instances"]) == (3, 504)
+    (failed,) = result["failed"]  # text does not say whether its boxes are turned
+    assert failed["uri"].endswith("turned.jpg")
+    assert "EXIF orientation 6" in failed["reason"]
     (frames,) = out.glob("labels/odd/_/*.frames.parquet")
     rows = {Path(row["uri"]).name: row for row in pq.read_table(frames).to_pylist()}
-    assert (rows["turned.jpg"]["height"], rows["turned.jpg"]["width"]) == (100, 60)
     assert rows["deep.png"]["instances"] == 500
 
     (boxes / "grey.txt").unlink()
+    (boxes / "turned.txt").unlink()
     chosen = ["--classes", "car", "--min-score", "0.6", "--out", tmp_path / "chosen"]
     result, _ = terminal.label(
         folder.parent, "--boxes", tmp_path / "boxes", *chosen, "--no-dataset"
     )
-    assert (result["frames"], result["instances"], result["failed"]) == (4, 2, [])
+    assert (result["frames"], result["instances"], result["failed"]) == (4, 1, [])
+    assert result["imported"]["frames_without_boxes"] == 2
+    nothing, told = terminal.label(
+        folder.parent, "--boxes", tmp_path / "boxes", "--classes", "person", "--min-score", "0.6",
+        "--out", tmp_path / "nothing", "--no-dataset", code=1,
+    )  # fmt: skip
+    assert (nothing["frames"], nothing["instances"]) == (4, 0)
+    assert nothing["nothing"] == (
+        "no mask: no frame has a box of person with a score of 0.6 or more"
+    )
+    assert nothing["nothing"] in " ".join(told.split())
 
 
 def test_no_space_for_an_artifact_fails_the_sequence_and_says_so(terminal, tmp_path, monkeypatch):

@@ -20,15 +20,16 @@ WORKERS = 2
 
 
 def make(folder):
-    """Folders of links to a few images; one set of boxes for all of them."""
+    """Folders of links to a few images, and of links to one set of boxes."""
     for frame in range(FRAMES):
         image = write_image(folder / "images" / f"{frame:04d}.jpg", frame % 7)
-        write_boxes(folder / "boxes" / f"{frame:04d}.txt", ["car 0.9 20 15 100 70"] * 2)
+        text = write_boxes(folder / "text" / f"{frame:04d}.txt", ["car 0.9 20 15 100 70"] * 2)
         for number in range(SEQUENCES + WORKERS):
             name = f"drive{number:03d}" if number < SEQUENCES else f"first{number}"
-            link = folder / "in" / name / f"{frame:04d}.jpg"
-            link.parent.mkdir(parents=True, exist_ok=True)
-            os.link(image, link)
+            for file, where in ((image, "in"), (text, "boxes")):
+                link = folder / where / name / file.name
+                link.parent.mkdir(parents=True, exist_ok=True)
+                os.link(file, link)
 
 
 def used(log):

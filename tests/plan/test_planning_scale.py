@@ -122,8 +122,8 @@ def make(folder, sequences: int, frames: int) -> None:
         one.mkdir(parents=True)
         for frame in range(frames):
             (one / f"{frame:04d}.jpg").write_bytes(b"x")
-    (folder / "boxes" / "any").mkdir(parents=True)
-    (folder / "boxes" / "any" / "0000.txt").write_text("car 0.9 1 1 9 9\n")
+    (folder / "boxes" / "drive000000").mkdir(parents=True)
+    (folder / "boxes" / "drive000000" / "0000.txt").write_text("car 0.9 1 1 9 9\n")
 
 
 def mark_complete(folder, run_key: str) -> None:

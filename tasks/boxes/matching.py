@@ -1,0 +1,135 @@
+"""Which imported boxes belong to which frame of a run, seen before anything is labeled."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from sam2_core.types import AutolabelError
+from tasks.boxes.imported import Entry, ImportedBoxes
+from tasks.store import storage
+from tasks.types import Footage, NothingToLabelError, VideoRef
+
+# Box files that are read, at most, to see which classes there are.
+MOST_READ = 2000
+_SHOWN = 5
+
+
+@dataclass
+class Matching:
+    """Imported boxes and the frames that they were found to belong to.
+
+    Attributes:
+        imported: the boxes.
+        frames: seen so far, but for those of videos, which nobody has opened yet.
+        frames_without: how many of those have no entry; the first few are in `examples`.
+
+    """
+
+    imported: ImportedBoxes
+    frames: int = 0
+    frames_without: int = 0
+    examples: list[str] = field(default_factory=list)
+    _frame_of: dict[str, str] = field(default_factory=dict)  # an entry's name: a frame's address
+
+    def add(self, footage: Iterable[Footage]) -> None:
+        """Find the entries of more frames.
+
+        Raises:
+            AutolabelError: an entry belongs to two frames.
+
+        """
+        for one in footage:
+            if isinstance(one, VideoRef):
+                for index, entries in self.imported.entries_of_video(one):
+                    self._take(entries, f"{one.uri}#frame={index}")
+                continue
+            entries = self.imported.entries_of(one)
+            self.frames += 1
+            self._take(entries, one.uri)
+            if not entries:
+                self.frames_without += 1
+                if len(self.examples) < _SHOWN:
+                    self.examples.append(storage.redact(one.uri))
+
+    def _take(self, entries: list[Entry], uri: str) -> None:
+        for entry in entries:
+            other = self._frame_of.setdefault(entry.name, uri)
+            if other != uri:
+                raise AutolabelError(
+                    f"{self.imported.where}: the boxes {entry.name} fit more than one frame: "
+                    f"{storage.redact(other)} and {storage.redact(uri)}; name the folder of the "
+                    "frame in the name of the boxes (such as CAM_FRONT/0001), or label the folders "
+                    "one by one"
+                )
+
+    def unmatched(self) -> list[str]:
+        """Names of entries that belong to no frame seen."""
+        entries = self.imported.entries
+        return [entry.name for entry in entries if entry.name not in self._frame_of]
+
+    def refuse_nothing(self, classes: Collection[str]) -> None:
+        """Refuse to label nothing at all; call it when every frame has been seen.
+
+        Raises:
+            NothingToLabelError: no entry belongs to any frame, or none has a box of these classes.
+
+        """
+        if not self._frame_of:
+            shown = f", such as {self.examples[0].rsplit('/', 1)[-1]}" if self.examples else ""
+            raise NothingToLabelError(
+                f"{self.imported.where}: none of its images is among the frames of the sources; "
+                f"names must be equal{shown}"
+            )
+        if classes:
+            self._refuse_classes(set(classes))
+
+    def _refuse_classes(self, wanted: set[str]) -> None:
+        counts = self.imported.class_counts
+        if counts is not None:
+            unknown = wanted - {name for name, count in counts.items() if count}
+            told = ", ".join(f"{name} ({counts[name]} boxes)" for name in sorted(counts))
+            # A class that the file knows may have no box in it; one that it does not is a mistake.
+            if unknown - counts.keys() or unknown == wanted:
+                self._refuse(unknown, told)
+            return
+        matched = [one for one in self.imported.entries if one.name in self._frame_of]
+        seen: set[str] = set()
+        for found in self.imported.classes_in(matched[:: len(matched) // MOST_READ + 1]):
+            seen |= found
+            if seen & wanted:
+                return
+        if len(matched) <= MOST_READ:
+            self._refuse(wanted, ", ".join(sorted(seen)))
+
+    def _refuse(self, unknown: set[str], told: str) -> None:
+        raise NothingToLabelError(
+            f"--classes {','.join(sorted(unknown))}: {self.imported.where} has no such boxes; "
+            f"its classes are: {told or 'none'}"
+        )
+
+    def lines(self) -> Iterator[str]:
+        """Say what does not fit, for a person."""
+        without, unmatched = self.frames_without, self.unmatched()
+        if without:
+            some = _some(self.examples, without)
+            yield f"{without} of {self.frames} frames have no boxes: {some}"
+        if unmatched:
+            some, every = _some(unmatched[:_SHOWN], len(unmatched)), len(self.imported.entries)
+            yield f"{len(unmatched)} of {every} images with boxes are no frame: {some}"
+        yield from self.imported.notes
+
+    def as_json(self) -> dict[str, Any]:
+        """Say what does not fit, as plain values."""
+        unmatched = self.unmatched()
+        return {
+            "frames_without_boxes": self.frames_without,
+            "boxes_without_frame": len(unmatched),
+            "first_boxes_without_frame": unmatched[:_SHOWN],
+            "notes": list(self.imported.notes),
+        }
+
+
+def _some(names: list[str], count: int) -> str:
+    return ", ".join(names) + (", ..." if count > len(names) else "")
