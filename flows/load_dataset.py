@@ -38,7 +38,7 @@ def load_dataset(
 
 
 def _rebuilt(dataset: str, out: str, run_key: str) -> dict[str, Any]:
-    from tasks.dataset.rebuild import rebuild
+    from tasks.load.rebuild import rebuild
 
     report = rebuild(dataset, out, run_key)
     get_run_logger().info("rebuilt %s: %s", dataset, report)
@@ -52,8 +52,8 @@ def load_missing(dataset: str, out_uri: str, run_key: str) -> int:
         AutolabelError: some could not be loaded; the others are there.
 
     """
-    from tasks.dataset.load import prepare_dataset
     from tasks.dataset.record import loaded_manifests
+    from tasks.load.prepare import prepare_dataset
 
     todo = _missing(out_uri, run_key, loaded_manifests(dataset))
     cameras = dict.fromkeys(chunk.camera for one in todo for chunk in one.chunks)

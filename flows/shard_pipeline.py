@@ -13,14 +13,13 @@ from flows.pipeline import AHEAD, InFlight, buffered, outcome_of
 from flows.plan.run import SequencePlan
 from flows.plan.shards import Piece, ShardParams
 from tasks.frames.discover import Discovered
-from tasks.frames.selection import FrameSelection
 from tasks.observe.progress import LOAD
 from tasks.pipeline import stopping
 from tasks.pipeline.chunk import Job
 from tasks.pipeline.piece import PieceRef, label_piece_task, load_stored_task
 from tasks.pipeline.sequence import Closed, LabeledSequence, may_yet_come
 from tasks.store.manifests import Manifest
-from tasks.types import SequenceRef
+from tasks.types import FrameSelection, SequenceRef
 
 PASSES = 3
 FIRST_PAUSE_S = 5.0
@@ -86,8 +85,8 @@ def _loaded(shard: ShardParams) -> set[str]:
     label = shard.label
     if not label.dataset_name:
         return set()
-    from tasks.dataset.load import prepare_dataset
     from tasks.dataset.record import loaded_manifests
+    from tasks.load.prepare import prepare_dataset
 
     prepare_dataset(label.dataset_name, shard.cameras, label.out)
     return loaded_manifests(label.dataset_name)

@@ -88,9 +88,9 @@ def render(console: Console, folder: Path) -> None:
 def compare(params: LabelParams, folder: Path) -> dict[str, Any]:
     """Put the truth beside the labels in FiftyOne, and measure the labels against it."""
     from tasks.dataset.coco_truth import load_truth as read_truth
-    from tasks.dataset.ground_truth import load_truth
     from tasks.lab.metrics import Scores
     from tasks.lab.scenes import LABELS
+    from tasks.load.ground_truth import load_truth
 
     scores = Scores(LABELS)
     labels = dict(_labels(params))

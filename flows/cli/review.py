@@ -89,7 +89,7 @@ def export(dataset: str, out: str, as_json: bool) -> None:
 @click.option("--iou", default=0.5, show_default=True, help="Mask IoU from which on it is a match.")
 def evaluate(dataset: str, iou: float) -> None:
     """Compare the labels with the ground truth, where there is one; saves patch views."""
-    from tasks.dataset.ground_truth import evaluate as run
+    from tasks.load.ground_truth import evaluate as run
 
     figures = run(dataset, iou)
     click.echo(", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
@@ -112,8 +112,8 @@ def relabel(dataset: str, out: str, backend: str) -> None:
 @click.option("--out", required=True, help="The storage that `autolabel label` wrote to.")
 def rebuild_(dataset: str, out: str) -> None:
     """Load a dataset from its artifacts alone, decisions included."""
-    from tasks.dataset.rebuild import rebuild
     from tasks.dataset.schema import open_dataset
+    from tasks.load.rebuild import rebuild
     from tasks.review.aside import count_set_aside
 
     report = rebuild(dataset, out)

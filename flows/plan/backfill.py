@@ -21,11 +21,10 @@ from flows.plan.shards import ShardParams, Work, even_seconds, pack
 from sam2_core.types import AutolabelError
 from tasks.boxes.matching import Matching
 from tasks.frames.discover import Discovered, discover
-from tasks.frames.selection import FrameSelection
 from tasks.frames.timestamps import timestamp_ns
 from tasks.store import manifests, quarantine
 from tasks.store.artifacts import RunStamp
-from tasks.types import VideoRef
+from tasks.types import FrameSelection, VideoRef
 
 # A video's frames are not known before it is opened: dashcam H.264 has about this many bytes each.
 VIDEO_BYTES_PER_FRAME = 20_000

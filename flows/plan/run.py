@@ -15,13 +15,12 @@ from tasks.boxes.imported import import_boxes
 from tasks.boxes.matching import Matching
 from tasks.boxes.yolox import load_detector
 from tasks.frames.discover import Discovered, discover
-from tasks.frames.selection import FrameSelection
 from tasks.masks.model import ModelChoice, choose_model
 from tasks.store import manifests, storage
 from tasks.store.artifacts import RunStamp
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import Manifest
-from tasks.types import FrameFailure, FrameRef
+from tasks.types import FrameFailure, FrameRef, FrameSelection
 
 if TYPE_CHECKING:
     from tasks.pipeline.chunk import Job

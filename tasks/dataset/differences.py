@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tasks.dataset.labels import mask_of, window_of
 from tasks.dataset.schema import MACHINE_FIELD, PREVIOUS_FIELD
-from tasks.review.labels import mask_of, window_of
 from tasks.risk.geometry import Numbers, shared_box_areas
 
 Label = dict[str, Any]

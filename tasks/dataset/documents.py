@@ -12,51 +12,29 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sam2_core.types import FloatArray, IntArray, ModelStamp
-from tasks.dataset.masks import (
+from sam2_core.types import ModelStamp
+from tasks.dataset.ids import label_prefix
+from tasks.dataset.labels import fingerprint, override_document
+from tasks.frames.identity import frame_identity
+from tasks.masks.crops import (
     BoolArray,
-    Segments,
-    crop_windows,
+    crops_of,
     deflated,
     npy_bytes,
-    paint,
     segments_of,
 )
-from tasks.frames.identity import frame_identity
+from tasks.risk.score import Judgement, frame_risk
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
 
 Document = dict[str, Any]
-
-
-def object_id(*parts: str) -> Any:
-    """Make a MongoDB id from what it names."""
-    from bson import ObjectId
-
-    return ObjectId(hashlib.sha256("\0".join(parts).encode()).digest()[:12])
-
-
-def sample_id(key: str) -> Any:
-    """Id of the sample of a frame, by its identity's key."""
-    return object_id("sample", key)
-
-
-def label_id(key: str, run_key: str, box_index: int) -> Any:
-    """Id of one machine label: of a frame, a run and a box."""
-    from bson import ObjectId
-
-    return ObjectId(_label_prefix(key, run_key) + box_index.to_bytes(3, "big"))
-
-
-def _label_prefix(key: str, run_key: str) -> bytes:
-    return hashlib.sha256(f"label\0{key}\0{run_key}".encode()).digest()[:9]
 
 
 def stamp_text(stamp: ModelStamp | None) -> str:
@@ -65,22 +43,6 @@ def stamp_text(stamp: ModelStamp | None) -> str:
         return "boxes only"
     checkpoint = stamp.checkpoint_sha256[:12]
     return f"{stamp.name}@{checkpoint} {stamp.backend} {stamp.precision} {stamp.code_version}"
-
-
-@dataclass(frozen=True, eq=False)
-class Judgement:
-    """Risk of the N instances of a frame, from `tasks.risk.score`.
-
-    Attributes:
-        risk: float32 (N,) in [0, 1].
-        reasons: N tuples of reason ids, strongest first.
-        segments: the masks decoded, where the judging did that.
-
-    """
-
-    risk: FloatArray
-    reasons: Sequence[tuple[str, ...]]
-    segments: Segments | None = None
 
 
 @dataclass(frozen=True)
@@ -97,35 +59,11 @@ class Origin:
     )  # label id -> relabeled
 
 
-@dataclass(frozen=True, eq=False)
-class Crops:
-    """Masks of N instances over their windows.
-
-    Attributes:
-        windows_xyxy_px: int64 (N, 4), whole pixels; zeros where there is neither box nor mask.
-        masks: N bool arrays (height, width) of the windows.
-        areas_px: int64 (N,).
-
-    """
-
-    windows_xyxy_px: IntArray
-    masks: Sequence[BoolArray]
-    areas_px: IntArray
-
-
-def crops_of(boxes_xyxy_px: FloatArray, segments: Segments) -> Crops:
-    """Cut N masks of an image out around their boxes."""
-    windows = crop_windows(boxes_xyxy_px, segments.bounds_xyxy_px(), segments.size_hw)
-    return Crops(windows, paint(segments, windows), segments.areas_px())
-
-
 def label_documents(
     labeled: LabeledFrame, origin: Origin, judgement: Judgement | None, mask_folder: Path | None
 ) -> list[Document]:
     """Make the documents of a frame's machine labels, one a box, in the boxes' order."""
     from bson import ObjectId
-
-    from tasks.review.labels import fingerprint, override_document
 
     boxes, masks = labeled.boxes, labeled.masks
     if masks is None or not len(boxes):
@@ -144,7 +82,7 @@ def label_documents(
         masks.stability.tolist(), masks.object_score.tolist(), crops.areas_px.tolist(),
         masks.reasons, crops.masks, strict=True,
     )  # fmt: skip
-    prefix = _label_prefix(key, origin.run_key)
+    prefix = label_prefix(key, origin.run_key)
     tracks = boxes.track_ids.tolist() if boxes.track_ids is not None else None
     risks = judgement.risk.tolist() if judgement else None
     documents: list[Document] = []
@@ -204,8 +142,6 @@ def machine_fields(
     now: datetime.datetime,
 ) -> Document:
     """Fields of a sample that a load writes, again and again."""
-    from tasks.risk.score import frame_risk
-
     frame = labeled.frame
     identity = frame_identity(frame, origin.frames_uri)
     height, width = labeled.masks.size_hw if labeled.masks else frame.size_hw

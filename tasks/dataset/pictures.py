@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from tasks.frames.download import CONNECTIONS, cached_path, download
 from tasks.frames.identity import file_version
 from tasks.frames.listing import stat_file
-from tasks.frames.selection import FrameSelection
 from tasks.frames.video import expand_videos, video_frame_path
 from tasks.store import storage
-from tasks.types import FrameRef, VideoRef
+from tasks.types import FrameRef, FrameSelection, VideoRef
 
 _VIDEO_FRAME = re.compile(r"#frame=(\d+)$")
 _SAME, _OTHER, _GONE = "same", "other", "gone"

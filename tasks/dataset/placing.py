@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tasks.dataset.documents import sample_id
+from tasks.dataset.ids import sample_id
 from tasks.dataset.moments import moments_of
 from tasks.dataset.pictures import find_pictures
 from tasks.frames.identity import frame_identity, is_below

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]{0,98}")
 
 
-def prepare_dataset(name: str, cameras: Sequence[str] = (), out_uri: str = "") -> None:
+def bootstrap_dataset(name: str, cameras: Sequence[str] = (), out_uri: str = "") -> None:
     """Create a persistent dataset, or bring an existing one up to date. Safe to call at once.
 
     Args:
@@ -49,19 +49,10 @@ def prepare_dataset(name: str, cameras: Sequence[str] = (), out_uri: str = "") -
         AutolabelError: a bad name, or the dataset is there with another kind of media.
 
     """
-    if not _NAME.fullmatch(name):
-        raise AutolabelError(
-            f"'{name}' is no dataset name: use letters, digits, spaces and . _ + -, at most 99"
-        )
+    check_name(name)
     ensure_database()
     import fiftyone as fo
 
-    from tasks.review.events import carry_events
-
-    if out_uri and fo.dataset_exists(name):
-        with _DATASET_OBJECTS:
-            dataset = fo.load_dataset(name)
-        carry_events(dataset, out_uri)
     with dataset_lock(name):
         if fo.dataset_exists(name):
             dataset = fo.load_dataset(name, reload=True)
@@ -77,8 +68,28 @@ def prepare_dataset(name: str, cameras: Sequence[str] = (), out_uri: str = "") -
         dataset.save()
 
 
+def existing_dataset(name: str) -> Any | None:
+    """Load a dataset of any kind; None where there is none of this name."""
+    check_name(name)
+    ensure_database()
+    import fiftyone as fo
+
+    if not fo.dataset_exists(name):
+        return None
+    with _DATASET_OBJECTS:
+        return fo.load_dataset(name)
+
+
+def check_name(name: str) -> None:
+    """Raise AutolabelError for what cannot be the name of a dataset."""
+    if not _NAME.fullmatch(name):
+        raise AutolabelError(
+            f"'{name}' is no dataset name: use letters, digits, spaces and . _ + -, at most 99"
+        )
+
+
 def open_dataset(name: str) -> Any:
-    """Load a dataset that `prepare_dataset` made.
+    """Load a dataset that `bootstrap_dataset` made.
 
     Raises:
         AutolabelError: there is none, or it was made by something else.

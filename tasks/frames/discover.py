@@ -15,12 +15,19 @@ from pathlib import Path
 
 from sam2_core.types import AutolabelError
 from tasks.frames.listing import File, natural_key, stat_file, walk
-from tasks.frames.selection import ALL_FRAMES, FrameSelection
 from tasks.frames.source_names import CAMERA_BYTES, is_camera_name, safe_name, sequence_id_of
 from tasks.frames.timestamps import timestamps_ns
 from tasks.store import storage
 from tasks.store.artifacts import content_key
-from tasks.types import Footage, FrameRef, NothingToLabelError, SequenceRef, VideoRef
+from tasks.types import (
+    ALL_FRAMES,
+    Footage,
+    FrameRef,
+    FrameSelection,
+    NothingToLabelError,
+    SequenceRef,
+    VideoRef,
+)
 
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2"}

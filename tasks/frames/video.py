@@ -14,9 +14,8 @@ from sam2_core.cache import cache_folder
 from sam2_core.machine_errors import as_machine_error
 from tasks.frames.download import CacheError, fetch
 from tasks.frames.images import TooLargeError, refuse_large
-from tasks.frames.selection import FrameSelection
 from tasks.store import storage
-from tasks.types import Footage, FrameFailure, FrameRef, VideoRef
+from tasks.types import Footage, FrameFailure, FrameRef, FrameSelection, VideoRef
 
 JPEG_QUALITY = 95
 # Index, (height, width), bytes of the JPEG, when it is shown (ns since the video's start, or None).

@@ -10,7 +10,6 @@ from prefect.cache_policies import NO_CACHE
 
 from sam2_core.types import AutolabelError
 from tasks.frames.discover import Discovered, list_frames
-from tasks.frames.selection import FrameSelection
 from tasks.observe.progress import CHECK
 from tasks.pipeline.chunk import Job, Labeled, label_chunks
 from tasks.pipeline.sequence import (
@@ -26,7 +25,7 @@ from tasks.store import artifacts, manifests, quarantine, storage
 from tasks.store.artifacts import Chunk
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import Manifest
-from tasks.types import SequenceRef
+from tasks.types import FrameSelection, SequenceRef
 
 
 @dataclass(frozen=True)

@@ -198,8 +198,8 @@ def load_labels(
     job: Job, dataset: str, manifest: Manifest, frames: Sequence[FrameRef]
 ) -> dict[str, float]:
     """Load a complete sequence into FiftyOne; returns seconds."""
-    from tasks.dataset.load import load_sequence
     from tasks.dataset.record import remember_loaded
+    from tasks.load.sequence import load_sequence
 
     started = time.perf_counter()
     with withdrawn_if_damaged(job.out_uri, manifest):
@@ -227,8 +227,8 @@ def load_stored(dataset: str, out_uri: str, manifest: Manifest) -> dict[str, flo
         AutolabelError: storage or the database cannot be used.
 
     """
-    from tasks.dataset.load import load_sequence
     from tasks.dataset.record import remember_loaded
+    from tasks.load.sequence import load_sequence
 
     started = time.perf_counter()
     with withdrawn_if_damaged(out_uri, manifest):
@@ -254,8 +254,8 @@ def local_frames_task(found: Discovered, name: str) -> list[FrameRef]:
 @task(name="prepare", cache_policy=NO_CACHE, persist_result=False)
 def prepare_task(dataset: str, cameras: list[str], out_uri: str) -> set[str]:
     """Make the dataset ready for loads; returns the manifests that it holds already."""
-    from tasks.dataset.load import prepare_dataset
     from tasks.dataset.record import loaded_manifests
+    from tasks.load.prepare import prepare_dataset
 
     with redacted_errors():
         prepare_dataset(dataset, cameras, out_uri)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sam2_core.types import AutolabelError
+from tasks.dataset.labels import Values, mask_of, reviewed_id, rle_of, to_values, window_of
 from tasks.dataset.schema import DONE, MACHINE_FIELD, OPEN, REVIEWED_FIELD, sample_collection
 from tasks.review.events import (
     ACCEPTED,
@@ -26,7 +27,6 @@ from tasks.review.events import (
     record,
     reviewer,
 )
-from tasks.review.labels import Values, mask_of, reviewed_id, rle_of, to_values, window_of
 
 FIELDS = (MACHINE_FIELD, REVIEWED_FIELD)
 # What says which frame a sample is of, to events and to people.

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.dataset.documents import group_element, sample_id
+from tasks.dataset.documents import group_element
+from tasks.dataset.ids import sample_id
 from tasks.dataset.schema import (
     GROUP_FIELD,
     LOG_FIELD,

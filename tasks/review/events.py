@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.documents import sample_id
+from tasks.dataset.ids import sample_id
 from tasks.dataset.schema import LOG_FIELD, sample_collection
 from tasks.store import storage
 
@@ -62,7 +62,7 @@ class Event:
         run_key: run whose machine labels were decided on.
         model: its model, in one line.
         decisions: machine label id -> decision ("" takes one back).
-        upserts: instances that are now in `reviewed`, as `tasks.review.labels` writes them.
+        upserts: instances that are now in `reviewed`, as `tasks.dataset.labels` writes them.
         removed: ids that are no longer in `reviewed`.
         overrides: machine label id -> what a relabeling made of it.
         changes: what changed, for people and statistics.
@@ -233,7 +233,7 @@ def _update(event: Event) -> dict[str, Any]:
     """Build one atomic change of a sample: decisions, reviewed instances, log, states."""
     from bson import ObjectId
 
-    from tasks.review.labels import to_document
+    from tasks.dataset.labels import to_document
 
     fields: dict[str, Any] = {
         "last_modified_at": datetime.datetime.now(datetime.UTC),
@@ -266,7 +266,7 @@ def _changed_labels(event: Event) -> dict[str, Any]:
     """Merge decisions and relabeled masks into the machine labels that they are about."""
     from bson import ObjectId
 
-    from tasks.review.labels import override_document
+    from tasks.dataset.labels import override_document
 
     branches = []
     for label in {**event.decisions, **event.overrides}:

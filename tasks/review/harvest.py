@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from tasks.dataset.documents import label_id, sample_id
+from tasks.dataset.ids import label_id, sample_id
+from tasks.dataset.labels import Values, fingerprint, reviewed_id, to_values
 from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD, sample_collection
 from tasks.review.actions import FRAME, frame_of, labels_of
 from tasks.review.events import DELETED, EDITED, Event, now_text, record, reviewer
-from tasks.review.labels import Values, fingerprint, reviewed_id, to_values
 
 _EDITED_LATER = {
     "$expr": {"$ne": ["$last_modified_at", {"$ifNull": ["$loaded_at", "$created_at"]}]}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from sam2_core.types import AutolabelError, Boxes, Masks
-from tasks.dataset.documents import sample_id
+from tasks.dataset.ids import sample_id
 from tasks.dataset.pictures import find_pictures
 from tasks.dataset.schema import open_dataset, sample_collection
 from tasks.masks.model import ModelChoice, choose_model, warm_segmenter

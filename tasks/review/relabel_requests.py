@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sam2_core.types import AutolabelError, Boxes, Masks, ModelStamp
-from tasks.dataset.documents import Judgement, stamp_text
+from tasks.dataset.documents import stamp_text
 from tasks.dataset.schema import MACHINE_FIELD, open_dataset
 from tasks.review.actions import Chosen
 from tasks.review.events import (
@@ -27,7 +27,7 @@ from tasks.review.events import (
     reviews_uri,
     storage_of,
 )
-from tasks.risk.score import judge_frames
+from tasks.risk.score import Judgement, judge_frames
 from tasks.store import storage
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef

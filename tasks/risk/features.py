@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sam2_core.types import IntArray
-from tasks.dataset.masks import BoolArray, Segments, segments_of
+from tasks.masks.crops import BoolArray, Segments, segments_of
 from tasks.risk.geometry import (
     Numbers,
     box_areas,

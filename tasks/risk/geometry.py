@@ -1,6 +1,6 @@
 """Boxes and masks against each other: overlaps, shared pixels, connected pieces; many at once.
 
-Masks are vertical segments (`tasks.dataset.masks.Segments`); no mask is decoded into pixels.
+Masks are vertical segments (`tasks.masks.crops.Segments`); no mask is decoded into pixels.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.types import IntArray
-from tasks.dataset.masks import Segments
+from tasks.masks.crops import Segments
 
 Numbers = npt.NDArray[np.floating[Any]]
 

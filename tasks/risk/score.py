@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from sam2_core.types import FloatArray
-from tasks.dataset.documents import Judgement
+from tasks.masks.crops import Segments
 from tasks.risk.features import COLUMN, FEATURES, measure_frames
 from tasks.risk.geometry import Numbers
 from tasks.store.tables import LabeledFrame
@@ -57,6 +57,22 @@ DESCRIPTIONS: Mapping[str, str] = {
     "unusual_size": "unusual size for its class at this place",
     "shape_change": "the box jumps against the frames beside",
 }
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """Risk of the N instances of a frame, and why.
+
+    Attributes:
+        risk: float32 (N,) in [0, 1].
+        reasons: N tuples of reason ids, strongest first.
+        segments: the masks decoded, where the judging did that.
+
+    """
+
+    risk: FloatArray
+    reasons: Sequence[tuple[str, ...]]
+    segments: Segments | None = None
 
 
 @dataclass(frozen=True)

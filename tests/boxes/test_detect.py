@@ -13,9 +13,8 @@ from tasks.boxes.detector_files import detector_stamp, resolve_detector
 from tasks.boxes.yolox import load_detector
 from tasks.frames.discover import discover
 from tasks.frames.download import download
-from tasks.frames.selection import FrameSelection
 from tasks.frames.video import expand_videos
-from tasks.types import FrameFailure, FrameRef
+from tasks.types import FrameFailure, FrameRef, FrameSelection
 from tests.frames.test_discover import serve
 from tests.onnx_file import write_yolox
 

@@ -8,8 +8,7 @@ from sam2_core.types import AutolabelError
 from tasks.boxes import matching as matching_module
 from tasks.boxes.imported import import_boxes
 from tasks.boxes.matching import Matching
-from tasks.frames.selection import FrameSelection
-from tasks.types import FrameRef, NothingToLabelError, VideoRef
+from tasks.types import FrameRef, FrameSelection, NothingToLabelError, VideoRef
 
 
 def frame(path, camera="", index=0):

@@ -8,7 +8,9 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks
-from tasks.dataset import load, schema
+from tasks.dataset import schema
+from tasks.load import sequence as load
+from tasks.load.prepare import prepare_dataset
 from tasks.review.queue import CHANGED, DIFFERENCES, build_queue
 from tasks.store.tables import LabeledFrame
 from tests.review.labels import OTHER_STAMP, SIZE_HW, STAMP, labeled_frame
@@ -39,7 +41,7 @@ def frame(index: int, labels: list) -> LabeledFrame:
 @pytest.fixture
 def name(database: str) -> str:
     name = f"differences {uuid.uuid4().hex[:8]}"
-    load.prepare_dataset(name)
+    prepare_dataset(name)
     load.load_frames(name, [frame(0, BEFORE[:2]), frame(1, BEFORE), frame(2, BEFORE)], STAMP)
     return name
 

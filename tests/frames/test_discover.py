@@ -13,14 +13,13 @@ import pytest
 from sam2_core.types import AutolabelError, Boxes
 from tasks.frames.discover import discover, list_frames
 from tasks.frames.listing import natural_key, walk
-from tasks.frames.selection import FrameSelection
 from tasks.frames.source_names import is_camera_name, safe_name
 from tasks.frames.timestamps import timestamp_ns, timestamps_ns
 from tasks.store import quarantine, storage
 from tasks.store.artifacts import RunStamp, chunks_of, write_labels
 from tasks.store.manifests import ChunkRecord, Manifest, list_complete, write_manifest
 from tasks.store.tables import LabeledFrame
-from tasks.types import FrameFailure, NothingToLabelError
+from tasks.types import FrameFailure, FrameSelection, NothingToLabelError
 
 FAILURE = FrameFailure("", "", 0, "", "decode", "damaged")
 TREE = [

@@ -12,9 +12,8 @@ import pytest
 from sam2_core.types import AutolabelError
 from tasks.frames.discover import discover
 from tasks.frames.download import CacheError, cached_path, download, fetch, stream
-from tasks.frames.selection import FrameSelection
 from tasks.store import retry, storage
-from tasks.types import FrameFailure, FrameRef
+from tasks.types import FrameFailure, FrameRef, FrameSelection
 from tests.conftest import use_s3_endpoint
 from tests.faults import FaultyProxy
 

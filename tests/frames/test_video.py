@@ -11,11 +11,10 @@ import pytest
 from tasks.frames.discover import discover
 from tasks.frames.download import download
 from tasks.frames.images import read_image
-from tasks.frames.selection import FrameSelection
 from tasks.frames.video import expand_videos
 from tasks.store import storage
 from tasks.store.artifacts import content_key
-from tasks.types import FrameFailure, VideoRef
+from tasks.types import FrameFailure, FrameSelection, VideoRef
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 
 from tasks.frames.discover import discover
-from tasks.frames.selection import FrameSelection
 from tasks.store import check, manifests
+from tasks.types import FrameSelection
 from tests.faults import FaultyProxy
 from tests.integration.runs import MICRO, REPOSITORY, Home
 

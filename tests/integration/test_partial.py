@@ -8,8 +8,8 @@ from flows.load_dataset import load_missing
 from flows.params import LabelParams
 from flows.plan.backfill import BackfillParams, plan_backfill
 from flows.shard import label_shard
-from tasks.dataset.rebuild import list_manifests
 from tasks.frames import download
+from tasks.load.rebuild import list_manifests
 from tasks.store import manifests, quarantine
 from tests.integration.cluster import every_frame_once
 from tests.integration.dataset_rows import held

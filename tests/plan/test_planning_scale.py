@@ -129,7 +129,7 @@ def make(folder, sequences: int, frames: int) -> None:
 def mark_complete(folder, run_key: str) -> None:
     """Manifests of every sequence: their names are what planning reads."""
     from tasks.frames.discover import discover
-    from tasks.frames.selection import FrameSelection
+    from tasks.types import FrameSelection
 
     manifests = folder / "out" / "manifests" / run_key
     manifests.mkdir(parents=True)

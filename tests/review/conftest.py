@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.dataset import load
+from tasks.load import sequence as load
+from tasks.load.prepare import prepare_dataset
 from tasks.store.manifests import write_manifest
-from tests.dataset.test_load import store
+from tests.load.test_sequence import store
 from tests.review.labels import labeled_frames
 
 
@@ -22,6 +23,6 @@ def name(database: str, out: Path) -> str:
     name = f"review {uuid.uuid4().hex[:8]}"
     manifest = store(out, list(labeled_frames(4)))
     write_manifest(str(out), manifest)
-    load.prepare_dataset(name, out_uri=str(out))
+    prepare_dataset(name, out_uri=str(out))
     load.load_sequence(name, str(out), manifest)
     return name

@@ -7,15 +7,17 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.dataset import load, schema
-from tasks.dataset.rebuild import rebuild
+from tasks.dataset import schema
+from tasks.load import sequence as load
+from tasks.load.prepare import prepare_dataset
+from tasks.load.rebuild import rebuild
 from tasks.review.actions import accept, choose, reject
 from tasks.review.app import run_app
 from tasks.review.events import read_events
 from tasks.review.export import export_reviews
 from tasks.review.queue import build_queue
 from tasks.store.manifests import write_manifest
-from tests.dataset.test_load import store
+from tests.load.test_sequence import store
 from tests.review.app_page import (
     browser_page,
     needs_chromium,
@@ -44,7 +46,7 @@ def name(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     name = f"annotate-{uuid.uuid4().hex[:8]}"
     manifest = store(tmp_path / "out", [three_labels(tmp_path)])
     write_manifest(str(tmp_path / "out"), manifest)
-    load.prepare_dataset(name, out_uri=str(tmp_path / "out"))
+    prepare_dataset(name, out_uri=str(tmp_path / "out"))
     load.load_sequence(name, str(tmp_path / "out"), manifest)
     dataset = schema.open_dataset(name)
     build_queue(dataset, 10)

@@ -10,7 +10,9 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks
-from tasks.dataset import load, schema
+from tasks.dataset import schema
+from tasks.load import sequence as load
+from tasks.load.prepare import prepare_dataset
 from tasks.review.app import install_plugin, run_app
 from tasks.review.events import read_events
 from tasks.review.queue import build_queue
@@ -18,7 +20,7 @@ from tasks.review.relabel_requests import open_requests, run_request
 from tasks.store.manifests import write_manifest
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
-from tests.dataset.test_load import store
+from tests.load.test_sequence import store
 from tests.review.app_page import (
     browser_page,
     click_label,
@@ -78,7 +80,7 @@ def test_accept_reject_send_back_and_see_it_come_back(
     labeled = three_labels(tmp_path)
     manifest = store(tmp_path / "out", [labeled])
     write_manifest(out, manifest)
-    load.prepare_dataset(name, out_uri=out)
+    prepare_dataset(name, out_uri=out)
     load.load_sequence(name, out, manifest)
     dataset = schema.open_dataset(name)
     build_queue(dataset, 10)

@@ -6,8 +6,11 @@ import uuid
 import numpy as np
 import pytest
 
-from tasks.dataset import load, schema
-from tasks.dataset.documents import first_fields, sample_id
+from tasks.dataset import schema
+from tasks.dataset.documents import first_fields
+from tasks.dataset.ids import sample_id
+from tasks.load import sequence as load
+from tasks.load.prepare import prepare_dataset
 from tasks.review.actions import accept, choose, mark_sequence, reject
 from tasks.review.queue import (
     CONTROL,
@@ -24,7 +27,7 @@ from tests.review.labels import CLASSES, STAMP, labeled_frames
 @pytest.fixture
 def name(database: str) -> str:
     name = f"queue {uuid.uuid4().hex[:8]}"
-    load.prepare_dataset(name)
+    prepare_dataset(name)
     load.load_frames(name, labeled_frames(20, 10), STAMP)
     return name
 
@@ -142,7 +145,7 @@ def test_a_hundred_thousand_samples_open_in_under_three_seconds(database: str) -
     import fiftyone as fo
 
     name = f"large {uuid.uuid4().hex[:8]}"
-    load.prepare_dataset(name)
+    prepare_dataset(name)
     dataset = schema.open_dataset(name)
     collection = schema.sample_collection(dataset)
     rng = np.random.default_rng(0)

@@ -7,10 +7,11 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import AutolabelError
-from tasks.dataset import load, schema
+from tasks.dataset import schema
+from tasks.load import sequence as load
 from tasks.review.events import read_events
 from tasks.review.relabel_requests import request_relabel, run_request
-from tests.dataset.test_load import store
+from tests.load.test_sequence import store
 from tests.review.labels import COMPACT, OTHER_STAMP, SIZE_HW, labeled_frames
 from tests.review.reviewed import pick, relabel
 

@@ -10,11 +10,13 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes
-from tasks.dataset import load, schema
+from tasks.dataset import schema
 from tasks.dataset.coco_truth import TruthImage, load_truth
 from tasks.frames.images import read_image
 from tasks.lab.evaluate import true_boxes
 from tasks.lab.scenes.sequence import write_sequence
+from tasks.load import sequence as load
+from tasks.load.prepare import prepare_dataset
 from tasks.masks.model import choose_model, warm_segmenter
 from tasks.masks.segment import segment_frames
 from tasks.review.app import run_app
@@ -25,8 +27,8 @@ from tasks.store import storage
 from tasks.store.artifacts import RunStamp
 from tasks.store.manifests import write_manifest
 from tasks.types import FrameRef
-from tests.dataset.test_load import store
 from tests.integration.cluster import Cluster
+from tests.load.test_sequence import store
 from tests.review.app_page import (
     browser_page,
     click_label,
@@ -94,7 +96,7 @@ def test_sent_back_in_the_app_and_made_again_by_a_worker(
     (labeled,) = segment_frames(warm_segmenter(choice), [(ref, prompts)], read_image)
     manifest = store(tmp_path / "out", [labeled], RunStamp("truth", choice.stamp))
     write_manifest(out, manifest)
-    load.prepare_dataset(name, out_uri=out)
+    prepare_dataset(name, out_uri=out)
     load.load_sequence(name, out, manifest, [ref])
     build_queue(schema.open_dataset(name), 10)
     before = schema.open_dataset(name).first().detections.detections

@@ -11,15 +11,16 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import AutolabelError
-from tasks.dataset import load, schema
-from tasks.dataset.rebuild import rebuild
+from tasks.dataset import schema
+from tasks.load import sequence as load
+from tasks.load.rebuild import rebuild
 from tasks.review.actions import accept, choose, fix_class, merge, reject
 from tasks.review.events import read_events
 from tasks.review.export import export_reviews
 from tasks.review.harvest import harvest
 from tasks.review.relabel_requests import request_relabel
 from tasks.store import storage
-from tests.dataset.test_load import store
+from tests.load.test_sequence import store
 from tests.review.labels import SIZE_HW, labeled_frames
 from tests.review.reviewed import decide_everything, pick, relabel, state
 

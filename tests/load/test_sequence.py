@@ -13,9 +13,12 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import AutolabelError, Boxes, Masks
-from tasks.dataset import load, schema
-from tasks.dataset.documents import Origin, label_documents, label_id, sample_id, stamp_text
+from tasks.dataset import schema
+from tasks.dataset.documents import Origin, label_documents, stamp_text
+from tasks.dataset.ids import label_id, sample_id
 from tasks.frames.identity import frame_identity
+from tasks.load import sequence as load
+from tasks.load.prepare import prepare_dataset
 from tasks.risk.score import judge_frames
 from tasks.store import artifacts
 from tasks.store.manifests import ChunkRecord, Manifest
@@ -89,7 +92,7 @@ def test_a_sequence_comes_out_as_it_went_in(name: str, tmp_path: Path) -> None:
     failure = FrameFailure("drive", "", 10, failed.uri, "download", "truncated")
     labeled = [*labeled, LabeledFrame(failed, Boxes.empty(), failure=failure)]
     manifest = store(tmp_path, labeled)
-    load.prepare_dataset(name, out_uri=str(tmp_path))
+    prepare_dataset(name, out_uri=str(tmp_path))
     local = replace(labeled[2].frame, local_path="/cache/2.jpg")
     report = load.load_sequence(name, str(tmp_path), manifest, [local])
     assert (report.frames, report.instances) == (11, 60)
@@ -129,7 +132,7 @@ def test_bad_boxes_and_empty_masks_keep_their_rows(name: str) -> None:
         (empty,) * 3, SIZE_HW, [0] * 3, [0] * 3, [0] * 3, [0] * 3, ("invalid_box",) * 3
     )
     frame = FrameRef("drive", "", 0, None, "/frames/0.jpg", SIZE_HW)
-    load.prepare_dataset(name)
+    prepare_dataset(name)
     load.load_frames(name, [LabeledFrame(frame, boxes, rejected)], STAMP)
     sample = schema.open_dataset(name).first()
     assert [d.label for d in sample.detections.detections] == ["a", "b", "c"]
@@ -142,7 +145,7 @@ def test_loading_again_changes_nothing_and_people_keep_their_fields(
     name: str, tmp_path: Path
 ) -> None:
     manifest = store(tmp_path, labeled_frames(9))
-    load.prepare_dataset(name)
+    prepare_dataset(name)
     load.load_sequence(name, str(tmp_path), manifest)
     before = documents(name)
     load.load_sequence(name, str(tmp_path), manifest)
@@ -177,7 +180,7 @@ def test_loading_again_changes_nothing_and_people_keep_their_fields(
 def test_cameras_become_groups(name: str, tmp_path: Path) -> None:
     labeled = [one for camera in "lr" for one in labeled_frames(3, camera=camera)]
     manifest = store(tmp_path, labeled)
-    load.prepare_dataset(name, cameras=["l", "r"])
+    prepare_dataset(name, cameras=["l", "r"])
     load.load_sequence(name, str(tmp_path), manifest)
     load.load_sequence(name, str(tmp_path), manifest)
     dataset = schema.open_dataset(name)
@@ -186,13 +189,13 @@ def test_cameras_become_groups(name: str, tmp_path: Path) -> None:
     assert len(dataset) == 3
     group = dataset.get_group(dataset.first().group.id)
     assert {slice_: sample.camera for slice_, sample in group.items()} == {"l": "l", "r": "r"}
-    load.prepare_dataset(name, cameras=["l", "r", "top"])
+    prepare_dataset(name, cameras=["l", "r", "top"])
     assert schema.open_dataset(name).group_slices == ["l", "r", "top"]
 
 
 def test_a_sequence_of_one_camera_is_seen_beside_groups(name: str, tmp_path: Path) -> None:
     manifest = store(tmp_path, labeled_frames(3, sequence_id="alone"))
-    load.prepare_dataset(name, cameras=["l", "r"])
+    prepare_dataset(name, cameras=["l", "r"])
     load.load_sequence(name, str(tmp_path), manifest)
     dataset = schema.open_dataset(name)
     assert {sample.frame_number for sample in dataset} == {0, 1, 2}
@@ -202,7 +205,7 @@ def test_a_sequence_of_one_camera_is_seen_beside_groups(name: str, tmp_path: Pat
 def test_masks_on_disk(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     labeled = labeled_frames(2)
     manifest = store(tmp_path, labeled)
-    load.prepare_dataset(name)
+    prepare_dataset(name)
     monkeypatch.setenv("AUTOLABEL_MASK_DIR", str(tmp_path / "masks"))
     load.load_sequence(name, str(tmp_path), manifest)
     detection = schema.open_dataset(name).first().detections.detections[0]
@@ -217,18 +220,18 @@ def test_names_and_foreign_datasets_are_refused(name: str) -> None:
     import fiftyone as fo
 
     with pytest.raises(AutolabelError, match="no dataset name"):
-        load.prepare_dataset("../x")
+        prepare_dataset("../x")
     with pytest.raises(AutolabelError, match="no dataset"):
         schema.open_dataset("never seen")
     fo.Dataset(name).add_sample(fo.Sample("/x.mp4"))
     with pytest.raises(AutolabelError, match="holds video samples"):
-        load.prepare_dataset(name)
+        prepare_dataset(name)
     with pytest.raises(AutolabelError, match="not made by autolabel"):
         schema.open_dataset(name)
 
 
 def write_one(name: str, out: str, manifests: list[Manifest]) -> None:
-    load.prepare_dataset(name)
+    prepare_dataset(name)
     for manifest in manifests:
         load.load_sequence(name, out, manifest)
 
@@ -272,11 +275,10 @@ def test_loading_is_ten_times_faster_than_add_samples(name: str) -> None:
     """1,000 frames x 100 masks, with risk and reasons; add_samples on a tenth, it is linear."""
     import fiftyone as fo
 
-    from tasks.dataset.documents import crops_of
-    from tasks.dataset.masks import segments_of
+    from tasks.masks.crops import crops_of, segments_of
 
     labeled = labeled_frames(1000, 100)
-    load.prepare_dataset(name)
+    prepare_dataset(name)
     dataset = schema.open_dataset(name)
     judge_frames(labeled[:2])  # imports
     started, count = time.process_time(), 0

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as coco_mask
 
-from tasks.dataset.masks import crop_windows, npy_zlib, paint, segments_of
+from tasks.masks.crops import crop_windows, npy_zlib, paint, segments_of
 
 
 def encode(mask: np.ndarray) -> bytes:

@@ -12,9 +12,11 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import AutolabelError, Boxes, Masks
-from tasks.dataset import load, schema
+from tasks.dataset import schema
 from tasks.dataset.database import OWNED_VARIABLE, URI_VARIABLE
-from tasks.dataset.ground_truth import evaluate, load_truth
+from tasks.load import sequence as load
+from tasks.load.ground_truth import evaluate, load_truth
+from tasks.load.prepare import prepare_dataset
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
 from tests.review.labels import STAMP
@@ -47,7 +49,7 @@ def said_by_the_command(name: str) -> str:
 
 def test_truth_is_found_by_name_and_evaluated_by_masks(database: str, tmp_path: Path) -> None:
     name = f"truth {uuid.uuid4().hex[:8]}"
-    load.prepare_dataset(name)
+    prepare_dataset(name)
     frames = [
         labels("/data/a/0.jpg", 0, [(5, 5, 20), (50, 30, 20)]),  # one right, one off
         labels("/data/a/1.jpg", 1, []),

@@ -222,3 +222,25 @@ def _npy_header(height: int, width: int) -> bytes:
     text = b"{'descr': '|b1', 'fortran_order': False, 'shape': (%d, %d), }" % (height, width)
     padded = 64 * math.ceil((len(text) + 11) / 64) - 10
     return b"\x93NUMPY\x01\x00" + padded.to_bytes(2, "little") + text.ljust(padded - 1) + b"\n"
+
+
+@dataclass(frozen=True, eq=False)
+class Crops:
+    """Masks of N instances over their windows.
+
+    Attributes:
+        windows_xyxy_px: int64 (N, 4), whole pixels; zeros where there is neither box nor mask.
+        masks: N bool arrays (height, width) of the windows.
+        areas_px: int64 (N,).
+
+    """
+
+    windows_xyxy_px: IntArray
+    masks: Sequence[BoolArray]
+    areas_px: IntArray
+
+
+def crops_of(boxes_xyxy_px: FloatArray, segments: Segments) -> Crops:
+    """Cut N masks of an image out around their boxes."""
+    windows = crop_windows(boxes_xyxy_px, segments.bounds_xyxy_px(), segments.size_hw)
+    return Crops(windows, paint(segments, windows), segments.areas_px())

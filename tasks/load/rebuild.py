@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.load import LoadReport, load_sequence, prepare_dataset
 from tasks.dataset.schema import open_dataset
+from tasks.load.prepare import prepare_dataset
+from tasks.load.sequence import LoadReport, load_sequence
 from tasks.review.events import all_events, apply_events
 from tasks.store import storage
 from tasks.store.manifests import COMPLETE, PARTIAL, Manifest, read_manifest

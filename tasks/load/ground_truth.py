@@ -11,8 +11,7 @@ import numpy as np
 from sam2_core.types import AutolabelError
 from tasks.dataset.coco_truth import TruthImage
 from tasks.dataset.coco_truth import load_truth as read_truth
-from tasks.dataset.documents import crops_of, object_id
-from tasks.dataset.masks import npy_zlib, segments_of
+from tasks.dataset.ids import object_id
 from tasks.dataset.schema import (
     MACHINE_FIELD,
     TRUTH_FIELD,
@@ -20,6 +19,7 @@ from tasks.dataset.schema import (
     open_dataset,
     sample_collection,
 )
+from tasks.masks.crops import crops_of, npy_zlib, segments_of
 from tasks.review.queue import everything
 
 EVALUATION = "truth"

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from isal.isal_zlib import crc32
 
-from tasks.dataset.documents import crops_of, object_id
-from tasks.dataset.masks import BoolArray, npy_bytes, npy_zlib, segments_of
+from tasks.dataset.ids import object_id
+from tasks.masks.crops import BoolArray, crops_of, npy_bytes, npy_zlib, segments_of
 
 COPIED = ("confidence", "predicted_iou", "stability", "object_score", "risk", "index", "box_index")
 _FOUR = struct.Struct("<4d").pack

@@ -19,15 +19,14 @@ from typing import Any
 
 from tasks.dataset.differences import mark_differences, replaced_labels
 from tasks.dataset.documents import (
-    Judgement,
     Origin,
     first_fields,
     group_element,
     label_documents,
     machine_fields,
-    sample_id,
     stamp_text,
 )
+from tasks.dataset.ids import sample_id
 from tasks.dataset.placing import Place, place_frames, recorded_frames, recorded_labels
 from tasks.dataset.schema import (
     GROUP_FIELD,
@@ -36,19 +35,19 @@ from tasks.dataset.schema import (
     PREVIOUS_FIELD,
     default_slice_of,
     open_dataset,
-    prepare_dataset,
     sample_collection,
     save_sequence_view,
 )
 from tasks.frames.identity import frame_identity
 from tasks.review.aside import CHANGED, forget, peoples_fields, set_aside, set_aside_unlisted
 from tasks.review.harvest import harvest
+from tasks.risk.score import Judgement
 from tasks.store import artifacts
 from tasks.store.manifests import Manifest
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
 
-__all__ = ["LoadReport", "load_frames", "load_sequence", "prepare_dataset"]
+__all__ = ["LoadReport", "load_frames", "load_sequence"]
 
 FRAMES_PER_WRITE = 64
 

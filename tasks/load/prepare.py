@@ -1,0 +1,20 @@
+"""A dataset made ready for loads: its schema, and the decisions that go along to a new storage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tasks.dataset.schema import bootstrap_dataset, existing_dataset
+from tasks.review.events import carry_events
+
+
+def prepare_dataset(name: str, cameras: Sequence[str] = (), out_uri: str = "") -> None:
+    """Make a dataset ready for any number of writers; once, before them, but again does no harm.
+
+    Decisions that lie in the storage of earlier runs are copied to `out_uri`, so that the dataset
+    can be built anew from there alone. Arguments and errors are those of `bootstrap_dataset`.
+    """
+    dataset = existing_dataset(name) if out_uri else None
+    if dataset is not None:
+        carry_events(dataset, out_uri)
+    bootstrap_dataset(name, cameras, out_uri)
