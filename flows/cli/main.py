@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("demo", "Render, label and load a few sequences: a first look."),
     "label": ("label", "Label sequences of frames, videos, buckets."),
     "review": ("review", "Review a dataset in the FiftyOne App."),
+    "export": ("export", "Write labels as COCO, YOLO, PNG and more."),
     "backfill": ("backfill", "Label what is missing, on the workers."),
     "nightly": ("nightly", "Label what is new, every night: on, off."),
     "status": ("status", "Say how runs and shards are, and what to do."),

@@ -77,7 +77,7 @@ def export_reviews(dataset_name: str, out_uri: str = "") -> ExportReport:
     images: list[Mapping[str, Any]] = []
     for sample in _collection(dataset).find(_reviewed_samples()).sort("frame_key", 1):
         images.append(sample)
-        rows.extend(_rows(sample))
+        rows.extend(rows_of(sample))
     folder = reviews_uri(target, dataset_name)
     table_uri = storage.join(folder, "reviewed.parquet")
     storage.write_bytes(table_uri, _parquet(rows))
@@ -94,7 +94,7 @@ def export_reviews(dataset_name: str, out_uri: str = "") -> ExportReport:
 
 
 def _rows_set_aside(sample: Mapping[str, Any]) -> Iterator[Values]:
-    for row in _rows(sample):
+    for row in rows_of(sample):
         if row["decision"] != PASSED:
             yield {**row, "why": sample["aside"]["why"]}
 
@@ -103,7 +103,8 @@ def _reviewed_samples() -> dict[str, Any]:
     return {"$or": [{"review_status": DONE}, {f"{LOG_FIELD}.0": {"$exists": True}}]}
 
 
-def _rows(sample: Mapping[str, Any]) -> Iterator[Values]:
+def rows_of(sample: Mapping[str, Any]) -> Iterator[Values]:
+    """Labels of a sample that people decided on, with what they decided."""
     frame = frame_of(sample)
     common = {
         "frame_key": frame.frame_key, "index": sample.get("frame_number"), "run_key": frame.run_key,

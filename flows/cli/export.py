@@ -1,0 +1,91 @@
+"""`autolabel export`: labels in the formats of trainers and other tools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+FORMATS = ("coco", "coco-polygons", "yolo", "png", "cityscapes")
+
+
+def _pairs(text: str | None, what: str) -> dict[str, str]:
+    """Read `a=b,c=d`."""
+    pairs = [one.partition("=") for one in (text or "").split(",") if one.strip()]
+    if not all(name.strip() and value.strip() for name, _, value in pairs):
+        raise click.UsageError(f"{what}: expected NAME=VALUE,NAME=VALUE")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _shares(text: str | None) -> dict[str, float]:
+    try:
+        shares = {name: float(value) for name, value in _pairs(text, "--splits").items()}
+    except ValueError as error:
+        raise click.UsageError("--splits: expected shares such as train=0.8,val=0.2") from error
+    if any(not 0 <= share < float("inf") for share in shares.values()) or (
+        shares and not sum(shares.values())
+    ):
+        raise click.UsageError("--splits: shares must be positive")
+    if not all(name.replace("-", "").replace("_", "").isalnum() for name in shares):
+        raise click.UsageError("--splits: names are letters, digits, - and _")
+    return shares
+
+
+@click.command(short_help="Write labels as COCO, YOLO, PNG and more.")
+@click.argument("source", metavar="RUN_OR_DATASET")
+@click.option("--format", "format_", type=click.Choice(FORMATS), required=True)
+@click.option("--to", "target", metavar="URL", required=True, help="Folder or URL; empty so far.")
+@click.option(
+    "--images", type=click.Choice(["copy", "link", "none"]), default="copy", show_default=True,
+    help="Bring the pictures along; frames of videos are extracted.",
+)  # fmt: skip
+@click.option("--classes", metavar="A,B", help="Only these, numbered in this order.")
+@click.option("--class-map", metavar="OLD=NEW,...", help="Other names for classes, before that.")
+@click.option("--min-score", type=click.FloatRange(0, 1), default=0.0, help="Least score.")
+@click.option("--risk-below", type=click.FloatRange(0, 1), help="Only labels of less risk.")
+@click.option("--reviewed", is_flag=True, help="Only frames that people looked at.")
+@click.option("--splits", metavar="NAME=SHARE,...", help="By sequence, such as train=0.8,val=0.2.")
+@click.option("--run", "run_key", default="", help="Labels of this run; default: the newest.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(
+    source: str, format_: str, target: str, images: Any, as_json: bool, **chosen: Any
+) -> None:
+    """Write the labels of RUN_OR_DATASET in a format that other tools read.
+
+    RUN_OR_DATASET is the --out of a run, or a FiftyOne dataset: of a dataset, what people decided
+    takes the place of the labels that they decided on.
+    """
+    import json
+
+    from flows.cli.display import stderr_console
+    from tasks.export.frames import Choice
+    from tasks.export.run import export
+
+    console = stderr_console()
+    choice = Choice(
+        classes=tuple(one.strip() for one in (chosen["classes"] or "").split(",") if one.strip()),
+        class_map=_pairs(chosen["class_map"], "--class-map"),
+        min_score=chosen["min_score"], risk_below=chosen["risk_below"],
+        reviewed=chosen["reviewed"], splits=_shares(chosen["splits"]), run_key=chosen["run_key"],
+    )  # fmt: skip
+    with console.status("exporting") as status:
+        report = export(
+            source, format_, target, choice, images=images,
+            on_frame=lambda count: status.update(f"exporting: {count} frames"),
+        )  # fmt: skip
+    console.print(
+        f"[bold]{report['frames']}[/] frames and [bold]{report['instances']}[/] labels of "
+        f"{report['sequences']} sequences as {format_}: {target}"
+    )
+    for reason, count in report["left_out"].items():
+        if count:
+            console.print(f"  left out: {count} ({reason})")
+    if report["frames_without_picture"]:
+        console.print(f"  {report['frames_without_picture']} frames have no picture any more")
+    for name, count in report["splits"].items():
+        console.print(f"  {name}: {count} frames" + ("" if count else " - no sequence fell there"))
+    if "polygon_iou_mean" in report:
+        mean, worst = report["polygon_iou_mean"], report["polygon_iou_worst"]
+        console.print(f"  IoU of polygons with their masks: {mean:.4f}, worst {worst:.4f}")
+    if as_json:
+        click.echo(json.dumps(report, indent=2))

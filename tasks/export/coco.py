@@ -1,0 +1,100 @@
+"""COCO instances json: masks as run lengths, without loss, or as polygons."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import IO, Any
+
+from tasks.export.masks import bitmap, polygon_iou, polygons, tight_box
+from tasks.export.polygon_loss import PolygonLoss
+from tasks.export.sink import Sink
+from tasks.export.types import Classes, ExportFrame, Instance, Told
+
+
+class _Split:
+    """The two long lists of one split's file, each in a file of its own until the end."""
+
+    def __init__(self, sink: Sink, name: str) -> None:
+        self.name = name
+        self.images: IO[str] = (sink.folder / f"{name}.images").open("w+")
+        self.annotations: IO[str] = (sink.folder / f"{name}.annotations").open("w+")
+        self.image_count = self.annotation_count = 0
+
+
+class CocoWriter:
+    """`annotations/instances[_SPLIT].json` and `images/`.
+
+    Args:
+        sink: where to.
+        classes: category ids are their numbers plus one.
+        told: not needed: COCO has a place for every label.
+        as_polygons: outlines instead of run lengths; holes are joined to their outline by a cut.
+
+    """
+
+    def __init__(
+        self, sink: Sink, classes: Classes, _told: Told, *, as_polygons: bool = False
+    ) -> None:
+        self._sink, self._classes, self._as_polygons = sink, classes, as_polygons
+        self._splits: dict[str, _Split] = {}
+        self._loss = PolygonLoss()
+
+    def add(self, frame: ExportFrame) -> None:
+        """Write a frame."""
+        if frame.split not in self._splits:
+            self._splits[frame.split] = _Split(self._sink, frame.split)
+        split = self._splits[frame.split]
+        split.image_count += 1
+        height, width = frame.size_hw
+        path = f"{frame.name}{frame.suffix}"
+        self._sink.image(f"images/{path}", frame.image)
+        image = {
+            "id": split.image_count, "file_name": path, "width": width, "height": height,
+            "sequence_id": frame.sequence_id, "camera": frame.camera, "frame_id": frame.index,
+            "timestamp_ns": frame.timestamp_ns, "frame_uri": frame.uri, "model": frame.model,
+        }  # fmt: skip
+        split.images.write(json.dumps(image) + "\n")
+        for instance in frame.instances:
+            split.annotation_count += 1
+            found = self._annotation(instance, frame.size_hw)
+            ids = {"id": split.annotation_count, "image_id": split.image_count}
+            split.annotations.write(json.dumps(ids | found) + "\n")
+
+    def _annotation(self, instance: Instance, size_hw: tuple[int, int]) -> dict[str, Any]:
+        segmentation: Any = {"size": list(size_hw), "counts": instance.rle.decode("ascii")}
+        if self._as_polygons:
+            parts = polygons(bitmap(instance, size_hw))
+            self._loss.note(polygon_iou(parts, instance, size_hw))
+            segmentation = [part.ravel().tolist() for part in parts]
+        return {
+            "category_id": self._classes.number(instance.label) + 1, "iscrowd": 0,
+            "segmentation": segmentation, "area": instance.area_px,
+            "bbox": list(tight_box(instance, size_hw)), "score": round(instance.score, 6),
+            **({} if instance.track_id is None else {"track_id": instance.track_id}),
+            "attributes": {
+                "box_xyxy_px": [round(side, 3) for side in instance.box_xyxy_px],
+                "risk": round(instance.risk, 6), "predicted_iou": round(instance.predicted_iou, 6),
+                "decision": instance.decision,
+            },
+        }  # fmt: skip
+
+    def close(self) -> Mapping[str, Any]:
+        """Put the files together."""
+        names = self._classes.names
+        categories = [{"id": number, "name": name} for number, name in enumerate(names, 1)]
+        for split in self._splits.values():
+            ending = f"_{split.name}" if split.name else ""
+            with self._sink.open(f"annotations/instances{ending}.json") as file:
+                file.write('{"info": {"description": "labels of sam2-autolabel"},\n"categories": ')
+                file.write(json.dumps(categories))
+                for name, lines in (("images", split.images), ("annotations", split.annotations)):
+                    file.write(f',\n"{name}": [\n')
+                    with contextlib.closing(lines):
+                        lines.seek(0)
+                        for number, line in enumerate(lines):
+                            file.write((",\n" if number else "") + line.rstrip("\n"))
+                    file.write("\n]")
+                file.write("}\n")
+        return self._loss.facts() if self._as_polygons else {}

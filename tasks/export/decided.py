@@ -1,0 +1,91 @@
+"""What people decided on the frames of a chunk, as a dataset knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.dataset.documents import sample_id
+from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD, sample_collection
+from tasks.export.types import Instance
+from tasks.frames.identity import frame_identity
+from tasks.review.export import rows_of
+from tasks.review.labels import Values
+from tasks.store.manifests import Manifest
+from tasks.store.tables import LabeledFrame
+
+WRONG = frozenset({"rejected", "deleted", "relabel"})
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What people hold to be right on one frame.
+
+    Attributes:
+        instances: accepted, corrected and added labels, and those of a finished frame.
+        settled: positions of the machine's boxes that were decided on, kept or not.
+
+    """
+
+    instances: tuple[Instance, ...]
+    settled: frozenset[int]
+
+
+class Decisions:
+    """Decisions of a dataset; those that were set aside are none."""
+
+    def __init__(self, dataset: Any) -> None:
+        from tasks.review.aside import compare_files
+        from tasks.review.harvest import harvest
+
+        harvest(dataset)
+        compare_files(dataset)
+        self._samples = sample_collection(dataset)
+
+    def of(self, manifest: Manifest, labeled: Sequence[LabeledFrame]) -> Mapping[int, Decided]:
+        """Decisions by frame index; frames that nobody looked at are not there."""
+        index_of = {
+            sample_id(frame_identity(one.frame, manifest.frames_uri).key): one.frame
+            for one in labeled
+        }
+        found = {}
+        for sample in self._samples.find({"_id": {"$in": list(index_of)}}):
+            frame = index_of[sample["_id"]]
+            looked_at = sample.get(LOG_FIELD) or sample.get("review_status") == "done"
+            if looked_at and sample.get("frame_etag") in {None, "", frame.etag}:
+                found[frame.index] = _decided(sample, manifest.stamp.run_key)
+        return found
+
+
+def _decided(sample: Mapping[str, Any], run_key: str) -> Decided:
+    rows = list(rows_of(sample))
+    kept = [row for row in rows if row["decision"] not in WRONG]
+    machine = (sample.get(MACHINE_FIELD) or {}).get("detections") or []
+    about = {source for row in rows for source in row["sources"]}
+    about |= {
+        label for entry in sample.get(LOG_FIELD) or [] for label in entry.get("decisions") or {}
+    }
+    position = {str(label["_id"]): label.get("box_index") for label in machine}
+    if sample.get("run_key") != run_key:  # decided on another run's labels: those alone count
+        return Decided(tuple(map(_instance, kept)), frozenset(range(1 << 16)))
+    reviewed = (sample.get(REVIEWED_FIELD) or {}).get("detections") or []
+    about |= {source for label in reviewed for source in label.get("sources") or []}
+    settled = {position[name] for name in about if position.get(name) is not None}
+    return Decided(tuple(map(_instance, kept)), frozenset(settled))
+
+
+def _instance(row: Values) -> Instance:
+    left, top, right, bottom = row["box_xyxy_px"]
+    score = row.get("confidence")
+    return Instance(
+        row["label"],
+        1.0 if score is None else float(score),
+        (float(left), float(top), float(right), float(bottom)),
+        row["rle"].encode("ascii"),
+        int(row["area_px"]),
+        row.get("track_id"),
+        float(row.get("risk") or 0.0),
+        float(row.get("predicted_iou") or 0.0),
+        row["decision"],
+    )

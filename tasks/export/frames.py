@@ -1,0 +1,255 @@
+"""Labels of a run, or of a dataset with what people decided, as a stream of frames to export."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from sam2_core.types import AutolabelError, Masks
+from tasks.dataset.documents import Judgement
+from tasks.dataset.pictures import find_pictures
+from tasks.dataset.placing import recorded_labels
+from tasks.dataset.rebuild import list_manifests
+from tasks.export.decided import Decided, Decisions
+from tasks.export.types import ExportFrame, Instance, Told
+from tasks.store import storage
+from tasks.store.manifests import Manifest
+from tasks.store.tables import LabeledFrame
+from tasks.types import FrameRef
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which labels are exported, and what they are called.
+
+    Attributes:
+        classes: only these, after the map; all if empty.
+        class_map: new name by old name.
+        min_score: least score of a box.
+        risk_below: only labels of less risk; decided ones pass.
+        reviewed: only frames that people looked at, and of those what they hold to be right.
+        splits: share of the sequences by split's name; empty for no splits.
+        run_key: only this run's labels; by default the newest of each sequence.
+
+    """
+
+    classes: tuple[str, ...] = ()
+    class_map: Mapping[str, str] = field(default_factory=dict)
+    min_score: float = 0.0
+    risk_below: float | None = None
+    reviewed: bool = False
+    splits: Mapping[str, float] = field(default_factory=dict)
+    run_key: str = ""
+
+
+def split_of(sequence_id: str, splits: Mapping[str, float]) -> str:
+    """Split of a sequence, from its name alone: it never moves when others come or go."""
+    if not splits:
+        return ""
+    digest = hashlib.sha256(sequence_id.encode()).digest()
+    place = int.from_bytes(digest[:8], "big") / 2**64 * sum(splits.values())
+    for name, share in splits.items():
+        if place < share:
+            return name
+        place -= share
+    return name
+
+
+def chosen_manifests(out_uri: str, run_key: str = "") -> list[Manifest]:
+    """Newest manifest of each sequence, by sequence.
+
+    Raises:
+        AutolabelError: there is none.
+
+    """
+    newest = {one.sequence_id: one for one in list_manifests(out_uri, run_key)}
+    if not newest:
+        of_run = f" of run {run_key}" if run_key else ""
+        raise AutolabelError(f"{storage.redact(out_uri)} holds no labeled sequence{of_run}")
+    return [newest[name] for name in sorted(newest)]
+
+
+class Frames:
+    """The frames to export, in order, one sequence and camera after another.
+
+    Args:
+        out_uri: the run's storage.
+        choice: which labels.
+        decisions: what people decided; None for a run without a dataset.
+        pictures: whether to bring the pictures here.
+        told: hears what is left out.
+
+    """
+
+    def __init__(
+        self, out_uri: str, choice: Choice, decisions: Decisions | None, *,
+        pictures: bool, told: Told,
+    ) -> None:  # fmt: skip
+        self._out_uri, self._choice, self._decisions = out_uri, choice, decisions
+        self._pictures, self._told = pictures, told
+        self.manifests = chosen_manifests(out_uri, choice.run_key)
+
+    def __iter__(self) -> Iterator[ExportFrame]:
+        for manifest in self.manifests:
+            for camera in sorted({chunk.camera for chunk in manifest.chunks}):
+                yield from self._of_camera(manifest, camera)
+
+    def _of_camera(self, manifest: Manifest, camera: str) -> Iterator[ExportFrame]:
+        from tasks.risk.score import judge_frames
+
+        parts = (
+            recorded_labels(self._out_uri, chunk, manifest)
+            for chunk in manifest.chunks
+            if chunk.camera == camera
+        )
+        for before, current, after in _with_neighbours(parts):
+            judged = judge_frames(current, before[-1:], after[:1])
+            yield from self._of_chunk(manifest, current, judged)
+
+    def _of_chunk(
+        self, manifest: Manifest, labeled: Sequence[LabeledFrame], judged: Sequence[Judgement]
+    ) -> Iterator[ExportFrame]:
+        decided = self._decisions.of(manifest, labeled) if self._decisions else {}
+        rows = [
+            (one, judgement, decided.get(one.frame.index))
+            for one, judgement in zip(labeled, judged, strict=True)
+            if one.failure is None
+        ]
+        self._told.leave_out("frame failed", len(labeled) - len(rows))
+        if self._choice.reviewed:
+            rows = [row for row in rows if row[2] is not None]
+        paths = self._paths([one.frame for one, _, _ in rows])
+        split = split_of(manifest.sequence_id, self._choice.splits)
+        model = manifest.stamp.model.name if manifest.stamp.model else ""
+        for one, judgement, decision in rows:
+            frame = one.frame
+            if frame.uri in paths.changed:
+                self._told.leave_out("frame whose picture has changed since")
+                continue
+            yield ExportFrame(
+                frame.sequence_id, frame.camera, frame.index, frame.timestamp_ns, frame.uri,
+                frame.size_hw, split, model, tuple(self._instances(one, judgement, decision)),
+                paths.of(frame),
+            )  # fmt: skip
+
+    def _instances(
+        self, one: LabeledFrame, judgement: Judgement, decided: Decided | None
+    ) -> Iterator[Instance]:
+        """Choose labels of a frame: the machine's that nobody decided on, and people's."""
+        found = list(decided.instances) if decided else []
+        settled: Collection[int] = decided.settled if decided else ()
+        if one.masks is not None and not (self._choice.reviewed and decided):
+            found += [
+                _instance(one, one.masks, judgement, number)
+                for number in range(len(one.boxes))
+                if number not in settled
+            ]
+        for instance in found:
+            mapped = self._choice.class_map.get(instance.label, instance.label)
+            why = self._why_not(instance, mapped)
+            if why:
+                self._told.leave_out(why)
+            else:
+                yield instance if mapped == instance.label else _called(instance, mapped)
+
+    def _why_not(self, instance: Instance, label: str) -> str:
+        choice = self._choice
+        if not instance.area_px:
+            return "label without a mask"
+        if choice.classes and label not in choice.classes:
+            return "class not asked for"
+        if instance.decision:
+            return ""
+        if instance.score < choice.min_score:
+            return "score too low"
+        if choice.risk_below is not None and instance.risk >= choice.risk_below:
+            return "risk too high"
+        return ""
+
+    def _paths(self, frames: Sequence[FrameRef]) -> _Paths:
+        if not frames or not self._pictures:
+            return _Paths({}, frozenset())
+        found = find_pictures(frames, fetch=True)
+        return _Paths(found.paths, found.changed)
+
+
+@dataclass(frozen=True)
+class _Paths:
+    copies: Mapping[str, str]
+    changed: frozenset[str]
+
+    def of(self, frame: FrameRef) -> Path | None:
+        if frame.uri in self.copies:
+            return Path(self.copies[frame.uri])
+        if storage.is_local(frame.uri) and storage.local_path(frame.uri).is_file():
+            return storage.local_path(frame.uri)
+        return None
+
+
+def _with_neighbours(
+    parts: Iterator[list[LabeledFrame]],
+) -> Iterator[tuple[list[LabeledFrame], list[LabeledFrame], list[LabeledFrame]]]:
+    """Yield each part with the ones before and after it; risk is judged across their borders."""
+
+    def ended() -> Iterator[list[LabeledFrame]]:
+        yield from parts
+        yield []
+
+    before: list[LabeledFrame] = []
+    for current, after in pairwise(ended()):
+        yield before, current, after
+        before = current
+
+
+def _instance(
+    one: LabeledFrame, masks: Masks, judgement: Judgement, number: int
+) -> Instance:  # fmt: skip
+    boxes = one.boxes
+    left, top, right, bottom = (float(side) for side in boxes.xyxy_px[number])
+    return Instance(
+        boxes.labels[number],
+        float(boxes.scores[number]),
+        (left, top, right, bottom),
+        masks.rle[number],
+        int(masks.area_px[number]),
+        None if boxes.track_ids is None else int(boxes.track_ids[number]),
+        float(judgement.risk[number]),
+        float(masks.predicted_iou[number]),
+    )
+
+
+def _called(instance: Instance, label: str) -> Instance:
+    from dataclasses import replace
+
+    return replace(instance, label=label)
+
+
+def source_of(name: str) -> tuple[str, Any]:
+    """Tell a run's storage from a dataset: (address, dataset or None).
+
+    A folder or URL that holds manifests is a run; any other name is a dataset, whose labels lie in
+    the storage that it was loaded from.
+
+    Raises:
+        AutolabelError: it is neither.
+
+    """
+    from tasks.store.addresses import checked
+    from tasks.store.manifests import COMPLETE, PARTIAL
+
+    if {COMPLETE, PARTIAL} & {*storage.list_folders(checked(name))}:
+        return name, None
+    if "/" in name:
+        raise AutolabelError(f"{storage.redact(name)} holds no labels: name the --out of a run")
+    from tasks.dataset.schema import open_dataset
+    from tasks.review.events import storage_of
+
+    dataset = open_dataset(name)
+    out_uri = storage_of(dataset)
+    if not out_uri:
+        raise AutolabelError(f"dataset '{name}' knows no storage: name the --out of its run")
+    return out_uri, dataset

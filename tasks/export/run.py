@@ -1,0 +1,87 @@
+"""An export from beginning to end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from sam2_core.types import AutolabelError
+from tasks.export.coco import CocoWriter
+from tasks.export.decided import Decisions
+from tasks.export.frames import Choice, Frames, source_of
+from tasks.export.pngs import CityscapesWriter, PngWriter
+from tasks.export.sink import ImageMode, Sink
+from tasks.export.types import Classes, Told, Writer
+from tasks.export.yolo import YoloWriter
+from tasks.store.addresses import checked
+
+FORMATS: dict[str, Callable[[Sink, Classes, Told], Writer]] = {
+    "coco": CocoWriter,
+    "coco-polygons": partial(CocoWriter, as_polygons=True),
+    "yolo": YoloWriter,
+    "png": PngWriter,
+    "cityscapes": CityscapesWriter,
+}
+NEED_PICTURES = frozenset({"overlay"})
+
+
+def export(
+    source: str,
+    format_: str,
+    target: str,
+    choice: Choice,
+    *,
+    images: ImageMode = "copy",
+    on_frame: Callable[[int], object] = lambda _: None,
+) -> dict[str, Any]:
+    """Write labels in a format; returns the report, which is also in `export.json` beside them.
+
+    Equal labels and options give equal files. Only a few frames are in memory at once.
+
+    Args:
+        source: `--out` of a run, or a dataset: then what people decided stands in for the
+            machine's labels.
+        format_: one of FORMATS.
+        target: folder or URL; nothing may be there yet.
+        choice: which labels, and what they are called.
+        images: copy pictures beside the labels, link to those of this machine, or leave them out.
+        on_frame: hears how many frames are done.
+
+    Raises:
+        AutolabelError: no such source, something is at the target, or a file cannot be written.
+
+    """
+    out_uri, dataset = source_of(source)
+    if choice.reviewed and dataset is None:
+        raise AutolabelError("decisions are in a dataset: name it instead of the run's folder")
+    told, classes = Told(), Classes(choice.classes)
+    pictures = images != "none" or format_ in NEED_PICTURES
+    decisions = Decisions(dataset) if dataset is not None else None
+    frames = Frames(out_uri, choice, decisions, pictures=pictures, told=told)
+    counts: Counter[str] = Counter()
+    splits: Counter[str] = Counter(dict.fromkeys(choice.splits, 0))
+    with Sink(checked(target), images) as sink:
+        writer = FORMATS[format_](sink, classes, told)
+        for frame in frames:
+            writer.add(frame)
+            splits[frame.split] += 1
+            counts["frames"] += 1
+            counts["instances"] += len(frame.instances)
+            counts["without_picture"] += pictures and frame.image is None
+            on_frame(counts["frames"])
+        facts = writer.close()
+        report = {
+            "format": format_, "source": out_uri, "runs": _runs(frames),
+            "sequences": len(frames.manifests), "frames": counts["frames"],
+            "instances": counts["instances"], "frames_without_picture": counts["without_picture"],
+            "classes": classes.names, "splits": {k: v for k, v in splits.items() if k},
+            "left_out": told.left_out, **facts,
+        }  # fmt: skip
+        sink.close(report)
+    return report
+
+
+def _runs(frames: Frames) -> list[str]:
+    return sorted({manifest.stamp.run_key for manifest in frames.manifests})

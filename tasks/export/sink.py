@@ -1,0 +1,133 @@
+"""Where an export is written: any folder or URL, with the hash of every file."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Literal
+
+from sam2_core.types import AutolabelError
+from tasks.store import storage
+from tasks.store.retry import with_retries
+
+INDEX = "export.json"
+ImageMode = Literal["copy", "link", "none"]
+_CONNECTIONS = 8
+_PART = 1 << 20
+
+
+class Sink:
+    """An export's folder. Files are under way a few at a time; a context manager waits for them.
+
+    Args:
+        uri: folder or URL; nothing may be there yet.
+        images: copy pictures, link to local ones, or leave them out.
+
+    Raises:
+        AutolabelError: something is there already.
+
+    """
+
+    def __init__(self, uri: str, images: ImageMode = "copy") -> None:
+        self.uri, self.images = uri, images
+        if storage.list_names(uri) or storage.list_folders(uri):
+            raise AutolabelError(
+                f"{uri} is not empty: name another folder, or remove what is there"
+            )
+        self._pool = ThreadPoolExecutor(_CONNECTIONS, "export")
+        self._pending: deque[Future[dict[str, Any]]] = deque()
+        self._scratch = tempfile.TemporaryDirectory(prefix="autolabel-export-")
+        self.folder = Path(self._scratch.name)
+        self._files = (self.folder / "files.jsonl").open("w+")
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file, soon."""
+        self._submit(self._pool.submit(self._write, path, data))
+
+    def image(self, path: str, source: Path | None) -> bool:
+        """Bring a picture, soon; False where pictures are not wanted or this one is not here."""
+        if self.images == "none" or source is None:
+            return False
+        self._submit(self._pool.submit(self._bring, path, source))
+        return True
+
+    @contextlib.contextmanager
+    def open(self, path: str) -> Iterator[IO[str]]:
+        """Write a text of any length: it lies on this machine until it is whole."""
+        with tempfile.NamedTemporaryFile("w+", dir=self.folder, delete=False) as file:
+            yield file
+        self.upload(path, Path(file.name))
+
+    def upload(self, path: str, file: Path) -> None:
+        """Move a finished file of this machine to its place."""
+        self._submit(self._pool.submit(self._upload, path, file))
+
+    def close(self, report: Mapping[str, Any]) -> None:
+        """Wait for everything, then write the index with every file's hash: the export is whole."""
+        while self._pending:
+            self._note()
+        self._files.seek(0)
+        with tempfile.NamedTemporaryFile("w+", dir=self.folder, delete=False) as file:
+            head = json.dumps(report, indent=1)
+            file.write(f'{head.rstrip("}").rstrip()},\n "files": [\n')
+            for number, line in enumerate(self._files):
+                file.write((",\n" if number else "") + line.rstrip("\n"))
+            file.write("\n]}\n")
+        self._upload(INDEX, Path(file.name))
+
+    def __enter__(self) -> Sink:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self._pool.shutdown(cancel_futures=True)
+        self._files.close()
+        self._scratch.cleanup()
+
+    def _submit(self, future: Future[dict[str, Any]]) -> None:
+        self._pending.append(future)
+        while len(self._pending) > 4 * _CONNECTIONS:
+            self._note()
+
+    def _note(self) -> None:
+        self._files.write(json.dumps(self._pending.popleft().result()) + "\n")
+
+    def _write(self, path: str, data: bytes) -> dict[str, Any]:
+        storage.write_bytes(storage.join(self.uri, path), data)
+        return {"path": path, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+    def _bring(self, path: str, source: Path) -> dict[str, Any]:
+        if self.images != "link" or not storage.is_local(self.uri):
+            return self._write(path, source.read_bytes())
+        target = storage.local_path(storage.join(self.uri, path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(source.resolve())
+        return {"path": path, "link": str(source.resolve())}
+
+    def _upload(self, path: str, file: Path) -> dict[str, Any]:
+        uri, digest = storage.join(self.uri, path), hashlib.sha256()
+        with file.open("rb") as content:
+            while part := content.read(_PART):
+                digest.update(part)
+        size = file.stat().st_size
+        fs, target = storage.filesystem(uri)
+        with storage.explained("write", uri):
+            if storage.is_local(uri):
+                hidden = Path(target).with_name(f".{Path(target).name}.tmp")
+                hidden.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, hidden)
+                hidden.replace(target)
+            else:
+                with_retries(lambda: fs.put_file(str(file), target), f"writing {path}")
+        file.unlink()
+        return {"path": path, "bytes": size, "sha256": digest.hexdigest()}

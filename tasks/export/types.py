@@ -1,0 +1,132 @@
+"""What travels from a run's labels to the writer of a format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+XyxyPx = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One label of one frame, with a mask that is not empty.
+
+    Attributes:
+        label: class, after the class map.
+        score: of the box, in [0, 1].
+        box_xyxy_px: the box that prompted the mask; the mask may leave it.
+        rle: COCO compressed counts of the whole image.
+        area_px: pixels of the mask.
+        track_id: the same for one object in all frames of a camera, or None.
+        risk: how likely the label is wrong, in [0, 1].
+        predicted_iou: what the model expects of its mask.
+        decision: what people decided, "" where nobody has looked.
+
+    """
+
+    label: str
+    score: float
+    box_xyxy_px: XyxyPx
+    rle: bytes
+    area_px: int
+    track_id: int | None = None
+    risk: float = 0.0
+    predicted_iou: float = 0.0
+    decision: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportFrame:
+    """A frame and the labels of it that were chosen.
+
+    Attributes:
+        sequence_id, camera, index: which frame.
+        timestamp_ns: or None.
+        uri: address of its picture; `video#frame=N` for a frame of a video.
+        size_hw: (height, width).
+        split: train, val, ...; "" where there are none.
+        model: what made the masks, for people.
+        instances: labels, in the order of their boxes.
+        image: the picture on this machine, or None.
+
+    """
+
+    sequence_id: str
+    camera: str
+    index: int
+    timestamp_ns: int | None
+    uri: str
+    size_hw: tuple[int, int]
+    split: str
+    model: str
+    instances: tuple[Instance, ...]
+    image: Path | None = None
+
+    @property
+    def series(self) -> str:
+        """Folder of its camera: sequence and camera."""
+        return f"{self.sequence_id}/{self.camera}" if self.camera else self.sequence_id
+
+    @property
+    def name(self) -> str:
+        """Path of its files below a format's folders, without an ending."""
+        return f"{self.split}/{self.stem}" if self.split else self.stem
+
+    @property
+    def stem(self) -> str:
+        """`name` without the split."""
+        return f"{self.series}/{self.index:06d}"
+
+    @property
+    def suffix(self) -> str:
+        """Ending of its picture, with the dot."""
+        path = self.uri.partition("#frame=")
+        return ".jpg" if path[1] else Path(path[0]).suffix.lower()
+
+
+class Classes:
+    """Numbers of classes: those that were asked for in their order, others as they come."""
+
+    def __init__(self, names: tuple[str, ...] = ()) -> None:
+        self._numbers = {name: number for number, name in enumerate(names)}
+
+    def number(self, name: str) -> int:
+        """Return a class's number, from 0."""
+        return self._numbers.setdefault(name, len(self._numbers))
+
+    @property
+    def names(self) -> list[str]:
+        """All classes in the order of their numbers."""
+        return list(self._numbers)
+
+
+@dataclass
+class Told:
+    """What a writer has to say at the end, for the report.
+
+    Attributes:
+        left_out: labels that the format has no place for, by reason.
+        facts: figures such as the IoU that polygons lost.
+
+    """
+
+    left_out: dict[str, int] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def leave_out(self, reason: str, count: int = 1) -> None:
+        """Count labels that are not written."""
+        if count:
+            self.left_out[reason] = self.left_out.get(reason, 0) + count
+
+
+class Writer(Protocol):
+    """Writes one format, frame by frame; keeps nothing that grows with the labels."""
+
+    def add(self, frame: ExportFrame) -> None:
+        """Write a frame. The frames of a camera come in one run and in order."""
+
+    def close(self) -> Mapping[str, Any]:
+        """Write what belongs at the end; returns facts for the report."""

@@ -1,0 +1,55 @@
+"""YOLO segmentation: a text file a frame, a line an instance, one polygon a line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.export.masks import bitmap, one_polygon, polygon_iou, polygons
+from tasks.export.polygon_loss import PolygonLoss
+from tasks.export.sink import Sink
+from tasks.export.types import Classes, ExportFrame, Told
+
+
+class YoloWriter:
+    """`images/SPLIT/`, `labels/SPLIT/`, `data.yaml`; parts and holes are joined by cuts.
+
+    Without splits everything is `train`. Coordinates are fractions of the image's size.
+    """
+
+    def __init__(self, sink: Sink, classes: Classes, _told: Told) -> None:
+        self._sink, self._classes = sink, classes
+        self._loss, self._splits = PolygonLoss(), dict[str, None]()
+
+    def add(self, frame: ExportFrame) -> None:
+        """Write a frame; one without labels gets an empty file, which is a background."""
+        split = frame.split or "train"
+        self._splits[split] = None
+        # Trainers replace "/images/" by "/labels/" and look for names in one folder a split.
+        name = frame.stem.replace("/", "__")
+        self._sink.image(f"images/{split}/{name}{frame.suffix}", frame.image)
+        height, width = frame.size_hw
+        lines = []
+        for instance in frame.instances:
+            parts = polygons(bitmap(instance, frame.size_hw))
+            fractions = (one_polygon(parts) / (width, height)).round(6)
+            self._loss.note(polygon_iou([fractions * (width, height)], instance, frame.size_hw))
+            numbers = " ".join(f"{value:g}" for value in fractions.ravel().tolist())
+            lines.append(f"{self._classes.number(instance.label)} {numbers}\n")
+        self._sink.write(f"labels/{split}/{name}.txt", "".join(lines).encode())
+
+    def close(self) -> Mapping[str, Any]:
+        """Write `data.yaml`."""
+        train = "train" if "train" in self._splits else next(iter(self._splits), "train")
+        lines = ["path: .\n", f"train: images/{train}\n"]
+        lines += [f"val: images/{'val' if 'val' in self._splits else train}\n"]
+        lines += ["test: images/test\n"] if "test" in self._splits else []
+        lines += ["names:\n"]
+        lines += [f"  {number}: {json.dumps(name)}\n" for number, name in enumerate(self._names)]
+        self._sink.write("data.yaml", "".join(lines).encode())
+        return self._loss.facts()
+
+    @property
+    def _names(self) -> list[str]:
+        return self._classes.names

@@ -1,0 +1,287 @@
+"""Every format out is read back by its own tool, or by a reader of its specification."""
+
+import json
+import shutil
+
+import cv2
+import numpy as np
+import pytest
+from pycocotools import mask as coco_mask
+from pycocotools.coco import COCO
+
+from flows.cli.main import cli
+from sam2_core.types import AutolabelError
+from tasks.export.frames import Choice, split_of
+from tasks.export.masks import one_polygon, polygon_iou, polygons
+from tasks.export.run import export
+from tasks.export.types import Instance
+from tasks.store import artifacts
+from tasks.store.manifests import ChunkRecord, Manifest, write_manifest
+from tests.integration.runs import write_image
+from tests.review.labels import STAMP, labeled_frames
+
+NOTHING = Choice()
+
+
+def store(out, frames_uri, labeled, size=4):
+    """Store frames' labels as a run does; two chunks and more for the longer ones."""
+    frame_of = {one.frame.index: one for one in labeled}
+    sequence = labeled[0].frame
+    records = []
+    for chunk in artifacts.chunks_of([one.frame for one in labeled], STAMP.run_key, size):
+        part = [frame_of[frame.index] for frame in chunk.frames]
+        artifacts.write_labels(out, chunk, part, STAMP)
+        stored = artifacts.read_chunk(out, chunk.stem, chunk.key)
+        records.append(ChunkRecord.of(chunk, part).with_checksums(stored))
+    key = artifacts.content_key([one.frame for one in labeled])
+    write_manifest(out, Manifest(sequence.sequence_id, frames_uri, key, STAMP, tuple(records)))
+
+
+def run_of(tmp_path, sequences=("drive",), frames=6, tracks=False):
+    """Labels and pictures of a few sequences on this disk; returns the run's folder."""
+    from dataclasses import replace
+
+    from tasks.frames.identity import file_version
+    from tasks.store.tables import LabeledFrame
+
+    for number, name in enumerate(sequences):
+        labeled = []
+        for one in labeled_frames(frames, 5, sequence_id=name, seed=number):
+            path = tmp_path / "in" / name / f"{one.frame.index}.jpg"
+            write_image(path, one.frame.index, one.frame.size_hw)
+            etag = file_version(path)
+            frame = replace(one.frame, uri=str(path), etag=etag, size_bytes=path.stat().st_size)
+            boxes = one.boxes
+            if tracks:
+                boxes = replace(boxes, track_ids=np.arange(len(boxes)) + 7)
+            labeled.append(LabeledFrame(frame, boxes, one.masks))
+        store(str(tmp_path / "run"), str(tmp_path / "in" / name), labeled)
+    return str(tmp_path / "run")
+
+
+def truth(tmp_path, name="drive", frames=6, seed=0):
+    """Label, score and mask of every instance, by frame."""
+    return [
+        [
+            (label, float(score), {"size": [*one.masks.size_hw], "counts": rle})
+            for label, score, rle in zip(
+                one.boxes.labels, one.boxes.scores, one.masks.rle, strict=True
+            )
+        ]
+        for one in labeled_frames(frames, 5, sequence_id=name, seed=seed)
+    ]
+
+
+def owned(instances):
+    """Masks after the higher scores have taken their pixels, in the order given."""
+    owner = np.full(tuple(instances[0][2]["size"]), -1)
+    for number in sorted(range(len(instances)), key=lambda i: instances[i][1]):
+        owner[coco_mask.decode(instances[number][2]) > 0] = number
+    return owner
+
+
+def test_coco_gives_every_mask_back_as_it_was(tmp_path):
+    report = export(run_of(tmp_path), "coco", str(tmp_path / "to"), NOTHING)
+    assert (report["frames"], report["instances"], report["left_out"]) == (6, 30, {})
+    coco = COCO(str(tmp_path / "to" / "annotations" / "instances.json"))
+    for image_id, expected in zip(sorted(coco.getImgIds()), truth(tmp_path), strict=True):
+        image = coco.loadImgs(image_id)[0]
+        assert (tmp_path / "to" / "images" / image["file_name"]).is_file()
+        found = coco.loadAnns(coco.getAnnIds(image_id))
+        assert len(found) == len(expected)
+        for annotation, (label, score, rle) in zip(found, expected, strict=True):
+            assert coco.loadCats(annotation["category_id"])[0]["name"] == label
+            assert (coco.annToMask(annotation) == coco_mask.decode(rle)).all()
+            assert annotation["bbox"] == coco_mask.toBbox(rle).tolist()
+            assert annotation["area"] == coco_mask.area(rle)
+            assert annotation["score"] == pytest.approx(score, abs=1e-5)
+
+
+def test_polygons_lose_what_the_report_says(tmp_path):
+    report = export(run_of(tmp_path), "coco-polygons", str(tmp_path / "to"), NOTHING, images="none")
+    coco = COCO(str(tmp_path / "to" / "annotations" / "instances.json"))
+    expected = [rle for frame in truth(tmp_path) for _, _, rle in frame]
+    ious = [
+        coco_mask.iou([coco.annToRLE(annotation)], [rle], [0])[0][0]
+        for annotation, rle in zip(coco.loadAnns(sorted(coco.getAnnIds())), expected, strict=True)
+    ]
+    assert report["polygon_iou_mean"] == pytest.approx(np.mean(ious), abs=1e-6)
+    assert report["polygon_iou_worst"] == pytest.approx(min(ious), abs=1e-6)
+    assert min(ious) > 0.99
+    assert not (tmp_path / "to" / "images").exists()
+
+
+def test_polygons_keep_holes_and_parts():
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        size_hw = tuple(rng.integers(5, 120, 2).tolist())
+        noise = cv2.GaussianBlur(
+            rng.random(size_hw).astype(np.float32), (0, 0), rng.uniform(0.5, 6)
+        )
+        mask = (noise > np.quantile(noise, 0.6)).astype(np.uint8)
+        rle = coco_mask.encode(np.asfortranarray(mask))["counts"]
+        instance = Instance("car", 1, (0, 0, 1, 1), rle, int(mask.sum()))
+        parts = polygons(mask)
+        assert len(parts) == cv2.connectedComponents(mask, connectivity=8)[0] - 1
+        for shape in (parts, [one_polygon(parts)]):
+            assert polygon_iou(shape, instance, size_hw) > 0.999
+
+
+def read_yolo(text, size_hw):
+    """Read labels as the format is specified: class, then x y pairs as fractions."""
+    for line in text.splitlines():
+        number, *values = line.split()
+        points = np.array(values, float).reshape(-1, 2) * (size_hw[1], size_hw[0])
+        yield (
+            int(number),
+            coco_mask.merge(coco_mask.frPyObjects([points.ravel().tolist()], *size_hw)),
+        )
+
+
+def test_yolo_is_read_back(tmp_path):
+    import yaml
+
+    names = ("drive", "other")
+    choice = Choice(splits={"train": 1, "val": 1})
+    splits = {name: split_of(name, choice.splits) for name in names}
+    report = export(run_of(tmp_path, names), "yolo", str(tmp_path / "to"), choice)
+    data = yaml.safe_load((tmp_path / "to" / "data.yaml").read_text())
+    for seed, name in enumerate(names):
+        for index, expected in enumerate(truth(tmp_path, name, seed=seed)):
+            path = tmp_path / "to" / "labels" / splits[name] / f"{name}__{index:06d}.txt"
+            picture = str(path).replace("/labels/", "/images/").replace(".txt", ".jpg")
+            assert cv2.imread(picture).shape == (720, 1280, 3)
+            found = list(read_yolo(path.read_text(), (720, 1280)))
+            for (number, rle), (label, _, mask) in zip(found, expected, strict=True):
+                assert data["names"][number] == label
+                assert coco_mask.iou([rle], [mask], [0])[0][0] >= report["polygon_iou_worst"] - 1e-6
+    assert report["polygon_iou_worst"] > 0.99
+
+
+def test_png_says_who_owns_a_pixel_and_of_which_class(tmp_path):
+    report = export(run_of(tmp_path), "png", str(tmp_path / "to"), NOTHING)
+    names = {int(k): v for k, v in json.loads((tmp_path / "to/classes.json").read_text()).items()}
+    for index, expected in enumerate(truth(tmp_path)):
+        owner = owned(expected)
+        stem = f"drive/{index:06d}.png"
+        numbers = cv2.imread(str(tmp_path / "to/instances" / stem), cv2.IMREAD_UNCHANGED)
+        classes = cv2.imread(str(tmp_path / "to/semantic" / stem), cv2.IMREAD_UNCHANGED)
+        assert (numbers.dtype, classes.dtype) == (np.uint16, np.uint8)
+        assert (numbers == owner + 1).all()
+        labels = np.array([*(label for label, _, _ in expected), "nothing"])
+        assert (np.array([names[i] for i in range(len(names))])[classes] == labels[owner]).all()
+    assert report["instances"] == 30
+
+
+def test_cityscapes_ids(tmp_path):
+    """Pixel values as cityscapesscripts reads them: id * 1000 + number, or the id alone."""
+    choice = Choice(class_map={"truck": "tractor"})
+    report = export(run_of(tmp_path), "cityscapes", str(tmp_path / "to"), choice)
+    ids = {"car": 26, "person": 24, "bicycle": 33}
+    left_out = 0
+    for index, expected in enumerate(truth(tmp_path)):
+        name = f"train/drive/drive_000000_{index:06d}"
+        gt = tmp_path / "to" / "gtFine"
+        full = cv2.imread(str(gt / f"{name}_gtFine_instanceIds.png"), cv2.IMREAD_UNCHANGED)
+        labels = cv2.imread(str(gt / f"{name}_gtFine_labelIds.png"), cv2.IMREAD_UNCHANGED)
+        assert (tmp_path / "to/leftImg8bit" / f"{name}_leftImg8bit.jpg").is_file()
+        assert (np.where(full > 1000, full // 1000, full) == labels).all()
+        owner, seen = owned(expected), {}
+        for number, (label, _, _) in enumerate(expected):
+            left_out += label == "truck"
+            value = ids.get(label, 0)
+            place = seen[label] = seen.get(label, -1) + 1
+            assert (full[owner == number] == (value * 1000 + place if value else 0)).all()
+        assert (full[owner < 0] == 0).all()
+    assert report["left_out"] == {"class tractor is none of Cityscapes'": left_out}
+
+
+def test_what_is_chosen_and_what_is_left_out_is_told(tmp_path):
+    source = run_of(tmp_path)
+    choice = Choice(classes=("car", "human"), class_map={"person": "human"}, min_score=0.6)
+    report = export(source, "coco", str(tmp_path / "to"), choice, images="none")
+    rows = [row for frame in truth(tmp_path) for row in frame]
+    wanted = [row for row in rows if row[0] in {"car", "person"}]
+    kept = [row for row in wanted if row[1] >= 0.6]
+    assert report["instances"] == len(kept)
+    assert report["classes"] == ["car", "human"]
+    assert report["left_out"] == {
+        "class not asked for": len(rows) - len(wanted), "score too low": len(wanted) - len(kept),
+    }  # fmt: skip
+    risky = export(source, "coco", str(tmp_path / "r"), Choice(risk_below=0.5), images="none")
+    assert 0 < risky["left_out"]["risk too high"] == 30 - risky["instances"]
+    written = json.loads((tmp_path / "r/annotations/instances.json").read_text())["annotations"]
+    assert max(one["attributes"]["risk"] for one in written) < 0.5
+
+
+def test_the_index_has_every_file_with_its_hash_and_equal_exports_are_equal(tmp_path, s3):
+    import hashlib
+
+    import s3fs
+
+    source = run_of(tmp_path)
+    for target in (str(tmp_path / "to"), f"{s3}/to"):
+        export(source, "yolo", target, NOTHING)
+    index = json.loads((tmp_path / "to" / "export.json").read_text())
+    store = s3fs.S3FileSystem()
+    there = {path for path in (tmp_path / "to").rglob("*") if path.is_file()}
+    assert len(there) == len(index["files"]) + 1 == 14
+    for one in index["files"]:
+        data = (tmp_path / "to" / one["path"]).read_bytes()
+        assert (len(data), hashlib.sha256(data).hexdigest()) == (one["bytes"], one["sha256"])
+        assert store.cat_file(f"{s3}/to/{one['path']}".removeprefix("s3://")) == data
+    copy = json.loads(store.cat_file(f"{s3}/to/export.json".removeprefix("s3://")))
+    assert copy == index
+
+
+def test_pictures_are_linked_or_told_to_be_gone(tmp_path):
+    source = run_of(tmp_path)
+    (tmp_path / "in/drive/2.jpg").unlink()
+    (tmp_path / "in/drive/4.jpg").write_bytes(b"another one")
+    report = export(source, "coco", str(tmp_path / "to"), NOTHING, images="link")
+    assert report["frames_without_picture"] == 1
+    assert report["left_out"] == {"frame whose picture has changed since": 1}
+    links = sorted((tmp_path / "to/images/drive").iterdir())
+    assert [link.name for link in links] == [f"{i:06d}.jpg" for i in (0, 1, 3, 5)]
+    assert all(
+        link.is_symlink() and link.resolve().parent == tmp_path / "in/drive" for link in links
+    )
+
+
+def test_splits_are_of_sequences_and_never_move():
+    shares = {"train": 0.8, "val": 0.1, "test": 0.1}
+    found = [split_of(f"drive{i}", shares) for i in range(2000)]
+    assert {name: round(found.count(name) / 2000, 1) for name in shares} == shares
+    assert split_of("drive7", shares) == found[7]
+    assert split_of("drive7", {}) == ""
+
+
+def test_refused_are_a_folder_in_use_and_what_is_no_run(tmp_path):
+    source = run_of(tmp_path, frames=1)
+    export(source, "png", str(tmp_path / "to"), NOTHING)
+    with pytest.raises(AutolabelError, match="is not empty"):
+        export(source, "png", str(tmp_path / "to"), NOTHING)
+    with pytest.raises(AutolabelError, match="no labeled sequence of run nothing"):
+        export(source, "png", str(tmp_path / "x"), Choice(run_key="nothing"))
+    with pytest.raises(AutolabelError, match="name the --out of a run"):
+        export(str(tmp_path / "in"), "png", str(tmp_path / "x"), NOTHING)
+    with pytest.raises(AutolabelError, match="decisions are in a dataset"):
+        export(source, "png", str(tmp_path / "x"), Choice(reviewed=True))
+    with pytest.raises(AutolabelError, match="must hold no password"):
+        export(source, "png", "https://me:secret@host/x", NOTHING)
+
+
+def test_the_command_says_what_it_did(tmp_path):
+    from click.testing import CliRunner
+
+    source = run_of(tmp_path, frames=2)
+    given = ["export", source, "--format", "coco", "--json", "--splits", "train=1,val=0"]
+    done = CliRunner().invoke(cli, [*given, "--to", str(tmp_path / "to")])
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert report["splits"] == {"train": 2, "val": 0}
+    assert "2 frames and 10 labels of 1 sequences as coco" in done.stderr
+    assert "val: 0 frames - no sequence fell there" in done.stderr
+    wrong = [*given[:-1], "train=x", "--to", str(tmp_path / "y")]
+    assert "expected shares such as" in CliRunner().invoke(cli, wrong).stderr
+    shutil.rmtree(tmp_path / "to")
