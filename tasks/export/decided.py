@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.dataset.documents import sample_id
+from tasks.dataset.ids import sample_id
+from tasks.dataset.labels import Values
 from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD, sample_collection
 from tasks.export.types import Instance
 from tasks.frames.identity import frame_identity
 from tasks.review.export import rows_of
-from tasks.review.labels import Values
 from tasks.store.manifests import Manifest
 from tasks.store.tables import LabeledFrame
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from sam2_core.types import AutolabelError, Masks
-from tasks.dataset.documents import Judgement
 from tasks.dataset.pictures import find_pictures
 from tasks.dataset.placing import recorded_labels
-from tasks.dataset.rebuild import list_manifests
 from tasks.export.decided import Decided, Decisions
 from tasks.export.types import ExportFrame, Instance, Told
+from tasks.load.rebuild import list_manifests
+from tasks.risk.score import Judgement
 from tasks.store import storage
 from tasks.store.manifests import Manifest
 from tasks.store.tables import LabeledFrame
