@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import datetime
 import getpass
-import hashlib
-import json
 import logging
 import re
 import uuid
@@ -23,6 +21,7 @@ from sam2_core.types import AutolabelError
 from tasks.dataset.ids import sample_id
 from tasks.dataset.schema import LOG_FIELD, sample_collection
 from tasks.store import storage
+from tasks.store.checksums import decode_json, encode_json, sha256_of
 
 log = logging.getLogger(__name__)
 ACCEPTED, REJECTED, CORRECTED = "accepted", "rejected", "corrected"
@@ -136,10 +135,13 @@ def record(dataset: Any, events: Sequence[Event]) -> list[Event]:
     if out_uri and complete:
         name = f"{at.replace(':', '').replace('+0000', 'Z')}-{complete[0].event_id[:8]}.json"
         uri = storage.join(reviews_uri(out_uri, dataset.name), "events", name)
-        text = json.dumps({"dataset": dataset.name, "events": [asdict(one) for one in complete]})
-        storage.write_bytes(uri, text.encode())
+        storage.write_bytes(uri, _file_of(dataset, complete))
     apply_events(dataset, complete)
     return complete
+
+
+def _file_of(dataset: Any, events: Sequence[Event]) -> bytes:
+    return encode_json({"dataset": dataset.name, "events": [asdict(one) for one in events]})
 
 
 def _fields(event: Event) -> dict[str, Any]:
@@ -160,9 +162,10 @@ def read_events(out_uri: str, dataset_name: str) -> list[Event]:
             continue
         uri = storage.join(folder, name)
         try:
-            values = json.loads(storage.read_bytes(uri))
-            events.extend(_event(one) for one in values["events"])
-        except (ValueError, KeyError, TypeError) as error:
+            # The first ones had no checksum, and decisions are worth reading all the same.
+            values = decode_json(storage.read_bytes(uri), storage.redact(uri), sealed=False)
+            events.extend([_event(one) for one in values["events"]])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise AutolabelError(
                 f"{storage.redact(uri)} is no file of events: {error!r}"
             ) from error
@@ -191,10 +194,11 @@ def carry_events(dataset: Any, out_uri: str) -> None:
         log.warning("decisions are not copied to %s: %s", storage.redact(out_uri), error)
         return
     if events:
-        text = json.dumps({"dataset": dataset.name, "events": [asdict(one) for one in events]})
-        name = f"carried-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
-        uri = storage.join(reviews_uri(out_uri, dataset.name), "events", name)
-        storage.write_bytes(uri, text.encode())
+        data = _file_of(dataset, events)
+        uri = storage.join(
+            reviews_uri(out_uri, dataset.name), "events", f"carried-{sha256_of(data)[:16]}.json"
+        )
+        storage.write_bytes(uri, data)
 
 
 def _event(values: Mapping[str, Any]) -> Event:

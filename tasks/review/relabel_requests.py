@@ -6,7 +6,6 @@ deployment `relabel`, or `autolabel review relabel`) picks it up: it also works 
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -29,6 +28,7 @@ from tasks.review.events import (
 )
 from tasks.risk.score import Judgement, judge_frames
 from tasks.store import storage
+from tasks.store.checksums import decode_json, encode_json
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
 
@@ -124,7 +124,7 @@ def request_relabel(
         uuid.uuid4().hex[:12], dataset.name, now_text(), reviewer(), model, prompt, frames
     )
     uri = _uri(out_uri, dataset.name, request.request_id, "json")
-    storage.write_bytes(uri, json.dumps(asdict(request)).encode())
+    storage.write_bytes(uri, encode_json(asdict(request)))
     by_key = {one.frame_key: one for one in frames}
     record(
         dataset,
@@ -173,10 +173,10 @@ def read_request(out_uri: str, dataset_name: str, request_id: str) -> RelabelReq
     """
     uri = _uri(out_uri, dataset_name, request_id, "json")
     try:
-        values = json.loads(storage.read_bytes(uri))
+        values = decode_json(storage.read_bytes(uri), storage.redact(uri), sealed=False)
         frames = tuple(_request_frame(one) for one in values.pop("frames"))
         return RelabelRequest(**values, frames=frames)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise AutolabelError(f"{storage.redact(uri)} is no relabel request: {error!r}") from error
 
 
@@ -218,7 +218,7 @@ def run_request(
     record(dataset, events)
     done = {"at": now_text(), "made": made, "frames": len(request.frames)}
     uri = _uri(out_uri, request.dataset, request.request_id, "done.json")
-    storage.write_bytes(uri, json.dumps(done).encode())
+    storage.write_bytes(uri, encode_json(done))
     return made
 
 

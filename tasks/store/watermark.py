@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import logging
 from datetime import UTC, datetime
 
 from tasks.store import storage
+from tasks.store.checksums import IncompleteArtifactError, decode_json, encode_json
+
+log = logging.getLogger(__name__)
 
 
 def _uri(out_uri: str, name: str) -> str:
@@ -15,15 +18,22 @@ def _uri(out_uri: str, name: str) -> str:
 def read(out_uri: str, name: str) -> datetime | None:
     """When the last successful run began, or None before the first.
 
+    One that is damaged counts as none: everything is looked at again, and nothing is skipped.
+
     Raises:
         StorageError: storage cannot be read; guessing would skip sequences.
 
     """
+    uri = _uri(out_uri, name)
     try:
-        values = json.loads(storage.read_bytes(_uri(out_uri, name)))
+        values = decode_json(storage.read_bytes(uri), storage.redact(uri))
+        until = datetime.fromisoformat(values["until"])
     except storage.NotFoundError:
         return None
-    return datetime.fromisoformat(values["until"])
+    except (IncompleteArtifactError, KeyError, TypeError, ValueError) as error:
+        log.warning("everything is looked at again, for there is no telling since when: %s", error)
+        return None
+    return until if until.tzinfo else until.replace(tzinfo=UTC)
 
 
 def advance(out_uri: str, name: str, until: datetime) -> None:
@@ -32,4 +42,4 @@ def advance(out_uri: str, name: str, until: datetime) -> None:
     if before is not None and before >= until:
         return
     values = {"until": until.astimezone(UTC).isoformat(timespec="seconds")}
-    storage.write_bytes(_uri(out_uri, name), json.dumps(values).encode())
+    storage.write_bytes(_uri(out_uri, name), encode_json(values))

@@ -3,7 +3,8 @@
 import io
 import json
 import random
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +12,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from sam2_core.types import Boxes
-from tasks.store import checksums, manifests, quarantine, storage, tables
+from sam2_core.types import AutolabelError, Boxes
+from tasks.review.events import Event, read_events
+from tasks.store import checksums, manifests, quarantine, storage, tables, watermark
 from tasks.store.artifacts import (
     complete_boxes,
     complete_labels,
@@ -101,6 +103,37 @@ def test_a_changed_byte_of_a_manifest_is_noticed_or_changes_nothing(stored):
         return read_manifest(out, STAMP.run_key, "drive", manifest.content_key)
 
     assert never_read_as_something_else(storage.read_bytes(uri), read, 2 * SAMPLED) > SAMPLED
+
+
+def test_a_changed_byte_of_a_watermark_skips_nothing(memory):
+    night = datetime(2024, 5, 6, 1, 2, 3, tzinfo=UTC)
+    watermark.advance(memory, "nightly", night)
+    uri = storage.join(memory, "watermarks", "nightly.json")
+    data = storage.read_bytes(uri)
+    found = set()
+    for _, _, changed in mutations(data, SAMPLED):
+        storage.write_bytes(uri, changed)
+        found.add(watermark.read(memory, "nightly"))
+    assert found == {night, None}  # None: everything is looked at again
+
+
+def test_a_changed_byte_of_a_decision_is_refused_or_changes_nothing(memory):
+    event = Event(
+        "drive/front/a.jpg", "accept", "ann", "2024-05-06T01:02:03.000000+00:00", "e1",
+        decisions={"65f0": "accept"}, upserts=({"id": "65f0", "rle": "PPYo0^1"},),
+    )  # fmt: skip
+    uri = storage.join(memory, "reviews", "night", "events", "1.json")
+    data = checksums.encode_json({"dataset": "night", "events": [asdict(event)]})
+    storage.write_bytes(uri, data)
+    assert read_events(memory, "night") == [event]
+    refused = 0
+    for at, how, changed in mutations(data, SAMPLED):
+        storage.write_bytes(uri, changed)
+        try:
+            assert read_events(memory, "night") == [event], f"byte {at}, {how}"
+        except AutolabelError:
+            refused += 1
+    assert refused > SAMPLED // 2
 
 
 def test_a_damaged_table_is_made_again_and_a_damaged_report_still_gives_up(stored):
