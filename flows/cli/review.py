@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import webbrowser
 
 import click
 
@@ -34,7 +33,7 @@ def command() -> None:
 def open_(dataset: str, budget: int, port: int, browser: bool) -> None:
     """Start the database and the App on this machine; Ctrl-C stops both."""
     from tasks.dataset.schema import open_dataset
-    from tasks.review.app import run_app
+    from tasks.review.app import open_in_browser, run_app
     from tasks.review.aside import compare_files
     from tasks.review.queue import NEEDS_REVIEW, build_queue, sequence_risks
 
@@ -54,7 +53,7 @@ def open_(dataset: str, budget: int, port: int, browser: bool) -> None:
         url = app.link(opened.name)
         click.echo(f"{dataset}: {len(opened)} samples; the App is at {url}  (Ctrl-C stops it)")
         if browser:
-            webbrowser.open(url)
+            open_in_browser(url)
         try:
             while app.process.poll() is None:
                 time.sleep(0.5)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -12,13 +14,18 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+import webbrowser
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks.dataset.database import ensure_database
+from tasks.review.door import TOKEN, page
+from tasks.review.server import TOKEN_VARIABLE
+from tasks.store.private_files import close_file, private_folder, write_private
 
 PLUGIN_NAME = "sam2-autolabel"
 START_TIMEOUT_S = 120.0
@@ -27,15 +34,26 @@ STOP_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class App:
-    """A running App server."""
+    """A running App server.
+
+    Attributes:
+        url: where it listens.
+        process: which serves it.
+        token: what lets a browser in; links have it.
+
+    """
 
     url: str
     process: subprocess.Popen[bytes]
+    token: str
 
-    def link(self, dataset: str, **query: str) -> str:
-        """Return the address of a dataset in the App; `view`, `id` and `groupId` lead deeper."""
-        path = f"{self.url}/datasets/{urllib.parse.quote(dataset)}"
-        return f"{path}?{urllib.parse.urlencode(query)}" if query else path
+    def link(self, dataset: str = "", **query: str) -> str:
+        """Return the address of a dataset in the App; `view`, `id` and `groupId` lead deeper.
+
+        Whoever has it may do everything in the App.
+        """
+        path = f"/datasets/{urllib.parse.quote(dataset)}" if dataset else "/"
+        return f"{self.url}{path}?{urllib.parse.urlencode({**query, TOKEN: self.token})}"
 
 
 def install_plugin() -> Path:
@@ -77,27 +95,19 @@ def run_app(port: int = 0, log: Path | None = None) -> Iterator[App]:
     """
     ensure_database()
     install_plugin()
-    port = port or _free_port()
-    log = log or cache_folder() / "review-app.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    command = [
-        sys.executable, "-m", "fiftyone.server.main", "--port", str(port),
-        "--address", "127.0.0.1",
-    ]  # fmt: skip
-    # The plugin imports our packages, and Python itself ignores a bare name on the path.
-    root = str(Path(__file__).parents[2])
-    paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
-    environment = {**os.environ, "PYTHONPATH": paths, "FIFTYONE_APP_DEFAULT_QUERY_PERFORMANCE": "1"}
-    with log.open("wb") as output:
+    log = close_file(log or private_folder(cache_folder() / "services") / "review-app.log")
+    token = secrets.token_urlsafe(32)
+    with bind(port) as listener, log.open("wb") as output:
         process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
+            [*app_command(listener), "tied"],
+            stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=environment,
+            env={**os.environ, TOKEN_VARIABLE: token},
+            pass_fds=(listener.fileno(),),
             start_new_session=True,  # Ctrl-C reaches us, and we stop it in order
         )
-    app = App(f"http://127.0.0.1:{port}", process)
+        app = App(f"http://127.0.0.1:{listener.getsockname()[1]}", process, token)
     try:
         _wait_until_up(app, log)
         yield app
@@ -105,12 +115,47 @@ def run_app(port: int = 0, log: Path | None = None) -> Iterator[App]:
         _stop(process)
 
 
+def app_command(listener: socket.socket) -> list[str]:
+    """Command line of the App's process, which inherits the socket that it listens on."""
+    return [sys.executable, "-m", "tasks.review.server", str(listener.fileno())]
+
+
+def bind(port: int) -> socket.socket:
+    """Listen on a port of 127.0.0.1: from here on nobody else can be there instead of us.
+
+    Raises:
+        AutolabelError: something else listens there.
+
+    """
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after a restart
+    try:
+        listener.bind(("127.0.0.1", port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise AutolabelError(
+            f"port {port} of 127.0.0.1 is taken by something that this command did not start "
+            f"({error.strerror}): end that, or name another port"
+        ) from error
+    return listener
+
+
+def open_in_browser(link: str) -> None:
+    """Open a link without showing it to who lists processes: by a file that leads there."""
+    target = html.escape(link)
+    head = f'<meta http-equiv="refresh" content="0;url={target}">'
+    file = private_folder(cache_folder() / "services") / "open-app.html"
+    write_private(file, page("FiftyOne", f'<a href="{target}">Go on</a>', head))
+    webbrowser.open(file.as_uri())
+
+
 def _wait_until_up(app: App, log: Path) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if app.process.poll() is not None:
             break
-        if _answers(f"{app.url}/fiftyone"):
+        if _answers(app.url):
             return
         time.sleep(0.2)
     last = log.read_text(errors="replace").strip().splitlines()[-3:]
@@ -119,10 +164,12 @@ def _wait_until_up(app: App, log: Path) -> None:
 
 def _answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - http://127.0.0.1
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
+        urllib.request.urlopen(url, timeout=5).close()  # noqa: S310 - http://127.0.0.1
+    except urllib.error.HTTPError as error:
+        return error.code == HTTPStatus.FORBIDDEN  # it is up, and its door shut
+    except OSError:
         return False
+    return True
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -136,10 +183,3 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.wait(STOP_TIMEOUT_S)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port

@@ -35,7 +35,7 @@ def browser_page() -> Iterator[Any]:
             executable_path=CHROMIUM,
             args=["--no-sandbox", "--disable-dev-shm-usage", OFFLINE],
         )
-        page = browser.new_page(viewport=VIEWPORT)
+        page = browser.new_context(viewport=VIEWPORT).new_page()
         page.set_default_timeout(90_000)
         yield page
         browser.close()

@@ -3,9 +3,13 @@
 import re
 import uuid
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
 
 import cv2
+import httpx
 import numpy as np
+import psutil
 import pytest
 from pycocotools import mask as coco_mask
 
@@ -13,13 +17,14 @@ from sam2_core.types import Boxes, Masks
 from tasks.dataset import schema
 from tasks.load import sequence as load
 from tasks.load.prepare import prepare_dataset
-from tasks.review.app import install_plugin, run_app
+from tasks.review.app import App, install_plugin, run_app
 from tasks.review.events import read_events
 from tasks.review.queue import build_queue
 from tasks.review.relabel_requests import open_requests, run_request
 from tasks.store.manifests import write_manifest
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
+from tests.attacker import attack, attackers_origin
 from tests.load.test_sequence import store
 from tests.review.app_page import (
     browser_page,
@@ -68,6 +73,35 @@ def decisions(name: str) -> list[str]:
     return [d.decision for d in sample.detections.detections]
 
 
+def refuses_everybody_else(app: App, page: Any, picture: str) -> None:
+    """No other page, no other name, no one without the link; and no file of no dataset."""
+    shown = f"{app.url}/media?{urlencode({'filepath': picture})}"
+    stranger = httpx.Client(base_url=app.url)
+    for path in ("/", shown, "/graphql", "/aggregate", "/operators", "/plugins", "/events"):
+        assert stranger.get(path).status_code == 403
+        assert stranger.post(path).status_code == 403
+    cookies = {one["name"]: one["value"] for one in page.context.cookies()}
+    user = httpx.Client(base_url=app.url, cookies=cookies)
+    assert user.get(shown).status_code == 200
+    assert user.get(shown, headers={"host": "attacker.example"}).status_code == 403
+    neighbour = Path(picture).with_name("of-no-dataset.jpg")
+    neighbour.write_bytes(Path(picture).read_bytes())
+    for path in (neighbour, "/etc/hosts", Path.home() / ".ssh" / "id_rsa"):
+        assert user.get("/media", params={"filepath": str(path)}).status_code == 404
+    with attackers_origin() as origin:
+        tab = page.context.new_page()
+        tab.goto(origin)
+        asked = [(f"{app.url}/aggregate", "POST", {}), (f"{app.url}/fiftyone", "GET", None)]
+        assert attack(tab, shown, asked) == (False, [])
+        tab.close()
+    command = psutil.Process(app.process.pid)
+    assert app.token not in " ".join(command.cmdline())
+    (listening,) = {
+        one.laddr for one in command.net_connections() if one.status == psutil.CONN_LISTEN
+    }
+    assert f"http://{listening.ip}:{listening.port}" == app.url, "no second way in"
+
+
 def test_accept_reject_send_back_and_see_it_come_back(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +121,8 @@ def test_accept_reject_send_back_and_see_it_come_back(
     places = [d.bounding_box for d in dataset.first().detections.detections]
     with run_app() as app, browser_page() as page:
         open_view(page, app.link(name, view="needs-review"))
+        assert app.token not in page.url
+        refuses_everybody_else(app, page, labeled.frame.local_path)
         open_first_sample(page)
         click_label(page, places[0], SIZE)
         page.keyboard.press("Shift+A")
@@ -112,6 +148,8 @@ def test_accept_reject_send_back_and_see_it_come_back(
         page.get_by_test_id("entry-counts").get_by_text("1").first.wait_for()
         open_first_sample(page)
         save_picture(page, tmp_path, "review-sent-back")
+    log = (tmp_path / "cache" / "services" / "review-app.log").read_text()
+    assert app.token not in log
     sample = schema.open_dataset(name).first()
     sample.reload()
     assert sample.relabel == "back"

@@ -1,0 +1,160 @@
+"""What stands between the pages that we serve and everybody who is not their user.
+
+A server on 127.0.0.1 can be reached by every web page that the user opens (the browser sends the
+request), under any name (an attacker's name may resolve to 127.0.0.1), and by every other user of
+the machine. So: the name must be this machine's, a request must not come from another page, and who
+has no cookie must have come through the link with the token once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import html
+import urllib.parse
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+TOKEN = "token"  # noqa: S105 - the name of a query parameter
+NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
+PRIVATE_HEADERS = {
+    "cache-control": "no-store",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",
+}
+_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>{head}
+<style>body{{font:16px/1.5 system-ui,sans-serif;max-width:36em;margin:12vh auto;padding:0 1em}}
+a{{display:inline-block;margin:.3em 0}}</style><h1>{title}</h1>{body}</html>"""
+
+
+class Door:
+    """Lets an ASGI application's own user in, and nobody else.
+
+    Args:
+        app: what is behind the door.
+        token: who knows it may come in; without one, whoever passes the other checks.
+        advice: what a person without a token reads.
+
+    """
+
+    def __init__(self, app: ASGIApp, token: str = "", advice: str = "not signed in") -> None:
+        self._app, self._token, self._advice = app, token, advice
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        from starlette.responses import HTMLResponse
+        from starlette.websockets import WebSocket
+
+        headers = [(name.lower(), value.decode("latin-1")) for name, value in scope["headers"]]
+        reason = _not_from_here(headers, scope.get("method", "GET"))
+        if not reason and self._token:
+            if scope["type"] == "http" and self._brings_token(scope):
+                await self._welcome(scope)(scope, receive, send)
+                return
+            reason = "" if self._knows_cookie(headers) else self._advice
+        if not reason:
+            await self._app(scope, receive, _for_itself(send))
+        elif scope["type"] == "websocket":
+            await WebSocket(scope, receive, send).close(1008)
+        else:
+            body = page("Not for you", f"<p>{html.escape(reason)}</p>")
+            await HTMLResponse(body, 403, PRIVATE_HEADERS)(scope, receive, send)
+
+    def _brings_token(self, scope: Scope) -> bool:
+        query = urllib.parse.parse_qs(scope["query_string"].decode("latin-1"))
+        given = query.get(TOKEN, [""])[-1]
+        return bool(scope["method"] == "GET" and _same(given, self._token))
+
+    def _knows_cookie(self, headers: list[tuple[bytes, str]]) -> bool:
+        name, value = self._cookie()
+        pairs = (
+            pair.strip().partition("=")
+            for key, line in headers
+            if key == b"cookie"
+            for pair in line.split(";")
+        )
+        return any(key == name and _same(found, value) for key, _, found in pairs)
+
+    def _cookie(self) -> tuple[str, str]:
+        """Name and value. Ports share cookies: each door has a name of its own."""
+
+        def derived(what: str) -> str:
+            return hmac.new(self._token.encode(), what.encode(), hashlib.sha256).hexdigest()
+
+        return f"autolabel-{derived('name')[:8]}", derived("cookie")
+
+    def _welcome(self, scope: Scope) -> ASGIApp:
+        """Set the cookie, and lead on to the same page without the token."""
+        from starlette.responses import HTMLResponse
+
+        kept = urllib.parse.parse_qsl(scope["query_string"].decode("latin-1"))
+        query = urllib.parse.urlencode([pair for pair in kept if pair[0] != TOKEN])
+        # One slash: `//host` would lead to another host.
+        path = "/" + urllib.parse.quote(scope["path"].lstrip("/"))
+        target = html.escape(f"{path}?{query}" if query else path)
+        # Not a redirect: after one, a browser that came here from elsewhere would keep the cookie.
+        head = f'<meta http-equiv="refresh" content="0;url={target}">'
+        response = HTMLResponse(
+            page("Signed in", f'<a href="{target}">Go on</a>', head), headers=PRIVATE_HEADERS
+        )
+        name, value = self._cookie()
+        response.set_cookie(name, value, httponly=True, samesite="strict", path="/")
+        return response
+
+
+def page(title: str, body: str, head: str = "") -> str:
+    """Make a small page of our own; `body` and `head` are HTML."""
+    return _PAGE.format(title=html.escape(title), body=body, head=head)
+
+
+def _not_from_here(headers: list[tuple[bytes, str]], method: str) -> str:
+    """Say why a request was made by another page, or under another machine's name; "" if not."""
+    found = dict(headers)
+    host = found.get(b"host", "")
+    if sum(name == b"host" for name, _ in headers) != 1 or _name(host) not in NAMES:
+        return f"{host or 'no host'} is not a name of this machine: use 127.0.0.1"
+    origin = found.get(b"origin")
+    if origin is not None and origin not in {f"http://{host}", f"https://{host}"}:
+        return f"pages of {origin} may not use this one"
+    site = found.get(b"sec-fetch-site", "none")
+    followed = (
+        method == "GET"
+        and found.get(b"sec-fetch-mode") == "navigate"
+        and found.get(b"sec-fetch-dest") == "document"
+    )
+    if site not in {"none", "same-origin"} and not followed:
+        return "other pages may not use this one"
+    return ""
+
+
+def _name(host: str) -> str:
+    """Host without its port: a forwarded one may differ."""
+    name, colon, port = host.lower().rpartition(":")
+    return name if colon and port.isdigit() else host.lower()
+
+
+def _same(given: str, wanted: str) -> bool:
+    return hmac.compare_digest(given.encode(), wanted.encode())
+
+
+def _for_itself(send: Send) -> Send:
+    """Let other pages neither frame nor embed what is sent, not even from the browser's cache."""
+    ours = {
+        b"x-frame-options": b"SAMEORIGIN",
+        b"cross-origin-resource-policy": b"same-origin",
+    }
+
+    async def sending(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            theirs = [pair for pair in message["headers"] if pair[0].lower() not in ours]
+            message["headers"] = [*theirs, *ours.items()]
+        await send(message)
+
+    return sending

@@ -1,0 +1,58 @@
+"""The process of FiftyOne's App behind our door: `python -m tasks.review.server SOCKET [tied]`.
+
+SOCKET is the number of a listening socket that was inherited; the token is in the environment. The
+App runs inside this process, so that there is no second port without a door. A process that is
+`tied` ends when its standard input closes, that is with its parent, even one that was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+
+from tasks.dataset.database import ensure_database
+from tasks.review.door import Door
+from tasks.review.media import MediaGate, has_sample, media_folders
+
+TOKEN_VARIABLE = "AUTOLABEL_APP_TOKEN"  # noqa: S105 - a name
+ADVICE = (
+    "This is the FiftyOne App of somebody's labels. Open it by the link that `autolabel review` or "
+    "`autolabel up` has printed: it signs this browser in."
+)
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main() -> None:
+    """Serve the App until SIGTERM or SIGINT."""
+    from tasks.review.app import install_plugin
+
+    if "tied" in sys.argv:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    token = os.environ.pop(TOKEN_VARIABLE)
+    ensure_database()
+    install_plugin()
+    os.environ |= {"FIFTYONE_SERVER": "1", "FIFTYONE_APP_DEFAULT_QUERY_PERFORMANCE": "1"}
+
+    import uvicorn
+    from fiftyone.server.app import app
+    from fiftyone.server.events import set_port
+
+    set_port(listener.getsockname()[1])
+    guarded = Door(MediaGate(app, media_folders(), has_sample), token, ADVICE)
+    config = uvicorn.Config(
+        guarded, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=1
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main()
