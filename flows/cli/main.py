@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from typing import Any
 
 import click
 
+from sam2_core.cache import cache_folder
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 from tasks.types import NothingToLabelError
@@ -66,6 +68,8 @@ class LazyGroup(click.Group):
 @click.version_option(package_name="sam2-autolabel")
 def cli() -> None:
     """Label driving sequences with SAM 2 and review the masks in FiftyOne."""
+    with contextlib.suppress(OSError):  # one that is there keeps its mode: it may be shared
+        cache_folder().mkdir(parents=True, mode=0o700)
 
 
 def main() -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import click
 
 from flows.machine.workstation import PREFECT_PORT
 from sam2_core.redaction import redact
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @click.command(short_help="Start server, database and workers.")
@@ -20,23 +25,45 @@ from sam2_core.redaction import redact
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(port: int, workers: int | None, app_port: int | None, as_json: bool) -> None:
     """Start whatever does not run yet: a Prefect server on SQLite, the deployments, the database,
-    a worker for each GPU and one for planning. Everything listens on 127.0.0.1 alone.
+    a worker for each GPU and one for planning. Everything listens on 127.0.0.1 alone and asks who
+    comes: the links that are printed sign your browser in.
     """  # noqa: D205
     from flows.cli.display import stderr_console
     from flows.machine.services import folder
-    from flows.machine.workstation import bring_up
+    from flows.machine.workstation import bring_up, sign_in_links
+    from flows.server.sign_in import write_links
 
     console = stderr_console()
     with console.status("starting") as status:
         started = bring_up(port, workers, app_port, lambda what: status.update(f"starting {what}"))
     started = {name: redact(where) for name, where in started.items()}
+    links = sign_in_links()
+    if links:
+        started["sign_in"] = str(write_links(folder(), links))
     for name, where in started.items():
-        console.print(f"[dim]{name:<12}[/] {where}")
-    console.print(f"[dim]{'dashboard':<12}[/] {started['prefect'].removesuffix('/api')}")
-    console.print(f"[dim]{'logs':<12}[/] {folder()}")
+        console.print(f"[dim]{name:<12}[/] {where}", soft_wrap=True)
+    console.print(f"[dim]{'logs':<12}[/] {folder()}", soft_wrap=True)
+    _show_links(console, links, started)
     console.print(
         "submit work with [bold]autolabel backfill[/], look at it with [bold]autolabel status[/], "
         "stop all of this with [bold]autolabel down[/]"
     )
     if as_json:
         click.echo(json.dumps(started, indent=2))
+
+
+def _show_links(console: Console, links: Mapping[str, str], started: Mapping[str, str]) -> None:
+    """Print links that sign a browser in on a terminal, and where they are to anything else."""
+    if not links:
+        return
+    if not console.is_terminal:  # a log: it may be read by others
+        console.print(
+            f"the links in {started['sign_in']} sign a browser in to {' and '.join(links)}; only "
+            "you can read that file",
+            soft_wrap=True,
+        )
+        return
+    # Not through the console, which shows no secret; these are for this terminal.
+    click.echo("these links are for you alone, they sign your browser in:", err=True)
+    for name, link in links.items():
+        click.echo(f"{name:<12} {link}", err=True)

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from pathlib import Path
 from flows.server.last_words import last_words
 from sam2_core.cache import cache_folder, write_whole
 from sam2_core.types import AutolabelError
+from tasks.store.private_files import close_file, private_folder
 
 START_S = 180.0
 STOP_S = 150.0
@@ -61,7 +63,7 @@ def _born(pid: int) -> float | None:
 
 
 def folder() -> Path:
-    """Where the services' file, logs and Prefect's database are."""
+    """Where the services' file, logs, passwords and Prefect's database are."""
     return cache_folder() / "services"
 
 
@@ -88,18 +90,32 @@ def running_api() -> str | None:
     return server.url if server else None
 
 
-def start(name: str, command: list[str], url: str = "", **environment: str) -> Service:
+def start(
+    name: str,
+    command: list[str],
+    url: str = "",
+    listener: socket.socket | None = None,
+    **environment: str,
+) -> Service:
     """Start a service unless it runs; its output goes to a log file beside the services' file.
 
     What the one before it wrote is kept as `NAME.before.log`.
+
+    Args:
+        name: of the service.
+        command: its command line.
+        url: where it listens.
+        listener: socket that it inherits.
+        environment: added to this process's.
+
     """
     known = running()
     if name in known:
         return known[name]
-    folder().mkdir(parents=True, exist_ok=True)
+    private_folder(folder())
     with contextlib.suppress(FileNotFoundError):
         log_of(name).replace(log_of(f"{name}.before"))
-    with log_of(name).open("ab") as log:
+    with close_file(log_of(name)).open("ab") as log:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -107,6 +123,7 @@ def start(name: str, command: list[str], url: str = "", **environment: str) -> S
             stderr=subprocess.STDOUT,
             env=os.environ | environment,
             cwd=folder(),
+            pass_fds=[listener.fileno()] if listener else [],
             start_new_session=True,
         )
     born = _born(process.pid)

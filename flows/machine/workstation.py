@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 
 from flows.machine.services import Service, answers, folder, python, running, start, wait_until
 from flows.server.api import choose_api
 from flows.server.deployments import CPU_POOL, GPU_POOL, deploy
-from flows.server.own import configured_api
+from flows.server.own import add_own_password, configured_api
+from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, choose_auth, known_auth, sign_in_link
 from flows.server.submit import workers_online
 from sam2_core.redaction import redact
 from tasks.dataset.database import running_server
+from tasks.review.app import app_command
+from tasks.review.door import TOKEN, bind
+from tasks.review.server import TOKEN_VARIABLE
+from tasks.store.private_files import (
+    close_file,
+    private_folder,
+    read_or_create_secret,
+    read_secret,
+)
 
 PREFECT_PORT = 4200
-AUTH = "PREFECT_SERVER_API_AUTH_STRING"
-CLIENT_AUTH = "PREFECT_API_AUTH_STRING"
 
 
 def bring_up(
@@ -50,11 +60,7 @@ def bring_up(
         wait_until(worker, partial(workers_online, pool))
     if app_port is not None:
         tell("the App")
-        start(
-            "app",
-            python("flows.machine.app_process", str(app_port)),
-            f"http://127.0.0.1:{app_port}",
-        )
+        _bring_up_app(app_port)
     return {"prefect": api, **{one.name: one.url or f"process {one.pid}" for one in _others()}}
 
 
@@ -63,29 +69,62 @@ def _others() -> Iterator[Service]:
 
 
 def _bring_up_server(port: int, tell: Callable[[str], object]) -> str:
-    if AUTH in os.environ:
-        os.environ.setdefault(CLIENT_AUTH, os.environ[AUTH])
+    if SERVER_AUTH in os.environ:
+        os.environ.setdefault(CLIENT_AUTH, os.environ[SERVER_AUTH])
     chosen = configured_api()
     if chosen:
+        add_own_password()
         tell(f"using the Prefect server at {redact(chosen)}")
         return chosen
     tell("Prefect's server")
     known = running().get("server")
-    api = known.url if known else f"http://127.0.0.1:{port}/api"
-    if not known and answers(f"{api}/health"):
-        tell(f"using the Prefect server that already listens at {api}")
-    else:
-        command = python("prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port))
-        server = start("server", command, api, **_server_environment())
-        wait_until(server, lambda: answers(f"{api}/health"))
-    choose_api(api)
+    if known:
+        choose_api(known.url, known_auth(folder()))
+        return known.url
+    api = f"http://127.0.0.1:{port}/api"
+    auth = choose_auth(folder())
+    # Bound here: whoever answers on this port from now on is ours.
+    with bind(port, "set PREFECT_API_URL to use a Prefect server of your own") as listener:
+        command = python("flows.server.process", str(listener.fileno()))
+        environment = {**_server_environment(), SERVER_AUTH: auth}
+        server = start("server", command, api, listener, **environment)
+    wait_until(server, lambda: answers(f"{api}/health"))
+    choose_api(api, auth)
     return api
+
+
+def _bring_up_app(port: int) -> None:
+    if "app" in running():
+        return
+    token = read_or_create_secret(app_token_file(), partial(secrets.token_urlsafe, 32))
+    with bind(port) as listener:
+        url = f"http://127.0.0.1:{port}"
+        app = start("app", app_command(listener), url, listener, **{TOKEN_VARIABLE: token})
+    wait_until(app, lambda: answers(url))
+
+
+def app_token_file() -> Path:
+    """Where the App's token is, for as long as it is not deleted."""
+    return folder() / "app-token"
+
+
+def sign_in_links() -> dict[str, str]:
+    """Return the addresses that sign a browser in to what `up` has started, by name."""
+    found = running()
+    links = {}
+    if "server" in found:
+        links["Prefect"] = sign_in_link(found["server"].url, known_auth(folder()))
+    if "app" in found:
+        links["FiftyOne"] = f"{found['app'].url}/?{TOKEN}={read_secret(app_token_file())}"
+    return links
 
 
 def _server_environment() -> Mapping[str, str]:
     """Defaults for a server on one machine; what the user has set stays."""
-    home = folder() / "prefect"
-    home.mkdir(parents=True, exist_ok=True)
+    home = private_folder(private_folder(folder()) / "prefect")
+    for file in (home / "prefect.db", home / "prefect.db-wal", home / "prefect.db-shm"):
+        if file.exists() or file.suffix == ".db":
+            close_file(file)  # SQLite makes the other two as open as the database
     values = {
         "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home}/prefect.db",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",

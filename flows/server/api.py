@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from flows.server.own import configured_api
+from flows.server.own import add_own_password, configured_api
+from flows.server.sign_in import CLIENT_AUTH, known_auth
 from sam2_core.types import AutolabelError
 
 
@@ -15,13 +16,15 @@ def use_api() -> str:
     Without this Prefect would start a temporary server that has no deployments and no workers.
 
     Raises:
-        AutolabelError: no server is configured and `autolabel up` has started none.
+        AutolabelError: no server is configured and `autolabel up` has started none, or an older
+            version's has no password.
 
     """
     chosen = configured_api()
     if chosen:
+        add_own_password()
         return chosen
-    from flows.machine.services import running_api
+    from flows.machine.services import folder, running_api
 
     found = running_api()
     if not found:
@@ -29,13 +32,13 @@ def use_api() -> str:
             "no Prefect server: start one with `autolabel up`, or set PREFECT_API_URL to a "
             "running one"
         )
-    choose_api(found)
+    choose_api(found, known_auth(folder()))
     return found
 
 
-def choose_api(url: str) -> None:
+def choose_api(url: str, auth: str) -> None:
     """Make this process and its children use an API, even where Prefect is imported already."""
-    os.environ["PREFECT_API_URL"] = url
+    os.environ |= {"PREFECT_API_URL": url, CLIENT_AUTH: auth}
     if "prefect" in sys.modules:
         from prefect.context import refresh_global_settings_context
 

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from flows.server.last_words import last_words
 from flows.server.own_folder import OwnFolder
+from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, known_auth, new_auth
 from sam2_core.types import AutolabelError
 
 START_TIMEOUT_S = 180.0
@@ -49,6 +50,14 @@ def configured_api() -> str | None:
     return str(url) if url else None
 
 
+def add_own_password() -> None:
+    """Add the password where the chosen API is the server of `autolabel up`, alive and ours."""
+    from flows.machine.services import folder, running_api
+
+    if os.environ.get("PREFECT_API_URL", "").rstrip("/") == running_api():
+        os.environ.setdefault(CLIENT_AUTH, known_auth(folder()))
+
+
 @contextlib.contextmanager
 def api_in_background(cache_folder: Path) -> Iterator[PendingApi]:
     """Start our API unless one is configured: `wait` for it, then run flows in its `settings`.
@@ -58,6 +67,7 @@ def api_in_background(cache_folder: Path) -> Iterator[PendingApi]:
     for name, value in _CLIENT_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if configured_api():
+        add_own_password()
         yield PendingApi()
         return
     folder = OwnFolder(FOLDER_PREFIX)
@@ -99,6 +109,7 @@ class OwnApi(PendingApi):
 
     def __init__(self, home: Path, template: Path, pass_fds: Sequence[int] = ()) -> None:
         self._home, self._template, self.url = home, template, ""
+        self.auth = new_auth()
         self._log = (home / "server.log").open("w+b")
         if _sound(template):
             shutil.copyfile(template, home / "prefect.db")
@@ -122,6 +133,7 @@ class OwnApi(PendingApi):
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "PREFECT_SERVER_UI_ENABLED": "false",
             "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
+            SERVER_AUTH: self.auth,
         }
 
     def wait(self) -> None:
@@ -141,13 +153,18 @@ class OwnApi(PendingApi):
             time.sleep(0.05)
         self._keep_template()
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs to use this server; `wait` first."""
+        return {"PREFECT_API_URL": self.url, CLIENT_AUTH: self.auth}
+
     @contextlib.contextmanager
     def settings(self) -> Iterator[None]:
         """Point Prefect at this server inside the block."""
         # Settings are read when `prefect` is imported: the environment would come too late.
-        from prefect.settings import PREFECT_API_URL, temporary_settings
+        from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-        with temporary_settings({PREFECT_API_URL: self.url}):
+        with temporary_settings({PREFECT_API_URL: self.url, PREFECT_API_AUTH_STRING: self.auth}):
             yield
 
     def stop(self) -> None:

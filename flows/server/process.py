@@ -1,7 +1,9 @@
-"""The process of our own Prefect API: `python -m flows.server.process`.
+"""The process of a Prefect server of ours: `python -m flows.server.process [SOCKET]`.
 
-Binds a free port of 127.0.0.1, prints it, serves, and ends when its standard input closes: so it
-never outlives the command that started it, even one that was killed.
+For one command it binds a free port of 127.0.0.1, prints it, serves without background services,
+and ends when its standard input closes: so it never outlives the command that started it, even one
+that was killed. With the number of an inherited, listening socket it is the whole server of a
+workstation, and serves until SIGTERM.
 """
 
 from __future__ import annotations
@@ -9,7 +11,11 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import threading
+
+from flows.server.sign_in import SERVER_AUTH, SignIn, guarding
+from tasks.review.door import Door
 
 
 def _end_with_parent() -> None:
@@ -20,18 +26,32 @@ def _end_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def main() -> None:
-    """Serve until standard input closes or SIGTERM comes."""
+def _for_one_command() -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.bind(("127.0.0.1", 0))
     print(listener.getsockname()[1], flush=True)  # noqa: T201
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    return listener
+
+
+def main() -> None:
+    """Serve until standard input closes or SIGTERM comes."""
+    whole = len(sys.argv) > 1
+    listener = socket.socket(fileno=int(sys.argv[1])) if whole else _for_one_command()
+    origin = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    for name, value in guarding(os.environ[SERVER_AUTH], origin).items():
+        os.environ.setdefault(name, value)
+    os.environ.setdefault("PREFECT_UI_API_URL", f"{origin}/api")
 
     import uvicorn
     from prefect.server.api.server import create_app
+    from prefect.settings import PREFECT_SERVER_API_KEEPALIVE_TIMEOUT as KEEP_ALIVE_S
 
-    app = create_app(webserver_only=True, final=True)
-    config = uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=1)
+    app = create_app(webserver_only=not whole, final=True)
+    config = uvicorn.Config(
+        Door(SignIn(app)), lifespan="on", access_log=False, timeout_graceful_shutdown=1,
+        log_level="warning" if whole else "error", timeout_keep_alive=KEEP_ALIVE_S.value(),
+    )  # fmt: skip
     uvicorn.Server(config).run(sockets=[listener])
 
 

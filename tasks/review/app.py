@@ -23,7 +23,7 @@ from pathlib import Path
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks.dataset.database import ensure_database
-from tasks.review.door import TOKEN, page
+from tasks.review.door import TOKEN, bind, page
 from tasks.review.server import TOKEN_VARIABLE
 from tasks.store.private_files import close_file, private_folder, write_private
 
@@ -118,27 +118,6 @@ def run_app(port: int = 0, log: Path | None = None) -> Iterator[App]:
 def app_command(listener: socket.socket) -> list[str]:
     """Command line of the App's process, which inherits the socket that it listens on."""
     return [sys.executable, "-m", "tasks.review.server", str(listener.fileno())]
-
-
-def bind(port: int) -> socket.socket:
-    """Listen on a port of 127.0.0.1: from here on nobody else can be there instead of us.
-
-    Raises:
-        AutolabelError: something else listens there.
-
-    """
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after a restart
-    try:
-        listener.bind(("127.0.0.1", port))
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        raise AutolabelError(
-            f"port {port} of 127.0.0.1 is taken by something that this command did not start "
-            f"({error.strerror}): end that, or name another port"
-        ) from error
-    return listener
 
 
 def open_in_browser(link: str) -> None:

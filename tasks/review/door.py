@@ -11,9 +11,12 @@ from __future__ import annotations
 import hashlib
 import hmac
 import html
+import socket
 import urllib.parse
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
+
+from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -107,6 +110,32 @@ class Door:
         name, value = self._cookie()
         response.set_cookie(name, value, httponly=True, samesite="strict", path="/")
         return response
+
+
+def bind(port: int, otherwise: str = "") -> socket.socket:
+    """Listen on a port of 127.0.0.1: from here on nobody else can be there instead of us.
+
+    Args:
+        port: 0 takes a free one.
+        otherwise: what else to do where the port is taken.
+
+    Raises:
+        AutolabelError: something else listens there.
+
+    """
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after a restart
+    try:
+        listener.bind(("127.0.0.1", port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise AutolabelError(
+            f"port {port} of 127.0.0.1 is taken by something that this command did not start "
+            f"({error.strerror}): end that, or name another port"
+            f"{f', or {otherwise}' if otherwise else ''}"
+        ) from error
+    return listener
 
 
 def page(title: str, body: str, head: str = "") -> str:

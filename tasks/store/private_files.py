@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from sam2_core.types import AutolabelError
@@ -37,8 +38,8 @@ def write_private(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def read_or_create_secret(path: Path) -> str:
-    """Return the random secret in a file; the first of several processes at once makes it.
+def read_or_create_secret(path: Path, make: Callable[[], str]) -> str:
+    """Return the secret in a file; the first of several processes at once makes it.
 
     Raises:
         AutolabelError: others can read or have made the file.
@@ -46,7 +47,7 @@ def read_or_create_secret(path: Path) -> str:
     """
     private_folder(path.parent)
     if not path.exists():
-        temporary = _written_beside(path, secrets.token_urlsafe(32))
+        temporary = _written_beside(path, make())
         with contextlib.suppress(FileExistsError):
             os.link(temporary, path)
         temporary.unlink()

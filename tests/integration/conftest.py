@@ -19,14 +19,14 @@ def prefect_api(tmp_path_factory):
     (folder / "home").mkdir()
     server = OwnApi(folder / "home", folder / "template.db")
     server.wait()
-    yield server.url
+    yield server
     server.stop()
 
 
 @pytest.fixture
-def home(tmp_path: Path, prefect_api: str) -> Home:
+def home(tmp_path: Path, prefect_api: OwnApi) -> Home:
     """Processes of their own with an empty home."""
-    return Home(tmp_path / "home", prefect_api)
+    return Home(tmp_path / "home", **prefect_api.environment)
 
 
 class Terminal:
@@ -56,11 +56,10 @@ class Terminal:
 @pytest.fixture
 def terminal(monkeypatch, capsys, tmp_path, prefect_api, database):
     """`autolabel` in this process, with an empty cache, a Prefect server and a database."""
-    from prefect.settings import PREFECT_API_URL, temporary_settings
-
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("PREFECT_API_URL", prefect_api)
-    with temporary_settings({PREFECT_API_URL: prefect_api}):
+    for name, value in prefect_api.environment.items():
+        monkeypatch.setenv(name, value)
+    with prefect_api.settings():
         yield Terminal(monkeypatch, capsys)
 
 

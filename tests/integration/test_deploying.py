@@ -9,7 +9,6 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentUpdate
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
-from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Completed, Failed, Scheduled
 
 from flows.cli import status
@@ -27,7 +26,8 @@ PARAMETERS = {"params": {"label": {"sources": ["/drives"], "out": "/labels"}}}
 @pytest.fixture
 def nightly(prefect_api, monkeypatch, tmp_path):
     """Deploys the nightly deployment alone, as `change` leaves what the file says of it."""
-    monkeypatch.setenv("PREFECT_API_URL", prefect_api)
+    for name, value in prefect_api.environment.items():
+        monkeypatch.setenv(name, value)
     (values,) = [one for one in described() if one["name"] == "nightly"]
     file = tmp_path / "prefect.yaml"
     monkeypatch.setenv(FILE_VARIABLE, str(file))
@@ -38,7 +38,7 @@ def nightly(prefect_api, monkeypatch, tmp_path):
         return client.read_deployment_by_name("nightly/nightly")
 
     with (
-        temporary_settings({PREFECT_API_URL: prefect_api}),
+        prefect_api.settings(),
         get_client(sync_client=True) as client,
     ):
         yield again, client

@@ -7,9 +7,12 @@ import sqlite3
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
+import httpx
+import psutil
 import pytest
 
 from flows.server import own_folder
@@ -73,8 +76,11 @@ def test_a_damaged_template_is_made_anew(tmp_path):
     server = OwnApi(tmp_path / "home", template)
     try:
         server.wait()
-        with urllib.request.urlopen(f"{server.url}/admin/version") as response:
-            assert response.status == 200
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"{server.url}/admin/version")
+        told = httpx.get(f"{server.url}/admin/version", auth=tuple(server.auth.split(":")))
+        assert told.status_code == 200
+        assert server.auth not in " ".join(psutil.Process(server._process.pid).cmdline())
     finally:
         server.stop()
     with contextlib.closing(sqlite3.connect(template)) as made:

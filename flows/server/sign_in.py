@@ -1,0 +1,136 @@
+"""The password of our Prefect server, and how a browser gets it without anybody typing it.
+
+Prefect's pages ask for the password and keep it in the browser's storage for their address. The
+link that `autolabel up` prints leads to a small page of the server's own that puts it there. The
+password is in the link's fragment, which browsers do not send: no request and no log has it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import os
+import secrets
+import urllib.parse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sam2_core.types import AutolabelError
+from tasks.review.door import PRIVATE_HEADERS, page
+from tasks.store.private_files import (
+    private_folder,
+    read_or_create_secret,
+    read_secret,
+    write_private,
+)
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+SERVER_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
+CLIENT_AUTH = "PREFECT_API_AUTH_STRING"
+USER = "autolabel"
+PATH = "/sign-in"
+SHOWS = {"Prefect": ": runs, schedules, workers", "FiftyOne": ": labels to look at and to review"}
+_SCRIPT = """const given = decodeURIComponent(location.hash.slice(1));
+if (given) localStorage.setItem("prefect-password", btoa(given));
+location.replace("/");"""
+
+
+def guarding(auth: str, origin: str) -> dict[str, str]:
+    """Return the environment of a Prefect server that only who knows `auth` may use.
+
+    Args:
+        auth: user and password, as `user:password`.
+        origin: of its own pages, the only ones that may read its answers.
+
+    """
+    return {
+        SERVER_AUTH: auth,
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": origin,
+        "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
+    }
+
+
+def new_auth() -> str:
+    """Make a password that has never been used."""
+    return f"{USER}:{secrets.token_urlsafe(32)}"
+
+
+def auth_file(folder: Path) -> Path:
+    """Where the password of the server in a folder of services is."""
+    return folder / "prefect-password"
+
+
+def choose_auth(folder: Path) -> str:
+    """Return the password for a server to be started: the user's own, else this installation's."""
+    file = auth_file(private_folder(folder))
+    if own := os.environ.get(SERVER_AUTH):
+        write_private(file, own)
+    return read_or_create_secret(file, new_auth)
+
+
+def known_auth(folder: Path) -> str:
+    """Return the password of the server that runs.
+
+    Raises:
+        AutolabelError: there is none, or others could have read or made it.
+
+    """
+    file = auth_file(folder)
+    if not file.exists():
+        raise AutolabelError(
+            f"{file} is not there: the Prefect server that runs was started by an older version "
+            "and has no password; run `autolabel down`, then `autolabel up`"
+        )
+    return read_secret(file)
+
+
+def sign_in_link(api: str, auth: str) -> str:
+    """Return the address that signs a browser in to Prefect's pages."""
+    return f"{api.removesuffix('/api')}{PATH}#{urllib.parse.quote(auth, safe='')}"
+
+
+def write_links(folder: Path, links: Mapping[str, str]) -> Path:
+    """Write a page of links that only this user can read; returns it."""
+    rows = "".join(
+        f'<p><a href="{html.escape(link)}">{html.escape(name)}</a>{html.escape(SHOWS[name])}</p>'
+        for name, link in links.items()
+    )
+    file = private_folder(folder) / "sign-in.html"
+    write_private(file, page("autolabel", rows))
+    return file
+
+
+class SignIn:
+    """Adds the page that signs a browser in to Prefect's server.
+
+    Prefect's pages ask the API at 127.0.0.1, so those of `localhost` are led there: for a browser
+    it is another origin, with a storage of its own.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer for our page, pass everything else on."""
+        from starlette.requests import Request
+        from starlette.responses import HTMLResponse, RedirectResponse
+
+        if scope["type"] == "http":
+            request = Request(scope)
+            shown = request.headers.get("sec-fetch-mode") == "navigate"
+            if shown and request.url.hostname == "localhost":
+                target = request.url.replace(hostname="127.0.0.1")
+                await RedirectResponse(str(target))(scope, receive, send)
+                return
+            if scope["path"] == PATH:
+                digest = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
+                policy = f"default-src 'none'; script-src 'sha256-{digest}'"
+                headers = PRIVATE_HEADERS | {"content-security-policy": policy}
+                body = page("Signing in", "", f"<script>{_SCRIPT}</script>")
+                await HTMLResponse(body, headers=headers)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)

@@ -1,0 +1,182 @@
+"""The Prefect server of `autolabel up`: its user's browser gets in, and nobody else."""
+
+import os
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from flows.machine import services, workstation
+from flows.server.api import use_api
+from flows.server.sign_in import CLIENT_AUTH, auth_file, choose_auth, write_links
+from sam2_core.types import AutolabelError
+from tests.attacker import attack, attackers_origin
+from tests.integration.cluster import free_port
+from tests.review.app_page import browser_page, needs_chromium, save_picture
+
+FLOW = {"name": "planted"}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """An empty home of the user, where no Prefect server is configured."""
+    folder = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("PREFECT_")]:
+            patch.delenv(name)
+        # Set, so that what is set further on is taken back at the end.
+        for name in ("PREFECT_API_URL", CLIENT_AUTH):
+            patch.setenv(name, "")
+        patch.setenv("AUTOLABEL_CACHE", str(folder / "cache"))
+        patch.setenv("PREFECT_HOME", str(folder / "prefect"))
+        yield folder
+    from prefect.context import refresh_global_settings_context
+
+    refresh_global_settings_context()
+
+
+@pytest.fixture(scope="module")
+def api(home):
+    """The server of `up`, alone."""
+    yield workstation._bring_up_server(free_port(), lambda _: None)
+    assert services.stop_all() == ["server"]
+
+
+@pytest.fixture
+def user(api):
+    name, _, password = auth_file(services.folder()).read_text().partition(":")
+    with httpx.Client(base_url=api, auth=(name, password)) as client:
+        yield client
+
+
+def planted(user):
+    """What a page of somebody else has left on the server."""
+    token = user.get("/csrf-token", params={"client": "test"}).json()["token"]
+    headers = {"Prefect-Csrf-Token": token, "Prefect-Csrf-Client": "test"}
+    found = user.post("/flows/filter", json={}, headers=headers)
+    assert found.status_code == 200
+    return found.json()
+
+
+@needs_chromium
+def test_the_printed_link_opens_prefects_page_and_no_other_page_does_anything(api, user, tmp_path):
+    file = write_links(services.folder(), workstation.sign_in_links())
+    asked = [
+        (f"{api}/flows/", "POST", FLOW),
+        (f"{api}/work_pools/", "POST", {"name": "pool", "type": "process"}),
+        (f"{api}/deployments/filter", "POST", {}),
+        (f"{api}/csrf-token?client=page", "GET", None),
+        (f"{api}/admin/settings", "GET", None),
+        (f"{api}/health", "GET", None),
+    ]
+    icon = f"{api.removesuffix('/api')}/ico/favicon-32x32.png"
+    assert httpx.get(icon).headers["content-type"] == "image/png"
+    with browser_page() as page, attackers_origin() as origin:
+        page.goto(origin)
+        assert attack(page, icon, asked) == (False, []), "before anybody has signed in"
+        page.goto(file.as_uri())
+        page.get_by_text("Prefect", exact=False).first.click()
+        page.wait_for_url("**/dashboard*")
+        page.get_by_role("link", name="Work Pools").click()
+        page.get_by_text("Work pools").first.wait_for()
+        page.get_by_text("Logout").wait_for()
+        assert "#" not in page.url
+        save_picture(page, tmp_path, "prefect-signed-in")
+        page.goto(origin)
+        assert attack(page, icon, asked) == (False, []), "in a browser that has"
+    assert planted(user) == []
+
+
+def test_neither_another_name_nor_another_origin_nor_a_stranger_is_let_in(api, user):
+    stranger = httpx.Client(base_url=api)
+    assert stranger.post("/flows/", json=FLOW).status_code in {401, 403}
+    assert stranger.get("/admin/version").status_code == 401
+    assert user.get("/admin/version").status_code == 200
+    assert user.post("/flows/", json=FLOW).json() == {"detail": "Missing CSRF token."}
+    for path in ("/health", "/admin/version"):
+        for header in ({"host": "attacker.example:4200"}, {"origin": "http://attacker.example"}):
+            assert user.get(path, headers=header).status_code == 403
+    before = user.options(
+        "/flows/",
+        headers={
+            "origin": "http://attacker.example",
+            "access-control-request-method": "POST",
+        },
+    )
+    assert "access-control-allow-origin" not in before.headers
+    port = httpx.URL(api).port
+    headers = {"host": f"localhost:{port}", "sec-fetch-mode": "navigate"}
+    led = user.get(f"http://127.0.0.1:{port}/v2/flows?a=b", headers=headers)
+    assert led.headers["location"] == f"http://127.0.0.1:{port}/v2/flows?a=b"
+    assert planted(user) == []
+
+
+def test_no_other_user_of_the_machine_reads_the_password(api, home):
+    password = auth_file(services.folder()).read_text()
+    server = psutil.Process(services.running()["server"].pid)
+    assert password not in " ".join(server.cmdline())
+    files = [path for path in services.folder().rglob("*") if path.is_file()]
+    assert {path.name for path in files} >= {"prefect.db", "server.log", "prefect-password"}
+    for path in [services.folder(), *services.folder().rglob("*")]:
+        assert path.stat().st_mode & 0o077 == 0, path
+    holding = {path.name for path in files if password.split(":")[1] in path.read_text("latin-1")}
+    assert holding <= {"prefect-password", "sign-in.html"}
+
+
+def test_a_command_finds_the_password_of_our_own_server_only(api, home, monkeypatch):
+    password = auth_file(services.folder()).read_text()
+    for chosen, wanted in (("", password), (api, password), ("http://127.0.0.1:9/api", None)):
+        monkeypatch.setenv("PREFECT_API_URL", chosen)
+        monkeypatch.delenv(CLIENT_AUTH, raising=False)
+        assert use_api() == (chosen or api)
+        assert os.environ.get(CLIENT_AUTH) == wanted
+
+
+def test_a_server_on_the_port_that_is_not_ours_is_neither_joined_nor_told_anything(
+    tmp_path, monkeypatch
+):
+    told = []
+
+    class Foreign(BaseHTTPRequestHandler):
+        def handle_one_request(self):
+            told.append(self.client_address)
+
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Foreign)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with pytest.raises(AutolabelError, match=r"did not start.*another port.*PREFECT_API_URL"):
+            workstation._bring_up_server(server.server_port, lambda _: None)
+        with pytest.raises(AutolabelError, match=r"did not start.*another port"):
+            workstation._bring_up_app(server.server_port)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert told == []
+    assert services.running() == {}
+
+
+def test_a_server_of_an_older_version_is_not_used_without_a_password(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    services.start("server", ["sleep", "600"], "http://127.0.0.1:9/api")
+    try:
+        with pytest.raises(AutolabelError, match="autolabel down"):
+            use_api()
+    finally:
+        services.stop_all()
+
+
+def test_a_password_of_the_users_own_is_the_servers(tmp_path, monkeypatch):
+    monkeypatch.delenv("PREFECT_SERVER_API_AUTH_STRING", raising=False)
+    made = choose_auth(tmp_path)
+    assert choose_auth(tmp_path) == made
+    monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "me:mine")
+    assert choose_auth(tmp_path) == "me:mine"
+    assert Path(auth_file(tmp_path)).read_text() == "me:mine"
