@@ -117,10 +117,10 @@ def read_coco(data: bytes, where: str) -> CocoFile:
     notes = []
     if strangers:
         first = f"the first is number {strangers[0]}"
-        notes.append(f"{len(strangers)} annotations belong to no image of the file, {first}")
+        notes.append(f"annotations of no image of the file: {len(strangers)}, {first}")
     nameless = sum(not _has(record, "file_name") for record in records)
     if nameless:
-        notes.append(f"{nameless} images of the file have no id or no file name")
+        notes.append(f"images of the file without an id or a file name: {nameless}")
     classes = {key: str(one["name"]) for key, one in names.items()}
     return CocoFile(where, tuple(found.values()), classes, tuple(notes))
 

@@ -92,16 +92,17 @@ class ImportedBoxes:
     entries: tuple[Entry, ...]
     class_counts: Mapping[str, int] | None = None
     notes: tuple[str, ...] = ()
-    _by_stem: dict[str, list[Entry]] = field(default_factory=dict, repr=False)
-    # For the frames of videos, which have no names: by last folder, or "", and number.
+    # By name without extension and last folder, or "": a name may be there for every drive.
+    _by_stem: dict[str, dict[str, list[Entry]]] = field(default_factory=dict, repr=False)
+    # For the frames of videos, which have no names: by last folder and number.
     _by_number: dict[str, dict[int, list[Entry]]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         for entry in self.entries:
-            self._by_stem.setdefault(entry.stem, []).append(entry)
+            folder = entry.parents[-1] if entry.parents else ""
+            self._by_stem.setdefault(entry.stem, {}).setdefault(folder, []).append(entry)
             number = _NUMBERED.fullmatch(entry.stem)
             if number:
-                folder = entry.parents[-1] if entry.parents else ""
                 numbers = self._by_number.setdefault(folder, {})
                 numbers.setdefault(int(number[1]), []).append(entry)
 
@@ -134,13 +135,16 @@ class ImportedBoxes:
     def entries_of(self, frame: FrameRef) -> list[Entry]:
         """Entries that fit a frame; those that name most of its folders."""
         number = _VIDEO_FRAME.search(frame.uri)
-        if not number:
-            found = self._by_stem.get(PurePosixPath(_path(frame)).stem, ())
-            return _fitting(found, _around(frame)) if found else []
-        around = _around(frame)
-        index = int(number[1])
-        named = (self._by_number.get(folder, {}).get(index, ()) for folder in around)
-        return _fitting(itertools.chain.from_iterable(named), around)
+        if number:
+            around, index = _around(frame), int(number[1])
+            found = [self._by_number.get(folder, {}).get(index, []) for folder in around]
+        else:
+            named = self._by_stem.get(PurePosixPath(_path(frame)).stem)
+            if not named:
+                return []
+            around = _around(frame)
+            found = [named[folder] for folder in around & named.keys()]
+        return _fitting(itertools.chain.from_iterable(found), around)
 
     def entries_of_video(self, video: VideoRef) -> Iterator[tuple[int, list[Entry]]]:
         """Numbers of frames that a video may have, with the entries that fit them."""

@@ -114,10 +114,10 @@ class Matching:
         without, unmatched = self.frames_without, self.unmatched()
         if without:
             some = _some(self.examples, without)
-            yield f"{without} of {self.frames} frames have no boxes: {some}"
+            yield f"frames without boxes: {without} of {self.frames} ({some})"
         if unmatched:
             some, every = _some(unmatched[:_SHOWN], len(unmatched)), len(self.imported.entries)
-            yield f"{len(unmatched)} of {every} images with boxes are no frame: {some}"
+            yield f"boxes without a frame: those of {len(unmatched)} of {every} images ({some})"
         yield from self.imported.notes
 
     def as_json(self) -> dict[str, Any]:

@@ -193,8 +193,8 @@ def test_odd_records_cost_themselves_and_are_told(tmp_path):
     assert len(imported.of(frame("1.jpg"))) == 1
     assert [entry.name for entry in imported.entries] == ["1.jpg", "?.jpg"]
     assert imported.notes == (
-        "4 annotations belong to no image of the file, the first is number 1",
-        "4 images of the file have no id or no file name",
+        "annotations of no image of the file: 4, the first is number 1",
+        "images of the file without an id or a file name: 4",
     )
 
 

@@ -47,6 +47,6 @@ def test_what_does_not_fit_is_told(tmp_path, monkeypatch, capsys):
     assert ended.value.code == 0
     output = capsys.readouterr()
     told = " ".join(output.err.split())
-    assert "1 of 2 frames have no boxes" in told
-    assert "1 of 2 images with boxes are no frame: 3.txt" in told
+    assert "frames without boxes: 1 of 2 " in told
+    assert "boxes without a frame: those of 1 of 2 images (3.txt)" in told
     assert json.loads(output.out)["imported"]["first_boxes_without_frame"] == ["3.txt"]
