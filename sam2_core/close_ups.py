@@ -7,11 +7,14 @@ and encoded and decoded on its own, by the same weights at that input size.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from sam2_core.prepared import PreparedFrame
 from sam2_core.preprocess import box_prompts, resize_square
 from sam2_core.types import FloatArray, ImageArray, IntArray, Prompts
+from sam2_core.views import StagedFrame, View
 
 # Of the box's size along an axis, of its size along the other one, and pixels: at least so much of
 # its surroundings on each side. The weights are trained with the same numbers.
@@ -48,16 +51,28 @@ def close_ups(image: ImageArray, xyxy_px: FloatArray, image_size: int) -> Prepar
         image_size: S, side of a close-up as the model sees it.
 
     """
-    size_hw = (image.shape[0], image.shape[1])
-    found = box_prompts(xyxy_px, size_hw, image_size)
-    boxes = found.clipped_xyxy_px[found.rows]
-    regions = regions_xyxy_px(boxes, size_hw)
+    frame, regions = _without_pixels((image.shape[0], image.shape[1]), xyxy_px, image_size)
     crops = [
         resize_square(image[top:bottom, left:right], image_size)
         for left, top, right, bottom in regions.tolist()
     ]
+    return replace(frame, images_model=crops)
+
+
+def close_up_views(staged: StagedFrame, xyxy_px: FloatArray, image_size: int) -> PreparedFrame:
+    """Prepare a staged frame as close-ups, as `close_ups` does, for a device that cuts them."""
+    frame, regions = _without_pixels(staged.size_hw, xyxy_px, image_size)
+    return replace(frame, images_model=[View(staged, tuple(one)) for one in regions.tolist()])
+
+
+def _without_pixels(
+    size_hw: tuple[int, int], xyxy_px: FloatArray, image_size: int
+) -> tuple[PreparedFrame, IntArray]:
+    found = box_prompts(xyxy_px, size_hw, image_size)
+    boxes = found.clipped_xyxy_px[found.rows]
+    regions = regions_xyxy_px(boxes, size_hw)
     low, sides = regions[:, None, :2], regions[:, None, 2:] - regions[:, None, :2]
     points = found.points_model.copy()
     points[:, :2] = (boxes.reshape(-1, 2, 2) - low) * (image_size / sides)
     prompts = Prompts(points, found.labels, np.arange(len(boxes)))
-    return PreparedFrame(crops, size_hw, prompts, found.rows, found.reasons, regions)
+    return PreparedFrame((), size_hw, prompts, found.rows, found.reasons, regions), regions

@@ -9,14 +9,14 @@ from sam2_core.source_digest import source_digest
 
 _EVERYWHERE = (
     "batching", "close_ups", "mask_borders", "postprocess", "prepared", "preprocess", "prompts",
-    "rle", "segmenter", "windows",
+    "rle", "segmenter", "views", "windows",
 )  # fmt: skip
 _ONNXRUNTIME = ("backends.onnxruntime_backend", "onnx_contract")
 _BACKENDS = {
     "onnxruntime-cpu": _ONNXRUNTIME,
     "onnxruntime-cuda": (
-        *_ONNXRUNTIME, "backends.onnxruntime_cuda", "backends.onnxruntime_fusion",
-        "backends.onnxruntime_graph", "backends.onnxruntime_short_norm",
+        *_ONNXRUNTIME, "backends.gpu", "backends.onnxruntime_cuda", "backends.onnxruntime_fusion",
+        "backends.onnxruntime_graph", "backends.onnxruntime_short_norm", "backends.pixel_kernels",
     ),
     "tensorrt": (
         "onnx_contract", "backends.tensorrt_backend", "backends.tensorrt_build",

@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Any
 from sam2_core.cache import cache_folder, file_sha256
 from sam2_core.export_graphs import extract, save, single_image, traced
 from sam2_core.export_jobs import published_jobs, restructured_jobs, windows_of
-from sam2_core.onnx_contract import CLOSE_UP
+from sam2_core.onnx_contract import CLOSE_UP, FORMAT_VERSION
 from sam2_core.presets import Preset, preset_named
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
     from sam2_core.architecture import Sam2
 
-# Raised when a graph's inputs, outputs or meaning change: models on disk are then exported anew.
-FORMAT_VERSION = 1
 GRAPHS = ("restructured", "published")
 PRECISIONS = ("fp32", "fp16")
 # Facts of model.json that every graph carries too.

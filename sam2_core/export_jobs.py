@@ -123,7 +123,7 @@ def _encoder_job(preset: Preset, module: Any, name: str = "encoder") -> Job:
     import torch
 
     size = preset.image_size
-    inputs = {"image": torch.zeros(2, size, size, 3, dtype=torch.uint8)}
+    inputs = {"image": torch.zeros(2, 3, size, size)}
     return Job(name, module, inputs, FEATURES, ((name, FEATURES, False),))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# Raised when a graph's inputs, outputs or meaning change: models on disk are then exported anew.
+# 2: the image is float planes; it was uint8 before, rounded to grey levels.
+FORMAT_VERSION = 2
 # Outputs of the encoder, inputs of every decoder.
 FEATURES = ("embedding", "high_res_s0", "high_res_s1")
 # The inputs that every prompt has.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.types import ImageArray, IntArray, Prompts
+from sam2_core.types import EncoderImage, IntArray, Prompts
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,7 +16,8 @@ class PreparedFrame:
     """A frame ready for the device.
 
     Attributes:
-        images_model: uint8 (S, S, 3) each: the whole frame, or V close-ups.
+        images_model: the whole frame, or V close-ups: float32 (S, S, 3) each, or views of a staged
+            frame, which the device makes squares of.
         size_hw: of the original image.
         prompts: V valid prompts; their image index is ascending.
         rows: int64 (V,), the caller's row of each.
@@ -25,7 +26,7 @@ class PreparedFrame:
 
     """
 
-    images_model: Sequence[ImageArray]
+    images_model: Sequence[EncoderImage]
     size_hw: tuple[int, int]
     prompts: Prompts
     rows: npt.NDArray[np.int64]

@@ -1,14 +1,16 @@
 """Images and boxes of the original frame into the model's square input.
 
 The published preprocessing is a square resize (the aspect ratio is not kept), bilinear with
-antialias. Pillow's `BILINEAR` is that filter: against PyTorch's float `interpolate(antialias=True)`
-it differs by at most one grey level, on average by 0.29 of which 0.25 is the rounding to uint8
-itself. OpenCV's INTER_AREA (up to 29 levels off) and INTER_LINEAR (up to 79) are other filters, and
-Pillow's `reducing_gap` is neither exact below 1.5 nor faster above it.
+antialias, in float: not rounded to grey levels afterwards. The rounding would cost masks: mean IoU
+0.989 instead of 0.998 and more against Meta's predictor (see BENCHMARKS.md). Pillow's `BILINEAR` on
+planes of floats is that filter: it agrees with PyTorch's `interpolate(antialias=True)` to 1e-4 of a
+grey level and takes as long. ONNX Runtime's `Resize` with antialias is off by up to 15 levels,
+OpenCV's INTER_AREA by 29 and INTER_LINEAR by 79.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,31 +22,45 @@ from sam2_core.types import (
     POINT_PADDING,
     FloatArray,
     ImageArray,
+    SquareArray,
 )
 
 
-def resize_square(image: ImageArray, image_size: int) -> ImageArray:
-    """Resize an image to the model's square input, antialiased bilinear.
+def resize_square(image: ImageArray | SquareArray, image_size: int) -> SquareArray:
+    """Resize an image to the model's square input, antialiased bilinear, without rounding.
 
     Args:
-        image: uint8 (H, W, 3) RGB.
+        image: uint8 (H, W, 3) RGB; or a square that this function made, which is returned.
         image_size: S, the model's input size.
 
     Returns:
-        uint8 (S, S, 3), C-contiguous; the image itself when it has that size already.
+        float32 (S, S, 3), 0..255; a view of planes, which lie one behind another.
 
     Raises:
-        ValueError: the array is not a uint8 RGB image with at least one pixel.
+        ValueError: the array is not an RGB image with at least one pixel.
 
     """
+    if image.dtype == np.float32 and image.shape == (image_size, image_size, 3):
+        square: SquareArray = image.view(np.float32)
+        return square
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
         raise ValueError(f"expected a uint8 (H, W, 3) image, got {image.dtype} {image.shape}")
+    planes = np.empty((3, image_size, image_size), np.float32)
     if image.shape[:2] == (image_size, image_size):
-        return np.ascontiguousarray(image)
-    from PIL import Image
+        planes[:] = image.transpose(2, 0, 1)
+    else:
+        from PIL import Image
 
-    resized = Image.fromarray(image).resize((image_size, image_size), Image.Resampling.BILINEAR)
-    return np.asarray(resized)
+        size_wh = (image_size, image_size)
+        for channel in range(3):
+            plane = Image.fromarray(image[:, :, channel].astype(np.float32))
+            planes[channel] = np.asarray(plane.resize(size_wh, Image.Resampling.BILINEAR))
+    return planes.transpose(1, 2, 0)
+
+
+def planes_of(images: Sequence[SquareArray]) -> SquareArray:
+    """Return squares (S, S, 3) as a batch of planes, float32 (B, 3, S, S): the model's input."""
+    return np.stack([np.asarray(image, np.float32).transpose(2, 0, 1) for image in images])
 
 
 @dataclass(frozen=True, eq=False)

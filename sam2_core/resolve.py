@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 CHECKPOINT_SUFFIXES = (".pt", ".pth", ".safetensors")
 RANDOM = "random:"
-# The graphs that come with the package: small files over one copy of the weights.
-BUNDLED_VARIANT = "restructured-fp32"
+# The graphs that come with the package, in both precisions: small files, weights shared.
+BUNDLED_GRAPHS = "restructured"
 _WEIGHTS = Path(__file__).parent / "weights"
 _SEED = 0
 
@@ -80,7 +80,7 @@ def resolve_model(model: str | Path, wanted: Wanted | None = None) -> ModelFolde
     wanted = wanted or Wanted()
     path = Path(model).expanduser()
     if path.is_dir():
-        return ModelFolder.open(path, wanted.cache)
+        return ModelFolder.open(path, wanted.cache).in_precision(wanted.precision)
     if path.suffix in CHECKPOINT_SUFFIXES:
         return _exported(_checkpoint(path, wanted), wanted)
     name = str(model)
@@ -94,26 +94,25 @@ def resolve_model(model: str | Path, wanted: Wanted | None = None) -> ModelFolde
     preset = preset_named(name)
     there = _bundled_or_exported(preset, wanted)
     if there:
-        return ModelFolder.open(there, wanted.cache)
+        return ModelFolder.open(there, wanted.cache).in_precision(wanted.precision)
     need_torch(f"exporting {preset.name}")
     return _exported(_published(preset, wanted), wanted)
 
 
 def _bundled_or_exported(preset: Preset, wanted: Wanted) -> Path | None:
     """Return the folder of a preset's graphs, as wanted if possible."""
-    bundled = _WEIGHTS / preset.name / wanted.variant
+    bundled = _WEIGHTS / preset.name / wanted.graph
     if (bundled / "model.json").is_file():
         return bundled
     for folder in wanted.exported(preset.name, "*"):
         if not folder.parent.name.startswith("random-"):
             return folder
-    checkpoint = bundled_checkpoint(preset)
-    return checkpoint.parent if checkpoint and wanted.precision == "fp32" else None
+    return None
 
 
 def bundled_checkpoint(preset: Preset) -> Path | None:
     """Return the weights of a preset that come with this package; its graphs lie beside them."""
-    path = _WEIGHTS / preset.name / BUNDLED_VARIANT / f"{preset.name}.safetensors"
+    path = _WEIGHTS / preset.name / BUNDLED_GRAPHS / f"{preset.name}.safetensors"
     return path if path.is_file() else None
 
 

@@ -26,10 +26,10 @@ from sam2_core.batching import (
     slice_low_res,
     slice_prompts,
 )
-from sam2_core.close_ups import close_ups
+from sam2_core.close_ups import close_up_views, close_ups
 from sam2_core.postprocess import finish
 from sam2_core.prepared import PreparedFrame
-from sam2_core.preprocess import box_prompts, resize_square
+from sam2_core.preprocess import BoxPrompts, box_prompts, resize_square
 from sam2_core.prompts import PointPrompts, point_prompts
 from sam2_core.stage_times import StageTimes
 from sam2_core.types import (
@@ -43,7 +43,9 @@ from sam2_core.types import (
     Masks,
     PendingMasks,
     Prompts,
+    SquareArray,
 )
+from sam2_core.views import StagedFrame, View
 
 logger = logging.getLogger(__name__)
 Given = TypeVar("Given", Boxes, PointPrompts)
@@ -111,6 +113,8 @@ class Segmenter:
             default = _FRAMES_CPU if on_cpu else _FRAMES_GPU
         self.encoder_batch = encoder_batch or default
         self._pool = ThreadPoolExecutor(post_threads, "sam2-masks")
+        # Where the device itself cuts and resizes; else that is done ahead of it.
+        self._stage: Callable[[ImageArray], StagedFrame] | None = getattr(backend, "stage", None)
         self._staged = getattr(backend, "staged", lambda image: image)
         if decoder_chunk == "auto" and self.close_ups:
             decoder_chunk = None  # one image has too few boxes to measure with
@@ -140,22 +144,33 @@ class Segmenter:
         self.close()
 
     def prepare(self, image: ImageArray, boxes: Boxes) -> PreparedFrame:
-        """Resize a frame and turn its boxes into prompts; no device needed.
+        """Resize a frame, or stage it for a device that does, and turn its boxes into prompts.
 
         Args:
             image: uint8 (H, W, 3) RGB.
             boxes: N boxes in the image's pixels; invalid ones stay as rows with a reason.
 
         """
+        if self._stage is not None:
+            staged = self._stage(image)
+            if self.close_ups:
+                return close_up_views(staged, boxes.xyxy_px, self.image_size)
+            found = box_prompts(boxes.xyxy_px, staged.size_hw, self.image_size)
+            return self._whole(staged.whole(), staged.size_hw, found)
         if self.close_ups:
             frame = close_ups(image, boxes.xyxy_px, self.image_size)
             return replace(frame, images_model=[self._staged(one) for one in frame.images_model])
         size_hw = (image.shape[0], image.shape[1])
         found = box_prompts(boxes.xyxy_px, size_hw, self.image_size)
+        return self._whole(self._staged(resize_square(image, self.image_size)), size_hw, found)
+
+    @staticmethod
+    def _whole(
+        image: SquareArray | View, size_hw: tuple[int, int], found: BoxPrompts
+    ) -> PreparedFrame:
         index = np.zeros(len(found.rows), np.int64)
         prompts = Prompts(found.points_model, found.labels, index)
-        resized = self._staged(resize_square(image, self.image_size))
-        return PreparedFrame([resized], size_hw, prompts, found.rows, found.reasons)
+        return PreparedFrame([image], size_hw, prompts, found.rows, found.reasons)
 
     def prepare_points(self, image: ImageArray, points: PointPrompts) -> PreparedFrame:
         """Resize a frame and turn clicks, boxes with clicks, or earlier masks into prompts."""
@@ -166,8 +181,9 @@ class Segmenter:
             )
         size_hw = (image.shape[0], image.shape[1])
         prompts, rows, reasons = point_prompts(points, size_hw, self.image_size)
-        resized = resize_square(image, self.image_size)
-        return PreparedFrame([resized], size_hw, prompts, rows, reasons)
+        seen = resize_square(image, self.image_size) if self._stage is None else self._stage(image)
+        one = seen.whole() if isinstance(seen, StagedFrame) else seen
+        return PreparedFrame([one], size_hw, prompts, rows, reasons)
 
     def run(
         self, frames: Sequence[PreparedFrame], times: StageTimes | None = None

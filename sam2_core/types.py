@@ -20,6 +20,11 @@ from sam2_core.redaction import redact
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
 ImageArray = npt.NDArray[np.uint8]
+# Images resized to the model's square, float32 (S, S, 3): 0..255 and not rounded.
+SquareArray = npt.NDArray[np.float32]
+# What an encoder takes for an image: uint8 (H, W, 3) of any size, a square, or, of backends that
+# stage frames, a `sam2_core.views.View`.
+EncoderImage = Any
 
 POINT_PADDING, POINT_NEGATIVE, POINT_POSITIVE, BOX_TOP_LEFT, BOX_BOTTOM_RIGHT = -1, 0, 1, 2, 3
 
@@ -41,6 +46,10 @@ class MachineError(AutolabelError):
 
 class DeviceMemoryError(MachineError):
     """The device has too little memory for this call; a smaller chunk may fit."""
+
+
+class DeviceLostError(MachineError):
+    """The device answers this process no more, whatever is asked: the process must end."""
 
 
 def _read_only(array: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -248,8 +257,8 @@ class Backend(Protocol):
         """Stamp, input size and where it runs."""
         ...
 
-    def encode(self, images: Sequence[ImageArray]) -> Features:
-        """Encode B images, each uint8 (H, W, 3) RGB of any size.
+    def encode(self, images: Sequence[EncoderImage]) -> Features:
+        """Encode B images.
 
         Raises:
             DeviceMemoryError: the batch is too large; fewer images may fit.

@@ -74,8 +74,12 @@ class Sam2(nn.Module):
             high_res_s1 (B, width/4, G/2, G/2).
 
         """
+        return self.encode_planes(images.permute(0, 3, 1, 2))
+
+    def encode_planes(self, planes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Encode images as (B, 3, S, S); see `encode`."""
         dtype = self.no_mem_embed.dtype
-        pixels = images.permute(0, 3, 1, 2).float()
+        pixels = planes.float()
         pixels = ((pixels - self.pixel_mean.float()) / self.pixel_std.float()).to(dtype)
         fine, middle, coarse = self.image_encoder(pixels)
         embedding = coarse + self.no_mem_embed.reshape(1, -1, 1, 1)

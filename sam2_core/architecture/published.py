@@ -18,8 +18,8 @@ class PublishedEncoder(nn.Module):
         self.model = model
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Uint8 (B, S, S, 3) -> embedding, high_res_s0, high_res_s1."""
-        return self.model.encode(image)
+        """(B, 3, S, S) RGB 0..255 -> embedding, high_res_s0, high_res_s1."""
+        return self.model.encode_planes(image)
 
 
 def finished(

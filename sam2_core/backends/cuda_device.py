@@ -7,10 +7,22 @@ only labels.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from sam2_core.types import AutolabelError, DeviceMemoryError
+from sam2_core.types import AutolabelError, DeviceMemoryError, MachineError
+
+
+class Event(Protocol):
+    """A point in a stream that the device comes to."""
+
+    def wait(self) -> None:
+        """Wait until the device has come to it; on any thread."""
+        ...
+
+    def done(self) -> bool:
+        """Whether it has; on the device's thread."""
+        ...
 
 
 class Device(Protocol):
@@ -46,6 +58,21 @@ class Device(Protocol):
         """Wait until everything on the stream is done."""
         ...
 
+    def record(self, stream: int) -> Event:
+        """Return what tells of all that is on the stream by now."""
+        ...
+
+    def compile(self, source: str, names: Sequence[str]) -> dict[str, Any]:
+        """Compile CUDA C++ for this device; its kernels by name, for `run_kernel`."""
+        ...
+
+    def run_kernel(
+        self, kernel: Any, blocks: tuple[int, int, int], threads: tuple[int, int, int],
+        arguments: Sequence[tuple[Any, Any]], stream: int,
+    ) -> None:  # fmt: skip
+        """Queue a kernel; arguments are pairs of a value and its ctypes type."""
+        ...
+
     def capture(self, stream: int, work: Callable[[], None]) -> int:
         """Record what `work` puts on the stream, without running it; returns a graph."""
         ...
@@ -60,19 +87,22 @@ class CudaDevice:
 
     def __init__(self, index: int = 0) -> None:
         self._runtime = _cuda_runtime()
+        self._index = index
         self._call("cudaSetDevice", index)
         properties = self._call("cudaGetDeviceProperties", index)
         name = properties.name
         self.name = name.decode().rstrip("\0") if isinstance(name, bytes) else str(name)
         # Graph handles are objects in cuda-bindings; keep them alive under their integer.
         self._graphs: dict[int, Any] = {}
+        # Never destroyed: they come back from any thread, also while a graph is captured.
+        self._events: list[Any] = []
 
     def _call(self, name: str, *arguments: object) -> Any:
         status, *values = getattr(self._runtime, name)(*arguments)
         if status == self._runtime.cudaError_t.cudaErrorMemoryAllocation:
             raise DeviceMemoryError(f"the GPU has no memory left ({name})")
         if status != self._runtime.cudaError_t.cudaSuccess:
-            raise AutolabelError(f"CUDA: {name} failed with {status.name}")
+            raise MachineError(f"CUDA: {name} failed with {status.name}")
         return values[0] if values else None
 
     def allocate(self, nbytes: int) -> int:
@@ -105,6 +135,45 @@ class CudaDevice:
         """Wait for the stream."""
         self._call("cudaStreamSynchronize", stream)
 
+    def record(self, stream: int) -> Event:
+        """Record an event."""
+        try:
+            event = self._events.pop()
+        except IndexError:
+            # Waiting threads sleep (cudaEventBlockingSync); nothing is timed (DisableTiming).
+            event = self._call("cudaEventCreateWithFlags", 0x01 | 0x02)
+        self._call("cudaEventRecord", event, stream)
+        return _Event(self, event)
+
+    def _query(self, event: Any) -> bool:
+        (status,) = self._runtime.cudaEventQuery(event)
+        if status == self._runtime.cudaError_t.cudaErrorNotReady:
+            return False
+        if status != self._runtime.cudaError_t.cudaSuccess:
+            raise MachineError(f"CUDA: cudaEventQuery failed with {status.name}")
+        return True
+
+    def compile(self, source: str, names: Sequence[str]) -> dict[str, Any]:
+        """Compile with NVRTC; `AutolabelError` where that is not installed or refuses."""
+        from sam2_core.backends.cuda_kernels import compiled
+
+        major = self._call("cudaDeviceGetAttribute", self._attribute("Major"), self._index)
+        minor = self._call("cudaDeviceGetAttribute", self._attribute("Minor"), self._index)
+        return compiled(source, names, f"sm_{major}{minor}")
+
+    def _attribute(self, part: str) -> Any:
+        kinds = self._runtime.cudaDeviceAttr
+        return getattr(kinds, f"cudaDevAttrComputeCapability{part}")
+
+    def run_kernel(
+        self, kernel: Any, blocks: tuple[int, int, int], threads: tuple[int, int, int],
+        arguments: Sequence[tuple[Any, Any]], stream: int,
+    ) -> None:  # fmt: skip
+        """Queue a compiled kernel."""
+        from sam2_core.backends.cuda_kernels import launch
+
+        launch(kernel, blocks, threads, arguments, stream)
+
     def capture(self, stream: int, work: Callable[[], None]) -> int:
         """Capture in thread-local mode: other threads may go on allocating."""
         mode = self._runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
@@ -121,6 +190,24 @@ class CudaDevice:
     def launch(self, graph: int, stream: int) -> None:
         """Replay a captured graph."""
         self._call("cudaGraphLaunch", self._graphs[graph], stream)
+
+
+class _Event:
+    """An event on loan, which goes back when nobody refers to it any more."""
+
+    def __init__(self, device: CudaDevice, event: Any) -> None:
+        self._device, self._event = device, event
+
+    def wait(self) -> None:
+        """Wait for the event."""
+        self._device._call("cudaEventSynchronize", self._event)
+
+    def done(self) -> bool:
+        """Whether the device has come to it."""
+        return self._device._query(self._event)
+
+    def __del__(self) -> None:
+        self._device._events.append(self._event)
 
 
 def _cuda_runtime() -> Any:

@@ -62,6 +62,15 @@ class SlotPool:
         """Take a buffer back."""
         self._free.append(address)
 
+    def release_free(self, release: Callable[[int], None]) -> None:
+        """Release the buffers that are not on loan."""
+        while self._free:
+            try:
+                address = self._free.pop()
+            except IndexError:  # lent meanwhile
+                return
+            release(address)
+
 
 class _Addressed(Protocol):
     """A fixed buffer of an engine or a session."""
@@ -99,6 +108,11 @@ class FeatureSlots:
             made = encoder[name].address + row * slot.nbytes
             self._device.copy(slot.address, made, slot.nbytes, self._stream)
         return slots
+
+    def release_free(self) -> None:
+        """Release the memory of features that nobody refers to any more."""
+        for pool in self._pools.values():
+            pool.release_free(self._device.release)
 
     def place(self, slots: Mapping[str, Slot], decoder: Mapping[str, _Addressed], row: int) -> None:
         """Queue copies of one image's features to a row of a decoder's buffers."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from sam2_core.cache import FileIdentity, file_identity, file_sha256
 from sam2_core.decisive_code import mask_code
-from sam2_core.onnx_contract import CLOSE_UP
+from sam2_core.onnx_contract import CLOSE_UP, FORMAT_VERSION
 from sam2_core.types import AutolabelError, ModelStamp
 
 # In a stamp's name, in the place of the kind of graphs.
@@ -34,6 +34,7 @@ class ModelFolder:
         facts: what model.json says.
         cache: where hashes of large files are remembered.
         close_ups: whether its graphs for close-ups are meant, not those for whole frames.
+        suffix: behind the names of the graphs of the precision that is meant.
 
     """
 
@@ -41,6 +42,7 @@ class ModelFolder:
     facts: dict[str, Any]
     cache: Path | None = None
     close_ups: bool = False
+    suffix: str = ""
     _pin: _Pin | None = None
 
     @staticmethod
@@ -60,6 +62,11 @@ class ModelFolder:
             raise AutolabelError(f"cannot read {described}: {error}. Export it again") from error
         if missing:
             raise AutolabelError(f"{described} lacks {', '.join(missing)}. Export the model again")
+        if facts.get("format_version", 1) != FORMAT_VERSION:
+            raise AutolabelError(
+                f"{path} was exported in format {facts.get('format_version', 1)}, and this version "
+                f"reads format {FORMAT_VERSION}: `autolabel models export` makes it again"
+            )
         return ModelFolder(path, facts, cache)
 
     @property
@@ -79,12 +86,19 @@ class ModelFolder:
             raise AutolabelError(f"{self.path} has no graphs for close-ups: use whole frames")
         return replace(self, close_ups=has if wanted is None else wanted)
 
+    def in_precision(self, precision: str) -> ModelFolder:
+        """Mean the graphs of a precision, where the folder has them; else it stays as it is."""
+        suffix = self.facts.get("also", {}).get(precision)
+        if suffix is None:
+            return self
+        return replace(self, facts=self.facts | {"precision": precision}, suffix=suffix)
+
     def has(self, name: str) -> bool:
         """Whether there is a graph."""
         return self._file(name).is_file()
 
     def _file(self, name: str) -> Path:
-        return self.path / f"{name}{CLOSE_UP if self.close_ups else ''}.onnx"
+        return self.path / f"{name}{CLOSE_UP if self.close_ups else ''}{self.suffix}.onnx"
 
     def graph(self, name: str) -> Path:
         """Path of a graph; `AutolabelError` when the folder lacks it."""
@@ -95,7 +109,7 @@ class ModelFolder:
 
     def window_sides(self) -> tuple[int, ...]:
         """Sides, in cells, of the windows that the folder has decoders for, ascending."""
-        sides = () if self.close_ups else self.facts.get("windows", ())
+        sides = () if self.close_ups or self.suffix else self.facts.get("windows", ())
         return tuple(sorted(int(side) for side in sides))
 
     def engine_sha256(self) -> str:

@@ -86,3 +86,28 @@ class OnnxGraph:
         for node in {node.output[0]: node for node in old}.values():
             self.graph.node.remove(node)
         self.index()
+
+
+def fold_constants(graph: Any) -> None:
+    """Cast and transpose weights now: files may hold them in another form than they are used in."""
+    import onnx
+
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    for node in list(graph.node):
+        if node.op_type not in {"Cast", "Transpose"} or node.input[0] not in constants:
+            continue
+        values = np.asarray(onnx.numpy_helper.to_array(constants[node.input[0]]))
+        given = {attribute.name: attribute for attribute in node.attribute}
+        if node.op_type == "Cast":
+            values = values.astype(onnx.helper.tensor_dtype_to_np_dtype(given["to"].i))
+        else:
+            order = list(given["perm"].ints) if "perm" in given else None
+            values = np.ascontiguousarray(values.transpose(order))
+        folded = onnx.numpy_helper.from_array(values, node.output[0])
+        graph.initializer.append(folded)
+        constants[node.output[0]] = folded
+        graph.node.remove(node)
+    read = {name for node in graph.node for name in node.input}
+    kept = [tensor for tensor in graph.initializer if tensor.name in read]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)

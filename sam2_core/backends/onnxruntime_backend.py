@@ -15,13 +15,13 @@ from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.cores import usable_cores
 from sam2_core.library_messages import quiet_onnxruntime
 from sam2_core.onnx_contract import DECODED, FEATURES
-from sam2_core.preprocess import resize_square
+from sam2_core.preprocess import planes_of, resize_square
 from sam2_core.types import (
     AutolabelError,
     BackendInfo,
     DeviceMemoryError,
+    EncoderImage,
     Features,
-    ImageArray,
     LowResMasks,
     Prompts,
 )
@@ -137,10 +137,10 @@ class OnnxRuntimeBackend:
                 self._sessions[name] = self._open(name, self._decoder_threads)
             return self._sessions[name]
 
-    def encode(self, images: Sequence[ImageArray]) -> Features:
-        """Encode B images, each uint8 (H, W, 3) RGB of any size."""
+    def encode(self, images: Sequence[EncoderImage]) -> Features:
+        """Encode B images, each uint8 (H, W, 3) RGB of any size, or squares."""
         size = self._info.image_size
-        batch = np.stack([resize_square(image, size) for image in images])
+        batch = planes_of([resize_square(image, size) for image in images])
         # One by one they stay in a core's cache.
         calls = len(images) if self.folder.close_ups and self._calls > 1 else 1
         data = self._run_in_calls(self._encoder, FEATURES, {"image": batch}, calls)

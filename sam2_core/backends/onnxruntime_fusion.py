@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from sam2_core.backends.onnx_graph import OnnxGraph
+from sam2_core.backends.onnx_graph import OnnxGraph, fold_constants
 from sam2_core.backends.onnxruntime_short_norm import CONTRIB, NormedSum, short_norm
 
 logger = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ def fused_model(path: Path) -> bytes | None:
     import onnx
 
     model = onnx.load(str(path))
+    fold_constants(model.graph)
     graph = OnnxGraph(model)
     changed = fuse_attention(graph) + fuse_sums(graph)
     if not changed:

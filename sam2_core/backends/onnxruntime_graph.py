@@ -1,16 +1,21 @@
-"""An ONNX graph on device memory that is allocated once, captured for each shape it is run in."""
+"""An ONNX graph on a device: buffers for each shape it is run in, captured as a CUDA graph.
+
+Buffers are allocated for a shape when it is first run, so that few boxes need little memory, and
+all are released when the device runs out of it: ONNX Runtime's own memory with them, which only a
+closed session gives back.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.backends.cuda_device import Device
+from sam2_core.backends.gpu import Gpu
 from sam2_core.backends.onnxruntime_backend import is_out_of_memory
 from sam2_core.types import DeviceMemoryError
 
@@ -25,8 +30,16 @@ _DTYPES: dict[str, npt.DTypeLike] = {
 
 
 @dataclass(frozen=True)
-class _Tensor:
-    """An input or output: its fixed memory and the shape of one row."""
+class Declared:
+    """An input or output as the file declares it: its type and the shape of one row."""
+
+    dtype: np.dtype[Any]
+    row: Shape
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output of one shape: its fixed memory."""
 
     dtype: np.dtype[Any]
     row: Shape
@@ -41,64 +54,115 @@ def cuda_provider(stream: int, *, captured: bool = True) -> list[Any]:
         "enable_cuda_graph": str(int(captured)),
         "use_tf32": "0",
         "arena_extend_strategy": "kSameAsRequested",
+        # The default times every algorithm of every convolution: seconds before the first frame.
+        "cudnn_conv_algo_search": "HEURISTIC",
     }
     return [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
 
 
-class FixedGraph:
-    """One graph file with its buffers at their largest size; calls must not overlap.
+class BoundGraph:
+    """A graph with buffers of one shape."""
 
-    Args:
-        session: of the ONNX file.
-        device: allocates the buffers.
-        stream: that everything runs on.
-        where: ONNX Runtime's name of the memory, "cuda" ("cpu" in tests on host memory).
-        rows: largest first size of each input and output.
-        row_shapes: sizes but the first where the file leaves them open.
-
-    """
-
-    def __init__(
-        self,
-        session: Any,
-        device: Device,
-        stream: int,
-        where: str,
-        *,
-        rows: Mapping[str, int],
-        row_shapes: Mapping[str, Shape],
-    ) -> None:
-        self._session = session
-        self._where = where
-        self._bound: dict[tuple[Any, ...], tuple[Any, Any]] = {}
-        self.inputs = [node.name for node in self._session.get_inputs()]
-        self.tensors: dict[str, _Tensor] = {}
-        for node in [*self._session.get_inputs(), *self._session.get_outputs()]:
-            dtype = np.dtype(_DTYPES[node.type])
-            row = row_shapes.get(node.name, tuple(node.shape[1:]))
-            nbytes = rows[node.name] * math.prod(row) * dtype.itemsize
-            self.tensors[node.name] = _Tensor(dtype, row, device.allocate(nbytes))
-            device.clear(self.tensors[node.name].address, nbytes, stream)
-
-    def run(self, counts: Mapping[str, int]) -> None:
-        """Queue one run; `counts` are the first sizes of all inputs and outputs."""
+    def __init__(self, session: Any, gpu: Gpu, shapes: Mapping[str, Shape], number: int) -> None:
         import onnxruntime as ort
 
-        key = tuple(sorted(counts.items()))
-        if key not in self._bound:
-            binding, options = self._session.io_binding(), ort.RunOptions()
-            for name, tensor in self.tensors.items():
-                bind = binding.bind_input if name in self.inputs else binding.bind_output
-                shape = (counts[name], *tensor.row)
-                bind(name, self._where, 0, tensor.dtype.type, shape, tensor.address)
-            options.add_run_config_entry("gpu_graph_id", str(len(self._bound) + 1))
-            # We wait for the stream ourselves.
-            options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-            self._bound[key] = binding, options
-        binding, options = self._bound[key]
+        self._session, self._gpu = session, gpu
+        self._binding, self._options = session.io_binding(), ort.RunOptions()
+        inputs = {node.name for node in session.get_inputs()}
+        self.tensors: dict[str, Tensor] = {}
+        self._ran = False
         try:
-            self._session.run_with_iobinding(binding, options)
+            for node in [*session.get_inputs(), *session.get_outputs()]:
+                dtype, shape = np.dtype(_DTYPES[node.type]), shapes[node.name]
+                nbytes = math.prod(shape) * dtype.itemsize
+                address = gpu.device.allocate(nbytes)
+                self.tensors[node.name] = Tensor(dtype, shape[1:], address)
+                # Padding rows hold what they held: never what another program left there.
+                gpu.device.clear(address, nbytes, gpu.stream)
+                bind = (
+                    self._binding.bind_input if node.name in inputs else self._binding.bind_output
+                )
+                bind(node.name, gpu.where, 0, dtype.type, shape, address)
+        except Exception:
+            self.release()
+            raise
+        self._options.add_run_config_entry("gpu_graph_id", str(number))
+        # We wait for the stream ourselves.
+        self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+
+    def run(self) -> None:
+        """Queue one run; the first one captures, while nobody waits for the device."""
+        if self._ran:
+            self._run()
+            return
+        with self._gpu.owner.capturing():
+            self._run()
+        self._ran = True
+
+    def _run(self) -> None:
+        try:
+            self._session.run_with_iobinding(self._binding, self._options)
         except Exception as error:
             if is_out_of_memory(error):
                 raise DeviceMemoryError(f"the GPU has no memory left: {error}") from error
             raise
+
+    def release(self) -> None:
+        """Free the buffers; nothing may be queued on them."""
+        for tensor in self.tensors.values():
+            self._gpu.device.release(tensor.address)
+        self.tensors = {}
+
+
+class FixedGraph:
+    """One graph file, its session opened when it is first needed; on the device's thread only.
+
+    Args:
+        open_session: opens the ONNX file.
+        gpu: whose memory and stream.
+        row_shapes: sizes but the first of inputs and outputs where the file leaves them open.
+
+    """
+
+    def __init__(
+        self, open_session: Callable[[], Any], gpu: Gpu, row_shapes: Mapping[str, Shape]
+    ) -> None:
+        self._open, self._gpu, self._row_shapes = open_session, gpu, row_shapes
+        self._session: Any = None
+        self._bound: dict[tuple[tuple[str, int], ...], BoundGraph] = {}
+        self.declared: dict[str, Declared] = {}
+        self._opened()
+
+    def _opened(self) -> Any:
+        if self._session is None:
+            with self._gpu.owner.capturing():  # loading allocates, as capturing does
+                self._session = self._open()
+            self.declared = {
+                node.name: Declared(
+                    np.dtype(_DTYPES[node.type]),
+                    self._row_shapes.get(node.name, tuple(node.shape[1:])),
+                )
+                for node in [*self._session.get_inputs(), *self._session.get_outputs()]
+            }
+        return self._session
+
+    def bound(self, counts: Mapping[str, int]) -> BoundGraph:
+        """Return the graph for first sizes of all inputs and outputs.
+
+        Raises:
+            DeviceMemoryError: there is no memory for its buffers.
+
+        """
+        session = self._opened()
+        key = tuple(sorted((name, counts[name]) for name in self.declared))
+        if key not in self._bound:
+            shapes = {name: (counts[name], *one.row) for name, one in self.declared.items()}
+            self._bound[key] = BoundGraph(session, self._gpu, shapes, len(self._bound) + 1)
+        return self._bound[key]
+
+    def release(self) -> None:
+        """Give all memory back, ONNX Runtime's too; the next run opens the file again."""
+        for bound in self._bound.values():
+            bound.release()
+        self._bound.clear()
+        self._session = None

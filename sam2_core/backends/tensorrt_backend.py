@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.backends.cuda_device import CudaDevice, Device
+from sam2_core.backends.device_owner import device_owner
 from sam2_core.backends.device_slots import FeatureSlots, Slot, SlotPool
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.tensorrt_calls import DecoderCall, DecoderEngines
@@ -31,10 +31,11 @@ from sam2_core.preprocess import resize_square
 from sam2_core.types import (
     AutolabelError,
     BackendInfo,
+    EncoderImage,
     Features,
-    ImageArray,
     LowResMasks,
     Prompts,
+    SquareArray,
 )
 
 if TYPE_CHECKING:
@@ -108,7 +109,8 @@ def graphs_of(folder: ModelFolder) -> tuple[str, ...]:
 class TensorRTBackend:
     """Encoder and decoder engines on one stream of one GPU.
 
-    Any thread may call; a lock keeps calls apart, because an engine's buffers are fixed, so that
+    Any thread may call; the device's own thread does the work, because an engine's buffers are
+    fixed, so that
     CUDA graphs never see a new address.
     """
 
@@ -121,7 +123,7 @@ class TensorRTBackend:
 
         self.folder = folder
         self._device = device
-        self._lock = threading.Lock()
+        self._owner = device_owner()
         self._stream = device.create_stream()
         engines = {
             kind: LoadedEngine(path, device, self._stream) for kind, path in engine_paths.items()
@@ -171,33 +173,40 @@ class TensorRTBackend:
 
     def warm_up(self, images: int = 1) -> None:
         """Create every bucket's context and CUDA graph, for features of this many images."""
-        with self._lock:
+
+        def warm() -> None:
             size = self.folder.image_size
             for count in self._image_buckets:
-                self._encoder.warm_up({"image": (count, size, size, 3)})
+                self._encoder.warm_up({"image": (count, 3, size, size)})
             for call in self._decoders.box_calls(images):
                 call.engine.warm_up(call.shapes(BOX_POINTS))
 
-    def encode(self, images: Sequence[ImageArray]) -> Features:
-        """Encode B images, each uint8 (H, W, 3) RGB of any size."""
+        self._owner.run(warm)
+
+    def encode(self, images: Sequence[EncoderImage]) -> Features:
+        """Encode B images, each uint8 (H, W, 3) RGB of any size, or squares."""
         size = self.folder.image_size
         squares = [resize_square(image, size) for image in images]
         encoded: list[dict[str, Slot]] = []
-        with self._lock:
+
+        def queue() -> None:
             for start, stop, bucket in split_into_buckets(len(squares), self._image_buckets):
-                encoded += self._encode_bucket(squares[start:stop], bucket)
+                encoded.extend(self._encode_bucket(squares[start:stop], bucket))
             # Pinned frames may be overwritten once they are on the device.
             self._device.synchronize(self._stream)
+
+        self._owner.run(queue)
         return Features(encoded, len(images), tuple((i.shape[0], i.shape[1]) for i in images))
 
-    def _encode_bucket(self, squares: Sequence[ImageArray], bucket: int) -> list[dict[str, Slot]]:
-        shape = (bucket, *squares[0].shape)
+    def _encode_bucket(self, squares: Sequence[SquareArray], bucket: int) -> list[dict[str, Slot]]:
+        size = self.folder.image_size
+        shape = (bucket, 3, size, size)
         tensor = self._encoder.tensors["image"]
         slot = self._staged("image", tensor.nbytes)
-        batch = slot.as_array(np.uint8, shape)
+        batch = slot.as_array(np.float32, shape)
         for row in range(bucket):
-            batch[row] = squares[min(row, len(squares) - 1)]
-        self._device.copy(tensor.address, slot.address, math.prod(shape), self._stream)
+            batch[row] = squares[min(row, len(squares) - 1)].transpose(2, 0, 1)
+        self._device.copy(tensor.address, slot.address, batch.nbytes, self._stream)
         self._encoder.run({"image": shape})
         encoded = self._features.keep(self._encoder.tensors, len(squares))
         # Kept until the copy is done: encode() waits before it lets go of this slot.
@@ -210,16 +219,8 @@ class TensorRTBackend:
         count = len(prompts)
         if not count:
             return no_masks(grid)
-        with self._lock:
-            # Everything is enqueued first; slots live until the stream is done with them.
-            calls = list(self._decoders.calls(prompts))
-            targets = self._targets(calls, count)
-            kept = []
-            start = 0
-            for call in calls:
-                kept.append(self._enqueue(features, prompts, call, targets, start))
-                start += len(call.rows)
-            self._device.synchronize(self._stream)
+        calls = list(self._decoders.calls(prompts))
+        targets = self._owner.run(lambda: self._decoded(features, prompts, calls))
         order = np.concatenate([call.rows for call in calls])
         decoded = {name: array[:count] for name, array in targets.items()}
         if not np.array_equal(order, np.arange(count)):
@@ -228,6 +229,19 @@ class TensorRTBackend:
         scores = [decoded[name].reshape(count).astype(np.float32) for name in SCORES]
         origin = np.zeros((count, 2), np.int32)
         return LowResMasks(decoded["logits"][:, 0], origin, (grid, grid), *scores)
+
+    def _decoded(
+        self, features: Features, prompts: Prompts, calls: Sequence[DecoderCall]
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Run calls one after another; everything is enqueued first."""
+        targets = self._targets(calls, len(prompts))
+        kept = []  # slots live until the stream is done with them
+        start = 0
+        for call in calls:
+            kept.append(self._enqueue(features, prompts, call, targets, start))
+            start += len(call.rows)
+        self._device.synchronize(self._stream)
+        return targets
 
     def _targets(self, calls: Sequence[DecoderCall], count: int) -> dict[str, npt.NDArray[Any]]:
         """Pinned arrays that hold the outputs of all calls one after the other, on loan."""

@@ -9,21 +9,21 @@ event, so the device goes on with the next frame meanwhile.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
+from sam2_core.backends.device_owner import device_owner
 from sam2_core.backends.model_folder import CLOSE_UPS
 from sam2_core.backends.torch_modules import build_modules, modules_for
 from sam2_core.backends.torch_staging import page_locked, uploads
 from sam2_core.cache import cache_folder
 from sam2_core.decisive_code import mask_code
 from sam2_core.library_messages import quiet_torch_compiler
-from sam2_core.preprocess import resize_square
+from sam2_core.preprocess import planes_of, resize_square
 from sam2_core.resolve import Wanted, Weights
 from sam2_core.types import (
     BOX_BOTTOM_RIGHT,
@@ -31,12 +31,13 @@ from sam2_core.types import (
     POINT_PADDING,
     BackendInfo,
     DeviceMemoryError,
+    EncoderImage,
     Features,
-    ImageArray,
     LowResMasks,
     ModelStamp,
     PendingMasks,
     Prompts,
+    SquareArray,
 )
 
 IMAGE_BUCKETS = (1, 2, 4, 8)
@@ -44,6 +45,7 @@ CLOSE_UP_BUCKETS = (8, 32, 64)
 BOX_BUCKETS = (8, 32, 64, 96, 136, 256)
 _BOX = (BOX_TOP_LEFT, BOX_BOTTOM_RIGHT, POINT_PADDING)
 Tensors = tuple[torch.Tensor, ...]
+Result = TypeVar("Result")
 
 
 def bucket_for(count: int, buckets: Sequence[int]) -> int:
@@ -102,7 +104,7 @@ class TorchBackend:
         self._image_buckets = CLOSE_UP_BUCKETS if close_ups else IMAGE_BUCKETS
         self._modules = build_modules(model, wanted.graph, dtype, device)
         self._device, self._compiled = torch.device(device), compiled
-        self._lock = threading.Lock()
+        self._owner = device_owner()
         self._graphs: dict[tuple[str, int, int], _Captured] = {}
         self._last: tuple[_Captured, Features] | None = None
         on_gpu = device.startswith("cuda")
@@ -137,30 +139,43 @@ class TorchBackend:
         """Stamp, input size and where it runs."""
         return self._info
 
-    def staged(self, image: ImageArray) -> ImageArray:
-        """Copy an image to page-locked memory, ahead and on any thread; `encode` need not then.
+    def staged(self, image: SquareArray) -> SquareArray:
+        """Copy a square to page-locked memory, ahead and on any thread; `encode` need not then.
 
-        The device would wait for that copy, 3 MB for a whole frame. On a CPU: the image itself.
+        The device would wait for that copy, 12 MB for a whole frame. On a CPU: the image itself.
         """
-        on_gpu = self._device.type == "cuda"
-        staged: ImageArray = page_locked([image])[0].numpy() if on_gpu else image
-        return staged
+        if self._device.type != "cuda":
+            return image
+        staged: SquareArray = page_locked([image.transpose(2, 0, 1)])[0].numpy()
+        return staged.transpose(1, 2, 0)
 
     @torch.no_grad()
-    def encode(self, images: Sequence[ImageArray]) -> Features:
-        """Encode B images, each uint8 (H, W, 3) RGB of any size."""
+    def encode(self, images: Sequence[EncoderImage]) -> Features:
+        """Encode B images, each uint8 (H, W, 3) RGB of any size, or squares."""
         size = self._info.image_size
         squares = [resize_square(image, size) for image in images]
         sizes = tuple((image.shape[0], image.shape[1]) for image in images)
         if self._device.type == "cpu":
-            batch = torch.from_numpy(np.stack(squares))
+            batch = torch.from_numpy(planes_of(squares))
             return Features(self._modules.encoder(batch), len(images), sizes)
-        try:
-            batches = uploads(squares)
-            with self._lock, torch.cuda.stream(self._stream):
-                return Features(self._encode_cuda(batches), len(images), sizes)
-        except torch.OutOfMemoryError as error:
-            raise _out_of_memory(error) from error
+        batches = uploads([square.transpose(2, 0, 1) for square in squares])
+        return Features(self._on_device(partial(self._encode_cuda, batches)), len(images), sizes)
+
+    def _on_device(self, work: Callable[[], Result]) -> Result:
+        """Run on the device's thread and stream; buffers are released when memory runs out."""
+
+        @torch.no_grad()
+        def queued() -> Result:
+            try:
+                with torch.cuda.stream(self._stream):
+                    return work()
+            except torch.OutOfMemoryError as error:
+                self._last = None
+                self._graphs.clear()
+                raise _out_of_memory(error) from error
+
+        found: Result = self._owner.run(queued)
+        return found
 
     def _encode_cuda(self, batches: Tensors) -> Tensors:
         # Beside what the device still does for others; and a stream that is never captured, because
@@ -190,11 +205,7 @@ class TorchBackend:
             outputs = self._run(features, prompts, self._prompt_tensors(prompts))
             decoded = self._masks(*(output.numpy() for output in outputs))
             return PendingMasks(len(prompts), lambda: decoded)
-        try:
-            with self._lock, torch.cuda.stream(self._stream):
-                return self._decode_cuda(features, prompts)
-        except torch.OutOfMemoryError as error:
-            raise _out_of_memory(error) from error
+        return self._on_device(partial(self._decode_cuda, features, prompts))
 
     def _run(
         self, features: Features, prompts: Prompts, given: Sequence[torch.Tensor]
@@ -262,7 +273,7 @@ class TorchBackend:
             done.record(self._copies)
 
         def fetch() -> LowResMasks:
-            done.synchronize()
+            self._owner.wait(done.synchronize)
             return self._masks(*(host.numpy() for host in hosts))
 
         return PendingMasks(count, fetch)
@@ -275,8 +286,7 @@ class TorchBackend:
     def _encoder_graph(self, images: int) -> _Captured:
         def inputs() -> Tensors:
             size = self._info.image_size
-            shape = (images, size, size, 3)
-            return (torch.zeros(shape, dtype=torch.uint8, device=self._device),)
+            return (torch.zeros(images, 3, size, size, device=self._device),)
 
         return self._captured(("encoder", images, 0), self._modules.encoder, inputs)
 

@@ -44,7 +44,7 @@ class _Encode(nn.Module):
         self.model = model
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self.model.encode(image)
+        return self.model.encode_planes(image)
 
 
 class _Decode(nn.Module):
@@ -108,7 +108,7 @@ class Modules:
     """What a backend calls; all in evaluation mode on one device.
 
     Attributes:
-        encoder: uint8 (B, S, S, 3) to three feature tensors.
+        encoder: float32 (B, 3, S, S) to three feature tensors.
         decoder: features, points, labels, image index to a chosen mask (see `Chosen`).
         decoder_single: the same for features of one image.
         decoder_masks: the same with mask prompts.

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sam2_core.types import ImageArray
+from sam2_core.types import SquareArray
 
 
 def page_locked(arrays: Sequence[npt.NDArray[Any]]) -> torch.Tensor:
@@ -20,7 +20,7 @@ def page_locked(arrays: Sequence[npt.NDArray[Any]]) -> torch.Tensor:
     return target
 
 
-def uploads(images: Sequence[ImageArray]) -> tuple[torch.Tensor, ...]:
+def uploads(images: Sequence[SquareArray]) -> tuple[torch.Tensor, ...]:
     """Return images of one shape as batches in page-locked memory; those that lie there stay."""
     if all(image.flags.writeable for image in images):
         given = [torch.from_numpy(image) for image in images]

@@ -8,7 +8,10 @@ from __future__ import annotations
 from sam2_core.source_digest import source_digest
 
 _PIXELS = ("tasks.frames.images", "tasks.frames.orientation", "tasks.frames.video")
-_DETECTED = ("tasks.boxes.detect", "tasks.boxes.yolox", "tasks.boxes.coco_classes")
+_DETECTED = (
+    "tasks.boxes.detect", "tasks.boxes.yolox", "tasks.boxes.coco_classes",
+    "sam2_core.backends.onnxruntime_network", "sam2_core.backends.pixel_kernels",
+)  # fmt: skip
 _IMPORTED = ("tasks.boxes.imported", "tasks.boxes.coco_boxes", "tasks.boxes.displayed")
 
 

@@ -10,22 +10,27 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sam2_core.backends.gpu import Gpu, process_gpu
 from sam2_core.backends.onnxruntime_backend import MOST_CALLS, open_session, run_session
+from sam2_core.backends.onnxruntime_network import BUCKETS, CudaNetwork
 from sam2_core.cores import usable_cores
 from sam2_core.library_messages import preload_cuda
 from sam2_core.load import choose_backend
 from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray
+from sam2_core.views import StagedFrame
 from tasks.boxes.coco_classes import COCO_CLASSES
 from tasks.boxes.detector_files import DetectorFile, resolve_detector
 
+CPU, CUDA = ("CPUExecutionProvider",), "onnxruntime-cuda"
 STRIDES = (8, 16, 32)
 PADDING_GREY = 114
 DYNAMIC_BATCH = 8
@@ -42,9 +47,10 @@ class ReplacedError(AutolabelError):
 class Letterboxed:
     """An image as the network takes it."""
 
-    pixels: FloatArray  # (3, H, W) BGR
+    pixels: FloatArray | StagedFrame  # (3, H, W) BGR; or the frame, which the device scales
     scale: float  # network pixels per image pixel
     size_hw: tuple[int, int]  # of the original
+    scaled_wh: tuple[int, int]  # of the image in the input
 
 
 class Detector:
@@ -52,7 +58,9 @@ class Detector:
 
     Args:
         file: which one.
-        providers: ONNX Runtime's execution providers, in order.
+        gpu: the device that runs it, on which it scales frames too; None: the CPU.
+        captured: on a GPU, as CUDA graphs: only where nothing but this and ONNX Runtime's mask
+            model uses the device.
 
     Raises:
         AutolabelError: the file cannot be read or is not of YOLOX's form.
@@ -60,11 +68,12 @@ class Detector:
     """
 
     def __init__(
-        self, file: DetectorFile, providers: Sequence[str] = ("CPUExecutionProvider",)
+        self, file: DetectorFile, gpu: Gpu | None = None, *, captured: bool = True
     ) -> None:
         self.file = file
         try:
-            self._session = self._open(None, providers)
+            data = self._read()
+            self._session = open_session(file.path, None, CPU, model=data)
         except ReplacedError:
             raise
         except AutolabelError as error:
@@ -75,7 +84,7 @@ class Detector:
             raise self._not_yolox(f"{len(self._input)} inputs, {len(self._output)} outputs")
         batch, _, height, width = self._input[0].shape
         self._static_batch = isinstance(batch, int)
-        cores = usable_cores() if providers[0] == "CPUExecutionProvider" else 1
+        cores = usable_cores()
         # A network of one image: each core runs images of its own, as the mask model does.
         self._calls = cores if batch == 1 and cores <= MOST_CALLS else 1
         self._pool = ThreadPoolExecutor(self._calls, "detector")
@@ -85,9 +94,23 @@ class Detector:
         self.input_hw = tuple(v if isinstance(v, int) else DYNAMIC_SIZE for v in (height, width))
         self._grid, self._stride = _grid(self.input_hw[0], self.input_hw[1])
         self.classes = self._class_names()
+        self._network: CudaNetwork | None = None
+        if gpu is not None:
+            self._network = self._on_gpu(gpu, data, captured=captured)
+            self.batch = BUCKETS[-1]
 
-    def _open(self, threads: int | None, providers: Sequence[str]) -> Any:
-        """Open the file's bytes, once they are known to be those that the stamp names."""
+    def _on_gpu(self, gpu: Gpu, data: bytes, *, captured: bool) -> CudaNetwork:
+        """Open it on a device; afterwards the CPU's session is not needed any more."""
+        shapes = {
+            self._input[0].name: (3, *self.input_hw),
+            self._output[0].name: (len(self._grid), 5 + len(self.classes)),
+        }
+        network = CudaNetwork(self.file.path, data, gpu, shapes, captured=captured)
+        self._session = None
+        return network
+
+    def _read(self) -> bytes:
+        """Read the file's bytes, once they are known to be those that the stamp names."""
         try:
             data = self.file.path.read_bytes()
         except OSError as error:
@@ -95,7 +118,7 @@ class Detector:
             raise AutolabelError(reason) from error
         if hashlib.sha256(data).hexdigest() != self.file.sha256:
             raise ReplacedError(_replaced(self.file.path))
-        return open_session(self.file.path, threads, providers, model=data)
+        return data
 
     def _not_yolox(self, what: str) -> AutolabelError:
         return AutolabelError(
@@ -134,17 +157,23 @@ class Detector:
         return np.array([not classes or name in classes for name in self.classes])
 
     def letterbox(self, image: ImageArray) -> Letterboxed:
-        """Scale an image, uint8 (h, w, 3) RGB, into the top left of the input."""
+        """Scale an image, uint8 (h, w, 3) RGB, into the top left of the input.
+
+        On a GPU the image is put where the device fetches and scales it.
+        """
         import cv2
 
         height, width = self.input_hw
         size_hw = (image.shape[0], image.shape[1])
         scale = min(height / size_hw[0], width / size_hw[1])
         scaled_wh = (max(1, int(size_hw[1] * scale)), max(1, int(size_hw[0] * scale)))
+        if self._network is not None:
+            return Letterboxed(self._network.gpu.stage(image), scale, size_hw, scaled_wh)
         pixels = np.full((height, width, 3), PADDING_GREY, np.uint8)
         resized = cv2.resize(image, scaled_wh, interpolation=cv2.INTER_LINEAR)
         pixels[: scaled_wh[1], : scaled_wh[0]] = resized[:, :, ::-1]
-        return Letterboxed(pixels.transpose(2, 0, 1).astype(np.float32), scale, size_hw)
+        planes = pixels.transpose(2, 0, 1).astype(np.float32)
+        return Letterboxed(planes, scale, size_hw, scaled_wh)
 
     def detect(
         self,
@@ -163,19 +192,46 @@ class Detector:
                 of any class, those that are the same box.
 
         """
+        return self.start(images, classes, min_score, max_overlap_iou)()
+
+    def start(
+        self,
+        images: Sequence[Letterboxed],
+        classes: Sequence[str] = (),
+        min_score: float = 0.3,
+        max_overlap_iou: float = 0.45,
+    ) -> Callable[[], list[Boxes]]:
+        """Queue images on the device, as `detect`; returns a function that waits for the boxes.
+
+        On a CPU nothing is queued: that function does it all.
+        """
         wanted = self.class_mask(classes)
-        rows = self._run(images)
+        limits = (min_score, max_overlap_iou)
+        rows: Callable[[], FloatArray] = partial(self._run, images)
+        if self._network is not None:
+            frames = [one.pixels for one in images if isinstance(one.pixels, StagedFrame)]
+            rows = self._network.start(frames, [one.scaled_wh for one in images])
+        return lambda: self._found(rows(), images, wanted, limits)
+
+    def _found(
+        self,
+        rows: FloatArray,
+        images: Sequence[Letterboxed],
+        wanted: np.ndarray[Any, np.dtype[np.bool_]],
+        limits: tuple[float, float],
+    ) -> list[Boxes]:
         if rows.shape[1] != len(self._grid) or rows.shape[2] != 5 + len(self.classes):
             raise self._not_yolox(f"output {rows.shape} for an input of {self.input_hw}")
         return [
-            self._boxes(one, image, wanted, (min_score, max_overlap_iou))
+            self._boxes(one, image, wanted, limits)
             for one, image in zip(rows, images, strict=False)
         ]
 
     def _run(self, images: Sequence[Letterboxed]) -> FloatArray:
+        planes = [np.asarray(image.pixels) for image in images]
         if self._calls > 1:
-            return self._run_each([image.pixels[None] for image in images])
-        batch = np.stack([image.pixels for image in images])
+            return self._run_each([one[None] for one in planes])
+        batch = np.stack(planes)
         if self._static_batch and len(batch) < self.batch:
             padding = np.zeros((self.batch - len(batch), *batch.shape[1:]), np.float32)
             batch = np.concatenate([batch, padding])
@@ -193,7 +249,7 @@ class Detector:
             return self._rows(self._session, images[0])
         with self._lock:
             if self._single is None:
-                self._single = self._open(1, ("CPUExecutionProvider",))
+                self._single = open_session(self.file.path, 1, CPU, model=self._read())
         rows = self._pool.map(lambda image: self._rows(self._single, image), images)
         return np.concatenate(list(rows))
 
@@ -206,12 +262,15 @@ class Detector:
     ) -> Boxes:
         import cv2
 
+        # Few of the cells are worth looking at.
+        likely = np.flatnonzero(rows[:, 5:].max(1) * rows[:, 4] >= limits[0])
+        rows, grid, stride = rows[likely], self._grid[likely], self._stride[likely]
         scores = rows[:, 5:] * rows[:, 4:5] * wanted
         best = scores.argmax(1)
         score = scores[np.arange(len(best)), best]
         with np.errstate(over="ignore"):
-            sizes = np.exp(rows[:, 2:4]) * self._stride
-        corners = (rows[:, :2] + self._grid) * self._stride - sizes / 2
+            sizes = np.exp(rows[:, 2:4]) * stride
+        corners = (rows[:, :2] + grid) * stride - sizes / 2
         keep = (score >= limits[0]) & (score > 0) & np.isfinite(sizes).all(1)
         xywh, score, best = np.hstack([corners, sizes])[keep], score[keep], best[keep]
         chosen = np.zeros(0, np.int64)
@@ -236,17 +295,20 @@ def _grid(height: int, width: int) -> tuple[FloatArray, FloatArray]:
     return np.concatenate(corners), np.concatenate(strides)
 
 
-_loaded: dict[tuple[str, str], Detector] = {}
+_loaded: dict[tuple[str, str, str], Detector] = {}
 _loading = threading.Lock()
 
 
-def load_detector(name_or_path: str, cache: Path | None = None, stamp: str = "") -> Detector:
+def load_detector(
+    name_or_path: str, cache: Path | None = None, stamp: str = "", backend: str = CPU[0]
+) -> Detector:
     """Load a detector once a process.
 
     Args:
         name_or_path: as `resolve_detector` takes it.
         cache: cache folder instead of the usual one.
         stamp: the stamp that its boxes will be stored under, where that was decided before.
+        backend: of the mask model beside it, resolved: it runs where that runs.
 
     Raises:
         AutolabelError: it cannot be had or read, or is not that of the stamp.
@@ -256,9 +318,12 @@ def load_detector(name_or_path: str, cache: Path | None = None, stamp: str = "")
     if stamp and file.stamp != stamp:
         raise ReplacedError(_replaced(file.path, f" (now {file.stamp}, {stamp} then)"))
     with _loading:
-        key = (str(file.path), file.sha256)
+        gpu = _gpu_beside(backend)
+        # Beside PyTorch or TensorRT, whose threads ask the device while this one would capture.
+        captured = backend == CUDA
+        key = (str(file.path), file.sha256, f"{gpu is not None}{captured}")
         if key not in _loaded:
-            _loaded[key] = Detector(file, _providers())
+            _loaded[key] = Detector(file, gpu, captured=captured)
         return _loaded[key]
 
 
@@ -269,8 +334,10 @@ def _replaced(path: Path, which: str = "") -> str:
     )
 
 
-def _providers() -> Sequence[str]:
-    if choose_backend("onnxruntime")[0] != "onnxruntime-cuda":
-        return ("CPUExecutionProvider",)
+def _gpu_beside(backend: str) -> Gpu | None:
+    """Return the device that a mask model's backend uses; None: it, or ONNX Runtime, uses none."""
+    if backend in {CPU[0], "onnxruntime-cpu"} or choose_backend("onnxruntime")[0] != CUDA:
+        return None
     preload_cuda()
-    return ("CUDAExecutionProvider", "CPUExecutionProvider")
+    gpu = process_gpu()
+    return gpu if gpu.kernels else None

@@ -174,7 +174,7 @@ def _ready(job: Job) -> None:
         return
     from tasks.boxes.yolox import load_detector
 
-    load_detector(job.detector, stamp=job.stamp.detector)
+    load_detector(job.detector, stamp=job.stamp.detector, backend=job.model.backend)
 
 
 def _boxes_of(job: Job, frames: list[FrameRef]) -> dict[int, Boxes | FrameFailure]:
@@ -183,7 +183,7 @@ def _boxes_of(job: Job, frames: list[FrameRef]) -> dict[int, Boxes | FrameFailur
     from tasks.boxes.detect import detect
     from tasks.boxes.yolox import load_detector
 
-    detector = load_detector(job.detector, stamp=job.stamp.detector)
+    detector = load_detector(job.detector, stamp=job.stamp.detector, backend=job.model.backend)
     return detect(frames, detector, job.classes, job.min_score, on_frame=lambda *_: advance(DETECT))
 
 

@@ -13,9 +13,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from sam2_core.onnx_contract import FORMAT_VERSION
+
 SIZE, WIDTH = 64, 8
 FACTS = {"preset": "small-test", "image_size": SIZE, "checkpoint_sha256": "0" * 64,
-         "graph": "restructured", "precision": "fp32"}  # fmt: skip
+         "graph": "restructured", "precision": "fp32",
+         "format_version": FORMAT_VERSION}  # fmt: skip
 
 
 def constant(name: str, values: object) -> onnx.TensorProto:
@@ -36,22 +39,18 @@ def save(path: Path, nodes: list, inputs: list, outputs: list, weights: list) ->
 def write_encoder(path: Path, seed: int) -> None:
     generator = np.random.default_rng(seed)
     cells = {"embedding": (16, WIDTH), "high_res_s0": (4, WIDTH // 8), "high_res_s1": (8, 2)}
-    nodes = [
-        helper.make_node("Cast", ["image"], ["float"], to=TensorProto.FLOAT),
-        helper.make_node("Transpose", ["float"], ["planes"], perm=[0, 3, 1, 2]),
-    ]
-    weights, outputs = [], []
+    nodes, weights, outputs = [], [], []
     for name, (cell, channels) in cells.items():
         kernel = generator.normal(size=(channels, 3, 1, 1)).astype(np.float32) / 100
         weights.append(constant(f"{name}_kernel", kernel))
         nodes += [
-            helper.make_node("AveragePool", ["planes"], [f"{name}_pooled"],
+            helper.make_node("AveragePool", ["image"], [f"{name}_pooled"],
                              kernel_shape=[cell, cell], strides=[cell, cell]),
             helper.make_node("Conv", [f"{name}_pooled", f"{name}_kernel"], [name]),
         ]  # fmt: skip
         side = SIZE // cell
         outputs.append(info(name, TensorProto.FLOAT, ("B", channels, side, side)))
-    save(path, nodes, [info("image", TensorProto.UINT8, ("B", SIZE, SIZE, 3))], outputs, weights)
+    save(path, nodes, [info("image", TensorProto.FLOAT, ("B", 3, SIZE, SIZE))], outputs, weights)
 
 
 def decoder_nodes(masks: bool) -> list[onnx.NodeProto]:

@@ -8,6 +8,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+from sam2_core.preprocess import planes_of
 from tests.sam2_core.recorded_reference import MODEL, load_recorded, points_and_labels
 
 FEATURES = ("embedding", "high_res_s0", "high_res_s1")
@@ -35,7 +36,7 @@ def run(graph: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def features(recorded) -> dict[str, np.ndarray]:
-    return run("encoder", {"image": recorded["image"]})
+    return run("encoder", {"image": planes_of(recorded["image"])})
 
 
 def decoder_inputs(recorded, kind: str) -> dict[str, np.ndarray]:
@@ -58,7 +59,7 @@ def test_the_reference_can_fail(recorded):
 
 def test_encoder(recorded):
     """Uint8 in, normalised in the graph, no_mem_embed in the embedding."""
-    outputs = run("encoder", {"image": recorded["image"]})
+    outputs = run("encoder", {"image": planes_of(recorded["image"])})
     expected = recorded["embedding"]
     found = outputs["embedding"].transpose(0, 2, 1).reshape(expected.shape)
     assert np.abs(found - expected).max() / expected.std() < 1e-4

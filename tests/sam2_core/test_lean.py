@@ -27,7 +27,7 @@ def case(request):
     with torch.no_grad():
         features = model.encode(images)
         outputs = model.decode(features, points, labels, INDEX)
-        lean = LeanEncoder(model)(images)
+        lean = LeanEncoder(model)(images.permute(0, 3, 1, 2))
     return preset, model, images, points, labels, features, outputs, lean
 
 
@@ -35,7 +35,8 @@ def case(request):
 def test_encoder(case, fused, early):
     preset, model, images, _, _, (embedding, s0, s1), _, _ = case
     with torch.no_grad():
-        lean, lean_s0, lean_s1 = LeanEncoder(model, fused=fused, early=early)(images)
+        encoder = LeanEncoder(model, fused=fused, early=early)
+        lean, lean_s0, lean_s1 = encoder(images.permute(0, 3, 1, 2))
     close(lean.transpose(1, 2).reshape(embedding.shape), embedding)
     cells = preset.embedding_grid
     up1, up2 = (model.sam_mask_decoder.output_upscaling[i].bias for i in (0, 3))
@@ -53,7 +54,7 @@ def test_encoder_of_a_grid_in_several_parts():
     model, image = random_weights(preset), scene(preset, 1)
     with torch.no_grad():
         embedding = model.encode(image)[0]
-        lean = LeanEncoder(model)(image)[0]
+        lean = LeanEncoder(model)(image.permute(0, 3, 1, 2))[0]
     close(lean.transpose(1, 2).reshape(embedding.shape), embedding)
 
 
@@ -125,7 +126,7 @@ def test_halves_keep_the_masks():
         exact = select_mask(*model.decode(model.encode(images), points, labels, index)[:2])
         encoder, decoder = LeanEncoder(model), LeanDecoder(model)
         encoder, decoder = cast(encoder, torch.float16), cast(decoder, torch.float16)
-        features = encoder(images)
+        features = encoder(images.permute(0, 3, 1, 2))
         assert features[0].dtype == torch.float16
         half = select_mask(*decoder(*features, points, labels, index)[:2])
     a, b = exact[0] > 0, half[0] > 0

@@ -1,6 +1,5 @@
 """Buffers, buckets and bindings of the CUDA backend, on host memory and ONNX Runtime's CPU."""
 
-import ctypes
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,47 +10,14 @@ from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
 from sam2_core.backends.onnxruntime_cuda import OnnxRuntimeCudaBackend
 from sam2_core.load import load_backend
+from sam2_core.prepared import PreparedFrame
+from sam2_core.segmenter import Segmenter
 from sam2_core.tuning import sample_prompts
-from sam2_core.types import AutolabelError, Prompts
+from sam2_core.types import AutolabelError, Boxes, DeviceMemoryError, Prompts
+from tests.sam2_core.host_device import host_gpu
 from tests.sam2_core.small_graphs import with_close_ups
 
 DATA = Path(__file__).parents[1] / "data"
-
-
-class FakeHostDevice:
-    """Host memory in place of a GPU's: copies happen at once."""
-
-    name = "host memory"
-
-    def __init__(self):
-        self.blocks = {}
-
-    def allocate(self, nbytes):
-        block = (ctypes.c_uint8 * (nbytes + 64))()
-        ctypes.memset(block, 0xEE, nbytes)
-        address = (ctypes.addressof(block) + 63) // 64 * 64
-        self.blocks[address] = (block, nbytes)
-        return address
-
-    allocate_pinned = allocate
-
-    def create_stream(self):
-        return 1
-
-    def _inside(self, address, nbytes):
-        assert any(a <= address and address + nbytes <= a + n for a, (_, n) in self.blocks.items())
-
-    def copy(self, target, source, nbytes, stream):
-        self._inside(target, nbytes)
-        self._inside(source, nbytes)
-        ctypes.memmove(target, source, nbytes)
-
-    def clear(self, address, nbytes, stream):
-        self._inside(address, nbytes)
-        ctypes.memset(address, 0, nbytes)
-
-    def synchronize(self, stream):
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +25,12 @@ def folder(tmp_path_factory):
     return ModelFolder.open(DATA / "micro", tmp_path_factory.mktemp("cache"))
 
 
-@pytest.fixture
-def backend(folder):
-    return OnnxRuntimeCudaBackend(folder, FakeHostDevice(), ["CPUExecutionProvider"], "cpu")
+CPU = ["CPUExecutionProvider"]
+
+
+@pytest.fixture(params=["cut on the device", "cut on the CPU"])
+def backend(folder, request):
+    return OnnxRuntimeCudaBackend(folder, host_gpu(kernels="device" in request.param), CPU)
 
 
 @pytest.fixture(scope="module")
@@ -101,10 +70,10 @@ def test_buffers_are_allocated_once(backend):
     prompts = sample_prompts(30, 128)
     for _ in range(3):
         backend.decode(backend.encode(images(1)), prompts)
-    before = len(backend._device.blocks)
+    before = len(backend.gpu.device.blocks)
     for count in (30, 20, 31):
         backend.decode(backend.encode(images(1)), sample_prompts(count, 128))
-    assert len(backend._device.blocks) == before
+    assert len(backend.gpu.device.blocks) == before
 
 
 def test_points_and_masks_go_through_the_same_door(backend, reference):
@@ -125,12 +94,45 @@ def test_without_a_gpu_it_says_so(tmp_path):
 
 def test_close_ups_go_through_in_large_batches(folder, reference, tmp_path):
     model = ModelFolder.open(with_close_ups(folder.path, tmp_path / "micro", 128), tmp_path)
-    backend = OnnxRuntimeCudaBackend(
-        model.for_close_ups(), FakeHostDevice(), ["CPUExecutionProvider"], "cpu"
-    )
+    backend = OnnxRuntimeCudaBackend(model.for_close_ups(), host_gpu(), CPU)
     assert backend.info.close_ups
     for count in (1, 5, 70):
         prompts = replace(sample_prompts(count, 128), image_index=np.arange(count))
         frames = images(count)
         ours = backend.decode(backend.encode(frames), prompts)
         assert_same(ours, reference.decode(reference.encode(frames), prompts))
+
+
+def test_a_device_cuts_close_ups_as_the_cpu_does(folder, tmp_path):
+    model = ModelFolder.open(with_close_ups(folder.path, tmp_path / "micro", 128), tmp_path)
+    gpu = host_gpu()
+    on_device = Segmenter(OnnxRuntimeCudaBackend(model.for_close_ups(), gpu, CPU))
+    on_cpu = Segmenter(OnnxRuntimeBackend(model.for_close_ups(), threads=1))
+    image = np.random.default_rng(0).integers(0, 256, (200, 310, 3)).astype(np.uint8)
+    boxes = Boxes([[10, 20, 60, 90], [200, 5, 309, 190], [100, 100, 112, 108]], [1] * 3, ("a",) * 3)
+    ours, theirs = (one.segment([image], [boxes])[0] for one in (on_device, on_cpu))
+    assert ours.rle == theirs.rle
+    np.testing.assert_allclose(ours.predicted_iou, theirs.predicted_iou, atol=1e-4)
+    # One upload of the frame serves its close-ups.
+    assert gpu.device.copied_bytes.count(image.nbytes) == 1
+
+
+def test_without_memory_buffers_are_released_and_fewer_boxes_fit(folder):
+    generous = OnnxRuntimeCudaBackend(folder, host_gpu(), CPU)
+    boxes = sample_prompts(136, 128)
+    expected = generous.decode(generous.encode(images(1)), boxes)
+    largest = sum(
+        tensor.dtype.itemsize * 136 * int(np.prod(tensor.row))
+        for name, tensor in generous._graphs["decoder_single"].declared.items()
+        if name == "logits"
+    )
+    gpu = host_gpu(memory_bytes=(1 << 40) - generous.gpu.device.left - largest // 2)
+    tight = OnnxRuntimeCudaBackend(folder, gpu, CPU)
+    features = tight.encode(images(1))
+    with pytest.raises(DeviceMemoryError):
+        tight.decode(features, boxes)
+    segmenter = Segmenter(tight)
+    frame = PreparedFrame(images(1), (128, 128), boxes, np.arange(136), ("",) * 136)
+    (found,) = segmenter.run([frame])
+    assert segmenter.decoder_chunk < 136
+    assert_same(found, expected)

@@ -8,6 +8,7 @@ among those weights: it lies once in a second file, which all graphs share.
 
 from __future__ import annotations
 
+import copy
 import json
 import struct
 import tempfile
@@ -25,9 +26,13 @@ from tasks.lab.training.half_storage import SMALLEST, store_in_half
 
 WEIGHTS_FILE = "compact.safetensors"
 FOLDED_FILE = "folded.bin"
-GRAPH_FOLDER = "restructured-fp32"
+GRAPH_FOLDER = "restructured"
+# Behind the names of the graphs in half precision, for GPUs.
+HALF = "_fp16"
 # Smaller tensors stay in their graph: pointing to them takes nearly as much.
 SMALLEST_SHARED_BYTES = 256
+# What a GPU runs: windows are for CPUs.
+ON_GPU = ("encoder", "decoder", "decoder_mask", "encoder_close_up", "decoder_close_up")
 PUBLISHED_DECODER = "decoder_published.onnx"  # for `autolabel bench`, which compares with it
 
 
@@ -113,9 +118,9 @@ def point_into(graph: Any, weights: SharedWeights) -> None:
             continue
         place = weights.place(tensor.raw_data, list(tensor.dims))
         if place.turned:
-            (cast,) = [node for node in graph.graph.node if node.input[:] == [tensor.name]]
             turned = f"{tensor.name}_turned"
-            cast.input[0] = turned
+            for reader in graph.graph.node:
+                reader.input[:] = [turned if one == tensor.name else one for one in reader.input]
             node = helper.make_node("Transpose", [tensor.name], [turned], perm=[1, 0])
             graph.graph.node.insert(0, node)
             tensor.dims[:] = place.shape
@@ -167,22 +172,31 @@ def bundle_mask_model(weights: Path, preset: Preset, folder: Path) -> None:
     model = build_model(preset)
     model.load_state_dict(load_weights(target))
     with tempfile.TemporaryDirectory() as temporary:
-        exports = [
-            export_model(
-                model.eval(), Path(temporary) / form, checkpoint_sha256=file_sha256(target),
+        exports = {
+            (form, precision): export_model(
+                copy.deepcopy(model).eval(), Path(temporary) / f"{form}-{precision}",
+                checkpoint_sha256=file_sha256(target),
                 weights="bundled: trained by this project on rendered scenes",
-                options=ExportOptions(form, "fp32"),
+                options=ExportOptions(form, precision, only),
             )
-            for form in ("restructured", "published")
-        ]  # fmt: skip
-        write_shared(exports[0], exports[1] / "decoder.onnx", graphs)
+            for form, precision, only in (
+                ("restructured", "fp32", ()),
+                ("restructured", "fp16", ON_GPU),
+                ("published", "fp32", ()),
+            )
+        }  # fmt: skip
+        published = exports["published", "fp32"] / "decoder.onnx"
+        write_shared(
+            exports["restructured", "fp32"], exports["restructured", "fp16"], published, graphs
+        )
 
 
-def write_shared(restructured: Path, published_decoder: Path, graphs: Path) -> None:
+def write_shared(restructured: Path, half: Path, published_decoder: Path, graphs: Path) -> None:
     """Write exported graphs so that they share one copy of their weights.
 
     Args:
         restructured: folder of the restructured fp32 export, with its model.json.
+        half: folder of the restructured fp16 export.
         published_decoder: decoder.onnx of the published fp32 export.
         graphs: folder that holds the weights file; gets everything else.
 
@@ -192,6 +206,8 @@ def write_shared(restructured: Path, published_decoder: Path, graphs: Path) -> N
     shared = SharedWeights.of(graphs / WEIGHTS_FILE)
     facts = json.loads((restructured / "model.json").read_text())
     sources = {path.name: path for path in sorted(restructured.glob("*.onnx"))}
+    sources |= {f"{path.stem}{HALF}.onnx": path for path in sorted(half.glob("*.onnx"))}
+    facts["also"] = {"fp16": HALF}
     for name, path in (sources | {PUBLISHED_DECODER: published_decoder}).items():
         graph = onnx.load(str(path))
         store_in_half(graph)

@@ -1,0 +1,191 @@
+"""A process's GPU: its owner, one stream, memory on loan, and frames on their way to networks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from sam2_core.backends.cuda_device import CudaDevice, Device, Event
+from sam2_core.backends.cuda_kernels import INT, POINTER
+from sam2_core.backends.device_owner import DeviceOwner, device_owner
+from sam2_core.backends.device_slots import Slot, SlotPool
+from sam2_core.backends.pixel_kernels import SOURCE
+from sam2_core.types import AutolabelError, ImageArray
+from sam2_core.views import StagedFrame, View
+
+logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
+_KERNELS = ("squares", "letterboxes")
+_THREADS = (32, 8, 1)
+# struct View of the kernels
+_VIEW = np.dtype([
+    ("pixels", "<u8"), ("width", "<i4"), ("left", "<i4"), ("top", "<i4"), ("right", "<i4"),
+    ("bottom", "<i4"), ("height", "<i4"),
+])  # fmt: skip
+
+
+class Gpu:
+    """One device as the detector and the mask model share it.
+
+    Everything but `stage` and `wait` is called on the device's thread (`run`).
+
+    Args:
+        device: memory, streams and kernels.
+        owner: the device's thread.
+        where: ONNX Runtime's name of the memory.
+
+    """
+
+    def __init__(self, device: Device, owner: DeviceOwner, where: str = "cuda") -> None:
+        self.device, self.owner, self.where = device, owner, where
+        self.stream = device.create_stream()
+        self._pinned: dict[int, SlotPool] = {}
+        self._memory: dict[int, SlotPool] = {}
+        self._adding = threading.Lock()
+        self._kept: deque[tuple[Event, tuple[Any, ...]]] = deque()
+        self.kernels = self._compiled()
+
+    def _compiled(self) -> dict[str, Any]:
+        try:
+            return self.device.compile(SOURCE, _KERNELS)
+        except AutolabelError as error:
+            logger.warning("frames are resized on the CPU: %s", error)
+            return {}
+
+    def run(self, work: Callable[[], Result]) -> Result:
+        """Run on the device's thread."""
+        return self.owner.run(work)
+
+    def queued(self, *kept: Any) -> Callable[[], None]:
+        """Return a function that waits, on any thread, for what is queued by now.
+
+        Args:
+            kept: what must live until then, whether somebody waits or not.
+
+        """
+        event = self.device.record(self.stream)
+        self._kept.append((event, kept))
+        while self._kept and self._kept[0][0].done():
+            self._kept.popleft()
+        return lambda: self.owner.wait(event.wait)
+
+    def _lent(
+        self, pools: dict[int, SlotPool], allocate: Callable[[int], int], nbytes: int
+    ) -> Slot:
+        """Borrow memory, in sizes of powers of two so that few pools serve all."""
+        size = 1 << max(nbytes - 1, 1).bit_length()
+        with self._adding:
+            pool = pools.get(size)
+            if pool is None:
+                pool = pools[size] = SlotPool(lambda n: self.run(lambda: allocate(n)), size)
+        return pool.take()
+
+    def pinned(self, nbytes: int) -> Slot:
+        """Borrow page-locked memory."""
+        return self._lent(self._pinned, self.device.allocate_pinned, nbytes)
+
+    def memory(self, nbytes: int) -> Slot:
+        """Borrow device memory; what gets it next is queued behind what uses it now."""
+        return self._lent(self._memory, self.device.allocate, nbytes)
+
+    def release_unused(self) -> None:
+        """Give device memory that is not on loan back to the driver."""
+        with self._adding:
+            pools = list(self._memory.values())
+        for pool in pools:
+            pool.release_free(self.device.release)
+
+    def stage(self, image: ImageArray) -> StagedFrame:
+        """Copy a decoded frame to where the device fetches it; on any thread."""
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
+            raise ValueError(f"expected a uint8 (H, W, 3) image, got {image.dtype} {image.shape}")
+        pixels = self.pinned(image.nbytes).as_array(np.uint8, image.shape)
+        np.copyto(pixels, image)
+        return StagedFrame(pixels)
+
+    def upload(self, address: int, values: np.ndarray[Any, Any]) -> Slot:
+        """Queue a copy of values to the device; the slot must live until then (`queued`)."""
+        slot = self.pinned(values.nbytes)
+        view = slot.as_array(values.dtype, values.shape)
+        np.copyto(view, values)
+        self.device.copy(address, slot.address, values.nbytes, self.stream)
+        return slot
+
+    def _address(self, frame: StagedFrame) -> int:
+        if frame.on_device is None:
+            slot = self.memory(frame.pixels.nbytes)
+            source = frame.pixels.ctypes.data
+            self.device.copy(slot.address, source, frame.pixels.nbytes, self.stream)
+            frame.on_device = slot
+        return int(frame.on_device.address)
+
+    def _described(self, views: Sequence[View]) -> tuple[Slot, list[Any]]:
+        """Queue the upload of frames and of their views' description."""
+        described = np.zeros(len(views), _VIEW)
+        for row, view in enumerate(views):
+            height, width = view.frame.size_hw
+            described[row] = (self._address(view.frame), width, *view.region_xyxy_px, height)
+        slot = self.memory(described.nbytes)
+        return slot, [
+            slot,
+            self.upload(slot.address, described.view(np.uint8)),
+            [v.frame for v in views],
+        ]
+
+    def squares(self, views: Sequence[View], target: int, size: int) -> list[Any]:
+        """Queue views as float planes (V, 3, size, size) at an address.
+
+        Returns:
+            What must live until that is done.
+
+        """
+        slot, kept = self._described(views)
+        blocks = (-(-size // _THREADS[0]), -(-size // _THREADS[1]), len(views))
+        arguments = ((slot.address, POINTER), (target, POINTER), (size, INT))
+        self.device.run_kernel(self.kernels["squares"], blocks, _THREADS, arguments, self.stream)
+        return kept
+
+    def letterboxes(
+        self,
+        frames: Sequence[StagedFrame],
+        scaled_wh: Sequence[tuple[int, int]],
+        target: int,
+        size_hw: Sequence[int],
+    ) -> list[Any]:
+        """Queue frames as letterboxed BGR planes (V, 3, H, W) at an address; as `squares`."""
+        slot, kept = self._described([frame.whole() for frame in frames])
+        sizes = self.memory(8 * len(frames))
+        kept += [sizes, self.upload(sizes.address, np.asarray(scaled_wh, np.int32))]
+        height, width = size_hw
+        blocks = (-(-width // _THREADS[0]), -(-height // _THREADS[1]), len(frames))
+        arguments = (
+            (slot.address, POINTER), (sizes.address, POINTER), (target, POINTER),
+            (width, INT), (height, INT),
+        )  # fmt: skip
+        kernel = self.kernels["letterboxes"]
+        self.device.run_kernel(kernel, blocks, _THREADS, arguments, self.stream)
+        return kept
+
+
+_gpu: Gpu | None = None
+_making = threading.Lock()
+
+
+def process_gpu() -> Gpu:
+    """Return this process's GPU, opened the first time.
+
+    Raises:
+        AutolabelError: there is none that can be used.
+
+    """
+    global _gpu  # noqa: PLW0603 - one a process
+    with _making:
+        if _gpu is None:
+            owner = device_owner()
+            _gpu = owner.run(lambda: Gpu(CudaDevice(), owner))
+        return _gpu

@@ -1,0 +1,52 @@
+"""The device's kernels, compiled for the host: frames into what networks take."""
+
+import numpy as np
+import pytest
+
+from sam2_core.preprocess import resize_square
+from sam2_core.views import View
+from tests.sam2_core.host_device import host_gpu
+
+
+def frame(height, width, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3)).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    found = host_gpu()
+    if not found.kernels:
+        pytest.skip("no C++ compiler here")
+    return found
+
+
+@pytest.mark.parametrize("size", [128, 33])
+def test_squares_are_those_of_the_cpu(gpu, size):
+    staged = [gpu.stage(frame(90, 160)), gpu.stage(frame(400, 300, 1))]
+    regions = [(0, 0, 160, 90), (3, 5, 40, 88), (0, 0, 300, 400), (299, 0, 300, 400)]
+    views = [View(staged[i // 2], region) for i, region in enumerate(regions)]
+    target = gpu.pinned(len(views) * 3 * size * size * 4)
+    gpu.run(lambda: gpu.squares(views, target.address, size))
+    found = target.as_array(np.float32, (len(views), 3, size, size))
+    for view, planes in zip(views, found, strict=True):
+        expected = resize_square(view.cut(), size).transpose(2, 0, 1)
+        np.testing.assert_allclose(planes, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("size_hw", [(720, 1280), (100, 333), (40, 70), (368, 640)])
+def test_letterboxes_are_those_of_opencv(gpu, size_hw):
+    cv2 = pytest.importorskip("cv2")
+    height, width = 368, 640
+    scale = min(height / size_hw[0], width / size_hw[1])
+    scaled = (max(1, int(size_hw[1] * scale)), max(1, int(size_hw[0] * scale)))
+    image = frame(*size_hw)
+    target = gpu.pinned(3 * height * width * 4)
+    staged = [gpu.stage(image)]
+    gpu.run(lambda: gpu.letterboxes(staged, [scaled], target.address, (height, width)))
+    found = target.as_array(np.float32, (3, height, width))
+    expected = np.full((height, width, 3), 114, np.uint8)
+    expected[: scaled[1], : scaled[0]] = cv2.resize(image, scaled)[:, :, ::-1]
+    apart = np.abs(found - expected.transpose(2, 0, 1))
+    assert apart.max() <= 1
+    assert (apart > 0).mean() < 0.02
+    assert np.array_equal(found, np.rint(found))
