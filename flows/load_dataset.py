@@ -1,21 +1,25 @@
 """The flow `load-dataset`: bring a FiftyOne dataset up to its artifacts, or build it anew."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from prefect import flow, get_run_logger
+from prefect import flow, task
+from prefect.cache_policies import NO_CACHE
+from prefect.task_runners import ThreadPoolTaskRunner
 
+from flows.pipeline import ahead, given, result_of
 from sam2_core.types import AutolabelError
-from tasks.errors import redacted_errors
-from tasks.pipeline.sequence import load_stored
+from tasks.errors import redacted_errors, told
+from tasks.pipeline.steps import load_stored_task, prepare_task
 from tasks.store import manifests
 from tasks.store.manifests import Manifest
+
+THREADS = 4
 
 
 @flow(
     name="load-dataset",
     description="Load labels into FiftyOne that are not there yet, or rebuild the dataset.",
+    task_runner=ThreadPoolTaskRunner(max_workers=THREADS),  # type: ignore[arg-type]
     persist_result=False,
 )
 def load_dataset(
@@ -32,17 +36,10 @@ def load_dataset(
     """
     with redacted_errors():
         if anew:
-            return _rebuilt(dataset, out, run_key or "")
+            frames = rebuild_task.submit(dataset, out, run_key or "").result()
+            return {"dataset": dataset, "rebuilt": True, "frames": frames}
         keys = [run_key] if run_key else manifests.list_runs(out)
         return {"dataset": dataset, "loaded": sum(load_missing(dataset, out, key) for key in keys)}
-
-
-def _rebuilt(dataset: str, out: str, run_key: str) -> dict[str, Any]:
-    from tasks.load.rebuild import rebuild
-
-    report = rebuild(dataset, out, run_key)
-    get_run_logger().info("rebuilt %s: %s", dataset, report)
-    return {"dataset": dataset, "rebuilt": True}
 
 
 def load_missing(dataset: str, out_uri: str, run_key: str) -> int:
@@ -52,25 +49,43 @@ def load_missing(dataset: str, out_uri: str, run_key: str) -> int:
         AutolabelError: some could not be loaded; the others are there.
 
     """
-    from tasks.dataset.record import loaded_manifests
-    from tasks.load.prepare import prepare_dataset
-
-    todo = _missing(out_uri, run_key, loaded_manifests(dataset))
+    todo = find_task.submit(dataset, out_uri, run_key).result()
     cameras = dict.fromkeys(chunk.camera for one in todo for chunk in one.chunks)
-    prepare_dataset(dataset, list(cameras), out_uri)
+    prepared = prepare_task.submit(dataset, list(cameras), out_uri)
+    loaded = result_of(prepared)
+    submitted = (
+        (one, load_stored_task.submit(dataset, out_uri, given(one), loaded, one.sequence_id))
+        for one in todo
+    )
     failed = []
-    for manifest in todo:
-        try:
-            load_stored(dataset, out_uri, manifest)
-        except Exception as error:  # noqa: BLE001 - one bad sequence never keeps others out
-            failed.append(f"{manifest.sequence_id}: {error or type(error).__name__}")
+    for manifest, future in ahead(submitted, 2 * THREADS):
+        future.wait()
+        if not future.state.is_completed():
+            bad: Any = future if prepared.state.is_completed() else prepared
+            reason = told(bad.result(raise_on_failure=False))
+            failed.append(f"{manifest.sequence_id}: {reason}")
     if failed:
         raise AutolabelError(f"{len(failed)} sequences could not be loaded: {failed[0]}")
+    prepared.wait()
     return len(todo)
 
 
-def _missing(out_uri: str, run_key: str, loaded: set[str]) -> list[Manifest]:
-    """Read the manifests of a run that are not `loaded`; most are told by their name alone."""
+@task(name="rebuild", cache_policy=NO_CACHE, persist_result=False)
+@redacted_errors()
+def rebuild_task(dataset: str, out_uri: str, run_key: str) -> int:
+    """Drop the dataset and build it from its artifacts; returns its frames."""
+    from tasks.load.rebuild import rebuild
+
+    return rebuild(dataset, out_uri, run_key).frames
+
+
+@task(name="find", cache_policy=NO_CACHE, persist_result=False)
+@redacted_errors()
+def find_task(dataset: str, out_uri: str, run_key: str) -> list[Manifest]:
+    """Read the manifests of a run that are not loaded; most are told by their name alone."""
+    from tasks.dataset.record import loaded_manifests
+
+    loaded = loaded_manifests(dataset)
     todo = []
     for key, partial in manifests.list_usable(out_uri, run_key).items():
         if manifests.path_of(run_key, *key) in loaded and not partial:

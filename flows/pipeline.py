@@ -1,169 +1,270 @@
-"""A sequence on its way through the tasks, and the stages that push it along.
+"""Sequences on their way through the tasks: the one pipeline of `label` and of shards.
 
-Each stage is a generator over sequences that submits a task and hands on the oldest sequence only
-when a few more are under way: so the next sequence downloads while this one is segmented, and the
-last one is loaded behind it. A sequence whose task failed is handed on with its error.
+A sequence is a chain of Prefect tasks joined by their futures:
+
+    open -> download -> detect -> segment -> check -> load
+
+where download, detect and segment come once for each piece of at most eight chunks. The flow's task
+runner has a few threads, which take tasks in the order submitted and wait with them for what they
+need: so one piece downloads, one has the device and one is written, whatever sequences they belong
+to. A task that fails fails its sequence, and what comes after it there is not run.
 """
 
 from __future__ import annotations
 
+import itertools
+import logging
+import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from prefect.futures import PrefectFuture
+from prefect.utilities.annotations import opaque, quote
 
-from flows.cli.summary import SequenceOutcome
-from flows.plan.run import SequencePlan
 from tasks.errors import told
 from tasks.observe import progress
-from tasks.observe.progress import LOAD
-from tasks.pipeline.chunk import Job, Labeled
+from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT
+from tasks.pipeline import stopping
+from tasks.pipeline.chunk import Job
 from tasks.pipeline.sequence import (
-    Closed,
-    LabeledSequence,
     NotFetchedError,
-    SequenceError,
+    Opened,
+    SequenceOutcome,
+    SequencePart,
     UnreadableError,
-    computed_frames,
-    label_task,
-    load_task,
-    local_frames_task,
+    complete_before,
+    outcome_so_far,
 )
+from tasks.pipeline.steps import (
+    MOST_CHUNKS,
+    check_task,
+    detect_task,
+    download_task,
+    load_task,
+    open_task,
+    prepare_task,
+    segment_task,
+)
+from tasks.store import quarantine
 from tasks.store.retry import is_transient
+
+# Of tasks: a piece that is segmented, one that is detected, two that download, and what waits.
+THREADS = 16
+# Sequences that are under way beside the oldest, and opened beside those. A worker's death counts
+# against every one of them.
+AHEAD, OPENED_AHEAD = 2, 1
+PASSES = 3
+FIRST_PAUSE_S = 5.0
+
+Item = TypeVar("Item")
+log = logging.getLogger(__name__)
+
+
+def given(value: Any) -> Any:
+    """Give a value to a task as it is: Prefect would look through every frame of it for futures."""
+    return quote(value)
+
+
+def result_of(future: PrefectFuture[Any]) -> Any:
+    """Give a task's result to another one, which then comes after it in the run's graph."""
+    return opaque(future)
 
 
 @dataclass
-class InFlight:
-    """One sequence: its pending tasks, what they gave, and the first error.
+class Run:
+    """What the sequences of a run share.
 
     Attributes:
-        plan: the sequence.
-        started: when it was taken up.
-        pending: tasks that were submitted for it.
-        done: what became of it when nothing failed; `labeled` are its chunks in any case.
-        load_seconds: by stage.
-        error: why it failed, and in which `stage`.
-        transient: the error may pass by itself.
-        hopeless: another attempt is of no use.
+        job: for every step.
+        dataset: FiftyOne dataset, None where none is wanted.
+        prepared: gives what the dataset holds already, once it can be written to.
+        sizes: chunks of the next piece. The first are small, so that the device begins early.
 
     """
 
-    plan: SequencePlan
-    started: float = field(default_factory=time.perf_counter)
-    pending: list[PrefectFuture[Any]] = field(default_factory=list)
-    done: LabeledSequence | None = None
-    labeled: tuple[Labeled, ...] = ()
-    load_seconds: dict[str, float] = field(default_factory=dict)
-    error: str = ""
-    stage: str = ""
-    transient: bool = False
-    hopeless: bool = False
-
-    @property
-    def name(self) -> str:
-        """Sequence id."""
-        return self.plan.found.sequence.sequence_id
-
-    def results(self, stage: str) -> list[Any]:
-        """Wait for the pending tasks; what failed becomes this sequence's error."""
-        values = []
-        for future in self.pending:
-            try:
-                values.append(future.result())
-            except Exception as error:  # noqa: BLE001 - one bad sequence never kills a run
-                self._fail(stage, error)
-        self.pending = []
-        return values
-
-    def _fail(self, stage: str, error: Exception) -> None:
-        if isinstance(error, SequenceError):
-            stage, self.labeled = error.stage, error.labeled
-            error = error.cause
-        if not self.error:
-            self.error, self.stage = told(error), stage
-            self.transient = is_transient(error) or isinstance(error, NotFetchedError)
-            self.hopeless = isinstance(error, UnreadableError)
+    job: Job
+    dataset: str | None = None
+    prepared: PrefectFuture[frozenset[str]] | None = None
+    sizes: Iterator[int] = field(
+        default_factory=lambda: itertools.chain((1, 1, 2, 4), itertools.repeat(MOST_CHUNKS))
+    )
 
 
-# Sequences that are under way beside the oldest. A worker's death counts against every one of them.
-AHEAD = 2
+class Chain:
+    """The tasks of one sequence.
 
-Item = TypeVar("Item", bound=InFlight)
+    Args:
+        run: what it shares with the others.
+        part: the sequence. Its first task is submitted at once, the others by `submit`.
+
+    """
+
+    def __init__(self, run: Run, part: SequencePart) -> None:
+        self._run, self.part, self._started = run, part, time.perf_counter()
+        self._tasks: list[tuple[str, PrefectFuture[Any]]] = []
+        self._opened: Opened | None = None
+        if part.manifest is None:
+            self._add(OPEN, open_task.submit(given(run.job), given(part), part.name))
+
+    def _add(self, stage: str, future: PrefectFuture[Any]) -> Any:
+        """Remember a task; returns what the next one is to be given."""
+        self._tasks.append((stage, future))
+        return result_of(future)
+
+    def submit(self) -> Chain:
+        """Submit what comes after opening; nothing when that failed."""
+        if self.part.manifest is not None:
+            self._load(complete_before(self.part))
+            return self
+        opening = self._tasks[0][1]
+        opening.wait()
+        if not opening.state.is_completed():
+            return self
+        self._opened = opening.result()
+        job, name, opened = given(self._run.job), self.part.name, result_of(opening)
+        pieces = []
+        for first, stop, piece in self._pieces(len(self._opened.chunks)):
+            states = self._add(DOWNLOAD, download_task.submit(job, opened, first, stop, piece))
+            states = self._add(DETECT, detect_task.submit(job, states, piece))
+            pieces.append(self._add(SEGMENT, segment_task.submit(job, states, piece)))
+        checked = self._add(CHECK, check_task.submit(job, opened, pieces, name))
+        self._load(checked)
+        return self
+
+    def _pieces(self, chunks: int) -> Iterator[tuple[int, int, str]]:
+        """First chunk, the one after the last, and name of every piece."""
+        first = 0
+        while first < chunks:
+            stop = min(first + next(self._run.sizes), chunks)
+            whole = (first, stop) == (0, chunks)
+            yield first, stop, self.part.name if whole else f"{self.part.name} {first}-{stop}"
+            first = stop
+
+    def _load(self, outcome: Any) -> None:
+        run = self._run
+        if not run.dataset or not run.prepared:
+            return
+        if isinstance(outcome, SequenceOutcome):
+            if _holds(run.prepared, outcome):
+                return
+            outcome = given(outcome)
+        self._add("prepare", run.prepared)
+        loading = load_task.submit(
+            run.dataset,
+            run.job.out_uri,
+            outcome,
+            loaded=result_of(run.prepared),
+            name=self.part.name,
+        )
+        self._add(LOAD, loading)
+
+    def outcome(self) -> SequenceOutcome:
+        """Wait for the end of the sequence, tell it, and sum it up."""
+        results: dict[str, list[Any]] = {}
+        failed: tuple[str, Exception] | None = None
+        for stage, future in self._tasks:
+            future.wait()
+            if future.state.is_completed():
+                results.setdefault(stage, []).append(future.result())
+            elif failed is None:
+                failed = stage, future.result(raise_on_failure=False)
+        if self.part.manifest is not None:
+            outcome = complete_before(self.part)
+        elif CHECK in results:
+            (outcome,) = results[CHECK]
+        else:
+            states = (state for piece in results.get(SEGMENT, ()) for state in piece)
+            outcome = outcome_so_far(self.part.name, states)
+            if self._opened:
+                outcome = replace(outcome, failures=(*self._opened.failures, *outcome.failures))
+        for seconds in results.get(LOAD, ()):
+            outcome = replace(outcome, seconds=outcome.seconds | seconds)
+        if failed:
+            outcome = _with_error(outcome, *failed)
+        if self._opened and self._opened.attempt_uri:
+            quarantine.end(self._opened.attempt_uri)
+        text = outcome.text(time.perf_counter() - self._started)
+        progress.finish(self.part.name, text, good=outcome.good)
+        return outcome
 
 
-def buffered(items: Iterable[Item], submit: Callable[[Item], None], ahead: int) -> Iterator[Item]:
-    """Submit each item's tasks; hand on the oldest when `ahead` more are under way."""
+def _holds(prepared: PrefectFuture[frozenset[str]], outcome: SequenceOutcome) -> bool:
+    """Whether the dataset holds these labels; if nobody knows it does not."""
+    prepared.wait()
+    if not (prepared.state.is_completed() and outcome.manifest):
+        return False
+    return outcome.manifest.version in prepared.result()
+
+
+def _with_error(outcome: SequenceOutcome, stage: str, error: Exception) -> SequenceOutcome:
+    return replace(
+        outcome,
+        error=told(error),
+        stage=LOAD if stage == "prepare" else stage,
+        transient=is_transient(error) or isinstance(error, NotFetchedError),
+        hopeless=outcome.hopeless or isinstance(error, UnreadableError),
+    )
+
+
+def label_sequences(
+    job: Job,
+    parts: Sequence[SequencePart],
+    dataset: str | None = None,
+    cameras: Sequence[str] = (),
+    *,
+    passes: int = 1,
+    on_end: Callable[[int], object] = lambda _: None,
+) -> list[SequenceOutcome]:
+    """Label and load sequences, in a flow run; those that failed for a passing reason again.
+
+    Retrying a request has a limit of seconds; a shard lives for minutes and can wait for storage to
+    come back. After a request to stop no further sequence is begun.
+
+    Args:
+        job: for every step.
+        parts: the sequences.
+        dataset: FiftyOne dataset to load them into.
+        cameras: every camera of the dataset.
+        passes: how often to try at most.
+        on_end: called with a part's number when it has ended.
+
+    Returns:
+        The outcomes of those that were begun, in order.
+
+    """
+    run = Run(job, dataset)
+    if dataset:  # FiftyOne takes seconds to import: behind the first chunks, not before them
+        run.prepared = prepare_task.submit(dataset, list(cameras), job.out_uri)
+    outcomes: dict[int, SequenceOutcome] = {}
+    todo = list(range(len(parts)))
+    for attempt in range(1, passes + 1):
+        for number, chain in zip(todo, _chains(run, (parts[one] for one in todo)), strict=False):
+            outcomes[number] = chain.outcome()
+            on_end(number)
+        todo = [one for one in todo if one in outcomes and outcomes[one].worth_another_pass]
+        if not todo or stopping.requested() or attempt == passes:
+            break
+        pause_s = FIRST_PAUSE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)  # noqa: S311
+        log.warning("%d sequences failed for a passing reason: again in %.0f s", len(todo), pause_s)
+        time.sleep(pause_s)
+    return [outcomes[one] for one in sorted(outcomes)]
+
+
+def _chains(run: Run, parts: Iterable[SequencePart]) -> Iterator[Chain]:
+    """Chains with all their tasks submitted, a few at a time."""
+    begun = (Chain(run, part) for part in parts if not stopping.requested())
+    submitted = (chain.submit() for chain in ahead(begun, OPENED_AHEAD))
+    return ahead(submitted, AHEAD)
+
+
+def ahead(items: Iterable[Item], count: int) -> Iterator[Item]:
+    """Hand on the oldest item when `count` more have been taken."""
     waiting: deque[Item] = deque()
     for item in items:
-        submit(item)
         waiting.append(item)
-        if len(waiting) > ahead:
+        if len(waiting) > count:
             yield waiting.popleft()
     yield from waiting
-
-
-def submit_label(job: Job, chunk_frames: int, item: InFlight) -> None:
-    """Label a sequence that is not complete."""
-    if item.plan.manifest is None:
-        item.pending = [label_task.submit(job, item.plan.found, chunk_frames, item.name)]
-
-
-def submit_load(
-    job: Job, dataset: str | None, prepared: PrefectFuture[set[str]] | None, item: InFlight
-) -> None:
-    """Load a complete sequence into FiftyOne, unless it is there.
-
-    `prepared` gives what the dataset holds already, once it is ready to be written to.
-    """
-    plan = item.plan
-    for done in item.results("label"):
-        item.done, item.labeled = done, done.labeled
-    if plan.manifest is not None:
-        item.done = LabeledSequence((), Closed(plan.manifest, plan.failures, 0, {}))
-    closed = item.done and item.done.closed
-    if not dataset or not prepared or not closed:
-        return
-    item.pending = [prepared]
-    loaded = item.results(LOAD)
-    if not loaded:
-        return
-    if plan.manifest is None:
-        frames: Any = [frame for one in item.labeled for frame in one.frames]
-    elif closed.manifest.version in loaded[0]:
-        return
-    else:
-        frames = local_frames_task.submit(plan.found, item.name)
-    item.pending = [load_task.submit(job, dataset, closed.manifest, frames, item.name)]
-
-
-def outcome_of(item: InFlight) -> SequenceOutcome:
-    """Wait for the end of a sequence, tell it, and sum it up."""
-    for seconds in item.results(LOAD):
-        item.load_seconds = seconds
-    closed = item.done.closed if item.done else None
-    if closed:
-        failures, records = closed.failures, closed.manifest.chunks
-        computed, spent = closed.computed_frames, closed.seconds
-    else:
-        failures = tuple(failure for one in item.labeled for failure in one.failures)
-        records = tuple(one.record for one in item.labeled)
-        computed = computed_frames(item.labeled)
-        spent = progress.summed(one.seconds for one in item.labeled)
-    outcome = SequenceOutcome(
-        item.name,
-        frames=sum(record.frames - record.failed for record in records),
-        instances=sum(record.instances for record in records),
-        computed_frames=computed,
-        failures=failures,
-        error=item.error,
-        stage=item.stage,
-        partial=closed is not None and closed.manifest.partial,
-        transient=item.transient,
-        hopeless=item.hopeless or (closed is not None and closed.hopeless),
-        seconds=spent | item.load_seconds,
-    )
-    progress.finish(item.name, outcome.text(time.perf_counter() - item.started), good=outcome.good)
-    return outcome

@@ -1,31 +1,31 @@
 """The flow `label-shard`: what one GPU worker does in one go, its engine warm in the process."""
 
-from __future__ import annotations
-
-import os
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from prefect import flow, get_run_logger
+from prefect.exceptions import Abort
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.cli.summary import SequenceOutcome, summary_of
-from flows.label import THREADS
+from flows.cli.summary import summary_of
 from flows.machine.give_back import give_back
+from flows.pipeline import PASSES, THREADS, label_sequences
 from flows.plan.backfill import refuse_other_run
 from flows.plan.run import Plan, job_of, stamp_of
 from flows.plan.shards import ShardParams
-from flows.server.run_artifacts import publish, shard_progress
+from flows.server.run_artifacts import publish, run_progress
 from flows.server.shard_runs import MOST_STARTS
-from flows.shard_pipeline import label_pieces
 from tasks.errors import redacted_errors
+from tasks.frames.discover import Discovered
 from tasks.masks.model import choose_model
 from tasks.observe import metrics_server, tracing
 from tasks.pipeline import stopping
+from tasks.pipeline.sequence import SequenceOutcome, SequencePart
 from tasks.store import quarantine
+from tasks.types import FrameSelection, SequenceRef
 
 tracing.install()  # Prefect's span of the flow run begins before the flow's own code
 
@@ -54,11 +54,18 @@ def _label_shard(params: ShardParams) -> Any:
     refuse_other_run(params, stamp.run_key)
     plan = Plan(params.label, stamp, model, ())
     with stopping.on_sigterm(), metrics_server.serving():
-        outcomes = label_pieces(job_of(plan), params, shard_progress(params))
+        outcomes = label_sequences(
+            job_of(plan, counts_attempts=True),
+            parts_of(params),
+            params.label.dataset_name,
+            params.cameras,
+            passes=PASSES,
+            on_end=run_progress(f"shard-{params.key}", [piece.frames for piece in params.pieces]),
+        )
         if stopping.requested():
             if give_back():
                 get_run_logger().warning("asked to stop: the shard goes back to the queue")
-                os._exit(0)  # the run is Scheduled again: nothing here may report another state
+                raise Abort("the shard is scheduled again")
             return Cancelled(message="cancelled; what is labeled stays")
     summary = summary_of(plan, outcomes, time.perf_counter() - started)
     publish(summary)
@@ -71,6 +78,21 @@ def _label_shard(params: ShardParams) -> Any:
     text += f", {len(failed)} sequences failed"
     text += f" ({given_up} of them are given up)" if given_up else ""
     return Failed(message=f"{text}: {first.sequence_id}: {first.error or first.incomplete}"[:1000])
+
+
+def parts_of(shard: ShardParams) -> list[SequencePart]:
+    """Return what is to be labeled; every sequence is listed anew when its turn comes."""
+    label = shard.label
+    selection = FrameSelection.parse(label.frames)
+    return [
+        SequencePart(
+            Discovered(SequenceRef(piece.sequence_id, piece.frames_uri), ()),
+            selection,
+            label.chunk_frames,
+            piece.chunks,
+        )
+        for piece in shard.pieces
+    ]
 
 
 def note_failures(shard: ShardParams, outcomes: Sequence[SequenceOutcome], run_id: str) -> int:

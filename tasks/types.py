@@ -137,11 +137,7 @@ class FrameFailure:
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", redact(self.reason))
 
-
-@dataclass(frozen=True)
-class Artifact:
-    """A complete file in the run's storage."""
-
-    uri: str
-    rows: int
-    key: str
+    @property
+    def may_yet_come(self) -> bool:
+        """Whether it could not be fetched; what was fetched and is bad stays so."""
+        return self.stage == "download"

@@ -16,12 +16,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from flows.cli.display import showing, stderr_console
-from flows.cli.summary import SequenceOutcome, counted, left_outcome, summary_of
+from flows.cli.summary import summary_of
 from flows.params import LabelParams
 from flows.plan.run import Plan, check_writable, keep_plan, make_plan
 from flows.server.own import PendingApi, api_in_background
 from sam2_core.cache import cache_folder
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
+from tasks.pipeline.sequence import SequenceOutcome, complete_before, counted
 
 
 def run_label(
@@ -116,7 +117,7 @@ def _nothing_to_do(plan: Plan) -> list[SequenceOutcome] | None:
         loaded = loaded_manifests(plan.params.dataset_name)
         if any(one.manifest and one.manifest.version not in loaded for one in plan.sequences):
             return None
-    return [left_outcome(one) for one in plan.sequences]
+    return [complete_before(one) for one in plan.sequences]
 
 
 def announce(console: Console, plan: Plan) -> None:
@@ -164,7 +165,7 @@ def _dry_run(console: Console, params: LabelParams) -> dict[str, Any]:
     for one in plan.sequences:
         state = "up to date" if one.manifest else "to label"
         console.print(f"  {escape(one.found.sequence.sequence_id)}: {state}")
-    outcomes = [left_outcome(one) for one in plan.sequences if one.manifest]
+    outcomes = [complete_before(one) for one in plan.sequences if one.manifest]
     return summary_of(plan, outcomes, 0.0) | {
         "dry_run": True,
         "sequences": len(plan.sequences),

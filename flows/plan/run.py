@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from flows.params import LabelParams
 from sam2_core.types import AutolabelError
@@ -16,32 +16,15 @@ from tasks.boxes.matching import Matching
 from tasks.boxes.yolox import load_detector
 from tasks.frames.discover import Discovered, discover
 from tasks.masks.model import ModelChoice, choose_model
+from tasks.pipeline.chunk import Job
+from tasks.pipeline.sequence import SequencePart
 from tasks.store import manifests, storage
 from tasks.store.artifacts import RunStamp
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import Manifest
 from tasks.types import FrameFailure, FrameRef, FrameSelection
 
-if TYPE_CHECKING:
-    from tasks.pipeline.chunk import Job
-
 LISTING_THREADS = 16
-
-
-@dataclass(frozen=True)
-class SequencePlan:
-    """One sequence of a run.
-
-    Attributes:
-        found: the sequence and its frames; videos not opened yet.
-        manifest: what an earlier run left, when nothing about the sequence needs doing.
-        failures: frames which that run could not label.
-
-    """
-
-    found: Discovered
-    manifest: Manifest | None = None
-    failures: tuple[FrameFailure, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,11 +34,11 @@ class Plan:
     params: LabelParams
     stamp: RunStamp
     model: ModelChoice
-    sequences: tuple[SequencePlan, ...]
+    sequences: tuple[SequencePart, ...]
     matching: Matching | None = None
 
     @property
-    def missing(self) -> list[SequencePlan]:
+    def missing(self) -> list[SequencePart]:
         """Sequences that are not complete."""
         return [one for one in self.sequences if one.manifest is None]
 
@@ -89,7 +72,8 @@ def make_plan(params: LabelParams) -> Plan:
         AutolabelError: a source, the model, the detector or the boxes are not there or unusable.
 
     """
-    found = list(discover(params.sources, FrameSelection.parse(params.frames)))
+    selection = FrameSelection.parse(params.frames)
+    found = list(discover(params.sources, selection))
     model = choose_model(params.model, params.backend)
     matching = matching_of(params)
     if matching:
@@ -98,10 +82,11 @@ def make_plan(params: LabelParams) -> Plan:
     stamp = stamp_of(params, model, matching)
     complete = manifests.list_complete(params.out, stamp.run_key)
 
-    def planned(one: Discovered) -> SequencePlan:
-        if (one.sequence.sequence_id, one.content_key) not in complete:
-            return SequencePlan(one)
-        return _as_left(params.out, stamp.run_key, one)
+    def planned(one: Discovered) -> SequencePart:
+        part = SequencePart(one, selection, params.chunk_frames)
+        if (part.name, one.content_key) not in complete:
+            return part
+        return _as_left(params.out, stamp.run_key, part)
 
     with ThreadPoolExecutor(LISTING_THREADS, "plan") as pool:
         sequences = tuple(pool.map(planned, found))
@@ -145,16 +130,14 @@ def _detector_stamp(params: LabelParams) -> str:
     return detector_stamp(params.detector_name)
 
 
-def _as_left(out_uri: str, run_key: str, one: Discovered) -> SequencePlan:
+def _as_left(out_uri: str, run_key: str, part: SequencePart) -> SequencePart:
     """Return a sequence that an earlier run completed, with the frames that it could not label."""
     try:
-        manifest = manifests.read_manifest(
-            out_uri, run_key, one.sequence.sequence_id, one.content_key
-        )
+        manifest = manifests.read_manifest(out_uri, run_key, part.name, part.found.content_key)
         failures = tuple(failures_of(out_uri, manifest))
     except (storage.NotFoundError, IncompleteArtifactError):
-        return SequencePlan(one)
-    return SequencePlan(one, manifest, failures)
+        return part
+    return replace(part, manifest=manifest, failures=failures)
 
 
 def failures_of(out_uri: str, manifest: Manifest) -> Iterable[FrameFailure]:
@@ -179,10 +162,8 @@ def take_plan(params: LabelParams) -> Plan:
     return _prepared.pop(params, None) or make_plan(params)
 
 
-def job_of(plan: Plan) -> Job:
+def job_of(plan: Plan, *, counts_attempts: bool = False) -> Job:
     """Return what every step needs to know."""
-    from tasks.pipeline.chunk import Job
-
     params = plan.params
     return Job(
         out_uri=params.out,
@@ -192,7 +173,7 @@ def job_of(plan: Plan) -> Job:
         boxes_uri=params.boxes or "",
         classes=params.classes,
         min_score=params.least_score,
-        needs_images=params.dataset_name is not None,
+        counts_attempts=counts_attempts,
     )
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 from uuid import UUID
-
-from flows.plan.shards import Piece, ShardParams
 
 PROGRESS_EVERY_S = 10.0
 
@@ -65,29 +63,33 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")[:300]
 
 
-def shard_progress(shard: ShardParams) -> Callable[[Piece], None]:
-    """Create a shard's progress artifact; returns what moves it when a piece has ended.
+def run_progress(key: str, shares: Sequence[float]) -> Callable[[int], None]:
+    """Create a run's progress artifact; returns what moves it when a sequence has ended.
 
     A server that is away only costs the bar.
+
+    Args:
+        key: of the artifact.
+        shares: of each sequence in the whole, such as its frames.
+
     """
     import httpx
     from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
-    key = f"shard-{shard.key}"
     bar: UUID | None = None
     with contextlib.suppress(httpx.HTTPError):
-        bar = cast("UUID", create_progress_artifact(0.0, key=key, description="frames"))
-    ended: set[Piece] = set()
+        bar = cast("UUID", create_progress_artifact(0.0, key=key, description="labeled"))
+    ended: set[int] = set()
     told = time.monotonic()
 
-    def move(piece: Piece) -> None:
+    def move(number: int) -> None:
         nonlocal told
-        ended.add(piece)
-        last = len(ended) == len(shard.pieces)
+        ended.add(number)
+        last = len(ended) == len(shares)
         if bar and (last or time.monotonic() - told > PROGRESS_EVERY_S):
             told = time.monotonic()
-            done = sum(one.frames for one in ended)
+            done = sum(shares[one] for one in ended)
             with contextlib.suppress(httpx.HTTPError):
-                update_progress_artifact(bar, 100.0 * done / max(shard.frames, 1))
+                update_progress_artifact(bar, 100.0 if last else 100.0 * done / (sum(shares) or 1))
 
     return move

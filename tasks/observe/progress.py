@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
-DOWNLOAD, DETECT, SEGMENT, CHECK, LOAD = "download", "detect", "segment", "check", "load"
+OPEN, DOWNLOAD, DETECT = "open", "download", "detect"
+SEGMENT, CHECK, LOAD = "segment", "check", "load"
 
 
 class Listener(Protocol):

@@ -1,18 +1,15 @@
-"""Chunks of frames through the pipeline: download, detect, segment.
+"""The steps of a chunk of frames: download, detect, segment.
 
-Each step does at most 64 frames and leaves its artifact in the run's storage, or finds it there and
-does nothing. A step is a plain function: a Prefect task of its own would cost its server 100 ms of
-CPU, as much as the device needs for several frames.
+Each does at most 64 frames and leaves its artifact in the run's storage, or finds it there and does
+nothing. What the next step needs travels on with the chunk and is never read back.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from sam2_core.types import AutolabelError, Boxes
@@ -20,7 +17,8 @@ from tasks.masks.device_turn import DeviceTurn
 from tasks.observe.progress import DETECT, DOWNLOAD, SEGMENT, advance, complete_chunk
 from tasks.pipeline import stopping
 from tasks.store import artifacts
-from tasks.store.artifacts import Chunk, RunStamp
+from tasks.store.artifacts import Chunk, RunStamp, StoredChunk
+from tasks.store.check import Seen
 from tasks.store.manifests import ChunkRecord
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameFailure, FrameRef
@@ -29,10 +27,6 @@ if TYPE_CHECKING:
     from sam2_core.segmenter import Segmenter
     from tasks.boxes.imported import ImportedBoxes
     from tasks.masks.model import ModelChoice
-
-# One has the device, one is being written, the others download and detect ahead.
-CHUNKS_AT_ONCE = 6
-_threads = ThreadPoolExecutor(CHUNKS_AT_ONCE, "chunk")
 
 
 @dataclass(frozen=True)
@@ -47,7 +41,7 @@ class Job:
         boxes_uri: imported boxes, "" where a detector finds them.
         classes: only these; all when empty.
         min_score: only boxes scored at least so.
-        needs_images: whether frames must be on this machine even when their labels are complete.
+        counts_attempts: whether sequences that kill this process again and again are given up.
 
     """
 
@@ -58,79 +52,86 @@ class Job:
     boxes_uri: str
     classes: tuple[str, ...]
     min_score: float
-    needs_images: bool
+    counts_attempts: bool = False
 
 
 @dataclass(frozen=True)
-class Fetched:
-    """A chunk whose frames are on this machine, or known not to come.
+class ChunkState:
+    """A chunk and what the steps so far have made of it.
 
     Attributes:
         chunk: the chunk.
-        frames: those that came, with `local_path`.
-        failures: those that did not.
-        complete: the chunk's labels, where nothing is left to compute.
-        seconds: spent here.
-
-    """
-
-    chunk: Chunk
-    frames: tuple[FrameRef, ...]
-    failures: tuple[FrameFailure, ...]
-    complete: ChunkRecord | None
-    known_failures: tuple[FrameFailure, ...]
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Detected:
-    """A chunk whose boxes are in the run's storage; `failures` are frames that gave none."""
-
-    fetched: Fetched
-    failures: tuple[FrameFailure, ...]
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Labeled:
-    """A chunk whose labels are in the run's storage.
-
-    Attributes:
-        record: its line in the manifest.
-        frames: those on this machine, with `local_path`.
+        frames: those on this machine, with `local_path`, until they are segmented.
         failures: frames without labels.
-        computed: False where everything was there before.
+        has_boxes: whether boxes were in storage before.
+        boxes: by frame index, from detection to segmentation.
+        record: its line in the manifest, once its labels are complete.
+        seen: what the sequence's report needs of every frame, once its labels are complete.
+        computed: whether this run made its labels.
         seconds: by stage.
 
     """
 
-    record: ChunkRecord
-    frames: tuple[FrameRef, ...]
-    failures: tuple[FrameFailure, ...]
-    computed: bool
+    chunk: Chunk
+    frames: tuple[FrameRef, ...] = ()
+    failures: tuple[FrameFailure, ...] = ()
+    has_boxes: bool = False
+    boxes: Mapping[int, Boxes] = field(default_factory=dict)
+    record: ChunkRecord | None = None
+    seen: tuple[Seen, ...] = ()
+    computed: bool = False
     seconds: Mapping[str, float] = field(default_factory=dict)
 
+    def complete(self, stored: StoredChunk, *, computed: bool) -> ChunkState:
+        """Return the chunk with its labels complete, without what only making them needed."""
+        labeled = stored.labeled
+        return replace(
+            self,
+            frames=(),
+            failures=tuple(one.failure for one in labeled if one.failure),
+            boxes={},
+            record=ChunkRecord.of(self.chunk, labeled).with_checksums(stored),
+            seen=tuple(map(Seen.of, labeled)),
+            computed=computed,
+        )
 
-def fetch_chunk(job: Job, chunk: Chunk) -> Fetched:
+
+def stored_chunk(job: Job, chunk: Chunk) -> ChunkState | None:
+    """Return a chunk whose labels are complete in storage, else None."""
+    stored = artifacts.complete_chunk(job.out_uri, chunk)
+    return None if stored is None else ChunkState(chunk).complete(stored, computed=False)
+
+
+def download_chunk(job: Job, chunk: Chunk, listed: Collection[str]) -> ChunkState:
     """Download a chunk's frames, unless its labels are complete.
 
     Labels whose frames failed to download are an answer only for as long as they still fail.
+
+    Args:
+        job: what every step knows.
+        chunk: the chunk.
+        listed: paths of tables in the run's storage: what is not among them is not asked for.
+
     """
     stopping.check()
     started = time.perf_counter()
-    labeled = artifacts.complete_labels(job.out_uri, chunk)
-    known = tuple(one.failure for one in labeled or () if one.failure)
-    record = ChunkRecord.of(chunk, labeled) if labeled is not None else None
-    absent = {failure.index for failure in known if failure.stage == DOWNLOAD}
-    if record and not absent and not job.needs_images:
+    stored = stored_chunk(job, chunk) if chunk.path("frames") in listed else None
+    has_boxes = chunk.path("boxes") in listed
+    absent = {one.index for one in stored.failures if one.may_yet_come} if stored else set()
+    if stored and not absent:
         _keep(chunk, DOWNLOAD, DETECT, SEGMENT)
-        return Fetched(chunk, (), (), record, known, time.perf_counter() - started)
+        return replace(stored, seconds=_since(started, DOWNLOAD))
     frames, failures = _download(chunk)
-    if record and not absent <= {failure.index for failure in failures}:
-        record = None  # a frame that would not come has come
-    if record:
+    if stored and absent <= {failure.index for failure in failures}:
         _keep(chunk, DETECT, SEGMENT)
-    return Fetched(chunk, frames, failures, record, known, time.perf_counter() - started)
+        return replace(stored, seconds=_since(started, DOWNLOAD))
+    return ChunkState(
+        chunk, frames, failures, has_boxes=has_boxes, seconds=_since(started, DOWNLOAD)
+    )
+
+
+def _since(started: float, stage: str) -> dict[str, float]:
+    return {stage: time.perf_counter() - started}
 
 
 def _keep(chunk: Chunk, *stages: str) -> None:
@@ -148,23 +149,28 @@ def _download(chunk: Chunk) -> tuple[tuple[FrameRef, ...], tuple[FrameFailure, .
     )
 
 
-def detect_chunk(job: Job, fetched: Fetched) -> Detected:
+def detect_chunk(job: Job, state: ChunkState) -> ChunkState:
     """Find or import the boxes of a chunk's frames, those that are not in storage already."""
-    if fetched.complete:
-        return Detected(fetched, (), 0.0)
+    if state.record:
+        return state
     stopping.check()
-    known = artifacts.complete_boxes(job.out_uri, fetched.chunk) or {}
-    wanted = [frame for frame in fetched.frames if frame.index not in known]
+    known = (artifacts.complete_boxes(job.out_uri, state.chunk) if state.has_boxes else None) or {}
+    wanted = [frame for frame in state.frames if frame.index not in known]
     if wanted:
         _ready(job)
     started = time.perf_counter()
     found = _boxes_of(job, wanted) if wanted else {}
     boxes = known | {i: one for i, one in found.items() if isinstance(one, Boxes)}
     if boxes != known:
-        artifacts.write_boxes(job.out_uri, fetched.chunk, boxes, job.stamp)
-    advance(DETECT, len(fetched.chunk.frames) - len(wanted), kept=True)
+        artifacts.write_boxes(job.out_uri, state.chunk, boxes, job.stamp)
+    advance(DETECT, len(state.chunk.frames) - len(wanted), kept=True)
     failures = tuple(one for one in found.values() if isinstance(one, FrameFailure))
-    return Detected(fetched, failures, time.perf_counter() - started)
+    return replace(
+        state,
+        failures=(*state.failures, *failures),
+        boxes=boxes,
+        seconds={**state.seconds, **_since(started, DETECT)},
+    )
 
 
 def _ready(job: Job) -> None:
@@ -211,39 +217,30 @@ def _opened_import(boxes_uri: str, stamp: str) -> ImportedBoxes:
     return imported
 
 
-def segment_chunk(job: Job, detected: Detected) -> Labeled:
+def segment_chunk(job: Job, state: ChunkState) -> ChunkState:
     """Make the masks of a chunk's boxes and write its labels; with them it is complete."""
-    fetched = detected.fetched
-    spent = {DOWNLOAD: fetched.seconds, DETECT: detected.seconds}
-    if fetched.complete:
-        kept = fetched.known_failures
-        return Labeled(fetched.complete, fetched.frames, kept, computed=False, seconds=spent)
+    if state.record:
+        return state
     stopping.check()
-    boxes = artifacts.read_boxes(job.out_uri, fetched.chunk) if fetched.frames else {}
-    failed = {one.index: one for one in (*fetched.failures, *detected.failures)}
-    labeled = [_unlabeled(frame, failed) for frame in fetched.chunk.frames if frame.index in failed]
+    failed = {one.index: one for one in state.failures}
+    labeled = [_unlabeled(frame, failed) for frame in state.chunk.frames if frame.index in failed]
     advance(SEGMENT, len(labeled), kept=True)
-    todo = [(frame, boxes[frame.index]) for frame in fetched.frames if frame.index in boxes]
+    todo = [
+        (frame, state.boxes[frame.index]) for frame in state.frames if frame.index not in failed
+    ]
     if todo:
         _warm(job)
     turn, started = DeviceTurn(), time.perf_counter()
     if todo:
         labeled += _segment(job, todo, turn)
-    there = artifacts.complete_labels(job.out_uri, fetched.chunk)
-    if there is not None and not any(map(_not_fetched, there)):
-        labeled = there  # another worker was first: a manifest may name its files already
-    else:
-        artifacts.write_labels(job.out_uri, fetched.chunk, labeled, job.stamp)
-    record = ChunkRecord.of(fetched.chunk, labeled)
-    labeled.sort(key=lambda one: one.frame.index)
-    failures = tuple(one.failure for one in labeled if one.failure)
-    spent[SEGMENT] = time.perf_counter() - started - turn.waited_s
-    complete_chunk(spent, record.instances)
-    return Labeled(record, fetched.frames, failures, computed=True, seconds=spent)
-
-
-def _not_fetched(one: LabeledFrame) -> bool:
-    return one.failure is not None and one.failure.stage == DOWNLOAD
+    stored = artifacts.complete_chunk(job.out_uri, state.chunk)
+    if stored is None or any(one.failure and one.failure.may_yet_come for one in stored.labeled):
+        stored = artifacts.write_labels(job.out_uri, state.chunk, labeled, job.stamp)
+    # Else another worker was first: a manifest may name its files already.
+    made = state.complete(stored, computed=True)
+    spent = {**state.seconds, SEGMENT: time.perf_counter() - started - turn.waited_s}
+    complete_chunk(spent, made.record.instances if made.record else 0)
+    return replace(made, seconds=spent)
 
 
 def _unlabeled(frame: FrameRef, failed: Mapping[int, FrameFailure]) -> LabeledFrame:
@@ -265,39 +262,3 @@ def _segment(
     for one in segment_frames(_warm(job), todo, read_image, turn=turn):
         advance(SEGMENT)
         yield one
-
-
-def label_chunk(job: Job, chunk: Chunk) -> Labeled:
-    """Download, detect and segment one chunk."""
-    return segment_chunk(job, detect_chunk(job, fetch_chunk(job, chunk)))
-
-
-class ChunksFailedError(AutolabelError):
-    """Some chunks of a sequence failed; `labeled` are the others, `cause` is the first error."""
-
-    def __init__(self, cause: Exception, labeled: Sequence[Labeled]) -> None:
-        super().__init__(str(cause))
-        self.cause, self.labeled = cause, tuple(labeled)
-
-
-def label_chunks(job: Job, chunks: Iterable[Chunk]) -> list[Labeled]:
-    """Label chunks, several at once, each with what the caller's context says of logging.
-
-    Chunks of sequences that are labeled at the same time share the threads, first come, first
-    served: so one chunk downloads, one has the device, and one is written, whatever sequences they
-    belong to.
-
-    Raises:
-        ChunksFailedError: after all chunks have ended.
-
-    """
-    futures = [_threads.submit(copy_context().run, label_chunk, job, chunk) for chunk in chunks]
-    labeled, cause = [], None
-    for future in futures:
-        try:
-            labeled.append(future.result())
-        except Exception as error:  # noqa: BLE001 - told when the others have ended
-            cause = cause or error
-    if cause:
-        raise ChunksFailedError(cause, labeled)
-    return labeled

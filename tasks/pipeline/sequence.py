@@ -1,25 +1,22 @@
-"""A sequence: opened into chunks, labeled, closed with report and manifest, loaded."""
+"""A sequence on its way: opened into chunks, checked and closed, loaded."""
 
 from __future__ import annotations
 
-import contextlib
+import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-
-from prefect import task
-from prefect.cache_policies import NO_CACHE
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from sam2_core.types import AutolabelError
-from tasks.errors import redacted_errors, told
-from tasks.frames.discover import Discovered
-from tasks.observe.progress import CHECK, DOWNLOAD, LOAD, advance, expect, summed
-from tasks.pipeline.chunk import ChunksFailedError, Job, Labeled, label_chunks
-from tasks.store import artifacts, manifests
+from tasks.frames.discover import Discovered, list_frames
+from tasks.observe.progress import CHECK, LOAD, advance, expect, summed
+from tasks.pipeline.chunk import ChunkState, Job, stored_chunk
+from tasks.store import artifacts, manifests, quarantine, storage
 from tasks.store.artifacts import Chunk
-from tasks.store.manifests import ChunkRecord, Manifest, withdrawn_if_damaged
-from tasks.store.tables import LabeledFrame
-from tasks.types import FrameFailure, FrameRef
+from tasks.store.check import check
+from tasks.store.checksums import IncompleteArtifactError
+from tasks.store.manifests import Manifest, withdrawn_if_damaged
+from tasks.types import ALL_FRAMES, FrameFailure, FrameRef, FrameSelection
 
 
 class UnreadableError(AutolabelError):
@@ -31,200 +28,303 @@ class NotFetchedError(AutolabelError):
 
 
 @dataclass(frozen=True)
-class Closed:
-    """A labeled sequence.
+class SequencePart:
+    """A sequence, or the part of it that a run is to label.
 
     Attributes:
-        manifest: what it consists of; a partial one where something could not be fetched or opened.
-        failures: frames without labels.
-        computed_frames: frames that this run labeled; the others were there before.
-        seconds: by stage.
+        found: the sequence; its frames are listed anew where none are given.
+        selection: which frames of every camera.
+        chunk_frames: frames of a chunk, at most.
+        chunks: (first, stop) of the sequence's chunks; None for all of them.
+        manifest: what an earlier run left, when nothing needs to be labeled.
+        failures: frames that the earlier run could not label.
 
     """
 
-    manifest: Manifest
-    failures: tuple[FrameFailure, ...]
-    computed_frames: int
-    seconds: dict[str, float]
+    found: Discovered
+    selection: FrameSelection = ALL_FRAMES
+    chunk_frames: int = artifacts.CHUNK_FRAMES
+    chunks: tuple[int, int] | None = None
+    manifest: Manifest | None = None
+    failures: tuple[FrameFailure, ...] = ()
 
     @property
-    def hopeless(self) -> bool:
-        """Whether it is partial, and trying again is of no use."""
-        return self.manifest.partial and not any(map(may_yet_come, self.failures))
-
-
-def may_yet_come(failure: FrameFailure) -> bool:
-    """Whether what failed could not be fetched; what was fetched and is bad stays so."""
-    return failure.stage == DOWNLOAD
+    def name(self) -> str:
+        """Sequence id."""
+        return self.found.sequence.sequence_id
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A sequence cut into chunks; `failures` are videos that could not be opened."""
+    """A part of a sequence, cut into chunks.
 
-    found: Discovered
-    chunks: tuple[Chunk, ...]
-    failures: tuple[FrameFailure, ...]
+    Attributes:
+        part: which, with its frames listed, and with its manifest when it is complete by now.
+        chunks: to label.
+        rest: the sequence's other chunks, which other shards do.
+        listed: paths of the tables that storage has of the sequence.
+        failures: videos that could not be opened.
+        attempt_uri: for `quarantine.end`; "" where attempts are not counted.
+
+    """
+
+    part: SequencePart
+    chunks: tuple[Chunk, ...] = ()
+    rest: tuple[Chunk, ...] = ()
+    listed: frozenset[str] = frozenset()
+    failures: tuple[FrameFailure, ...] = ()
+    attempt_uri: str = ""
 
 
 @dataclass(frozen=True)
-class LabeledSequence:
+class SequenceOutcome:
     """What became of a sequence, or of the part of it that was to be labeled.
 
     Attributes:
-        labeled: its chunks.
-        closed: None where other chunks are still missing, which others do.
-        unopened: videos that could not be opened.
+        sequence_id: which.
+        manifest: what it consists of; None where chunks are missing, which others do, or it failed.
+        frames: with labels.
+        instances: rows of masks, rejected ones included.
+        computed_frames: labeled by this run; the others were up to date.
+        failures: frames without labels.
+        error: why the sequence is not complete, "" when it is; `stage` says where.
+        transient: the error may pass by itself.
+        hopeless: another attempt is of no use.
+        seconds: by stage.
 
     """
 
-    labeled: tuple[Labeled, ...]
-    closed: Closed | None
-    unopened: tuple[FrameFailure, ...] = ()
+    sequence_id: str
+    manifest: Manifest | None = None
+    frames: int = 0
+    instances: int = 0
+    computed_frames: int = 0
+    failures: tuple[FrameFailure, ...] = ()
+    error: str = ""
+    stage: str = ""
+    transient: bool = False
+    hopeless: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def partial(self) -> bool:
+        """Whether some of it could not be fetched or opened; the rest is labeled."""
+        return self.manifest is not None and self.manifest.partial
+
+    @property
+    def good(self) -> bool:
+        """Whether every frame has labels, and they are where they were wanted."""
+        return not self.error and not self.failures
+
+    @property
+    def worth_another_pass(self) -> bool:
+        """Whether what went wrong may well go right in a moment."""
+        absent = any(one.may_yet_come for one in self.failures)
+        return self.transient or self.stage == LOAD or absent
+
+    @property
+    def incomplete(self) -> str:
+        """Why another run has to go on with this sequence; "" when none has to."""
+        if self.error:
+            return "" if self.stage == LOAD else self.error
+        if not self.partial:
+            return ""
+        missing = [one for one in self.failures if one.may_yet_come] or self.failures[:1]
+        first = missing[0]
+        where = "" if first.uri in first.reason else f"{first.uri}: "
+        return f"{counted(len(missing), 'file')} missing: {where}{first.reason}"
+
+    def text(self, seconds: float) -> str:
+        """One line for the terminal."""
+        parts = [counted(self.frames, "frame"), counted(self.instances, "mask")]
+        if not self.computed_frames and self.good:
+            return ", ".join([*parts, "up to date"])
+        if self.computed_frames < self.frames:
+            parts.append(f"{self.frames - self.computed_frames} of them from before")
+        if self.failures:
+            first = self.failures[0]
+            name = first.uri.rsplit("/", 1)[-1]
+            parts.append(f"{counted(len(self.failures), 'frame')} failed ({name}: {first.reason})")
+        if self.error:
+            parts.append(f"failed in {self.stage}: {self.error}")
+        return ", ".join([*parts, f"{seconds:.1f} s"])
 
 
-class SequenceError(AutolabelError):
-    """A sequence that could not be labeled.
-
-    Attributes:
-        stage: where it failed: open, label or check.
-        cause: why.
-        labeled: chunks that are labeled all the same.
-
-    """
-
-    def __init__(self, stage: str, cause: Exception, labeled: Sequence[Labeled] = ()) -> None:
-        super().__init__(told(cause))
-        self.stage, self.cause, self.labeled = stage, cause, tuple(labeled)
+def counted(count: int, noun: str) -> str:
+    """Return "1 frame", "2 frames"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-@contextlib.contextmanager
-def stage(name: str, labeled: Sequence[Labeled] = ()) -> Iterator[None]:
-    """Say in which stage of a sequence the block fails."""
-    try:
-        yield
-    except ChunksFailedError as error:
-        raise SequenceError(name, error.cause, error.labeled) from error.cause
-    except Exception as error:
-        raise SequenceError(name, error, labeled) from error
+def complete_before(part: SequencePart) -> SequenceOutcome:
+    """Outcome of a part that was complete before."""
+    manifest = part.manifest
+    if manifest is None:
+        return SequenceOutcome(part.name, failures=part.failures)
+    return SequenceOutcome(
+        part.name,
+        manifest,
+        frames=manifest.frames - manifest.failed,
+        instances=manifest.instances,
+        failures=part.failures,
+    )
 
 
-def open_sequence(job: Job, found: Discovered, chunk_frames: int) -> Opened:
-    """Cut a sequence into chunks; its videos are fetched and opened for that.
+def outcome_so_far(name: str, states: Iterable[ChunkState]) -> SequenceOutcome:
+    """Sum up the chunks whose labels are complete."""
+    done = [(one, one.record) for one in states if one.record]
+    labeled = [(one.computed, record.frames - record.failed) for one, record in done]
+    return SequenceOutcome(
+        name,
+        frames=sum(frames for _, frames in labeled),
+        instances=sum(record.instances for _, record in done),
+        computed_frames=sum(frames for computed, frames in labeled if computed),
+        failures=tuple(failure for one, _ in done for failure in one.failures),
+        seconds=summed(one.seconds for one, _ in done),
+    )
+
+
+def open_part(job: Job, part: SequencePart) -> Opened:
+    """List a sequence's frames if they are not listed, and cut this part of it into chunks.
+
+    Videos are fetched and opened for that. A sequence that is complete by now has no chunks.
 
     Raises:
         NotFetchedError: it has videos only, and none was there to open.
         UnreadableError: it has videos only, and none can be opened.
+        AutolabelError: it is gone, or has killed too many workers.
 
     """
+    sequence = part.found.sequence
+    if not part.found.frames:
+        found = Discovered(sequence, tuple(list_frames(sequence, part.selection)))
+        part = replace(part, found=found)
+        part = replace(part, manifest=_complete_by_now(job, found))
+        if part.manifest:
+            return Opened(part)
+    frames, failures = _expanded(part.found)
+    chunks = tuple(artifacts.chunks_of(frames, job.stamp.run_key, part.chunk_frames))
+    first, stop = _range(part, chunks)
+    mine, rest = chunks[first:stop], chunks[:first] + chunks[stop:]
+    listed = _listed(job, mine)
+    complete = sum(chunk.path("frames") in listed for chunk in mine)
+    attempt_uri = _begin_attempt(job, part, complete, first) if job.counts_attempts else ""
+    return Opened(part, mine, rest, listed, failures, attempt_uri)
+
+
+def _complete_by_now(job: Job, found: Discovered) -> Manifest | None:
+    key = (job.stamp.run_key, found.sequence.sequence_id, found.content_key)
+    try:
+        return manifests.read_manifest(job.out_uri, *key)
+    except (storage.NotFoundError, IncompleteArtifactError):
+        return None
+
+
+def _expanded(found: Discovered) -> tuple[list[FrameRef], tuple[FrameFailure, ...]]:
+    """Open the videos: every frame, and what could not be opened."""
     from tasks.frames.video import expand_videos
 
     expanded = expand_videos(found.frames)
     frames = [one for one in expanded if isinstance(one, FrameRef)]
     failures = tuple(one for one in expanded if isinstance(one, FrameFailure))
     if not frames:
-        error = NotFetchedError if any(map(may_yet_come, failures)) else UnreadableError
-        raise error("; ".join(f"{one.uri}: {one.reason}" for one in failures))
-    expect(len(frames) - sum(isinstance(frame, FrameRef) for frame in found.frames))
-    chunks = artifacts.chunks_of(frames, job.stamp.run_key, chunk_frames)
-    return Opened(found, tuple(chunks), failures)
+        absent = any(one.may_yet_come for one in failures)
+        reasons = "; ".join(f"{one.uri}: {one.reason}" for one in failures)
+        raise (NotFetchedError if absent else UnreadableError)(reasons)
+    expect(len(frames) - sum(isinstance(one, FrameRef) for one in found.frames))
+    return frames, failures
 
 
-def close_sequence(job: Job, opened: Opened, labeled: Sequence[Labeled]) -> Closed:
+def _range(part: SequencePart, chunks: tuple[Chunk, ...]) -> tuple[int, int]:
+    """Which chunks are this part's.
+
+    Plans count chunks from frames alone; every camera's last chunk is shorter, so with several
+    cameras there are more, and those are the last part's.
+    """
+    if part.chunks is None:
+        return 0, len(chunks)
+    first, stop = part.chunks
+    planned = math.ceil(sum(len(chunk.frames) for chunk in chunks) / part.chunk_frames)
+    return first, len(chunks) if stop >= planned else stop
+
+
+def _begin_attempt(job: Job, part: SequencePart, complete: int, first: int) -> str:
+    key = (job.stamp.run_key, part.name, part.found.content_key)
+    case = quarantine.Case(job.out_uri, *key)
+    attempt_uri = quarantine.begin(case, complete, first)
+    if attempt_uri is None:
+        raise AutolabelError(
+            f"given up: {quarantine.ATTEMPTS} workers died on this sequence without getting "
+            "further; `autolabel backfill --retry-quarantined` tries it again"
+        )
+    return attempt_uri
+
+
+def _listed(job: Job, chunks: tuple[Chunk, ...]) -> frozenset[str]:
+    """Paths of the tables that are there, by one listing a camera; whole or not is seen later."""
+    folders = {chunk.stem.rpartition("/")[0] for chunk in chunks}
+    return frozenset(
+        f"{folder}/{name}"
+        for folder in folders
+        for name in storage.list_names(storage.join(job.out_uri, folder))
+    )
+
+
+def check_sequence(job: Job, opened: Opened, states: Sequence[ChunkState]) -> SequenceOutcome:
     """Check a sequence's labels, write its report, and declare it complete.
 
     With frames that could not be fetched, or a camera's video that could not be opened, its
-    manifest is a partial one: the next run tries those again.
+    manifest is a partial one: the next run tries those again. While chunks of other shards are
+    missing it is not declared; two shards that end at the same moment both do, with equal bytes.
     """
-    from tasks.store.check import check
-
+    part, found = opened.part, opened.part.found
+    if part.manifest:
+        return complete_before(part)
     started = time.perf_counter()
-    records: list[ChunkRecord] = []
-    report = check(_stored(job, labeled, records))
-    found, sequence = opened.found, opened.found.sequence
-    failures = (*opened.failures, *(failure for one in labeled for failure in one.failures))
-    partial = bool(opened.failures) or any(map(may_yet_come, failures))
+    others = _of_others(job, opened.rest)
+    together = sorted([*states, *(others or ())], key=lambda one: one.chunk.stem)
+    outcome = outcome_so_far(part.name, together)
+    outcome = replace(outcome, failures=(*opened.failures, *outcome.failures))
+    if others is None:
+        return outcome
+    report = check(seen for one in together for seen in one.seen)
+    partial = bool(opened.failures) or any(one.may_yet_come for one in outcome.failures)
     manifest = Manifest(
-        sequence.sequence_id,
-        sequence.frames_uri,
+        part.name,
+        found.sequence.frames_uri,
         found.content_key,
         job.stamp,
-        tuple(records),
+        tuple(one.record for one in together if one.record),
         partial,
     )
-    seconds = summed(one.seconds for one in labeled)
-    seconds[CHECK] = time.perf_counter() - started
+    seconds = outcome.seconds | {CHECK: time.perf_counter() - started}
     report |= {"seconds": {stage: round(value, 3) for stage, value in seconds.items()}}
-    manifests.write_report(job.out_uri, job.stamp.run_key, sequence, found.content_key, report)
+    manifests.write_report(
+        job.out_uri, job.stamp.run_key, found.sequence, found.content_key, report
+    )
     manifests.write_manifest(job.out_uri, manifest)
-    return Closed(manifest, failures, computed_frames(labeled), seconds)
+    hopeless = partial and not any(one.may_yet_come for one in outcome.failures)
+    return replace(outcome, manifest=manifest, hopeless=hopeless, seconds=seconds)
 
 
-def _stored(
-    job: Job, labeled: Iterable[Labeled], records: list[ChunkRecord]
-) -> Iterator[LabeledFrame]:
-    """Yield a sequence's outcomes as they lie in storage; adds to `records` which files these are.
-
-    The manifest names them by their checksums.
-    """
-    for one in labeled:
-        stored = artifacts.read_chunk(job.out_uri, one.record.stem, one.record.key)
-        records.append(one.record.with_checksums(stored))
-        yield from stored.labeled
+def _of_others(job: Job, chunks: Iterable[Chunk]) -> list[ChunkState] | None:
+    """Return the chunks that other shards do, or None while one is missing."""
+    states = []
+    for chunk in chunks:
+        state = stored_chunk(job, chunk)
+        if state is None:
+            return None
+        states.append(state)
+    return states
 
 
-def computed_frames(labeled: Iterable[Labeled]) -> int:
-    """Count the frames that were given labels by this run."""
-    return sum(one.record.frames - one.record.failed for one in labeled if one.computed)
+def load_labels(dataset: str, out_uri: str, manifest: Manifest) -> dict[str, float]:
+    """Load a labeled sequence into FiftyOne; the frames that it has are brought here first.
 
-
-def label_sequence(job: Job, found: Discovered, chunk_frames: int) -> LabeledSequence:
-    """Open a sequence, label its chunks, check and close it.
+    Returns:
+        Seconds by stage.
 
     Raises:
-        SequenceError: something but single frames failed.
-
-    """
-    with stage("open"):
-        opened = open_sequence(job, found, chunk_frames)
-    with stage("label"):
-        labeled = label_chunks(job, opened.chunks)
-    with stage(CHECK, labeled):
-        closed = close_sequence(job, opened, labeled)
-    return LabeledSequence(tuple(labeled), closed, opened.failures)
-
-
-def load_labels(
-    job: Job, dataset: str, manifest: Manifest, frames: Sequence[FrameRef]
-) -> dict[str, float]:
-    """Load a complete sequence into FiftyOne; returns seconds."""
-    from tasks.dataset.record import remember_loaded
-    from tasks.load.sequence import load_sequence
-
-    started = time.perf_counter()
-    with withdrawn_if_damaged(job.out_uri, manifest):
-        load_sequence(dataset, job.out_uri, manifest, frames)
-    remember_loaded(dataset, manifest)
-    advance(LOAD, manifest.frames)
-    return {LOAD: time.perf_counter() - started}
-
-
-def local_frames(found: Discovered) -> list[FrameRef]:
-    """Return the frames of a sequence with `local_path`; what is cached costs a stat."""
-    from tasks.frames.download import download
-    from tasks.frames.video import expand_videos
-
-    expanded = [one for one in expand_videos(found.frames) if isinstance(one, FrameRef)]
-    return [one for one in download(expanded) if isinstance(one, FrameRef)]
-
-
-def load_stored(dataset: str, out_uri: str, manifest: Manifest) -> dict[str, float]:
-    """Load a complete sequence that others may have labeled, and bring the frames that they had.
-
-    Returns seconds.
-
-    Raises:
-        AutolabelError: storage or the database cannot be used.
+        AutolabelError: storage or the database cannot be used, or labels are damaged.
 
     """
     from tasks.dataset.record import remember_loaded
@@ -234,38 +334,5 @@ def load_stored(dataset: str, out_uri: str, manifest: Manifest) -> dict[str, flo
     with withdrawn_if_damaged(out_uri, manifest):
         load_sequence(dataset, out_uri, manifest, fetch=True)
     remember_loaded(dataset, manifest)
+    advance(LOAD, manifest.frames)
     return {LOAD: time.perf_counter() - started}
-
-
-@task(name="label", task_run_name="label-{name}", cache_policy=NO_CACHE, persist_result=False)
-def label_task(job: Job, found: Discovered, chunk_frames: int, name: str) -> LabeledSequence:
-    """Label one sequence."""
-    with redacted_errors():
-        return label_sequence(job, found, chunk_frames)
-
-
-@task(name="fetch", task_run_name="fetch-{name}", cache_policy=NO_CACHE, persist_result=False)
-def local_frames_task(found: Discovered, name: str) -> list[FrameRef]:
-    """Bring the images of a sequence that was labeled before to this machine."""
-    with redacted_errors():
-        return local_frames(found)
-
-
-@task(name="prepare", cache_policy=NO_CACHE, persist_result=False)
-def prepare_task(dataset: str, cameras: list[str], out_uri: str) -> set[str]:
-    """Make the dataset ready for loads; returns the manifests that it holds already."""
-    from tasks.dataset.record import loaded_manifests
-    from tasks.load.prepare import prepare_dataset
-
-    with redacted_errors():
-        prepare_dataset(dataset, cameras, out_uri)
-        return loaded_manifests(dataset)
-
-
-@task(name="load", task_run_name="load-{name}", cache_policy=NO_CACHE, persist_result=False)
-def load_task(
-    job: Job, dataset: str, manifest: Manifest, frames: list[FrameRef], name: str
-) -> dict[str, float]:
-    """Load one sequence into FiftyOne."""
-    with redacted_errors():
-        return load_labels(job, dataset, manifest, frames)

@@ -19,7 +19,7 @@ from tasks.store import storage, tables
 from tasks.store.checksums import IncompleteArtifactError, sha256_of
 from tasks.store.stored_rows import Place, check_frames, check_rows
 from tasks.store.tables import FORMAT_VERSION, Kind, LabeledFrame
-from tasks.types import Artifact, Footage, FrameRef, VideoRef
+from tasks.types import Footage, FrameRef, VideoRef
 
 CHUNK_FRAMES = 64
 
@@ -82,6 +82,10 @@ class Chunk:
         name = f"{first.index:06d}-{last.index + 1:06d}-{self.key}"
         return f"labels/{first.sequence_id}/{first.camera or '_'}/{name}"
 
+    def path(self, kind: Kind) -> str:
+        """Path of one of its tables below the run's storage."""
+        return f"{self.stem}.{kind}.parquet"
+
 
 def _digest(lines: Iterable[str]) -> str:
     digest = hashlib.sha256()
@@ -123,9 +127,24 @@ def table_uri(out_uri: str, stem: str, kind: Kind) -> str:
     return storage.join(out_uri, f"{stem}.{kind}.parquet")
 
 
-def write_boxes(
-    out_uri: str, chunk: Chunk, boxes: Mapping[int, Boxes], stamp: RunStamp
-) -> Artifact:
+@dataclass(frozen=True, eq=False)
+class StoredChunk:
+    """A chunk as it lies in storage.
+
+    Attributes:
+        run_key: of the run that made it, as its files say.
+        labeled: its outcomes in frame order.
+        frames_sha256, masks_sha256: of the two files.
+
+    """
+
+    run_key: str
+    labeled: list[LabeledFrame]
+    frames_sha256: str
+    masks_sha256: str
+
+
+def write_boxes(out_uri: str, chunk: Chunk, boxes: Mapping[int, Boxes], stamp: RunStamp) -> None:
     """Write the boxes of a chunk by frame index; a frame with none is remembered as looked at.
 
     Frames that could not be decoded are simply not in `boxes`.
@@ -134,7 +153,7 @@ def write_boxes(
     parts = [tables.box_columns(frame, boxes[frame.index]) for frame in frames]
     sources = {str(frame.index): boxes[frame.index].source for frame in frames}
     metadata = {"stamp": stamp.as_json(), "sources": sources}
-    return _write(out_uri, chunk, "boxes", parts, metadata)
+    _write(out_uri, chunk, "boxes", parts, metadata)
 
 
 def read_boxes(out_uri: str, chunk: Chunk) -> dict[int, Boxes]:
@@ -161,7 +180,7 @@ def read_boxes(out_uri: str, chunk: Chunk) -> dict[int, Boxes]:
 
 def write_labels(
     out_uri: str, chunk: Chunk, labeled: Sequence[LabeledFrame], stamp: RunStamp
-) -> Artifact:
+) -> StoredChunk:
     """Write the masks and then the frames of a chunk: with the frames it is complete.
 
     Args:
@@ -169,6 +188,9 @@ def write_labels(
         chunk: every one of its frames must be in `labeled` exactly once.
         labeled: outcomes, failed frames too, in any order.
         stamp: what made them.
+
+    Returns:
+        The chunk as it lies in storage now.
 
     Raises:
         ValueError: a frame is missing, foreign or there twice.
@@ -183,27 +205,10 @@ def write_labels(
     sources = {str(one.frame.index): one.boxes.source for one in ordered}
     parts = [tables.mask_columns(one.frame, one.boxes, one.masks) for one in ordered if one.masks]
     metadata = {"stamp": stamp.as_json(), "sources": sources}
-    _write(out_uri, chunk, "masks", parts, metadata)
-    return _write(
-        out_uri, chunk, "frames", [tables.frame_columns(one) for one in ordered], metadata
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class StoredChunk:
-    """A chunk as it lies in storage.
-
-    Attributes:
-        run_key: of the run that made it, as its files say.
-        labeled: its outcomes in frame order.
-        frames_sha256, masks_sha256: of the two files.
-
-    """
-
-    run_key: str
-    labeled: list[LabeledFrame]
-    frames_sha256: str
-    masks_sha256: str
+    masks_sha256 = _write(out_uri, chunk, "masks", parts, metadata)
+    parts = [tables.frame_columns(one) for one in ordered]
+    frames_sha256 = _write(out_uri, chunk, "frames", parts, metadata)
+    return StoredChunk(stamp.run_key, ordered, frames_sha256, masks_sha256)
 
 
 def read_chunk(out_uri: str, stem: str, key: str) -> StoredChunk:
@@ -270,19 +275,25 @@ def read_frames(out_uri: str, stem: str, key: str) -> list[FrameRef]:
     return frames
 
 
-def complete_labels(out_uri: str, chunk: Chunk) -> list[LabeledFrame] | None:
-    """Outcomes of a chunk that is already there and whole, else None: label it (again).
+def complete_chunk(out_uri: str, chunk: Chunk) -> StoredChunk | None:
+    """Return a chunk that is already there and whole, else None: label it (again).
 
     Raises:
         StorageError: storage cannot be read; that is not the same as nothing being there.
 
     """
     try:
-        labeled = read_labels(out_uri, chunk.stem, chunk.key)
+        stored = read_chunk(out_uri, chunk.stem, chunk.key)
     except (storage.NotFoundError, IncompleteArtifactError):
         return None
-    same = [one.frame.index for one in labeled] == [frame.index for frame in chunk.frames]
-    return labeled if same else None
+    same = [one.frame.index for one in stored.labeled] == [frame.index for frame in chunk.frames]
+    return stored if same else None
+
+
+def complete_labels(out_uri: str, chunk: Chunk) -> list[LabeledFrame] | None:
+    """Outcomes of a chunk that is already there and whole, else None; see `complete_chunk`."""
+    stored = complete_chunk(out_uri, chunk)
+    return stored.labeled if stored else None
 
 
 def complete_boxes(out_uri: str, chunk: Chunk) -> dict[int, Boxes] | None:
@@ -295,10 +306,11 @@ def complete_boxes(out_uri: str, chunk: Chunk) -> dict[int, Boxes] | None:
 
 def _write(
     out_uri: str, chunk: Chunk, kind: Kind, parts: list[tables.Columns], metadata: dict[str, Any]
-) -> Artifact:
-    uri = table_uri(out_uri, chunk.stem, kind)
-    storage.write_bytes(uri, tables.encode_table(kind, parts, {"key": chunk.key} | metadata))
-    return Artifact(uri, sum(len(part["index"]) for part in parts), chunk.key)
+) -> str:
+    """Write a file; returns its sha256."""
+    data = tables.encode_table(kind, parts, {"key": chunk.key} | metadata)
+    storage.write_bytes(table_uri(out_uri, chunk.stem, kind), data)
+    return sha256_of(data)
 
 
 def _read(out_uri: str, stem: str, key: str, kind: Kind) -> tuple[Any, dict[str, Any], str]:

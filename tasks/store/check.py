@@ -24,23 +24,34 @@ LOW_PREDICTED_IOU = 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class _Seen:
-    """What a report needs of a frame; masks are not kept."""
+class Seen:
+    """What a report needs of a frame; masks are not kept.
+
+    Attributes:
+        frame: which.
+        failure: why it has no labels, None when it has.
+        labels: class of every box.
+        rejected: reasons of the masks that were refused.
+        predicted_iou: float32, of the masks that are not empty.
+        stability: float32, likewise.
+
+    """
 
     frame: FrameRef
     failure: FrameFailure | None
     labels: tuple[str, ...]
     rejected: tuple[str, ...]
-    predicted_iou: FloatArray  # of the masks that are not empty
+    predicted_iou: FloatArray
     stability: FloatArray
 
     @staticmethod
-    def of(one: LabeledFrame) -> _Seen:
+    def of(one: LabeledFrame) -> Seen:
+        """Keep of a labeled frame what a report needs."""
         nothing = np.zeros(0, np.float32)
         if one.masks is None:
-            return _Seen(one.frame, one.failure, (), (), nothing, nothing)
+            return Seen(one.frame, one.failure, (), (), nothing, nothing)
         good = np.flatnonzero(one.masks.area_px)
-        return _Seen(
+        return Seen(
             one.frame,
             None,
             one.boxes.labels,
@@ -50,15 +61,16 @@ class _Seen:
         )
 
     def named(self, reason: str) -> dict[str, Any]:
+        """Say which frame is worth a look, and why."""
         frame = self.frame
         return {"camera": frame.camera, "index": frame.index, "uri": frame.uri, "reason": reason}
 
 
-def check(labeled: Iterable[LabeledFrame]) -> dict[str, Any]:
+def check(frames: Iterable[Seen]) -> dict[str, Any]:
     """Count a sequence's outcomes and point at frames worth a look.
 
     Args:
-        labeled: every frame of the sequence, failed ones too, camera by camera in order.
+        frames: every frame of the sequence, failed ones too, camera by camera in order.
 
     Returns:
         Plain JSON values: `frames`, `failed`, `frames_without_boxes`, `instances`, `masks` (those
@@ -67,7 +79,7 @@ def check(labeled: Iterable[LabeledFrame]) -> dict[str, Any]:
         `failed_frames` and `suspicious_frames`, each with camera, index, uri and reason.
 
     """
-    seen = [_Seen.of(one) for one in labeled]
+    seen = list(frames)
     failed = [one for one in seen if one.failure]
     masks = sum(len(one.predicted_iou) for one in seen)
     return {
@@ -96,14 +108,14 @@ def _counted(values: Iterable[str]) -> dict[str, int]:
     return dict(Counter(values).most_common())
 
 
-def _kind(one: _Seen) -> str:
+def _kind(one: Seen) -> str:
     """Stage and reason of a failure, without the frame's address, so that equal ones add up."""
     if one.failure is None:
         return ""
     return f"{one.failure.stage}: {one.failure.reason.replace(one.frame.uri, 'the frame')}"
 
 
-def _suspicious(seen: Sequence[_Seen]) -> Iterator[dict[str, Any]]:
+def _suspicious(seen: Sequence[Seen]) -> Iterator[dict[str, Any]]:
     for _, group in groupby(seen, key=lambda one: one.frame.camera):
         frames = [one for one in group if not one.failure]
         sizes = Counter(one.frame.size_hw for one in frames)
@@ -118,7 +130,7 @@ def _suspicious(seen: Sequence[_Seen]) -> Iterator[dict[str, Any]]:
                 yield one.named("no boxes, though the frames before and after have several")
 
 
-def _busy(around: Sequence[_Seen]) -> bool:
+def _busy(around: Sequence[Seen]) -> bool:
     return len(around) == 2 and all(len(one.labels) >= BOXES_OF_NEIGHBOURS for one in around)
 
 

@@ -3,8 +3,8 @@
 import pytest
 import s3fs
 
-from flows import shard_pipeline
-from flows.load_dataset import load_missing
+from flows import pipeline
+from flows.load_dataset import load_dataset
 from flows.params import LabelParams
 from flows.plan.backfill import BackfillParams, plan_backfill
 from flows.shard import label_shard
@@ -19,7 +19,7 @@ from tests.integration.runs import MICRO
 @pytest.fixture
 def night(terminal, s3, upload, tmp_path, monkeypatch):
     """Two drives on S3, and what a night does to them: plan, label every shard, plan again."""
-    monkeypatch.setattr(shard_pipeline, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(pipeline, "FIRST_PAUSE_S", 0.01)
     source, *_ = upload(2, 3)
     label = LabelParams(
         sources=(source,), out=f"{s3}/out", boxes=f"{s3}/boxes", model=str(MICRO),
@@ -63,8 +63,8 @@ def test_what_was_not_fetched_is_tried_again_and_then_complete(night, lost, data
     (partial,) = [one for one in list_manifests(night.out) if one.partial]
     assert (partial.sequence_id, partial.frames, partial.failed) == ("drive000", 3, 1)
 
-    assert load_missing("partial", night.out, run_key) == 2
-    assert load_missing("partial", night.out, run_key) == 0
+    assert load_dataset("partial", night.out, run_key)["loaded"] == 2
+    assert load_dataset("partial", night.out, run_key)["loaded"] == 0
     objects = {
         (row["sequence"], row["frame"]): len(row["objects"]) for row in held("partial")["rows"]
     }
@@ -77,7 +77,7 @@ def test_what_was_not_fetched_is_tried_again_and_then_complete(night, lost, data
     assert (plan.up_to_date, plan.to_label, plan.partial) == (2, 0, 0)
     assert every_frame_once(night.source, night.out, run_key) == 2
     assert not any(one.partial for one in list_manifests(night.out))
-    assert load_missing("partial", night.out, run_key) == 1
+    assert load_dataset("partial", night.out, run_key)["loaded"] == 1
     assert all(len(row["objects"]) == 2 for row in held("partial")["rows"])
 
 

@@ -17,6 +17,7 @@ from tasks.store.artifacts import (
     complete_labels,
     content_key,
     read_boxes,
+    read_chunk,
     read_labels,
     table_uri,
     write_boxes,
@@ -146,20 +147,28 @@ def test_chunks_hold_at_most_64_frames_of_one_camera_and_every_frame_once():
     assert chunks_of([], "run") == []
 
 
+def written_bytes(out, chunk, outcomes):
+    write_labels(out, chunk, outcomes, STAMP)
+    return storage.read_bytes(table_uri(out, chunk.stem, "frames"))
+
+
 def test_labels_and_boxes_come_back_as_written(out):
     chunk, outcomes = a_chunk()
     assert complete_labels(out, chunk) is None
     assert complete_boxes(out, chunk) is None
     boxes = {one.frame.index: one.boxes for one in outcomes if one.failure is None}
-    assert write_boxes(out, chunk, boxes, STAMP).rows == 4 + 0 + 500 + 1
+    write_boxes(out, chunk, boxes, STAMP)
     back = complete_boxes(out, chunk)
     assert list(back) == [0, 1, 3, 4]  # frame 1 was looked at and has none; frame 2 was not
     assert len(back[1]) == 0
     np.testing.assert_array_equal(back[0].xyxy_px, outcomes[0].boxes.xyxy_px)
     assert complete_labels(out, chunk) is None  # boxes alone are not labels
-    artifact = write_labels(out, chunk, outcomes[::-1], STAMP)
-    assert artifact.rows == 5
-    assert artifact.uri == table_uri(out, chunk.stem, "frames")
+    written = write_labels(out, chunk, outcomes[::-1], STAMP)
+    stored = read_chunk(out, chunk.stem, chunk.key)
+    assert written.run_key == stored.run_key
+    assert (written.frames_sha256, written.masks_sha256) == (
+        stored.frames_sha256, stored.masks_sha256,
+    )  # fmt: skip
     for before, after in zip(outcomes, complete_labels(out, chunk), strict=True):
         assert_same(before, after)
 
@@ -195,7 +204,7 @@ def test_a_truncated_damaged_or_foreign_file_is_never_taken_for_whole(out):
         flipped = bytearray(good)
         flipped[len(good) // 3] ^= 0xFF
         other = Chunk("0123456789abcdef", chunk.frames)
-        foreign = storage.read_bytes(write_labels(out, other, outcomes, STAMP).uri)
+        foreign = written_bytes(out, other, outcomes)
         for bad in (b"", good[: len(good) // 2], good[:-1], b"PAR1" * 9, bytes(flipped), foreign):
             storage.write_bytes(uri, bad)
             assert complete_labels(out, chunk) is None
@@ -207,10 +216,7 @@ def test_a_truncated_damaged_or_foreign_file_is_never_taken_for_whole(out):
 
 def test_equal_input_gives_equal_bytes(out):
     chunk, outcomes = a_chunk()
-    uri = write_labels(out, chunk, outcomes, STAMP).uri
-    first = storage.read_bytes(uri)
-    write_labels(out, chunk, outcomes, STAMP)
-    assert storage.read_bytes(uri) == first
+    assert written_bytes(out, chunk, outcomes) == written_bytes(out, chunk, outcomes)
 
 
 def a_manifest(sequence_id="drive"):

@@ -1,0 +1,100 @@
+"""The Prefect tasks of the pipeline: thin, one for each step of a piece of a sequence.
+
+`flows.pipeline` joins them by their futures. What a step hands to the next stays in the process and
+is small: frames by their addresses, boxes, counts. Pixels and masks are never among it.
+"""
+
+# Without `from __future__ import annotations`: Prefect reads the annotations when it runs.
+from collections.abc import Sequence
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from tasks.errors import redacted_errors
+from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT
+from tasks.pipeline.chunk import ChunkState, Job, detect_chunk, download_chunk, segment_chunk
+from tasks.pipeline.sequence import (
+    Opened,
+    SequenceOutcome,
+    SequencePart,
+    check_sequence,
+    load_labels,
+    open_part,
+)
+from tasks.store.manifests import Manifest
+
+# Chunks of a piece: a task run costs Prefect's server up to 0.1 s of CPU, whatever it does.
+MOST_CHUNKS = 8
+
+
+@task(name=OPEN, task_run_name="open {name}", cache_policy=NO_CACHE, persist_result=False)
+@redacted_errors()
+def open_task(job: Job, part: SequencePart, name: str) -> Opened:
+    """List a sequence, open its videos, cut it into chunks."""
+    return open_part(job, part)
+
+
+@task(name=DOWNLOAD, task_run_name="download {name}", cache_policy=NO_CACHE, persist_result=False)
+@redacted_errors()
+def download_task(job: Job, opened: Opened, first: int, stop: int, name: str) -> list[ChunkState]:
+    """Bring the frames of a piece's chunks to this machine."""
+    return [download_chunk(job, chunk, opened.listed) for chunk in opened.chunks[first:stop]]
+
+
+@task(name=DETECT, task_run_name="detect {name}", cache_policy=NO_CACHE, persist_result=False)
+@redacted_errors()
+def detect_task(job: Job, states: Sequence[ChunkState], name: str) -> list[ChunkState]:
+    """Find the boxes of a piece's frames."""
+    return [detect_chunk(job, state) for state in states]
+
+
+@task(name=SEGMENT, task_run_name="segment {name}", cache_policy=NO_CACHE, persist_result=False)
+@redacted_errors()
+def segment_task(job: Job, states: Sequence[ChunkState], name: str) -> list[ChunkState]:
+    """Make the masks of a piece's boxes."""
+    return [segment_chunk(job, state) for state in states]
+
+
+@task(name=CHECK, task_run_name="check {name}", cache_policy=NO_CACHE, persist_result=False)
+@redacted_errors()
+def check_task(
+    job: Job, opened: Opened, pieces: Sequence[Sequence[ChunkState]], name: str
+) -> SequenceOutcome:
+    """Check a sequence's labels and declare it complete."""
+    return check_sequence(job, opened, [state for piece in pieces for state in piece])
+
+
+@task(name="prepare", cache_policy=NO_CACHE, persist_result=False)
+@redacted_errors()
+def prepare_task(dataset: str, cameras: Sequence[str], out_uri: str) -> frozenset[str]:
+    """Make the dataset ready for loads; returns the manifests that it holds already."""
+    from tasks.dataset.record import loaded_manifests
+    from tasks.load.prepare import prepare_dataset
+
+    prepare_dataset(dataset, cameras, out_uri)
+    return frozenset(loaded_manifests(dataset))
+
+
+@task(name=LOAD, task_run_name="load {name}", cache_policy=NO_CACHE, persist_result=False)
+@redacted_errors()
+def load_task(
+    dataset: str,
+    out_uri: str,
+    outcome: SequenceOutcome,
+    loaded: frozenset[str],
+    name: str,
+) -> dict[str, float]:
+    """Load a sequence's labels into FiftyOne, unless it is not complete or there already."""
+    manifest = outcome.manifest
+    if manifest is None or manifest.version in loaded:
+        return {}
+    return load_labels(dataset, out_uri, manifest)
+
+
+@task(name=LOAD, task_run_name="load {name}", cache_policy=NO_CACHE, persist_result=False)
+@redacted_errors()
+def load_stored_task(
+    dataset: str, out_uri: str, manifest: Manifest, loaded: frozenset[str], name: str
+) -> dict[str, float]:
+    """Load into FiftyOne what an earlier run labeled, unless it is there already."""
+    return {} if manifest.version in loaded else load_labels(dataset, out_uri, manifest)

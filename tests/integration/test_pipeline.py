@@ -1,0 +1,137 @@
+"""The run's graph as Prefect's pages draw it, and what a chunk costs storage."""
+
+from collections import Counter
+
+import pytest
+import s3fs
+
+from flows.params import LabelParams
+from flows.plan.backfill import BackfillParams, plan_backfill
+from flows.shard import label_shard
+from tasks.frames import download
+from tasks.store import storage
+from tests.integration.cluster import wait_for
+from tests.integration.dataset_rows import held
+from tests.integration.runs import MICRO, write_sequence
+
+
+def graph(cluster, flow_name):
+    """Task runs of the newest run of a flow by name: whose results they were given, their state."""
+    body = {"flows": {"name": {"any_": [flow_name]}}, "sort": "START_TIME_DESC", "limit": 1}
+    (run,) = cluster.post("flow_runs/filter", body)
+    nodes = dict(cluster.get(f"flow_runs/{run['id']}/graph-v2")["nodes"])
+    names = {key: node["label"] for key, node in nodes.items()}
+    return {
+        node["label"]: ({names[one["id"]] for one in node["parents"]}, node["state_type"])
+        for node in nodes.values()
+    }
+
+
+@pytest.fixture
+def recorded(terminal, cluster):
+    """`autolabel` under a server that records task runs, as ours for one command does not."""
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    password = cluster.home.environment["PREFECT_API_AUTH_STRING"]
+    terminal.monkeypatch.setenv("PREFECT_API_URL", cluster.api)
+    with temporary_settings({PREFECT_API_URL: cluster.api, PREFECT_API_AUTH_STRING: password}):
+        yield terminal
+
+
+@pytest.mark.ci
+def test_the_graph_shows_every_step_and_what_it_waits_for(recorded, cluster, tmp_path):
+    write_sequence(tmp_path / "in" / "long", tmp_path / "boxes", 8)
+    (tmp_path / "in" / "broken.mp4").write_bytes(b"no video at all")
+    recorded.label(
+        tmp_path / "in", "--out", tmp_path / "out", "--boxes", tmp_path / "boxes",
+        "--dataset", "graph", "--chunk-frames", "2", code=1,
+    )  # fmt: skip
+    pieces = ["long 0-1", "long 1-2", "long 2-4"]
+    expected = {
+        "prepare": set(),
+        "open broken": set(),
+        "open long": set(),
+        **{f"download {one}": {"open long"} for one in pieces},
+        **{f"detect {one}": {f"download {one}"} for one in pieces},
+        **{f"segment {one}": {f"detect {one}"} for one in pieces},
+        "check long": {"open long", *(f"segment {one}" for one in pieces)},
+        "load long": {"prepare", "check long"},
+    }
+
+    def drawn():
+        found = graph(cluster, "label")
+        ended = all(state in {"COMPLETED", "FAILED"} for _, state in found.values())
+        return found if ended and len(found) == len(expected) else None
+
+    found = wait_for(drawn, 30)
+    assert {name: above for name, (above, _) in found.items()} == expected
+    states = {name: state for name, (_, state) in found.items()}
+    assert states.pop("open broken") == "FAILED"
+    assert set(states.values()) == {"COMPLETED"}
+
+
+@pytest.mark.ci
+def test_what_comes_after_a_failed_task_is_not_run(recorded, cluster, tmp_path, monkeypatch):
+    for name in ("good", "full"):
+        write_sequence(tmp_path / "in" / name, tmp_path / "boxes", 2)
+    write = storage.write_bytes
+
+    def disk(uri, data):
+        if uri.endswith(".boxes.parquet") and "/full/" in uri:
+            raise storage.StorageError("no space left on device")
+        write(uri, data)
+
+    monkeypatch.setattr(storage, "write_bytes", disk)
+    result, _ = recorded.label(
+        tmp_path / "in", "--out", tmp_path / "out", "--boxes", tmp_path / "boxes",
+        "--no-dataset", code=1,
+    )  # fmt: skip
+    assert [(one["sequence"], one["stage"]) for one in result["failed"]] == [("full", "detect")]
+
+    def states():
+        return {name: state for name, (_, state) in graph(cluster, "label").items()}
+
+    wait_for(lambda: states().get("check good") == "COMPLETED", 30)
+    wait_for(lambda: "check full" in states(), 30)
+    assert states()["detect full"] == "FAILED"
+    assert states()["segment full"] == states()["check full"] == "PENDING"
+
+
+@pytest.fixture
+def requests(monkeypatch):
+    """How often artifacts were read and written."""
+    found = Counter()
+    for name in ("read_bytes", "write_bytes"):
+        call = getattr(storage, name)
+
+        def counting(uri, *data, name=name, call=call):
+            found[name] += "/labels/" in uri
+            return call(uri, *data)
+
+        monkeypatch.setattr(storage, name, counting)
+    return found
+
+
+def test_a_fresh_chunk_costs_three_puts_and_four_gets(terminal, tmp_path, requests):
+    write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 6)
+    terminal.label(
+        tmp_path / "in", "--out", tmp_path / "out", "--boxes", tmp_path / "boxes",
+        "--dataset", "requests", "--chunk-frames", "2",
+    )  # fmt: skip
+    assert requests == {"write_bytes": 3 * 3, "read_bytes": 3 * 4}
+
+
+def test_a_shard_loads_and_downloads_the_selected_frames_only(terminal, s3, tmp_path, monkeypatch):
+    write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 21)
+    store = s3fs.S3FileSystem()
+    store.put(str(tmp_path / "in"), f"{s3}/in", recursive=True)
+    asked, get = [], download._get
+    monkeypatch.setattr(download, "_get", lambda uri, *more: (asked.append(uri), get(uri, *more)))
+    label = LabelParams(
+        sources=(f"{s3}/in",), out=f"{s3}/out", boxes=str(tmp_path / "boxes"), model=str(MICRO),
+        frames="::10", dataset="every tenth",
+    )  # fmt: skip
+    (shard,) = plan_backfill(BackfillParams(label=label)).shards
+    assert label_shard(shard, return_state=True).is_completed()
+    assert sorted(uri[-8:] for uri in asked) == ["0000.jpg", "0010.jpg", "0020.jpg"]
+    assert [row["frame"] for row in held("every tenth")["rows"]] == [0, 10, 20]
