@@ -29,7 +29,7 @@ FIND_LINKS = $(addprefix --find-links ,$(sort $(PIP_FIND_LINKS) $(shell $(PYTHON
 # Importing Prefect takes 4 s of CPU without bytecode and 2 s with it, in every process. uv writes none
 # by itself, and where PYTHONDONTWRITEBYTECODE is set Python would never write any.
 BYTECODE := unset PYTHONDONTWRITEBYTECODE; $(BIN)/python -c "import flows.shard, flows.server.process, \
-	flows.machine.worker_process, prefect.engine, prefect.cli, prefect.server.api.server, uvicorn"
+	prefect.engine, prefect.cli.worker, prefect.workers.process, prefect.cli, prefect.server.api.server, uvicorn"
 
 .PHONY: help setup dev torch demo test test-all lint fmt bench lock clean
 

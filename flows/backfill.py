@@ -1,12 +1,12 @@
 """The flow `backfill`: plan from storage, submit what is missing as shards, once each."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from prefect import flow, get_run_logger
+from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
 
+from flows.pipeline import given, result_of
 from flows.plan.backfill import BackfillParams, BackfillPlan, plan_backfill
 from flows.plan.report import plan_markdown
 from flows.server.shard_runs import sequences_in_flight
@@ -29,12 +29,27 @@ def backfill(params: BackfillParams) -> dict[str, Any]:
 
 
 def _backfill(params: BackfillParams) -> dict[str, Any]:
-    logger = get_run_logger()
+    planned = plan_task.submit(given(params))
+    plan: BackfillPlan = planned.result()
+    get_run_logger().info("%s", plan.as_json())
+    return plan.as_json() | submit_task.submit(result_of(planned)).result()
+
+
+@task(name="plan", cache_policy=NO_CACHE, persist_result=False)
+@redacted_errors()
+def plan_task(params: BackfillParams) -> BackfillPlan:
+    """Compare sources with labels."""
     plan = plan_in_flight(params)
-    logger.info("%s", plan.as_json())
     key = plan.stamp.run_key
     create_markdown_artifact(plan_markdown(plan), key="backfill-plan", description=key)
-    return plan.as_json() | submission(submit_plan(plan))
+    return plan
+
+
+@task(name="submit", cache_policy=NO_CACHE, persist_result=False)
+@redacted_errors()
+def submit_task(plan: BackfillPlan) -> dict[str, int]:
+    """Submit the plan's shards."""
+    return submission(submit_plan(plan))
 
 
 def plan_in_flight(params: BackfillParams) -> BackfillPlan:

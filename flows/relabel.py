@@ -1,15 +1,22 @@
 """Flow `relabel`: labels that reviewers sent back are made again and return to the dataset."""
 
-from __future__ import annotations
-
-from prefect import flow
+from prefect import flow, task
 from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.task_runners import ThreadPoolTaskRunner
 
+from flows.pipeline import ahead, given, result_of
 from tasks.errors import redacted_errors
-from tasks.review.relabel import relabel_dataset
+from tasks.review.relabel import Remade, bring_back, segment_request, waiting_requests
+from tasks.review.relabel_requests import RelabelRequest
 
 
-@flow(name="relabel", log_prints=False)
+@flow(
+    name="relabel",
+    description="Make labels again that reviewers sent back.",
+    task_runner=ThreadPoolTaskRunner(max_workers=4),  # type: ignore[arg-type]
+    persist_result=False,
+)
 def relabel(dataset: str, out: str = "", request_id: str = "", backend: str = "auto") -> int:
     """Work off the relabel requests of a dataset; return how many labels were made again.
 
@@ -25,9 +32,36 @@ def relabel(dataset: str, out: str = "", request_id: str = "", backend: str = "a
 
 
 def _relabel(dataset: str, out: str, request_id: str, backend: str) -> int:
-    report = relabel_dataset(dataset, out, request_id, backend)
+    out, waiting = waiting_requests(dataset, out, request_id)
+
+    def submit(request: RelabelRequest):  # type: ignore[no-untyped-def]
+        name = request.request_id
+        remade = segment_task.submit(given(request), backend, name)
+        return remade, load_task.submit(given(request), out, result_of(remade), name)
+
+    results = [
+        (remade.result(), loaded.result()) for remade, loaded in ahead(map(submit, waiting), 2)
+    ]
+    labels: int = sum(count for _, count in results)
     create_markdown_artifact(
         key="relabel",
-        markdown=f"{report.labels} labels of {report.requests} requests made again in `{dataset}`",
+        markdown=f"{labels} labels of {len(waiting)} requests made again in `{dataset}`",
     )
-    return report.labels
+    for remade, _ in results:
+        if remade.error:
+            raise remade.error
+    return labels
+
+
+@task(name="segment", task_run_name="segment {name}", cache_policy=NO_CACHE, persist_result=False)
+@redacted_errors()
+def segment_task(request: RelabelRequest, backend: str, name: str) -> Remade:
+    """Make the masks of a request again."""
+    return segment_request(request, backend)
+
+
+@task(name="load", task_run_name="load {name}", cache_policy=NO_CACHE, persist_result=False)
+@redacted_errors()
+def load_task(request: RelabelRequest, out_uri: str, remade: Remade, name: str) -> int:
+    """Bring them back into the dataset."""
+    return bring_back(request, out_uri, remade)

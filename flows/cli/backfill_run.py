@@ -123,13 +123,9 @@ def _until_ended(console: Console, plan: BackfillPlan) -> None:
     with _progress(console) as progress:
         total = plan.to_label + plan.in_flight
         bar = progress.add_task("sequences", total=total, states="")
-        for glance in watching.watch(run_key, plan.rate.seconds_per_frame, POLL_S):
+        for active in watching.watch(run_key, POLL_S):
             done = len(manifests.list_complete(out_uri, run_key)) - before
-            progress.update(bar, completed=min(done, total), states=_text(glance.active))
-            for one in glance.helpers:
-                console.print(f"a shard is slow: {escape(one.name)} helps it from the end")
-            for run in glance.rescued:
-                console.print(f"a shard lost its worker: {escape(run.name)} is scheduled again")
+            progress.update(bar, completed=min(done, total), states=_text(active))
 
 
 def _text(runs: Iterable[Any]) -> str:

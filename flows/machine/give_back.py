@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from datetime import UTC, datetime, timedelta
 
-# Workers fetch runs some seconds early: the one that is stopping must not get its shard back.
-PAUSE = timedelta(seconds=30)
+# Until then the worker that is stopping has ended, and cannot take its own shard again.
+PAUSE = timedelta(seconds=5)
 
 log = logging.getLogger(__name__)
 

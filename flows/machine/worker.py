@@ -1,9 +1,9 @@
 """Workers of this machine: one `prefect worker` for each GPU, bound to it, started and stopped.
 
-Plain `prefect worker start` does the same work; what it does not do is stop politely. When it is
-told to end, it kills its flow run within seconds and the server learns of that from missing
-heartbeats. Here SIGTERM goes to the flow runs first: they finish the chunk at hand and give their
-shard back; then the workers are stopped.
+Each is a plain `prefect worker start`. What that does not do is stop politely: when it is told to
+end it kills its flow run within seconds, and the server learns of that from missing heartbeats.
+Here SIGTERM goes to the flow runs first: they finish the chunk at hand and give their shard back;
+then the workers are stopped.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-
-from flows.machine import fork_server
-from flows.server.automations import HEARTBEAT_S
+from pathlib import Path
 
 POLL_S = 0.5
 LONGEST_PAUSE_S = 60.0
@@ -71,7 +69,11 @@ class Slot:
 
     def start(self) -> None:
         """Start the worker."""
-        command = [sys.executable, "-m", "flows.machine.worker_process", self.pool, self.name]
+        command = [
+            sys.executable, "-m", "prefect", "worker", "start", "--pool", self.pool,
+            "--name", self.name, "--type", "process", "--limit", "1",
+            "--no-create-pool-if-not-found",
+        ]  # fmt: skip
         # A session of its own: Ctrl-C is for us, who tell the flow run first.
         self.process = subprocess.Popen(
             command, env=os.environ | self.environment, start_new_session=True
@@ -114,13 +116,18 @@ def slots(pool: str, count: int | None, metrics_port: int | None = None) -> list
 
 
 def _environment() -> dict[str, str]:
+    """Return settings of the workers and their flow runs; what the user has set stays."""
     values = {
-        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(HEARTBEAT_S),
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",  # see deploy/automations.yaml
         "PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1",
-        "PREFECT_WORKER_QUERY_SECONDS": "2",  # of idle ones: see `flows.machine.worker_process`
+        "PREFECT_WORKER_QUERY_SECONDS": "5",
+        # None but what is due: a worker that is stopping must not get its own shard back.
+        "PREFECT_WORKER_PREFETCH_SECONDS": "0",
         "PREFECT_LOGGING_EXTRA_LOGGERS": "sam2_core,tasks,flows",
     }
-    return {name: value for name, value in values.items() if name not in os.environ}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    unset = {name: value for name, value in values.items() if name not in os.environ}
+    return {**unset, "PATH": path}
 
 
 def run_workers(places: list[Slot], grace_s: float) -> None:
@@ -132,9 +139,7 @@ def run_workers(places: list[Slot], grace_s: float) -> None:
 
     """
     stop = threading.Event()
-    with _on_signals(stop), fork_server.serving(_environment()) as found:
-        for place in places:
-            place.environment |= found
+    with _on_signals(stop):
         while not stop.is_set():
             for place in places:
                 _keep_alive(place)

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from flows.params import LabelParams
 from flows.plan.rates import Rate, measured_rate
 from flows.plan.run import matching_of, stamp_of
-from flows.plan.shards import ShardParams, Work, even_seconds, pack
+from flows.plan.shards import ShardParams, Work, pack, shard_lengths
 from sam2_core.types import AutolabelError
 from tasks.boxes.matching import Matching
 from tasks.frames.discover import Discovered, discover
@@ -106,6 +106,7 @@ class BackfillPlan:
         partial: of those to label, labeled but for what could not be fetched.
         in_flight: being labeled by shards that were submitted before.
         quarantined: given up on after repeated crashes.
+        hidden: not labeled either, but outside of `since` and `until`, and so left out.
         undated: without a date, and so included whatever `since` and `until` say.
         frames: of the sequences to label.
         cameras: names of all cameras, as keys.
@@ -124,19 +125,20 @@ class BackfillPlan:
     partial: int = 0
     in_flight: int = 0
     quarantined: int = 0
+    hidden: int = 0
     undated: int = 0
     frames: int = 0
     cameras: dict[str, None] = field(default_factory=dict)
     matching: Matching | None = None
 
     def cut(self, workers: int = 0) -> None:
-        """Cut the work into shards, evenly where it is known how many workers are online."""
+        """Cut the work into shards for the workers that are online."""
         params, rate = self.params, self.rate.seconds_per_frame
-        seconds = even_seconds(self.frames * rate, params.shard_minutes * 60, workers)
+        lengths = shard_lengths(self.frames * rate, params.shard_minutes * 60, workers)
         packed = pack(
             self.works,
             seconds_per_frame=rate,
-            shard_seconds=seconds,
+            lengths=lengths,
             chunk_frames=params.label.chunk_frames,
         )
         cameras = tuple(self.cameras)
@@ -175,6 +177,7 @@ class BackfillPlan:
             "partial": self.partial,
             "in_flight": self.in_flight,
             "quarantined": self.quarantined,
+            "hidden": self.hidden,
             "undated": self.undated,
             "frames": self.frames,
             "shards": len(self.shards),
@@ -219,7 +222,13 @@ def _missing(plan: BackfillPlan, in_flight: set[str]) -> Iterator[Work]:
     for one in _matching(plan):
         name = one.sequence.sequence_id
         content_key = one.content_key
-        if (name, content_key) in complete:
+        done = (name, content_key) in complete
+        if not _in_time(plan, one):
+            plan.hidden += not done
+            continue
+        plan.sequences += 1
+        plan.cameras |= dict.fromkeys(frame.camera for frame in one.frames)
+        if done:
             continue
         if name in in_flight:
             plan.in_flight += 1
@@ -235,22 +244,23 @@ def _missing(plan: BackfillPlan, in_flight: set[str]) -> Iterator[Work]:
 
 
 def _matching(plan: BackfillPlan) -> Iterator[Discovered]:
-    params = plan.params
-    first, end = params.first_ns, params.end_ns
-    for one in discover(params.label.sources, FrameSelection.parse(params.label.frames)):
+    label, glob = plan.params.label, plan.params.sequences
+    for one in discover(label.sources, FrameSelection.parse(label.frames)):
         if plan.matching:
             plan.matching.add(one.frames)
-        if not fnmatchcase(one.sequence.sequence_id, params.sequences):
-            continue
-        if first is not None or end is not None:
-            taken = taken_ns(one)
-            if taken is None:
-                plan.undated += 1
-            elif not (first or 0) <= taken < (end or taken + 1):
-                continue
-        plan.sequences += 1
-        plan.cameras |= dict.fromkeys(frame.camera for frame in one.frames)
-        yield one
+        if fnmatchcase(one.sequence.sequence_id, glob):
+            yield one
+
+
+def _in_time(plan: BackfillPlan, one: Discovered) -> bool:
+    first, end = plan.params.first_ns, plan.params.end_ns
+    if first is None and end is None:
+        return True
+    taken = taken_ns(one)
+    if taken is None:
+        plan.undated += 1
+        return True
+    return (first or 0) <= taken < (end or taken + 1)
 
 
 def taken_ns(one: Discovered) -> int | None:

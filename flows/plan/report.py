@@ -21,6 +21,8 @@ def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
     yield "worker time", f"{plan.gpu_hours:,.2f} h  ({plan.rate.text})"
     if plan.cost_usd is not None:
         yield "cost", f"{plan.cost_usd:,.2f} USD"
+    if plan.hidden:
+        yield "left out", f"{plan.hidden:,} that are not labeled are outside of the dates"
     if plan.undated:
         yield "undated", f"{plan.undated:,} sequences have no date and are included"
     for line in plan.matching.lines() if plan.matching else ():

@@ -20,6 +20,8 @@ from flows.params import LabelParams
 
 # Shorter shards are mostly start.
 SHORTEST_S = 60.0
+# A start is 2% of these.
+SHORTEST_LAST_S = 240.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +86,9 @@ class ShardParams(BaseModel):
 
 
 def pack(
-    works: Iterable[Work], *, seconds_per_frame: float, shard_seconds: float, chunk_frames: int
+    works: Iterable[Work], *, seconds_per_frame: float, lengths: Iterable[float], chunk_frames: int
 ) -> Iterator[tuple[Piece, ...]]:
-    """Pack sequences, in order, into shards of about `shard_seconds` each.
+    """Pack sequences, in order, into shards of about these lengths.
 
     A shard is closed when the next piece would exceed the time of all shards so far by more than
     leaving it out would fall short of it.
@@ -94,26 +96,40 @@ def pack(
     Args:
         works: sequences to label.
         seconds_per_frame: estimated time of one frame, boxes and all.
-        shard_seconds: time that a shard should take.
+        lengths: seconds that each shard should take, the last of them also those after it.
         chunk_frames: frames of a chunk; longer sequences are cut at multiples of it.
 
     """
-    budget = max(shard_seconds / seconds_per_frame, 1.0)
+    budgets = _then_the_last(max(length / seconds_per_frame, 1.0) for length in lengths)
+    budget = next(budgets)
     shard: list[Piece] = []
     filled = 0  # frames of all shards so far: what one has too much, the next has less
     target = budget
-    for piece in (piece for work in works for piece in _cut(work, budget, chunk_frames)):
-        if shard and filled + piece.frames - target > target - filled:
-            yield tuple(shard)
-            shard, target = [], max(target, filled) + budget
-        shard.append(piece)
-        filled += piece.frames
+    for work in works:
+        for piece in _cut(work, budget, chunk_frames):
+            if shard and filled + piece.frames - target > target - filled:
+                yield tuple(shard)
+                budget = next(budgets)
+                shard, target = [], max(target, filled) + budget
+            shard.append(piece)
+            filled += piece.frames
     if shard:
         yield tuple(shard)
 
 
-def even_seconds(total_seconds: float, shard_seconds: float, workers: int) -> float:
+def _then_the_last(values: Iterable[float]) -> Iterator[float]:
+    value = 1.0
+    for value in values:
+        yield value
+    while True:
+        yield value
+
+
+def shard_lengths(total_seconds: float, shard_seconds: float, workers: int) -> list[float]:
     """Return how long shards should be so that `workers` that start together end together.
+
+    All are equal but those of the last round, which are halved again and again: whoever is behind
+    then has less left to do, and the others take what it would have done.
 
     Args:
         total_seconds: of all the work, on one worker.
@@ -121,12 +137,17 @@ def even_seconds(total_seconds: float, shard_seconds: float, workers: int) -> fl
         workers: that are online; 0 when nobody knows.
 
     """
+    workers = max(workers, 1)
     count = max(round(total_seconds / shard_seconds), 1)
-    if workers > 1:
-        even = math.ceil(count / workers) * workers
-        if total_seconds / even >= min(SHORTEST_S, shard_seconds):
-            count = even
-    return max(total_seconds / count, 1e-6)
+    even = math.ceil(count / workers) * workers
+    if total_seconds / even >= min(SHORTEST_S, shard_seconds):
+        count = even
+    length = max(total_seconds / count, 1e-6)
+    lengths, last = [length] * max(count - workers, 0), length
+    while last / 2 >= SHORTEST_LAST_S and count >= workers:
+        last /= 2
+        lengths += [last] * workers
+    return [*lengths, *[last] * workers]
 
 
 def _cut(work: Work, budget_frames: float, chunk_frames: int) -> Iterator[Piece]:
@@ -145,21 +166,3 @@ def _cut(work: Work, budget_frames: float, chunk_frames: int) -> Iterator[Piece]
     for first, stop in itertools.pairwise(edges):
         frames = min(stop * chunk_frames, work.frames) - first * chunk_frames
         yield whole.model_copy(update={"chunks": (first, stop), "frames": frames})
-
-
-def from_the_end(shard: ShardParams) -> ShardParams | None:
-    """Return the shard that helps a straggler, or None where there is nothing to share.
-
-    It has the same pieces, last ones first; of a single sequence it has the second half. Whoever
-    comes to a chunk that is complete passes over it, so the two meet.
-    """
-    if len(shard.pieces) > 1:
-        return shard.model_copy(update={"pieces": tuple(reversed(shard.pieces))})
-    (piece,) = shard.pieces
-    first, stop = piece.chunks or (0, math.ceil(piece.frames / shard.label.chunk_frames))
-    middle = (first + stop + 1) // 2
-    if middle >= stop:
-        return None
-    frames = min(piece.frames, (stop - middle) * shard.label.chunk_frames)
-    half = piece.model_copy(update={"chunks": (middle, stop), "frames": frames})
-    return shard.model_copy(update={"pieces": (half,)})

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.server.automations import HEARTBEAT_S, START_S, ensure_automations
+from flows.server.automations import ensure_automations
 from flows.server.shard_runs import explained
 from sam2_core.types import AutolabelError
 
@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 
 GPU_POOL, CPU_POOL = "gpu", "cpu"
 FILE_VARIABLE = "AUTOLABEL_DEPLOYMENTS"
+# `autolabel worker` puts its own Python first on the PATH.
+FLOW_RUN_COMMAND = "python -m prefect.engine"
 
 
-def deploy(heartbeat_s: float = HEARTBEAT_S, start_s: float = START_S) -> None:
+def deploy() -> None:
     """Create what is missing of the work pools, deployments and automations; update the rest.
 
     Parameters, schedules, pauses, limits, pools, queues and job variables of a deployment that is
@@ -40,7 +42,7 @@ def deploy(heartbeat_s: float = HEARTBEAT_S, start_s: float = START_S) -> None:
     ensure_pools()
     there = _update_deployments()
     _create_deployments([one["name"] for one in described() if one["name"] not in there])
-    ensure_automations(heartbeat_s, start_s)
+    ensure_automations(deployments_file().with_name("automations.yaml"))
 
 
 def ensure_pools(kind: str = "process") -> None:
@@ -58,10 +60,16 @@ def ensure_pools(kind: str = "process") -> None:
                 continue
 
 
-def _template() -> dict[str, object]:
+def _template() -> dict[str, Any]:
+    """Return the form of the process worker's jobs, with the command that runs them named.
+
+    Without one the worker starts Python to prepare a folder, which then starts Python again.
+    """
     from prefect.workers.process import ProcessWorker
 
-    return ProcessWorker.get_default_base_job_template()
+    template = ProcessWorker.get_default_base_job_template()
+    template["variables"]["properties"]["command"]["default"] = FLOW_RUN_COMMAND
+    return template
 
 
 def deployments_file() -> Path:

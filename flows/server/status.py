@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from flows.machine.server_log import server_errors
 from flows.params import LabelParams
 from flows.plan.shards import ShardParams
-from flows.server.rescue import lost
 from flows.server.schedules import collect_schedules
 from flows.server.shard_runs import SHARD_TAG, runs_tagged, shard_of
 from flows.server.submit import workers_online
@@ -41,8 +40,6 @@ class RunStatus:
         complete: sequences whose labels are complete, None when storage cannot be read.
         given_up: ids of sequences that failed or killed workers too often.
         partial: sequences whose labels lack what could not be fetched.
-        unfinished: flow runs of shards that have not ended.
-        lost: how many of them nobody works on.
 
     """
 
@@ -55,8 +52,6 @@ class RunStatus:
     complete: int | None = None
     given_up: list[str] = field(default_factory=list)
     partial: int = 0
-    unfinished: list[FlowRun] = field(default_factory=list)
-    lost: int = 0
     storage_error: str = ""
 
     @property
@@ -80,7 +75,6 @@ class RunStatus:
             "active": self.active,
             "failures": dict(self.reasons),
             "frames_per_second_and_worker": None if rate is None else round(rate, 3),
-            "lost_workers": self.lost,
             "sequences_complete": self.complete,
             "sequences_partial": self.partial,
             "quarantined": self.given_up,
@@ -96,11 +90,6 @@ class RunStatus:
             yield "shards wait and no worker is online: start one with `autolabel worker`"
         if (self.states["Failed"] or self.states["Crashed"]) and not self.active:
             yield "some shards failed: mend the reason, then give the same `autolabel backfill`"
-        if self.lost:
-            yield (
-                f"{self.lost} shards have lost their worker: the same `autolabel backfill` with "
-                "--wait takes them back"
-            )
         if self.given_up:
             yield (
                 f"{len(self.given_up)} sequences were given up: look at their frames, then "
@@ -122,7 +111,6 @@ def collect_status(hours: float = 72) -> dict[str, Any]:
     runs = group_runs(islice(runs_tagged(SHARD_TAG, since=since), RUNS_READ))
     workers = workers_online()
     for run in runs:
-        run.lost = len(lost(run.unfinished))
         _look_at_storage(run)
     described = [run.as_json() | {"to_do": list(run.to_do(len(workers)))} for run in runs]
     errors = server_errors()
@@ -152,8 +140,6 @@ def _count(run: RunStatus, shard: ShardParams, flow_run: FlowRun) -> None:
     if state is None:
         return
     run.states[state.name or state.type.value.title()] += 1
-    if not state.is_final():
-        run.unfinished.append(flow_run)
     if state.is_completed():
         run.frames += shard.frames
         run.busy_s += flow_run.total_run_time.total_seconds()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
-from sam2_core.types import AutolabelError, Boxes, Masks
+from sam2_core.types import AutolabelError, Boxes, Masks, ModelStamp
 from tasks.dataset.ids import sample_id
 from tasks.dataset.pictures import find_pictures
 from tasks.dataset.schema import open_dataset, sample_collection
@@ -24,6 +23,22 @@ class RelabelReport:
     labels: int
 
 
+@dataclass(frozen=True)
+class Remade:
+    """What became of a request's frames, in order.
+
+    Attributes:
+        outcomes: masks, or why there are none.
+        stamp: the model that made them, None where it could not be had and all failed.
+        error: why not.
+
+    """
+
+    outcomes: tuple[Masks | Exception, ...]
+    stamp: ModelStamp | None
+    error: AutolabelError | None = None
+
+
 def relabel_dataset(
     dataset_name: str, out_uri: str = "", request_id: str = "", backend: str = "auto"
 ) -> RelabelReport:
@@ -39,33 +54,48 @@ def relabel_dataset(
         AutolabelError: no such dataset, request or model.
 
     """
-    out_uri = out_uri or storage_of(open_dataset(dataset_name))
-    if not out_uri:
-        raise AutolabelError(f"dataset '{dataset_name}' knows no storage: give one with --out")
-    if request_id:
-        read_request(out_uri, dataset_name, request_id)  # says so if there is none
-    waiting = [
-        one for one in open_requests(out_uri, dataset_name) if request_id in {"", one.request_id}
-    ]
+    out_uri, waiting = waiting_requests(dataset_name, out_uri, request_id)
     labels, failures = 0, []
     for request in waiting:
-        try:
-            choice = choose_model(request.model or _first_model(request), backend)
-        except AutolabelError as error:  # the reviewer sees it beside the frames and can ask anew
-            failures.append(error)
-            run_request(request, out_uri, partial(_all_failed, error), None)
-            continue
-        labels += run_request(request, out_uri, partial(_segment, choice), choice.stamp)
+        remade = segment_request(request, backend)
+        labels += bring_back(request, out_uri, remade)
+        failures += [remade.error] if remade.error else []
     if failures:
         raise failures[0]
     return RelabelReport(len(waiting), labels)
 
 
-def _all_failed(
-    error: AutolabelError, prompts: Iterable[tuple[FrameRef, Boxes]]
-) -> Iterator[Masks | Exception]:
-    for _ in prompts:
-        yield error
+def waiting_requests(
+    dataset_name: str, out_uri: str = "", request_id: str = ""
+) -> tuple[str, list[RelabelRequest]]:
+    """Return the storage of a dataset and its open requests; arguments as of `relabel_dataset`.
+
+    Raises:
+        AutolabelError: no such dataset or request.
+
+    """
+    out_uri = out_uri or storage_of(open_dataset(dataset_name))
+    if not out_uri:
+        raise AutolabelError(f"dataset '{dataset_name}' knows no storage: give one with --out")
+    if request_id:
+        read_request(out_uri, dataset_name, request_id)  # says so if there is none
+    found = open_requests(out_uri, dataset_name)
+    return out_uri, [one for one in found if request_id in {"", one.request_id}]
+
+
+def segment_request(request: RelabelRequest, backend: str = "auto") -> Remade:
+    """Make the masks of a request again, with the model that it asks for."""
+    prompts = request.prompts()
+    try:
+        choice = choose_model(request.model or _first_model(request), backend)
+    except AutolabelError as error:  # the reviewer sees it beside the frames and can ask anew
+        return Remade((error,) * len(prompts), None, error)
+    return Remade(tuple(_segment(choice, prompts)), choice.stamp)
+
+
+def bring_back(request: RelabelRequest, out_uri: str, remade: Remade) -> int:
+    """Bring a request's new masks into the dataset; returns how many labels have one."""
+    return run_request(request, out_uri, lambda _: remade.outcomes, remade.stamp)
 
 
 def _first_model(request: RelabelRequest) -> str:

@@ -100,7 +100,7 @@ class Cluster:
             return getattr(error, "code", 0) in {401, 403}
 
     def deploy(self) -> None:
-        code = f"from flows.server.deployments import deploy; deploy({self.heartbeat_s}, 120)"
+        code = "from flows.server.deployments import deploy; deploy()"
         subprocess.run(
             [sys.executable, "-c", code], cwd=REPOSITORY, env=self.home.environment, check=True
         )
@@ -115,12 +115,12 @@ class Cluster:
         return worker
 
     def flow_run_processes(self) -> list[psutil.Process]:
-        """Processes of flow runs, as their workers know them: a fork is in one's stead."""
+        """Processes of flow runs."""
         found = []
         for worker in self.workers:
             for one in tree(worker.pid)[1:]:
                 with contextlib.suppress(psutil.Error):
-                    if {"flows.machine.flow_process", "prefect.engine"} & {*one.cmdline()}:
+                    if "prefect.engine" in one.cmdline():
                         found.append(one)
         return found
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.params import LabelParams
-from flows.plan.shards import Piece, ShardParams, Work, even_seconds, from_the_end, pack
+from flows.plan.shards import Piece, ShardParams, Work, pack, shard_lengths
 
 LABEL = LabelParams(sources=("in",), out="out")
 
@@ -19,7 +19,7 @@ def frames_of(shards):
 
 def test_shards_are_sized_by_time_and_not_by_count():
     shards = list(
-        pack(works(10, 10, 10, 200, 10), seconds_per_frame=1, shard_seconds=100, chunk_frames=10)
+        pack(works(10, 10, 10, 200, 10), seconds_per_frame=1, lengths=[100], chunk_frames=10)
     )
     assert frames_of(shards) == [130, 100, 10]
     assert [piece.chunks for shard in shards for piece in shard] == [
@@ -28,21 +28,29 @@ def test_shards_are_sized_by_time_and_not_by_count():
 
 
 def test_shards_come_out_even_for_the_workers_that_are_online():
-    assert even_seconds(800, 600, 2) == 400
-    assert even_seconds(800, 300, 2) == 200
-    assert even_seconds(50, 300, 2) == 50, "too short to share"
-    assert even_seconds(0, 300, 2) > 0
-    todo = works(*[200] * 100)
+    assert shard_lengths(800, 600, 2) == [400, 400]
+    assert shard_lengths(800, 300, 2) == [200] * 4
+    assert shard_lengths(50, 300, 2) == [50, 50], "too short to share"
+    assert min(shard_lengths(0, 300, 2)) > 0
+    todo = works(*[20] * 120)
     for workers in (0, 1, 2, 3):
-        seconds = even_seconds(20_000, 6_000, workers)
-        shards = list(pack(todo, seconds_per_frame=1, shard_seconds=seconds, chunk_frames=64))
-        assert max(frames_of(shards)) - min(frames_of(shards)) <= 200
+        lengths = shard_lengths(2_400, 400, workers)
+        shards = list(pack(todo, seconds_per_frame=1, lengths=lengths, chunk_frames=64))
+        assert max(frames_of(shards)) - min(frames_of(shards)) <= 20
         assert len(shards) % max(workers, 1) == 0
+
+
+def test_shards_shrink_towards_the_end():
+    lengths = shard_lengths(12_000, 1_000, 2)
+    assert lengths == [1000] * 10 + [500] * 2 + [250] * 4
+    todo = works(*[10] * 1200)
+    shards = list(pack(todo, seconds_per_frame=1, lengths=lengths, chunk_frames=64))
+    assert frames_of(shards) == lengths
 
 
 def test_a_long_sequence_is_cut_at_chunk_borders():
     (work,) = works(1000)
-    shards = list(pack([work], seconds_per_frame=0.1, shard_seconds=25, chunk_frames=64))
+    shards = list(pack([work], seconds_per_frame=0.1, lengths=[25], chunk_frames=64))
     pieces = [piece for shard in shards for piece in shard]
     assert len(pieces) == 4
     assert [piece.chunks for piece in pieces] == [(0, 4), (4, 8), (8, 12), (12, 16)]
@@ -51,7 +59,7 @@ def test_a_long_sequence_is_cut_at_chunk_borders():
 
 def test_a_video_is_never_cut():
     video = Work("v", "in/v.mp4", "k", 10_000, splittable=False)
-    shards = list(pack([video], seconds_per_frame=1, shard_seconds=60, chunk_frames=64))
+    shards = list(pack([video], seconds_per_frame=1, lengths=[60], chunk_frames=64))
     assert [[piece.chunks for piece in shard] for shard in shards] == [[None]]
 
 
@@ -65,7 +73,7 @@ def test_a_video_is_never_cut():
 def test_every_chunk_is_in_exactly_one_shard(frames, seconds_per_frame, shard_seconds, chunk):
     todo = works(*frames)
     shards = list(
-        pack(todo, seconds_per_frame=seconds_per_frame, shard_seconds=shard_seconds,
+        pack(todo, seconds_per_frame=seconds_per_frame, lengths=[shard_seconds],
              chunk_frames=chunk)
     )  # fmt: skip
     assert all(shards)
@@ -89,25 +97,3 @@ def test_the_key_changes_with_every_parameter():
     ]
     assert len({one.key for one in [shard, *others]}) == 4
     assert ShardParams.model_validate(shard.model_dump(mode="json")).key == shard.key
-
-
-def test_a_helper_begins_at_the_other_end():
-    pieces = tuple(
-        Piece(sequence_id=name, frames_uri=name, content_key="k", frames=1) for name in "abc"
-    )
-    shard = ShardParams(label=LABEL, run_key="r", pieces=pieces)
-    assert [piece.sequence_id for piece in from_the_end(shard).pieces] == ["c", "b", "a"]
-    assert from_the_end(shard).key != shard.key
-
-
-def test_one_long_sequence_is_helped_by_its_second_half():
-    (work,) = works(1000)
-    ((whole,),) = pack([work], seconds_per_frame=1, shard_seconds=1e4, chunk_frames=64)
-    shard = ShardParams(label=LABEL, run_key="r", pieces=(whole,))
-    (half,) = from_the_end(shard).pieces
-    assert half.chunks == (8, 16)
-    (quarter,) = from_the_end(from_the_end(shard)).pieces
-    assert quarter.chunks == (12, 16)
-    (short,) = works(64)
-    ((piece,),) = pack([short], seconds_per_frame=1, shard_seconds=1e4, chunk_frames=64)
-    assert from_the_end(ShardParams(label=LABEL, run_key="r", pieces=(piece,))) is None
