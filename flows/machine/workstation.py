@@ -27,6 +27,17 @@ from tasks.store.private_files import (
 )
 
 PREFECT_PORT = 4200
+_SERVICES = "PREFECT_SERVER_SERVICES_"
+# By default a server reads and records events one at a time, and remembers in memory which it has
+# seen: after a restart it would hold back, for a quarter of an hour, those that follow others.
+SERVER_SETTINGS = {
+    f"{_SERVICES}TASK_RUN_RECORDER_READ_BATCH_SIZE": "100",
+    f"{_SERVICES}TASK_RUN_RECORDER_BATCH_SIZE": "100",
+    f"{_SERVICES}TRIGGERS_READ_BATCH_SIZE": "100",
+    f"{_SERVICES}EVENT_PERSISTER_READ_BATCH_SIZE": "100",
+    f"{_SERVICES}EVENT_PERSISTER_BATCH_SIZE": "100",
+    "PREFECT_SERVER_EVENTS_CAUSAL_ORDERING": "prefect.server.events.ordering.db",
+}
 
 
 def bring_up(
@@ -129,6 +140,7 @@ def _server_environment() -> Mapping[str, str]:
         "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home}/prefect.db",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_METRICS_ENABLED": "true",
+        **SERVER_SETTINGS,
         "DO_NOT_TRACK": "1",
     }
     return {name: value for name, value in values.items() if name not in os.environ}
