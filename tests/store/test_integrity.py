@@ -4,7 +4,6 @@ import io
 import json
 import random
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,7 @@ import pytest
 
 from sam2_core.types import AutolabelError, Boxes
 from tasks.review.events import Event, read_events
-from tasks.store import checksums, manifests, quarantine, storage, tables, watermark
+from tasks.store import checksums, manifests, quarantine, storage, tables
 from tasks.store.artifacts import (
     complete_boxes,
     complete_labels,
@@ -103,18 +102,6 @@ def test_a_changed_byte_of_a_manifest_is_noticed_or_changes_nothing(stored):
         return read_manifest(out, STAMP.run_key, "drive", manifest.content_key)
 
     assert never_read_as_something_else(storage.read_bytes(uri), read, 2 * SAMPLED) > SAMPLED
-
-
-def test_a_changed_byte_of_a_watermark_skips_nothing(memory):
-    night = datetime(2024, 5, 6, 1, 2, 3, tzinfo=UTC)
-    watermark.advance(memory, "nightly", night)
-    uri = storage.join(memory, "watermarks", "nightly.json")
-    data = storage.read_bytes(uri)
-    found = set()
-    for _, _, changed in mutations(data, SAMPLED):
-        storage.write_bytes(uri, changed)
-        found.add(watermark.read(memory, "nightly"))
-    assert found == {night, None}  # None: everything is looked at again
 
 
 def test_a_changed_byte_of_a_decision_is_refused_or_changes_nothing(memory):
