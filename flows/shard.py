@@ -7,7 +7,7 @@ from typing import Any
 from prefect import flow, get_run_logger
 from prefect.exceptions import Abort
 from prefect.runtime import flow_run
-from prefect.states import Cancelled, Completed, Failed
+from prefect.states import Cancelled, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.cli.summary import summary_of
@@ -17,6 +17,7 @@ from flows.plan.backfill import refuse_other_run
 from flows.plan.run import Plan, job_of, stamp_of
 from flows.plan.shards import ShardParams
 from flows.server.run_artifacts import publish, run_progress
+from flows.server.shard_end import ending
 from flows.server.shard_runs import MOST_STARTS
 from tasks.errors import redacted_errors
 from tasks.frames.discover import Discovered
@@ -38,6 +39,8 @@ tracing.install()  # Prefect's span of the flow run begins before the flow's own
 )
 def label_shard(params: ShardParams) -> Any:
     """Label every piece; ends Failed, with the reasons, when some sequence is not complete.
+
+    Labels that could not be loaded into the dataset fail nothing: the state's message says so.
 
     On SIGTERM the chunk at hand is finished and the shard is given back to the queue.
     """
@@ -71,13 +74,7 @@ def _label_shard(params: ShardParams) -> Any:
     publish(summary)
     given_up = note_failures(params, outcomes, str(flow_run.id))
     text = f"{summary['frames']} frames, {summary['instances']} masks"
-    failed = [one for one in outcomes if one.error or one.partial]
-    if not failed:
-        return Completed(message=text)
-    first = failed[0]
-    text += f", {len(failed)} sequences failed"
-    text += f" ({given_up} of them are given up)" if given_up else ""
-    return Failed(message=f"{text}: {first.sequence_id}: {first.error or first.incomplete}"[:1000])
+    return ending(outcomes, text, given_up, params.label.dataset_name)
 
 
 def parts_of(shard: ShardParams) -> list[SequencePart]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,9 +17,13 @@ from flows.plan.backfill import BackfillParams, BackfillPlan, plan_backfill
 from flows.plan.report import plan_rows
 from flows.plan.run import stamp_of
 from flows.server import watching
+from flows.server.shard_end import NOT_LOADED
 from flows.server.shard_runs import cancel as cancel_run
 from flows.server.shard_runs import counts, runs_of
 from tasks.store import manifests
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import State
 
 POLL_S = 5.0
 
@@ -93,7 +98,7 @@ def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
 
     Ctrl-C stops watching; the shards go on.
     """
-    run_key = plan.stamp.run_key
+    run_key, began = plan.stamp.run_key, datetime.now(UTC)
     try:
         _until_ended(console, plan)
     except KeyboardInterrupt:
@@ -103,18 +108,26 @@ def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
         )
         return {"interrupted": True, "failed": []}
     left = plan_backfill(plan.params)
+    remaining = left.to_label + left.quarantined
     failed = [
         {"shard": run.name, "state": run.state.name or "", "reason": run.state.message or ""}
         for run in runs_of(run_key)
-        if run.state and (run.state.is_failed() or run.state.is_crashed())
+        if run.state and (_not_loaded(run.state, began) or (remaining and _bad(run.state)))
     ]
-    remaining = left.to_label + left.quarantined
     color = "green" if not remaining else "red"
     console.print(f"[{color}]{left.up_to_date} of {left.sequences} sequences are labeled[/]")
-    for one in failed[:10] if remaining else []:
+    for one in failed[:10]:
         console.print(f"  [red]{escape(one['shard'])}[/] {one['state']}: {escape(one['reason'])}")
     states = counts(runs_of(run_key))
-    return {"states": states, "remaining": remaining, "failed": failed if remaining else []}
+    return {"states": states, "remaining": remaining, "failed": failed}
+
+
+def _bad(state: State[Any]) -> bool:
+    return state.is_failed() or state.is_crashed()
+
+
+def _not_loaded(state: State[Any], since: datetime) -> bool:
+    return NOT_LOADED in (state.message or "") and state.timestamp >= since
 
 
 def _until_ended(console: Console, plan: BackfillPlan) -> None:

@@ -14,6 +14,7 @@ from flows.machine.server_log import server_errors
 from flows.params import LabelParams
 from flows.plan.shards import ShardParams
 from flows.server.schedules import collect_schedules
+from flows.server.shard_end import NOT_LOADED
 from flows.server.shard_runs import SHARD_TAG, runs_tagged, shard_of
 from flows.server.submit import workers_online
 from sam2_core.types import AutolabelError
@@ -40,6 +41,7 @@ class RunStatus:
         complete: sequences whose labels are complete, None when storage cannot be read.
         given_up: ids of sequences that failed or killed workers too often.
         partial: sequences whose labels lack what could not be fetched.
+        not_loaded: shards whose labels are complete, but not in the dataset.
 
     """
 
@@ -52,6 +54,7 @@ class RunStatus:
     complete: int | None = None
     given_up: list[str] = field(default_factory=list)
     partial: int = 0
+    not_loaded: int = 0
     storage_error: str = ""
 
     @property
@@ -75,6 +78,7 @@ class RunStatus:
             "active": self.active,
             "failures": dict(self.reasons),
             "frames_per_second_and_worker": None if rate is None else round(rate, 3),
+            "shards_not_loaded": self.not_loaded,
             "sequences_complete": self.complete,
             "sequences_partial": self.partial,
             "quarantined": self.given_up,
@@ -90,6 +94,11 @@ class RunStatus:
             yield "shards wait and no worker is online: start one with `autolabel worker`"
         if (self.states["Failed"] or self.states["Crashed"]) and not self.active:
             yield "some shards failed: mend the reason, then give the same `autolabel backfill`"
+        if self.not_loaded:
+            yield (
+                f"the database was away when {self.not_loaded} shards had labeled: the deployment "
+                f"load-dataset/load-dataset loads what {self.label.dataset_name} lacks"
+            )
         if self.given_up:
             yield (
                 f"{len(self.given_up)} sequences were given up: look at their frames, then "
@@ -142,6 +151,7 @@ def _count(run: RunStatus, shard: ShardParams, flow_run: FlowRun) -> None:
     run.states[state.name or state.type.value.title()] += 1
     if state.is_completed():
         run.frames += shard.frames
+        run.not_loaded += NOT_LOADED in (state.message or "")
         run.busy_s += flow_run.total_run_time.total_seconds()
     elif state.is_failed() or state.is_crashed():
         run.reasons[_kind(state.message or "no reason given")] += 1

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from tasks.dataset.away import waits_for_database
 from tasks.dataset.schema import open_dataset
 from tasks.store.manifests import Manifest
 
 COLLECTION = "autolabel_loads"
 
 
+@waits_for_database
 def loaded_manifests(dataset_name: str) -> set[str]:
     """Manifests (`Manifest.version`) whose labels the dataset holds; {} for no dataset."""
     from tasks.dataset.database import ensure_database
@@ -27,6 +29,7 @@ def loaded_manifests(dataset_name: str) -> set[str]:
     return {one["manifest"] for one in _collection().find({"dataset": dataset._doc.id})}
 
 
+@waits_for_database
 def remember_loaded(dataset_name: str, manifest: Manifest) -> None:
     """Remember that a sequence's labels, as this manifest lists them, are in the dataset."""
     dataset = open_dataset(dataset_name)

@@ -20,6 +20,7 @@ from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.appearance import arrange_app
+from tasks.dataset.away import waits_for_database
 from tasks.dataset.database import ensure_database
 
 MACHINE_FIELD, PREVIOUS_FIELD, TRUTH_FIELD = "detections", "previous", "ground_truth"
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+-]{0,98}")
 
 
+@waits_for_database
 def bootstrap_dataset(name: str, cameras: Sequence[str] = (), out_uri: str = "") -> None:
     """Create a persistent dataset, or bring an existing one up to date. Safe to call at once.
 

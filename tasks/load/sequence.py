@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tasks.dataset.away import waits_for_database
 from tasks.dataset.differences import mark_differences, replaced_labels
 from tasks.dataset.documents import (
     Origin,
@@ -72,6 +73,7 @@ class LoadReport:
     removed: int = 0
 
 
+@waits_for_database
 def load_sequence(
     dataset_name: str,
     out_uri: str,

@@ -1,0 +1,46 @@
+"""How a shard ends: by its labels. What the dataset lacks of them is said, and loaded later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from prefect.states import Completed, Failed
+
+from tasks.observe.progress import LOAD
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import State
+
+    from tasks.pipeline.sequence import SequenceOutcome
+
+# In the state's message; the state itself stays Prefect's own, whose name automations know.
+NOT_LOADED = "labeled, but not loaded into the dataset"
+LONGEST = 1000
+
+
+def ending(
+    outcomes: Sequence[SequenceOutcome], text: str, given_up: int, dataset: str | None
+) -> State[Any]:
+    """Return Failed, with the first reason, when some sequence is not complete, else Completed.
+
+    Args:
+        outcomes: of every sequence of the shard.
+        text: what was done.
+        given_up: how many of the failed sequences will not be tried again.
+        dataset: where the labels were to be loaded.
+
+    """
+    unloaded = [one for one in outcomes if one.error and one.stage == LOAD]
+    if unloaded:
+        text += f"; {len(unloaded)} of {len(outcomes)} sequences {NOT_LOADED} {dataset}"
+    failed = [one for one in outcomes if one.partial or (one.error and one.stage != LOAD)]
+    if failed:
+        first = failed[0]
+        text += f", {len(failed)} sequences failed"
+        text += f" ({given_up} of them are given up)" if given_up else ""
+        text += f": {first.sequence_id}: {first.incomplete or first.error}"
+        return Failed(message=text[:LONGEST])
+    if unloaded:
+        text += f": {unloaded[0].error}"
+    return Completed(message=text[:LONGEST])

@@ -1,0 +1,113 @@
+"""A database that goes away while labels are loaded: waited for, and then left alone.
+
+Labels are complete in storage before they are loaded. So a database that does not come back costs
+no label and no failed shard: what it lacks is loaded later, by the flow `load-dataset`.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
+
+from sam2_core.types import AutolabelError
+
+WAIT_VARIABLE = "AUTOLABEL_DATABASE_WAIT_S"
+WAIT_S = 60.0
+PAUSE_S = 2.0
+# After one wait in vain nothing else of this process waits as long, for so long.
+LEFT_ALONE_S = 300.0
+
+# pymongo's and mongoengine's, by name: neither is imported to ask.
+_NAMES = {"ConnectionFailure", "AutoReconnect"}
+_SHUTTING_DOWN = {91, 11600, 11602}
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+log = logging.getLogger(__name__)
+_lock = threading.Lock()
+_left_alone_until = 0.0
+
+
+class DatabaseAwayError(AutolabelError):
+    """The database does not answer; the labels are in storage all the same."""
+
+
+def waits_for_database(call: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Make a function that can be repeated wait for a database that is away.
+
+    The function then raises `DatabaseAwayError` when the database does not come back within
+    `$AUTOLABEL_DATABASE_WAIT_S` seconds, 60 by default; at once when that happened moments ago.
+    """
+
+    @functools.wraps(call)
+    def patient(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        deadline = time.monotonic() + (0 if _left_alone() else _wait_s())
+        while True:
+            try:
+                result = call(*args, **kwargs)
+            except Exception as error:
+                if not is_away(error):
+                    raise
+                if time.monotonic() >= deadline:
+                    raise _leave_alone(error) from error
+                log.warning("the database does not answer (%s): again", type(error).__name__)
+                time.sleep(PAUSE_S)
+            else:
+                _found_again()
+                return result
+
+    return patient
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether that is how a database that is gone, or going, shows itself."""
+    if isinstance(error, DatabaseAwayError):
+        return False
+    return any(_says_away(one) for one in _causes(error))
+
+
+def _says_away(error: BaseException) -> bool:
+    if {base.__name__ for base in type(error).__mro__} & _NAMES:
+        return True
+    if isinstance(error, ConnectionError):
+        return "mongod" in str(error)  # FiftyOne's
+    return getattr(error, "code", None) in _SHUTTING_DOWN
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _wait_s() -> float:
+    try:
+        return float(os.environ.get(WAIT_VARIABLE, WAIT_S))
+    except ValueError:
+        return WAIT_S
+
+
+def _left_alone() -> bool:
+    with _lock:
+        return time.monotonic() < _left_alone_until
+
+
+def _leave_alone(error: BaseException) -> DatabaseAwayError:
+    global _left_alone_until  # noqa: PLW0603
+    with _lock:
+        _left_alone_until = time.monotonic() + LEFT_ALONE_S
+    return DatabaseAwayError(
+        f"FiftyOne's database does not answer ({type(error).__name__}); the labels are in storage: "
+        "when it is back, the flow `load-dataset` loads what it lacks"
+    )
+
+
+def _found_again() -> None:
+    global _left_alone_until  # noqa: PLW0603
+    with _lock:
+        _left_alone_until = 0.0

@@ -1,0 +1,81 @@
+"""A database that goes away: waited for once, then left alone, and told from other errors."""
+
+import pymongo
+import pytest
+from pymongo import errors
+
+from sam2_core.types import AutolabelError
+from tasks.dataset import away
+from tasks.dataset.away import DatabaseAwayError, is_away, waits_for_database
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch):
+    """No pauses, and nothing left of what another test met; returns the pauses."""
+    pauses = []
+    monkeypatch.setattr(away.time, "sleep", pauses.append)
+    monkeypatch.setattr(away, "_left_alone_until", 0.0)
+    return pauses
+
+
+def chained(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (errors.ServerSelectionTimeoutError("no servers"), True),
+        (errors.NetworkTimeout("cut"), True),
+        (errors.OperationFailure("interrupted", 11600), True),
+        (ConnectionError("Could not connect to `mongod`"), True),
+        (chained(RuntimeError("x"), errors.AutoReconnect("closed")), True),
+        (errors.OperationFailure("not authorized", 13), False),
+        (errors.DuplicateKeyError("twice", 11000), False),
+        (ConnectionError("S3 is away"), False),
+        (AutolabelError("its frames are gone"), False),
+        (chained(DatabaseAwayError("away"), errors.AutoReconnect("closed")), False),
+    ],
+)
+def test_what_a_database_that_is_away_looks_like(error, answer):
+    assert is_away(error) == answer
+
+
+def test_a_database_that_comes_back_is_waited_for(waits):
+    answers = [errors.AutoReconnect("closed"), errors.NetworkTimeout("cut"), 7]
+
+    @waits_for_database
+    def load():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert load() == 7
+    assert len(waits) == 2
+
+
+def test_one_that_does_not_is_left_alone(waits, monkeypatch):
+    """A real client and a port where nobody listens: the second load does not wait again."""
+    client = pymongo.MongoClient("127.0.0.1", 1, serverSelectionTimeoutMS=10)
+    calls = []
+
+    @waits_for_database
+    def load():
+        calls.append(1)
+        client.admin.command("ping")
+
+    monkeypatch.setenv(away.WAIT_VARIABLE, "0.05")
+    with pytest.raises(DatabaseAwayError, match=r"labels are in storage.*load-dataset"):
+        load()
+    assert len(calls) > 1
+    calls.clear()
+    monkeypatch.setenv(away.WAIT_VARIABLE, "1000")
+    with pytest.raises(DatabaseAwayError):
+        load()
+    assert len(calls) == 1
+    with pytest.raises(ZeroDivisionError):
+        waits_for_database(lambda: 1 / 0)()
+    waits_for_database(lambda: None)()
+    assert not away._left_alone()

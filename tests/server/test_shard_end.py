@@ -1,0 +1,32 @@
+"""How a shard ends: labels decide; a database that was away fails nothing, and is told."""
+
+import pytest
+
+from flows.server.shard_end import NOT_LOADED, ending
+from tasks.observe.progress import CHECK, LOAD
+from tasks.pipeline.sequence import SequenceOutcome
+
+GOOD = SequenceOutcome("good", frames=3)
+AWAY = SequenceOutcome("away", frames=3, error="the database does not answer", stage=LOAD)
+BAD = SequenceOutcome("bad", error="no disk", stage=CHECK)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "state", "told", "untold"),
+    [
+        ([GOOD], "Completed", ["3 frames"], [NOT_LOADED, "failed"]),
+        (
+            [GOOD, AWAY],
+            "Completed",
+            [f"1 of 2 sequences {NOT_LOADED} drives", "the database does not answer"],
+            ["failed"],
+        ),
+        ([GOOD, BAD], "Failed", ["1 sequences failed", "bad: no disk"], [NOT_LOADED]),
+        ([AWAY, BAD], "Failed", [NOT_LOADED, "1 sequences failed", "bad: no disk"], []),
+    ],
+)
+def test_ending(outcomes, state, told, untold):
+    ended = ending(outcomes, "3 frames", 0, "drives")
+    assert ended.name == state
+    assert all(words in ended.message for words in told)
+    assert not any(words in ended.message for words in untold)
