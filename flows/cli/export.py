@@ -6,7 +6,9 @@ from typing import Any
 
 import click
 
-FORMATS = ("coco", "coco-polygons", "yolo", "png", "cityscapes")
+FORMATS = (
+    "coco", "coco-polygons", "yolo", "png", "cityscapes", "mots", "davis", "t4", "overlay",
+)  # fmt: skip
 
 
 def _pairs(text: str | None, what: str) -> dict[str, str]:

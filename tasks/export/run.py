@@ -9,10 +9,14 @@ from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.export.coco import CocoWriter
+from tasks.export.davis import DavisWriter
 from tasks.export.decided import Decisions
 from tasks.export.frames import Choice, Frames, source_of
+from tasks.export.mots import MotsWriter
+from tasks.export.overlay import OverlayWriter
 from tasks.export.pngs import CityscapesWriter, PngWriter
 from tasks.export.sink import ImageMode, Sink
+from tasks.export.t4 import T4Writer
 from tasks.export.types import Classes, Told, Writer
 from tasks.export.yolo import YoloWriter
 from tasks.store.addresses import checked
@@ -23,6 +27,10 @@ FORMATS: dict[str, Callable[[Sink, Classes, Told], Writer]] = {
     "yolo": YoloWriter,
     "png": PngWriter,
     "cityscapes": CityscapesWriter,
+    "mots": MotsWriter,
+    "davis": DavisWriter,
+    "t4": T4Writer,
+    "overlay": OverlayWriter,
 }
 NEED_PICTURES = frozenset({"overlay"})
 

@@ -17,7 +17,6 @@ from tasks.export.run import export
 from tasks.export.types import Instance
 from tasks.store import artifacts
 from tasks.store.manifests import ChunkRecord, Manifest, write_manifest
-from tests.integration.runs import write_image
 from tests.review.labels import STAMP, labeled_frames
 
 NOTHING = Choice()
@@ -48,7 +47,8 @@ def run_of(tmp_path, sequences=("drive",), frames=6, tracks=False):
         labeled = []
         for one in labeled_frames(frames, 5, sequence_id=name, seed=number):
             path = tmp_path / "in" / name / f"{one.frame.index}.jpg"
-            write_image(path, one.frame.index, one.frame.size_hw)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            cv2.imwrite(str(path), np.full((*one.frame.size_hw, 3), 90 + one.frame.index, np.uint8))
             etag = file_version(path)
             frame = replace(one.frame, uri=str(path), etag=etag, size_bytes=path.stat().st_size)
             boxes = one.boxes

@@ -1,0 +1,62 @@
+"""DAVIS: palette PNGs of object numbers beside the frames, for video object segmentation."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tasks.export.masks import owners
+from tasks.export.numbers import ObjectNumbers
+from tasks.export.sink import Sink
+from tasks.export.types import Classes, ExportFrame, Told
+
+_MOST = 255
+
+
+def palette() -> bytes:
+    """Colours of the numbers 0 to 255, as PASCAL VOC and DAVIS spread their bits: 768 bytes."""
+    colors = np.zeros((256, 3), np.uint8)
+    numbers = np.arange(256)
+    for bit in range(8):
+        for channel in range(3):
+            colors[:, channel] |= (((numbers >> channel) & 1) << (7 - bit)).astype(np.uint8)
+        numbers >>= 3
+    return colors.tobytes()
+
+
+class DavisWriter:
+    """`JPEGImages/` and `Annotations/Full-Resolution/SEQUENCE/00000`, `ImageSets/SPLIT.txt`."""
+
+    def __init__(self, sink: Sink, _classes: Classes, told: Told) -> None:
+        self._sink, self._told, self._numbers = sink, told, ObjectNumbers()
+        self._sets: dict[str, list[str]] = {}
+        self._palette = palette()
+
+    def add(self, frame: ExportFrame) -> None:
+        """Write a frame."""
+        from PIL import Image
+
+        name = frame.series.replace("/", "__")
+        names = self._sets.setdefault(frame.split or "train", [])
+        if names[-1:] != [name]:
+            names.append(name)
+        path = f"Full-Resolution/{name}/{frame.index:05d}"
+        self._sink.image(f"JPEGImages/{path}{frame.suffix}", frame.image)
+        numbers = np.array([*self._numbers.of(frame, frame.instances), 0])
+        self._told.leave_out("more than 255 objects in a sequence", int((numbers > _MOST).sum()))
+        numbers[numbers > _MOST] = 0
+        picture = Image.fromarray(numbers.astype(np.uint8)[owners(frame)], "L")
+        picture.putpalette(self._palette)
+        buffer = io.BytesIO()
+        picture.save(buffer, "PNG")
+        self._sink.write(f"Annotations/{path}.png", buffer.getvalue())
+
+    def close(self) -> Mapping[str, Any]:
+        """Write the lists of sequences."""
+        for split, names in self._sets.items():
+            text = "".join(f"{name}\n" for name in names)
+            self._sink.write(f"ImageSets/{split}.txt", text.encode())
+        return {"overlaps": "the higher score owns the pixel", **self._numbers.facts()}

@@ -1,0 +1,181 @@
+"""T4 and nuScenes-like tables, one dataset a sequence, with `object_ann` as the labels.
+
+A mask's `size` is (height, width) and its `counts` the base64 of COCO's string: so it is in T4's
+sample data, and so t4-devkit decodes it, though its documentation calls the two width and height.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tasks.export.masks import tight_box
+from tasks.export.sink import Sink
+from tasks.export.types import Classes, ExportFrame, Instance, Told
+
+_STEP_US = 100_000  # between frames that nobody knows the time of
+Row = dict[str, Any]
+
+
+def token(*identity: object) -> str:
+    """Token of a row: 32 hexadecimal digits, the same in every export of the same labels."""
+    return hashlib.sha256("\0".join(map(str, identity)).encode()).hexdigest()[:32]
+
+
+@dataclass
+class _Tables:
+    """One sequence: the long table in a file, the others, of a row a frame or track, in memory."""
+
+    sequence_id: str
+    annotations: Any
+    samples: dict[int, str] = field(default_factory=dict)
+    sample_data: list[Row] = field(default_factory=list)
+    instances: dict[str, Row] = field(default_factory=dict)
+    cameras: dict[str, str] = field(default_factory=dict)
+
+
+class T4Writer:
+    """`SEQUENCE/annotation/*.json` and `SEQUENCE/data/CAMERA/000000.jpg`."""
+
+    def __init__(self, sink: Sink, classes: Classes, _told: Told) -> None:
+        self._sink, self._classes = sink, classes
+        self._tables: _Tables | None = None
+        self._timeless = 0
+
+    def add(self, frame: ExportFrame) -> None:
+        """Write a frame."""
+        if self._tables is None or self._tables.sequence_id != frame.sequence_id:
+            self._end()
+            lines = (self._sink.folder / f"{frame.sequence_id}.object_ann").open("w+")
+            self._tables = _Tables(frame.sequence_id, lines)
+        tables, channel = self._tables, frame.camera or "CAM_FRONT"
+        known = frame.timestamp_ns is not None
+        self._timeless += not known
+        time_us = frame.timestamp_ns // 1000 if frame.timestamp_ns is not None else 0
+        time_us = time_us if known else frame.index * _STEP_US
+        sample = tables.samples.setdefault(time_us, token("sample", frame.sequence_id, time_us))
+        sensor = tables.cameras.setdefault(channel, token("sensor", channel))
+        data = token("sample_data", frame.sequence_id, channel, frame.index)
+        name = f"data/{channel}/{frame.index:06d}{frame.suffix}"
+        self._sink.image(f"{frame.sequence_id}/{name}", frame.image)
+        height, width = frame.size_hw
+        tables.sample_data.append({
+            "token": data, "sample_token": sample, "filename": name,
+            "ego_pose_token": token("ego_pose", frame.sequence_id, time_us),
+            "calibrated_sensor_token": token("calibrated", sensor),
+            "fileformat": frame.suffix.lstrip("."), "width": width, "height": height,
+            "timestamp": time_us, "is_key_frame": True, "next": "", "prev": "",
+            "is_valid": True,
+        })  # fmt: skip
+        for number, one in enumerate(frame.instances):
+            self._annotate(frame, one, data, number)
+
+    def _annotate(self, frame: ExportFrame, one: Instance, data: str, number: int) -> None:
+        tables = self._tables
+        if tables is None:
+            return
+        self._classes.number(one.label)
+        name, category = token("object_ann", data, number), token("category", one.label)
+        who: tuple[object, ...] = (frame.series, one.label, one.track_id)
+        instance = token("instance", *(who if one.track_id is not None else (name,)))
+        row = tables.instances.setdefault(instance, {
+            "token": instance, "category_token": category, "nbr_annotations": 0,
+            "instance_name": f"{frame.series}::{'' if one.track_id is None else one.track_id}",
+            "first_annotation_token": name, "last_annotation_token": name,
+        })  # fmt: skip
+        row["nbr_annotations"] += 1
+        row["last_annotation_token"] = name
+        x, y, width, height = tight_box(one, frame.size_hw)
+        by_machine = not one.decision
+        metadata = {"name": frame.model, "score": one.score, "uncertainty": one.risk}
+        tables.annotations.write(json.dumps({
+            "token": name, "sample_data_token": data, "instance_token": instance,
+            "category_token": category, "attribute_tokens": [],
+            "bbox": [int(x), int(y), int(x + width), int(y + height)],
+            "mask": {
+                "size": list(frame.size_hw), "counts": base64.b64encode(one.rle).decode("ascii"),
+            },
+            "automatic_annotation": by_machine,
+            "autolabel_metadata": [metadata] if by_machine else None,
+        }) + "\n")  # fmt: skip
+
+    def _end(self) -> None:
+        tables = self._tables
+        if tables is None:
+            return
+        for name, rows in _small_tables(tables, self._classes.names).items():
+            self._sink.write(
+                f"{tables.sequence_id}/annotation/{name}.json", json.dumps(rows, indent=1).encode()
+            )
+        tables.annotations.seek(0)
+        with self._sink.open(f"{tables.sequence_id}/annotation/object_ann.json") as file:
+            file.write("[\n")
+            for number, line in enumerate(tables.annotations):
+                file.write((",\n" if number else "") + line.rstrip("\n"))
+            file.write("\n]\n")
+        tables.annotations.close()
+
+    def close(self) -> Mapping[str, Any]:
+        """Write the last sequence's tables."""
+        self._end()
+        return {"frames_without_time": self._timeless, "calibration": "none: identity"}
+
+
+def _small_tables(tables: _Tables, classes: list[str]) -> dict[str, list[Row]]:
+    """Every table but `object_ann`; those that a camera's labels know nothing of are empty."""
+    times = sorted(tables.samples)
+    scene, log = token("scene", tables.sequence_id), token("log", tables.sequence_id)
+    samples = [tables.samples[time] for time in times]
+    for channel in tables.cameras:
+        rows = [row for row in tables.sample_data if row["filename"].split("/")[1] == channel]
+        _chain(sorted(rows, key=lambda row: row["timestamp"]))
+    sample_rows: list[Row] = [
+        {"token": name, "timestamp": time, "scene_token": scene, "next": "", "prev": ""}
+        for name, time in zip(samples, times, strict=True)
+    ]
+    _chain(sample_rows)
+    still = {"translation": [0.0, 0.0, 0.0], "rotation": [1.0, 0.0, 0.0, 0.0]}
+    empty = ("attribute", "map", "sample_annotation", "surface_ann", "visibility")
+    return {
+        **{name: [] for name in empty},
+        "category": [
+            {"token": token("category", name), "name": name, "description": ""} for name in classes
+        ],
+        "instance": list(tables.instances.values()),
+        "sample": sample_rows,
+        "sample_data": tables.sample_data,
+        "sensor": [
+            {"token": name, "channel": channel, "modality": "camera"}
+            for channel, name in tables.cameras.items()
+        ],
+        "calibrated_sensor": [
+            {
+                "token": token("calibrated", name), "sensor_token": name, **still,
+                "camera_intrinsic": [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
+                "camera_distortion": [0.0] * 5,
+            }
+            for name in tables.cameras.values()
+        ],
+        "ego_pose": [
+            {"token": token("ego_pose", tables.sequence_id, time), "timestamp": time, **still}
+            for time in times
+        ],
+        "scene": [{
+            "token": scene, "name": tables.sequence_id, "description": "", "log_token": log,
+            "nbr_samples": len(samples), "first_sample_token": samples[0],
+            "last_sample_token": samples[-1],
+        }],
+        "log": [{
+            "token": log, "logfile": "", "vehicle": "", "data_captured": "", "location": "",
+        }],
+    }  # fmt: skip
+
+
+def _chain(rows: list[Row]) -> None:
+    for before, after in itertools.pairwise(rows):
+        before["next"], after["prev"] = after["token"], before["token"]

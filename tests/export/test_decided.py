@@ -1,0 +1,62 @@
+"""Of a dataset, what people decided takes the place of what they decided on."""
+
+import json
+import uuid
+
+import numpy as np
+import pytest
+from pycocotools import mask as coco_mask
+
+from tasks.export.frames import Choice, chosen_manifests
+from tasks.export.run import export
+from tasks.load.prepare import prepare_dataset
+from tasks.load.sequence import load_sequence
+from tasks.review.actions import accept, fix_class, merge, reject
+from tests.export.test_export import run_of, truth
+from tests.review.reviewed import pick
+
+
+@pytest.fixture
+def name(database, tmp_path):
+    run = run_of(tmp_path, frames=3)
+    name = f"export {uuid.uuid4().hex[:8]}"
+    prepare_dataset(name, out_uri=run)
+    for manifest in chosen_manifests(run):
+        load_sequence(name, run, manifest)
+    return name
+
+
+def test_decisions_take_the_place_of_the_labels(name, tmp_path):
+    expected = truth(tmp_path, frames=3)
+    accept(*pick(name, 0, 0))
+    reject(*pick(name, 0, 1))
+    fix_class(*pick(name, 1, 2), "tram")
+    merge(*pick(name, 1, 3, 4))
+    for target, choice in (("all", Choice()), ("reviewed", Choice(reviewed=True))):
+        export(name, "coco", str(tmp_path / target), choice, images="none")
+    read = {}
+    for target in ("all", "reviewed"):
+        found = json.loads((tmp_path / target / "annotations/instances.json").read_text())
+        names = {one["id"]: one["name"] for one in found["categories"]}
+        frames = {one["id"]: one["frame_id"] for one in found["images"]}
+        read[target] = {number: [] for number in frames.values()}
+        for one in found["annotations"]:
+            row = (names[one["category_id"]], one["attributes"]["decision"], one["segmentation"])
+            read[target][frames[one["image_id"]]].append(row)
+
+    assert sorted(read["reviewed"]) == [0, 1]
+    assert [row[:2] for row in read["reviewed"][0]] == [(expected[0][0][0], "accepted")]
+    decided = {row[1]: row for row in read["reviewed"][1]}
+    assert sorted(decided) == ["corrected", "merged"]
+    assert decided["corrected"][0] == "tram"
+    union = np.maximum(*(coco_mask.decode(expected[1][row][2]) for row in (3, 4)))
+    assert (coco_mask.decode(decided["merged"][2]) == union).mean() > 0.9999
+
+    untouched = {0: [2, 3, 4], 1: [0, 1], 2: [0, 1, 2, 3, 4]}
+    for index, rows in untouched.items():
+        kept = [row for row in read["all"][index] if not row[1]]
+        assert [row[0] for row in kept] == [expected[index][row][0] for row in rows]
+        for row, number in zip(kept, rows, strict=True):
+            assert (coco_mask.decode(row[2]) == coco_mask.decode(expected[index][number][2])).all()
+    assert [row for row in read["all"][0] if row[1]] == read["reviewed"][0]
+    assert [row for row in read["all"][1] if row[1]] == read["reviewed"][1]

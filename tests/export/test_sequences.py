@@ -1,0 +1,167 @@
+"""Formats of sequences: objects keep their numbers, tables refer to each other, videos open."""
+
+import base64
+import json
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+from pycocotools import mask as coco_mask
+
+from tasks.export.frames import Choice
+from tasks.export.overlay import color_of
+from tasks.export.run import export
+from tasks.export.types import Instance
+from tests.export.test_export import NOTHING, owned, run_of, truth
+
+
+def test_kitti_mots(tmp_path):
+    """As the benchmark reads it: id = class * 1000 + number; nothing overlaps; tracks stay."""
+    report = export(run_of(tmp_path, tracks=True), "mots", str(tmp_path / "to"), NOTHING)
+    ids = {"car": 1, "person": 2}
+    found = {}
+    for line in (tmp_path / "to/instances_txt/drive.txt").read_text().splitlines():
+        frame, id_, class_id, height, width, rle = line.split(" ")
+        mask = coco_mask.decode({"size": [int(height), int(width)], "counts": rle.encode()})
+        found.setdefault(int(frame), {})[int(id_)] = mask
+        assert int(id_) // 1000 == int(class_id)
+    number_of = {}
+    for index, expected in enumerate(truth(tmp_path)):
+        owner = owned(expected)
+        path = tmp_path / "to/instances/drive" / f"{index:06d}.png"
+        picture = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+        for track, (label, _, _) in enumerate(expected):
+            values = np.unique(picture[owner == track])
+            if label not in ids:
+                assert set(values.tolist()) <= {0}
+            elif len(values):
+                (value,) = values.tolist()
+                assert value // 1000 == ids[label]
+                assert number_of.setdefault(track, value % 1000) == value % 1000
+                assert (found[index].pop(value) == (owner == track)).all()
+        assert not found.get(index)
+    assert len(set(number_of.values())) == len(number_of)
+    assert (tmp_path / "to/evaluate_mots.seqmap.all").read_text() == "drive empty 000000 000005\n"
+    assert report["labels_without_track"] == 0
+    others = sum(label not in ids for frame in truth(tmp_path) for label, _, _ in frame)
+    assert report["left_out"] == {"class is neither car nor pedestrian": others}
+
+
+@pytest.mark.parametrize("tracks", [True, False])
+def test_davis(tmp_path, tracks):
+    report = export(run_of(tmp_path, tracks=tracks), "davis", str(tmp_path / "to"), NOTHING)
+    assert (tmp_path / "to/ImageSets/train.txt").read_text() == "drive\n"
+    assert report["labels_without_track"] == (0 if tracks else 30)
+    for index, expected in enumerate(truth(tmp_path)):
+        place = f"Full-Resolution/drive/{index:05d}"
+        assert (tmp_path / "to/JPEGImages" / f"{place}.jpg").is_file()
+        picture = Image.open(tmp_path / "to/Annotations" / f"{place}.png")
+        assert picture.mode == "P"
+        assert picture.getpalette()[:9] == [0, 0, 0, 128, 0, 0, 0, 128, 0]
+        assert (np.asarray(picture) == owned(expected) + 1).all()
+
+
+def test_t4_tables_refer_to_each_other_and_decode_as_the_devkit_does(tmp_path):
+    report = export(run_of(tmp_path, tracks=True), "t4", str(tmp_path / "to"), NOTHING)
+    folder = tmp_path / "to/drive/annotation"
+    tables = {path.stem: json.loads(path.read_text()) for path in folder.glob("*.json")}
+    rows = {name: {row["token"]: row for row in table} for name, table in tables.items()}
+    assert all(len(rows[name]) == len(tables[name]) for name in tables), "tokens are unique"
+    references = {"calibrated_sensor_token": "calibrated_sensor", "sensor_token": "sensor"}
+    for name, table in tables.items():
+        for row in table:
+            for key, value in row.items():
+                other = references.get(key, key.removesuffix("_token"))
+                if key.endswith("_token") and other in tables:
+                    assert value in rows[other], (name, key)
+    expected = [one for frame in truth(tmp_path) for one in frame]
+    assert report["instances"] == len(tables["object_ann"]) == len(expected)
+    for row, (label, score, rle) in zip(tables["object_ann"], expected, strict=True):
+        data = {"size": row["mask"]["size"], "counts": base64.b64decode(row["mask"]["counts"])}
+        assert (coco_mask.decode(data) == coco_mask.decode(rle)).all()
+        picture = rows["sample_data"][row["sample_data_token"]]
+        assert row["mask"]["size"] == [picture["height"], picture["width"]]
+        x, y, width, height = coco_mask.toBbox(rle)
+        assert row["bbox"] == [x, y, x + width, y + height]
+        assert rows["category"][row["category_token"]]["name"] == label
+        (model,) = row["autolabel_metadata"]
+        assert row["automatic_annotation"] is True
+        assert model["name"] == "compact/restructured"
+        assert model["score"] == pytest.approx(score)
+        assert 0 <= model["uncertainty"] <= 1
+        assert (tmp_path / "to/drive" / picture["filename"]).is_file()
+    chain, seen = tables["scene"][0]["first_sample_token"], []
+    while chain:
+        seen.append(rows["sample"][chain]["timestamp"])
+        chain = rows["sample"][chain]["next"]
+    assert seen == sorted(seen)
+    assert len(seen) == 6
+
+
+def test_t4_columns_are_those_of_a_real_dataset(tmp_path, shared_data):
+    """T4's own sample: `size` is (height, width) there, too."""
+    export(run_of(tmp_path, frames=1), "t4", str(tmp_path / "to"), NOTHING)
+    real = shared_data / "t4_sample/t4dataset/annotation"
+    for path in (tmp_path / "to/drive/annotation").glob("*.json"):
+        mine, theirs = json.loads(path.read_text()), json.loads((real / path.name).read_text())
+        if mine:
+            assert set(theirs[0]) <= set(mine[0]), path.name
+    sample = json.loads((real / "object_ann.json").read_text())[0]
+    counts = base64.b64decode(sample["mask"]["counts"])
+    x, y, width, height = coco_mask.toBbox({"size": sample["mask"]["size"], "counts": counts})
+    assert sample["bbox"] == [x, y, width, height]
+
+
+def test_overlays_sheets_and_videos(tmp_path):
+    report = export(run_of(tmp_path, frames=30), "overlay", str(tmp_path / "to"), NOTHING)
+    assert report["frames"] == 30
+    drawn = cv2.imread(str(tmp_path / "to/overlays/drive/000000.jpg"))
+    plain = cv2.imread(str(tmp_path / "in/drive/0.jpg"))
+    inside = owned(truth(tmp_path)[0]) >= 0
+    change = np.abs(drawn.astype(int) - plain).mean(2)
+    assert change[inside].mean() > 3 * change[~inside].mean()
+    sheet = cv2.imread(str(tmp_path / "to/sheets/drive.jpg"))
+    assert sheet.shape == (4 * 270, 4 * 480, 3)  # 15 of 30, every second one
+    video = cv2.VideoCapture(str(tmp_path / "to/videos/drive.mp4"))
+    assert int(video.get(cv2.CAP_PROP_FRAME_COUNT)) == 30
+    decoded, picture = video.read()
+    assert decoded
+    assert np.abs(picture.astype(int) - drawn).mean() < 25
+
+
+def test_a_track_has_one_colour_and_others_have_others():
+    def seen(label, track):
+        return color_of(Instance(label, 1, (0, 0, 1, 1), b"", 1, track))
+
+    assert seen("car", 7) == seen("car", 7)
+    assert len({seen("car", 7), seen("car", 8), seen("car", None), seen("bus", None)}) == 4
+
+
+def test_frames_of_a_video_are_extracted(tmp_path):
+    """Labels of a video name `drive.mp4#frame=3`, which no trainer opens."""
+    from dataclasses import replace
+
+    from tasks.frames.identity import file_version
+    from tasks.store.tables import LabeledFrame
+    from tests.export.test_export import store
+    from tests.review.labels import labeled_frames
+
+    path = tmp_path / "drive.mp4"
+    video = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 10, (1280, 720))
+    for index in range(4):
+        video.write(np.full((720, 1280, 3), 60 * index, np.uint8))
+    video.release()
+    labeled = [
+        LabeledFrame(
+            replace(one.frame, uri=f"{path}#frame={one.frame.index}", etag=file_version(path)),
+            one.boxes, one.masks,
+        )
+        for one in labeled_frames(4)
+    ]  # fmt: skip
+    store(str(tmp_path / "run"), str(path), labeled)
+    report = export(str(tmp_path / "run"), "coco", str(tmp_path / "to"), Choice(), images="link")
+    assert (report["frames"], report["frames_without_picture"]) == (4, 0)
+    for index in range(4):
+        picture = cv2.imread(str(tmp_path / "to/images/drive" / f"{index:06d}.jpg"))
+        assert abs(float(picture.mean()) - 60 * index) < 8
