@@ -21,7 +21,7 @@ from tasks.frames.video import VideoRef, expand_videos
 from tasks.masks import model
 from tasks.masks.model import choose_model
 from tasks.observe.progress import DOWNLOAD
-from tasks.pipeline.chunk import Job, label_chunk
+from tasks.pipeline.chunk import Job, detect_chunk, download_chunk, segment_chunk
 from tasks.store import storage
 from tasks.store.artifacts import RunStamp, chunks_of, complete_labels
 from tests.boxes.test_detect import NAMES, ROWS
@@ -56,7 +56,7 @@ def job_of(source, *, imported=False):
     )
     return Job(
         str(source / "out"), stamp, choice, "" if imported else detector,
-        boxes if imported else "", (), 0.1, needs_images=False,
+        boxes if imported else "", (), 0.1,
     )  # fmt: skip
 
 
@@ -64,6 +64,13 @@ def chunk_of(job, source):
     (found,) = discover([str(source / "drive")])
     (chunk,) = chunks_of(found.frames, job.stamp.run_key)
     return chunk
+
+
+def label_chunk(job, chunk):
+    """Take a chunk through its three steps."""
+    kinds = ("boxes", "masks", "frames")
+    there = {chunk.path(kind) for kind in kinds if (Path(job.out_uri) / chunk.path(kind)).exists()}
+    return segment_chunk(job, detect_chunk(job, download_chunk(job, chunk, there)))
 
 
 def failing(real, error, when):
@@ -178,14 +185,12 @@ def test_another_writers_whole_answer_stays_as_it_is(source):
     job = job_of(source)
     chunk = chunk_of(job, source)
     first = label_chunk(job, chunk)
-    files = {path: path.stat().st_ino for path in (source / "out").rglob("*.parquet")}
-    from tasks.pipeline.chunk import Fetched, detect_chunk, segment_chunk
-
-    frames = tuple(download(chunk.frames))
-    fetched = Fetched(chunk, frames, (), None, (), 0.0)  # as seen before the other one wrote
-    again = segment_chunk(job, detect_chunk(job, fetched))
+    named = [Path(job.out_uri) / chunk.path(kind) for kind in ("masks", "frames")]
+    files = [path.stat().st_ino for path in named]  # another one after each writing
+    begun = download_chunk(job, chunk, ())  # as storage was before the other one wrote
+    again = segment_chunk(job, detect_chunk(job, begun))
     assert again.record == first.record
-    assert {p: p.stat().st_ino for p in (source / "out").rglob("*.parquet")} == files
+    assert [path.stat().st_ino for path in named] == files
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOMEM, errno.EIO, errno.ESTALE])
