@@ -28,6 +28,7 @@ REVIEWED_FIELD, STATUS_FIELD, LOG_FIELD = "reviewed", "review_status", "review_l
 RELABEL_FIELD, RISK_FIELD, REASONS_FIELD = "relabel", "risk", "reasons"
 GROUP_FIELD = "group"
 OPEN, DONE = "open", "done"
+FIELDS_VERSION = 2  # of what `_declare_fields` declares
 MAX_SEQUENCE_VIEWS = 500
 MAX_VIEW_NAME = 100
 LOCK_SECONDS = 60.0
@@ -61,8 +62,9 @@ def bootstrap_dataset(name: str, cameras: Sequence[str] = (), out_uri: str = "")
         else:
             dataset = fo.Dataset(name, persistent=True)
         _set_media(dataset, [camera for camera in dict.fromkeys(cameras) if camera])
-        if "frame_etag" not in dataset.get_field_schema():  # the youngest field
+        if dataset.info.get("fields") != FIELDS_VERSION:
             _declare_fields(dataset)
+            dataset.info["fields"] = FIELDS_VERSION  # saved at the end: a kill in between counts
         _create_indexes(dataset)
         arrange_app(dataset)
         if out_uri:
@@ -204,7 +206,8 @@ def _declare_fields(dataset: Any) -> None:
     if dataset.media_type == "group":
         sample[GROUP_FIELD] = fo.Group().element(dataset.default_group_slice)
     dataset.add_sample(sample, dynamic=True)
-    dataset.delete_samples([sample.id])
+    # Also that of a process that was killed here.
+    sample_collection(dataset).delete_many({"filepath": sample.filepath})
 
 
 def _create_indexes(dataset: Any) -> None:
@@ -222,9 +225,8 @@ def _create_indexes(dataset: Any) -> None:
 
 
 def _remember(dataset: Any, out_uri: str) -> None:
-    known = dataset.info.get("out_uris", [])
-    if out_uri not in known:
-        dataset.info["out_uris"] = [*known, out_uri]
+    others = [one for one in dataset.info.get("out_uris", []) if one != out_uri]
+    dataset.info["out_uris"] = [*others, out_uri]
 
 
 def save_sequence_view(dataset: Any, sequence_id: str) -> None:

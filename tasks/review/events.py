@@ -180,16 +180,16 @@ def all_events(dataset: Any, out_uri: str) -> list[Event]:
 
 
 def carry_events(dataset: Any, out_uri: str) -> None:
-    """Copy decisions to another storage that a dataset is about to have labels from.
+    """Copy decisions to another storage that a dataset is about to have its labels from.
 
     A dataset that is rebuilt from there alone then has them, too. What cannot be read stays where
     it is, and in the dataset.
     """
-    known = dataset.info.get("out_uris", [])
-    if not known or out_uri in known:
+    if storage_of(dataset) in {"", out_uri}:
         return
     try:
-        events = all_events(dataset, out_uri)
+        there = {event.event_id for event in read_events(out_uri, dataset.name)}
+        events = [one for one in all_events(dataset, out_uri) if one.event_id not in there]
     except AutolabelError as error:
         log.warning("decisions are not copied to %s: %s", storage.redact(out_uri), error)
         return

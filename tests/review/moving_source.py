@@ -1,0 +1,207 @@
+"""A source that changes, labels that say which content they were made for, and what must hold."""
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pyarrow.parquet as pq
+from pycocotools import mask as coco_mask
+
+from sam2_core.types import Boxes, Masks
+from tasks.dataset import load, schema
+from tasks.dataset.rebuild import rebuild
+from tasks.frames.discover import discover
+from tasks.frames.download import download
+from tasks.frames.selection import ALL_FRAMES
+from tasks.review.actions import accept, choose
+from tasks.review.aside import COLLECTION, compare_files, samples_set_aside
+from tasks.review.export import export_reviews
+from tasks.store import artifacts
+from tasks.store.manifests import ChunkRecord, Manifest, write_manifest
+from tasks.store.tables import LabeledFrame
+from tests.review.labels import OTHER_STAMP, STAMP
+
+SIZE_HW = (8, 12)
+_numbers = itertools.count(1)
+_square = np.zeros(SIZE_HW, np.uint8, order="F")
+_square[2:6, 2:6] = 1
+_RLE = coco_mask.encode(_square)["counts"]
+
+
+class MovingSource:
+    """Drives of camera folders whose files hold their own name: what must be on every label."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.fs, self.path = fsspec.core.url_to_fs(root)
+        for camera in ("drive_1/CAM_FRONT", "drive-1/CAM_FRONT"):
+            for _ in range(3):
+                self.write(f"{camera}/{next(_numbers):06d}.jpg")
+
+    def write(self, name: str) -> None:
+        """Write a content that was never there before."""
+        number, path = next(_numbers), f"{self.path}/{name}"
+        self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+        self.fs.pipe(path, f"content {number}".encode())
+        if "memory" not in self.root:  # two writes in one tick of the clock look alike
+            os.utime(path, ns=(number, 10**18 + number))
+
+    def files(self) -> list[str]:
+        found = self.fs.find(self.path)
+        return sorted(one[len(self.path) :].lstrip("/") for one in found)
+
+    def edit(self, kind: str, one: int, other: int) -> None:  # noqa: C901 - a list of cases
+        """Change something; `one` and `other` choose which."""
+        files = self.files()
+        a, b = files[one % len(files)], files[other % len(files)]
+        folder, drive = a.rpartition("/")[0], a.split("/")[0]
+        if kind == "insert first":
+            self.write(f"{folder}/000000_{next(_numbers)}.jpg")
+        elif kind == "rewrite":
+            self.write(a)
+        elif kind == "remove" and len(files) > 2:
+            self.fs.rm(f"{self.path}/{a}")
+        elif kind == "rename":
+            self._move(a, f"{folder}/{next(_numbers):06d}.jpg")
+        elif kind == "swap" and a != b:
+            for source, target in ((a, f"{folder}/aside"), (b, a), (f"{folder}/aside", b)):
+                self._move(source, target)
+        elif kind == "rename sequence":
+            drives = {file.split("/")[0] for file in files}
+            new = next(one for one in ("drive_1", "drive-1", "道", "路") if one not in drives)
+            for file in files:
+                if file.startswith(f"{drive}/"):
+                    self._move(file, f"{new}/{file.partition('/')[2]}")
+        elif kind == "add camera":
+            self.write(f"{drive}/CAM_BACK/{next(_numbers):06d}.jpg")
+
+    def _move(self, source: str, target: str) -> None:
+        self.fs.makedirs(f"{self.path}/{target}".rpartition("/")[0], exist_ok=True)
+        self.fs.mv(f"{self.path}/{source}", f"{self.path}/{target}")
+
+    def content(self, uri: str) -> str | None:
+        """What is at an address now."""
+        fs, path = fsspec.core.url_to_fs(uri)
+        return fs.cat(path).decode() if fs.exists(path) else None
+
+
+class Reviewing:
+    """A dataset of such a source, and what a person holds to be accepted."""
+
+    def __init__(self, name: str, source: MovingSource, out: Path) -> None:
+        self.name, self.source, self.out = name, source, out
+        self.outs = [out / "a", out / "b"]
+        self.stamps = [STAMP, OTHER_STAMP]
+        self.selection = ALL_FRAMES
+        self.accepted: set[str] = set()
+
+    @property
+    def dataset(self):
+        return schema.open_dataset(self.name)
+
+    def forget_database(self) -> None:
+        """Empty the dataset: as if it had been dropped, only faster."""
+        import fiftyone.core.odm as foo
+
+        if self.name in foo.get_db_conn().datasets.distinct("name"):
+            dataset = self.dataset
+            schema.sample_collection(dataset).delete_many({})
+            foo.get_db_conn()[COLLECTION].delete_many({})
+            dataset.info["out_uris"] = []
+            dataset.save()
+
+    def label(self) -> None:
+        """Label what is there now, and load it."""
+        for found in discover([self.source.root], self.selection):
+            labeled = [self._labeled(frame) for frame in found.frames]
+            outcomes = {(one.frame.camera, one.frame.index): one for one in labeled}
+            records = []
+            for chunk in artifacts.chunks_of(found.frames, self.stamps[0].run_key, 4):
+                part = [outcomes[frame.camera, frame.index] for frame in chunk.frames]
+                artifacts.write_labels(str(self.outs[0]), chunk, part, self.stamps[0])
+                records.append(ChunkRecord.of(chunk, part))
+            sequence = found.sequence
+            manifest = Manifest(
+                sequence.sequence_id, sequence.frames_uri, found.content_key, self.stamps[0],
+                tuple(records),
+            )  # fmt: skip
+            write_manifest(str(self.outs[0]), manifest)
+            cameras = list(dict.fromkeys(record.camera for record in records))
+            load.prepare_dataset(self.name, cameras, str(self.outs[0]))
+            load.load_sequence(self.name, str(self.outs[0]), manifest, download(found.frames))
+
+    def _labeled(self, frame) -> LabeledFrame:
+        content = self.source.content(frame.uri)
+        masks = Masks((_RLE,), SIZE_HW, [0.9], [0.9], [5], [16], ("",))
+        return LabeledFrame(frame, Boxes([[2, 2, 6, 6]], [0.9], (content,)), masks)
+
+    def act(self, kind: str, one: int) -> None:
+        if kind == "another model":
+            self.stamps.reverse()
+            self.label()
+        elif kind == "another storage":
+            self.outs.reverse()
+            self.label()
+        elif kind == "label":
+            self.label()
+        elif kind == "rebuild":
+            self.forget_database()
+            rebuild(self.name, str(self.outs[0]))
+        elif kind == "open":
+            compare_files(self.dataset)
+        elif kind == "accept":
+            self.accept(one)
+
+    def accept(self, one: int) -> None:
+        compare_files(self.dataset)
+        samples = sorted(self._samples(), key=lambda sample: sample["frame_key"])
+        if samples:
+            chosen = samples[one % len(samples)]
+            label = chosen["detections"]["detections"][0]
+            accept(self.dataset, choose(self.dataset, [chosen["_id"]], [label["_id"]]))
+            self.accepted.add(label["label"])
+
+    def _samples(self) -> list[dict]:
+        return list(schema.sample_collection(self.dataset).find({}))
+
+    def check(self) -> None:
+        """No label and no decision is on a content that it was not made for, and none is lost."""
+        shown: set[str] = set()
+        for sample in self._samples():
+            path = Path(sample["filepath"])
+            content = path.read_text() if "://" not in str(path) and path.exists() else None
+            reviewed = [one["label"] for one in sample["reviewed"]["detections"]]
+            machine = sample["detections"]["detections"]
+            for label in (*reviewed, *(one["label"] for one in machine)):
+                assert content in {None, label}, (sample["frame_key"], content, label)
+            for one in machine:
+                assert not one["decision"] or one["label"] in self.accepted, sample["frame_key"]
+            shown.update(reviewed)
+        aside = {
+            one["label"]
+            for sample in samples_set_aside(self.dataset)
+            for one in sample["reviewed"]["detections"]
+        }
+        assert shown | aside == self.accepted, (shown, aside, self.accepted)
+        assert not shown & aside
+
+    def check_export(self) -> None:
+        report = export_reviews(self.name)
+        for row in pq.read_table(report.table_uri).to_pylist():
+            if self.source.root.startswith("memory"):
+                continue  # a copy of the content is here, whatever is there
+            assert self.source.content(row["frame_uri"]) == row["label"], row
+
+
+EDITS = ("insert first", "rewrite", "remove", "rename", "swap", "rename sequence", "add camera")
+ACTS = ("label", "another model", "another storage", "rebuild", "open", "accept")
+
+
+def steps(kinds: list[tuple[str, int, int]]) -> Iterator[tuple[str, int, int]]:
+    """Begin with labels and two decisions, end with all that a night does."""
+    yield from (("label", 0, 0), ("accept", 1, 0), ("accept", 4, 0))
+    yield from kinds
+    yield from (("rebuild", 0, 0), ("label", 0, 0), ("open", 0, 0))

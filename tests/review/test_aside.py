@@ -1,0 +1,220 @@
+"""Decisions whose frame is not as it was: kept, told, never shown on another and never exported."""
+
+import json
+import os
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from flows.cli.review import command
+from sam2_core.types import AutolabelError
+from tasks.dataset import load, schema
+from tasks.dataset.pictures import find_pictures
+from tasks.frames.discover import discover
+from tasks.frames.selection import FrameSelection
+from tasks.review import relabel
+from tasks.review.actions import accept, choose
+from tasks.review.aside import compare_files, count_set_aside
+from tasks.review.events import read_events
+from tasks.review.export import export_reviews
+from tasks.review.relabel_requests import request_relabel
+from tasks.review.stats import review_stats
+from tasks.review.summary import summary
+from tasks.store.checksums import IncompleteArtifactError
+from tasks.store.manifests import list_usable, read_manifest
+from tests.review.labels import OTHER_STAMP, STAMP
+from tests.review.moving_source import MovingSource, Reviewing
+
+
+@pytest.fixture(scope="module")
+def name(database: str) -> str:
+    return f"aside {uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def reviewing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reviewing:
+    """Six labeled frames in two drives on disk, one label of the first accepted."""
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    for drive in ("drive_1", "drive-1"):
+        (tmp_path / "in" / drive / "CAM_FRONT").mkdir(parents=True)
+    reviewing = Reviewing(name, MovingSource(str(tmp_path / "in")), tmp_path / "out")
+    reviewing.forget_database()
+    reviewing.label()
+    reviewing.accept(0)
+    return reviewing
+
+
+def decided(reviewing: Reviewing) -> tuple[str, Path]:
+    """Id and file of the frame that was decided on."""
+    (sample,) = [one for one in reviewing.dataset if one.reviewed.detections]
+    return sample.id, Path(sample.filepath)
+
+
+def test_a_rewritten_frame_loses_its_labels_and_an_old_one_gets_them_back(
+    reviewing: Reviewing,
+) -> None:
+    identity, path = decided(reviewing)
+    content, stat = path.read_bytes(), path.stat()
+    dataset = reviewing.dataset
+    label = dataset[identity].detections.detections[0].id
+    path.write_bytes(b"something else")
+    with pytest.raises(AutolabelError, match="has changed since it was labeled"):
+        accept(dataset, choose(dataset, [identity], [label]))
+    assert compare_files(dataset).why == {"changed": 1}
+    assert len(dataset) == 5
+    text = summary(review_stats(dataset))
+    assert "1 decisions on 1 frames are set aside (1: their picture has changed)" in text
+    report = export_reviews(dataset.name)
+    assert (report.labels, report.set_aside.labels) == (0, 1)
+    (row,) = pq.read_table(report.set_aside_uri).to_pylist()
+    assert (row["decision"], row["why"], row["id"] != "") == ("accepted", "changed", True)
+    said = CliRunner().invoke(command, ["export", dataset.name]).output
+    assert "not among them: 1 decisions on 1 frames are set aside" in said
+    reviewing.label()
+    assert count_set_aside(dataset).why == {"unlisted": 1}, "another content was labeled since"
+    assert len(dataset) == 6
+    path.write_bytes(content)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    reviewing.label()
+    assert count_set_aside(dataset).frames == 0
+    assert [one.decision for one in dataset[identity].detections.detections] == ["accepted"]
+    assert [one.label for one in dataset[identity].reviewed.detections] == [content.decode()]
+
+
+def test_a_folder_that_was_away_comes_back_with_everything(reviewing: Reviewing) -> None:
+    dataset, root = reviewing.dataset, Path(reviewing.source.root)
+    before = {one["_id"]: one for one in reviewing._samples()}
+    root.rename(root.with_name("away"))
+    assert compare_files(dataset).why == {"gone": 1}
+    assert len(dataset) == 0
+    root.with_name("away").rename(root)
+    assert compare_files(dataset).frames == 0
+    assert {one["_id"]: one for one in reviewing._samples()} == before
+
+
+def test_events_that_name_a_position_are_set_aside(reviewing: Reviewing) -> None:
+    """As written before frames were told by their content."""
+    out, dataset = reviewing.outs[0], reviewing.dataset
+    (file,) = (out / "reviews").glob("*/events/*.json")
+    values = json.loads(file.read_text())
+    for event in values["events"]:
+        event["frame_key"] = "drive-1/CAM_FRONT/000000"
+        del event["frame"]
+    file.write_text(json.dumps(values))
+    reviewing.act("rebuild", 0)
+    assert count_set_aside(dataset).why == {"unknown": 1}
+    assert not any(one.reviewed.detections for one in dataset)
+    report = export_reviews(dataset.name)
+    assert (report.labels, report.set_aside.labels) == (0, 1)
+    (row,) = pq.read_table(report.set_aside_uri).to_pylist()
+    assert (row["frame_key"], row["label"] != "") == ("drive-1/CAM_FRONT/000000", True)
+
+
+def test_decisions_follow_to_another_storage(reviewing: Reviewing) -> None:
+    reviewing.act("another storage", 0)
+    events = read_events(str(reviewing.outs[0]), reviewing.name)
+    assert [event.action for event in events] == ["accept"]
+    reviewing.act("rebuild", 0)
+    assert sum(len(one.reviewed.detections) for one in reviewing.dataset) == 1
+
+
+def test_another_picture_is_not_labeled_again_for_the_old_one(
+    reviewing: Reviewing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identity, path = decided(reviewing)
+    dataset = reviewing.dataset
+    label = dataset[identity].detections.detections[0].id
+    request = request_relabel(dataset, choose(dataset, [identity], [label]))
+    path.write_bytes(b"something else")
+    choice = type("Choice", (), {"stamp": OTHER_STAMP.model})()
+    monkeypatch.setattr(relabel, "choose_model", lambda *_: choice)
+    monkeypatch.setattr(relabel, "warm_segmenter", lambda _: None)
+    assert relabel.relabel_dataset(dataset.name, request_id=request.request_id).labels == 0
+    last = read_events(str(reviewing.outs[0]), dataset.name)[-1]
+    assert "has changed since it was labeled" in last.changes["failed"]
+
+
+def test_a_rebuild_brings_the_frames_that_were_labeled_and_no_others(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    source = MovingSource(f"memory://{uuid.uuid4().hex}")
+    reviewing = Reviewing(name, source, tmp_path / "out")
+    reviewing.forget_database()
+    reviewing.selection = FrameSelection(step=2)
+    reviewing.label()
+    for copy in (tmp_path / "cache").rglob("*.jpg"):
+        copy.unlink()
+    first = source.files()[0]
+    source.write(first.replace(".jpg", "_later.jpg"))
+    source.write(first)
+    reviewing.act("rebuild", 0)
+    shown = {one.frame_address: one.filepath for one in reviewing.dataset}
+    assert len(shown) == 3, "two of three frames in each drive, without the one rewritten"
+    copies = {str(one) for one in (tmp_path / "cache").rglob("*.jpg")}
+    assert copies == set(shown.values())
+
+
+def test_names_in_rows_are_the_manifests(reviewing: Reviewing) -> None:
+    out = str(reviewing.outs[0])
+    (key, *_) = list_usable(out, STAMP.run_key)
+    manifest = read_manifest(out, STAMP.run_key, *key)
+    for foreign in (
+        replace(manifest, sequence_id="../../x"), replace(manifest, frames_uri="/elsewhere"),
+        replace(manifest, chunks=(replace(manifest.chunks[0], camera=".."),)),
+    ):  # fmt: skip
+        with pytest.raises(IncompleteArtifactError):
+            load.load_sequence(reviewing.name, out, foreign)
+
+
+def test_pictures_are_the_ones_labeled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    source = MovingSource(f"memory://{uuid.uuid4().hex}")
+    frames = [frame for one in discover([source.root]) for frame in one.frames]
+    source.write(source.files()[0])
+    source.fs.rm(f"{source.path}/{source.files()[1]}")
+    found = find_pictures(frames, fetch=True)
+    assert found.changed == {frames[0].uri}
+    assert set(found.paths) == {frame.uri for frame in frames[2:]}
+    assert find_pictures(frames[:1]).changed == frozenset(), "nothing is asked without fetch"
+
+
+def test_views_of_names_that_fiftyone_cannot_tell_apart(reviewing: Reviewing) -> None:
+    names = ["drive_1", "drive-1", "道", "路", "x" * 2000]
+    for one in names:
+        schema.save_sequence_view(reviewing.dataset, one)
+        schema.save_sequence_view(reviewing.dataset, one)
+    saved = reviewing.dataset.list_saved_views()
+    for one in names:
+        assert len([view for view in saved if view.startswith(f"sequence {one}"[:90])]) >= 1
+    assert len(reviewing.dataset.load_saved_view("sequence drive_1")) == 3
+
+
+def test_a_camera_added_to_a_dataset_of_single_frames(database: str, tmp_path: Path) -> None:
+    from tests.dataset.test_load import store
+    from tests.review.labels import labeled_frames
+
+    name = f"added {uuid.uuid4().hex[:8]}"
+    one = list(labeled_frames(3, camera="CAM_B"))
+    load.prepare_dataset(name, ["CAM_B"], str(tmp_path))
+    load.load_sequence(name, str(tmp_path), store(tmp_path, one))
+    dataset = schema.open_dataset(name)
+    sample = dataset.first()
+    accept(dataset, choose(dataset, [sample.id], [sample.detections.detections[0].id]))
+    both = [*labeled_frames(3, camera="CAM_A"), *one]
+    load.prepare_dataset(name, ["CAM_A", "CAM_B"], str(tmp_path))
+    load.load_sequence(name, str(tmp_path), store(tmp_path, both))
+    dataset = schema.open_dataset(name)
+    assert dataset.media_type == "group"
+    groups = [dataset.get_group(first.group.id) for first in dataset]
+    assert [sorted(group) for group in groups] == [["CAM_A", "CAM_B"]] * 3
+    assert (
+        len(
+            dataset.select_group_slices("CAM_B").match({"reviewed.detections.0": {"$exists": True}})
+        )
+        == 1
+    )
