@@ -243,7 +243,7 @@ def _bulk_write(collection: Any, writes: list[Any]) -> None:
     from pymongo.errors import BulkWriteError
 
     duplicate_key = 11000
-    for attempt in range(5):
+    for attempt in range(5 if writes else 0):
         try:
             collection.bulk_write(writes, ordered=False)
             return

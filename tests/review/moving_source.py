@@ -11,17 +11,19 @@ import pyarrow.parquet as pq
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks
-from tasks.dataset import load, schema
-from tasks.dataset.rebuild import rebuild
+from tasks.dataset import schema
 from tasks.frames.discover import discover
 from tasks.frames.download import download
-from tasks.frames.selection import ALL_FRAMES
+from tasks.load import sequence as load
+from tasks.load.prepare import prepare_dataset
+from tasks.load.rebuild import rebuild
 from tasks.review.actions import accept, choose
 from tasks.review.aside import COLLECTION, compare_files, samples_set_aside
 from tasks.review.export import export_reviews
 from tasks.store import artifacts
 from tasks.store.manifests import ChunkRecord, Manifest, write_manifest
 from tasks.store.tables import LabeledFrame
+from tasks.types import ALL_FRAMES
 from tests.review.labels import OTHER_STAMP, STAMP
 
 SIZE_HW = (8, 12)
@@ -130,7 +132,7 @@ class Reviewing:
             )  # fmt: skip
             write_manifest(str(self.outs[0]), manifest)
             cameras = list(dict.fromkeys(record.camera for record in records))
-            load.prepare_dataset(self.name, cameras, str(self.outs[0]))
+            prepare_dataset(self.name, cameras, str(self.outs[0]))
             load.load_sequence(self.name, str(self.outs[0]), manifest, download(found.frames))
 
     def _labeled(self, frame) -> LabeledFrame:

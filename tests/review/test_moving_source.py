@@ -4,7 +4,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.review.moving_source import ACTS, EDITS, MovingSource, Reviewing, steps
@@ -69,7 +69,6 @@ def test_random_changes(name: str, folder: Path) -> None:
 def test_many_random_changes(name: str, folder: Path) -> None:
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
     @given(KINDS, CHANGES)
-    @example("local", [("swap", 0, 1), ("rebuild", 0, 0), ("accept", 0, 0)])
     def check(where: str, changes: list[tuple[str, int, int]]) -> None:
         walk(name, folder, where, changes)
 
