@@ -41,6 +41,13 @@ def test_compose_publishes_on_localhost_and_holds_no_secret():
         for name, needed in service.get("depends_on", {}).items():
             assert name in values["services"]
             assert needed["condition"].startswith("service_")
+    prefect, mongo = values["services"]["prefect"], values["services"]["mongo"]
+    assert prefect["environment"]["PREFECT_SERVER_API_AUTH_STRING"] == "${PREFECT_AUTH}"
+    assert prefect["environment"]["PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED"] == "true"
+    origin = prefect["environment"]["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"]
+    assert origin == f"http://{prefect['ports'][0].rpartition(':')[0]}"
+    assert "--noscripting" in mongo["command"]
+    assert mongo["environment"]["MONGO_INITDB_ROOT_PASSWORD"] == "${MONGO_PASSWORD}"
     for line in text.splitlines():
         if re.search(r"(PASSWORD|SECRET|AUTH\w*)\b.*[:=]", line):
             assert "${" in line

@@ -26,8 +26,11 @@ def test_up_twice_and_down(tmp_path):
 
     output, told = run(*up)
     first = json.loads(output)
-    assert set(first) == {"prefect", "database", "worker-gpu", "worker-cpu"}, told
-    services = json.loads((tmp_path / "home" / "cache" / "services" / "services.json").read_text())
+    assert set(first) == {"prefect", "database", "worker-gpu", "worker-cpu", "sign_in"}, told
+    folder = tmp_path / "home" / "cache" / "services"
+    services = json.loads((folder / "services.json").read_text())
+    password = (folder / "prefect-password").read_text()
+    assert password.rpartition(":")[2] not in output + told, "this is no terminal, but a log"
     processes = [psutil.Process(one["pid"]) for one in services]
     listening = [
         one.laddr.ip
