@@ -2,6 +2,7 @@
 
 import re
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -15,6 +16,7 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks
 from tasks.dataset import schema
+from tasks.frames.identity import file_version
 from tasks.load import sequence as load
 from tasks.load.prepare import prepare_dataset
 from tasks.review.app import App, install_plugin, run_app
@@ -63,7 +65,8 @@ def three_labels(folder: Path) -> LabeledFrame:
     areas = [int(disc(place).sum()) for place in PLACES]
     masks = Masks(tuple(rle), SIZE, [0.4] * 3, [0.6] * 3, [1] * 3, areas, ("",) * 3)
     boxes = Boxes(np.array(PLACES, np.float32), [0.5] * 3, ("car", "person", "truck"))
-    frame = FrameRef("drive", "", 0, 1, str(path), SIZE, "1", path.stat().st_size, str(path))
+    version = file_version(path) or ""
+    frame = FrameRef("drive", "", 0, 1, str(path), SIZE, version, path.stat().st_size, str(path))
     return LabeledFrame(frame, boxes, masks)
 
 
@@ -112,7 +115,7 @@ def test_accept_reject_send_back_and_see_it_come_back(
     out = str(tmp_path / "out")
     name = f"app-{uuid.uuid4().hex[:8]}"
     labeled = three_labels(tmp_path)
-    manifest = store(tmp_path / "out", [labeled])
+    manifest = replace(store(tmp_path / "out", [labeled]), frames_uri=str(tmp_path / "images"))
     write_manifest(out, manifest)
     prepare_dataset(name, out_uri=out)
     load.load_sequence(name, out, manifest)
