@@ -9,6 +9,7 @@ from prefect.cache_policies import NO_CACHE
 from flows.pipeline import given, result_of
 from flows.plan.backfill import BackfillParams, BackfillPlan, plan_backfill
 from flows.plan.report import plan_markdown
+from flows.server.fleet import decided
 from flows.server.shard_runs import sequences_in_flight
 from flows.server.submit import Submitted, ensure_queue, submit, workers_online
 from tasks.errors import redacted_errors
@@ -54,6 +55,7 @@ def submit_task(plan: BackfillPlan) -> dict[str, int]:
 
 def plan_in_flight(params: BackfillParams) -> BackfillPlan:
     """Plan a backfill beside the shards that are already under way."""
+    params = params.model_copy(update={"label": decided(params.label)})
     plan = plan_backfill(params)
     if not plan.works:
         return plan

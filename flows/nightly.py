@@ -15,6 +15,7 @@ from flows.load_dataset import load_dataset
 from flows.pipeline import given
 from flows.plan.backfill import BackfillParams, plan_backfill
 from flows.plan.run import stamp_of
+from flows.server.fleet import decided
 from flows.server.shard_runs import MOST_STARTS
 from flows.server.watching import watch
 from tasks.errors import redacted_errors
@@ -45,6 +46,7 @@ def _nightly(params: BackfillParams, wait_hours: float) -> Any:
     if flow_run.run_count > MOST_STARTS:
         return Failed(message=f"its workers died {MOST_STARTS} times: not started again by itself")
     deadline, out_uri = time.monotonic() + wait_hours * 3600, params.label.out
+    params = params.model_copy(update={"label": decided(params.label)})
     given_up = quarantine.listed(out_uri, stamp_of(params.label).run_key)
     for _ in range(ROUNDS):
         planned = backfill(params)

@@ -62,7 +62,16 @@ class LabelParams(BaseModel):
         description="compact, tiny, small, base_plus, large, or the folder of an exported model; "
         "auto takes the largest one on this machine.",
     )
-    backend: Literal["auto", "onnxruntime", "torch", "tensorrt"] = "auto"
+    backend: Literal[
+        "auto", "onnxruntime", "onnxruntime-cpu", "onnxruntime-cuda", "torch", "tensorrt"
+    ] = Field(
+        default="auto",
+        description="What runs the model: part of a run's key. `auto` is this machine's best; a "
+        "backfill asks the pool's workers.",
+    )
+    precision: Literal["auto", "fp32", "fp16"] = Field(
+        default="auto", description="fp16 on a GPU and fp32 on a CPU by default; part of the key."
+    )
     detector: Uri | None = Field(
         default=None,
         description="compact, yolox_nano, yolox_tiny, yolox_s, yolox_m, or an .onnx file.",

@@ -16,9 +16,11 @@ from flows.pipeline import PASSES, THREADS, label_sequences
 from flows.plan.backfill import refuse_other_run
 from flows.plan.run import Plan, job_of, stamp_of
 from flows.plan.shards import ShardParams
+from flows.server.fleet import refuse_unless_offered
 from flows.server.run_artifacts import publish, run_progress
 from flows.server.shard_end import ending
 from flows.server.shard_runs import MOST_STARTS
+from sam2_core.backends.device_owner import lost_device
 from tasks.errors import redacted_errors
 from tasks.frames.discover import Discovered
 from tasks.masks.model import choose_model
@@ -52,7 +54,8 @@ def _label_shard(params: ShardParams) -> Any:
     started = time.perf_counter()
     if flow_run.run_count > MOST_STARTS:
         return Failed(message=f"its workers died {MOST_STARTS} times: not started again by itself")
-    model = choose_model(params.label.model, params.label.backend)
+    model = choose_model(params.label.model, params.label.backend, params.label.precision)
+    refuse_unless_offered(model.backend)
     stamp = stamp_of(params.label, model)
     refuse_other_run(params, stamp.run_key)
     plan = Plan(params.label, stamp, model, ())
@@ -65,6 +68,9 @@ def _label_shard(params: ShardParams) -> Any:
             passes=PASSES,
             on_end=run_progress(f"shard-{params.key}", [piece.frames for piece in params.pieces]),
         )
+        if lost_device() is not None and give_back():
+            get_run_logger().error("%s", lost_device())
+            raise Abort("the device is lost to this process: another one labels the shard")
         if stopping.requested():
             if give_back():
                 get_run_logger().warning("asked to stop: the shard goes back to the queue")

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BACKENDS = ("auto", "onnxruntime", "onnxruntime-cpu", "onnxruntime-cuda", "tensorrt", "torch")
+# What "auto" takes first: PyTorch is the one that was measured to be fastest, see BENCHMARKS.md.
+BEST_FIRST = ("torch", "tensorrt", "onnxruntime-cuda", "onnxruntime-cpu")
 PRECISIONS = ("auto", "fp32", "fp16")
 # An ONNX graph of one Relu, to see whether a provider works.
 _PROBE = base64.b64decode(
@@ -60,20 +62,51 @@ def choose_backend(backend: str) -> tuple[str, str]:
     devices = cuda_devices()
     if not devices:
         return "onnxruntime-cpu", "no NVIDIA GPU here"
-    if backend == "auto" and _has("torch"):
-        # First, for it is the one that was measured on a GPU: see BENCHMARKS.md.
-        import torch
-
-        if torch.cuda.is_available():
-            return "torch", f"{devices} NVIDIA GPU(s) and PyTorch with CUDA are here"
-    if backend == "auto" and _has("tensorrt") and _has("cuda"):
-        return "tensorrt", f"{devices} NVIDIA GPU(s) and TensorRT are here"
+    for name, what in _ON_GPU.items():
+        if fits(name, backend) and _usable(name):
+            return name, f"{devices} NVIDIA GPU(s) and {what} are here"
     problem = cuda_provider_problem()
-    if not problem:
-        return "onnxruntime-cuda", f"{devices} NVIDIA GPU(s) and the CUDA provider are here"
     reason = f"a GPU is here, but {problem}: pip install 'sam2-autolabel[gpu]' to use it"
     logger.warning("%s", reason)
     return "onnxruntime-cpu", reason
+
+
+_ON_GPU = {
+    "torch": "PyTorch with CUDA",
+    "tensorrt": "TensorRT",
+    "onnxruntime-cuda": "the CUDA provider",
+}
+
+
+def fits(name: str, asked: str) -> bool:
+    """Whether a backend is one of those that `auto`, a family or an exact name asks for."""
+    return asked in {"auto", name} or (asked == "onnxruntime" and name.startswith(asked))
+
+
+def offered_backends() -> tuple[str, ...]:
+    """Return the backends that can run on this machine, best first."""
+    on_gpu = [name for name in _ON_GPU if cuda_devices() and _usable(name)]
+    return (*on_gpu, "onnxruntime-cpu")
+
+
+def _usable(name: str) -> bool:
+    """Whether a backend of GPUs can run on one that is here."""
+    if name == "torch":
+        if not _has("torch"):
+            return False
+        try:
+            import torch
+        except ImportError:  # there, and broken
+            return False
+        return bool(torch.cuda.is_available())
+    if name == "tensorrt":
+        return _has("tensorrt") and _has("cuda")
+    return not cuda_provider_problem()
+
+
+def precision_of(backend: str) -> str:
+    """Return the precision that a backend computes in where nothing else is asked for."""
+    return "fp32" if backend == "onnxruntime-cpu" else "fp16"
 
 
 @functools.cache

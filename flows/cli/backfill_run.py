@@ -17,9 +17,11 @@ from flows.plan.backfill import BackfillParams, BackfillPlan, plan_backfill
 from flows.plan.report import plan_rows
 from flows.plan.run import stamp_of
 from flows.server import watching
+from flows.server.fleet import FleetError, decided
 from flows.server.shard_end import NOT_LOADED
 from flows.server.shard_runs import cancel as cancel_run
 from flows.server.shard_runs import counts, runs_of
+from sam2_core.types import AutolabelError
 from tasks.store import manifests
 
 if TYPE_CHECKING:
@@ -42,12 +44,12 @@ def run_backfill(
     """
     console = stderr_console()
     if cancel:
-        run_key = stamp_of(params.label).run_key
+        run_key = stamp_of(decided(params.label)).run_key
         cancelled = cancel_run(run_key)
         console.print(f"{cancelled} shards of run {run_key} cancelled; what is labeled stays")
         return {"run_key": run_key, "cancelled": cancelled}
     with console.status("comparing sources and labels"):
-        plan = plan_backfill(params) if dry_run else plan_in_flight(params)
+        plan = plan_backfill(_as_workers_would(params)) if dry_run else plan_in_flight(params)
     show_plan(console, plan)
     result = plan.as_json()
     if dry_run:
@@ -58,6 +60,16 @@ def run_backfill(
     elif plan.shards:
         console.print("follow it: [bold]autolabel status[/]")
     return result
+
+
+def _as_workers_would(params: BackfillParams) -> BackfillParams:
+    """Return the parameters as a submission would decide them, where there is a Prefect to ask."""
+    try:
+        return params.model_copy(update={"label": decided(params.label)})
+    except FleetError:
+        raise
+    except AutolabelError:
+        return params
 
 
 def show_plan(console: Console, plan: BackfillPlan) -> None:

@@ -30,8 +30,15 @@ _OPTIONS = (
     ),
     click.option(
         "--backend",
-        type=click.Choice(["auto", "onnxruntime", "torch", "tensorrt"]),
+        type=click.Choice(
+            ["auto", "onnxruntime", "onnxruntime-cpu", "onnxruntime-cuda", "torch", "tensorrt"]
+        ),
         help="What runs the model.  [default: auto]",
+    ),
+    click.option(
+        "--precision",
+        type=click.Choice(["auto", "fp32", "fp16"]),
+        help="Of the model's arithmetic.  [default: fp16 on a GPU, fp32 on a CPU]",
     ),
     click.option(
         "--detector",

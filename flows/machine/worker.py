@@ -9,7 +9,10 @@ then the workers are stopped.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import logging
 import os
+import re
 import shutil
 import signal
 import socket
@@ -17,10 +20,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flows.machine import self_test
+from flows.machine.self_test import Verdict
+from flows.server.fleet import named
+from sam2_core.cores import CORES_VARIABLE, usable_cores
+
+log = logging.getLogger(__name__)
 POLL_S = 0.5
 LONGEST_PAUSE_S = 60.0
 HEALTHY_S = 60.0
@@ -28,16 +37,36 @@ STOP_S = 20.0
 
 
 def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """GPUs that this process may use: `CUDA_VISIBLE_DEVICES`, else all that nvidia-smi lists."""
+    """GPUs that this process may use: `CUDA_VISIBLE_DEVICES`, else all that nvidia-smi lists.
+
+    As CUDA reads the variable: indices, and UUIDs of GPUs and MIG devices or their beginnings, up
+    to the first that names nothing.
+    """
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
-        return [one.strip() for one in chosen.split(",") if one.strip() not in {"", "-1"}]
+        names = (one.strip() for one in chosen.split(","))
+        valid = itertools.takewhile(_names_a_gpu, names)
+        return list(dict.fromkeys(valid))
     smi = shutil.which("nvidia-smi")
     if not smi:
         return []
-    query = [smi, "--query-gpu=index", "--format=csv,noheader"]
-    done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=60)
-    return done.stdout.split() if done.returncode == 0 else []
+    done = subprocess.run([smi, "-L"], capture_output=True, text=True, check=False, timeout=60)
+    return listed_gpus(done.stdout) if done.returncode == 0 else []
+
+
+def _names_a_gpu(name: str) -> bool:
+    return name.isdigit() or name.startswith(("GPU-", "MIG-"))
+
+
+def listed_gpus(text: str) -> list[str]:
+    """Return what `nvidia-smi -L` lists: indices of GPUs, UUIDs of the MIG devices of those cut."""
+    found: list[list[str]] = []
+    for line in text.splitlines():
+        if whole := re.match(r"GPU (\d+):", line):
+            found.append([whole[1]])
+        elif part := re.match(r"\s+MIG .*\(UUID: (MIG-[^)]+)\)", line):
+            found[-1].append(part[1])
+    return [name for whole, *parts in found for name in (parts or [whole])]
 
 
 @dataclass
@@ -48,6 +77,8 @@ class Slot:
         name: of the worker, as Prefect shows it.
         pool: work pool.
         environment: added to this process's.
+        tested: whether its device is tested before it starts.
+        testing: the test, while it runs.
         process: the worker, when it runs.
         retry_at: when to start it again after it ended.
         pause_s: how long to wait the next time.
@@ -57,6 +88,8 @@ class Slot:
     name: str
     pool: str
     environment: dict[str, str] = field(default_factory=dict)
+    tested: bool = False
+    testing: subprocess.Popen[str] | None = None
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
     retry_at: float = 0.0
@@ -67,11 +100,29 @@ class Slot:
         """Whether its worker runs."""
         return self.process is not None and self.process.poll() is None
 
-    def start(self) -> None:
-        """Start the worker."""
+    def verdict(self) -> Verdict | None:
+        """Return what the device's test found, starting it; None while it runs."""
+        if not self.tested:
+            return Verdict(("onnxruntime-cpu",))
+        if self.testing is None:
+            self.testing = subprocess.Popen(
+                self_test.command(), env=os.environ | self.environment, stdout=subprocess.PIPE,
+                text=True, start_new_session=True,
+            )  # fmt: skip
+            self.started = time.monotonic()
+        if self.testing.poll() is None:
+            if time.monotonic() - self.started < self_test.LIMIT_S:
+                return None
+            self.testing.kill()  # a device that hangs is sick
+        printed, _ = self.testing.communicate()
+        code, self.testing = self.testing.returncode, None
+        return Verdict.parse(printed, code)
+
+    def start(self, offers: Sequence[str] = ()) -> None:
+        """Start the worker; its name tells what it offers."""
         command = [
             sys.executable, "-m", "prefect", "worker", "start", "--pool", self.pool,
-            "--name", self.name, "--type", "process", "--limit", "1",
+            "--name", named(self.name, offers), "--type", "process", "--limit", "1",
             "--no-create-pool-if-not-found",
         ]  # fmt: skip
         # A session of its own: Ctrl-C is for us, who tell the flow run first.
@@ -108,10 +159,13 @@ def slots(pool: str, count: int | None, metrics_port: int | None = None) -> list
         if gpus:
             where = f"gpu{gpus[index % len(gpus)]}"
             environment["CUDA_VISIBLE_DEVICES"] = gpus[index % len(gpus)]
+            # As nvidia-smi counts them; CUDA's own order begins with the fastest.
+            environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        environment[CORES_VARIABLE] = str(max(usable_cores() // number, 1))
         if metrics_port:
             environment["AUTOLABEL_METRICS_PORT"] = str(metrics_port + index)
         name = f"{socket.gethostname()}-{pool}-{where}-{index}"
-        found.append(Slot(name, pool, environment))
+        found.append(Slot(name, pool, environment, tested=bool(gpus)))
     return found
 
 
@@ -157,7 +211,15 @@ def _keep_alive(place: Slot) -> None:
         place.process = None
         place.retry_at = now + place.pause_s
         return
-    place.start()
+    verdict = place.verdict()
+    if verdict is None:
+        return
+    if verdict.problem:
+        place.pause_s = min(place.pause_s * 2, LONGEST_PAUSE_S)
+        place.retry_at = time.monotonic() + place.pause_s
+        log.error("%s takes no work: %s", place.name, verdict.problem)
+        return
+    place.start(verdict.offers)
 
 
 def stop_workers(places: list[Slot], grace_s: float) -> None:

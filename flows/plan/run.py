@@ -74,7 +74,7 @@ def make_plan(params: LabelParams) -> Plan:
     """
     selection = FrameSelection.parse(params.frames)
     found = list(discover(params.sources, selection))
-    model = choose_model(params.model, params.backend)
+    model = choose_model(params.model, params.backend, params.precision)
     matching = matching_of(params)
     if matching:
         matching.add(frame for one in found for frame in one.frames)
@@ -117,7 +117,7 @@ def stamp_of(
         AutolabelError: the model, the detector or the boxes are not there or unusable.
 
     """
-    model = model or choose_model(params.model, params.backend)
+    model = model or choose_model(params.model, params.backend, params.precision)
     matching = matching or matching_of(params)
     boxes = matching.imported.stamp if matching else _detector_stamp(params)
     code = box_code(imported=bool(params.boxes))

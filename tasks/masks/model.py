@@ -45,6 +45,7 @@ class ModelChoice:
 def choose_model(
     model: str = "auto",
     backend: str = "auto",
+    precision: str = "auto",
     progress: Callable[[str], object] = lambda _: None,
     *,
     close_ups: bool | None = None,
@@ -54,7 +55,8 @@ def choose_model(
     Args:
         model: a preset, a folder, a checkpoint, or "auto": the best that is on this machine, else
             the bundled compact one.
-        backend: auto, onnxruntime, torch or tensorrt.
+        backend: auto, a family (onnxruntime), or exactly which; see `sam2_core.load.BACKENDS`.
+        precision: auto, fp32 or fp16.
         progress: called with what is being done, when a checkpoint must be fetched or exported.
         close_ups: take each box in a crop of its own; None: where the model can.
 
@@ -66,14 +68,14 @@ def choose_model(
     from sam2_core.resolve import Wanted, resolve_model
 
     chosen, reason = choose_backend(backend)
-    wanted = Wanted(precision_for(chosen, "auto"), progress=progress)
+    wanted = Wanted(precision_for(chosen, precision), progress=progress)
     if model == "auto":
         model, why = _best_here(wanted, chosen)
         reason = f"{why}; {reason}"
-    if chosen == "torch" and backend == "auto" and _only_exported(model):
+    if chosen == "torch" and backend == "auto" and only_exported(model):
         # PyTorch needs weights, and these come as graphs only.
         chosen, reason = choose_backend("onnxruntime")
-        wanted = Wanted(precision_for(chosen, "auto"), progress=progress)
+        wanted = Wanted(precision_for(chosen, precision), progress=progress)
     if chosen == "torch":
         return _torch_choice(model, wanted, reason, close_ups)
     folder = resolve_model(model, wanted).for_close_ups(close_ups)
@@ -81,7 +83,8 @@ def choose_model(
     return ModelChoice(str(folder.path), chosen, wanted.precision, stamp, reason, close_ups)
 
 
-def _only_exported(model: str) -> bool:
+def only_exported(model: str) -> bool:
+    """Whether a model comes as graphs, of which PyTorch can make nothing."""
     return model == BUNDLED or Path(model).expanduser().is_dir()
 
 

@@ -1,0 +1,105 @@
+"""Whether a device works, and what can label on it: `python -m flows.machine.self_test`.
+
+In a process of its own, before a worker takes work: one that finds its device sick takes none. It
+prints one JSON object, `offers` (backends, best first) and `problem` ("" where there is none).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+LIMIT_S = 180.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a self-test found.
+
+    Attributes:
+        offers: backends that can label here, as stamps name them, best first.
+        problem: why nothing can, "" where something can.
+
+    """
+
+    offers: tuple[str, ...]
+    problem: str = ""
+
+    @staticmethod
+    def parse(printed: str, exit_code: int) -> Verdict:
+        """Read what the process printed; one that died is a problem, too."""
+        try:
+            found = json.loads(printed.strip().splitlines()[-1])
+            return Verdict(tuple(found["offers"]), str(found["problem"]))
+        except (ValueError, KeyError, IndexError, TypeError):
+            return Verdict((), f"its self-test ended with exit code {exit_code} and said nothing")
+
+
+def command() -> list[str]:
+    """Return how to run it in a process of its own."""
+    return [sys.executable, "-m", "flows.machine.self_test"]
+
+
+def self_test(environment: Mapping[str, str] = os.environ) -> Verdict:
+    """Test the device that this process was given; without one, the CPU offers what it has."""
+    from sam2_core.load import cuda_devices, offered_backends
+
+    wanted = environment.get("CUDA_VISIBLE_DEVICES")
+    if not wanted:
+        return Verdict(("onnxruntime-cpu",))
+    if not cuda_devices():
+        return Verdict((), f"the driver shows no GPU {wanted}: see `nvidia-smi -L`")
+    offers = tuple(one for one in offered_backends() if one != "onnxruntime-cpu")
+    if not offers:
+        from sam2_core.load import cuda_provider_problem
+
+        return Verdict((), f"GPU {wanted} is there, but {cuda_provider_problem()}")
+    problem = _device_problem() if "onnxruntime-cuda" in offers else ""
+    return Verdict(() if problem else offers, problem)
+
+
+def _device_problem() -> str:
+    """Write to the device, let it compute, and read back what must be there."""
+    import numpy as np
+
+    from sam2_core.backends.gpu import process_gpu
+    from sam2_core.preprocess import resize_square
+
+    try:
+        gpu = process_gpu()
+        if not gpu.kernels:
+            return ""
+        image = np.random.default_rng(0).integers(0, 256, (90, 160, 3)).astype(np.uint8)
+        size = 64
+        view = gpu.stage(image).whole()
+        target = gpu.run(lambda: gpu.memory(3 * size * size * 4))
+        host = gpu.pinned(3 * size * size * 4).as_array(np.float32, (3, size, size))
+
+        def work() -> None:
+            kept = gpu.squares([view], target.address, size)
+            gpu.device.copy(host.ctypes.data, target.address, host.nbytes, gpu.stream)
+            gpu.device.synchronize(gpu.stream)
+            del kept
+
+        gpu.run(work)
+    except Exception as error:  # noqa: BLE001 - whatever it is, this device is not to be used
+        return f"its device failed: {str(error).splitlines()[0]}"
+    apart = float(np.abs(host.transpose(1, 2, 0) - resize_square(image, size)).max())
+    return "" if apart < 0.01 else f"its device computes wrongly: {apart:.3f} from what is right"
+
+
+def main() -> None:
+    """Run the test."""
+    try:
+        found = self_test()
+    except Exception as error:  # noqa: BLE001 - the answer, not a trace
+        found = Verdict((), f"{type(error).__name__}: {str(error).splitlines()[0]}")
+    print(json.dumps({"offers": found.offers, "problem": found.problem}))  # noqa: T201
+    raise SystemExit(1 if found.problem else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""What the workers of a pool label with: a backfill's key names it, so it is decided before.
+
+A plan is often made where there is no GPU, and each shard's worker would refuse a key that was made
+of the planning machine's backend. Our workers tell in their names what they offer, best first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flows.params import LabelParams
+from flows.server.submit import workers_online
+from sam2_core.load import BEST_FIRST, choose_backend, fits, offered_backends, precision_of
+from sam2_core.types import AutolabelError
+from tasks.masks.model import only_exported
+
+
+class FleetError(AutolabelError):
+    """The workers differ, or do not offer what is asked for."""
+
+
+# Between a worker's name and what it offers, and between its offers.
+OFFERS, AND = "~", "+"
+
+
+def named(name: str, offers: Iterable[str]) -> str:
+    """Return a worker's name with what it offers."""
+    return OFFERS.join([name, AND.join(offers)])
+
+
+def offers_of(name: str) -> tuple[str, ...]:
+    """Return what a worker's name says that it offers; nothing for those that others started."""
+    offers = name.partition(OFFERS)[2].split(AND)
+    return tuple(one for one in offers if one in BEST_FIRST)
+
+
+def decided(label: LabelParams) -> LabelParams:
+    """Return the parameters with a backend and a precision that the pool's workers provide.
+
+    Where no worker is online that tells, this machine is taken as an example.
+
+    Raises:
+        FleetError: the workers differ, or do not offer what is asked for.
+
+    """
+    if (label.backend, label.precision) != ("auto", "auto") and label.backend in BEST_FIRST:
+        _refuse_if_absent(label.backend, _offers_online())
+        precision = label.precision
+        exact = precision_of(label.backend) if precision == "auto" else precision
+        return label.model_copy(update={"precision": exact})
+    without_torch = only_exported(label.model)
+    chosen = {
+        name: _chosen(label.backend, offers, without_torch=without_torch)
+        for name, offers in _offers_online().items()
+    }
+    found = set(chosen.values())
+    if len(found) > 1:
+        raise FleetError(
+            f"the workers differ, and labels of one run are made by one backend: {_told(chosen)}. "
+            "Say which with --backend (all workers must offer it), or stop the others"
+        )
+    backend = found.pop() if found else choose_backend(label.backend)[0]
+    exact = precision_of(backend) if label.precision == "auto" else label.precision
+    return label.model_copy(update={"backend": backend, "precision": exact})
+
+
+def _offers_online() -> dict[str, tuple[str, ...]]:
+    """Return what each worker offers that is online and tells."""
+    return {name: offers for name in workers_online() if (offers := offers_of(name))}
+
+
+def _chosen(asked: str, offers: tuple[str, ...], *, without_torch: bool) -> str:
+    """Return what a worker would choose, "" where it has nothing that was asked for."""
+    usable = [
+        one
+        for one in offers
+        if fits(one, asked) and not (one == "torch" and asked == "auto" and without_torch)
+    ]
+    return usable[0] if usable else ""
+
+
+def _refuse_if_absent(backend: str, online: dict[str, tuple[str, ...]]) -> None:
+    lacking = {name: offers for name, offers in online.items() if backend not in offers}
+    if lacking:
+        raise FleetError(
+            f"not every worker that is online offers {backend}: "
+            f"{_told({name: ', '.join(offers) for name, offers in lacking.items()})}. "
+            "Stop those, or name another --backend"
+        )
+
+
+def refuse_unless_offered(backend: str) -> None:
+    """Refuse a shard whose labels this worker cannot make.
+
+    Raises:
+        FleetError: its backend needs a GPU that is not here, or software that is not.
+
+    """
+    if backend in {"onnxruntime-cuda", "tensorrt"} and backend not in offered_backends():
+        raise FleetError(
+            f"this worker cannot run {backend}, with which this shard's labels are to be made: it "
+            f"offers {', '.join(offered_backends())}. `autolabel doctor` there says what is missing"
+        )
+
+
+def _told(found: dict[str, str]) -> str:
+    parts = (f"{name.partition(OFFERS)[0]} has {what or 'none'}" for name, what in found.items())
+    return "; ".join(sorted(parts))

@@ -1,0 +1,80 @@
+"""Which GPUs workers are bound to, and that a sick one takes no work."""
+
+import sys
+
+import pytest
+
+from flows.machine import self_test, worker
+from flows.machine.self_test import Verdict
+from flows.machine.worker import gpu_ids, listed_gpus, slots
+from sam2_core import load
+from sam2_core.cores import usable_cores
+
+LISTED = """GPU 0: NVIDIA H200 (UUID: GPU-1a)
+GPU 1: NVIDIA H200 (UUID: GPU-2b)
+  MIG 3g.71gb     Device  0: (UUID: MIG-aa)
+  MIG 3g.71gb     Device  1: (UUID: MIG-bb)
+GPU 10: NVIDIA H200 (UUID: GPU-3c)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("0,1", ["0", "1"]),
+        ("0,-1,1", ["0"]),  # CUDA stops at the first that names nothing
+        ("", []),
+        ("none", []),
+        ("GPU-1a, MIG-aa", ["GPU-1a", "MIG-aa"]),
+        ("1,1", ["1"]),
+    ],
+)
+def test_the_variable_is_read_as_cuda_reads_it(given, expected):
+    assert gpu_ids({"CUDA_VISIBLE_DEVICES": given}) == expected
+
+
+def test_mig_devices_stand_for_the_gpu_that_was_cut():
+    assert listed_gpus(LISTED) == ["0", "MIG-aa", "MIG-bb", "10"]
+
+
+def test_workers_share_the_cores_and_count_as_nvidia_smi_does(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    places = slots("gpu", None)
+    assert [place.environment["CUDA_VISIBLE_DEVICES"] for place in places] == ["0", "1"]
+    for place in places:
+        assert place.environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+        assert place.environment["AUTOLABEL_CORES"] == str(max(usable_cores() // 2, 1))
+    monkeypatch.setenv("AUTOLABEL_CORES", "1")
+    assert usable_cores() == 1
+
+
+@pytest.mark.parametrize(
+    ("says", "problem"),
+    [
+        ('print(\'{"offers": ["onnxruntime-cuda"], "problem": ""}\')', ""),
+        ('print(\'{"offers": [], "problem": "it computes wrongly"}\')', "it computes wrongly"),
+        ("import os; os.abort()", "said nothing"),
+    ],
+)
+def test_a_sick_device_takes_no_work(monkeypatch, caplog, says, problem):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(self_test, "command", lambda: [sys.executable, "-c", says])
+    started = []
+    (place,) = slots("gpu", None)
+    monkeypatch.setattr(type(place), "start", lambda _, offers=(): started.append(offers))
+    while place.retry_at == 0 and not started:
+        worker._keep_alive(place)
+        if place.testing:
+            place.testing.wait()
+    assert started == ([] if problem else [("onnxruntime-cuda",)])
+    assert problem in caplog.text
+
+
+def test_the_test_says_what_is_missing(monkeypatch):
+    assert self_test.self_test({}) == Verdict(("onnxruntime-cpu",))
+    absent = self_test.self_test({"CUDA_VISIBLE_DEVICES": "0"})
+    assert "the driver shows no GPU 0" in absent.problem
+    monkeypatch.setattr(load, "cuda_devices", lambda: 1)
+    broken = self_test.self_test({"CUDA_VISIBLE_DEVICES": "0"})
+    assert broken.problem
+    assert broken.offers == ()

@@ -1,0 +1,102 @@
+"""One owner of the device: work in order on one thread, captures alone, nothing after a loss."""
+
+import threading
+
+import pytest
+
+from sam2_core.backends.device_owner import DeviceOwner, is_sticky
+from sam2_core.types import DeviceLostError, MachineError
+
+
+def test_all_work_is_done_by_one_thread_in_order():
+    owner, order = DeviceOwner(), []
+
+    def work(number):
+        order.append((number, threading.get_ident()))
+
+    for number in range(8):
+        thread = threading.Thread(target=owner.run, args=(lambda n=number: work(n),))
+        thread.start()
+        thread.join()
+    assert [n for n, _ in order] == list(range(8))
+    assert len({ident for _, ident in order}) == 1
+    # From its own thread it does not wait for itself.
+    assert owner.run(lambda: owner.run(lambda: 7)) == 7
+
+
+def test_nobody_waits_for_the_device_while_a_graph_is_captured():
+    owner = DeviceOwner()
+    waiting, release, captured = threading.Event(), threading.Event(), threading.Event()
+    seen = []
+
+    def wait():
+        waiting.set()
+        release.wait(10)
+        seen.append("waited")
+
+    def capture():
+        with owner.capturing():
+            seen.append("captured")
+            captured.set()
+
+    first = threading.Thread(target=owner.wait, args=(wait,))
+    first.start()
+    waiting.wait(10)
+    capturing = owner.submit(capture)
+    assert not captured.is_set()  # the one who waits is waited for
+    release.set()
+    capturing.result(10)
+    first.join()
+    assert seen == ["waited", "captured"]
+    inside = threading.Event()
+
+    def hold():
+        with owner.capturing():
+            inside.set()
+            second.start()
+            seen.append("captured again")
+
+    second = threading.Thread(target=owner.wait, args=(lambda: seen.append("waited again"),))
+    owner.run(hold)
+    second.join()
+    assert seen[2:] == ["captured again", "waited again"]
+
+
+STICKY = [
+    "CUDA: cudaStreamSynchronize failed with cudaErrorIllegalAddress",
+    "CUDA error: an illegal memory access was encountered",
+    "CUDA failure 700: an illegal memory access was encountered ; GPU=0",
+    "CUDA failure 719: unspecified launch failure",
+    "CUDA: cudaLaunchKernel failed with cudaErrorECCUncorrectable",
+]
+
+
+@pytest.mark.parametrize("text", STICKY)
+def test_after_a_sticky_error_nothing_is_asked_of_the_device(text):
+    owner, asked = DeviceOwner(), []
+
+    def fail():
+        raise RuntimeError(text)
+
+    with pytest.raises(DeviceLostError, match="the GPU is lost to this process"):
+        owner.run(fail)
+    assert isinstance(owner.lost, MachineError)
+    with pytest.raises(DeviceLostError):
+        owner.run(lambda: asked.append(1))
+    with pytest.raises(DeviceLostError):
+        owner.wait(lambda: asked.append(1))
+    assert asked == []
+
+
+def test_other_errors_are_no_loss():
+    owner = DeviceOwner()
+
+    def fail():
+        raise ValueError("a frame of no pixels, in a folder named unknown error")
+
+    with pytest.raises(ValueError):
+        owner.run(fail)
+    assert owner.lost is None
+    assert owner.run(lambda: 1) == 1
+    assert not is_sticky(RuntimeError("CUDA out of memory"))
+    assert not is_sticky(RuntimeError("CUDA failure 900: operation not permitted when capturing"))
