@@ -6,10 +6,10 @@ from typing import Any
 from prefect import flow
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.cli.summary import summary_of
 from flows.params import LabelParams
 from flows.pipeline import THREADS, label_sequences
 from flows.plan.run import job_of, take_plan
+from flows.plan.summary import summary_of
 from flows.server.run_artifacts import publish, run_progress
 from tasks.errors import redacted_errors
 
@@ -23,7 +23,7 @@ from tasks.errors import redacted_errors
 def label(params: LabelParams) -> dict[str, Any]:
     """Label every sequence of the sources that is not labeled yet, and load them into FiftyOne.
 
-    Returns the summary (`flows.cli.summary.summary_of`): failures are in it,
+    Returns the summary (`flows.plan.summary.summary_of`): failures are in it,
     and never fail the flow.
     """
     with redacted_errors():

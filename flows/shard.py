@@ -10,12 +10,12 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.cli.summary import summary_of
 from flows.machine.give_back import give_back
 from flows.pipeline import PASSES, THREADS, label_sequences
 from flows.plan.backfill import refuse_other_run
 from flows.plan.run import Plan, job_of, stamp_of
 from flows.plan.shards import ShardParams
+from flows.plan.summary import summary_of
 from flows.server.fleet import refuse_unless_offered
 from flows.server.run_artifacts import publish, run_progress
 from flows.server.shard_end import ending

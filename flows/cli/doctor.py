@@ -17,7 +17,7 @@ def command(as_json: bool) -> None:
     from rich.markup import escape
 
     from flows.cli.display import stderr_console
-    from flows.machine.doctor import examine
+    from flows.cli.doctor_run import examine
 
     findings = examine()
     console = stderr_console()

@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from flows.cli.display import showing, stderr_console
-from flows.cli.summary import summary_of
 from flows.params import LabelParams
 from flows.plan.run import Plan, check_writable, keep_plan, make_plan
+from flows.plan.summary import summary_of
 from flows.server.own import PendingApi, api_in_background
 from sam2_core.cache import cache_folder
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flows.machine.workstation import PREFECT_PORT
+from flows.cli.up_run import PREFECT_PORT
 from sam2_core.redaction import redact
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def command(port: int, workers: int | None, app_port: int | None, as_json: bool)
     comes: the links that are printed sign your browser in.
     """  # noqa: D205
     from flows.cli.display import stderr_console
+    from flows.cli.up_run import bring_up, sign_in_links
     from flows.machine.services import folder
-    from flows.machine.workstation import bring_up, sign_in_links
     from flows.server.sign_in import write_links
 
     console = stderr_console()

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from flows.server.last_words import last_words
+from flows.machine.last_words import last_words
 from sam2_core.cache import cache_folder, write_whole
 from sam2_core.types import AutolabelError
 from tasks.store.private_files import close_file, private_folder

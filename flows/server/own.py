@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from flows.server.last_words import last_words
+from flows.machine.last_words import last_words
 from flows.server.own_folder import OwnFolder
 from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, known_auth, new_auth
 from sam2_core.types import AutolabelError

@@ -12,7 +12,7 @@ from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.states import Cancelled, Completed, Failed, Scheduled
 
 from flows.cli import status
-from flows.machine.doctor import examine
+from flows.cli.doctor_run import examine
 from flows.params import LabelParams
 from flows.plan.backfill import BackfillParams
 from flows.server import schedules

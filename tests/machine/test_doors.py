@@ -9,7 +9,8 @@ import httpx
 import psutil
 import pytest
 
-from flows.machine import services, workstation
+from flows.cli import up_run
+from flows.machine import services
 from flows.server.api import use_api
 from flows.server.sign_in import CLIENT_AUTH, auth_file, choose_auth, write_links
 from sam2_core.types import AutolabelError
@@ -41,7 +42,7 @@ def home(tmp_path_factory):
 @pytest.fixture(scope="module")
 def api(home):
     """The server of `up`, alone."""
-    yield workstation._bring_up_server(free_port(), lambda _: None)
+    yield up_run._bring_up_server(free_port(), lambda _: None)
     assert services.stop_all() == ["server"]
 
 
@@ -63,7 +64,7 @@ def planted(user):
 
 @needs_chromium
 def test_the_printed_link_opens_prefects_page_and_no_other_page_does_anything(api, user, tmp_path):
-    file = write_links(services.folder(), workstation.sign_in_links())
+    file = write_links(services.folder(), up_run.sign_in_links())
     asked = [
         (f"{api}/flows/", "POST", FLOW),
         (f"{api}/work_pools/", "POST", {"name": "pool", "type": "process"}),
@@ -151,9 +152,9 @@ def test_a_server_on_the_port_that_is_not_ours_is_neither_joined_nor_told_anythi
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         with pytest.raises(AutolabelError, match=r"did not start.*another port.*PREFECT_API_URL"):
-            workstation._bring_up_server(server.server_port, lambda _: None)
+            up_run._bring_up_server(server.server_port, lambda _: None)
         with pytest.raises(AutolabelError, match=r"did not start.*another port"):
-            workstation._bring_up_app(server.server_port)
+            up_run._bring_up_app(server.server_port)
     finally:
         server.shutdown()
         server.server_close()

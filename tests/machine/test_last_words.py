@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.server.last_words import last_words
+from flows.machine.last_words import last_words
 
 UVICORN = """\
 12:00:01.001 | WARNING | prefect - something
