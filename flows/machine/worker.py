@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flows.machine import self_test
+from flows.machine.offers import named
 from flows.machine.self_test import Verdict
-from flows.server.fleet import named
 from sam2_core.cores import CORES_VARIABLE, usable_cores
 
 log = logging.getLogger(__name__)

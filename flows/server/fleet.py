@@ -6,8 +6,7 @@ of the planning machine's backend. Our workers tell in their names what they off
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+from flows.machine.offers import offers_of
 from flows.params import LabelParams
 from flows.server.submit import workers_online
 from sam2_core.load import BEST_FIRST, choose_backend, fits, offered_backends, precision_of
@@ -17,21 +16,6 @@ from tasks.masks.model import only_exported
 
 class FleetError(AutolabelError):
     """The workers differ, or do not offer what is asked for."""
-
-
-# Between a worker's name and what it offers, and between its offers.
-OFFERS, AND = "~", "+"
-
-
-def named(name: str, offers: Iterable[str]) -> str:
-    """Return a worker's name with what it offers."""
-    return OFFERS.join([name, AND.join(offers)])
-
-
-def offers_of(name: str) -> tuple[str, ...]:
-    """Return what a worker's name says that it offers; nothing for those that others started."""
-    offers = name.partition(OFFERS)[2].split(AND)
-    return tuple(one for one in offers if one in BEST_FIRST)
 
 
 def decided(label: LabelParams) -> LabelParams:

@@ -2,9 +2,10 @@
 
 import pytest
 
+from flows.machine.offers import named, offers_of
 from flows.params import LabelParams
 from flows.server import fleet
-from flows.server.fleet import FleetError, decided, named, offers_of
+from flows.server.fleet import FleetError, decided
 
 GPU, CPU, TORCH = ("onnxruntime-cuda",), ("onnxruntime-cpu",), ("torch", "onnxruntime-cuda")
 
