@@ -6,7 +6,7 @@ of the planning machine's backend. Our workers tell in their names what they off
 
 from __future__ import annotations
 
-from flows.machine.offers import offers_of
+from flows.machine.offers import OFFERS, offers_of
 from flows.params import LabelParams
 from flows.server.submit import workers_online
 from sam2_core.load import BEST_FIRST, choose_backend, fits, offered_backends, precision_of
