@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from prefect import flow, task
+from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
+from prefect.states import Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.pipeline import ahead, given, result_of
@@ -14,6 +15,7 @@ from tasks.store import manifests
 from tasks.store.manifests import Manifest
 
 THREADS = 4
+LONGEST = 1000
 
 
 @flow(
@@ -22,10 +24,11 @@ THREADS = 4
     task_runner=ThreadPoolTaskRunner(max_workers=THREADS),  # type: ignore[arg-type]
     persist_result=False,
 )
-def load_dataset(
-    dataset: str, out: str, run_key: str | None = None, anew: bool = False
-) -> dict[str, Any]:
+def load_dataset(dataset: str, out: str, run_key: str | None = None, anew: bool = False) -> Any:
     """Load what is missing; with `anew` drop the dataset and rebuild it, decisions included.
+
+    A sequence that cannot be loaded is told with its reason, and the others are loaded; the run
+    then ends Failed.
 
     Args:
         dataset: FiftyOne dataset.
@@ -39,17 +42,25 @@ def load_dataset(
             frames = rebuild_task.submit(dataset, out, run_key or "").result()
             return {"dataset": dataset, "rebuilt": True, "frames": frames}
         keys = [run_key] if run_key else manifests.list_runs(out)
-        return {"dataset": dataset, "loaded": sum(load_missing(dataset, out, key) for key in keys)}
+        loaded = 0
+        failed: list[str] = []
+        for key in keys:
+            count, reasons = _load_missing(dataset, out, key)
+            loaded, failed = loaded + count, failed + reasons
+        if not failed:
+            return {"dataset": dataset, "loaded": loaded}
+        for reason in failed:
+            get_run_logger().error("%s", reason)
+        text = f"{loaded} sequences loaded into {dataset}, {len(failed)} not: {'; '.join(failed)}"
+        return Failed(message=text[:LONGEST])
 
 
-def load_missing(dataset: str, out_uri: str, run_key: str) -> int:
-    """Load every labeled sequence of a run that the dataset does not have; returns how many.
+def _load_missing(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[str]]:
+    """Load every labeled sequence of a run that the dataset does not have.
 
-    Raises:
-        AutolabelError: some could not be loaded; the others are there.
-
+    Returns how many were loaded, and why the others were not.
     """
-    todo = find_task.submit(dataset, out_uri, run_key).result()
+    todo, failed = find_task.submit(dataset, out_uri, run_key).result()
     cameras = dict.fromkeys(chunk.camera for one in todo for chunk in one.chunks)
     prepared = prepare_task.submit(dataset, list(cameras), out_uri)
     loaded = result_of(prepared)
@@ -57,17 +68,17 @@ def load_missing(dataset: str, out_uri: str, run_key: str) -> int:
         (one, load_stored_task.submit(dataset, out_uri, given(one), loaded, one.sequence_id))
         for one in todo
     )
-    failed = []
+    count = 0
     for manifest, future in ahead(submitted, 2 * THREADS):
         future.wait()
-        if not future.state.is_completed():
+        if future.state.is_completed():
+            count += 1
+        else:
             bad: Any = future if prepared.state.is_completed() else prepared
             reason = told(bad.result(raise_on_failure=False))
             failed.append(f"{manifest.sequence_id}: {reason}")
-    if failed:
-        raise AutolabelError(f"{len(failed)} sequences could not be loaded: {failed[0]}")
     prepared.wait()
-    return len(todo)
+    return count, failed
 
 
 @task(name="rebuild", cache_policy=NO_CACHE, persist_result=False)
@@ -81,16 +92,23 @@ def rebuild_task(dataset: str, out_uri: str, run_key: str) -> int:
 
 @task(name="find", cache_policy=NO_CACHE, persist_result=False)
 @redacted_errors()
-def find_task(dataset: str, out_uri: str, run_key: str) -> list[Manifest]:
-    """Read the manifests of a run that are not loaded; most are told by their name alone."""
+def find_task(dataset: str, out_uri: str, run_key: str) -> tuple[list[Manifest], list[str]]:
+    """Read the manifests of a run that are not loaded, most are told by their name alone.
+
+    Returns them, and which could not be read and why.
+    """
     from tasks.dataset.record import loaded_manifests
 
     loaded = loaded_manifests(dataset)
-    todo = []
+    todo, failed = [], []
     for key, partial in manifests.list_usable(out_uri, run_key).items():
         if manifests.path_of(run_key, *key) in loaded and not partial:
             continue
-        manifest = manifests.read_manifest(out_uri, run_key, *key, partial=partial)
+        try:
+            manifest = manifests.read_manifest(out_uri, run_key, *key, partial=partial)
+        except AutolabelError as error:
+            failed.append(f"{key[0]}: {told(error)}")
+            continue
         if manifest.version not in loaded:
             todo.append(manifest)
-    return todo
+    return todo, failed

@@ -7,6 +7,7 @@ from uuid import UUID
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
@@ -54,9 +55,13 @@ def _nightly(params: BackfillParams, wait_hours: float) -> Any:
         left = look_task.submit(given(params)).result()
         if not ended or not left["to_label"]:
             break
-    if params.label.dataset_name:
-        load_dataset(params.label.dataset_name, out_uri, planned["run_key"])
     message = f"{left['up_to_date']} of {left['sequences']} sequences are labeled"
+    loaded = True
+    if params.label.dataset_name:
+        dataset, run_key = params.label.dataset_name, planned["run_key"]
+        state = cast("State[Any]", load_dataset(dataset, out_uri, run_key, return_state=True))
+        loaded = state.is_completed()
+        message += "" if loaded else f"; {state.message}"
     if left["quarantined"]:
         message += f", {left['quarantined']} are given up"
     if left["hidden"]:
@@ -65,6 +70,8 @@ def _nightly(params: BackfillParams, wait_hours: float) -> Any:
         return Failed(message=f"{message}; `autolabel status` tells why the others are not")
     if quarantine.listed(out_uri, planned["run_key"]) - given_up:
         return Failed(message=f"{message}, some of them this night: see `autolabel status`")
+    if not loaded:
+        return Failed(message=message)
     return Completed(message=message)
 
 

@@ -241,6 +241,8 @@ def label_sequences(
     outcomes: dict[int, SequenceOutcome] = {}
     todo = list(range(len(parts)))
     for attempt in range(1, passes + 1):
+        if dataset and run.prepared and attempt > 1 and run.prepared.state.is_failed():
+            run.prepared = prepare_task.submit(dataset, list(cameras), job.out_uri)
         for number, chain in zip(todo, _chains(run, (parts[one] for one in todo)), strict=False):
             outcomes[number] = chain.outcome()
             on_end(number)

@@ -74,6 +74,7 @@ def cluster(tmp_path_factory, s3_endpoint):
         "AWS_DEFAULT_REGION": "us-east-1",
         "PREFECT_SERVER_API_AUTH_STRING": "admin:planted-api-secret",
         "PREFECT_API_AUTH_STRING": "admin:planted-api-secret",
+        "AUTOLABEL_DATABASE_WAIT_S": "1",
         "FIFTYONE_DATABASE_URI": "mongodb://me:planted-mongo-secret@127.0.0.1:1/?timeoutMS=500",
     }
     with proxy, Cluster(tmp_path_factory.mktemp("cluster"), **environment) as cluster:

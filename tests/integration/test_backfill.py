@@ -7,6 +7,7 @@ import time
 import pytest
 import s3fs
 
+from flows.server.shard_end import NOT_LOADED
 from tests.integration.cluster import ended, every_frame_once, wait_for
 from tests.integration.runs import MICRO, Home, write_sequence
 
@@ -82,7 +83,9 @@ def test_planted_secrets_are_nowhere(cluster, upload, s3, tmp_path):
     done, told = cluster.home.run(
         "backfill", *arguments, "--model", MICRO, "--dataset", "secrets", "--wait", "--json", code=1
     )
-    assert "load" in done["failed"][0]["reason"] or "27017" not in done["failed"][0]["reason"]
+    assert (done["remaining"], done["states"]) == (0, {"Completed": 1})  # labels are what counts
+    assert NOT_LOADED in done["failed"][0]["reason"]
+    assert "load-dataset" in done["failed"][0]["reason"]
     fs = s3fs.S3FileSystem()
     stored = b"".join(fs.cat_file(name) for name in fs.find(s3) if "/out/" in name)
     written = [path for path in cluster.folder.rglob("*") if path.is_file()]

@@ -81,6 +81,27 @@ def test_what_was_not_fetched_is_tried_again_and_then_complete(night, lost, data
     assert all(len(row["objects"]) == 2 for row in held("partial")["rows"])
 
 
+def test_one_bad_sequence_is_told_and_the_others_are_loaded(night, database):
+    _, plan = night()
+    run_key = plan.stamp.run_key
+    fs = s3fs.S3FileSystem()
+    (damaged,) = fs.glob(f"{night.out}/manifests/{run_key}/drive000@*.json")
+    content = fs.cat_file(damaged)
+    fs.pipe_file(damaged, content[: len(content) // 2])
+    state = load_dataset("damaged", night.out, run_key, return_state=True)
+    assert state.is_failed()
+    assert "1 sequences loaded into damaged, 1 not: drive000: " in state.message
+    assert {row["sequence"] for row in held("damaged")["rows"]} == {"drive001"}
+
+    fs.pipe_file(damaged, content)
+    labels = fs.glob(f"{night.out}/labels/drive000/**/*.masks.parquet")[0]
+    fs.pipe_file(labels, fs.cat_file(labels)[:100])
+    state = load_dataset("damaged too", night.out, run_key, return_state=True)
+    assert state.is_failed()
+    assert "1 sequences loaded into damaged too, 1 not: drive000: " in state.message
+    assert {row["sequence"] for row in held("damaged too")["rows"]} == {"drive001"}
+
+
 def test_what_never_comes_is_given_up_with_a_report(night, lost):
     lost.add("drive000/0001.jpg")
     for number in range(1, quarantine.ATTEMPTS + 1):
