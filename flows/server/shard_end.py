@@ -34,6 +34,7 @@ def ending(
     unloaded = [one for one in outcomes if one.error and one.stage == LOAD]
     if unloaded:
         text += f"; {len(unloaded)} of {len(outcomes)} sequences {NOT_LOADED} {dataset}"
+        text += " (the flow load-dataset does it)"
     failed = [one for one in outcomes if one.partial or (one.error and one.stage != LOAD)]
     if failed:
         first = failed[0]

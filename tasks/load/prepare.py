@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tasks.dataset.away import waits_for_database
 from tasks.dataset.schema import bootstrap_dataset, existing_dataset
 from tasks.review.events import carry_events
 
 
+@waits_for_database
 def prepare_dataset(name: str, cameras: Sequence[str] = (), out_uri: str = "") -> None:
     """Make a dataset ready for any number of writers; once, before them, but again does no harm.
 

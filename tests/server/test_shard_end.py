@@ -18,7 +18,10 @@ BAD = SequenceOutcome("bad", error="no disk", stage=CHECK)
         (
             [GOOD, AWAY],
             "Completed",
-            [f"1 of 2 sequences {NOT_LOADED} drives", "the database does not answer"],
+            [
+                f"1 of 2 sequences {NOT_LOADED} drives (the flow load-dataset does it)",
+                "the database does not answer",
+            ],
             ["failed"],
         ),
         ([GOOD, BAD], "Failed", ["1 sequences failed", "bad: no disk"], [NOT_LOADED]),
