@@ -40,11 +40,12 @@ def states(cluster, run_key):
     return [one["name"] for one in sorted(history, key=lambda one: one["timestamp"])]
 
 
-@pytest.mark.slow
+@pytest.mark.ci
+@pytest.mark.timeout(600)
 def test_a_shard_is_given_back_on_sigterm_and_done_again_after_kill(
     cluster, upload, s3, slow_frames
 ):
-    arguments = upload(8, 12, "stop")
+    arguments = upload(3, 24, "stop")
     run_key, process = start_one(cluster, arguments)
     process.send_signal(signal.SIGTERM)
     process.wait(60)
@@ -62,4 +63,4 @@ def test_a_shard_is_given_back_on_sigterm_and_done_again_after_kill(
     told = states(cluster, run_key)
     assert "Crashed" in told
     assert told.count("Running") == 3
-    assert every_frame_once(f"{s3}/in", f"{s3}/out", run_key) == 8
+    assert every_frame_once(f"{s3}/in", f"{s3}/out", run_key) == 3
