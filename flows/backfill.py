@@ -36,7 +36,7 @@ def _backfill(params: BackfillParams) -> dict[str, Any]:
     return plan.as_json() | submit_task.submit(result_of(planned)).result()
 
 
-@task(name="plan", cache_policy=NO_CACHE, persist_result=False)
+@task(name="plan", task_run_name="plan", cache_policy=NO_CACHE, persist_result=False)
 @redacted_errors()
 def plan_task(params: BackfillParams) -> BackfillPlan:
     """Compare sources with labels."""
@@ -46,7 +46,7 @@ def plan_task(params: BackfillParams) -> BackfillPlan:
     return plan
 
 
-@task(name="submit", cache_policy=NO_CACHE, persist_result=False)
+@task(name="submit", task_run_name="submit", cache_policy=NO_CACHE, persist_result=False)
 @redacted_errors()
 def submit_task(plan: BackfillPlan) -> dict[str, int]:
     """Submit the plan's shards."""

@@ -81,7 +81,7 @@ def _load_missing(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[s
     return count, failed
 
 
-@task(name="rebuild", cache_policy=NO_CACHE, persist_result=False)
+@task(name="rebuild", task_run_name="rebuild", cache_policy=NO_CACHE, persist_result=False)
 @redacted_errors()
 def rebuild_task(dataset: str, out_uri: str, run_key: str) -> int:
     """Drop the dataset and build it from its artifacts; returns its frames."""
@@ -90,7 +90,7 @@ def rebuild_task(dataset: str, out_uri: str, run_key: str) -> int:
     return rebuild(dataset, out_uri, run_key).frames
 
 
-@task(name="find", cache_policy=NO_CACHE, persist_result=False)
+@task(name="find", task_run_name="find", cache_policy=NO_CACHE, persist_result=False)
 @redacted_errors()
 def find_task(dataset: str, out_uri: str, run_key: str) -> tuple[list[Manifest], list[str]]:
     """Read the manifests of a run that are not loaded, most are told by their name alone.

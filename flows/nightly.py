@@ -75,7 +75,7 @@ def _nightly(params: BackfillParams, wait_hours: float) -> Any:
     return Completed(message=message)
 
 
-@task(name="wait", cache_policy=NO_CACHE, persist_result=False)
+@task(name="wait", task_run_name="wait", cache_policy=NO_CACHE, persist_result=False)
 @redacted_errors()
 def wait_task(planned: dict[str, Any], out_uri: str, deadline: float) -> bool:
     """Wait until no shard is under way; False when time is up."""
@@ -92,7 +92,7 @@ def wait_task(planned: dict[str, Any], out_uri: str, deadline: float) -> bool:
     return True
 
 
-@task(name="look", cache_policy=NO_CACHE, persist_result=False)
+@task(name="look", task_run_name="look", cache_policy=NO_CACHE, persist_result=False)
 @redacted_errors()
 def look_task(params: BackfillParams) -> dict[str, Any]:
     """Compare sources with labels again."""

@@ -64,7 +64,9 @@ def check_task(
     return check_sequence(job, opened, [state for piece in pieces for state in piece])
 
 
-@task(name="prepare", cache_policy=NO_CACHE, persist_result=False)
+@task(
+    name="prepare", task_run_name="prepare {dataset}", cache_policy=NO_CACHE, persist_result=False
+)
 @redacted_errors()
 def prepare_task(dataset: str, cameras: Sequence[str], out_uri: str) -> frozenset[str]:
     """Make the dataset ready for loads; returns the manifests that it holds already."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from flows.machine.workstation import SERVER_SETTINGS
 from tasks.frames.discover import discover
 from tasks.store import check, manifests
 from tasks.types import FrameSelection
@@ -70,6 +71,7 @@ class Cluster:
             PREFECT_FLOWS_HEARTBEAT_FREQUENCY=str(heartbeat_s),
             PREFECT_WORKER_QUERY_SECONDS="2",
             DO_NOT_TRACK="1",
+            **SERVER_SETTINGS,
             **more,
         )  # fmt: skip
         self.folder, self.heartbeat_s = folder, heartbeat_s

@@ -48,14 +48,14 @@ def test_the_graph_shows_every_step_and_what_it_waits_for(recorded, cluster, tmp
     )  # fmt: skip
     pieces = ["long 0-1", "long 1-2", "long 2-4"]
     expected = {
-        "prepare": set(),
+        "prepare graph": set(),
         "open broken": set(),
         "open long": set(),
         **{f"download {one}": {"open long"} for one in pieces},
         **{f"detect {one}": {f"download {one}"} for one in pieces},
         **{f"segment {one}": {f"detect {one}"} for one in pieces},
         "check long": {"open long", *(f"segment {one}" for one in pieces)},
-        "load long": {"prepare", "check long"},
+        "load long": {"prepare graph", "check long"},
     }
 
     def drawn():
