@@ -137,6 +137,13 @@ class FrameFailure:
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", redact(self.reason))
 
+    @staticmethod
+    def of(footage: Footage, stage: str, reason: str) -> FrameFailure:
+        """Say of a frame, or of a video that was not opened, why it could not be labeled."""
+        index = footage.index if isinstance(footage, FrameRef) else 0
+        where = (footage.sequence_id, footage.camera, index, footage.uri)
+        return FrameFailure(*where, stage, reason)
+
     @property
     def may_yet_come(self) -> bool:
         """Whether it could not be fetched; what was fetched and is bad stays so."""

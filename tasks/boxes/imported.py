@@ -29,7 +29,7 @@ import numpy as np
 from sam2_core.types import AutolabelError, Boxes
 from tasks.boxes.coco_boxes import BadBoxesError, CocoFile, read_coco
 from tasks.boxes.displayed import as_displayed
-from tasks.frames.images import BadImageError, failure
+from tasks.frames.images import BadImageError
 from tasks.frames.listing import File, stat_file, walk
 from tasks.store import storage
 from tasks.types import Footage, FrameFailure, FrameRef, VideoRef
@@ -120,16 +120,18 @@ class ImportedBoxes:
             return Boxes.empty(self.stamp)
         if len(found) > 1:
             names = ", ".join(entry.name for entry in found[:_SHOWN_NAMES])
-            return failure(frame, "boxes", f"several imported images fit this frame: {names}")
+            return FrameFailure.of(
+                frame, "boxes", f"several imported images fit this frame: {names}"
+            )
         (entry,) = found
         try:
             boxes = entry.read(self.stamp)
             if len(boxes) and frame.local_path:
                 boxes = as_displayed(boxes, entry.size_hw, frame)
         except BadBoxesError as error:
-            return failure(frame, "boxes", str(error))
+            return FrameFailure.of(frame, "boxes", str(error))
         except BadImageError as error:
-            return failure(frame, "decode", str(error))
+            return FrameFailure.of(frame, "decode", str(error))
         return boxes
 
     def entries_of(self, frame: FrameRef) -> list[Entry]:

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from sam2_core.cache import cache_folder
 from sam2_core.machine_errors import as_machine_error, is_host_full, is_machine_error
-from tasks.frames.images import failure
 from tasks.store import storage
 from tasks.store.retry import CutBodyError, with_retries
 from tasks.types import FrameFailure, FrameRef
@@ -100,7 +99,9 @@ def _fetch_frame(frame: FrameRef, cache: Path | None) -> FrameRef | FrameFailure
         if of_machine(error):
             raise as_machine_error(error, f"fetching {storage.redact(frame.uri)}") from error
         told = isinstance(error, storage.StorageError)
-        return failure(frame, "download", str(error) if told else f"cannot read it: {error}")
+        return FrameFailure.of(
+            frame, "download", str(error) if told else f"cannot read it: {error}"
+        )
 
 
 def cached_path(uri: str, etag: str, cache: Path | None = None) -> Path:

@@ -187,13 +187,7 @@ def load_frame(frame: FrameRef) -> tuple[FrameRef, ImageArray] | FrameFailure:
     try:
         pixels = read_image(frame)
     except NotReadError as error:
-        return failure(frame, "download", str(error))
+        return FrameFailure.of(frame, "download", str(error))
     except BadImageError as error:
-        return failure(frame, "decode", str(error))
+        return FrameFailure.of(frame, "decode", str(error))
     return replace(frame, size_hw=pixels.shape[:2]), pixels
-
-
-def failure(frame: FrameRef, stage: str, reason: str) -> FrameFailure:
-    """Say of a frame why it could not be labeled."""
-    identity = (frame.sequence_id, frame.camera, frame.index, frame.uri)
-    return FrameFailure(*identity, stage, reason)

@@ -66,14 +66,10 @@ def expand_videos(
         except CacheError:
             raise
         except storage.StorageError as error:
-            expanded.append(_failure(one, "download", error))
+            expanded.append(FrameFailure.of(one, "download", str(error)))
         except (BadVideoError, TooLargeError) as error:
-            expanded.append(_failure(one, "decode", error))
+            expanded.append(FrameFailure.of(one, "decode", str(error)))
     return expanded
-
-
-def _failure(video: VideoRef, stage: str, error: Exception) -> FrameFailure:
-    return FrameFailure(video.sequence_id, video.camera, 0, video.uri, stage, str(error))
 
 
 def _frames_of(

@@ -12,9 +12,9 @@ from sam2_core.segmenter import Segmenter
 from sam2_core.stage_times import StageTimes
 from sam2_core.types import Boxes, ImageArray
 from tasks.errors import told
-from tasks.frames.images import NotReadError, failure
+from tasks.frames.images import NotReadError
 from tasks.store.tables import LabeledFrame
-from tasks.types import FrameRef
+from tasks.types import FrameFailure, FrameRef
 
 
 def segment_frames(
@@ -62,4 +62,4 @@ def segment_frames(
         else:
             stage = "download" if isinstance(result.error, NotReadError) else result.stage
             reason = told(result.error) if result.error else "unknown"
-            yield LabeledFrame(frame, boxes, None, failure(frame, stage, reason))
+            yield LabeledFrame(frame, boxes, None, FrameFailure.of(frame, stage, reason))

@@ -238,7 +238,6 @@ def to_labeled(row: Mapping[str, Any], masks: pa.Table, source: str) -> LabeledF
     """Outcome of one row of a frames table and the frame's rows of the masks table."""
     frame = to_frame(row)
     if row["status"] == "failed":
-        identity = (frame.sequence_id, frame.camera, frame.index, frame.uri)
-        failure = FrameFailure(*identity, row["stage"], row["reason"])
+        failure = FrameFailure.of(frame, row["stage"], row["reason"])
         return LabeledFrame(frame, Boxes.empty(source), failure=failure)
     return LabeledFrame(frame, to_boxes(masks, source), to_masks(masks, frame.size_hw))
