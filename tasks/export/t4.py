@@ -140,9 +140,13 @@ def _small_tables(tables: _Tables, classes: list[str]) -> dict[str, list[Row]]:
     ]
     _chain(sample_rows)
     still = {"translation": [0.0, 0.0, 0.0], "rotation": [1.0, 0.0, 0.0, 0.0]}
-    empty = ("attribute", "map", "sample_annotation", "surface_ann", "visibility")
+    empty = ("attribute", "sample_annotation", "surface_ann", "visibility")
     return {
         **{name: [] for name in empty},
+        "map": [{
+            "token": token("map", tables.sequence_id), "log_tokens": [log],
+            "category": "semantic_prior", "filename": "",
+        }],
         "category": [
             {"token": token("category", name), "name": name, "description": ""} for name in classes
         ],

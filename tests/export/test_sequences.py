@@ -91,6 +91,8 @@ def test_t4_tables_refer_to_each_other_and_decode_as_the_devkit_does(tmp_path):
         assert model["score"] == pytest.approx(score)
         assert 0 <= model["uncertainty"] <= 1
         assert (tmp_path / "to/drive" / picture["filename"]).is_file()
+    (map_,), (log,) = tables["map"], tables["log"]
+    assert map_["log_tokens"] == [log["token"]], "t4-devkit looks for the map of every log"
     chain, seen = tables["scene"][0]["first_sample_token"], []
     while chain:
         seen.append(rows["sample"][chain]["timestamp"])
