@@ -220,7 +220,8 @@ class CudaNetwork:
                 logger.warning("out of memory: %d frames in a call of the detector", self._most)
                 continue
             start += self._most
-        return lambda: np.concatenate([part() for part in parts])
+        # Not joined where there is one part only: megabytes a frame.
+        return lambda: parts[0]() if len(parts) == 1 else np.concatenate([one() for one in parts])
 
     def _queue(
         self, frames: Sequence[StagedFrame], scaled_wh: Sequence[tuple[int, int]]

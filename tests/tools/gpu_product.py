@@ -164,8 +164,8 @@ def parity(run: Run) -> None:
 
     images = run.images(10)
     cpu, gpu = load_detector("compact"), load_detector("compact", backend="onnxruntime-cuda")
-    expected = cpu.detect([cpu.letterbox(image) for image in images], (), 0.3)
-    found = gpu.detect([gpu.letterbox(image) for image in images], (), 0.3)
+    expected = [cpu.detect([cpu.letterbox(image)])[0] for image in images]
+    found = gpu.detect([gpu.letterbox(image) for image in images])
     apart = [abs(a.xyxy_px - b.xyxy_px).max() for a, b in zip(expected, found, strict=True)
              if len(a) == len(b) and len(a)]  # fmt: skip
     run.record("parity", what="boxes", cpu=[len(b) for b in expected],
