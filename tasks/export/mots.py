@@ -18,11 +18,14 @@ _MOST = 999
 
 
 class MotsWriter:
-    """`instances/SEQUENCE/000000.png` (class * 1000 + number), `instances_txt/SEQUENCE.txt`."""
+    """`instances/0000/000000.png` (class * 1000 + number), `instances_txt/0000.txt`.
+
+    The benchmark's tools take sequences by number; `export.json` says which is which.
+    """
 
     def __init__(self, sink: Sink, _classes: Classes, told: Told) -> None:
         self._sink, self._told, self._numbers = sink, told, ObjectNumbers()
-        self._name = ""
+        self._name, self._series = "", list[str]()
         self._file: IO[str] | None = None
         self._maps: dict[str, list[str]] = {}
         self._last = 0
@@ -31,12 +34,13 @@ class MotsWriter:
         """Write a frame."""
         from pycocotools import mask as coco_mask
 
-        name = frame.series.replace("/", "__")
-        if name != self._name:
+        if self._series[-1:] != [frame.series]:
             self._end()
+            self._series.append(frame.series)
+            name = f"{len(self._series) - 1:04d}"
             self._name, self._file = name, (self._sink.folder / f"{name}.txt").open("w")
             self._maps.setdefault(frame.split or "all", []).append(name)
-        self._last = frame.index
+        name, self._last = self._name, frame.index
         self._sink.image(f"images/{name}/{frame.index:06d}{frame.suffix}", frame.image)
         values = np.zeros(len(frame.instances) + 1, np.uint16)
         known = [n for n, one in enumerate(frame.instances) if one.label.lower() in CLASS_IDS]
@@ -70,4 +74,6 @@ class MotsWriter:
         self._end()
         for split, lines in self._maps.items():
             self._sink.write(f"evaluate_mots.seqmap.{split}", "".join(lines).encode())
-        return {"overlaps": "the higher score owns the pixel", **self._numbers.facts()}
+        names = {f"{number:04d}": series for number, series in enumerate(self._series)}
+        owner = "the higher score owns the pixel"
+        return {"sequence_names": names, "overlaps": owner, **self._numbers.facts()}

@@ -21,7 +21,7 @@ def test_kitti_mots(tmp_path):
     report = export(run_of(tmp_path, tracks=True), "mots", str(tmp_path / "to"), NOTHING)
     ids = {"car": 1, "person": 2}
     found = {}
-    for line in (tmp_path / "to/instances_txt/drive.txt").read_text().splitlines():
+    for line in (tmp_path / "to/instances_txt/0000.txt").read_text().splitlines():
         frame, id_, class_id, height, width, rle = line.split(" ")
         mask = coco_mask.decode({"size": [int(height), int(width)], "counts": rle.encode()})
         found.setdefault(int(frame), {})[int(id_)] = mask
@@ -29,7 +29,7 @@ def test_kitti_mots(tmp_path):
     number_of = {}
     for index, expected in enumerate(truth(tmp_path)):
         owner = owned(expected)
-        path = tmp_path / "to/instances/drive" / f"{index:06d}.png"
+        path = tmp_path / "to/instances/0000" / f"{index:06d}.png"
         picture = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
         for track, (label, _, _) in enumerate(expected):
             values = np.unique(picture[owner == track])
@@ -42,8 +42,9 @@ def test_kitti_mots(tmp_path):
                 assert (found[index].pop(value) == (owner == track)).all()
         assert not found.get(index)
     assert len(set(number_of.values())) == len(number_of)
-    assert (tmp_path / "to/evaluate_mots.seqmap.all").read_text() == "drive empty 000000 000005\n"
+    assert (tmp_path / "to/evaluate_mots.seqmap.all").read_text() == "0000 empty 000000 000005\n"
     assert report["labels_without_track"] == 0
+    assert report["sequence_names"] == {"0000": "drive"}
     others = sum(label not in ids for frame in truth(tmp_path) for label, _, _ in frame)
     assert report["left_out"] == {"class is neither car nor pedestrian": others}
 
