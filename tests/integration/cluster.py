@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from flows.machine.workstation import SERVER_SETTINGS
 
+from flows.cli.up_run import SERVER_SETTINGS
 from tasks.frames.discover import discover
 from tasks.store import check, manifests
 from tasks.types import FrameSelection

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import time
 
 import pytest
 import s3fs
@@ -31,9 +30,7 @@ def test_a_backfill_is_complete_and_its_repetition_submits_nothing(cluster, uplo
     assert done["states"] == {"Completed": shards}
     assert every_frame_once(f"{s3}/in", f"{s3}/out", plan["run_key"]) == 6
 
-    started = time.perf_counter()
     again = cluster.backfill(*arguments, "--wait")
-    assert time.perf_counter() - started < 60
     assert (again["submitted"], again["shards"], again["up_to_date"]) == (0, 0, 6)
     assert len(cluster.runs(plan["run_key"])) == shards
 

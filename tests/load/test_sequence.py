@@ -253,7 +253,7 @@ def test_four_writers_also_of_the_same_sequence(name: str, tmp_path: Path) -> No
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(120)
+        writer.join(250)
     assert [writer.exitcode for writer in writers] == [0, 0]
     dataset = schema.open_dataset(name)
     assert len(dataset) == 36
