@@ -28,15 +28,13 @@ from tasks.store.private_files import (
 
 PREFECT_PORT = 4200
 _SERVICES = "PREFECT_SERVER_SERVICES_"
-# By default a server reads and records events one at a time, and remembers in memory which it has
-# seen: after a restart it would hold back, for a quarter of an hour, those that follow others.
+# By default a server reads and records events one at a time.
 SERVER_SETTINGS = {
     f"{_SERVICES}TASK_RUN_RECORDER_READ_BATCH_SIZE": "100",
     f"{_SERVICES}TASK_RUN_RECORDER_BATCH_SIZE": "100",
     f"{_SERVICES}TRIGGERS_READ_BATCH_SIZE": "100",
     f"{_SERVICES}EVENT_PERSISTER_READ_BATCH_SIZE": "100",
     f"{_SERVICES}EVENT_PERSISTER_BATCH_SIZE": "100",
-    "PREFECT_SERVER_EVENTS_CAUSAL_ORDERING": "prefect.server.events.ordering.db",
 }
 
 

@@ -11,7 +11,7 @@ from flows.plan.shards import ShardParams
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.objects import FlowRun
+    from prefect.client.schemas.objects import FlowRun, State
 
 SHARD_FLOW = "label-shard"
 SHARD_TAG = "autolabel-shard"
@@ -130,6 +130,25 @@ def _stays_crashed(run: FlowRun) -> bool:
         return False
     old = datetime.now(UTC) - run.state.timestamp > RESCHEDULED_WITHIN
     return old or run.run_count >= MOST_STARTS
+
+
+def schedule_again(run: FlowRun, message: str) -> bool:
+    """Schedule a run again, unless somebody was faster; returns whether it was done.
+
+    Raises:
+        AutolabelError: Prefect is not there.
+
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.states import Scheduled
+
+    again: State[Any] = Scheduled(name="AwaitingRetry", message=message)
+    with get_client(sync_client=True) as client:
+        now = explained(partial(client.read_flow_run, run.id)).state
+        if not (now and run.state and now.id == run.state.id):
+            return False
+        explained(partial(client.set_flow_run_state, run.id, again, force=True))
+    return True
 
 
 def shard_of(run: FlowRun) -> ShardParams:

@@ -1,19 +1,25 @@
-"""Watching a run until its shards have ended."""
+"""Watching a run until its shards have ended; what the server leaves crashed is started again.
+
+An automation does that too, and sooner; but after a restart the server holds events back.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from flows.server.shard_runs import ServerAwayError, runs_of
+from flows.server.shard_runs import MOST_STARTS, ServerAwayError, runs_of, schedule_again
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
 
 # A server that is restarted, or moved, is back after minutes.
 PATIENCE_S = 900.0
+# The automation goes first.
+CRASHED_FOR = timedelta(seconds=30)
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +32,12 @@ def watch(run_key: str, poll_s: float) -> Iterator[list[FlowRun]]:
         AutolabelError: it refuses.
 
     """
-    answered = time.monotonic()
+    began, answered = datetime.now(UTC), time.monotonic()
     while True:
         try:
+            for run in runs_of(run_key, unfinished_or_crashed=True):
+                if _left_crashed(run, began) and schedule_again(run, "its worker is gone"):
+                    log.warning("%s had lost its worker and is scheduled again", run.name)
             active = list(runs_of(run_key, active_only=True))
         except ServerAwayError as error:
             if time.monotonic() - answered > PATIENCE_S:
@@ -40,3 +49,12 @@ def watch(run_key: str, poll_s: float) -> Iterator[list[FlowRun]]:
             if not active:
                 return
         time.sleep(poll_s)
+
+
+def _left_crashed(run: FlowRun, began: datetime) -> bool:
+    """Whether a run has crashed under our eyes, or just before, and nobody starts it again."""
+    state = run.state
+    if state is None or not state.is_crashed() or run.run_count >= MOST_STARTS:
+        return False
+    now = datetime.now(UTC)
+    return began - 2 * CRASHED_FOR < state.timestamp < now - CRASHED_FOR
