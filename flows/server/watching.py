@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 # A server that is restarted, or moved, is back after minutes.
 PATIENCE_S = 900.0
-# The automation goes first.
-CRASHED_FOR = timedelta(seconds=30)
+# The automation goes first. What crashed long before may have been done by others.
+CRASHED_FOR, JUST_BEFORE = timedelta(seconds=30), timedelta(seconds=60)
 
 log = logging.getLogger(__name__)
 
@@ -57,4 +57,4 @@ def _left_crashed(run: FlowRun, began: datetime) -> bool:
     if state is None or not state.is_crashed() or run.run_count >= MOST_STARTS:
         return False
     now = datetime.now(UTC)
-    return began - 2 * CRASHED_FOR < state.timestamp < now - CRASHED_FOR
+    return began - JUST_BEFORE < state.timestamp < now - CRASHED_FOR
