@@ -27,6 +27,7 @@ from tasks.masks.model import choose_model
 from tasks.observe import metrics_server, tracing
 from tasks.pipeline import stopping
 from tasks.pipeline.sequence import SequenceOutcome, SequencePart
+from tasks.pipeline.warm import warm_in_background
 from tasks.store import quarantine
 from tasks.types import FrameSelection, SequenceRef
 
@@ -59,6 +60,7 @@ def _label_shard(params: ShardParams) -> Any:
     stamp = stamp_of(params.label, model)
     refuse_other_run(params, stamp.run_key)
     plan = Plan(params.label, stamp, model, ())
+    warm_in_background(job_of(plan, counts_attempts=True))
     with stopping.on_sigterm(), metrics_server.serving():
         outcomes = label_sequences(
             job_of(plan, counts_attempts=True),

@@ -17,12 +17,13 @@ from rich.markup import escape
 
 from flows.cli.display import showing, stderr_console
 from flows.params import LabelParams
-from flows.plan.run import Plan, check_writable, keep_plan, make_plan
+from flows.plan.run import Plan, check_writable, job_of, keep_plan, make_plan
 from flows.plan.summary import summary_of
 from flows.server.own import PendingApi, api_in_background
 from sam2_core.cache import cache_folder
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
 from tasks.pipeline.sequence import SequenceOutcome, complete_before, counted
+from tasks.pipeline.warm import warm_in_background
 
 
 def run_label(
@@ -64,6 +65,7 @@ def label_with_progress(console: Console, params: LabelParams, api: PendingApi) 
     if outcomes is not None:
         summary = summary_of(plan, outcomes, 0.0)
     else:
+        warm_in_background(job_of(plan))
         with console.status("starting"):
             api.wait()
         with api.settings():

@@ -74,4 +74,4 @@ def launch(
     _checked(answer, "cuLaunchKernel")
 
 
-POINTER, INT = ctypes.c_void_p, ctypes.c_int
+POINTER, INT, FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_float

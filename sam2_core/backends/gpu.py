@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from sam2_core.backends.cuda_device import CudaDevice, Device, Event
-from sam2_core.backends.cuda_kernels import INT, POINTER
+from sam2_core.backends.cuda_kernels import FLOAT, INT, POINTER
 from sam2_core.backends.device_owner import DeviceOwner, device_owner
 from sam2_core.backends.device_slots import Slot, SlotPool
 from sam2_core.backends.pixel_kernels import SOURCE
@@ -20,7 +20,7 @@ from sam2_core.views import StagedFrame, View
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
-_KERNELS = ("squares", "letterboxes")
+_KERNELS = ("squares", "letterboxes", "likely")
 _THREADS = (32, 8, 1)
 # struct View of the kernels
 _VIEW = np.dtype([
@@ -170,6 +170,34 @@ class Gpu:
         kernel = self.kernels["letterboxes"]
         self.device.run_kernel(kernel, blocks, _THREADS, arguments, self.stream)
         return kept
+
+    def likely(
+        self, rows: int, shape: tuple[int, int, int], least: float, most: int
+    ) -> tuple[Slot, Slot]:
+        """Queue the choice of a detector's rows that may be boxes.
+
+        Args:
+            rows: address of float32 (B, cells, columns).
+            shape: those sizes.
+            least: product of objectness and class score that a box needs.
+            most: rows that are kept of each image.
+
+        Returns:
+            int32 (B,), how many there are, and float32 (B, most, 1 + columns), cell and row, in
+            any order; both on the device.
+
+        """
+        images, cells, columns = shape
+        counts = self.memory(4 * images)
+        picked = self.memory(4 * images * most * (columns + 1))
+        self.device.clear(counts.address, 4 * images, self.stream)
+        arguments = (
+            (rows, POINTER), (cells, INT), (columns, INT), (least, FLOAT), (most, INT),
+            (counts.address, POINTER), (picked.address, POINTER),
+        )  # fmt: skip
+        blocks = (-(-cells // 256), 1, images)
+        self.device.run_kernel(self.kernels["likely"], blocks, (256, 1, 1), arguments, self.stream)
+        return counts, picked
 
 
 _gpu: Gpu | None = None

@@ -67,7 +67,9 @@ def open_session(
     """
     import onnxruntime as ort
 
-    quiet_onnxruntime()
+    # cuDNN says of every plan that it does not take that it does not take it.
+    on_gpu = any("CUDA" in str(provider) for provider in providers)
+    quiet_onnxruntime(trying=on_gpu)
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads or usable_cores()
     options.log_severity_level = 3

@@ -41,7 +41,7 @@ from sam2_core.types import (
 from sam2_core.views import View
 
 IMAGE_BUCKETS = (1, 2, 4)
-CLOSE_UP_BUCKETS = (1, 8, 16, 32, 64)
+CLOSE_UP_BUCKETS = (8, 16, 32, 64)
 BOX_BUCKETS = (1, 8, 32, 64, 136)
 Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
@@ -161,17 +161,19 @@ class OnnxRuntimeCudaBackend:
         self.gpu.release_unused()
 
     def warm_up(self) -> None:
-        """Capture what a first frame needs, with the smallest and the usual bucket."""
-        usual = 16 if self.folder.close_ups else 1
-        size = self.folder.image_size
-        blank = np.zeros((size, size, 3), np.uint8)
-        for images, boxes in ((1, 1), (usual, usual if self.folder.close_ups else 32)):
-            points = np.zeros((boxes, BOX_POINTS, 2), np.float32)
-            points[:, 1] = size / 2
-            labels = np.tile(np.array([2, 3, -1], np.int32), (boxes, 1))
-            index = np.arange(boxes) % images
-            features = self.encode([blank] * images)
-            self.decode(features, Prompts(points, labels, index))
+        """Capture every bucket that boxes use, before there are frames."""
+        single = [(self._single, 1, boxes) for boxes in self._box_buckets]
+        if self.folder.close_ups:
+            single = [("decoder", count, count) for count in self._image_buckets]
+        for images in self._image_buckets:
+            self._on_device(partial(self._run_once, "encoder", images, images))
+        for name, images, boxes in single:
+            self._on_device(partial(self._run_once, name, images, boxes))
+
+    def _run_once(self, name: str, images: int, boxes: int) -> None:
+        graph = self._graphs[name]
+        counts = {one: images if one in (*FEATURES, "image") else boxes for one in graph.declared}
+        graph.bound(counts).run()
 
     def encode(self, images: Sequence[EncoderImage]) -> Features:
         """Encode B images: views of staged frames, or uint8 (H, W, 3) of any size, or squares."""

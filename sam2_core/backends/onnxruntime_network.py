@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from sam2_core.backends.device_slots import Slot
 from sam2_core.backends.gpu import Gpu
 from sam2_core.backends.onnx_graph import fold_constants
 from sam2_core.backends.onnxruntime_backend import open_session
@@ -160,6 +163,33 @@ def _is_scale(graph: Any, tensor: Any) -> bool:
     return any(node.op_type == "Resize" and tensor.name in node.input[1:] for node in graph.node)
 
 
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a detector's output that may be boxes.
+
+    Attributes:
+        cells: int64 (N,), their numbers among all, ascending.
+        values: float32 (N, columns).
+
+    """
+
+    cells: npt.NDArray[np.int64]
+    values: FloatArray
+
+    @staticmethod
+    def sorted(picked: FloatArray) -> Rows:
+        """Make of float32 (N, 1 + columns), cells in front, in any order."""
+        cells = picked[:, 0].astype(np.int64)
+        order = np.argsort(cells)
+        return Rows(cells[order], picked[order, 1:])
+
+    @staticmethod
+    def likely(rows: FloatArray, least: float) -> Rows:
+        """Choose among all rows, float32 (cells, columns), as a device does."""
+        cells = np.flatnonzero(rows[:, 5:].max(1) * rows[:, 4] >= np.float32(least))
+        return Rows(cells, rows[cells])
+
+
 class CudaNetwork:
     """A network of letterboxed frames on the process's GPU; any thread may call.
 
@@ -192,27 +222,29 @@ class CudaNetwork:
         return open_session(self.path, None, providers, model=for_gpu(self._data, halves=halves))
 
     def start(
-        self, frames: Sequence[StagedFrame], scaled_wh: Sequence[tuple[int, int]]
-    ) -> Callable[[], FloatArray]:
+        self, frames: Sequence[StagedFrame], scaled_wh: Sequence[tuple[int, int]], least: float
+    ) -> Callable[[], list[Rows]]:
         """Queue frames.
 
         Args:
             frames: any number.
             scaled_wh: the size of each in the network's input.
+            least: product of objectness and class score that a row needs to be of interest.
 
         Returns:
-            A function that waits for the network's output, float32 (F, ...).
+            A function that waits for the rows of each frame.
 
         Raises:
             DeviceMemoryError: a single frame does not fit.
 
         """
-        parts: list[Callable[[], FloatArray]] = []
+        parts: list[Callable[[], list[Rows]]] = []
         start = 0
         while start < len(frames):
             some = slice(start, start + self._most)
+            queue = partial(self._queue, frames[some], scaled_wh[some], least)
             try:
-                parts.append(self.gpu.run(partial(self._queue, frames[some], scaled_wh[some])))
+                parts.append(self.gpu.run(queue))
             except DeviceMemoryError:
                 if self._most == 1:
                     raise
@@ -220,32 +252,61 @@ class CudaNetwork:
                 logger.warning("out of memory: %d frames in a call of the detector", self._most)
                 continue
             start += self._most
-        # Not joined where there is one part only: megabytes a frame.
-        return lambda: parts[0]() if len(parts) == 1 else np.concatenate([one() for one in parts])
+        return lambda: [rows for part in parts for rows in part()]
+
+    def warm_up(self) -> None:
+        """Capture every number of images, before there are frames."""
+
+        def run(bucket: int) -> None:
+            self._graph.bound(dict.fromkeys(self._graph.declared, bucket)).run()
+
+        for bucket in BUCKETS:
+            self.gpu.run(partial(run, bucket))
 
     def _queue(
-        self, frames: Sequence[StagedFrame], scaled_wh: Sequence[tuple[int, int]]
-    ) -> Callable[[], FloatArray]:
+        self, frames: Sequence[StagedFrame], scaled_wh: Sequence[tuple[int, int]], least: float
+    ) -> Callable[[], list[Rows]]:
         try:
             bucket = bucket_for(len(frames), BUCKETS)
             bound = self._graph.bound(dict.fromkeys(self._graph.declared, bucket))
-            target = bound.tensors[self._input]
+            target, output = bound.tensors[self._input], bound.tensors[self._output]
             kept = self.gpu.letterboxes(frames, scaled_wh, target.address, target.row[1:])
             bound.run()
+            shape = (len(frames), output.row[0], output.row[1])
+            counts, picked = self.gpu.likely(output.address, shape, least, output.row[0])
         except DeviceMemoryError:
             self._graph.release()
             self.gpu.release_unused()
             raise
-        output = bound.tensors[self._output]
-        shape = (len(frames), *output.row)
-        array = self.gpu.pinned(int(np.prod(shape)) * output.dtype.itemsize).as_array(
-            output.dtype, shape
-        )
-        self.gpu.device.copy(array.ctypes.data, output.address, array.nbytes, self.gpu.stream)
-        wait = self.gpu.queued(kept, array)
+        numbers = self._fetched(counts.address, np.int32, (len(frames),))
+        wait = self.gpu.queued(kept, counts, picked, numbers)
+        columns, cells = shape[2] + 1, shape[1]
 
-        def fetch() -> FloatArray:
+        def fetch() -> list[Rows]:
             wait()
-            return np.asarray(array, np.float32)
+            addresses = [picked.address + 4 * n * cells * columns for n in range(len(frames))]
+            arrays, arrived = self.gpu.run(
+                partial(self._fetch_rows, addresses, numbers.tolist(), columns, picked)
+            )
+            arrived()
+            return [Rows.sorted(array) for array in arrays]
 
         return fetch
+
+    def _fetch_rows(
+        self, addresses: Sequence[int], numbers: Sequence[int], columns: int, picked: Slot
+    ) -> tuple[list[FloatArray], Callable[[], None]]:
+        """Queue the copies of what was chosen, few kilobytes a frame."""
+        arrays = [
+            self._fetched(address, np.float32, (number, columns))
+            for address, number in zip(addresses, numbers, strict=True)
+        ]
+        return arrays, self.gpu.queued(arrays, picked)
+
+    def _fetched(self, address: int, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Any:
+        """Queue a copy to page-locked memory; wait before reading it."""
+        nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        array = self.gpu.pinned(nbytes).as_array(dtype, shape)
+        if nbytes:
+            self.gpu.device.copy(array.ctypes.data, address, nbytes, self.gpu.stream)
+        return array

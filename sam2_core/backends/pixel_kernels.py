@@ -105,4 +105,23 @@ extern "C" __global__ void letterboxes(
     long long cell = blockIdx.z * 3 * plane + (long long)y * width + x;
     for (int c = 0; c < 3; ++c) out[cell + c * plane] = (float)value[2 - c];
 }
+
+// The rows of a detector that may be boxes, in any order: with their number in front, at most
+// `most` of each image; `counts` are all that there are. Columns are x, y, w, h, objectness and
+// class scores.
+extern "C" __global__ void likely(
+    const float* rows, int cells, int columns, float least, int most, int* counts, float* picked
+) {
+    int cell = blockIdx.x * blockDim.x + threadIdx.x;
+    if (cell >= cells) return;
+    const float* row = rows + ((long long)blockIdx.z * cells + cell) * columns;
+    float best = row[5];
+    for (int c = 6; c < columns; ++c) best = fmaxf(best, row[c]);
+    if (!(best * row[4] >= least)) return;
+    int at = atomicAdd(counts + blockIdx.z, 1);
+    if (at >= most) return;
+    float* to = picked + ((long long)blockIdx.z * most + at) * (columns + 1);
+    to[0] = (float)cell;
+    for (int c = 0; c < columns; ++c) to[c + 1] = row[c];
+}
 """

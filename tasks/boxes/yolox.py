@@ -21,7 +21,7 @@ import numpy as np
 
 from sam2_core.backends.gpu import Gpu, process_gpu
 from sam2_core.backends.onnxruntime_backend import MOST_CALLS, open_session, run_session
-from sam2_core.backends.onnxruntime_network import BUCKETS, CudaNetwork
+from sam2_core.backends.onnxruntime_network import BUCKETS, CudaNetwork, Rows
 from sam2_core.cores import usable_cores
 from sam2_core.library_messages import preload_cuda
 from sam2_core.load import choose_backend
@@ -141,6 +141,11 @@ class Detector:
             raise self._not_yolox(f"{columns} columns for {len(names)} classes")
         return names
 
+    def warm_up(self) -> None:
+        """Let a device do once what it will do for every frame; nothing on a CPU."""
+        if self._network is not None:
+            self._network.warm_up()
+
     def class_mask(self, classes: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which classes are wanted, bool (classes,); none named means all.
 
@@ -207,25 +212,21 @@ class Detector:
         """
         wanted = self.class_mask(classes)
         limits = (min_score, max_overlap_iou)
-        rows: Callable[[], FloatArray] = partial(self._run, images)
+        rows: Callable[[], list[Rows]] = partial(self._likely, images, min_score)
         if self._network is not None:
             frames = [one.pixels for one in images if isinstance(one.pixels, StagedFrame)]
-            rows = self._network.start(frames, [one.scaled_wh for one in images])
-        return lambda: self._found(rows(), images, wanted, limits)
+            sizes = [one.scaled_wh for one in images]
+            rows = self._network.start(frames, sizes, min_score)
+        return lambda: [
+            self._boxes(one, image, wanted, limits)
+            for one, image in zip(rows(), images, strict=False)
+        ]
 
-    def _found(
-        self,
-        rows: FloatArray,
-        images: Sequence[Letterboxed],
-        wanted: np.ndarray[Any, np.dtype[np.bool_]],
-        limits: tuple[float, float],
-    ) -> list[Boxes]:
+    def _likely(self, images: Sequence[Letterboxed], min_score: float) -> list[Rows]:
+        rows = self._run(images)
         if rows.shape[1] != len(self._grid) or rows.shape[2] != 5 + len(self.classes):
             raise self._not_yolox(f"output {rows.shape} for an input of {self.input_hw}")
-        return [
-            self._boxes(one, image, wanted, limits)
-            for one, image in zip(rows, images, strict=False)
-        ]
+        return [Rows.likely(one, min_score) for one in rows]
 
     def _run(self, images: Sequence[Letterboxed]) -> FloatArray:
         planes = [np.asarray(image.pixels) for image in images]
@@ -255,16 +256,14 @@ class Detector:
 
     def _boxes(
         self,
-        rows: FloatArray,
+        found: Rows,
         image: Letterboxed,
         wanted: np.ndarray[Any, np.dtype[np.bool_]],
         limits: tuple[float, float],
     ) -> Boxes:
         import cv2
 
-        # Few of the cells are worth looking at.
-        likely = np.flatnonzero(rows[:, 5:].max(1) * rows[:, 4] >= limits[0])
-        rows, grid, stride = rows[likely], self._grid[likely], self._stride[likely]
+        rows, grid, stride = found.values, self._grid[found.cells], self._stride[found.cells]
         scores = rows[:, 5:] * rows[:, 4:5] * wanted
         best = scores.argmax(1)
         score = scores[np.arange(len(best)), best]

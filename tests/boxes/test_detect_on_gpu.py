@@ -78,7 +78,7 @@ def test_many_frames_and_little_memory(tmp_path, on_host, monkeypatch):
     expected = detector.detect(images)
     assert len(expected) == 11
     # Nine frames do not fit at once: fewer at a time do.
-    gpu = host_gpu(memory_bytes=400_000)
+    gpu = host_gpu(memory_bytes=500_000)
     tight = Detector(resolve_detector(str(path)), gpu)
     again = [tight.letterbox(np.full((64, 64, 3), n, np.uint8)) for n in range(11)]
     for one, other in zip(tight.detect(again), expected, strict=True):

@@ -20,6 +20,7 @@ _SHIM = """
 #define __global__
 #define __device__ static
 struct Dim { int x, y, z; };
+static int atomicAdd(int* to, int more) { int was = *to; *to += more; return was; }
 static thread_local Dim blockIdx, threadIdx, blockDim, gridDim;
 """
 _CALLS = """
@@ -28,6 +29,9 @@ extern "C" void run_squares(int bx, int by, int bz, int tx, int ty, const View* 
 extern "C" void run_letterboxes(int bx, int by, int bz, int tx, int ty, const View* views,
                                 const int* wh, float* out, int w, int h) {
     ALL(letterboxes(views, wh, out, w, h)); }
+extern "C" void run_likely(int bx, int by, int bz, int tx, int ty, const float* rows, int cells,
+                           int columns, float least, int most, int* counts, float* picked) {
+    ALL(likely(rows, cells, columns, least, most, counts, picked)); }
 """
 _LOOP = """
 #define ALL(call) blockDim = {tx, ty, 1}; \\

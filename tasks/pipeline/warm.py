@@ -1,0 +1,39 @@
+"""The models of a run, loaded while other things start: the first frame does not wait for both."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from tasks.pipeline.chunk import Job
+
+log = logging.getLogger(__name__)
+
+
+def warm_in_background(job: Job) -> threading.Thread | None:
+    """Load a run's detector and mask model on a thread, and let the device do once what it will do.
+
+    Only for a device of its own: on a CPU it would take the cores from what starts meanwhile.
+    What fails here fails again, and is told, where it is needed.
+    """
+    if job.model.backend == "onnxruntime-cpu":
+        return None
+    thread = threading.Thread(target=_warm, args=(job,), name="warm")
+    thread.start()
+    return thread
+
+
+def _warm(job: Job) -> None:
+    from tasks.masks.model import warm_segmenter
+
+    try:
+        if job.detector:
+            from tasks.boxes.yolox import load_detector
+
+            backend = job.model.backend
+            load_detector(job.detector, stamp=job.stamp.detector, backend=backend).warm_up()
+        backend_warm_up = getattr(warm_segmenter(job.model).backend, "warm_up", None)
+        if backend_warm_up is not None:
+            backend_warm_up()
+    except Exception as error:  # noqa: BLE001 - told where the model is needed
+        log.debug("not warm: %s", error)
