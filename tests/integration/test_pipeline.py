@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 import s3fs
 
+from flows.nightly import nightly
 from flows.params import LabelParams
 from flows.plan.backfill import BackfillParams, plan_backfill
 from flows.shard import label_shard
@@ -98,6 +99,24 @@ def test_what_comes_after_a_failed_task_is_not_run(recorded, cluster, tmp_path, 
     )
     assert {name.partition("-")[0] for name in left} == {"segment", "check"}
     assert states()["detect full"] == "FAILED"
+
+
+@pytest.mark.ci
+@pytest.mark.timeout(600)
+def test_a_night_shows_its_steps(recorded, cluster, upload, monkeypatch):
+    monkeypatch.setattr("flows.nightly.POLL_S", 1.0)
+    source, _, out, _, boxes = upload(2, 2, "night")
+    label = LabelParams(
+        sources=(source,), out=out, boxes=boxes, model=str(MICRO), load_dataset=False
+    )
+    state = nightly(BackfillParams(label=label), return_state=True)
+    assert (state.is_completed(), state.message) == (True, "2 of 2 sequences are labeled")
+    shown = wait_for(lambda: len(found := graph(cluster, "nightly")) == 3 and found, 60)
+    steps = {name for name in shown if name in {"wait", "look"}}
+    assert steps == {"wait", "look"}
+    assert len(set(shown) - steps) == 1, "the backfill is a subflow"
+    planned = wait_for(lambda: len(found := graph(cluster, "backfill")) == 2 and found, 60)
+    assert planned["submit"][0] == {"plan"}
 
 
 @pytest.fixture
