@@ -75,4 +75,4 @@ class SimulatedDevice(FakeDeviceBackend):
             log.write(line + "\n")
 
 
-sam2_core.load.load_backend = lambda *_: SimulatedDevice()
+sam2_core.load.load_backend = lambda *_, **__: SimulatedDevice()
