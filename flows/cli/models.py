@@ -42,7 +42,7 @@ def command() -> None:
 _cache_option = click.option(
     "--cache",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Cache folder [default: $AUTOLABEL_CACHE, else ~/.cache/sam2-autolabel].",
+    help="Cache folder [default: $AUTOLABEL_CACHE, else ~/.cache/autolabel].",
 )
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _source_option = click.option(
