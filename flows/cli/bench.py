@@ -86,6 +86,15 @@ def _size(text: str | None) -> tuple[int, int] | None:
     help="Others to run beside it [default: all that are installed].",
 )
 @click.option("--sweeps/--no-sweeps", default=None, help="Batch and thread sweeps.")
+@click.option(
+    "--pipeline",
+    multiple=True,
+    metavar="SOURCE",
+    help="Instead: label SOURCE as `autolabel label` does, and time every stage.",
+)
+@click.option(
+    "--dataset", metavar="NAME", help="With --pipeline: also load into this FiftyOne dataset."
+)
 @click.option("--quick", is_flag=True, help="Under two minutes: few repeats, no sweeps.")
 @click.option("--cache", type=click.Path(path_type=Path, file_okay=False), help="Cache folder.")
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Write a PNG.")
@@ -99,6 +108,9 @@ def command(**given: Any) -> None:
 
     from sam2_core.bench.run import run_benchmark
 
+    if given["pipeline"]:
+        _pipeline(given)
+        return
     console = Console(stderr=True)
     options = _options(given)
     with console.status("preparing the frame") as status:
@@ -115,6 +127,23 @@ def command(**given: Any) -> None:
         _print(results)
     if given["plot"]:
         console.print(f"plot: {given['plot']}")
+
+
+def _pipeline(given: dict[str, Any]) -> None:
+    """Measure a whole run."""
+    from flows.cli.bench_pipeline import measure_pipeline, plot_pipeline, show
+
+    options = {
+        "model": given["model"], "backend": given["backend"], "precision": given["precision"],
+        "load_dataset": given["dataset"] is not None, "dataset": given["dataset"],
+        "boxes": given["boxes"] and str(given["boxes"]),
+    }  # fmt: skip
+    results = measure_pipeline(given["pipeline"], options)
+    show(results)
+    if given["as_json"]:
+        click.echo(json.dumps({k: v for k, v in results.items() if k not in {"curves", "busy"}}))
+    if given["plot"]:
+        plot_pipeline(results, given["plot"])
 
 
 def _options(given: dict[str, Any]) -> BenchOptions:

@@ -1,0 +1,199 @@
+"""`autolabel bench --pipeline SOURCE`: a whole run on this machine, by stage, with a picture."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+from sam2_core.types import AutolabelError
+from tasks.observe import progress
+from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
+
+STAGES = (DOWNLOAD, DETECT, SEGMENT, LOAD)
+SAMPLE_MS = 200
+
+
+class Watch:
+    """When frames went through each stage, and how busy the device and this process were."""
+
+    def __init__(self) -> None:
+        self.began = time.perf_counter()
+        self.moments: dict[str, list[tuple[float, int]]] = {stage: [] for stage in STAGES}
+        self.busy: list[tuple[float, float]] = []
+        self.seconds: dict[str, float] = {}
+        self.instances = 0
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+
+    def expected(self, frames: int) -> None:
+        """Not needed."""
+
+    def advanced(self, stage: str, frames: int, kept: bool) -> None:
+        """Note frames that are through a stage and needed work."""
+        if not kept and stage in self.moments:
+            with self._lock:
+                self.moments[stage].append((time.perf_counter() - self.began, frames))
+
+    def chunk_done(self, seconds: Any, instances: int) -> None:
+        """Sum what chunks cost."""
+        with self._lock:
+            self.instances += instances
+            for stage, spent in seconds.items():
+                self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
+
+    def finished(self, sequence_id: str, text: str, good: bool) -> None:
+        """Not needed."""
+
+    def __enter__(self) -> Watch:
+        smi = which("nvidia-smi")
+        if smi:
+            command = [smi, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits",
+                       "-lms", str(SAMPLE_MS)]  # fmt: skip
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            threading.Thread(target=self._sample, daemon=True).start()
+        return self
+
+    def _sample(self) -> None:
+        assert self._process is not None  # noqa: S101 - started before this thread
+        for line in self._process.stdout or ():
+            if line.strip().isdigit():
+                self.busy.append((time.perf_counter() - self.began, int(line) / 100))
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def rate(self, stage: str) -> dict[str, float]:
+        """Return a stage's frames, its first and last second, and frames/s of its middle 80%.
+
+        The middle has neither the start of a run nor its end, when other stages idle.
+        """
+        moments = sorted(self.moments[stage])
+        frames = sum(count for _, count in moments)
+        if not frames:
+            return {}
+        passed, low, high = 0, moments[0][0], moments[-1][0]
+        for second, count in moments:
+            if passed < frames * 0.1:
+                low = second
+            if passed < frames * 0.9:
+                high = second
+            passed += count
+        found = {"frames": frames, "first_s": moments[0][0], "last_s": moments[-1][0]}
+        if high > low:
+            found["frames_per_s"] = 0.8 * frames / (high - low)
+        return {name: round(value, 3) for name, value in found.items()}
+
+
+def measure_pipeline(sources: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
+    """Label sources into a folder that is thrown away, and say what every stage did.
+
+    Args:
+        sources: as `autolabel label` takes them.
+        options: other parameters of `flows.params.LabelParams`.
+
+    Raises:
+        AutolabelError: nothing could be labeled.
+
+    """
+    from flows.cli.label_run import run_label
+    from flows.params import LabelParams
+    from sam2_core.bench.machine import describe_machine
+
+    with tempfile.TemporaryDirectory(prefix="autolabel-bench-") as folder:
+        params = LabelParams(sources=sources, out=str(Path(folder) / "labels"), **options)
+        watch = Watch()
+        with watch, progress.listening(watch):
+            summary = run_label(params)
+    if not summary["frames"]:
+        reasons = "; ".join(str(one.get("reason")) for one in summary.get("failed", ()))
+        raise AutolabelError(f"nothing was labeled: {reasons or 'the sources hold no frame'}")
+    stages = {stage: watch.rate(stage) for stage in STAGES if watch.moments[stage]}
+    segmented = stages[SEGMENT]
+    inside = [
+        share for second, share in watch.busy
+        if segmented["first_s"] <= second <= segmented["last_s"]
+    ]  # fmt: skip
+    return {
+        "machine": describe_machine(),
+        "model": summary["model"],
+        "frames": summary["frames"],
+        "instances": summary["instances"],
+        "failed": len(summary["failed"]),
+        "to_first_frame_s": segmented["first_s"],
+        "frames_per_s": segmented.get("frames_per_s"),
+        "ms_per_frame": _ms(segmented.get("frames_per_s")),
+        "device_busy": round(sum(inside) / len(inside), 3) if inside else None,
+        "seconds": {stage: round(spent, 2) for stage, spent in watch.seconds.items()},
+        "stages": stages,
+        "curves": {stage: _curve(watch.moments[stage]) for stage in stages},
+        "busy": [(round(second, 2), share) for second, share in watch.busy],
+    }
+
+
+def _ms(rate: float | None) -> float | None:
+    return round(1000 / rate, 2) if rate else None
+
+
+def _curve(moments: list[tuple[float, int]]) -> list[tuple[float, int]]:
+    """Frames through a stage over time, at most two hundred points."""
+    total, curve = 0, []
+    for second, count in sorted(moments):
+        total += count
+        curve.append((round(second, 2), total))
+    step = max(len(curve) // 200, 1)
+    return [*curve[::step], curve[-1]]
+
+
+def plot_pipeline(results: dict[str, Any], path: Path) -> None:
+    """Write a PNG: frames through each stage over time, and how busy the device was."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 6), layout="constrained", dpi=110)
+    FigureCanvasAgg(figure)
+    curves, busy = figure.subplots(2, 1, height_ratios=(3, 1), sharex=True)
+    for stage, points in results["curves"].items():
+        curves.plot(*zip(*points, strict=True), label=stage)
+    machine, rate = results["machine"], results["frames_per_s"]
+    where = machine["gpus"][0] if machine["gpus"] else machine["cpu"]
+    curves.set_title(
+        f"{results['model']['name']}, {results['model']['precision']}, on {where} "
+        f"({machine['cores']} cores): {rate or 0:.1f} frames/s, first one after "
+        f"{results['to_first_frame_s']:.1f} s"
+    )
+    curves.set_ylabel("frames through")
+    curves.legend()
+    if results["busy"]:
+        busy.fill_between(*zip(*results["busy"], strict=True), step="post", alpha=0.6)
+    busy.set(ylabel="device busy", xlabel="seconds", ylim=(0, 1))
+    figure.savefig(path)
+
+
+def show(results: dict[str, Any]) -> None:
+    """Print the figures to stderr."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("stage", "frames", "first s", "last s", "frames/s", "thread seconds")
+    for stage, found in results["stages"].items():
+        spent = results["seconds"].get(stage, "")
+        table.add_row(
+            stage, str(found["frames"]), f"{found['first_s']:.1f}", f"{found['last_s']:.1f}",
+            f"{found.get('frames_per_s', 0):.1f}", str(spent),
+        )  # fmt: skip
+    console = Console(file=sys.stderr)
+    console.print(table)
+    busy = results["device_busy"]
+    told = "no NVIDIA GPU" if busy is None else f"device busy {busy:.0%}"
+    console.print(
+        f"{results['frames']} frames, {results['instances']} masks, {results['failed']} failed; "
+        f"first frame after {results['to_first_frame_s']:.1f} s; {told}"
+    )
