@@ -19,6 +19,7 @@ from pathlib import Path
 import sam2_core.load
 from flows.shard import label_shard
 from sam2_core.types import PendingMasks
+from tasks.masks.model import choose_model
 from tests.sam2_core.fake_backend import FakeDeviceBackend
 
 __all__ = ["label_shard"]
@@ -35,11 +36,16 @@ def wait_until(moment):
 class SimulatedDevice(FakeDeviceBackend):
     """Answers when a frame's time is over."""
 
-    def __init__(self):
+    def __init__(self, stamp):
         super().__init__(device="simulated")
+        self.stamp = stamp
         self.used = {"frames": 0, "busy_s": 0.0, "first": 0.0, "last": 0.0, "longest_idle_s": []}
         self.lock = threading.Lock()
         atexit.register(self.leave)
+
+    @property
+    def info(self):
+        return dataclasses.replace(super().info, stamp=self.stamp)
 
     def encode(self, images):
         began = time.time()
@@ -75,4 +81,9 @@ class SimulatedDevice(FakeDeviceBackend):
             log.write(line + "\n")
 
 
-sam2_core.load.load_backend = lambda *_, **__: SimulatedDevice()
+def load_backend(source, backend, _precision, *, close_ups):
+    """The device, which says that it is the model that was asked for."""
+    return SimulatedDevice(choose_model(source, backend, close_ups=close_ups).stamp)
+
+
+sam2_core.load.load_backend = load_backend
