@@ -253,7 +253,7 @@ def _raise_both(values: Numbers, name: str, one: IntArray, other: IntArray, to: 
 
 
 def _neighbours(values: Numbers, measured: Measured) -> None:
-    """Compare with the same object in the frames beside: gone, another class, another shape."""
+    """Compare with the same object one frame before and after: gone, another class or shape."""
     count = len(measured.classes)
     matches = np.full((2, count), -1)
     beside = np.zeros(count, bool)

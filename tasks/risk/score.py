@@ -39,7 +39,7 @@ DESCRIPTIONS: Mapping[str, str] = {
     "empty": "the mask is empty",
     "low_predicted_iou": "the model itself expects a poor mask",
     "unstable": "the mask changes with the threshold",
-    "low_object_score": "the model doubts that there is an object",
+    "low_object_score": "the model doubts that an object is there",
     "low_score": "the detector was unsure",
     "spill": "the mask spills out of its box",
     "underfill": "the mask fills little of its box",
@@ -51,11 +51,11 @@ DESCRIPTIONS: Mapping[str, str] = {
     "duplicate": "another box is nearly the same",
     "tiny": "few pixels",
     "truncated": "cut by the image's border",
-    "flicker": "the mask differs from the frames beside",
-    "lonely": "not there in the frames beside",
-    "class_change": "another class in the frames beside",
+    "flicker": "the mask differs from the frames before and after",
+    "lonely": "absent from the frames before and after",
+    "class_change": "another class in the frames before and after",
     "unusual_size": "unusual size for its class at this place",
-    "shape_change": "the box jumps against the frames beside",
+    "shape_change": "the box jumps relative to the frames before and after",
 }
 
 
