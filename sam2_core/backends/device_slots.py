@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -18,8 +17,10 @@ class Slot:
     def __init__(self, pool: SlotPool, address: int) -> None:
         self.address = address
         self.nbytes = pool.nbytes
-        self._return = weakref.finalize(self, pool.give_back, address)
-        self._return.atexit = False
+        self._pool = pool
+
+    def __del__(self) -> None:
+        self._pool.give_back(self.address)
 
     def as_array(self, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         """View of pinned host memory; the array keeps the slot alive."""
@@ -108,11 +109,6 @@ class FeatureSlots:
             made = encoder[name].address + row * slot.nbytes
             self._device.copy(slot.address, made, slot.nbytes, self._stream)
         return slots
-
-    def release_free(self) -> None:
-        """Release the memory of features that nobody refers to any more."""
-        for pool in self._pools.values():
-            pool.release_free(self._device.release)
 
     def place(self, slots: Mapping[str, Slot], decoder: Mapping[str, _Addressed], row: int) -> None:
         """Queue copies of one image's features to a row of a decoder's buffers."""

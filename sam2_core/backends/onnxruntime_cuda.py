@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.backends.device_slots import FeatureSlots, Slot
+from sam2_core.backends.device_slots import Slot
 from sam2_core.backends.gpu import Gpu, process_gpu
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import open_session, run_session
@@ -82,7 +82,7 @@ class OnnxRuntimeCudaBackend:
         self._graphs: dict[str, FixedGraph] = {}
         # Where the device cuts and resizes: `stage` makes what `View`s are of.
         self.stage = self.gpu.stage if self.gpu.kernels else None
-        self._features = self.gpu.run(self._open_graphs)
+        self._image_bytes = self.gpu.run(self._open_graphs)
         self._info = BackendInfo(
             self.folder.stamp("onnxruntime-cuda"), folder.image_size,
             ("CUDAExecutionProvider",), self.gpu.device.name, folder.close_ups,
@@ -93,8 +93,8 @@ class OnnxRuntimeCudaBackend:
         """Stamp, input size and where it runs."""
         return self._info
 
-    def _open_graphs(self) -> FeatureSlots:
-        """Open encoder and decoder; return slots for the features that they share."""
+    def _open_graphs(self) -> dict[str, int]:
+        """Open encoder and decoder; return the sizes of one image's features, which they share."""
         prompts: dict[str, Shape] = {
             "points": (BOX_POINTS, 2), "labels": (BOX_POINTS,),
             "logits": (1, self._grid, self._grid),
@@ -107,8 +107,7 @@ class OnnxRuntimeCudaBackend:
         rows = {name: declared[name].row for name in FEATURES}
         encoder = FixedGraph(partial(self._open, "encoder"), self.gpu, rows)
         self._graphs["encoder"] = encoder
-        sizes = {n: math.prod(row) * encoder.declared[n].dtype.itemsize for n, row in rows.items()}
-        return FeatureSlots(self.gpu.device, self.gpu.stream, sizes)
+        return {n: math.prod(row) * encoder.declared[n].dtype.itemsize for n, row in rows.items()}
 
     def _open(self, name: str, *, captured: bool = True, fused: bool = True) -> Any:
         """Open a graph file, the one that the stamp names."""
@@ -157,7 +156,6 @@ class OnnxRuntimeCudaBackend:
         for graph in self._graphs.values():
             graph.release()
         self._free.clear()
-        self._features.release_free()
         self.gpu.release_unused()
 
     def warm_up(self) -> None:
@@ -189,19 +187,28 @@ class OnnxRuntimeCudaBackend:
         return self._on_device(partial(self._encode_all, given))
 
     def _encode_all(self, images: Sequence[SquareArray | View]) -> Features:
-        encoded: list[dict[str, Slot]] = []
-        for start in range(0, len(images), self._most_images):
-            encoded += self._encode(images[start : start + self._most_images])
+        encoded = [
+            self._encode(images[start : start + self._most_images])
+            for start in range(0, len(images), self._most_images)
+        ]
         sizes = tuple(i.size_hw if isinstance(i, View) else (len(i), len(i)) for i in images)
         return Features(encoded, len(images), sizes)
 
-    def _encode(self, images: Sequence[SquareArray | View]) -> list[dict[str, Slot]]:
+    def _encode(self, images: Sequence[SquareArray | View]) -> dict[str, Slot]:
+        """Queue at most the largest bucket's images; returns their features, one slot each."""
         bucket = bucket_for(len(images), self._image_buckets)
         encoder = self._graphs["encoder"].bound(dict.fromkeys(("image", *FEATURES), bucket))
         kept = self._fill(encoder, images)
         encoder.run()
         self.gpu.queued(kept)
-        return list(self._features.keep(encoder.tensors, len(images)))
+        # Graphs read and write fixed buffers; features are copied (microseconds), so that any
+        # number of encoded images can be alive.
+        kept_features = {}
+        for name, nbytes in self._image_bytes.items():
+            slot = kept_features[name] = self.gpu.memory(len(images) * nbytes)
+            source = encoder.tensors[name].address
+            self.gpu.device.copy(slot.address, source, len(images) * nbytes, self.gpu.stream)
+        return kept_features
 
     def _fill(self, encoder: BoundGraph, images: Sequence[SquareArray | View]) -> list[Any]:
         """Queue the encoder's input; returns what must live until that is done."""
@@ -244,13 +251,14 @@ class OnnxRuntimeCudaBackend:
     ) -> PendingMasks:
         """Queue boxes of at most the largest image bucket's images, at most the largest bucket."""
         first = int(prompts.image_index[rows[0]]) // self._most_images * self._most_images
-        shown = features.data[first : first + self._most_images]
+        shown = min(features.batch - first, self._most_images)
         bucket = bucket_for(len(rows), self._box_buckets)
-        images = bucket_for(len(shown), self._image_buckets)
+        images = bucket_for(shown, self._image_buckets)
         padded = np.concatenate([rows, np.repeat(rows[-1:], bucket - len(rows))])
         bound = graph.bound({n: images if n in FEATURES else bucket for n in graph.declared})
-        for image, slots in enumerate(shown):
-            self._features.place(slots, bound.tensors, image)
+        for name, slot in features.data[first // self._most_images].items():
+            nbytes = shown * self._image_bytes[name]
+            self.gpu.device.copy(bound.tensors[name].address, slot.address, nbytes, self.gpu.stream)
         given: tuple[npt.NDArray[Any], ...] = (
             prompts.points_model, prompts.labels, prompts.image_index - first,
         )  # fmt: skip
@@ -295,8 +303,13 @@ class OnnxRuntimeCudaBackend:
         for name in FEATURES:
             one = encoder.declared[name]
             parts = [
-                self._download(slots[name].address, one.dtype, one.row) for slots in features.data
-            ]
+                self._download(
+                    features.data[image // self._most_images][name].address
+                    + image % self._most_images * self._image_bytes[name],
+                    one.dtype, one.row,
+                )
+                for image in range(features.batch)
+            ]  # fmt: skip
             self.gpu.device.synchronize(self.gpu.stream)
             inputs[name] = np.stack(parts)
         inputs |= {

@@ -1,7 +1,9 @@
-"""Weights stored in half precision and computed in float32.
+"""Weights stored in half precision and computed in float32, where that loses nothing.
 
-On a CPU half precision is slow and on disk float32 is large. A float32 weight becomes a half
-precision one and a Cast, which ONNX Runtime folds when it loads the file.
+On a CPU half precision is slow and on disk float32 is large. A float32 weight that a half holds
+exactly becomes a half precision one and a Cast, which ONNX Runtime folds when it loads the file.
+What was folded of several weights stays as it is: rounded, masks of a few pixels changed (first
+percentile of the IoU with Meta's predictor 0.977 instead of 0.9996).
 """
 
 from __future__ import annotations
@@ -60,10 +62,12 @@ def store_in_half(graph: Any) -> None:
         if tensor.data_type != TensorProto.FLOAT or count < SMALLEST or tensor.name in exact:
             continue
         values = numpy_helper.to_array(tensor)
-        if np.abs(values).max() > np.finfo(np.float16).max:
+        with np.errstate(over="ignore"):
+            halves = values.astype(np.float16)
+        if not np.array_equal(halves.astype(np.float32), values):
             continue
         name = tensor.name
-        tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float16), f"{name}_half"))
+        tensor.CopyFrom(numpy_helper.from_array(halves, f"{name}_half"))
         casts.append(helper.make_node("Cast", [f"{name}_half"], [name], to=onnx.TensorProto.FLOAT))
     for cast in reversed(casts):
         graph.graph.node.insert(0, cast)
