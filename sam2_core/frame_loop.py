@@ -49,7 +49,7 @@ class FrameResult:
 
     Attributes:
         key: the job's.
-        masks: one row a box, or None when the frame failed.
+        masks: one row per box, or None when the frame failed.
         size_hw: of the frame; (0, 0) when it could not be read.
         stage: where it failed: read, segment or postprocess; "" when it did not.
         error: why it failed.

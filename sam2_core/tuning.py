@@ -86,7 +86,7 @@ def tuned_decoder_chunk(backend: Backend, cache: Path | None = None) -> int:
         pass  # not measured yet, or damaged
     chunk, times = measure_decoder_chunk(backend)
     costs = ", ".join(f"{count}: {cost * 1e3:.2f}" for count, cost in times.items())
-    logger.info("decoder chunk %d is fastest here (ms a prompt: %s)", chunk, costs)
+    logger.info("decoder chunk %d is fastest here (ms per prompt: %s)", chunk, costs)
     try:
         write_whole(path, json.dumps({"key": key, "decoder_chunk": chunk, "seconds": times}))
     except OSError as error:

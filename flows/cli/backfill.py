@@ -15,13 +15,13 @@ from flows.cli.label import label_options, label_params
 @label_options
 @click.option("--since", metavar="DATE", help="Only sequences taken from this day or moment on.")
 @click.option("--until", metavar="DATE", help="Only sequences taken until this day or moment.")
-@click.option("--sequences", metavar="GLOB", default="*", help="Only sequences named so.")
+@click.option("--sequences", metavar="GLOB", default="*", help="Only sequences whose names match.")
 @click.option(
-    "--shard-minutes", type=float, default=10.0, show_default=True, help="Work of one flow run."
+    "--shard-minutes", type=float, default=10.0, show_default=True, help="Length of a shard."
 )
-@click.option("--max-concurrency", type=int, metavar="N", help="Shards at once.")
-@click.option("--priority", is_flag=True, help="Before everything else that waits.")
-@click.option("--retry-quarantined", is_flag=True, help="Also what was given up on.")
+@click.option("--max-concurrency", type=int, metavar="N", help="Shards that run at once.")
+@click.option("--priority", is_flag=True, help="Run before everything else that is waiting.")
+@click.option("--retry-quarantined", is_flag=True, help="Also try sequences that were given up.")
 @click.option("--usd-per-gpu-hour", type=float, metavar="X", help="Price, for the estimate.")
 @click.option("--dry-run", is_flag=True, help="Print the plan, submit nothing.")
 @click.option("--wait", is_flag=True, help="Watch until every shard has ended.")

@@ -53,7 +53,7 @@ def _size(text: str | None) -> tuple[int, int] | None:
 @click.option(
     "--boxes",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Its boxes: text (`label score x1 y1 x2 y2` a line) or COCO json.",
+    help="Its boxes: text (lines of `label score x1 y1 x2 y2`) or COCO json.",
 )
 @click.option("--size", metavar="WxH", help="Resize the frame [default: 1920x1280 where rendered].")
 @click.option(

@@ -111,7 +111,9 @@ def _summary(results: dict[str, Any]) -> Text:
         )
     if "sustained" in results:
         run = results["sustained"]
-        lines.append(f"sustained over {run['frames']} frames: {run['ms_per_frame']:.2f} ms a frame")
+        lines.append(
+            f"sustained over {run['frames']} frames: {run['ms_per_frame']:.2f} ms per frame"
+        )
     for key, how in (
         ("mask_iou_same_input", "same resized image"),
         ("mask_iou_with_peers", "its own resizing"),

@@ -1,4 +1,4 @@
-"""What a person sees on the terminal while a run goes on: one bar a stage, one line a sequence.
+"""What a person sees on the terminal while a run goes on: one bar per stage, one line per sequence.
 
 All of it goes to stderr; stdout belongs to `--json`. Where stderr is no terminal there are no bars:
 the lines, and how far it is every half minute, are what a log needs.

@@ -7,7 +7,7 @@ import click
 
 @click.command(short_help="Stop what `up` started.")
 def command() -> None:
-    """Stop exactly what `autolabel up` started; shards that run go back to the queue."""
+    """Stop exactly what `autolabel up` started; running shards go back to the queue."""
     from flows.machine.services import stop_all
 
     stopped = stop_all()

@@ -36,15 +36,20 @@ def _shares(text: str | None) -> dict[str, float]:
 @click.command(short_help="Write labels as COCO, YOLO, PNG and more.")
 @click.argument("source", metavar="RUN_OR_DATASET")
 @click.option("--format", "format_", type=click.Choice(FORMATS), required=True)
-@click.option("--to", "target", metavar="URL", required=True, help="Folder or URL; empty so far.")
+@click.option("--to", "target", metavar="URL", required=True, help="Empty folder or URL.")
 @click.option(
     "--images", type=click.Choice(["copy", "link", "none"]), default="copy", show_default=True,
     help="Bring the pictures along; frames of videos are extracted.",
 )  # fmt: skip
 @click.option("--classes", metavar="A,B", help="Only these, numbered in this order.")
-@click.option("--class-map", metavar="OLD=NEW,...", help="Other names for classes, before that.")
-@click.option("--min-score", type=click.FloatRange(0, 1), default=0.0, help="Least score.")
-@click.option("--risk-below", type=click.FloatRange(0, 1), help="Only labels of less risk.")
+@click.option("--class-map", metavar="OLD=NEW,...", help="New names for classes, before --classes.")
+@click.option(
+    "--min-score",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    help="Lowest score to export.",
+)
+@click.option("--risk-below", type=click.FloatRange(0, 1), help="Only labels with a lower risk.")
 @click.option("--reviewed", is_flag=True, help="Only frames that people looked at.")
 @click.option("--splits", metavar="NAME=SHARE,...", help="By sequence, such as train=0.8,val=0.2.")
 @click.option("--run", "run_key", default="", help="Labels of this run; default: the newest.")

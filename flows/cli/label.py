@@ -38,7 +38,7 @@ _OPTIONS = (
     click.option(
         "--precision",
         type=click.Choice(["auto", "fp32", "fp16"]),
-        help="Of the model's arithmetic.  [default: fp16 on a GPU, fp32 on a CPU]",
+        help="Precision of the arithmetic.  [default: fp16 on a GPU, fp32 on a CPU]",
     ),
     click.option(
         "--detector",
@@ -56,14 +56,14 @@ _OPTIONS = (
         "--min-score",
         type=float,
         metavar="X",
-        help="Only boxes scored so.  [default: 0.3; --boxes 0]",
+        help="Only boxes with at least this score.  [default: 0.3; --boxes 0]",
     ),
-    click.option("--frames", metavar="START:STOP:STEP", help="Which frames of every camera."),
+    click.option("--frames", metavar="START:STOP:STEP", help="Which frames of each camera."),
     click.option(
         "--chunk-frames",
         type=int,
         metavar="N",
-        help="Frames an artifact holds, 1 to 64.  [default: 64]",
+        help="Frames per chunk, 1 to 64.  [default: 64]",
     ),
 )
 

@@ -32,7 +32,7 @@ def _numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> 
     type=click.Choice(["fp16", "fp32"]),
     default="fp16",
     show_default=True,
-    help="Precision of the exported graph; engines keep every type of it.",
+    help="Precision of the exported graph, which engines keep.",
 )
 @click.option(
     "--graph",

@@ -19,13 +19,13 @@ def command() -> None:
 
 @command.command("on")
 @label_options
-@click.option("--sequences", metavar="GLOB", default="*", help="Only sequences named so.")
+@click.option("--sequences", metavar="GLOB", default="*", help="Only sequences whose names match.")
 @click.option(
-    "--cron", default="0 1 * * *", show_default=True, metavar="RULE", help="When it is to begin."
+    "--cron", default="0 1 * * *", show_default=True, metavar="RULE", help="When to start."
 )
-@click.option("--timezone", default="UTC", show_default=True, metavar="NAME", help="Of the rule.")
+@click.option("--timezone", default="UTC", show_default=True, metavar="NAME", help="Its time zone.")
 def turn_on(sequences: str, cron: str, timezone: str, **label: Any) -> None:
-    """Label what is new below SOURCE, by the schedule's rule."""
+    """Label what is new below SOURCE whenever the schedule says so."""
     from flows.cli.label import validated
     from flows.plan.backfill import BackfillParams
     from flows.server.api import use_api
@@ -34,15 +34,15 @@ def turn_on(sequences: str, cron: str, timezone: str, **label: Any) -> None:
     params = validated(BackfillParams, label=label_params(label).absolute(), sequences=sequences)
     use_api()
     turn_schedule_on(params, cron, timezone)
-    click.echo(f"every night is on ({cron} {timezone}): `autolabel status` shows the next run")
+    click.echo(f"nightly runs are on ({cron} {timezone}): `autolabel status` shows the next run")
 
 
 @command.command("off")
 def turn_off() -> None:
-    """Plan no more nights; the parameters stay."""
+    """Turn the schedule off; the parameters stay."""
     from flows.server.api import use_api
     from flows.server.nightly_schedule import turn_off as turn_schedule_off
 
     use_api()
     turn_schedule_off()
-    click.echo("every night is off")
+    click.echo("nightly runs are off")

@@ -13,7 +13,7 @@ class DefaultGroup(click.Group):
     """A group whose first word may be a dataset: `review DATASET` is `review open DATASET`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the word in."""
+        """Insert `open` before the name of a dataset."""
         if args and args[0] not in self.commands and args[0] not in {"-h", "--help"}:
             args = ["open", *args]
         return super().parse_args(ctx, args)
@@ -80,14 +80,14 @@ def export(dataset: str, out: str, as_json: bool) -> None:
     click.echo(f"{report.labels} labels of {report.frames} frames ({counts})")
     click.echo(f"  {report.table_uri}\n  {report.coco_uri}")
     if report.set_aside_uri:
-        click.echo(f"not among them: {report.set_aside.text()}\n  {report.set_aside_uri}")
+        click.echo(f"not in them: {report.set_aside.text()}\n  {report.set_aside_uri}")
 
 
 @command.command("evaluate")
 @click.argument("dataset")
-@click.option("--iou", default=0.5, show_default=True, help="Mask IoU from which on it is a match.")
+@click.option("--iou", default=0.5, show_default=True, help="Least mask IoU of a match.")
 def evaluate(dataset: str, iou: float) -> None:
-    """Compare the labels with the ground truth, where there is one; saves patch views."""
+    """Compare labels with ground truth, where there is any; saves patch views."""
     from tasks.load.ground_truth import evaluate as run
 
     figures = run(dataset, iou)
@@ -99,7 +99,7 @@ def evaluate(dataset: str, iou: float) -> None:
 @click.option("--out", default="", help="The run's storage; by default where the labels came from.")
 @click.option("--backend", default="auto", help="What runs the model.")
 def relabel(dataset: str, out: str, backend: str) -> None:
-    """Make the labels again that reviewers sent back, here and now."""
+    """Make labels that reviewers sent back again, here and now."""
     from tasks.review.relabel import relabel_dataset
 
     report = relabel_dataset(dataset, out, backend=backend)
@@ -126,7 +126,7 @@ def rebuild_(dataset: str, out: str) -> None:
 
 @command.command("stop")
 def stop() -> None:
-    """Stop the database that autolabel started, whoever uses it."""
+    """Stop the database that autolabel started, even while it is in use."""
     from tasks.dataset.database import stop_server
 
     click.echo("stopped" if stop_server() else "no database of ours is running")

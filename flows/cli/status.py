@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 
-@click.command(short_help="How runs and shards are.")
+@click.command(short_help="How runs and shards are doing.")
 @click.option("--hours", type=click.FloatRange(0), default=72.0, show_default=True, metavar="H",
-              help="Shards submitted since so long.")  # fmt: skip
+              help="Shards submitted in the last H hours.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(hours: float, as_json: bool) -> None:
     """Show schedules, shards by state, failures by reason, throughput, what was given up on, and

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 @click.command(short_help="Start server, database and workers.")
 @click.option(
     "--port", type=click.IntRange(1, 65535), default=PREFECT_PORT, show_default=True,
-    help="Of Prefect's server.",
+    help="Port of Prefect's server.",
 )  # fmt: skip
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="GPU workers.")
-@click.option("--app-port", type=click.IntRange(1, 65535), help="Start FiftyOne's App there too.")
+@click.option("--app-port", type=click.IntRange(1, 65535), help="Also start FiftyOne's App there.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(port: int, workers: int | None, app_port: int | None, as_json: bool) -> None:
-    """Start whatever does not run yet: a Prefect server on SQLite, the deployments, the database,
-    a worker for each GPU and one for planning. Everything listens on 127.0.0.1 alone and asks who
-    comes: the links that are printed sign your browser in.
+    """Start whatever is not running yet: a Prefect server on SQLite, the deployments, the database,
+    a worker for each GPU and one for planning. Everything listens on 127.0.0.1 only and asks for a
+    password; the printed links sign your browser in.
     """  # noqa: D205
     from flows.cli.display import stderr_console
     from flows.cli.up_run import bring_up, sign_in_links

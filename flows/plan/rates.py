@@ -32,8 +32,8 @@ class Rate:
     def text(self) -> str:
         """What to tell a person."""
         if self.frames:
-            return f"{self.seconds_per_frame * 1e3:.0f} ms a frame, measured on {self.frames}"
-        return f"{self.seconds_per_frame * 1e3:.0f} ms a frame, assumed: nothing was measured yet"
+            return f"{self.seconds_per_frame * 1e3:.0f} ms per frame, measured on {self.frames}"
+        return f"{self.seconds_per_frame * 1e3:.0f} ms per frame, assumed: nothing was measured yet"
 
 
 def measured_rate(out_uri: str, run_key: str) -> Rate:

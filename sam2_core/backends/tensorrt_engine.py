@@ -1,4 +1,4 @@
-"""A loaded TensorRT engine: fixed buffers, one context a shape, CUDA graphs.
+"""A loaded TensorRT engine: fixed buffers, one context per shape, CUDA graphs.
 
 NVIDIA's advice for dynamic shapes under CUDA graphs is followed: each captured graph has its own
 execution context, made without device memory, and all contexts share one block of the largest

@@ -100,7 +100,7 @@ def encoder_sweep(
     budget_s: float,
     note: Note,
 ) -> tuple[dict[int, Timing], dict[str, str]]:
-    """Time encoding of 1, 2, ... equal images in one call; ms a call, not an image."""
+    """Time encoding of 1, 2, ... equal images in one call; ms per call, not per image."""
     cases: dict[str, Callable[[], object]] = {}
     skipped: dict[str, str] = {}
     for size in sizes:

@@ -1,6 +1,6 @@
 """Outlines in the boxes in place of the noise that random weights draw.
 
-Noise has hundreds of thousands of runs a mask, which no trained model's masks have; who encodes
+Noise has hundreds of thousands of runs per mask, which no trained model's masks have; who encodes
 runs pays for them, and who makes full masks first does not. So whole frames of random weights are
 timed with outlines in everybody's logits: all the work of the model is done as always, and its
 logits remain as a small ripple of the outlines.

@@ -301,7 +301,7 @@ _loading = threading.Lock()
 def load_detector(
     name_or_path: str, cache: Path | None = None, stamp: str = "", backend: str = CPU[0]
 ) -> Detector:
-    """Load a detector once a process.
+    """Load a detector once per process.
 
     Args:
         name_or_path: as `resolve_detector` takes it.

@@ -62,7 +62,7 @@ class Origin:
 def label_documents(
     labeled: LabeledFrame, origin: Origin, judgement: Judgement | None, mask_folder: Path | None
 ) -> list[Document]:
-    """Make the documents of a frame's machine labels, one a box, in the boxes' order."""
+    """Make the documents of a frame's machine labels, one per box, in the boxes' order."""
     from bson import ObjectId
 
     boxes, masks = labeled.boxes, labeled.masks

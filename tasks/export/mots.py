@@ -1,4 +1,4 @@
-"""KITTI MOTS: a PNG a frame and a text file a sequence, cars and pedestrians, nothing overlaps."""
+"""KITTI MOTS: one PNG per frame, one text file per sequence; cars and people, no overlaps."""
 
 from __future__ import annotations
 

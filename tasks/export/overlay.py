@@ -123,7 +123,7 @@ class _Series:
 
 
 class OverlayWriter:
-    """`overlays/` a JPEG a frame, `sheets/` and `videos/` one a camera."""
+    """`overlays/` one JPEG per frame, `sheets/` and `videos/` one per camera."""
 
     def __init__(self, sink: Sink, _classes: Classes, told: Told) -> None:
         self._sink, self._told = sink, told

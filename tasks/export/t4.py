@@ -1,4 +1,4 @@
-"""T4 and nuScenes-like tables, one dataset a sequence, with `object_ann` as the labels.
+"""T4 and nuScenes-like tables, one dataset per sequence, with `object_ann` as the labels.
 
 A mask's `size` is (height, width) and its `counts` the base64 of COCO's string: so it is in T4's
 sample data, and so t4-devkit decodes it, though its documentation calls the two width and height.

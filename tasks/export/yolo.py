@@ -1,4 +1,4 @@
-"""YOLO segmentation: a text file a frame, a line an instance, one polygon a line."""
+"""YOLO segmentation: one text file per frame, one line per instance, one polygon per line."""
 
 from __future__ import annotations
 

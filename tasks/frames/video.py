@@ -154,7 +154,7 @@ class _Clock:
         self._last_ns: int | None = None
 
     def next_ns(self) -> int | None:
-        """Nanoseconds from the video's start to the frame just grabbed; call once a frame."""
+        """Nanoseconds from the video's start to the frame just grabbed; call once per frame."""
         last_ns, shown_ns = self._last_ns, round(self._position() * 1e6)
         if last_ns is None:
             self._last_ns = max(shown_ns, 0)

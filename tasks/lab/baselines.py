@@ -8,7 +8,7 @@ import numpy.typing as npt
 from sam2_core.types import Boxes, ImageArray, Masks
 
 # GrabCut works on the box and this share of its size around it: it needs some background, and
-# the whole image would take seconds a box.
+# the whole image would take seconds per box.
 CONTEXT = 0.5
 GRABCUT_ITERATIONS = 5
 GRABCUT_LONG_SIDE_PX = 400

@@ -174,7 +174,7 @@ def detect_chunk(job: Job, state: ChunkState) -> ChunkState:
 
 
 def _ready(job: Job) -> None:
-    """Load what finds boxes, once a process, so that it is not counted as a chunk's time."""
+    """Load what finds boxes, once per process, so that it is not counted as a chunk's time."""
     if job.boxes_uri:
         _opened_import(job.boxes_uri, job.stamp.detector)
         return

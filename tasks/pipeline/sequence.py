@@ -260,7 +260,7 @@ def _begin_attempt(job: Job, part: SequencePart, complete: int, first: int) -> s
 
 
 def _listed(job: Job, chunks: tuple[Chunk, ...]) -> frozenset[str]:
-    """Paths of the tables that are there, by one listing a camera; whole or not is seen later."""
+    """Paths of the tables that are there, by one listing per camera; whole or not is seen later."""
     folders = {chunk.stem.rpartition("/")[0] for chunk in chunks}
     return frozenset(
         f"{folder}/{name}"

@@ -51,7 +51,7 @@ class ExportReport:
 
 
 def export_reviews(dataset_name: str, out_uri: str = "") -> ExportReport:
-    """Write what people decided: one row a label, and COCO json of what they hold to be right.
+    """Write what people decided: one row per label, and COCO json of what they hold to be right.
 
     Rows: reviewed instances (accepted, corrected, merged, edited), labels that were rejected or
     deleted, and on frames marked as done also the labels that nobody touched ("passed"). Decisions

@@ -1,4 +1,4 @@
-"""Manifests and reports: one small JSON file a sequence, written when all its chunks are.
+"""Manifests and reports: one small JSON file per sequence, written when all its chunks are.
 
 The name of a manifest holds all that planning needs, so one listing of `manifests/<run_key>/` says
 which of a hundred thousand sequences are up to date.

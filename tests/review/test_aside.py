@@ -75,7 +75,7 @@ def test_a_rewritten_frame_loses_its_labels_and_an_old_one_gets_them_back(
     (row,) = pq.read_table(report.set_aside_uri).to_pylist()
     assert (row["decision"], row["why"], row["id"] != "") == ("accepted", "changed", True)
     said = CliRunner().invoke(command, ["export", dataset.name]).output
-    assert "not among them: 1 decisions on 1 frames are set aside" in said
+    assert "not in them: 1 decisions on 1 frames are set aside" in said
     reviewing.label()
     assert count_set_aside(dataset).why == {"unlisted": 1}, "another content was labeled since"
     assert len(dataset) == 6

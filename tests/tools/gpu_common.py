@@ -123,7 +123,7 @@ def profiled(work: Callable[[], object], name: str, rounds: int = 5) -> None:
     events = [e for e in profiler.key_averages() if e.device_time_total > 0]
     events.sort(key=lambda e: -e.device_time_total)
     total = sum(e.device_time_total for e in events) / rounds / 1e3
-    lines = [f"{total:9.3f} ms a run in all"]
+    lines = [f"{total:9.3f} ms per run in all"]
     lines += [
         f"{e.device_time_total / rounds / 1e3:9.4f} ms {e.count / rounds:6.1f} x {e.key[:150]}"
         for e in events[:45]

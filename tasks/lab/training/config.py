@@ -23,7 +23,7 @@ class RenderConfig(_Section):
     Attributes:
         size_hw: pixels of a rendered picture.
         random_share: share of pictures of the "random" domain; the others are streets.
-        workers: processes that render, for both models together; 0 takes one a core.
+        workers: processes that render, for both models together; 0 takes one per core.
         pool: pictures held on the training device; new ones replace the oldest.
         warm_up: pictures to wait for before the first step.
         first_seed: picture i is rendered with seed first_seed + i.
@@ -45,9 +45,9 @@ class MaskPhase(_Section):
         until: share of the budget.
         image_size: of the model's input.
         batch: views a device.
-        boxes: prompts a view that are boxes.
-        points: prompts a view that are points.
-        refined: of the first boxes a view, how many masks are refined with a correcting point.
+        boxes: prompts per view that are boxes.
+        points: prompts per view that are points.
+        refined: of the first boxes per view, how many masks are refined with a correcting point.
         close_ups: close-ups cut from each picture, with one box each: then `batch` is pictures,
             and `boxes`, `points` and `whole_share` say nothing. 0: views of many objects.
         whole_share: share of views that are whole pictures.

@@ -21,7 +21,7 @@ BOX_WEIGHT, CLASS_WEIGHT = 5.0, 1.0
 
 @dataclass(frozen=True, eq=False)
 class TrueBoxes:
-    """M rows a picture, padded.
+    """M rows per picture, padded.
 
     Attributes:
         xyxy: float32 (B, M, 4) in pixels of the input.
@@ -85,7 +85,7 @@ def assign(
     Args:
         boxes: decoded (B, A, 4).
         scores: class probabilities (B, A, C).
-        truth: M true boxes a picture.
+        truth: M true boxes per picture.
         grid: (A, 2) in cells.
         strides: (A, 1).
 

@@ -1,9 +1,9 @@
 """The mask decoder for many prompts on each of several views, as training wants it.
 
 The same function as `Sam2.decode`, where every prompt of a view gets that view's features, without
-doing once a prompt what is the same for all prompts of a view: in the first two-way layer the image
-tokens' projections. And features are spread, not indexed: the backward pass of indexing adds row by
-row, in single file.
+repeating per prompt what is the same for all prompts of a view: in the first two-way layer the
+image tokens' projections. And features are spread, not indexed: the backward pass of indexing adds
+row by row, in single file.
 """
 
 from __future__ import annotations
