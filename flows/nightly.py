@@ -65,7 +65,7 @@ def _nightly(params: BackfillParams, wait_hours: float) -> Any:
     if left["quarantined"]:
         message += f", {left['quarantined']} are given up"
     if left["hidden"]:
-        message += f", {left['hidden']} without labels are outside of the dates"
+        message += f", {left['hidden']} without labels are outside the dates"
     if left["to_label"] or not ended:
         return Failed(message=f"{message}; `autolabel status` tells why the others are not")
     if quarantine.listed(out_uri, planned["run_key"]) - given_up:

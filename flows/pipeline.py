@@ -218,7 +218,7 @@ def label_sequences(
     passes: int = 1,
     on_end: Callable[[int], object] = lambda _: None,
 ) -> list[SequenceOutcome]:
-    """Label and load sequences, in a flow run; those that failed for a passing reason again.
+    """Label and load sequences, in a flow run; those that failed for a temporary reason again.
 
     Retrying a request has a limit of seconds; a shard lives for minutes and can wait for storage to
     come back. After a request to stop no further sequence is begun.
@@ -250,7 +250,7 @@ def label_sequences(
         if not todo or stopping.requested() or attempt == passes:
             break
         pause_s = FIRST_PAUSE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)  # noqa: S311
-        log.warning("%d sequences failed for a passing reason: again in %.0f s", len(todo), pause_s)
+        log.warning("%d sequences failed for now; trying again in %.0f s", len(todo), pause_s)
         time.sleep(pause_s)
     return [outcomes[one] for one in sorted(outcomes)]
 

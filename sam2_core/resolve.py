@@ -190,7 +190,7 @@ def _checkpoint(path: Path, wanted: Wanted) -> Weights:
         if file_identity(path) != identity:
             raise AutolabelError(
                 f"the checkpoint {path} was replaced while it was in use, and its labels would "
-                "have carried the name of the one before: run again"
+                "have carried the name of the previous one: run again"
             )
         return model
 

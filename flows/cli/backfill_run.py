@@ -88,7 +88,7 @@ def _submit(console: Console, plan: BackfillPlan) -> dict[str, int]:
         bar = progress.add_task("submitting", total=len(plan.shards), states="")
         runs = submit_plan(plan, on_submitted=lambda _: progress.advance(bar))
     done = submission(runs)
-    met = f", {done['met']} were under way already" if done["met"] else ""
+    met = f", {done['met']} were already under way" if done["met"] else ""
     console.print(f"[bold]{done['submitted']}[/] shards submitted{met}")
     return done
 

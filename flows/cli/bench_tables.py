@@ -87,7 +87,9 @@ def _heading(results: dict[str, Any]) -> Text:
     ]
     load = machine["load_average_before"]
     if load is not None and machine["cores"] and load > machine["cores"] / 2:
-        lines.append(f"the machine was busy when this began (load {load}): ratios hold, times less")
+        lines.append(
+            f"the machine was busy when this began (load {load}): trust ratios more than times"
+        )
     return Text("\n".join(lines))
 
 

@@ -175,7 +175,7 @@ def _prefect() -> Finding:
         return Finding("prefect", "missing", "not installed", "run `make setup`")
     url = configured_api()
     if not url:
-        return Finding("prefect", "ok", f"{installed}; no server set, every run brings its own")
+        return Finding("prefect", "ok", f"{installed}; no server set, every run starts its own")
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=5):  # noqa: S310
             return Finding("prefect", "ok", f"{installed}; server {url} answers")

@@ -30,7 +30,7 @@ def command(hours: float, as_json: bool) -> None:
         click.echo(
             f"Prefect's server has logged {errors['count']} errors, the last: {errors['last']}"
         )
-        click.echo(f"  to do: look into {errors['log']}; `autolabel down` and `up` start it anew")
+        click.echo(f"  to do: look into {errors['log']}; `autolabel down` and `up` restart it")
     for schedule in status["schedules"]:
         _show_schedule(schedule)
     if not status["runs"]:

@@ -88,7 +88,7 @@ def _device_problem() -> str:
     except Exception as error:  # noqa: BLE001 - whatever it is, this device is not to be used
         return f"its device failed: {str(error).splitlines()[0]}"
     apart = float(np.abs(host.transpose(1, 2, 0) - resize_square(image, size)).max())
-    return "" if apart < 0.01 else f"its device computes wrongly: {apart:.3f} from what is right"
+    return "" if apart < 0.01 else f"its device computes wrong results: off by {apart:.3f}"
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
     if plan.cost_usd is not None:
         yield "cost", f"{plan.cost_usd:,.2f} USD"
     if plan.hidden:
-        yield "left out", f"{plan.hidden:,} that are not labeled are outside of the dates"
+        yield "left out", f"{plan.hidden:,} that are not labeled are outside the dates"
     if plan.undated:
         yield "undated", f"{plan.undated:,} sequences have no date and are included"
     for line in plan.matching.lines() if plan.matching else ():

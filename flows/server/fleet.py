@@ -82,7 +82,7 @@ def refuse_unless_offered(backend: str) -> None:
     """
     if backend in {"onnxruntime-cuda", "tensorrt"} and backend not in offered_backends():
         raise FleetError(
-            f"this worker cannot run {backend}, with which this shard's labels are to be made: it "
+            f"this worker cannot run {backend}, which this shard's labels have to be made with: it "
             f"offers {', '.join(offered_backends())}. `autolabel doctor` there says what is missing"
         )
 

@@ -82,7 +82,7 @@ def known_auth(folder: Path) -> str:
     file = auth_file(folder)
     if not file.exists():
         raise AutolabelError(
-            f"{file} is not there: the Prefect server that runs was started by an older version "
+            f"{file} is not there: the running Prefect server was started by an older version "
             "and has no password; run `autolabel down`, then `autolabel up`"
         )
     return read_secret(file)

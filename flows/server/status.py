@@ -93,10 +93,10 @@ class RunStatus:
         if self.states.get("Late") and not workers:
             yield "shards wait and no worker is online: start one with `autolabel worker`"
         if (self.states["Failed"] or self.states["Crashed"]) and not self.active:
-            yield "some shards failed: mend the reason, then give the same `autolabel backfill`"
+            yield "some shards failed: fix the cause, then repeat the same `autolabel backfill`"
         if self.not_loaded:
             yield (
-                f"the database was away when {self.not_loaded} shards had labeled: the deployment "
+                f"the database was away when {self.not_loaded} shards ended: the deployment "
                 f"load-dataset/load-dataset loads what {self.label.dataset_name} lacks"
             )
         if self.given_up:

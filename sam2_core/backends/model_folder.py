@@ -55,7 +55,7 @@ class ModelFolder:
             missing = sorted(needed - set(facts))
         except FileNotFoundError as error:
             raise AutolabelError(
-                f"{path} is no exported model: it has no model.json. `autolabel models export` "
+                f"{path} is not an exported model: it has no model.json. `autolabel models export` "
                 "makes one from a checkpoint"
             ) from error
         except (OSError, ValueError, TypeError) as error:
@@ -156,7 +156,7 @@ class ModelFolder:
         if self._pin is None or self._identities() != self._pin.files:
             raise AutolabelError(
                 f"the model in {self.path} was replaced while it was in use, and its labels would "
-                "have carried the name of the one before: run again"
+                "have carried the name of the previous one: run again"
             )
 
     def stamp(self, backend: str) -> ModelStamp:

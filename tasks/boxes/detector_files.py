@@ -83,7 +83,7 @@ def resolve_detector(
     if not path.is_file():
         known = ", ".join([*BUNDLED, *RELEASES])
         raise AutolabelError(
-            f"no detector {name_or_path!r}: {path} is no file, and the known names are {known}; "
+            f"no detector {name_or_path!r}: {path} is not a file, and the known names are {known}; "
             "for boxes from a file use --boxes"
         )
     try:

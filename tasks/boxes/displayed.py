@@ -36,7 +36,7 @@ def as_displayed(boxes: Boxes, made_on_hw: tuple[int, int] | None, frame: FrameR
         return boxes
     if made_on_hw is None or shown_hw == stored_hw:
         raise BadBoxesError(
-            f"EXIF orientation {orientation} turns the frame, and nothing says whether the boxes "
+            f"EXIF orientation {orientation} turns the frame, but nothing says whether the boxes "
             "are for the picture before or after that; save the picture turned, or give COCO boxes "
             "with width and height of the picture that they were made on"
         )

@@ -271,7 +271,7 @@ def _text_entry(names: Iterable[str], file: File) -> Entry:
         if now is None or now.etag != file.etag:
             raise AutolabelError(
                 f"{storage.redact(file.uri)} was replaced since the run began, and its boxes would "
-                "be stored as those of before: run again"
+                "be stored as the previous ones: run again"
             )
         return parse_text(data, storage.redact(file.uri), stamp)
 

@@ -329,7 +329,7 @@ def load_detector(
 def _replaced(path: Path, which: str = "") -> str:
     return (
         f"the detector {path} is not the one that this run began with{which}: it was replaced "
-        "meanwhile. Run again; labels get a key of their own then"
+        "meanwhile. Run again, and the labels get their own key"
     )
 
 

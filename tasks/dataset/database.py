@@ -179,7 +179,7 @@ def _joined(folder: Path) -> Server | None:
         raise AutolabelError(
             f"mongod (process {server.pid}) is in use and does not answer, or an older version "
             "started it without a password: end what uses it (`autolabel down` if it is up), or "
-            "`autolabel review stop`; the next command then starts it anew"
+            "`autolabel review stop`; the next command then starts it again"
         )
     _stop(server)
     return None

@@ -174,7 +174,7 @@ def library_environment(mongod: Path, folder: Path) -> dict[str, str]:
     environment["LD_LIBRARY_PATH"] = f"{libraries}:{inherited}".rstrip(":")
     if not _starts(mongod, environment):
         raise AutolabelError(
-            f"{mongod} does not run here, probably for want of OpenSSL 1.1: install "
+            f"{mongod} does not run here, probably because OpenSSL 1.1 is missing: install "
             f"psycopg2-binary 2.9.10 or libssl1.1, or set {URI_VARIABLE} to a running MongoDB"
         )
     return environment

@@ -49,7 +49,7 @@ def _of_manifest(frame: FrameRef, chunk: ChunkRecord, manifest: Manifest) -> Fra
     if wrong or (storage.is_local(frame.uri) and not is_below(frame.uri, manifest.frames_uri)):
         raise IncompleteArtifactError(
             f"{chunk.stem} holds labels of {frame.sequence_id!r}, camera {frame.camera!r}, frame "
-            f"{storage.redact(frame.uri)}: that is no frame of the sequence {manifest.sequence_id}"
+            f"{storage.redact(frame.uri)}: which is not a frame of sequence {manifest.sequence_id}"
         )
     return frame
 

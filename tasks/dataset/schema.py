@@ -88,7 +88,7 @@ def check_name(name: str) -> None:
     """Raise AutolabelError for what cannot be the name of a dataset."""
     if not _NAME.fullmatch(name):
         raise AutolabelError(
-            f"'{name}' is no dataset name: use letters, digits, spaces and . _ + -, at most 99"
+            f"'{name}' is not a dataset name: use letters, digits, spaces and . _ + -, at most 99"
         )
 
 

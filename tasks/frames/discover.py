@@ -127,7 +127,7 @@ def _distinct(sources: Sequence[str]) -> list[str]:
     for place in sorted(places):
         if around and place.startswith(around):
             raise AutolabelError(
-                f"source {storage.redact(places[place])} lies in source "
+                f"source {storage.redact(places[place])} is inside source "
                 f"{storage.redact(places[around])}: its frames would be labeled twice; name one"
             )
         around = place

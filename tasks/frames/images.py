@@ -64,7 +64,7 @@ def refuse_large(width: int, height: int) -> None:
     limit = max_megapixels()
     if width * height > limit * 1_000_000:
         raise TooLargeError(
-            f"{width}x{height} are {width * height / 1e6:.0f} megapixels, more than {limit}; "
+            f"{width}x{height} is {width * height / 1e6:.0f} megapixels, more than {limit}; "
             f"{LIMIT_NAME} sets another limit"
         )
 

@@ -221,7 +221,7 @@ def _walk_http(
     """Follow the links of index pages that lead one level down, and nowhere else."""
     where = storage.redact(url)
     if len(names) > _HTTP_LEVELS:
-        raise storage.StorageError(f"{where}: folders in folders without an end")
+        raise storage.StorageError(f"{where}: folders inside folders without end")
     with storage.explained("list", url):
         entries = with_retries(lambda: fs.ls(url, detail=True), f"listing {where}")
     files: list[tuple[str, str]] = []

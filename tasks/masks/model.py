@@ -149,6 +149,6 @@ def _refuse_another(choice: ModelChoice, loaded: ModelStamp) -> None:
     if other:
         raise AutolabelError(
             f"the model {choice.source} is not the one that this run began with (another "
-            f"{', '.join(other)}): it was replaced meanwhile. Run again; labels get a key of their "
-            "own then"
+            f"{', '.join(other)}): it was replaced meanwhile. Run again, and the labels get "
+            "their own key"
         )

@@ -33,7 +33,7 @@ COLLECTION = "autolabel_set_aside"
 CHANGED, GONE, UNLISTED, UNKNOWN = "changed", "gone", "unlisted", "unknown"
 WHY = {
     CHANGED: "their picture has changed", GONE: "their picture is gone",
-    UNLISTED: "their frame is not among those labeled last",
+    UNLISTED: "their frame is not among those last labeled",
     UNKNOWN: "their frame, or this version of it, is not in the dataset",
 }  # fmt: skip
 # What a sample holds that is people's and not a load's.

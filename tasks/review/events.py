@@ -167,7 +167,7 @@ def read_events(out_uri: str, dataset_name: str) -> list[Event]:
             events.extend([_event(one) for one in values["events"]])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise AutolabelError(
-                f"{storage.redact(uri)} is no file of events: {error!r}"
+                f"{storage.redact(uri)} is not a file of events: {error!r}"
             ) from error
     return sorted(events, key=lambda event: event.at)
 

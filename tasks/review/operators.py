@@ -238,9 +238,9 @@ class ExportReviews(ReviewOperator):
 
 
 class RefreshQueue(ReviewOperator):
-    """Order the queue anew."""
+    """Order the queue again."""
 
-    identity, label, icon = "refresh_queue", "Order the review queue anew", "sort"
+    identity, label, icon = "refresh_queue", "Order the review queue again", "sort"
     place = types.Places.SAMPLES_GRID_SECONDARY_ACTIONS
 
     def act(self, ctx: Any) -> str:

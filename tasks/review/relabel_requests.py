@@ -177,7 +177,9 @@ def read_request(out_uri: str, dataset_name: str, request_id: str) -> RelabelReq
         frames = tuple(_request_frame(one) for one in values.pop("frames"))
         return RelabelRequest(**values, frames=frames)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise AutolabelError(f"{storage.redact(uri)} is no relabel request: {error!r}") from error
+        raise AutolabelError(
+            f"{storage.redact(uri)} is not a relabel request: {error!r}"
+        ) from error
 
 
 def _request_frame(values: Mapping[str, Any]) -> RelabelFrame:

@@ -57,7 +57,7 @@ class Stats:
         disagreement: decided labels that were wrong.
         by_class, by_reason: the same by class name and by reason.
         by_reviewer: decisions by person.
-        per_hour: decisions an hour while at work.
+        per_hour: decisions per hour while at work.
         control: wrong labels in the control sample: what the unreviewed part is worth.
         relabel: frames by relabel state.
         by_sequence: risk of the sequences with open frames, riskiest first.

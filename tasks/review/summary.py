@@ -29,7 +29,7 @@ def summary(stats: Stats) -> str:
         f"| Frames done | **{stats.frames_done:,}** of {stats.frames:,} |",
         f"| Agreement with the machine | {agreed} |",
         f"| Wrong in the control sample | {_control(stats.control)} |",
-        f"| Speed | {stats.per_hour:,.0f} decisions an hour |",
+        f"| Speed | {stats.per_hour:,.0f} decisions per hour |",
         f"| Decisions by | {people} |",
         f"| Frames sent back | {relabel} |",
     ]

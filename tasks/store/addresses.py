@@ -95,7 +95,7 @@ def _refused(scheme: str, what: str) -> AutolabelError:
     name = re.sub(r"\W", "_", scheme).upper()
     instead = _INSTEAD.get(scheme, f"set FSSPEC_{name}_USERNAME and FSSPEC_{name}_PASSWORD")
     return AutolabelError(
-        f"an address of {scheme} must hold no password and no signature, and this one has {what}: "
+        f"{scheme} addresses must contain no password or signature, and this one has {what}: "
         f"addresses are stored with the labels, logged and shown. For credentials {instead}; what "
         "only a signed address opens has to be downloaded first"
     )

@@ -54,7 +54,7 @@ def check_parquet(data: bytes, name: str) -> None:
         or data[start:stop] != sha256_of(data[:start] + zeros + data[stop:]).encode()
     ):
         raise IncompleteArtifactError(
-            f"{name} is truncated or damaged, or no artifact of this version: its checksum is "
+            f"{name} is truncated or damaged, or not an artifact of this version: its checksum is "
             f"{'wrong' if start >= len(_MARK) else 'missing'}"
         )
 
@@ -92,7 +92,7 @@ def decode_json(data: bytes, name: str, *, sealed: bool = True) -> dict[str, Any
     found = values.pop(JSON_KEY, None)
     if (sealed or found is not None) and found != _digest(values):
         raise IncompleteArtifactError(
-            f"{name} is damaged, or no artifact of this version: its checksum is "
+            f"{name} is damaged, or not an artifact of this version: its checksum is "
             f"{'missing' if found is None else 'wrong'}"
         )
     return values

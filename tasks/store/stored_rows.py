@@ -49,7 +49,7 @@ class Place:
             or not found
             or not all(map(is_safe_name, parts))
         ):
-            raise IncompleteArtifactError(f"{stem!r} is no place of labels")
+            raise IncompleteArtifactError(f"{stem!r} is not a place for labels")
         return Place(stem, parts[1], parts[2], int(found[1]), int(found[2]), found[3])
 
     def holds(self, sequence_id: Any, camera: Any) -> bool:

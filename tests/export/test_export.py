@@ -267,7 +267,7 @@ def test_refused_are_a_folder_in_use_and_what_is_no_run(tmp_path):
         export(str(tmp_path / "in"), "png", str(tmp_path / "x"), NOTHING)
     with pytest.raises(AutolabelError, match="decisions are in a dataset"):
         export(source, "png", str(tmp_path / "x"), Choice(reviewed=True))
-    with pytest.raises(AutolabelError, match="must hold no password"):
+    with pytest.raises(AutolabelError, match="must contain no password"):
         export(source, "png", "https://me:secret@host/x", NOTHING)
 
 

@@ -192,7 +192,7 @@ def test_folders_of_a_server_that_never_end_are_an_error(http_folder):
     folder, url = http_folder
     write(folder, "d/1.jpg")
     (folder / "d" / "again").symlink_to(folder / "d")
-    with pytest.raises(AutolabelError, match="without an end"):
+    with pytest.raises(AutolabelError, match="without end"):
         ids(url)
 
 
@@ -221,7 +221,7 @@ def test_a_source_named_twice_comes_once_and_one_in_another_is_refused(tmp_path,
         write(root, "a/1.jpg", "a-b/1.jpg")
         assert ids(f"{root}/a", f"{root}/a/", f"{root}/a-b", f"{root}/a") == ["a", "a-b"]
         for pair in ((root, f"{root}/a"), (f"{root}/a/1.jpg", f"{root}/a-b", root + "/")):
-            with pytest.raises(AutolabelError, match=r"lies in source .*/in.*labeled twice"):
+            with pytest.raises(AutolabelError, match=r"is inside source .*/in.*labeled twice"):
                 ids(*pair)
     (tmp_path / "link").symlink_to(tmp_path / "in" / "a")
     assert ids(tmp_path / "in/a", tmp_path / "link") == ["a"]
