@@ -1,4 +1,4 @@
-"""The flow `load-dataset`: bring a FiftyOne dataset up to its artifacts, or build it anew."""
+"""The flow `load-dataset`: bring a FiftyOne dataset up to date, or rebuild it."""
 
 from typing import Any
 

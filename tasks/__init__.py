@@ -1,1 +1,1 @@
-"""One pipeline step per file: plain functions above, thin Prefect tasks below."""
+"""The steps of the pipeline and what they need: one room each, see docs/ARCHITECTURE.md."""

@@ -46,7 +46,7 @@ def stderr_console() -> Console:
 
 
 class RateColumn(ProgressColumn):
-    """Frames a second, of the frames that needed work."""
+    """Frames per second, of the frames that needed work."""
 
     def render(self, task: Task) -> Text:
         """Return the rate, or nothing before there is one."""

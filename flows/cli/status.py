@@ -1,4 +1,4 @@
-"""`autolabel status`: how runs and shards are, and what to do."""
+"""`autolabel status`: how runs and shards are doing, and what to do."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def bring_up(
     app_port: int | None = None,
     tell: Callable[[str], object] = lambda _: None,
 ) -> dict[str, str]:
-    """Start whatever of a workstation does not run yet; returns addresses by name.
+    """Start whatever of a workstation is not running yet; returns addresses by name.
 
     Args:
         port: of Prefect's server on 127.0.0.1; ignored when it runs already or one is configured.

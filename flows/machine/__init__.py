@@ -1,1 +1,1 @@
-"""Workers and services of this machine."""
+"""Workers and services of this machine: started, probed, stopped."""

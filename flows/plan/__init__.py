@@ -1,1 +1,1 @@
-"""What is to do: plans, shards of equal time, rates."""
+"""What there is to do: plans, shards of equal time, measured rates."""

@@ -1,4 +1,4 @@
-"""Shards' runs as Prefect knows them: finding them, asking how they are, cancelling them."""
+"""Shards' runs as Prefect knows them: finding, counting, restarting and cancelling them."""
 
 from __future__ import annotations
 

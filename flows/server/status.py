@@ -1,4 +1,4 @@
-"""How runs are: shards by state, failures by reason, throughput, what was given up, what to do."""
+"""How runs are doing: shards, failures by reason, throughput, what was given up, what to do."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class RunStatus:
 
     @property
     def frames_per_s(self) -> float | None:
-        """Frames a worker does in a second."""
+        """Frames per second of one worker."""
         return self.frames / self.busy_s if self.busy_s else None
 
     def as_json(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class RunStatus:
 
 
 def collect_status(hours: float = 72) -> dict[str, Any]:
-    """Ask Prefect and storage how everything is.
+    """Ask Prefect and storage how every run is doing.
 
     Args:
         hours: look at shards submitted since then.

@@ -1,6 +1,6 @@
 """Boxes that somebody else made, instead of a detector: COCO json or text files.
 
-Text: one file an image, named like it, each line `label score x1 y1 x2 y2` in original pixels.
+Text: one file per image, named like it, each line `label score x1 y1 x2 y2` in original pixels.
 COCO: `images`, `annotations` with `bbox` in x, y, width, height, `categories`; segmentations are
 ignored; `score` and track ids are taken where they are. The order of the file is kept.
 

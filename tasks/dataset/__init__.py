@@ -1,1 +1,1 @@
-"""FiftyOne's database and datasets: loading labels, building them anew."""
+"""FiftyOne's database and datasets: documents, ids, schema, what is loaded."""

@@ -1,6 +1,6 @@
-"""Which frames of several cameras show the same moment: the nearest in time, not in number.
+"""Which frames of several cameras show the same moment: those nearest in time, not in number.
 
-Cameras run at rates of their own: frame 10 of one at 12 Hz and of another at 6 Hz are 0.8 s apart.
+Cameras run at different rates: frame 10 of one at 12 Hz and of another at 6 Hz are 0.8 s apart.
 """
 
 from __future__ import annotations

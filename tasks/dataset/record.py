@@ -1,7 +1,7 @@
 """Which labeled sequences a FiftyOne dataset holds already, so that a repeated run loads nothing.
 
-One small document a sequence beside FiftyOne's own collections: a dataset that was dropped and made
-again has another id, and so nothing in it counts as loaded.
+One small document per sequence beside FiftyOne's own collections: a dataset that was dropped and
+made again has another id, and so nothing in it counts as loaded.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def png(values: npt.NDArray[Any]) -> bytes:
 
 
 def polygons(mask: Bitmap) -> list[Points]:
-    """Outlines of a mask, one closed polygon a part, holes joined to their part by a cut.
+    """Outlines of a mask, one closed polygon per part, holes joined to their part by a cut.
 
     A pixel's centre is at +0.5; outlines run a quarter of a pixel inside the pixels' edges, so that
     rasterising by centres gives the mask again.

@@ -29,7 +29,7 @@ def token(*identity: object) -> str:
 
 @dataclass
 class _Tables:
-    """One sequence: the long table in a file, the others, of a row a frame or track, in memory."""
+    """One sequence: the long table in a file, the others, one row per frame or track, in memory."""
 
     sequence_id: str
     annotations: Any

@@ -78,14 +78,14 @@ class _Group:
 def discover(
     sources: Sequence[str], selection: FrameSelection = ALL_FRAMES
 ) -> Iterator[Discovered]:
-    """Every sequence of the sources with its frames, one listing a source, as a stream.
+    """Every sequence of the sources with its frames, one listing per source, as a stream.
 
     Args:
         sources: fsspec URLs; one that is named twice counts once.
         selection: which frames of each camera; indices keep counting over all frames.
 
     Raises:
-        AutolabelError: a source is missing, has no images or videos, or lies in another one; a
+        AutolabelError: a source is missing, has no images or videos, or is inside another one; a
             folder can be read in two ways; two sequences or cameras would have the same name.
         NothingToLabelError: there are frames, and the selection takes none of them.
 
@@ -117,7 +117,7 @@ def _distinct(sources: Sequence[str]) -> list[str]:
     """Return the sources, each place once.
 
     Raises:
-        AutolabelError: one lies in another one.
+        AutolabelError: one is inside another one.
 
     """
     places: dict[str, str] = {}

@@ -1,7 +1,7 @@
 """Folders and files below an address, as a stream: what discovery and planning read.
 
 One pass and few requests: on S3 one request per thousand objects whatever the folders, several at a
-time; locally one `scandir` a folder. Nothing is kept but the folders that are still open.
+time; locally one `scandir` per folder. Nothing is kept but the folders that are still open.
 """
 
 from __future__ import annotations

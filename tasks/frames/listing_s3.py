@@ -1,6 +1,6 @@
 """Every object below an S3 prefix in the order of keys, by several listings at once.
 
-A server lists a thousand objects a request, and the next request needs the answer to the last. So a
+A server lists a thousand objects per request, and each request needs the previous answer. So a
 large prefix is cut at the names of folders in it, and the parts are listed side by side: cutting at
 every folder would take a request for each, however few objects it has.
 """

@@ -1,1 +1,1 @@
-"""Loading: labels from artifacts into FiftyOne, datasets built anew, ground truth."""
+"""Loading: labels from artifacts into FiftyOne, datasets rebuilt, ground truth."""

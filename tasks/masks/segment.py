@@ -1,4 +1,4 @@
-"""Masks for the boxes of a run of frames: one `LabeledFrame` a frame, failed ones included."""
+"""Masks for the boxes of a run of frames: one `LabeledFrame` per frame, failed ones included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who wants to know how far a run is: steps tell, a display or a metrics exporter listens."""
+"""How far a run has come: steps report it, a display or a metrics exporter listens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SEGMENT, CHECK, LOAD = "segment", "check", "load"
 
 
 class Listener(Protocol):
-    """Hears how far a run is, from any thread."""
+    """Listens to how far a run has come, from any thread."""
 
     def expected(self, frames: int) -> None:
         """`frames` more frames are to be labeled than was known before."""
@@ -30,25 +30,25 @@ _listeners: list[Listener] = []
 
 
 def expect(frames: int) -> None:
-    """Tell that more frames have been found."""
+    """Report that more frames have been found."""
     for listener in tuple(_listeners):
         listener.expected(frames)
 
 
 def advance(stage: str, frames: int = 1, *, kept: bool = False) -> None:
-    """Tell that frames are through a stage."""
+    """Report that frames are through a stage."""
     for listener in tuple(_listeners):
         listener.advanced(stage, frames, kept)
 
 
 def complete_chunk(seconds: Mapping[str, float], instances: int) -> None:
-    """Tell what a computed chunk cost."""
+    """Report what a computed chunk cost."""
     for listener in tuple(_listeners):
         listener.chunk_done(seconds, instances)
 
 
 def finish(sequence_id: str, text: str, *, good: bool) -> None:
-    """Tell that a sequence is done."""
+    """Report that a sequence is done."""
     for listener in tuple(_listeners):
         listener.finished(sequence_id, text, good)
 

@@ -1,1 +1,1 @@
-"""A sequence's way through the steps."""
+"""A sequence's way through the steps: chunks, sequences, Prefect tasks."""

@@ -113,7 +113,7 @@ def labels_of(sample: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any
 
 
 def accept(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
-    """Hold labels to be right as they are."""
+    """Accept labels as they are."""
     return record(dataset, [_kept(frame, "accept", ACCEPTED, lambda _: {}) for frame in chosen])
 
 
@@ -135,7 +135,7 @@ def fix_class(dataset: Any, chosen: Sequence[Chosen], label: str) -> list[Event]
 
 
 def reject(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
-    """Hold labels to be wrong."""
+    """Reject labels."""
     return record(dataset, [_dropped(frame, "reject", REJECTED) for frame in chosen])
 
 

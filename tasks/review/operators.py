@@ -133,7 +133,7 @@ class DecideOperator(ReviewOperator):
 
 
 class Accept(DecideOperator):
-    """Hold the labels to be right."""
+    """Accept the labels."""
 
     identity, label, icon = "accept", "Accept labels (Shift+A)", "check"
     decide = staticmethod(actions.accept)
@@ -141,7 +141,7 @@ class Accept(DecideOperator):
 
 
 class Reject(DecideOperator):
-    """Hold the labels to be wrong."""
+    """Reject the labels."""
 
     identity, label, icon = "reject", "Reject labels (Shift+R)", "close"
     decide = staticmethod(actions.reject)

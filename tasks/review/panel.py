@@ -27,11 +27,11 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
         self.refresh(ctx)
 
     def on_change_dataset(self, ctx: Any) -> None:
-        """Count anew for another dataset."""
+        """Count again for another dataset."""
         self.refresh(ctx)
 
     def refresh(self, ctx: Any) -> None:
-        """Count everything anew."""
+        """Count everything again."""
         stats = review_stats(ctx.dataset)
         ctx.panel.set_state("summary", summary(stats))
         ctx.panel.set_data("decisions", decisions_plot(stats))

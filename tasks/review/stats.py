@@ -86,7 +86,7 @@ class Stats:
 
 
 def review_stats(dataset: Any) -> Stats:
-    """Count everything anew; reads the labels of frames with decisions only."""
+    """Count everything again; reads the labels of frames with decisions only."""
     collection = sample_collection(dataset)
     with_log = {f"{LOG_FIELD}.0": {"$exists": True}}
     decisions: Counter[str] = Counter()
@@ -158,7 +158,7 @@ def _by_reviewer(times: Sequence[tuple[str, str, int]]) -> dict[str, int]:
 
 
 def _per_hour(times: Sequence[tuple[str, str, int]]) -> float:
-    """Decisions an hour, person by person, long pauses left out."""
+    """Decisions per hour, person by person, long pauses left out."""
     seconds, counted = 0.0, 0
     for person in {who for who, _, _ in times}:
         moments = sorted((at, count) for who, at, count in times if who == person)

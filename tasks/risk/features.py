@@ -1,4 +1,4 @@
-"""What is measured on every instance to judge it: one row of numbers an instance.
+"""What is measured on every instance to judge it: one row of numbers per instance.
 
 Everything comes from boxes, scores and run lengths; images are not looked at. The instances of many
 frames are measured at once.
