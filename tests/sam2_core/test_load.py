@@ -50,7 +50,7 @@ def test_a_damaged_description_is_an_error_that_names_the_file(micro, tmp_path, 
 
 
 def test_what_is_not_a_model_is_named(tmp_path):
-    with pytest.raises(AutolabelError, match="no exported model"):
+    with pytest.raises(AutolabelError, match="not an exported model"):
         load_backend(tmp_path)
     other = tmp_path / "notes.txt"
     other.write_text("x")
