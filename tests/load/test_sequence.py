@@ -219,7 +219,7 @@ def test_masks_on_disk(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_names_and_foreign_datasets_are_refused(name: str) -> None:
     import fiftyone as fo
 
-    with pytest.raises(AutolabelError, match="no dataset name"):
+    with pytest.raises(AutolabelError, match="not a dataset name"):
         prepare_dataset("../x")
     with pytest.raises(AutolabelError, match="no dataset"):
         schema.open_dataset("never seen")
