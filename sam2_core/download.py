@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from filelock import FileLock
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from sam2_core.types import AutolabelError
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], object]  # bytes there, bytes in all (0 when unknown)
 
 _BLOCK = 1 << 20
-_RETRIES = 5  # in a row without a byte of progress
+_ATTEMPTS = 5  # in a row without a byte of progress
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 20.0
 _PERMANENT = {400, 401, 403, 404, 405, 410, 451}
 
@@ -51,14 +53,13 @@ def _only_one(path: Path) -> Iterator[None]:
     """Let one process at a time fetch a file; the others wait and then find it there."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.with_name(f".{path.name}.lock").open("a")
+        held = FileLock(path.with_name(f".{path.name}.lock")).acquire()
     except OSError as error:
         raise AutolabelError(
             f"cannot write to {path.parent}: {error.strerror}. Choose another cache folder with "
             "--cache or AUTOLABEL_CACHE"
         ) from error
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with held:
         yield
 
 
@@ -114,24 +115,31 @@ def _fetch(url: str, part: Path, progress: Progress) -> None:
     """Attempt until all is there; gives up after several attempts without progress."""
     import httpx
 
-    pause, failures = _FIRST_PAUSE_S, 0
+    retrying = Retrying(
+        retry=retry_if_exception_type(_UnreachableError),
+        stop=stop_after_attempt(_ATTEMPTS),
+        wait=wait_exponential(multiplier=_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S),
+        reraise=True,
+    )
     timeout = httpx.Timeout(30.0, connect=15.0)
-    with httpx.Client(follow_redirects=True, timeout=timeout) as client:
-        while True:
-            before = part.stat().st_size if part.exists() else 0
-            try:
-                _attempt(client, url, part, progress)
-            except _UnreachableError as error:
-                after = part.stat().st_size if part.exists() else 0
-                if after > before:
-                    pause, failures = _FIRST_PAUSE_S, 0
-                failures += 1
-                if failures >= _RETRIES:
-                    raise AutolabelError(f"cannot fetch {url}: {error}") from error
-                time.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
-            else:
-                return
+    try:
+        with httpx.Client(follow_redirects=True, timeout=timeout) as client:
+            while not retrying(_further, client, url, part, progress):
+                time.sleep(_FIRST_PAUSE_S)
+    except _UnreachableError as error:
+        raise AutolabelError(f"cannot fetch {url}: {error}") from error
+
+
+def _further(client: httpx.Client, url: str, part: Path, progress: Progress) -> bool:
+    """Attempt once; True when all is there, False when it was cut with more of it than before."""
+    before = part.stat().st_size if part.exists() else 0
+    try:
+        _attempt(client, url, part, progress)
+    except _UnreachableError:
+        if part.exists() and part.stat().st_size > before:
+            return False
+        raise
+    return True
 
 
 def download(

@@ -11,6 +11,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_delay,
+    wait_fixed,
+)
+
 from flows.server.shard_runs import MOST_STARTS, ServerAwayError, runs_of, schedule_again
 
 if TYPE_CHECKING:
@@ -32,23 +40,33 @@ def watch(run_key: str, poll_s: float) -> Iterator[list[FlowRun]]:
         AutolabelError: it refuses.
 
     """
-    began, answered = datetime.now(UTC), time.monotonic()
+    began = datetime.now(UTC)
+    retrying = Retrying(
+        retry=retry_if_exception_type(ServerAwayError),
+        stop=stop_after_delay(PATIENCE_S),
+        wait=wait_fixed(poll_s),
+        before_sleep=_tell,
+        reraise=True,
+    )
     while True:
-        try:
-            for run in runs_of(run_key, unfinished_or_crashed=True):
-                if _left_crashed(run, began) and schedule_again(run, "its worker is gone"):
-                    log.warning("%s had lost its worker and is scheduled again", run.name)
-            active = list(runs_of(run_key, active_only=True))
-        except ServerAwayError as error:
-            if time.monotonic() - answered > PATIENCE_S:
-                raise
-            log.warning("%s; looking again in %.0f s", error, poll_s)
-        else:
-            answered = time.monotonic()
-            yield active
-            if not active:
-                return
+        active = retrying(_looked_after, run_key, began)
+        yield active
+        if not active:
+            return
         time.sleep(poll_s)
+
+
+def _looked_after(run_key: str, began: datetime) -> list[FlowRun]:
+    """Start again what was left crashed; returns the shards that have not ended."""
+    for run in runs_of(run_key, unfinished_or_crashed=True):
+        if _left_crashed(run, began) and schedule_again(run, "its worker is gone"):
+            log.warning("%s had lost its worker and is scheduled again", run.name)
+    return list(runs_of(run_key, active_only=True))
+
+
+def _tell(state: RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome else None
+    log.warning("%s; looking again in %.0f s", error, state.upcoming_sleep)
 
 
 def _left_crashed(run: FlowRun, began: datetime) -> bool:

@@ -14,6 +14,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
+from tenacity import (
+    RetryCallState,
+    RetryError,
+    Retrying,
+    retry_if_exception,
+    stop_after_delay,
+    wait_fixed,
+)
+
 from sam2_core.types import AutolabelError
 
 WAIT_VARIABLE = "AUTOLABEL_DATABASE_WAIT_S"
@@ -46,22 +55,26 @@ def waits_for_database(call: Callable[Parameters, Result]) -> Callable[Parameter
 
     @functools.wraps(call)
     def patient(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        deadline = time.monotonic() + (0 if _left_alone() else _wait_s())
-        while True:
-            try:
-                result = call(*args, **kwargs)
-            except Exception as error:
-                if not is_away(error):
-                    raise
-                if time.monotonic() >= deadline:
-                    raise _leave_alone(error) from error
-                log.warning("the database does not answer (%s): again", type(error).__name__)
-                time.sleep(PAUSE_S)
-            else:
-                _found_again()
-                return result
+        retrying = Retrying(
+            retry=retry_if_exception(is_away),
+            stop=stop_after_delay(0 if _left_alone() else _wait_s()),
+            wait=wait_fixed(PAUSE_S),
+            before_sleep=_tell,
+        )
+        try:
+            result = retrying(call, *args, **kwargs)
+        except RetryError as given_up:
+            error = given_up.last_attempt.exception()
+            raise _leave_alone(error) from error
+        _found_again()
+        return result
 
     return patient
+
+
+def _tell(state: RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome else None
+    log.warning("the database does not answer (%s): again", type(error).__name__)
 
 
 def is_away(error: BaseException) -> bool:
@@ -97,7 +110,7 @@ def _left_alone() -> bool:
         return time.monotonic() < _left_alone_until
 
 
-def _leave_alone(error: BaseException) -> DatabaseAwayError:
+def _leave_alone(error: BaseException | None) -> DatabaseAwayError:
     global _left_alone_until  # noqa: PLW0603
     with _lock:
         _left_alone_until = time.monotonic() + LEFT_ALONE_S

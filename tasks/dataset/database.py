@@ -26,6 +26,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
 
+from filelock import FileLock
+
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks.dataset.mongod import (
@@ -294,8 +296,7 @@ def _nobody_else(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def _start_lock(folder: Path) -> Iterator[None]:
-    with close_file(private_folder(folder) / "start.lock").open("a+") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with FileLock(close_file(private_folder(folder) / "start.lock")):
         yield
 
 

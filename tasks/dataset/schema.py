@@ -13,10 +13,11 @@ import hashlib
 import logging
 import re
 import threading
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.appearance import arrange_app
@@ -279,20 +280,22 @@ def _database_lock(name: str) -> Iterator[None]:
     from pymongo.errors import DuplicateKeyError
 
     locks = foo.get_db_conn()["autolabel.locks"]
-    me, deadline = uuid.uuid4().hex, time.monotonic() + 3 * LOCK_SECONDS
-    while True:
+    me = uuid.uuid4().hex
+
+    def take() -> None:
+        """Insert where there is no lock, take over an expired one, collide with a held one."""
         now = datetime.datetime.now(datetime.UTC)
         free = {"_id": name, "until": {"$lt": now}}
         until = now + datetime.timedelta(seconds=LOCK_SECONDS)
-        try:  # inserts when there is no lock, takes over an expired one, collides with a held one
-            locks.update_one(free, {"$set": {"holder": me, "until": until}}, upsert=True)
-            break
-        except DuplicateKeyError:
-            if time.monotonic() > deadline:
-                raise AutolabelError(
-                    f"dataset '{name}' stays locked by another process; try again later"
-                ) from None
-            time.sleep(0.05)
+        locks.update_one(free, {"$set": {"holder": me, "until": until}}, upsert=True)
+
+    held = retry_if_exception_type(DuplicateKeyError)
+    try:
+        Retrying(retry=held, stop=stop_after_delay(3 * LOCK_SECONDS), wait=wait_fixed(0.05))(take)
+    except RetryError:
+        raise AutolabelError(
+            f"dataset '{name}' stays locked by another process; try again later"
+        ) from None
     try:
         yield
     finally:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    stop_after_attempt,
+    wait_exponential_jitter,
+)
+
 ATTEMPTS = 5
 FIRST_DELAY_S = 0.2
-LONGEST_DELAY_S = 10.0
 
 _TRANSIENT_STATUS = {408, 425, 429}
 # By name, so that nothing imports botocore or aiohttp to label local files.
@@ -61,26 +66,29 @@ def is_transient(error: BaseException) -> bool:
     return False
 
 
-def with_retries(call: Callable[[], Result], what: str, attempts: int = ATTEMPTS) -> Result:
-    """Call until it succeeds, with exponential backoff and jitter between transient errors.
+def with_retries(call: Callable[[], Result], what: str) -> Result:
+    """Call until it succeeds, with growing, random pauses between transient errors.
 
     Args:
         call: does the work; must be safe to repeat.
         what: what is tried, for the log; without secrets.
-        attempts: calls at most.
 
     Raises:
         Whatever the call raised last.
 
     """
-    for attempt in range(1, attempts + 1):
-        try:
-            return call()
-        except Exception as error:
-            if attempt == attempts or not is_transient(error):
-                raise
-            delay_s = min(FIRST_DELAY_S * 2 ** (attempt - 1), LONGEST_DELAY_S)
-            delay_s *= random.uniform(0.5, 1.5)  # noqa: S311  (spreads clients, guards nothing)
-            log.warning("%s: %s, trying again in %.1f s", what, type(error).__name__, delay_s)
-            time.sleep(delay_s)
-    raise AssertionError("unreachable")
+
+    def tell(state: RetryCallState) -> None:
+        # The error's kind only: its text may hold a signed address.
+        error = state.outcome.exception() if state.outcome else None
+        kind, pause_s = type(error).__name__, state.upcoming_sleep
+        log.warning("%s: %s, trying again in %.1f s", what, kind, pause_s)
+
+    retrying = Retrying(
+        retry=retry_if_exception(is_transient),
+        stop=stop_after_attempt(ATTEMPTS),
+        wait=wait_exponential_jitter(initial=FIRST_DELAY_S, jitter=FIRST_DELAY_S),
+        before_sleep=tell,
+        reraise=True,
+    )
+    return retrying(call)
