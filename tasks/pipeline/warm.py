@@ -11,10 +11,10 @@ log = logging.getLogger(__name__)
 
 
 def warm_in_background(job: Job) -> threading.Thread | None:
-    """Load a run's detector and mask model on a thread, and let the device do once what it will do.
+    """Load a run's detector and mask model on a thread, and run each once on the device.
 
-    Only for a device of its own: on a CPU it would take the cores from what starts meanwhile.
-    What fails here fails again, and is told, where it is needed.
+    Only for a GPU: on a CPU this would take the cores from what starts meanwhile. What fails here
+    fails again, and is reported, where it is needed.
     """
     if job.model.backend == "onnxruntime-cpu":
         return None
