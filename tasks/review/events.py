@@ -107,9 +107,8 @@ def now_text() -> str:
 
 
 def reviews_uri(out_uri: str, dataset_name: str) -> str:
-    """Folder of a dataset's reviews."""
-    safe = re.sub(r"[^A-Za-z0-9._+-]", "_", dataset_name)
-    return storage.join(out_uri, "reviews", safe)
+    """Folder of a dataset's reviews: one each, so no character that a name may have stands in."""
+    return storage.join(out_uri, "reviews", re.sub(r"[^A-Za-z0-9._+-]", "~", dataset_name))
 
 
 def storage_of(dataset: Any) -> str:

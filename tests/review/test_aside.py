@@ -20,7 +20,7 @@ from tasks.load.prepare import prepare_dataset
 from tasks.review import relabel
 from tasks.review.actions import accept, choose
 from tasks.review.aside import compare_files, count_set_aside
-from tasks.review.events import read_events
+from tasks.review.events import read_events, reviews_uri
 from tasks.review.export import export_reviews
 from tasks.review.relabel_requests import request_relabel
 from tasks.review.stats import review_stats
@@ -231,3 +231,8 @@ def test_a_camera_added_to_a_dataset_of_single_frames(database: str, tmp_path: P
         )
         == 1
     )
+
+
+def test_no_two_datasets_share_a_folder_of_reviews():
+    names = ["a b", "a_b", "a-b", "a.b", "a+b", "ab"]
+    assert len({reviews_uri("memory://out", one) for one in names}) == len(names)
