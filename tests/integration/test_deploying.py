@@ -1,5 +1,6 @@
 """Deploying again: what a person has set stays; schedules, and whether they come to something."""
 
+import shutil
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -19,6 +20,7 @@ from flows.server import schedules
 from flows.server.deployments import FILE_VARIABLE, deploy, described
 from flows.server.nightly_schedule import turn_off, turn_on
 from sam2_core.types import AutolabelError
+from tests.integration.runs import REPOSITORY
 
 PARAMETERS = {"params": {"label": {"sources": ["/drives"], "out": "/labels"}}}
 
@@ -30,6 +32,7 @@ def nightly(prefect_api, monkeypatch, tmp_path):
         monkeypatch.setenv(name, value)
     (values,) = [one for one in described() if one["name"] == "nightly"]
     file = tmp_path / "prefect.yaml"
+    shutil.copy(REPOSITORY / "deploy" / "automations.yaml", tmp_path)
     monkeypatch.setenv(FILE_VARIABLE, str(file))
 
     def again(**change):
@@ -123,12 +126,9 @@ def mine():
     return [one for one in schedules.collect_schedules() if one.deployment == "nightly/nightly"]
 
 
-NOW = datetime.now(UTC)
-
-
 def scheduled(minutes, state=None):
     """A run that a schedule made, due in so many minutes."""
-    due = NOW + timedelta(minutes=minutes)
+    due = datetime.now(UTC) + timedelta(minutes=minutes)
     return FlowRun(
         flow_id=uuid4(), auto_scheduled=True, expected_start_time=due,
         state=state or Scheduled(scheduled_time=due), state_name=state.name if state else "Late",
@@ -138,16 +138,18 @@ def scheduled(minutes, state=None):
 @pytest.mark.parametrize(
     ("planned", "last", "problem"),
     [
-        ([scheduled(60)], None, ""),
-        ([scheduled(60)], scheduled(-60, Completed()), ""),
-        ([scheduled(60)], scheduled(-60, Failed(message="no disk\nmore")), "ended Failed: no disk"),
-        ([scheduled(60)], scheduled(-60, Cancelled()), "ended Cancelled: no reason given"),
-        ([scheduled(60), scheduled(-2)], None, ""),
-        ([scheduled(60), scheduled(-9)], None, "has not started: is a worker of pool cpu online"),
-        ([], scheduled(-60, Completed()), "planned no run"),
+        ([60], None, ""),
+        ([60], Completed(), ""),
+        ([60], Failed(message="no disk\nmore"), "ended Failed: no disk"),
+        ([60], Cancelled(), "ended Cancelled: no reason given"),
+        ([60, -2], None, ""),
+        ([60, -9], None, "has not started: is a worker of pool cpu online"),
+        ([], Completed(), "planned no run"),
     ],
 )
 def test_what_is_wrong_with_a_schedule(planned, last, problem):
-    told = schedules._problem(planned, last, NOW - timedelta(hours=1), "cpu")
+    runs, before = [scheduled(minutes) for minutes in planned], last and scheduled(-60, last)
+    an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
+    told = schedules._problem(runs, before, an_hour_ago, "cpu")
     assert problem in told
     assert bool(problem) == bool(told)

@@ -21,7 +21,7 @@ def test_every_address_is_refused_before_anything_starts(option, terminal, tmp_p
         assert PLANTED not in told, address
         assert "Error: --" in told, (address, told)
     assert not (tmp_path / "out").exists()
-    assert not (tmp_path / "cache").exists()
+    assert sorted((tmp_path / "cache").rglob("*")) == []
 
 
 @pytest.mark.parametrize("words", [
