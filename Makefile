@@ -92,7 +92,7 @@ fmt: dev ## Format and fix what can be fixed
 bench: setup ## A small benchmark on this machine
 	$(BIN)/autolabel bench --quick
 
-lock: | $(OWN_UV) ## Resolve the dependencies anew
+lock: | $(OWN_UV) ## Resolve the dependencies again
 	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 pyproject.toml -o requirements.lock
 	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 pyproject.toml --group dev -o requirements-dev.lock
 

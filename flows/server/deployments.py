@@ -1,6 +1,6 @@
 """Everything that a Prefect server has to know before anything runs: pools, deployments, rules.
 
-What a person has set stays: `prefect deploy` writes a deployment anew, with the parameters and
+What a person has set stays: `prefect deploy` overwrites a deployment with the parameters and
 schedules of its file, so it is asked only for those that are not there. Of those that are, the
 version's own parts alone are brought up to date: entry point, description, the form of parameters.
 """

@@ -121,7 +121,7 @@ def app_command(listener: socket.socket) -> list[str]:
 
 
 def open_in_browser(link: str) -> None:
-    """Open a link without showing it to who lists processes: by a file that leads there."""
+    """Open a link by a file that leads there: whoever lists processes does not see it."""
     target = html.escape(link)
     head = f'<meta http-equiv="refresh" content="0;url={target}">'
     file = private_folder(cache_folder() / "services") / "open-app.html"
