@@ -74,17 +74,11 @@ def choose(dataset: Any, sample_ids: Sequence[str], label_ids: Sequence[str]) ->
     """
     from bson import ObjectId
 
-    from tasks.review.aside import set_aside_changed
-
-    if set_aside_changed(dataset, [ObjectId(str(one)) for one in sample_ids]):
-        raise AutolabelError(
-            "the picture has changed since it was labeled: the frame is set aside until it is "
-            "labeled again; reload the page"
-        )
+    ids = [ObjectId(one) for one in dict.fromkeys(map(str, sample_ids))]
+    _refuse_changed(dataset, ids)
     wanted = set(map(str, label_ids))
     projection = {**FRAME, MACHINE_FIELD: 1, REVIEWED_FIELD: 1}
     found = []
-    ids = [ObjectId(one) for one in dict.fromkeys(map(str, sample_ids))]
     for sample in sample_collection(dataset).find({"_id": {"$in": ids}}, projection):
         labels = tuple(
             (field, label) for field, label in labels_of(sample) if str(label["_id"]) in wanted
@@ -94,6 +88,17 @@ def choose(dataset: Any, sample_ids: Sequence[str], label_ids: Sequence[str]) ->
     if not found:
         raise AutolabelError("these labels are gone: reload the page and select them again")
     return found
+
+
+def _refuse_changed(dataset: Any, ids: Sequence[Any]) -> None:
+    from tasks.review.aside import set_aside_changed
+
+    count = set_aside_changed(dataset, ids)
+    if count:
+        raise AutolabelError(
+            f"the picture has changed since it was labeled, of {count} frames: they are set aside "
+            "until they are labeled again; reload the page and look again"
+        )
 
 
 def frame_of(sample: Mapping[str, Any]) -> Chosen:
@@ -157,10 +162,17 @@ def merge(dataset: Any, chosen: Sequence[Chosen], label: str = "") -> list[Event
 
 
 def mark_sequence(dataset: Any, sequence_id: str, done: bool = True) -> int:
-    """Mark all frames of a sequence as reviewed, or open them again; return how many changed."""
+    """Mark all frames of a sequence as reviewed, or open them again; return how many changed.
+
+    Raises:
+        AutolabelError: a picture is not the one labeled; nothing is marked.
+
+    """
     other = OPEN if done else DONE
     wanted = {"sequence_id": sequence_id, "review_status": other}
-    frames = [frame_of(one) for one in sample_collection(dataset).find(wanted, FRAME)]
+    samples = list(sample_collection(dataset).find(wanted, FRAME))
+    _refuse_changed(dataset, [one["_id"] for one in samples])
+    frames = [frame_of(one) for one in samples]
     action, status = ("done", DONE) if done else ("reopen", OPEN)
     record(dataset, [frame.event(action, status=status) for frame in frames])
     return len(frames)

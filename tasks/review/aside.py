@@ -45,6 +45,8 @@ _DECIDED = {
         {"review_status": {"$nin": [OPEN, None]}}, {"tags.0": {"$exists": True}},
     ]
 }  # fmt: skip
+# What says of which content of which file a sample is.
+VERSION = {"filepath": 1, "frame_uri": 1, "frame_etag": 1}
 _BATCH = 500
 
 
@@ -212,9 +214,8 @@ def set_aside_changed(dataset: Any, ids: Sequence[Any] | None = None) -> int:
     if ids is not None:
         wanted["_id"] = {"$in": list(ids)}
     found: dict[str, list[Any]] = {CHANGED: [], GONE: []}
-    projection = {"filepath": 1, "frame_uri": 1, "frame_etag": 1}
-    for one in sample_collection(dataset).find(wanted, projection):
-        why = _difference(one)
+    for one in sample_collection(dataset).find(wanted, VERSION):
+        why = difference(one)
         if why:
             found[why].append(one["_id"])
     return sum(set_aside(dataset, some, why, keep_all=True) for why, some in found.items())
@@ -224,7 +225,7 @@ def _take_back(dataset: Any) -> None:
     """Put samples back whose file is again what it was."""
     samples, default = sample_collection(dataset), default_slice_of(dataset)
     for one in _collection().find(_waiting(dataset)):
-        if "filepath" not in one or _difference(one):
+        if "filepath" not in one or difference(one):
             continue
         identity = one["_id"]
         sample = {name: value for name, value in one.items() if name != "aside"}
@@ -236,16 +237,16 @@ def _take_back(dataset: Any) -> None:
         _collection().delete_one({"_id": identity})
 
 
-def _difference(sample: Mapping[str, Any]) -> str:
+def difference(sample: Mapping[str, Any]) -> str:
     """Say whether a local frame's file is `CHANGED` or `GONE`; "" where it is as it was."""
-    uri = sample["frame_uri"]
+    uri, etag = sample.get("frame_uri") or "", sample.get("frame_etag") or ""
     path = Path(sample["filepath"])
     if not storage.is_local(uri) or path != storage.local_path(uri):
         return ""  # a copy that belongs to the content
     version = file_version(path)
     if version is None:
         return GONE
-    return "" if sample["frame_etag"] in {"", version} else CHANGED
+    return "" if etag in {"", version} else CHANGED
 
 
 def _waiting(dataset: Any) -> dict[str, Any]:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 DIRECTORIES_VARIABLE = "AUTOLABEL_MEDIA_DIRS"
 _KINDS = ("image/", "video/")
-_REMEMBERED = 100_000
 
 
 class MediaGate:
@@ -27,14 +26,16 @@ class MediaGate:
     Args:
         app: FiftyOne's application.
         folders: whose pictures and videos may be shown, wherever links in them lead inside.
-        recorded: says whether a dataset has a sample of that file.
+        recorded: says whether a dataset has a sample of that file, with the content it has now;
+            None where no dataset has one.
 
     """
 
-    def __init__(self, app: ASGIApp, folders: list[Path], recorded: Callable[[str], bool]) -> None:
+    def __init__(
+        self, app: ASGIApp, folders: list[Path], recorded: Callable[[str], bool | None]
+    ) -> None:
         self._app, self._recorded = app, recorded
         self._folders = [os.path.join(os.path.realpath(folder), "") for folder in folders]  # noqa: PTH118
-        self._known: set[str] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on unless it is for a file that is not to be shown."""
@@ -50,18 +51,15 @@ class MediaGate:
         await self._app(scope, receive, send)
 
     def may_show(self, path: str) -> bool:
-        """Whether the App may show a file."""
-        if path in self._known:
-            return True
+        """Whether the App may show a file; asked anew each time, because files change."""
+        if "\0" in path:
+            return False
         real = os.path.realpath(path)
         kind, _ = mimetypes.guess_type(real)
         if not (kind or "").startswith(_KINDS):  # also where a link of that name leads elsewhere
             return False
-        if not real.startswith(tuple(self._folders)) and not self._recorded(path):
-            return False
-        if len(self._known) < _REMEMBERED:
-            self._known.add(path)
-        return True
+        recorded = self._recorded(path)
+        return real.startswith(tuple(self._folders)) if recorded is None else recorded
 
 
 def media_folders() -> list[Path]:
@@ -72,10 +70,17 @@ def media_folders() -> list[Path]:
     return [cache_folder() / "frames", *chosen]
 
 
-def has_sample(path: str) -> bool:
-    """Whether any dataset has a sample of that very file; asks the database's index."""
+def has_sample(path: str) -> bool | None:
+    """Whether a dataset has a sample of that very file as it is now; None where none has any.
+
+    A file that was rewritten is not shown, or the old labels would be seen on the new picture.
+    """
     from fiftyone.core.odm import get_db_conn
+
+    from tasks.review.aside import VERSION, difference
 
     database: Any = get_db_conn()
     names = database.datasets.distinct("sample_collection_name")
-    return any(database[name].find_one({"filepath": path}, {"_id": 1}) for name in names if name)
+    found = [database[name].find_one({"filepath": path}, VERSION) for name in names if name]
+    samples = [one for one in found if one]
+    return any(not difference(one) for one in samples) if samples else None

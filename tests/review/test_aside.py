@@ -18,10 +18,11 @@ from tasks.frames.discover import discover
 from tasks.load import sequence as load
 from tasks.load.prepare import prepare_dataset
 from tasks.review import relabel
-from tasks.review.actions import accept, choose
+from tasks.review.actions import accept, choose, mark_sequence
 from tasks.review.aside import compare_files, count_set_aside
 from tasks.review.events import read_events, reviews_uri
 from tasks.review.export import export_reviews
+from tasks.review.media import has_sample
 from tasks.review.relabel_requests import request_relabel
 from tasks.review.stats import review_stats
 from tasks.review.summary import summary
@@ -85,6 +86,19 @@ def test_a_rewritten_frame_loses_its_labels_and_an_old_one_gets_them_back(
     assert count_set_aside(dataset).frames == 0
     assert [one.decision for one in dataset[identity].detections.detections] == ["accepted"]
     assert [one.label for one in dataset[identity].reviewed.detections] == [content.decode()]
+
+
+def test_a_sequence_with_another_picture_is_neither_shown_nor_done(reviewing: Reviewing) -> None:
+    identity, path = decided(reviewing)
+    dataset = reviewing.dataset
+    sequence = dataset[identity].sequence_id
+    assert (has_sample(str(path)), has_sample(f"{path}.other")) == (True, None)
+    path.write_bytes(b"something else")
+    assert has_sample(str(path)) is False, "old labels on a new picture"
+    with pytest.raises(AutolabelError, match="has changed since it was labeled"):
+        mark_sequence(dataset, sequence)
+    assert (len(dataset), dataset.count_values("review_status")) == (5, {"open": 5})
+    assert mark_sequence(dataset, sequence) == 2, "the others, when asked again"
 
 
 def test_a_source_written_anew_has_no_labels_until_it_is_labeled(reviewing: Reviewing) -> None:

@@ -122,8 +122,8 @@ def test_only_pictures_of_datasets_and_of_our_folders_are_shown(tmp_path: Path) 
     (ours / "link.jpg").symlink_to(theirs / "a.jpg")
     (ours / "key.jpg").symlink_to(theirs / "id_rsa")
     (theirs / "key.jpg").symlink_to(theirs / "id_rsa")
-    recorded = {f"{theirs}/{name}" for name in ("a.mp4", "key.jpg", "id_rsa")}
-    gate = MediaGate(behind().app, [ours], recorded.__contains__)
+    recorded = {f"{theirs}/{name}": True for name in ("a.mp4", "key.jpg", "id_rsa")}
+    gate = MediaGate(behind().app, [ours], recorded.get)
     client = TestClient(gate, base_url=HERE)
 
     def shown(path: object) -> bool:
@@ -134,5 +134,8 @@ def test_only_pictures_of_datasets_and_of_our_folders_are_shown(tmp_path: Path) 
     assert not any(map(shown, [ours / "link.jpg", ours / "key.jpg", f"{ours}/../theirs/a.jpg"]))
     assert shown(theirs / "a.mp4"), "a dataset has a sample of it"
     assert not any(map(shown, [theirs / name for name in ("a.jpg", "key.jpg", "id_rsa")]))
+    assert not any(map(shown, ["/etc/passwd\0.jpg", f"{ours}/a.jpg\0", f"{ours}/\0/a.jpg"]))
+    recorded[f"{theirs}/a.mp4"] = recorded[f"{ours}/a.mp4"] = False
+    assert not any(map(shown, [theirs / "a.mp4", ours / "a.mp4"])), "rewritten since it was labeled"
     twice = client.get(f"/media?filepath={ours}/a.jpg&filepath={theirs}/id_rsa")
     assert twice.status_code == 404
