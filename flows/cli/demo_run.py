@@ -39,7 +39,7 @@ SEQUENCES = (
 )
 
 
-def run_demo(console: Console, model: str = "compact", detector: str = "compact") -> dict[str, Any]:
+def run_demo(console: Console) -> dict[str, Any]:
     """Render, label, load, compare; returns the summary with `mask_miou` and `box_ap50`.
 
     A second call finds everything there and only compares.
@@ -50,8 +50,8 @@ def run_demo(console: Console, model: str = "compact", detector: str = "compact"
         sources=(str(home / "sequences"),),
         out=str(home / "labels"),
         dataset=DATASET,
-        model=model,
-        detector=detector,
+        model="compact",
+        detector="compact",
     )
     with prefect_beside(console) as api:
         rendering = time.perf_counter()

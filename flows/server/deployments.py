@@ -45,7 +45,7 @@ def deploy() -> None:
     ensure_automations(deployments_file().with_name("automations.yaml"))
 
 
-def ensure_pools(kind: str = "process") -> None:
+def ensure_pools() -> None:
     """Create the work pools that are not there; those that are keep their kind and settings."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate
@@ -53,7 +53,7 @@ def ensure_pools(kind: str = "process") -> None:
 
     with get_client(sync_client=True) as client:
         for name in (GPU_POOL, CPU_POOL):
-            wanted = WorkPoolCreate(name=name, type=kind, base_job_template=_template())
+            wanted = WorkPoolCreate(name=name, type="process", base_job_template=_template())
             try:
                 explained(lambda wanted=wanted: client.create_work_pool(wanted))  # type: ignore[misc]
             except ObjectAlreadyExists:

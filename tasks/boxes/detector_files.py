@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sam2_core.cache import cache_folder, file_sha256
 from sam2_core.checkpoints import verify
-from sam2_core.download import Progress, download
+from sam2_core.download import download
 from sam2_core.types import AutolabelError
 
 _YOLOX = "https://github.com/Megvii-BaseDetection/YOLOX/releases/download/0.1.1rc0"
@@ -58,15 +58,12 @@ class DetectorFile:
         return f"{self.name}@{self.sha256[:16]}"
 
 
-def resolve_detector(
-    name_or_path: str, cache: Path | None = None, progress: Progress = lambda *_: None
-) -> DetectorFile:
+def resolve_detector(name_or_path: str, cache: Path | None = None) -> DetectorFile:
     """Find a detector by name or path, downloading a release that is not in the cache.
 
     Args:
         name_or_path: `compact`, a release (`yolox_nano`, also `yolox-nano`), or a path to .onnx.
         cache: cache folder instead of the usual one.
-        progress: called with bytes there and bytes in all while a release is downloaded.
 
     Raises:
         AutolabelError: unknown name, missing file, failed download or another sha256.
@@ -76,7 +73,7 @@ def resolve_detector(
     if name in RELEASES:
         release = RELEASES[name]
         path = cache_folder(cache) / "detectors" / f"{name}.onnx"
-        download(release.url, path, sha256=release.sha256, progress=progress)
+        download(release.url, path, sha256=release.sha256)
         return DetectorFile(name, path, verify(path, release.sha256, cache))
     bundled = BUNDLED_FOLDER / BUNDLED[name] if name in BUNDLED else None
     path = bundled or Path(name_or_path).expanduser()
@@ -93,6 +90,6 @@ def resolve_detector(
     return DetectorFile(name if bundled else re.sub(r"\W+", "_", path.stem), path, digest)
 
 
-def detector_stamp(name_or_path: str, cache: Path | None = None) -> str:
+def detector_stamp(name_or_path: str) -> str:
     """Stamp of a detector; hashes the file (once), opens no session."""
-    return resolve_detector(name_or_path, cache).stamp
+    return resolve_detector(name_or_path).stamp

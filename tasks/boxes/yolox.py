@@ -298,14 +298,11 @@ _loaded: dict[tuple[str, str, str], Detector] = {}
 _loading = threading.Lock()
 
 
-def load_detector(
-    name_or_path: str, cache: Path | None = None, stamp: str = "", backend: str = CPU[0]
-) -> Detector:
+def load_detector(name_or_path: str, stamp: str = "", backend: str = CPU[0]) -> Detector:
     """Load a detector once per process.
 
     Args:
         name_or_path: as `resolve_detector` takes it.
-        cache: cache folder instead of the usual one.
         stamp: the stamp that its boxes will be stored under, where that was decided before.
         backend: of the mask model beside it, resolved: it runs where that runs.
 
@@ -313,7 +310,7 @@ def load_detector(
         AutolabelError: it cannot be had or read, or is not that of the stamp.
 
     """
-    file = resolve_detector(name_or_path, cache)
+    file = resolve_detector(name_or_path)
     if stamp and file.stamp != stamp:
         raise ReplacedError(_replaced(file.path, f" (now {file.stamp}, {stamp} then)"))
     with _loading:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from sam2_core.cache import cache_folder
@@ -29,26 +29,13 @@ class CacheError(storage.StorageError):
     """The cache folder cannot be written: every file would fail."""
 
 
-OnFrame = Callable[[FrameRef | FrameFailure], None]
-
-
 def download(
     frames: Iterable[FrameRef],
-    on_frame: OnFrame | None = None,
+    on_frame: Callable[[FrameRef | FrameFailure], object] = lambda _: None,
     connections: int = CONNECTIONS,
     cache: Path | None = None,
 ) -> list[FrameRef | FrameFailure]:
-    """Fetch frames; see `stream`. All of them, in order."""
-    return list(stream(frames, on_frame, connections, cache))
-
-
-def stream(
-    frames: Iterable[FrameRef],
-    on_frame: OnFrame | None = None,
-    connections: int = CONNECTIONS,
-    cache: Path | None = None,
-) -> Iterator[FrameRef | FrameFailure]:
-    """Fetch frames ahead of the caller, never more than two rounds of connections ahead.
+    """Fetch frames, several at once.
 
     Args:
         frames: as `list_frames` or `expand_videos` gave them.
@@ -56,7 +43,7 @@ def stream(
         connections: files under way at once.
         cache: cache folder instead of the usual one.
 
-    Yields:
+    Returns:
         In the order given, each frame with `local_path`, or why it could not be had.
 
     Raises:
@@ -64,25 +51,12 @@ def stream(
         MachineError: a disk of this machine fails, or memory or file handles are at an end.
 
     """
-    pending: deque[Future[FrameRef | FrameFailure]] = deque()
-
-    def finish() -> FrameRef | FrameFailure:
-        outcome = pending.popleft().result()
-        if on_frame:
-            on_frame(outcome)
-        return outcome
-
+    outcomes = []
     with ThreadPoolExecutor(connections, "download") as pool:
-        try:
-            for frame in frames:
-                pending.append(pool.submit(_fetch_frame, frame, cache))
-                if len(pending) >= 2 * connections:
-                    yield finish()
-            while pending:
-                yield finish()
-        finally:
-            for future in pending:
-                future.cancel()
+        for outcome in pool.map(partial(_fetch_frame, cache=cache), frames):
+            on_frame(outcome)
+            outcomes.append(outcome)
+    return outcomes
 
 
 def _fetch_frame(frame: FrameRef, cache: Path | None) -> FrameRef | FrameFailure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,7 @@ class BadVideoError(ValueError):
     """A video that cannot be decoded; the message is the reason."""
 
 
-def expand_videos(
-    frames: Iterable[Footage],
-    on_frame: Callable[[FrameRef], None] | None = None,
-    cache: Path | None = None,
-) -> list[FrameRef | FrameFailure]:
+def expand_videos(frames: Iterable[Footage]) -> list[FrameRef | FrameFailure]:
     """Replace each video by its frames, in place; images pass unchanged.
 
     Videos are fetched and decoded to the end, so that the frames are those that are there and not
@@ -40,8 +36,6 @@ def expand_videos(
 
     Args:
         frames: of one sequence, from `list_frames`.
-        on_frame: called with each extracted frame.
-        cache: cache folder instead of the usual one.
 
     Returns:
         Frames with `local_path` and `size_hw` where they come from a video; a FrameFailure for a
@@ -62,7 +56,7 @@ def expand_videos(
             continue
         start_ns = one.timestamp_ns if dated else 0
         try:
-            expanded += _frames_of(one, start_ns, on_frame, cache)
+            expanded += _frames_of(one, start_ns)
         except CacheError:
             raise
         except storage.StorageError as error:
@@ -72,27 +66,15 @@ def expand_videos(
     return expanded
 
 
-def _frames_of(
-    video: VideoRef,
-    start_ns: int | None,
-    on_frame: Callable[[FrameRef], None] | None,
-    cache: Path | None,
-) -> list[FrameRef]:
-    folder = _folder(video.uri, video.etag, cache)
+def _frames_of(video: VideoRef, start_ns: int | None) -> list[FrameRef]:
+    folder = _folder(video.uri, video.etag)
     selection = video.selection
     record = folder / f"{selection.start}-{selection.stop}-{selection.step}.json"
     rows = _read_record(record)
     if rows is None:
-        rows = []
-        path = fetch(video.uri, video.etag, video.size_bytes, cache)
-        for row in _extract(path, folder, selection):
-            rows.append(row)
-            if on_frame:
-                on_frame(_frame(video, folder, start_ns, row))
+        path = fetch(video.uri, video.etag, video.size_bytes)
+        rows = list(_extract(path, folder, selection))
         _write_whole(record, json.dumps({"frames": rows}).encode())
-    elif on_frame:
-        for row in rows:
-            on_frame(_frame(video, folder, start_ns, row))
     return [_frame(video, folder, start_ns, row) for row in rows]
 
 
@@ -113,14 +95,14 @@ def _frame(video: VideoRef, folder: Path, start_ns: int | None, row: Row) -> Fra
     )
 
 
-def video_frame_path(uri: str, etag: str, index: int, cache: Path | None = None) -> Path:
+def video_frame_path(uri: str, etag: str, index: int) -> Path:
     """Where a frame of a video lies in the cache, if it has been extracted."""
-    return _jpeg(_folder(uri, etag, cache), index)
+    return _jpeg(_folder(uri, etag), index)
 
 
-def _folder(uri: str, etag: str, cache: Path | None) -> Path:
+def _folder(uri: str, etag: str) -> Path:
     digest = hashlib.sha256(f"{uri}\n{etag}".encode()).hexdigest()
-    return cache_folder(cache) / "videos" / digest[:2] / digest[2:40]
+    return cache_folder() / "videos" / digest[:2] / digest[2:40]
 
 
 def _jpeg(folder: Path, index: int) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,7 +45,6 @@ def choose_model(
     model: str = "auto",
     backend: str = "auto",
     precision: str = "auto",
-    progress: Callable[[str], object] = lambda _: None,
     *,
     close_ups: bool | None = None,
 ) -> ModelChoice:
@@ -57,7 +55,6 @@ def choose_model(
             the bundled compact one.
         backend: auto, a family (onnxruntime), or exactly which; see `sam2_core.load.BACKENDS`.
         precision: auto, fp32 or fp16.
-        progress: called with what is being done, when a checkpoint must be fetched or exported.
         close_ups: take each box in a crop of its own; None: where the model can.
 
     Raises:
@@ -68,14 +65,14 @@ def choose_model(
     from sam2_core.resolve import Wanted, resolve_model
 
     chosen, reason = choose_backend(backend)
-    wanted = Wanted(precision_for(chosen, precision), progress=progress)
+    wanted = Wanted(precision_for(chosen, precision))
     if model == "auto":
         model, why = _best_here(wanted, chosen)
         reason = f"{why}; {reason}"
     if chosen == "torch" and backend == "auto" and only_exported(model):
         # PyTorch needs weights, and these come as graphs only.
         chosen, reason = choose_backend("onnxruntime")
-        wanted = Wanted(precision_for(chosen, precision), progress=progress)
+        wanted = Wanted(precision_for(chosen, precision))
     if chosen == "torch":
         return _torch_choice(model, wanted, reason, close_ups)
     folder = resolve_model(model, wanted).for_close_ups(close_ups)

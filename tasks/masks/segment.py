@@ -9,7 +9,6 @@ from typing import Any
 
 from sam2_core.frame_loop import FrameJob, FrameLoop
 from sam2_core.segmenter import Segmenter
-from sam2_core.stage_times import StageTimes
 from sam2_core.types import Boxes, ImageArray
 from tasks.errors import told
 from tasks.frames.images import NotReadError
@@ -22,9 +21,6 @@ def segment_frames(
     frames: Iterable[tuple[FrameRef, Boxes]],
     read_image: Callable[[FrameRef], ImageArray],
     *,
-    readers: int | None = None,
-    encoders: int | None = None,
-    times: StageTimes | None = None,
     turn: AbstractContextManager[Any] | None = None,
 ) -> Iterator[LabeledFrame]:
     """Segment the boxes of frames, in order, with reading and mask encoding beside the device.
@@ -33,9 +29,6 @@ def segment_frames(
         segmenter: a warm segmenter; threads that share it share a `turn`.
         frames: frames and their boxes; taken lazily.
         read_image: returns a frame as displayed, uint8 (H, W, 3) RGB; called on several threads.
-        readers: threads that read frames; chosen by the number of cores when None.
-        encoders: threads that encode masks; likewise.
-        times: where the seconds of each stage are summed.
         turn: held while the device is used; see `FrameLoop`.
 
     Yields:
@@ -52,8 +45,7 @@ def segment_frames(
             given[number] = (frame, boxes)
             yield FrameJob(number, lambda frame=frame: read_image(frame), boxes)  # type: ignore[misc]
 
-    loop = FrameLoop(segmenter, jobs(), readers=readers, encoders=encoders, times=times, turn=turn)
-    for result in loop:
+    for result in FrameLoop(segmenter, jobs(), turn=turn):
         frame, boxes = given.pop(result.key)
         if result.size_hw != (0, 0):
             frame = replace(frame, size_hw=result.size_hw)

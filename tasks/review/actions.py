@@ -161,20 +161,18 @@ def merge(dataset: Any, chosen: Sequence[Chosen], label: str = "") -> list[Event
     return record(dataset, [_merged(frame, label.strip()) for frame in chosen])
 
 
-def mark_sequence(dataset: Any, sequence_id: str, done: bool = True) -> int:
-    """Mark all frames of a sequence as reviewed, or open them again; return how many changed.
+def mark_sequence(dataset: Any, sequence_id: str) -> int:
+    """Mark all frames of a sequence as reviewed; return how many changed.
 
     Raises:
         AutolabelError: a picture is not the one labeled; nothing is marked.
 
     """
-    other = OPEN if done else DONE
-    wanted = {"sequence_id": sequence_id, "review_status": other}
+    wanted = {"sequence_id": sequence_id, "review_status": OPEN}
     samples = list(sample_collection(dataset).find(wanted, FRAME))
     _refuse_changed(dataset, [one["_id"] for one in samples])
     frames = [frame_of(one) for one in samples]
-    action, status = ("done", DONE) if done else ("reopen", OPEN)
-    record(dataset, [frame.event(action, status=status) for frame in frames])
+    record(dataset, [frame.event("done", status=DONE) for frame in frames])
     return len(frames)
 
 

@@ -102,7 +102,7 @@ def review_stats(dataset: Any) -> Stats:
         times += [
             (entry["by"], entry["at"], len(entry.get("decisions") or ()))
             for entry in sample[LOG_FIELD]
-            if entry["action"] not in {"relabeled", "done", "reopen"}
+            if entry["action"] not in {"relabeled", "done"}
         ]
         for label in (sample.get(MACHINE_FIELD) or {}).get("detections") or []:
             decision = label.get("decision") or ""

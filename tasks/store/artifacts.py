@@ -258,11 +258,6 @@ def _as_written(stem: str) -> Iterator[None]:
         raise IncompleteArtifactError(f"{stem} holds no labels of ours: {error!r}") from error
 
 
-def read_labels(out_uri: str, stem: str, key: str) -> list[LabeledFrame]:
-    """Outcomes of a chunk in frame order; see `read_chunk`."""
-    return read_chunk(out_uri, stem, key).labeled
-
-
 def read_frames(out_uri: str, stem: str, key: str) -> list[FrameRef]:
     """Read a chunk's frames in order, failed ones too, no labels; raises as `read_chunk`."""
     table, metadata, _ = _read(out_uri, stem, key, "frames")
@@ -288,12 +283,6 @@ def complete_chunk(out_uri: str, chunk: Chunk) -> StoredChunk | None:
         return None
     same = [one.frame.index for one in stored.labeled] == [frame.index for frame in chunk.frames]
     return stored if same else None
-
-
-def complete_labels(out_uri: str, chunk: Chunk) -> list[LabeledFrame] | None:
-    """Outcomes of a chunk that is already there and whole, else None; see `complete_chunk`."""
-    stored = complete_chunk(out_uri, chunk)
-    return stored.labeled if stored else None
 
 
 def complete_boxes(out_uri: str, chunk: Chunk) -> dict[int, Boxes] | None:

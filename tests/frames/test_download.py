@@ -11,7 +11,7 @@ import pytest
 
 from sam2_core.types import AutolabelError
 from tasks.frames.discover import discover
-from tasks.frames.download import CacheError, cached_path, download, fetch, stream
+from tasks.frames.download import CacheError, cached_path, download, fetch
 from tasks.store import retry, storage
 from tasks.types import FrameFailure, FrameRef, FrameSelection
 from tests.conftest import use_s3_endpoint
@@ -204,17 +204,6 @@ def test_a_cache_that_cannot_be_written_stops_the_run(bucket, tmp_path, monkeypa
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "file"))
     with pytest.raises(CacheError, match="AUTOLABEL_CACHE"):
         download(frames_of(bucket))
-
-
-def test_a_stream_reads_ahead_but_not_far(memory):
-    storage.write_bytes(f"{memory}/d/0.jpg", b"x")
-    (frame,) = frames_of(f"{memory}/d")
-    taken = []
-    endless = (taken.append(1) or frame for _ in itertools.count())
-    outcomes = stream(endless, connections=2)
-    next(outcomes)
-    assert len(taken) == 4
-    outcomes.close()
 
 
 def test_cache_names_are_safe():

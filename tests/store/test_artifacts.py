@@ -14,11 +14,10 @@ from tasks.store.artifacts import (
     chunk_key,
     chunks_of,
     complete_boxes,
-    complete_labels,
+    complete_chunk,
     content_key,
     read_boxes,
     read_chunk,
-    read_labels,
     table_uri,
     write_boxes,
     write_labels,
@@ -154,7 +153,7 @@ def written_bytes(out, chunk, outcomes):
 
 def test_labels_and_boxes_come_back_as_written(out):
     chunk, outcomes = a_chunk()
-    assert complete_labels(out, chunk) is None
+    assert complete_chunk(out, chunk) is None
     assert complete_boxes(out, chunk) is None
     boxes = {one.frame.index: one.boxes for one in outcomes if one.failure is None}
     write_boxes(out, chunk, boxes, STAMP)
@@ -162,14 +161,14 @@ def test_labels_and_boxes_come_back_as_written(out):
     assert list(back) == [0, 1, 3, 4]  # frame 1 was looked at and has none; frame 2 was not
     assert len(back[1]) == 0
     np.testing.assert_array_equal(back[0].xyxy_px, outcomes[0].boxes.xyxy_px)
-    assert complete_labels(out, chunk) is None  # boxes alone are not labels
+    assert complete_chunk(out, chunk) is None  # boxes alone are not labels
     written = write_labels(out, chunk, outcomes[::-1], STAMP)
     stored = read_chunk(out, chunk.stem, chunk.key)
     assert written.run_key == stored.run_key
     assert (written.frames_sha256, written.masks_sha256) == (
         stored.frames_sha256, stored.masks_sha256,
     )  # fmt: skip
-    for before, after in zip(outcomes, complete_labels(out, chunk), strict=True):
+    for before, after in zip(outcomes, complete_chunk(out, chunk).labeled, strict=True):
         assert_same(before, after)
 
 
@@ -192,7 +191,7 @@ def test_every_frame_must_be_in_a_chunk_once(memory):
     for wrong in (outcomes[:-1], [*outcomes, outcomes[0]], [*outcomes[:-1], outcomes[0]]):
         with pytest.raises(ValueError, match="labeled frames"):
             write_labels(memory, chunk, wrong, STAMP)
-    assert complete_labels(memory, chunk) is None
+    assert complete_chunk(memory, chunk) is None
 
 
 def test_a_truncated_damaged_or_foreign_file_is_never_taken_for_whole(out):
@@ -207,11 +206,11 @@ def test_a_truncated_damaged_or_foreign_file_is_never_taken_for_whole(out):
         foreign = written_bytes(out, other, outcomes)
         for bad in (b"", good[: len(good) // 2], good[:-1], b"PAR1" * 9, bytes(flipped), foreign):
             storage.write_bytes(uri, bad)
-            assert complete_labels(out, chunk) is None
+            assert complete_chunk(out, chunk) is None
             with pytest.raises(IncompleteArtifactError, match=chunk.key):
-                read_labels(out, chunk.stem, chunk.key)
+                read_chunk(out, chunk.stem, chunk.key)
         storage.write_bytes(uri, good)
-        assert complete_labels(out, chunk) is not None
+        assert complete_chunk(out, chunk) is not None
 
 
 def test_equal_input_gives_equal_bytes(out):
@@ -274,10 +273,10 @@ def test_two_writers_at_once_are_harmless(tmp_path):
         writer.start()
     seen_whole = False
     while any(writer.is_alive() for writer in writers):
-        found = complete_labels(str(tmp_path), chunk)
+        found = complete_chunk(str(tmp_path), chunk)
         assert found is not None or not seen_whole
         seen_whole = seen_whole or found is not None
     assert [writer.exitcode for writer in writers] == [0, 0]
     files = sorted(path.name for path in tmp_path.rglob("*.*"))
     assert len(files) == 2  # masks and frames, no temporary files
-    assert_same(complete_labels(str(tmp_path), chunk)[0], outcomes[0])
+    assert_same(complete_chunk(str(tmp_path), chunk).labeled[0], outcomes[0])

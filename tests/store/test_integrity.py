@@ -16,11 +16,10 @@ from tasks.review.events import Event, read_events
 from tasks.store import checksums, manifests, quarantine, storage, tables
 from tasks.store.artifacts import (
     complete_boxes,
-    complete_labels,
+    complete_chunk,
     content_key,
     read_boxes,
     read_chunk,
-    read_labels,
     table_uri,
     write_boxes,
     write_labels,
@@ -130,10 +129,10 @@ def test_a_damaged_table_is_made_again_and_a_damaged_report_still_gives_up(store
         data = storage.read_bytes(uri)
         for bad in (b"\xff\xfe" * 40, data.replace(b"sources", b"source\xff"), data + b"x"):
             storage.write_bytes(uri, bad)
-            assert (complete_boxes if kind == "boxes" else complete_labels)(out, chunk) is None
+            assert (complete_boxes if kind == "boxes" else complete_chunk)(out, chunk) is None
         storage.write_bytes(uri, data)
     assert complete_boxes(out, chunk) is not None
-    for before, after in zip(outcomes, complete_labels(out, chunk), strict=True):
+    for before, after in zip(outcomes, complete_chunk(out, chunk).labeled, strict=True):
         assert_same(before, after)
     case = Case(out, STAMP.run_key, "drive", "k")
     assert quarantine.note_failure(case, "run", "cannot be decoded", final=True)
@@ -195,14 +194,14 @@ def test_labels_of_other_names_than_their_place_are_refused(stored, kind, lie):
     reads = {
         "boxes": [lambda: read_boxes(out, chunk)],
         "masks": [
-            lambda: read_labels(out, chunk.stem, chunk.key),
+            lambda: read_chunk(out, chunk.stem, chunk.key),
             lambda: labels_of(out, manifest, manifest.chunks[0]),
         ],
     }
     for read in reads["boxes" if kind == "boxes" else "masks"]:
         with pytest.raises(IncompleteArtifactError, match=chunk.key):
             read()
-    assert (complete_boxes if kind == "boxes" else complete_labels)(out, chunk) is None
+    assert (complete_boxes if kind == "boxes" else complete_chunk)(out, chunk) is None
 
 
 @pytest.mark.parametrize(
@@ -223,8 +222,8 @@ def test_a_chunk_whose_frames_do_not_give_its_key_is_refused(stored, change):
     out, chunk, _, _ = stored
     forged(table_uri(out, chunk.stem, "frames"), "frames", change)
     with pytest.raises(IncompleteArtifactError):
-        read_labels(out, chunk.stem, chunk.key)
-    assert complete_labels(out, chunk) is None
+        read_chunk(out, chunk.stem, chunk.key)
+    assert complete_chunk(out, chunk) is None
 
 
 @pytest.mark.parametrize(
@@ -279,7 +278,7 @@ def test_labels_written_after_their_manifest_are_noticed_and_its_sequence_is_mad
         outcomes[0].boxes.track_ids, outcomes[0].boxes.source,
     ))  # fmt: skip
     write_labels(out, chunk, [moved, *outcomes[1:]], STAMP)
-    assert complete_labels(out, chunk) is not None  # whole, and yet not what the manifest names
+    assert complete_chunk(out, chunk) is not None  # whole, and yet not what the manifest names
     with (
         pytest.raises(IncompleteArtifactError, match=r"after the manifest.*run again"),
         manifests.withdrawn_if_damaged(out, manifest),
