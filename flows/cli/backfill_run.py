@@ -17,7 +17,8 @@ from flows.plan.backfill import BackfillParams, BackfillPlan, plan_backfill
 from flows.plan.report import plan_rows
 from flows.plan.run import stamp_of
 from flows.server import watching
-from flows.server.fleet import FleetError, decided
+from flows.server.api import use_api
+from flows.server.fleet import decided
 from flows.server.shard_end import NOT_LOADED
 from flows.server.shard_runs import cancel as cancel_run
 from flows.server.shard_runs import counts, runs_of
@@ -63,13 +64,12 @@ def run_backfill(
 
 
 def _as_workers_would(params: BackfillParams) -> BackfillParams:
-    """Return the parameters as a submission would decide them, where there is a Prefect to ask."""
+    """Return the parameters as a submission would decide them; without a Prefect, as here."""
     try:
-        return params.model_copy(update={"label": decided(params.label)})
-    except FleetError:
-        raise
+        use_api()
     except AutolabelError:
-        return params
+        return params.model_copy(update={"label": decided(params.label, {})})
+    return params.model_copy(update={"label": decided(params.label)})
 
 
 def show_plan(console: Console, plan: BackfillPlan) -> None:

@@ -7,9 +7,12 @@ the lines, and how far it is every half minute, are what a log needs.
 from __future__ import annotations
 
 import contextlib
+import shutil
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -43,6 +46,16 @@ class _RedactingConsole(Console):
 def stderr_console() -> Console:
     """Return a console on stderr that never wraps or colours what is not a terminal."""
     return _RedactingConsole(stderr=True, highlight=False, soft_wrap=True)
+
+
+def as_typed() -> str:
+    """Return how this command is called from here, for people to copy: `make` sets no PATH."""
+    if shutil.which("autolabel"):
+        return "autolabel"
+    program = Path(sys.argv[0])
+    with contextlib.suppress(ValueError):
+        program = program.resolve().relative_to(Path.cwd())
+    return str(program) if program.name == "autolabel" else "autolabel"
 
 
 class RateColumn(ProgressColumn):

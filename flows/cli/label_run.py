@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from flows.cli.display import showing, stderr_console
+from flows.cli.display import as_typed, showing, stderr_console
 from flows.params import LabelParams
 from flows.plan.run import Plan, check_writable, job_of, keep_plan, make_plan
 from flows.plan.summary import summary_of
@@ -158,7 +158,8 @@ def conclude(console: Console, summary: dict[str, Any]) -> None:
     if summary["nothing"]:
         console.print(f"[red]{escape(summary['nothing'])}[/]")
     if summary["dataset"]:
-        console.print(f"look at it: [bold]autolabel review {escape(summary['dataset'])}[/]")
+        command = f"{as_typed()} review {summary['dataset']}"
+        console.print(f"look at it: [bold]{escape(command)}[/]")
 
 
 def _dry_run(console: Console, params: LabelParams) -> dict[str, Any]:

@@ -13,29 +13,36 @@ from sam2_core.load import BEST_FIRST, choose_backend, fits, offered_backends, p
 from sam2_core.types import AutolabelError
 from tasks.masks.model import only_exported
 
+Offers = dict[str, tuple[str, ...]]  # backends by worker, best first
+
 
 class FleetError(AutolabelError):
     """The workers differ, or do not offer what is asked for."""
 
 
-def decided(label: LabelParams) -> LabelParams:
+def decided(label: LabelParams, online: Offers | None = None) -> LabelParams:
     """Return the parameters with a backend and a precision that the pool's workers provide.
 
     Where no worker is online that tells, this machine is taken as an example.
+
+    Args:
+        label: what was asked for.
+        online: what each worker offers; Prefect is asked when None.
 
     Raises:
         FleetError: the workers differ, or do not offer what is asked for.
 
     """
+    online = _offers_online() if online is None else online
     if (label.backend, label.precision) != ("auto", "auto") and label.backend in BEST_FIRST:
-        _refuse_if_absent(label.backend, _offers_online())
+        _refuse_if_absent(label.backend, online)
         precision = label.precision
         exact = precision_of(label.backend) if precision == "auto" else precision
         return label.model_copy(update={"precision": exact})
     without_torch = only_exported(label.model)
     chosen = {
         name: _chosen(label.backend, offers, without_torch=without_torch)
-        for name, offers in _offers_online().items()
+        for name, offers in online.items()
     }
     found = set(chosen.values())
     if len(found) > 1:
@@ -48,7 +55,7 @@ def decided(label: LabelParams) -> LabelParams:
     return label.model_copy(update={"backend": backend, "precision": exact})
 
 
-def _offers_online() -> dict[str, tuple[str, ...]]:
+def _offers_online() -> Offers:
     """Return what each worker offers that is online and tells."""
     return {name: offers for name in workers_online() if (offers := offers_of(name))}
 
@@ -63,7 +70,7 @@ def _chosen(asked: str, offers: tuple[str, ...], *, without_torch: bool) -> str:
     return usable[0] if usable else ""
 
 
-def _refuse_if_absent(backend: str, online: dict[str, tuple[str, ...]]) -> None:
+def _refuse_if_absent(backend: str, online: Offers) -> None:
     lacking = {name: offers for name, offers in online.items() if backend not in offers}
     if lacking:
         raise FleetError(

@@ -1,7 +1,11 @@
 """The command line as a user meets it."""
 
+import os
 import subprocess
 import sys
+
+from flows.cli.display import as_typed
+from tests.conftest import REPOSITORY
 
 
 def test_help_imports_nothing_heavy():
@@ -10,3 +14,25 @@ def test_help_imports_nothing_heavy():
     command = [sys.executable, "-c", code]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_the_command_to_copy_is_one_that_runs_here(tmp_path, monkeypatch):
+    program = tmp_path / ".venv" / "bin" / "autolabel"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(program)])
+    monkeypatch.setenv("PATH", "")
+    assert as_typed() == ".venv/bin/autolabel"
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert as_typed() == "autolabel"
+
+
+def test_onnxruntime_sends_no_events(tmp_path):
+    code = "import sam2_core, onnxruntime as o; "
+    code += "o.InferenceSession(%r, providers=['CPUExecutionProvider'])"
+    model = str(REPOSITORY / "tests" / "data" / "micro" / "decoder.onnx")
+    home = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PATH": os.environ["PATH"]}
+    subprocess.run([sys.executable, "-c", code % model], env=home, check=True, cwd=REPOSITORY)
+    assert list(tmp_path.rglob("*")) == []
