@@ -23,9 +23,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from flows.machine.last_words import last_words
-from flows.server.own_folder import OwnFolder
 from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, known_auth, new_auth
 from sam2_core.types import AutolabelError
+from tasks.store.own_folder import OwnFolder
 
 START_TIMEOUT_S = 180.0
 FOLDER_PREFIX = "autolabel-prefect-"

@@ -23,11 +23,15 @@ from tenacity import (
     wait_fixed,
 )
 
+from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
+from tasks.dataset.database import OWNED_VARIABLE, ensure_database
+from tasks.dataset.mongod import URI_VARIABLE
 
 WAIT_VARIABLE = "AUTOLABEL_DATABASE_WAIT_S"
 WAIT_S = 60.0
 PAUSE_S = 2.0
+ANSWER_TIMEOUT_MS = 5000
 # After one wait in vain nothing else of this process waits as long, for so long.
 LEFT_ALONE_S = 300.0
 
@@ -44,6 +48,34 @@ _left_alone_until = 0.0
 
 class DatabaseAwayError(AutolabelError):
     """The database does not answer; the labels are in storage all the same."""
+
+
+def reach_database() -> None:
+    """Do what `ensure_database` does, and see that a database of the user's own answers.
+
+    Raises:
+        AutolabelError: it does not, or as `ensure_database`; the message shows no password.
+
+    """
+    uri = ensure_database()
+    if uri != os.environ.get(OWNED_VARIABLE):
+        _ping(uri)
+
+
+@functools.cache  # once a process: what goes away later is waited for
+def _ping(uri: str) -> None:
+    import pymongo
+    from pymongo.errors import PyMongoError
+
+    try:
+        with pymongo.MongoClient(uri, serverSelectionTimeoutMS=ANSWER_TIMEOUT_MS) as client:
+            client.admin.command("ping")
+    except (PyMongoError, ValueError) as error:
+        why = redact(str(error)).partition(" (configured timeouts")[0]
+        raise AutolabelError(
+            f"FiftyOne's database at {redact(uri)} does not answer: {why}. Start it, correct "
+            f"{URI_VARIABLE}, or unset it to use a database of our own"
+        ) from error
 
 
 def waits_for_database(call: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

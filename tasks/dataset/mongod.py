@@ -13,16 +13,17 @@ import os
 import secrets
 import shutil
 import subprocess
-import tempfile
 import time
 import urllib.parse
 from pathlib import Path
 
 from sam2_core.types import AutolabelError
+from tasks.store.own_folder import OwnFolder
 from tasks.store.private_files import PRIVATE_UMASK, close_file, write_private
 
 URI_VARIABLE = "FIFTYONE_DATABASE_URI"
 USER = "autolabel"
+FOLDER_PREFIX = "autolabel-mongod-"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 
@@ -91,8 +92,10 @@ def set_password(mongod: Path, folder: Path, environment: dict[str, str]) -> Non
     from pymongo.errors import PyMongoError
 
     log = folder / "mongod.log"
-    with tempfile.TemporaryDirectory(prefix="autolabel-") as private:  # short: a socket's path is
-        socket = f"{private}/mongod.sock"
+    with contextlib.ExitStack() as afterwards:
+        private = OwnFolder(FOLDER_PREFIX)  # a short name: a socket's path must not be long
+        afterwards.callback(private.remove)
+        socket = f"{private.path}/mongod.sock"
         listening = ("--bind_ip", socket, "--filePermissions", "0600")
         process = spawn(arguments(mongod, folder / "data", *listening), log, environment)
         password = secrets.token_urlsafe(32)

@@ -21,8 +21,7 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_d
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.appearance import arrange_app
-from tasks.dataset.away import waits_for_database
-from tasks.dataset.database import ensure_database
+from tasks.dataset.away import reach_database, waits_for_database
 
 MACHINE_FIELD, PREVIOUS_FIELD, TRUTH_FIELD = "detections", "previous", "ground_truth"
 REVIEWED_FIELD, STATUS_FIELD, LOG_FIELD = "reviewed", "review_status", "review_log"
@@ -54,7 +53,7 @@ def bootstrap_dataset(name: str, cameras: Sequence[str] = (), out_uri: str = "")
 
     """
     check_name(name)
-    ensure_database()
+    reach_database()
     import fiftyone as fo
 
     with dataset_lock(name):
@@ -76,7 +75,7 @@ def bootstrap_dataset(name: str, cameras: Sequence[str] = (), out_uri: str = "")
 def existing_dataset(name: str) -> Any | None:
     """Load a dataset of any kind; None where there is none of this name."""
     check_name(name)
-    ensure_database()
+    reach_database()
     import fiftyone as fo
 
     if not fo.dataset_exists(name):
@@ -100,7 +99,7 @@ def open_dataset(name: str) -> Any:
         AutolabelError: there is none, or it was made by something else.
 
     """
-    ensure_database()
+    reach_database()
     import fiftyone as fo
 
     if not fo.dataset_exists(name):

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,8 @@ import pytest
 from pymongo.errors import OperationFailure
 
 from sam2_core.types import AutolabelError
-from tasks.dataset import database, mongod
+from tasks.dataset import away, database, mongod, schema
+from tasks.store import own_folder
 
 USE = """
 import sys, pymongo
@@ -115,6 +117,9 @@ def test_a_port_file_of_another_process_is_not_believed(tmp_path: Path) -> None:
 def test_a_taken_port_is_left_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # as left by a start that was killed
+    (tmp_path / f"{mongod.FOLDER_PREFIX}left").mkdir()
+    (tmp_path / f"{mongod.FOLDER_PREFIX}left" / own_folder.LOCK).touch()
     free = database._free_port()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -124,6 +129,7 @@ def test_a_taken_port_is_left_for_another(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv("AUTOLABEL_DATABASE_DIR", str(tmp_path))
         server = database._start(tmp_path)
     assert server.port == free
+    assert not list(tmp_path.glob("autolabel-*"))
     assert database.stop_server(tmp_path)
     assert not database.stop_server(tmp_path)
 
@@ -133,6 +139,23 @@ def test_the_users_own_database_wins(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("AUTOLABEL_DATABASE_DIR", str(tmp_path))
     assert database.ensure_database() == "mongodb://example.invalid:1"
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["mongodb://u:pl4nted@127.0.0.1:1", "mongodb+srv://u:pl4nted@h.invalid/", "mongodb://h:x"],
+)
+def test_a_database_of_the_users_own_that_does_not_answer_is_told_in_words(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIFTYONE_DATABASE_URI", uri)
+    monkeypatch.setattr(away, "ANSWER_TIMEOUT_MS", 10)
+    for use in (schema.open_dataset, schema.existing_dataset):
+        with pytest.raises(
+            AutolabelError, match=r"does not answer: .*FIFTYONE_DATABASE_URI"
+        ) as told:
+            use("ins")
+        assert "pl4nted" not in str(told.value)
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ import httpx
 import psutil
 import pytest
 
-from flows.server import own_folder
 from flows.server.own import FOLDER_PREFIX, OwnApi, api_in_background, configured_api
 from sam2_core.types import AutolabelError
+from tasks.store import own_folder
 
 
 def test_the_server_ends_when_its_command_is_killed(tmp_path):
@@ -96,7 +96,7 @@ def temporary(tmp_path, monkeypatch):
 def test_folders_of_killed_commands_are_swept(temporary):
     """Not those whose owner lives, nor while the server of a killed command still uses them."""
     code = (
-        "import subprocess, sys, tempfile; from flows.server.own_folder import OwnFolder; "
+        "import subprocess, sys, tempfile; from tasks.store.own_folder import OwnFolder; "
         "tempfile.tempdir = sys.argv[1]; folder = OwnFolder('autolabel-prefect-'); "
         "server = subprocess.Popen(['sleep', '600'], pass_fds=(folder.lock.fileno(),)); "
         "print(folder.path, server.pid, flush=True); sys.stdin.read()"
