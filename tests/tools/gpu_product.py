@@ -273,14 +273,15 @@ def first(run: Run, repeats: int) -> None:
 
 POISON = """
 import sys, threading, time
+after_s, architecture = float(sys.argv[1]), sys.argv[2]
 def poison():
-    time.sleep(float(sys.argv[1]))
+    time.sleep(after_s)
     from cuda.bindings import runtime
     from sam2_core.backends.cuda_kernels import compiled, launch, POINTER
     from sam2_core.backends.device_owner import device_owner
     def bad():
         source = 'extern "C" __global__ void bad(int* p) { *p = 1; }'
-        kernel = compiled(source, ["bad"], sys.argv[2])["bad"]
+        kernel = compiled(source, ["bad"], architecture)["bad"]
         launch(kernel, (1, 1, 1), (1, 1, 1), ((16, POINTER),), 0)
     device_owner().run(bad)
 threading.Thread(target=poison, daemon=True).start()
@@ -292,9 +293,9 @@ main()
 
 def faults(run: Run) -> None:
     """A context poisoned in the middle of a run; then the same command again, undisturbed."""
-    poisoned = [sys.executable, "-c", POISON, "9", "sm_90"]
+    poisoned = [sys.executable, "-c", POISON, "16", "sm_90"]
     hurt = run.label("poisoned", "--no-dataset", command=poisoned)
-    run.record("faults", what="poisoned after 9 s", **told(hurt))
+    run.record("faults", what="poisoned after 16 s", **told(hurt))
     labels = run.out / "labels" / "poisoned"
     kept = run.out / "labels" / "kept"
     shutil.rmtree(kept, ignore_errors=True)
