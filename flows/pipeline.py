@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +22,13 @@ from typing import Any, TypeVar
 
 from prefect.futures import PrefectFuture
 from prefect.utilities.annotations import opaque, quote
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_result,
+    stop_after_attempt,
+    wait_exponential_jitter,
+)
 
 from tasks.errors import told
 from tasks.observe import progress
@@ -236,22 +242,33 @@ def label_sequences(
 
     """
     run = Run(job, dataset)
-    if dataset:  # FiftyOne takes seconds to import: behind the first chunks, not before them
-        run.prepared = prepare_task.submit(dataset, list(cameras), job.out_uri)
     outcomes: dict[int, SequenceOutcome] = {}
     todo = list(range(len(parts)))
-    for attempt in range(1, passes + 1):
-        if dataset and run.prepared and attempt > 1 and run.prepared.state.is_failed():
+
+    def one_pass() -> bool:
+        """Label what is left; returns whether another pass may label more."""
+        nonlocal todo
+        if dataset and (run.prepared is None or run.prepared.state.is_failed()):
+            # FiftyOne takes seconds to import: behind the first chunks, not before them.
             run.prepared = prepare_task.submit(dataset, list(cameras), job.out_uri)
         for number, chain in zip(todo, _chains(run, (parts[one] for one in todo)), strict=False):
             outcomes[number] = chain.outcome()
             on_end(number)
         todo = [one for one in todo if one in outcomes and outcomes[one].worth_another_pass]
-        if not todo or stopping.requested() or attempt == passes:
-            break
-        pause_s = FIRST_PAUSE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)  # noqa: S311
-        log.warning("%d sequences failed for now; trying again in %.0f s", len(todo), pause_s)
-        time.sleep(pause_s)
+        return bool(todo) and not stopping.requested()
+
+    def tell(state: RetryCallState) -> None:
+        message = "%d sequences failed for now; trying again in %.0f s"
+        log.warning(message, len(todo), state.upcoming_sleep)
+
+    retrying = Retrying(
+        retry=retry_if_result(bool),
+        stop=stop_after_attempt(passes),
+        wait=wait_exponential_jitter(FIRST_PAUSE_S, jitter=FIRST_PAUSE_S),
+        before_sleep=tell,
+        retry_error_callback=lambda _: False,
+    )
+    retrying(one_pass)
     return [outcomes[one] for one in sorted(outcomes)]
 
 
