@@ -18,6 +18,9 @@ from pathlib import Path
 
 from sam2_core.cache import cache_folder
 from sam2_core.machine_errors import as_machine_error, is_host_full, is_machine_error
+from tasks.frames.identity import CHANGED_SINCE_LISTED, stat_version
+from tasks.frames.listing import stat_file
+from tasks.frames.transfer import transfer
 from tasks.store import storage
 from tasks.store.retry import CutBodyError, with_retries
 from tasks.types import FrameFailure, FrameRef
@@ -27,6 +30,13 @@ CONNECTIONS = 16
 
 class CacheError(storage.StorageError):
     """The cache folder cannot be written: every file would fail."""
+
+
+class ChangedError(storage.StorageError):
+    """A file is no longer the one that was listed: its labels would be kept under its old name."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(f"{storage.redact(uri)}: {CHANGED_SINCE_LISTED}")
 
 
 def download(
@@ -92,19 +102,21 @@ def fetch(uri: str, etag: str, size_bytes: int = 0, cache: Path | None = None) -
 
     Args:
         uri: fsspec URL of a file.
-        etag: its version, as listed.
+        etag: its version, as listed; "" for whatever is there.
         size_bytes: its size as listed, 0 when unknown; other sizes are refused.
         cache: cache folder instead of the usual one.
 
     Raises:
         StorageError: it cannot be had (after retries where they help).
+        ChangedError: another version is there by now.
         CacheError: the cache cannot be written.
 
     """
     if storage.is_local(uri):
         path = storage.local_path(uri)
         with storage.explained("read", uri):
-            path.stat()
+            if etag not in {"", stat_version(path.stat())}:
+                raise ChangedError(uri)
         return path
     path = cached_path(uri, etag, cache)
     if path.is_file() and (not size_bytes or path.stat().st_size == size_bytes):
@@ -114,7 +126,11 @@ def fetch(uri: str, etag: str, size_bytes: int = 0, cache: Path | None = None) -
         _prepare(temporary)
         with storage.explained("download", uri):
             what = f"downloading {storage.redact(uri)}"
-            with_retries(lambda: _get(uri, temporary, size_bytes), what)
+            told = with_retries(lambda: _get(uri, temporary, etag, size_bytes), what)
+        if etag and not told:
+            now = stat_file(uri)
+            if now is None or now.etag != etag:
+                raise ChangedError(uri)
         temporary.replace(path)
     finally:
         with contextlib.suppress(OSError):
@@ -131,10 +147,10 @@ def _prepare(temporary: Path) -> None:
         raise CacheError(f"{error} (AUTOLABEL_CACHE names another cache folder)") from error
 
 
-def _get(uri: str, target: Path, size_bytes: int) -> None:
-    fs, path = storage.filesystem(uri)
+def _get(uri: str, target: Path, etag: str, size_bytes: int) -> bool:
+    """Bring a file; returns whether the server said that its version is the one listed."""
     try:
-        fs.get_file(path, str(target))
+        versions = transfer(uri, target, size_bytes)
     except OSError as error:
         if error.errno not in storage.NO_SPACE:
             raise
@@ -142,6 +158,9 @@ def _get(uri: str, target: Path, size_bytes: int) -> None:
             f"cannot write {target}: no space left; free some or name another cache folder "
             "by AUTOLABEL_CACHE"
         ) from error
+    if etag and versions and etag not in versions:
+        raise ChangedError(uri)
     size = target.stat().st_size
     if size_bytes and size != size_bytes:
         raise CutBodyError(f"{size} bytes arrived of {size_bytes}")
+    return bool(versions)

@@ -7,11 +7,18 @@ then show what belongs to one picture on another.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from tasks.types import FrameRef
+
+CHANGED_SINCE_LISTED = "its content changed while it was being labeled: run again"
+_TIMES = ("mtime", "LastModified", "Last-Modified", "updated", "last_modified", "created")
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -79,7 +86,21 @@ def _plain(uri: str) -> str:
 def file_version(path: Path) -> str | None:
     """Version of a file on this machine, as listings tell it; None where there is none."""
     try:
-        stat = path.stat()
+        return stat_version(path.stat())
     except OSError:
         return None
+
+
+def stat_version(stat: os.stat_result) -> str:
+    """Version of a file on this machine by what the system says of it: size, time of change."""
     return f"{stat.st_size:x}-{stat.st_mtime_ns:x}"
+
+
+def told_version(info: Mapping[str, Any], size_bytes: int) -> str:
+    """Version of a file by what a server says of it: its etag, or else size and time of change."""
+    etag = info.get("ETag") or info.get("etag")
+    if etag is None:
+        changed = next((info[name] for name in _TIMES if info.get(name)), "")
+        changed = changed.timestamp() if isinstance(changed, datetime) else changed
+        etag = f"{size_bytes:x}-{changed}"
+    return str(etag).strip('"')

@@ -16,7 +16,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from sam2_core.machine_errors import as_machine_error, is_machine_error
 from sam2_core.types import AutolabelError, ImageArray
+from tasks.frames.identity import CHANGED_SINCE_LISTED, stat_version
 from tasks.frames.orientation import turn_pixels
+from tasks.store.storage import is_local
 from tasks.types import FrameFailure, FrameRef
 
 LIMIT_NAME = "AUTOLABEL_MAX_MEGAPIXELS"
@@ -34,7 +36,7 @@ class BadImageError(AutolabelError):
 
 
 class NotReadError(BadImageError):
-    """A file that cannot be read now: nothing is known about the picture, and a later try may."""
+    """A file that cannot be read now, or is no longer the one that was listed: run again."""
 
 
 class TooLargeError(BadImageError):
@@ -74,7 +76,7 @@ def read_image(frame: FrameRef) -> ImageArray:
 
     Raises:
         BadImageError: empty, truncated, damaged or no image; says what.
-        NotReadError: missing, or access is denied.
+        NotReadError: missing, access is denied, or changed since it was listed.
         MachineError: the disk fails, or memory or file handles are at an end.
 
     """
@@ -84,13 +86,20 @@ def read_image(frame: FrameRef) -> ImageArray:
 def _read(frame: FrameRef) -> bytes:
     path = Path(frame.local_path or frame.uri)
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read()
+            version = stat_version(os.fstat(file.fileno()))
     except OSError as error:
         if is_machine_error(error):
             raise as_machine_error(error, f"reading {path}") from error
         if isinstance(error, FileNotFoundError) and _is_lost_video_frame(frame):
             raise BadImageError("this frame of the video could not be decoded") from error
         raise NotReadError(f"cannot read {path.name}: {error.strerror}") from error
+    # Of the opened file, after its last byte: what lies under the name may be another one by now.
+    in_place = is_local(frame.uri) and "#frame=" not in frame.uri
+    if in_place and frame.etag not in {"", version}:
+        raise NotReadError(f"{path.name}: {CHANGED_SINCE_LISTED}")
+    return data
 
 
 def _is_lost_video_frame(frame: FrameRef) -> bool:

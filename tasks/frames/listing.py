@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from tasks.frames.identity import stat_version, told_version
 from tasks.frames.listing_s3 import list_objects
 from tasks.store import storage
 from tasks.store.retry import with_retries
@@ -141,8 +141,8 @@ class _LocalWalk:
                         below.append(entry.name)
                 elif entry.is_file():
                     stat = entry.stat()
-                    etag = f"{stat.st_size:x}-{stat.st_mtime_ns:x}"
-                    files.append(File(entry.name, entry.path, stat.st_size, etag))
+                    version = stat_version(stat)
+                    files.append(File(entry.name, entry.path, stat.st_size, version))
             except FileNotFoundError:  # removed since, or a dangling link
                 continue
         for name in sorted(below, key=natural_key):
@@ -246,13 +246,7 @@ def _stat_link(fs: Any, name: str, link: str) -> File:
 
 def _file_of(info: dict[str, Any], uri: str) -> File:
     size = int(info.get("size") or 0)
-    etag = info.get("ETag") or info.get("etag")
-    if etag is None:
-        names = ("mtime", "LastModified", "Last-Modified", "updated", "last_modified", "created")
-        changed = next((info[name] for name in names if info.get(name)), "")
-        etag = f"{size:x}-{changed.timestamp() if isinstance(changed, datetime) else changed}"
-    if storage.is_local(uri):
-        stat = Path(uri).stat()
-        etag = f"{stat.st_size:x}-{stat.st_mtime_ns:x}"
+    local = storage.is_local(uri)
+    version = stat_version(Path(uri).stat()) if local else told_version(info, size)
     name = unquote(urlsplit(uri).path) if uri.startswith("http") else info["name"]
-    return File(name.rstrip("/").rsplit("/", 1)[-1], uri, size, str(etag).strip('"'))
+    return File(name.rstrip("/").rsplit("/", 1)[-1], uri, size, version)

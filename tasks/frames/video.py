@@ -12,7 +12,8 @@ from typing import Any
 
 from sam2_core.cache import cache_folder
 from sam2_core.machine_errors import as_machine_error
-from tasks.frames.download import CacheError, fetch
+from tasks.frames.download import CacheError, ChangedError, fetch
+from tasks.frames.identity import file_version
 from tasks.frames.images import TooLargeError, refuse_large
 from tasks.store import storage
 from tasks.types import Footage, FrameFailure, FrameRef, FrameSelection, VideoRef
@@ -73,9 +74,36 @@ def _frames_of(video: VideoRef, start_ns: int | None) -> list[FrameRef]:
     rows = _read_record(record)
     if rows is None:
         path = fetch(video.uri, video.etag, video.size_bytes)
+        before = _state_of(path)
         rows = list(_extract(path, folder, selection))
+        _refuse_changed(video, path, before, (_jpeg(folder, row[0]) for row in rows))
         _write_whole(record, json.dumps({"frames": rows}).encode())
     return [_frame(video, folder, start_ns, row) for row in rows]
+
+
+def _state_of(path: Path) -> tuple[int, ...] | None:
+    """Return what differs when a file was replaced or written, even if it was put back since."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+def _refuse_changed(
+    video: VideoRef, path: Path, before: tuple[int, ...] | None, written: Iterable[Path]
+) -> None:
+    """Take back frames that may not be of the video that was listed: OpenCV opens files by name.
+
+    Raises:
+        ChangedError: it is no longer what it was.
+
+    """
+    local = storage.is_local(video.uri)  # a file of the cache never changes
+    if local and (before != _state_of(path) or video.etag not in {"", file_version(path)}):
+        for jpeg in written:
+            jpeg.unlink(missing_ok=True)
+        raise ChangedError(video.uri)
 
 
 def _frame(video: VideoRef, folder: Path, start_ns: int | None, row: Row) -> FrameRef:

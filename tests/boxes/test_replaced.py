@@ -35,6 +35,7 @@ NOT_DECISIVE = {
     "tasks.frames.listing": "names and etags of frames; they are in every key",
     "tasks.frames.listing_s3": "names and etags of frames; they are in every key",
     "tasks.frames.source_names": "names of sequences and cameras; they are in every key",
+    "tasks.frames.transfer": "bytes as they are; their etags are in every key",
     "tasks.frames.timestamps": "times; no pixel and no box",
     "tasks.masks.crops": "masks as FiftyOne holds them; labels hold their runs",
     "tasks.masks.device_turn": "order and threads",

@@ -1,6 +1,8 @@
 """Downloads through a real S3 server, an HTTP server and a proxy that breaks things."""
 
+import contextlib
 import itertools
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -10,8 +12,10 @@ import fsspec
 import pytest
 
 from sam2_core.types import AutolabelError
+from tasks.frames import transfer
 from tasks.frames.discover import discover
-from tasks.frames.download import CacheError, cached_path, download, fetch
+from tasks.frames.download import CacheError, ChangedError, cached_path, download, fetch
+from tasks.frames.images import NotReadError, read_image
 from tasks.store import retry, storage
 from tasks.types import FrameFailure, FrameRef, FrameSelection
 from tests.conftest import use_s3_endpoint
@@ -211,3 +215,73 @@ def test_cache_names_are_safe():
     assert path.suffix == ".jpg"
     assert ".." not in path.parts
     assert path != cached_path("https://h/../../x.jpg?sig=../a", "e2")
+
+
+CHANGED = "changed while it was being labeled: run again"
+
+
+@pytest.mark.parametrize("place", ["s3", "large on s3", "memory", "http"])
+def test_a_file_replaced_after_its_listing_is_not_kept_under_its_old_version(
+    place, bucket, memory, tmp_path, monkeypatch
+):
+    """Of the same size, and put back before anybody looks again where the server tells versions."""
+    from tests.frames.test_discover import serve
+
+    old, new = b"a" * 50_000, b"b" * 50_000
+    folder = tmp_path / "www"
+    with serve(folder) if place == "http" else contextlib.nullcontext() as url:
+        root = {"memory": f"{memory}/d", "http": str(folder)}.get(place, bucket)
+        storage.write_bytes(f"{root}/0.jpg", old)
+        if place == "http":
+            os.utime(folder / "0.jpg", (1, 1))
+        if place == "large on s3":
+            monkeypatch.setattr(transfer.storage, "filesystem", small_parts)
+        frames = frames_of(url or root)[:1]
+        storage.write_bytes(f"{root}/0.jpg", new)
+        (outcome,) = download(frames)
+        assert isinstance(outcome, FrameFailure)
+        assert (outcome.stage, outcome.may_yet_come) == ("download", True)
+        assert CHANGED in outcome.reason
+        assert not files(tmp_path / "cache")
+        (again,) = download(frames_of(url or root)[:1])
+        assert Path(again.local_path).read_bytes() == new
+
+
+def small_parts(uri, real=storage.filesystem):
+    fs, path = real(uri)
+    if storage.is_s3(uri):
+        monkey = type("Small", (), {"__getattr__": lambda _, name: getattr(fs, name)})()
+        monkey.default_block_size = 1000
+        return monkey, path
+    return fs, path
+
+
+def test_what_an_s3_server_sends_is_judged_by_its_own_version(bucket, monkeypatch, tmp_path):
+    """The object is another one only while it is sent: no look before or after can tell."""
+    (frame, *_) = frames_of(bucket)
+    real = transfer.transfer
+
+    def swapped(uri, *rest):
+        storage.write_bytes(uri, b"x" * 50_000)
+        try:
+            return real(uri, *rest)
+        finally:
+            storage.write_bytes(uri, bytes([0]) * 50_000)
+
+    monkeypatch.setattr("tasks.frames.download.transfer", swapped)
+    with pytest.raises(ChangedError, match=CHANGED):
+        fetch(frame.uri, frame.etag, frame.size_bytes)
+    assert frames_of(bucket)[0].etag == frame.etag
+    assert not files(tmp_path / "cache")
+
+
+def test_a_local_file_replaced_after_its_listing_is_not_read(tmp_path):
+    storage.write_bytes(str(tmp_path / "in" / "0.jpg"), b"old")
+    (frame,) = frames_of(str(tmp_path / "in"))
+    (here,) = download([frame])
+    os.utime(frame.uri, ns=(1, 1))
+    (outcome,) = download([frame])
+    assert outcome.stage == "download"
+    assert CHANGED in outcome.reason
+    with pytest.raises(NotReadError, match=CHANGED):
+        read_image(here)

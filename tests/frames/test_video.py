@@ -199,3 +199,29 @@ def test_the_dashcam_clip(shared_data):
     assert [(frame.index, frame.size_hw) for frame in frames] == [
         (0, (720, 1280)), (10, (720, 1280)), (20, (720, 1280))
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_local_video_replaced_while_it_is_opened_leaves_nothing(tmp_path, monkeypatch, back):
+    video = make_video(tmp_path / "in" / "clip.mp4", 3)
+    other = make_video(tmp_path / "other.mp4", 2)
+    (one,) = discover([str(video)])
+    real = cv2.VideoCapture
+
+    def swapped(path):
+        video.rename(tmp_path / "kept.mp4")
+        other.rename(video)
+        capture = real(path)
+        if back:
+            video.rename(other)
+            (tmp_path / "kept.mp4").rename(video)
+        return capture
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cv2, "VideoCapture", swapped)
+        (outcome,) = expand_videos(one.frames)
+    assert outcome.stage == "download"
+    assert "changed while it was being labeled" in outcome.reason
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    if back:
+        assert len(expand_videos(one.frames)) == 3
