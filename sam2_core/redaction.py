@@ -33,12 +33,18 @@ _LINK = re.compile(
     r"(?i)((?:https?|s3a?|gs|s?ftps?):/+|\b[a-z][a-z0-9+.-]*:/{2,})"
     r"((?:(?!::[a-z][a-z0-9+.-]*:/)[^\s\"<>`])+)"  # the next one of a chain begins after "::"
 )
+# What a slip of the hand makes of an address: "user:password@host" without "://" before it.
+USERINFO = re.compile(
+    r"(?:^|(?<=[\s\"'(=,\[{<])|(?<=//)|(?<=:/))(?!\d+:)[^\s\"'<>:/@=#,]+:[^\s\"'<>/]+@"
+)
 NAMES_OF_SECRETS = (
     r"x-(?:amz|goog)-(?:signature|credential|security-token)|awsaccesskeyid|signature|sig|"
     r"(?:aws_)?secret_access_key|aws_session_token|(?:[a-z]+_)?token|password|passwd|pwd|secret|"
     r"api_?key"
 )
-_NAMED = re.compile(rf"(?i)(?<![a-z0-9])({NAMES_OF_SECRETS})=([^&\s'\"),;]+)")
+_NAMED = re.compile(
+    rf"(?i)(?:(?<![a-z0-9])|(?<=%3f)|(?<=%26))({NAMES_OF_SECRETS})(=|%3d)([^&\s'\"),;]+)"
+)
 _HEADER = re.compile(
     r"(?i)\b((?:proxy-)?authorization|x-amz-security-token|cookie)(['\"]?\s*[:=,]\s*['\"]?)"
     r"((?:basic|bearer)\s+)?([^\s'\"]+)"
@@ -54,7 +60,8 @@ def redact(text: str) -> str:
     for secret in _known_secrets():
         text = text.replace(secret, HIDDEN)
     text = _LINK.sub(lambda found: found[1] + _link_redacted(found[1], found[2]), text)
-    text = _NAMED.sub(rf"\1={HIDDEN}", text)
+    text = USERINFO.sub(f"{HIDDEN}@", text)
+    text = _NAMED.sub(rf"\1\2{HIDDEN}", text)
     return _HEADER.sub(rf"\1\2\3{HIDDEN}", text)
 
 
@@ -71,7 +78,10 @@ def credentials_end(scheme: str, rest: str) -> int:
     """
     keys = scheme in BUCKETS | FOLDERS
     authority = re.split(r"/" if keys else r"[/?#]", rest, maxsplit=1)[0]
-    if scheme in FOLDERS or (scheme in CONTAINERS and _CONTAINER.fullmatch(authority)):
+    if scheme in FOLDERS:
+        named = USERINFO.match(authority)
+        return named.end() if named else 0
+    if scheme in CONTAINERS and _CONTAINER.fullmatch(authority):
         return 0
     if "@" in unquote(authority) or _is_no_host(scheme, authority):
         return rest.rfind("@") + 1 or len(authority)

@@ -29,4 +29,15 @@ ADDRESSES = [
     f"simplecache::https://user:{PLANTED}@host.invalid/in",
     f"zip://in::https://host.invalid/all.zip?token={PLANTED}",
     f"zip://in::s3://AKIAKEY:{PLANTED}@bucket/all.zip",
+    # A scheme that is not there, or that has lost a slash; a "?" in disguise.
+    f"user:{PLANTED}@127.0.0.1:/in",
+    f"//user:{PLANTED}@host.invalid/in",
+    f"mongodb:/user:{PLANTED}@host.invalid/in",
+    f"webdav:/user:{PLANTED}@host.invalid/in",
+    f"hdfs:user:{PLANTED}@host.invalid/in",
+    f"ssh:user:{PLANTED}@host.invalid:/in",
+    f"blockcache::user:{PLANTED}@host.invalid",
+    f"memory://user:{PLANTED}@host/in",
+    f"https://host.invalid/in%3Fsig={PLANTED}",
+    f"https://host.invalid/in%3fX-Amz-Signature%3D{PLANTED}",
 ]

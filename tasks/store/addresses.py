@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from urllib.parse import unquote, urlsplit
 
 from sam2_core.redaction import (
     BUCKETS,
@@ -29,8 +30,15 @@ _INSTEAD = {
 _WEB = frozenset({"http", "https"})
 _SIGNATURE = re.compile(rf"(?i)[?&](?:{NAMES_OF_SECRETS})=")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-# Folders of this machine are not called "https:": somebody has lost a slash.
-_LOST_SLASH = re.compile(r"(?i)(https?|s3a?|gs|s?ftps?|abfss?):/?[^/]")
+_CHAINED = re.compile(r"::(?![\da-fA-F:.%]*\])")  # not inside of [::1]
+# Folders of this machine are not called "https:": somebody has lost a slash, or two.
+_LOST_SLASH = re.compile(
+    r"(?i)(?:[a-z][a-z0-9+.-]*::)*"
+    r"((?:https?|s3a?|gc?s|s?ftps?|abfss?|az|hdfs|smb|ssh|webdav):/?(?=[^/:])|"
+    r"[a-z][a-z0-9+.-]+:/(?=[^/]))"
+)
+# A folder whose own name says "user:password@"; "C:/" begins a path.
+_USERINFO = re.compile(r"(?![a-zA-Z]:[/\\])(//)?[^/]*:.*@")
 
 
 def checked(address: str) -> str:
@@ -48,13 +56,24 @@ def checked(address: str) -> str:
         raise AutolabelError("an address must not be empty")
     if _CONTROL.search(address):
         raise AutolabelError("an address must not hold control characters or line breaks")
-    if _LOST_SLASH.match(address):
-        scheme = address.partition(":")[0].lower()
+    lost = _LOST_SLASH.match(address)
+    if lost:
+        scheme = lost[1].partition(":")[0].lower()
         raise AutolabelError(f"an address of {scheme} begins with {scheme}://")
+    if any(_USERINFO.match(one) for one in _CHAINED.split(address) if "://" not in one):
+        raise AutolabelError(
+            'this seems to hold a password before an "@", and addresses are stored and shown: '
+            "begin an address with its scheme:// and set its credentials in the environment; "
+            "a folder of such a name is written with ./ before it"
+        )
     for scheme, rest in _links(address):
         if scheme not in BUCKETS | FOLDERS:
             _refuse_web(scheme, rest)
-    return without_credentials(address)
+    without_credentials(address)
+    for scheme, rest in _links(address):
+        if scheme in _WEB:
+            _refuse_malformed(scheme, rest)
+    return address
 
 
 def without_credentials(address: str) -> str:
@@ -67,9 +86,20 @@ def without_credentials(address: str) -> str:
     for scheme, rest in _links(address):
         if credentials_end(scheme, rest):
             raise _refused(scheme, "a user name, password or token")
-        if (scheme in _WEB and "?" in rest) or _SIGNATURE.search(rest):
+        if scheme in _WEB and ("?" in rest or _SIGNATURE.search(unquote(unquote(rest)))):
+            raise _refused(scheme, 'a query ("?...", also as "%3F...")')
+        if _SIGNATURE.search(rest):
             raise _refused(scheme, 'a query ("?...")')
     return address
+
+
+def _refuse_malformed(scheme: str, rest: str) -> None:
+    try:
+        urlsplit(f"{scheme}://{rest}").port  # noqa: B018 - it is looked at when asked for
+    except ValueError:
+        raise AutolabelError(
+            f"the host or the port of this {scheme} address is malformed"
+        ) from None
 
 
 def _refuse_web(scheme: str, rest: str) -> None:
@@ -85,7 +115,7 @@ def _links(address: str) -> Iterator[tuple[str, str]]:
     """Yield scheme and rest of every part of a chained address: zip://a::https://host/b.zip."""
     if "://" not in address:
         return  # a path of this machine: every character is plain
-    for link in address.split("::"):
+    for link in _CHAINED.split(address):
         scheme, mark, rest = link.partition("://")
         if mark:
             yield scheme.lower(), rest

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import math
 import os
 import re
 import uuid
@@ -24,10 +25,11 @@ from sam2_core.types import AutolabelError
 from tasks.store.addresses import without_credentials
 from tasks.store.retry import http_status, with_retries
 
+TIMEOUT_VARIABLE = "AUTOLABEL_STORAGE_TIMEOUT_S"
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 # Packages whose errors derive from Exception alone.
 _CLIENTS = {"botocore", "aiobotocore", "aiohttp", "urllib3"}
-
+_WEB_IPV6 = re.compile(r"https?://\[[\da-fA-F:.]*::[\da-fA-F:.]*\]")
 
 redact = redaction.redact
 
@@ -65,6 +67,9 @@ def filesystem(uri: str) -> tuple[Any, str]:
     without_credentials(uri)
     if is_local(uri):
         return fsspec.filesystem("file"), str(local_path(uri))
+    if _WEB_IPV6.match(uri):  # where fsspec takes the "::" for a chain
+        options = _client_options(uri)
+        return fsspec.filesystem("http", use_listings_cache=False, **options), uri
     try:
         fs, path = fsspec.core.url_to_fs(uri, use_listings_cache=False, **_client_options(uri))
     except (ValueError, ImportError) as error:
@@ -77,7 +82,7 @@ def filesystem(uri: str) -> tuple[Any, str]:
 
 def _client_options(uri: str) -> dict[str, Any]:
     """Timeouts for a connection and for silence in it; a whole download may take longer."""
-    timeout_s = float(os.environ.get("AUTOLABEL_STORAGE_TIMEOUT_S", "30"))
+    timeout_s = _timeout_s()
     if is_s3(uri):
         retries = {"mode": "standard", "total_max_attempts": 1}  # `with_retries` does it
         return {
@@ -93,6 +98,19 @@ def _client_options(uri: str) -> dict[str, Any]:
         # trust_env: proxies and the passwords in ~/.netrc.
         return {"client_kwargs": {"timeout": timeout, "trust_env": True}}
     return {}
+
+
+def _timeout_s() -> float:
+    chosen = os.environ.get(TIMEOUT_VARIABLE, "30")
+    try:
+        timeout_s = float(chosen)
+    except ValueError:
+        timeout_s = math.nan
+    if not 0 < timeout_s < math.inf:
+        raise AutolabelError(
+            f"{TIMEOUT_VARIABLE} must be a number of seconds above 0, not {chosen!r}"
+        )
+    return timeout_s
 
 
 @functools.lru_cache(maxsize=4)

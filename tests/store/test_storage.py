@@ -1,13 +1,18 @@
 """Reading and writing through fsspec: few requests, errors that say what to do, no secrets."""
 
+import functools
+import http.server
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import fsspec
 import pytest
 
 from sam2_core.types import AutolabelError
+from tasks.frames.listing import walk
 from tasks.store import storage
 from tests.conftest import use_s3_endpoint
 from tests.faults import FaultyProxy
@@ -83,3 +88,30 @@ def test_filesystems_never_serve_old_listings(s3):
     assert storage.list_names(s3) == {}
     fsspec.filesystem("s3", skip_instance_cache=True).pipe_file(f"{s3}/a", b"123")
     assert storage.list_names(s3) == {"a": 3}
+
+
+def test_web_servers_with_an_ipv6_address_are_reached(tmp_path):
+    class Server(http.server.ThreadingHTTPServer):
+        address_family = socket.AF_INET6
+
+    (tmp_path / "x").write_bytes(b"123")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+    try:
+        server = Server(("::1", 0), handler)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with server:
+        threading.Thread(target=server.serve_forever).start()
+        address = f"http://[::1]:{server.server_port}"
+        try:
+            assert storage.read_bytes(f"{address}/x") == b"123"
+            assert [files[0].name for _, files in walk(address)] == ["x"]
+        finally:
+            server.shutdown()
+
+
+@pytest.mark.parametrize("seconds", ["abc", "0", "-1", "nan", ""])
+def test_a_time_that_is_none_is_told(seconds, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_STORAGE_TIMEOUT_S", seconds)
+    with pytest.raises(AutolabelError, match="AUTOLABEL_STORAGE_TIMEOUT_S must be a number"):
+        storage.filesystem("https://host.invalid/x")
