@@ -167,6 +167,7 @@ def _ping(name: str, uri: str, found: str) -> Finding:
 
 
 def _prefect() -> Finding:
+    from flows.machine.services import running_api
     from flows.server.own import configured_api
 
     try:
@@ -174,6 +175,9 @@ def _prefect() -> Finding:
     except PackageNotFoundError:
         return Finding("prefect", "missing", "not installed", "run `make setup`")
     url = configured_api()
+    started = None if url else running_api()
+    if started:
+        return Finding("prefect", "ok", f"{installed}; `autolabel up` runs a server at {started}")
     if not url:
         return Finding("prefect", "ok", f"{installed}; no server set, every run starts its own")
     try:

@@ -11,6 +11,7 @@ from typing import Any
 from sam2_core.types import AutolabelError, Boxes
 
 _TRACK_NAMES = ("track_id", "instance_id", "tracking_id")
+_SHOWN = 60
 _LEAST_INT64, _MOST_INT64 = -(2**63), 2**63 - 1
 
 
@@ -71,17 +72,24 @@ class CocoFile:
         boxes, scores, labels, tracks = [], [], [], []
         for number, one in image.annotations:
             try:
-                x, y, width, height = (float(value) for value in one["bbox"])
-                boxes.append((x, y, x + width, y + height))
-                scores.append(float(one.get("score", 1.0)))
-                labels.append(_text(self.categories[one["category_id"]]))
+                boxes.append(_box(one.get("bbox")))
+                scores.append(_number("score", one.get("score", 1.0)))
+                labels.append(self._class(one.get("category_id")))
                 tracks.append(_track_id(one))
-            except (ValueError, KeyError, TypeError, OverflowError) as error:
+            except ValueError as error:
                 where = f"{self.where}: annotation number {number}"
-                raise BadBoxesError(f"{where}: {error!r}") from error
+                raise BadBoxesError(f"{where}: {error}") from error
         tracked = [-1 if track is None else track for track in tracks]
         known = any(track is not None for track in tracks)
         return Boxes(boxes, scores, tuple(labels), tracked if known else None, source)  # type: ignore[arg-type]
+
+    def _class(self, category: Any) -> str:
+        if not isinstance(category, Hashable) or category not in self.categories:
+            raise ValueError(f"category_id {_short(category)} is no category with a name")
+        name = self.categories[category]
+        if name != _readable(name):  # half of a surrogate pair: no table can hold it
+            raise ValueError(f"the name of category {_short(category)} is no valid text: {name!a}")
+        return name
 
 
 def read_coco(data: bytes, where: str) -> CocoFile:
@@ -97,9 +105,9 @@ def read_coco(data: bytes, where: str) -> CocoFile:
         records, annotations = list(content["images"]), list(content["annotations"])
         categories = list(content.get("categories") or ())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise AutolabelError(
-            f"{where} is not COCO json (images, annotations, categories): {error!r}"
-        ) from error
+        decoding = isinstance(error, ValueError)
+        why = str(error) if decoding else "it needs the lists `images` and `annotations`"
+        raise AutolabelError(f"{where} is not COCO json: {why}") from error
     images = _by_id(records, "file_name", where)
     names = _by_id(categories, "name", where)
     found = {
@@ -121,7 +129,9 @@ def read_coco(data: bytes, where: str) -> CocoFile:
     nameless = sum(not _has(record, "file_name") for record in records)
     if nameless:
         notes.append(f"images of the file without an id or a file name: {nameless}")
-    classes = {key: str(one["name"]) for key, one in names.items()}
+    classes = {
+        key: str(one["name"]) for key, one in names.items() if isinstance(one["name"], str | int)
+    }
     return CocoFile(where, tuple(found.values()), classes, tuple(notes))
 
 
@@ -162,7 +172,10 @@ def _track_id(annotation: Mapping[str, Any]) -> int | None:
         value = annotation.get(name, attributes.get(name))
         if value is None:
             continue
-        number = int(value)
+        try:
+            number = int(value)
+        except (ValueError, TypeError, OverflowError):
+            raise ValueError(f"{name} {_short(value)} is not a whole number") from None
         if isinstance(value, float) and value != number:
             raise ValueError(f"{name} {value!r} is not a whole number")
         if not _LEAST_INT64 <= number <= _MOST_INT64:
@@ -171,10 +184,27 @@ def _track_id(annotation: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _text(name: str) -> str:
-    """Return a name that tables can hold; half of a surrogate pair is none."""
-    name.encode()
-    return name
+def _box(bbox: Any) -> tuple[float, float, float, float]:
+    """Corners of a box, from x, y, width and height."""
+    try:
+        x, y, width, height = (float(value) for value in bbox)
+    except (ValueError, TypeError, OverflowError):
+        wanted = "four numbers: x, y, width, height"
+        raise ValueError(f"bbox must be {wanted}, and is {_short(bbox)}") from None
+    return x, y, x + width, y + height
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (ValueError, TypeError, OverflowError):
+        raise ValueError(f"{name} must be a number, and is {_short(value)}") from None
+
+
+def _short(value: Any) -> str:
+    """Show a value of the file as json, cut where it is long."""
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _readable(name: str) -> str:

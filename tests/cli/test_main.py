@@ -36,3 +36,15 @@ def test_onnxruntime_sends_no_events(tmp_path):
     home = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PATH": os.environ["PATH"]}
     subprocess.run([sys.executable, "-c", code % model], env=home, check=True, cwd=REPOSITORY)
     assert list(tmp_path.rglob("*")) == []
+
+
+def test_doctor_names_the_server_that_up_started(monkeypatch):
+    from flows.cli import doctor_run
+    from flows.machine import services
+    from flows.server import own
+
+    monkeypatch.setattr(own, "configured_api", lambda: None)
+    monkeypatch.setattr(services, "running_api", lambda: None)
+    assert "every run starts its own" in doctor_run._prefect().found
+    monkeypatch.setattr(services, "running_api", lambda: "http://127.0.0.1:4321/api")
+    assert "runs a server at http://127.0.0.1:4321/api" in doctor_run._prefect().found

@@ -5,7 +5,7 @@ compiler behind a few lines that stand for CUDA, and run for one thread after an
 """
 
 import ctypes
-import hashlib
+import functools
 import shutil
 import subprocess
 import tempfile
@@ -41,23 +41,17 @@ _LOOP = """
 """
 
 
+@functools.cache
 def compiled_for_host(source: str) -> ctypes.CDLL:
     compiler = shutil.which("g++") or shutil.which("c++")
     if compiler is None:
         raise AutolabelError("no C++ compiler here")
-    whole = _SHIM + source + _LOOP + _CALLS
-    name = hashlib.sha256(whole.encode()).hexdigest()[:16]
-    library = Path(tempfile.gettempdir()) / f"autolabel-pixels-{name}.so"
-    if not library.is_file():
-        with tempfile.TemporaryDirectory() as folder:
-            code = Path(folder) / "pixels.cpp"
-            code.write_text(whole)
-            built = Path(folder) / "pixels.so"
-            command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(built), str(code)]
-            subprocess.run(command, check=True)
-            shutil.copyfile(built, library.with_suffix(".part"))
-            library.with_suffix(".part").replace(library)
-    return ctypes.CDLL(str(library))
+    with tempfile.TemporaryDirectory() as folder:  # once loaded it needs its file no longer
+        code, library = Path(folder) / "pixels.cpp", Path(folder) / "pixels.so"
+        code.write_text(_SHIM + source + _LOOP + _CALLS)
+        command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(code)]
+        subprocess.run(command, check=True)
+        return ctypes.CDLL(str(library))
 
 
 class HostDevice:
