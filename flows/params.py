@@ -38,7 +38,18 @@ def without_secrets(address: str) -> str:
         raise ValueError(str(error)) from error
 
 
+def absolute(address: str) -> str:
+    """Return an address that means the same in any folder: workers run in one of their own."""
+    from tasks.store import storage
+
+    try:
+        return storage.absolute(address)
+    except AutolabelError as error:
+        raise ValueError(str(error)) from error
+
+
 Uri = Annotated[str, AfterValidator(without_secrets)]
+Place = Annotated[Uri, AfterValidator(absolute)]
 
 
 class LabelParams(BaseModel):
@@ -47,12 +58,12 @@ class LabelParams(BaseModel):
     # What is refused may be a secret: it is not repeated.
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    sources: tuple[Uri, ...] = Field(
+    sources: tuple[Place, ...] = Field(
         min_length=1,
         description="Folders of images, folders of camera folders, videos, or a parent folder "
         "of any of these; local paths or any fsspec URL (s3://, https://).",
     )
-    out: Uri = Field(description="Folder or URL below which all labels and reports are written.")
+    out: Place = Field(description="Folder or URL below which all labels and reports are written.")
     dataset: str | None = Field(
         default=None, description="FiftyOne dataset; by default the last part of `out`."
     )
@@ -76,7 +87,7 @@ class LabelParams(BaseModel):
         default=None,
         description="compact, yolox_nano, yolox_tiny, yolox_s, yolox_m, or an .onnx file.",
     )
-    boxes: Uri | None = Field(
+    boxes: Place | None = Field(
         default=None, description="Boxes to use instead of a detector: COCO json or text files."
     )
     classes: tuple[str, ...] = Field(default=(), description="Only these classes; all if empty.")
@@ -110,22 +121,12 @@ class LabelParams(BaseModel):
         return self
 
     def absolute(self) -> LabelParams:
-        """Return a copy that means the same in any folder: workers run in one of their own."""
-        from tasks.store import storage
-
-        def placed(uri: str) -> str:
-            return str(storage.local_path(uri)) if storage.is_local(uri) else uri
+        """Return a copy whose model and detector, where they are files, are so in any folder."""
 
         def if_path(name: str | None) -> str | None:
-            return placed(name) if name and Path(name).exists() else name
+            return absolute(name) if name and Path(name).exists() else name
 
-        changes = {
-            "sources": tuple(map(placed, self.sources)),
-            "out": placed(self.out),
-            "boxes": placed(self.boxes) if self.boxes else None,
-            "model": if_path(self.model),
-            "detector": if_path(self.detector),
-        }
+        changes = {"model": if_path(self.model), "detector": if_path(self.detector)}
         return self.model_copy(update=changes)
 
     @property

@@ -22,6 +22,7 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_d
 from sam2_core.types import AutolabelError
 from tasks.dataset.appearance import arrange_app
 from tasks.dataset.away import reach_database, waits_for_database
+from tasks.store import storage
 
 MACHINE_FIELD, PREVIOUS_FIELD, TRUTH_FIELD = "detections", "previous", "ground_truth"
 REVIEWED_FIELD, STATUS_FIELD, LOG_FIELD = "reviewed", "review_status", "review_log"
@@ -225,7 +226,10 @@ def _create_indexes(dataset: Any) -> None:
 
 
 def _remember(dataset: Any, out_uri: str) -> None:
-    others = [one for one in dataset.info.get("out_uris", []) if one != out_uri]
+    # Read again from whatever folder a process starts in.
+    out_uri = storage.canonical(out_uri)
+    known = dataset.info.get("out_uris", [])
+    others = [one for one in known if storage.canonical(one) != out_uri]
     dataset.info["out_uris"] = [*others, out_uri]
 
 

@@ -173,6 +173,7 @@ def read_events(out_uri: str, dataset_name: str) -> list[Event]:
 
 def all_events(dataset: Any, out_uri: str) -> list[Event]:
     """Read the events in a storage, and in others that the dataset's labels have come from."""
+    out_uri = storage.canonical(out_uri)
     known = [one for one in dataset.info.get("out_uris", []) if one != out_uri]
     found = [event for uri in (out_uri, *known) for event in read_events(uri, dataset.name)]
     return sorted({event.event_id: event for event in found}.values(), key=lambda event: event.at)
@@ -184,6 +185,7 @@ def carry_events(dataset: Any, out_uri: str) -> None:
     A dataset that is rebuilt from there alone then has them, too. What cannot be read stays where
     it is, and in the dataset.
     """
+    out_uri = storage.canonical(out_uri)
     if storage_of(dataset) in {"", out_uri}:
         return
     try:

@@ -53,8 +53,32 @@ def is_s3(uri: str) -> bool:
 
 
 def local_path(uri: str) -> Path:
-    """Path of a local address, absolute."""
-    return Path(re.sub(r"^(file|local)://", "", uri)).expanduser().absolute()
+    """Path of a local address, absolute and without "..".
+
+    Raises:
+        AutolabelError: it begins with the home of a user that this machine does not know.
+
+    """
+    path = Path(re.sub(r"^(file|local)://", "", uri))
+    try:
+        path = path.expanduser().absolute()
+    except RuntimeError as error:
+        raise AutolabelError(f"{path}: there is no such user (./{path} is a folder)") from error
+    # Links on the way keep their names; only with ".." it has to be known where they lead.
+    return path.resolve() if ".." in path.parts else path
+
+
+def absolute(uri: str) -> str:
+    """Address that means the same wherever a process is started; a URL as it is."""
+    return str(local_path(uri)) if is_local(uri) else uri
+
+
+def canonical(uri: str) -> str:
+    """The one spelling of a storage's address under which it is remembered."""
+    if is_local(uri):
+        return absolute(uri)
+    scheme, _, rest = uri.partition("://")
+    return f"{'s3' if scheme == 's3a' else scheme}://{rest.rstrip('/')}"
 
 
 def join(base_uri: str, *parts: str) -> str:

@@ -58,3 +58,20 @@ def test_another_limit_of_pictures_is_another_run(monkeypatch):
     assert params().deciding() == usual
     monkeypatch.setenv("AUTOLABEL_MAX_MEGAPIXELS", "100")
     assert params().deciding() == usual | {"max_megapixels": 100}
+
+
+@pytest.mark.parametrize("prefix", ["", "./", "sub/../", "file://"])
+def test_local_addresses_mean_the_same_in_any_folder(tmp_path, monkeypatch, prefix):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    given = params(
+        sources=(f"{prefix}in", "s3://bucket/in/"), out=f"{prefix}out/", boxes=f"{prefix}b.json"
+    )
+    assert given.sources == (str(tmp_path / "in"), "s3://bucket/in/")
+    assert (given.out, given.boxes) == (str(tmp_path / "out"), str(tmp_path / "b.json"))
+    assert given.dataset_name == "out"
+
+
+def test_a_home_of_nobody_is_told():
+    with pytest.raises(ValidationError, match="no such user"):
+        params(out="~nobody-of-this-name/out")

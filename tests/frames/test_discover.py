@@ -416,3 +416,12 @@ def test_a_large_prefix_is_listed_in_parts_and_comes_in_order(s3, monkeypatch, l
     assert [one.key for one in found] == sorted(key for key in keys if key.startswith("d/"))
     assert all(one.size_bytes == 1 and one.etag for one in found)
     assert (len(asked) > 5) == ("{0" in levels), "only folders can be listed side by side"
+
+
+@pytest.mark.parametrize("source", ["in", "./in/", "../w/in", "file://in"])
+def test_frames_are_called_the_same_however_their_source_is_spelled(tmp_path, monkeypatch, source):
+    folder = tmp_path / "w"
+    storage.write_bytes(str(folder / "in" / "drive" / "1.jpg"), b"1")
+    (there,) = discover([str(folder / "in")])
+    monkeypatch.chdir(folder)
+    assert list(discover([source])) == [there]

@@ -13,6 +13,7 @@ from pycocotools import mask as coco_mask
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.load import sequence as load
+from tasks.load.prepare import prepare_dataset
 from tasks.load.rebuild import rebuild
 from tasks.review.actions import accept, choose, fix_class, merge, reject
 from tasks.review.events import read_events
@@ -254,3 +255,24 @@ def test_export_says_who_decided_what(name: str, out: Path) -> None:
     from tasks.dataset.coco_truth import load_truth
 
     assert load_truth(report.coco_uri).instances == 17, "readable as COCO"
+
+
+def test_decisions_go_where_the_labels_are_in_whatever_folder_the_review_starts(
+    name: str, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(out.parent)
+    for spelling in (out.name, f"./{out.name}/", f"file://{out}", f"{out}/../{out.name}"):
+        prepare_dataset(name, out_uri=spelling)
+    assert schema.open_dataset(name).info["out_uris"] == [str(out)]
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    accept(*pick(name, 0, 0))
+    export_reviews(name)
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert [event.action for event in read_events(str(out), name)] == ["accept"]
+
+
+def test_a_bucket_is_remembered_once_however_it_is_spelled(name: str) -> None:
+    for spelling in ("s3a://b/x", "s3://b/x/", "s3://b/x"):
+        schema.bootstrap_dataset(name, out_uri=spelling)
+    assert schema.open_dataset(name).info["out_uris"][1:] == ["s3://b/x"]
