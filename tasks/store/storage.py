@@ -74,7 +74,7 @@ def absolute(uri: str) -> str:
 
 
 def canonical(uri: str) -> str:
-    """The one spelling of a storage's address under which it is remembered."""
+    """Return the one spelling under which a storage is remembered."""
     if is_local(uri):
         return absolute(uri)
     scheme, _, rest = uri.partition("://")
