@@ -186,8 +186,9 @@ class Chain:
             outcome = outcome_so_far(self.part.name, states)
             if self._opened:
                 outcome = replace(outcome, failures=(*self._opened.failures, *outcome.failures))
-        for seconds in results.get(LOAD, ()):
-            outcome = replace(outcome, seconds=outcome.seconds | seconds)
+        for loaded in filter(None, results.get(LOAD, ())):
+            seconds = outcome.seconds | {LOAD: loaded.seconds}
+            outcome = replace(outcome, seconds=seconds, left_out=loaded.left_out)
         if failed:
             outcome = _with_error(outcome, *failed)
         if self._opened and self._opened.attempt_uri:

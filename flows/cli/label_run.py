@@ -155,6 +155,12 @@ def conclude(console: Console, summary: dict[str, Any]) -> None:
         console.print(f"  [red]{escape(place)}[/] {one['stage']}: {escape(one['reason'])}")
     if len(failed) > 10:
         console.print(f"  and {len(failed) - 10} more; --json lists all")
+    if summary["left_out"]:
+        frames = counted(summary["left_out"], "labeled frame")
+        console.print(
+            f"[yellow]left out of the dataset: {frames} of pictures that have changed since; "
+            "run the same command again[/]"
+        )
     if summary["nothing"]:
         console.print(f"[red]{escape(summary['nothing'])}[/]")
     if summary["dataset"]:

@@ -16,7 +16,8 @@ def summary_of(
     """Return the object that `--json` prints.
 
     `skipped` counts frames that were labeled before, `failed` lists frames and sequences with
-    their reasons, `nothing` says why there is not a single mask where there should be, `seconds`
+    their reasons, `left_out` counts labeled frames that the dataset lacks as their pictures have
+    changed since, `nothing` says why there is not a single mask where there should be, `seconds`
     are summed over the threads of a stage (so they may exceed `total`).
     """
     failed = [entry for one in outcomes for entry in _failed(one)]
@@ -27,6 +28,7 @@ def summary_of(
         "instances": sum(one.instances for one in outcomes),
         "skipped": sum(one.frames - one.computed_frames for one in outcomes),
         "failed": failed,
+        "left_out": sum(one.left_out for one in outcomes),
         "nothing": _nothing(plan, outcomes),
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
         "dataset": plan.params.dataset_name,

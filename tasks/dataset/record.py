@@ -37,6 +37,14 @@ def remember_loaded(dataset_name: str, manifest: Manifest) -> None:
     _collection().update_one(key, {"$set": {"manifest": manifest.version}}, upsert=True)
 
 
+@waits_for_database
+def forget_loaded(dataset_name: str, manifest: Manifest) -> None:
+    """Forget which labels of a sequence the dataset holds: not all of those that it should."""
+    dataset = open_dataset(dataset_name)
+    key = {"dataset": dataset._doc.id, "sequence_id": manifest.sequence_id}
+    _collection().delete_one(key)
+
+
 def _collection() -> Any:
     import fiftyone.core.odm as foo
 

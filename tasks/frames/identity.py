@@ -91,6 +91,17 @@ def file_version(path: Path) -> str | None:
         return None
 
 
+def read_versioned(path: Path) -> tuple[bytes, str]:
+    """Read a file on this machine; returns its bytes and the version that they are of.
+
+    The version is that of the opened file after its last byte: what lies under the name may be
+    another one by then.
+    """
+    with path.open("rb") as file:
+        data = file.read()
+        return data, stat_version(os.fstat(file.fileno()))
+
+
 def stat_version(stat: os.stat_result) -> str:
     """Version of a file on this machine by what the system says of it: size, time of change."""
     return f"{stat.st_size:x}-{stat.st_mtime_ns:x}"

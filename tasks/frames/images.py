@@ -16,7 +16,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from sam2_core.machine_errors import as_machine_error, is_machine_error
 from sam2_core.types import AutolabelError, ImageArray
-from tasks.frames.identity import CHANGED_SINCE_LISTED, stat_version
+from tasks.frames.identity import CHANGED_SINCE_LISTED, read_versioned
 from tasks.frames.orientation import turn_pixels
 from tasks.store.storage import is_local
 from tasks.types import FrameFailure, FrameRef
@@ -86,16 +86,13 @@ def read_image(frame: FrameRef) -> ImageArray:
 def _read(frame: FrameRef) -> bytes:
     path = Path(frame.local_path or frame.uri)
     try:
-        with path.open("rb") as file:
-            data = file.read()
-            version = stat_version(os.fstat(file.fileno()))
+        data, version = read_versioned(path)
     except OSError as error:
         if is_machine_error(error):
             raise as_machine_error(error, f"reading {path}") from error
         if isinstance(error, FileNotFoundError) and _is_lost_video_frame(frame):
             raise BadImageError("this frame of the video could not be decoded") from error
         raise NotReadError(f"cannot read {path.name}: {error.strerror}") from error
-    # Of the opened file, after its last byte: what lies under the name may be another one by now.
     in_place = is_local(frame.uri) and "#frame=" not in frame.uri
     if in_place and frame.etag not in {"", version}:
         raise NotReadError(f"{path.name}: {CHANGED_SINCE_LISTED}")

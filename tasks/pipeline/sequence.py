@@ -90,6 +90,7 @@ class SequenceOutcome:
         error: why the sequence is not complete, "" when it is; `stage` says where.
         transient: the error may pass by itself.
         hopeless: another attempt is of no use.
+        left_out: labeled frames that the dataset lacks: their pictures have changed since.
         seconds: by stage.
 
     """
@@ -104,6 +105,7 @@ class SequenceOutcome:
     stage: str = ""
     transient: bool = False
     hopeless: bool = False
+    left_out: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -137,7 +139,9 @@ class SequenceOutcome:
     def text(self, seconds: float) -> str:
         """One line for the terminal."""
         parts = [counted(self.frames, "frame"), counted(self.instances, "mask")]
-        if not self.computed_frames and self.good:
+        if self.left_out:
+            parts.append(f"{counted(self.left_out, 'frame')} left out of the dataset")
+        elif not self.computed_frames and self.good:
             return ", ".join([*parts, "up to date"])
         if self.computed_frames < self.frames:
             parts.append(f"{self.frames - self.computed_frames} of them from before")
@@ -148,6 +152,14 @@ class SequenceOutcome:
         if self.error:
             parts.append(f"failed in {self.stage}: {self.error}")
         return ", ".join([*parts, f"{seconds:.1f} s"])
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What loading a sequence came to: frames that were left out, and the seconds it took."""
+
+    left_out: int
+    seconds: float
 
 
 def counted(count: int, noun: str) -> str:
@@ -317,22 +329,22 @@ def _of_others(job: Job, chunks: Iterable[Chunk]) -> list[ChunkState] | None:
     return states
 
 
-def load_labels(dataset: str, out_uri: str, manifest: Manifest) -> dict[str, float]:
+def load_labels(dataset: str, out_uri: str, manifest: Manifest) -> Loaded:
     """Load a labeled sequence into FiftyOne; the frames that it has are brought here first.
 
-    Returns:
-        Seconds by stage.
+    With frames that are left out, as their pictures have changed, it does not count as loaded: the
+    next run loads it again.
 
     Raises:
         AutolabelError: storage or the database cannot be used, or labels are damaged.
 
     """
-    from tasks.dataset.record import remember_loaded
+    from tasks.dataset.record import forget_loaded, remember_loaded
     from tasks.load.sequence import load_sequence
 
     started = time.perf_counter()
     with withdrawn_if_damaged(out_uri, manifest):
-        load_sequence(dataset, out_uri, manifest, fetch=True)
-    remember_loaded(dataset, manifest)
+        report = load_sequence(dataset, out_uri, manifest, fetch=True)
+    (forget_loaded if report.changed else remember_loaded)(dataset, manifest)
     advance(LOAD, manifest.frames)
-    return {LOAD: time.perf_counter() - started}
+    return Loaded(report.changed, time.perf_counter() - started)

@@ -14,6 +14,7 @@ from tasks.errors import redacted_errors
 from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT
 from tasks.pipeline.chunk import ChunkState, Job, detect_chunk, download_chunk, segment_chunk
 from tasks.pipeline.sequence import (
+    Loaded,
     Opened,
     SequenceOutcome,
     SequencePart,
@@ -85,11 +86,11 @@ def load_task(
     outcome: SequenceOutcome,
     loaded: frozenset[str],
     name: str,
-) -> dict[str, float]:
+) -> Loaded | None:
     """Load a sequence's labels into FiftyOne, unless it is not complete or there already."""
     manifest = outcome.manifest
     if manifest is None or manifest.version in loaded:
-        return {}
+        return None
     return load_labels(dataset, out_uri, manifest)
 
 
@@ -97,6 +98,6 @@ def load_task(
 @redacted_errors()
 def load_stored_task(
     dataset: str, out_uri: str, manifest: Manifest, loaded: frozenset[str], name: str
-) -> dict[str, float]:
+) -> Loaded | None:
     """Load into FiftyOne what an earlier run labeled, unless it is there already."""
-    return {} if manifest.version in loaded else load_labels(dataset, out_uri, manifest)
+    return None if manifest.version in loaded else load_labels(dataset, out_uri, manifest)

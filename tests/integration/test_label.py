@@ -11,7 +11,8 @@ import s3fs
 from PIL import Image
 
 from tasks.frames import download
-from tasks.store import storage
+from tasks.store import manifests, storage
+from tests.integration.dataset_rows import held
 from tests.integration.runs import files_below, write_boxes, write_image, write_sequence
 
 
@@ -32,6 +33,33 @@ def test_second_run_of_the_same_command_does_no_model_work(terminal, tmp_path):
     assert "segment" not in second["seconds"]
     assert "0 of 2 sequences to label" in told
     assert files_below(tmp_path / "out") == written
+
+
+def test_frames_that_the_dataset_lacks_are_told_and_loaded_by_the_next_run(
+    terminal, tmp_path, monkeypatch
+):
+    """A picture changes after it was labeled and before it is loaded, and later comes back."""
+    drive, boxes = tmp_path / "in" / "drive", tmp_path / "boxes"
+    write_sequence(drive, boxes, 3)
+    arguments = [drive, "--out", tmp_path / "out", "--boxes", boxes, "--dataset", "lacking"]
+    write_manifest = manifests.write_manifest
+
+    def replace_a_picture(*manifest):
+        write_manifest(*manifest)
+        (drive / "0001.jpg").rename(tmp_path / "kept.jpg")
+        (drive / "0001.jpg").write_bytes((drive / "0002.jpg").read_bytes())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manifests, "write_manifest", replace_a_picture)
+        first, told = terminal.label(*arguments)
+    assert (first["frames"], first["left_out"]) == (3, 1)
+    assert "left out of the dataset: 1 labeled frame" in told
+    assert {row["frame"] for row in held("lacking")["rows"]} == {0, 2}
+    (tmp_path / "kept.jpg").rename(drive / "0001.jpg")
+    again, told = terminal.label(*arguments)
+    assert (again["skipped"], again["left_out"]) == (3, 0)
+    assert "left out" not in told
+    assert {row["frame"] for row in held("lacking")["rows"]} == {0, 1, 2}
 
 
 def test_bad_frames_and_bad_boxes_fail_alone(terminal, tmp_path):

@@ -108,11 +108,11 @@ def second_reading():
 FAULTS = {
     **{
         f"{errno.errorcode[code]} while the detector reads": (
-            Path, "read_bytes", os_error(code), lambda: third_picture
+            images, "read_versioned", os_error(code), lambda: third_picture
         )
         for code in (errno.EIO, errno.ESTALE, errno.EMFILE)
     },
-    "EIO while the model reads": (Path, "read_bytes", os_error(errno.EIO), second_reading),
+    "EIO while the model reads": (images, "read_versioned", os_error(errno.EIO), second_reading),
     "no memory for a picture": (
         images, "_decode", MemoryError(), lambda: lambda data, _: data == WHITE
     ),
@@ -153,7 +153,7 @@ def test_the_chunk_stays_missing_and_the_next_run_makes_it_whole(source, monkeyp
 def test_a_picture_that_may_not_be_read_now_is_tried_again(source, monkeypatch):
     job = job_of(source)
     chunk = chunk_of(job, source)
-    real = Path.read_bytes
+    real = images.read_versioned
 
     def denied(path):
         if third_picture(path):
@@ -161,7 +161,7 @@ def test_a_picture_that_may_not_be_read_now_is_tried_again(source, monkeypatch):
         return real(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", denied)
+        patch.setattr(images, "read_versioned", denied)
         (failure,) = label_chunk(job, chunk).failures
     assert (failure.stage, failure.index) == (DOWNLOAD, 3)
     assert label_chunk(job, chunk).failures == ()  # stored as failed, and not for good
