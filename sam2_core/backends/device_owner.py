@@ -117,7 +117,7 @@ class DeviceOwner:
                 "recorded, and the work is done by the next process. `nvidia-smi` and the kernel's "
                 "log (dmesg, Xid) say more"
             )
-            raise self._lost from error
+            raise self._lost from (None if error is self._lost else error)
 
 
 _owner: DeviceOwner | None = None

@@ -35,7 +35,10 @@ class CutBodyError(ConnectionError):
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
+    # A chain may lead back into itself: one error of a lost device is raised again and again.
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         yield error
         error = error.__cause__
 

@@ -10,6 +10,7 @@ from sam2_core.backends.onnxruntime_cuda import OnnxRuntimeCudaBackend
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import Boxes, DeviceLostError, MachineError
 from tasks.masks.segment import segment_frames
+from tasks.store.retry import is_transient
 from tasks.types import FrameRef
 from tests.sam2_core.host_device import host_gpu
 
@@ -39,3 +40,9 @@ def test_frames_behind_a_lost_device_are_no_answers(tmp_path):
     assert len(done) < 40
     with pytest.raises(DeviceLostError):
         segmenter.run([segmenter.prepare(np.zeros((100, 100, 3), np.uint8), boxes)])
+
+
+def test_a_chain_of_causes_that_leads_back_into_itself_ends():
+    first, second = DeviceLostError("lost"), RuntimeError("again")
+    first.__cause__, second.__cause__ = second, first
+    assert not is_transient(first)
