@@ -206,7 +206,12 @@ def _start(folder: Path) -> Server:
     log = folder / "mongod.log"
     for _ in range(ATTEMPTS):
         if not password_file(folder).exists():
-            set_password(mongod, folder, environment)
+            try:
+                set_password(mongod, folder, environment)
+            except AutolabelError:
+                if _gave_way(folder, log):
+                    continue
+                raise
         port = _free_port()
         process = spawn(arguments(mongod, dbpath, *guarded(port)), log, environment)
         server = Server(process.pid, port, str(dbpath))
@@ -217,12 +222,17 @@ def _start(folder: Path) -> Server:
             end(process)
             password_file(folder).unlink()  # of another database: this one gets a new one
             continue
-        said = log.read_bytes()
-        if b"DBPathInUse" in said and (left := _left_behind(folder)):
-            _stop(left)  # whoever started it is gone: we hold the lock
-        elif b"Address already in use" not in said:
+        if not _gave_way(folder, log) and b"Address already in use" not in log.read_bytes():
             break
     raise AutolabelError(why_not(log, dbpath))
+
+
+def _gave_way(folder: Path, log: Path) -> bool:
+    """Stop a mongod of ours that came up meanwhile; its starter is gone: we hold the lock."""
+    left = _left_behind(folder) if b"DBPathInUse" in log.read_bytes() else None
+    if left:
+        _stop(left)
+    return left is not None
 
 
 def _note(folder: Path, server: Server) -> None:

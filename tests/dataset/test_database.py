@@ -246,6 +246,8 @@ def test_a_server_that_comes_up_meanwhile_gives_way_if_it_is_ours(folder: Path) 
                 database._start(folder)
         assert count_things(database._start(folder)) == 1
     assert (folder / "password").read_text() != "of-another-database"
+    (folder / "password").unlink()  # killed before there was one
+    assert count_things(database._start(folder)) == 1
 
 
 def test_a_password_that_others_can_read_is_refused(tmp_path: Path) -> None:
