@@ -85,19 +85,23 @@ def discover(
         selection: which frames of each camera; indices keep counting over all frames.
 
     Raises:
-        AutolabelError: a source is missing, has no images or videos, or is inside another one; a
-            folder can be read in two ways; two sequences or cameras would have the same name.
+        AutolabelError: a source is missing, has no images or videos, or is inside another one, or
+            a link joins two; a folder can be read in two ways; two sequences or cameras would have
+            the same name.
         NothingToLabelError: there are frames, and the selection takes none of them.
 
     """
     if not sources:
         raise AutolabelError("no source: name a folder, a video file or a bucket to label")
     seen: dict[str, tuple[str, str]] = {}
+    owners: dict[str, str] = {}
     selected = False
     for source in _distinct(sources):
         found = False
         for one in _discover_source(source, selection):
             found = True
+            if len(sources) > 1 and storage.is_local(source):
+                _refuse_same_places(one, source, owners)
             _refuse_same_id(one.sequence, source, seen)
             if one.frames:
                 selected = True
@@ -140,6 +144,20 @@ def _place(source: str) -> str:
         return str(storage.local_path(source).resolve()).rstrip("/")
     fs, path = storage.filesystem(source)
     return f"{type(fs).__name__}://{path.rstrip('/')}"
+
+
+def _refuse_same_places(one: Discovered, source: str, owners: dict[str, str]) -> None:
+    """Refuse a folder or video to which links lead from two sources: each walks by itself."""
+    uri = one.sequence.frames_uri
+    whole = {frame.uri for frame in one.frames if isinstance(frame, VideoRef) or frame.uri == uri}
+    folders = {frame.uri.rpartition("/")[0] for frame in one.frames if frame.uri not in whole}
+    for place in map(os.path.realpath, sorted(whole | folders)):
+        other = owners.setdefault(place, source)
+        if other != source:
+            raise AutolabelError(
+                f"{place} is part of source {other} and of source {source}, by a link: its frames "
+                "would be labeled twice; name one"
+            )
 
 
 def _refuse_same_id(sequence: SequenceRef, source: str, seen: dict[str, tuple[str, str]]) -> None:

@@ -227,6 +227,19 @@ def test_a_source_named_twice_comes_once_and_one_in_another_is_refused(tmp_path,
     assert ids(tmp_path / "in/a", tmp_path / "link") == ["a"]
 
 
+def test_two_sources_that_a_link_joins_are_refused(tmp_path):
+    write(tmp_path, "a/x/1.jpg", "b/y/1.jpg", "b/z/1.jpg", "c/clip.mp4", "d/other.mp4")
+    assert ids(tmp_path / "a", tmp_path / "b") == ["x", "y", "z"]
+    (tmp_path / "a" / "link").symlink_to("../b/z")
+    for pair in ((tmp_path / "a", tmp_path / "b"), (tmp_path / "b", tmp_path / "a")):
+        with pytest.raises(AutolabelError, match=r"/b/z is part of source .* by a link: .* twice"):
+            ids(*pair)
+    assert len(ids(tmp_path / "c" / "clip.mp4", tmp_path / "d" / "other.mp4")) == 2
+    (tmp_path / "c" / "again.mp4").symlink_to("../d/other.mp4")
+    with pytest.raises(AutolabelError, match=r"other.mp4 is part of source"):
+        ids(tmp_path / "c", tmp_path / "d")
+
+
 def test_long_names_are_shortened_when_they_are_found(tmp_path, s3):
     """Each folder's name is within the limits of a disk, what is made of them is not."""
     names = ["ä" * 100, "b" * 200, "c" * 200]
