@@ -177,6 +177,8 @@ class RedactedRecord(logging.LogRecord):
 
 def install() -> None:
     """Redact every log record of this process, and the traceback that it may die with."""
+    # FiftyOne's server library would put a hook of its own in the place of ours.
+    os.environ.setdefault("STRAWBERRY_DISABLE_RICH_ERRORS", "1")
     logging.setLogRecordFactory(RedactedRecord)
     sys.excepthook = _last_words
 

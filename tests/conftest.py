@@ -10,6 +10,11 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
+def pytest_unconfigure() -> None:
+    """Keep what logs at exit, to streams closed by then, from following the summary."""
+    logging.raiseExceptions = False
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Folder of real driving data beside the checkout; tests that need it skip without."""
