@@ -60,7 +60,8 @@ def command(
     """Write the labels of RUN_OR_DATASET in a format that other tools read.
 
     RUN_OR_DATASET is the --out of a run, or a FiftyOne dataset: of a dataset, what people decided
-    takes the place of the labels that they decided on.
+    takes the place of the labels that they decided on. Where both have one name, NAME is the
+    dataset and ./NAME the folder.
     """
     import json
 
@@ -84,6 +85,12 @@ def command(
         f"[bold]{report['frames']}[/] frames and [bold]{report['instances']}[/] labels of "
         f"{report['sequences']} sequences as {format_}: {target}"
     )
+    if report["dataset"]:
+        console.print(
+            f"  of dataset {report['dataset']}, with what people decided; its labels are in "
+            f"{report['source']}",
+            markup=False,
+        )
     for reason, count in report["left_out"].items():
         if count:
             console.print(f"  left out: {count} ({reason})")

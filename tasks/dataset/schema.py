@@ -85,9 +85,14 @@ def existing_dataset(name: str) -> Any | None:
         return fo.load_dataset(name)
 
 
+def is_name(text: str) -> bool:
+    """Whether a dataset can be called so."""
+    return bool(_NAME.fullmatch(text))
+
+
 def check_name(name: str) -> None:
     """Raise AutolabelError for what cannot be the name of a dataset."""
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise AutolabelError(
             f"'{name}' is not a dataset name: use letters, digits, spaces and . _ + -, at most 99"
         )

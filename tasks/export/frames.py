@@ -231,8 +231,9 @@ def _called(instance: Instance, label: str) -> Instance:
 def source_of(name: str) -> tuple[str, Any]:
     """Tell a run's storage from a dataset: (address, dataset or None).
 
-    A folder or URL that holds manifests is a run; any other name is a dataset, whose labels lie in
-    the storage that it was loaded from.
+    A dataset is often called as the folder that it was loaded from: a plain name is the dataset
+    then, which has what people decided, and ./NAME the folder. A dataset's labels lie in the
+    storage that it was loaded from.
 
     Raises:
         AutolabelError: it is neither.
@@ -241,7 +242,8 @@ def source_of(name: str) -> tuple[str, Any]:
     from tasks.store.addresses import checked
     from tasks.store.manifests import COMPLETE, PARTIAL
 
-    if {COMPLETE, PARTIAL} & {*storage.list_folders(checked(name))}:
+    is_run = bool({COMPLETE, PARTIAL} & {*storage.list_folders(checked(name))})
+    if is_run and not _is_dataset(name):
         return name, None
     if "/" in name:
         raise AutolabelError(f"{storage.redact(name)} holds no labels: name the --out of a run")
@@ -253,3 +255,11 @@ def source_of(name: str) -> tuple[str, Any]:
     if not out_uri:
         raise AutolabelError(f"dataset '{name}' knows no storage: name the --out of its run")
     return out_uri, dataset
+
+
+def _is_dataset(name: str) -> bool:
+    """Whether a dataset of ours has this very name; never an address's, such as ./NAME."""
+    from tasks.dataset.schema import existing_dataset, is_name
+
+    dataset = existing_dataset(name) if is_name(name) else None
+    return dataset is not None and "frame_key" in dataset.get_field_schema()

@@ -63,7 +63,10 @@ def export(
     """
     out_uri, dataset = source_of(source)
     if choice.reviewed and dataset is None:
-        raise AutolabelError("decisions are in a dataset: name it instead of the run's folder")
+        raise AutolabelError(
+            "decisions are in a dataset: name it instead of the run's folder (NAME is a dataset, "
+            "./NAME a folder)"
+        )
     told, classes = Told(), Classes(choice.classes)
     pictures = images != "none" or format_ in NEED_PICTURES
     decisions = Decisions(dataset) if dataset is not None else None
@@ -81,7 +84,8 @@ def export(
             on_frame(counts["frames"])
         facts = writer.close()
         report = {
-            "format": format_, "source": out_uri, "runs": _runs(frames),
+            "format": format_, "source": out_uri,
+            "dataset": None if dataset is None else dataset.name, "runs": _runs(frames),
             "sequences": len(frames.manifests), "frames": counts["frames"],
             "instances": counts["instances"], "frames_without_picture": counts["without_picture"],
             "classes": classes.names, "splits": {k: v for k, v in splits.items() if k},

@@ -28,11 +28,13 @@ from tasks.frames.identity import file_version
 from tasks.store import storage
 
 COLLECTION = "autolabel_set_aside"
-# Why: another content at the address; no file there; not among the frames that were labeled last;
-# never loaded (an event names it).
-CHANGED, GONE, UNLISTED, UNKNOWN = "changed", "gone", "unlisted", "unknown"
+# Why: another content at the address; no file there; another content there that was labeled since;
+# not among the frames that were labeled last; never loaded (an event names it).
+CHANGED, GONE, REWRITTEN = "changed", "gone", "rewritten"
+UNLISTED, UNKNOWN = "unlisted", "unknown"
 WHY = {
     CHANGED: "their picture has changed", GONE: "their picture is gone",
+    REWRITTEN: "their picture has changed, and the new one is labeled",
     UNLISTED: "their frame is not among those last labeled",
     UNKNOWN: "their frame, or this version of it, is not in the dataset",
 }  # fmt: skip
@@ -182,19 +184,24 @@ def forget(dataset: Any, ids: Iterable[Any]) -> None:
 
 def set_aside_unlisted(dataset: Any, sequence_id: str, listed: set[Any]) -> int:
     """Set aside samples of a sequence that are not among `listed` ids; return how many went."""
-    found = sample_collection(dataset).find({"sequence_id": sequence_id}, {"_id": 1})
-    others = [one["_id"] for one in found if one["_id"] not in listed]
-    set_aside(dataset, others, UNLISTED)
+    wanted = {"_id": 1, "frame_address": 1}
+    found = list(sample_collection(dataset).find({"sequence_id": sequence_id}, wanted))
+    addresses = {one.get("frame_address") for one in found if one["_id"] in listed} - {None}
+
+    def why(one: Mapping[str, Any]) -> str:
+        return REWRITTEN if one.get("frame_address") in addresses else UNLISTED
+
+    others = [one for one in found if one["_id"] not in listed]
+    for reason in (REWRITTEN, UNLISTED):
+        set_aside(dataset, [one["_id"] for one in others if why(one) == reason], reason)
     # What waits for a file to come back is no longer waited for.
-    stale = [
-        one["_id"]
-        for one in _collection().find({**_waiting(dataset), "sequence_id": sequence_id}, {"_id": 1})
-        if one["_id"]["sample"] not in listed
-    ]
-    if stale:
-        _collection().update_many({"_id": {"$in": stale}}, {"$set": {"aside.why": UNLISTED}})
-        undecided = {"_id": {"$in": stale}, "$nor": _DECIDED["$or"]}
-        _collection().delete_many(undecided)
+    waiting = _collection().find({**_waiting(dataset), "sequence_id": sequence_id}, wanted)
+    stale = [one for one in waiting if one["_id"]["sample"] not in listed]
+    for reason in (REWRITTEN, UNLISTED):
+        ids = [one["_id"] for one in stale if why(one) == reason]
+        if ids:
+            _collection().update_many({"_id": {"$in": ids}}, {"$set": {"aside.why": reason}})
+            _collection().delete_many({"_id": {"$in": ids}, "$nor": _DECIDED["$or"]})
     return len(others)
 
 

@@ -87,16 +87,27 @@ def export_reviews(dataset_name: str, out_uri: str = "") -> ExportReport:
     others = [row for sample in samples_set_aside(dataset) for row in _rows_set_aside(sample)]
     if others:
         storage.write_bytes(aside_uri, _parquet(others, ("why",)))
+    else:
+        storage.delete(aside_uri)  # of an earlier export, and no longer so
     decisions = [row["decision"] for row in rows]
     counts = {name: decisions.count(name) for name in sorted(set(decisions))}
     written = (table_uri, coco_uri, aside, aside_uri if others else "")
     return ExportReport(len(images), len(rows), counts, *written)
 
 
-def _rows_set_aside(sample: Mapping[str, Any]) -> Iterator[Values]:
-    for row in rows_of(sample):
-        if row["decision"] != PASSED:
-            yield {**row, "why": sample["aside"]["why"]}
+def _rows_set_aside(sample: Mapping[str, Any]) -> list[Values]:
+    """Return one row a decision; an empty one stands for a frame that has none, only a status.
+
+    Of labels that this database never had, only the decision is known.
+    """
+    why = {"why": sample["aside"]["why"]}
+    rows = [{**row, **why} for row in rows_of(sample) if row["decision"] != PASSED]
+    told = {source for row in rows for source in (row["id"], *row["sources"])}
+    frame = _frame_values(sample) | why
+    for label, (decision, who) in _last_decisions(sample).items():
+        if decision and label not in told:
+            rows.append({**frame, **who, "id": label, "decision": decision, "sources": [label]})
+    return rows or [frame]
 
 
 def _reviewed_samples() -> dict[str, Any]:
@@ -105,12 +116,7 @@ def _reviewed_samples() -> dict[str, Any]:
 
 def rows_of(sample: Mapping[str, Any]) -> Iterator[Values]:
     """Labels of a sample that people decided on, with what they decided."""
-    frame = frame_of(sample)
-    common = {
-        "frame_key": frame.frame_key, "index": sample.get("frame_number"), "run_key": frame.run_key,
-        "frame_status": sample["review_status"],
-        **{n: sample.get(n) for n in ("sequence_id", "camera", "frame_uri", "frame_etag")},
-    }  # fmt: skip
+    frame, common = frame_of(sample), _frame_values(sample)
     for label in (sample.get(REVIEWED_FIELD) or {}).get("detections") or []:
         values = to_values(label, frame.size_hw)
         who = {name: label.get(name) or "" for name in ("reviewer", "reviewed_at")}
@@ -124,6 +130,14 @@ def rows_of(sample: Mapping[str, Any]) -> Iterator[Values]:
             values = to_values(label, frame.size_hw, decision=decision)
             values["sources"] = [str(label["_id"])]
             yield {**values, **common, **who, "track_id": label.get("index")}
+
+
+def _frame_values(sample: Mapping[str, Any]) -> Values:
+    return {
+        "frame_key": sample["frame_key"], "index": sample.get("frame_number"),
+        "run_key": sample.get("run_key") or "", "frame_status": sample["review_status"],
+        **{n: sample.get(n) for n in ("sequence_id", "camera", "frame_uri", "frame_etag")},
+    }  # fmt: skip
 
 
 def _last_decisions(sample: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, str]]]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
 
-from tasks.export.frames import Choice, chosen_manifests
+from tasks.export.frames import Choice, chosen_manifests, source_of
 from tasks.export.run import export
 from tasks.load.prepare import prepare_dataset
 from tasks.load.sequence import load_sequence
@@ -60,3 +60,15 @@ def test_decisions_take_the_place_of_the_labels(name, tmp_path):
             assert (coco_mask.decode(row[2]) == coco_mask.decode(expected[index][number][2])).all()
     assert [row for row in read["all"][0] if row[1]] == read["reviewed"][0]
     assert [row for row in read["all"][1] if row[1]] == read["reviewed"][1]
+
+
+def test_a_plain_name_is_the_dataset_and_its_folder_has_a_dot(database, tmp_path, monkeypatch):
+    run_of(tmp_path, frames=1)
+    monkeypatch.chdir(tmp_path)
+    assert source_of("run") == ("run", None), "there is no dataset of this name"
+    name = f"both-{uuid.uuid4().hex[:8]}"
+    (tmp_path / "run").rename(tmp_path / name)
+    prepare_dataset(name, out_uri=name)
+    out, dataset = source_of(name)
+    assert (out, dataset.name) == (str(tmp_path / name), name)
+    assert source_of(f"./{name}") == (f"./{name}", None)

@@ -17,8 +17,9 @@ from tasks.dataset.pictures import find_pictures
 from tasks.frames.discover import discover
 from tasks.load import sequence as load
 from tasks.load.prepare import prepare_dataset
+from tasks.load.rebuild import rebuild
 from tasks.review import relabel
-from tasks.review.actions import accept, choose, mark_sequence
+from tasks.review.actions import accept, choose, mark_sequence, reject
 from tasks.review.aside import compare_files, count_set_aside
 from tasks.review.events import read_events, reviews_uri
 from tasks.review.export import export_reviews
@@ -78,7 +79,7 @@ def test_a_rewritten_frame_loses_its_labels_and_an_old_one_gets_them_back(
     said = CliRunner().invoke(command, ["export", dataset.name]).output
     assert "not in them: 1 decisions on 1 frames are set aside" in said
     reviewing.label()
-    assert count_set_aside(dataset).why == {"unlisted": 1}, "another content was labeled since"
+    assert count_set_aside(dataset).why == {"rewritten": 1}, "another content was labeled since"
     assert len(dataset) == 6
     path.write_bytes(content)
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
@@ -118,6 +119,39 @@ def test_a_folder_that_was_away_comes_back_with_everything(reviewing: Reviewing)
     root.with_name("away").rename(root)
     assert compare_files(dataset).frames == 0
     assert {one["_id"]: one for one in reviewing._samples()} == before
+
+
+def test_what_a_fresh_database_never_had_is_set_aside_with_its_decisions(
+    reviewing: Reviewing,
+) -> None:
+    dataset = reviewing.dataset
+    frame = dataset.match({"reviewed.detections": []}).first()
+    reject(dataset, choose(dataset, [frame.id], [frame.detections.detections[0].id]))
+    for file in reviewing.source.files():
+        reviewing.source.write(file)
+    reviewing.label()
+    reviewing.forget_database()
+    reviewing.act("rebuild", 0)
+    report = export_reviews(dataset.name)
+    assert (report.set_aside.frames, report.set_aside.labels) == (2, 2)
+    rows = pq.read_table(report.set_aside_uri).to_pylist()
+    assert sorted(row["decision"] for row in rows) == ["accepted", "rejected"]
+    assert {row["why"] for row in rows} == {"unknown"}
+    table = Path(report.set_aside_uri)
+    reviewing.forget_database()
+    (reviewing.outs[0] / "reviews").rename(reviewing.out / "away")
+    reviewing.label()
+    (reviewing.out / "away").rename(reviewing.outs[0] / "reviews")
+    assert table.exists()
+    assert export_reviews(dataset.name).set_aside_uri == ""
+    assert not table.exists(), "what an earlier export told no longer holds"
+
+
+def test_a_rebuild_counts_what_is_in_the_dataset(reviewing: Reviewing) -> None:
+    reviewing.act("another model", 0)
+    reviewing.forget_database()
+    report = rebuild(reviewing.name, str(reviewing.outs[0]))
+    assert (report.frames, report.instances) == (len(reviewing.dataset), 6)
 
 
 def test_events_that_name_a_position_are_set_aside(reviewing: Reviewing) -> None:
