@@ -33,9 +33,10 @@ _LINK = re.compile(
     r"(?i)((?:https?|s3a?|gs|s?ftps?):/+|\b[a-z][a-z0-9+.-]*:/{2,})"
     r"((?:(?!::[a-z][a-z0-9+.-]*:/)[^\s\"<>`])+)"  # the next one of a chain begins after "::"
 )
-# What a slip of the hand makes of an address: "user:password@host" without "://" before it.
+# What a slip of the hand makes of an address: "user:password@host" without "://" before it. The
+# stamp of imported boxes, "imported:NAME@SHA256", is none.
 USERINFO = re.compile(
-    r"(?:^|(?<=[\s\"'(=,\[{<])|(?<=//)|(?<=:/))(?!\d+:)[^\s\"'<>:/@=#,]+:[^\s\"'<>/]+@"
+    r"(?:^|(?<=[\s\"'(=,\[{<])|(?<=//)|(?<=:/))(?!\d+:|imported:[^\s@]+@[0-9a-f]{16}\b)[^\s\"'<>:/@=#,]+:[^\s\"'<>/]+@"
 )
 NAMES_OF_SECRETS = (
     r"x-(?:amz|goog)-(?:signature|credential|security-token)|awsaccesskeyid|signature|sig|"

@@ -128,6 +128,13 @@ def test_every_log_record_and_traceback_is_redacted(caplog):
     assert "ConnectionError: http://***@h/ does not answer" in caplog.text
 
 
+def test_the_stamp_of_imported_boxes_is_no_password():
+    stamp = "imported:boxes@484ba45fc715ada7"
+    assert redact(stamp) == stamp
+    assert redact(f"boxes  {stamp}") == f"boxes  {stamp}"
+    assert PLANTED not in redact(f"imported:{PLANTED}@host")
+
+
 @pytest.mark.parametrize("first", ["", "import strawberry; "])
 def test_the_last_words_of_a_process_are_redacted(first):
     code = f"import flows; {first}raise KeyError('s3://AKIAKEY:{PLANTED}@bucket')"
