@@ -1,6 +1,6 @@
-"""Watching a run until its shards have ended; what the server leaves crashed is started again.
+"""Watching a run until its shards have ended; what the server leaves lying is started again.
 
-An automation does that too, and sooner; but after a restart the server holds events back.
+Automations do that too, and sooner; but after a restart the server holds events back.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 PATIENCE_S = 900.0
 # The automation goes first. What crashed long before may have been done by others.
 CRASHED_FOR, JUST_BEFORE = timedelta(seconds=30), timedelta(seconds=60)
+# Taken by a worker that died before the run began; the automation's time and a minute.
+NOT_BEGUN_FOR = timedelta(seconds=360)
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +59,11 @@ def watch(run_key: str, poll_s: float) -> Iterator[list[FlowRun]]:
 
 
 def _looked_after(run_key: str, began: datetime) -> list[FlowRun]:
-    """Start again what was left crashed; returns the shards that have not ended."""
+    """Start again what was left lying; returns the shards that have not ended."""
     for run in runs_of(run_key, unfinished_or_crashed=True):
-        if _left_crashed(run, began) and schedule_again(run, "its worker is gone"):
+        if (_left_crashed(run, began) or _never_begun(run)) and schedule_again(
+            run, "its worker is gone"
+        ):
             log.warning("%s had lost its worker and is scheduled again", run.name)
     return list(runs_of(run_key, active_only=True))
 
@@ -76,3 +80,11 @@ def _left_crashed(run: FlowRun, began: datetime) -> bool:
         return False
     now = datetime.now(UTC)
     return began - JUST_BEFORE < state.timestamp < now - CRASHED_FOR
+
+
+def _never_begun(run: FlowRun) -> bool:
+    """Whether a worker took a run long ago and has not begun it."""
+    state = run.state
+    if state is None or not state.is_pending():
+        return False
+    return state.timestamp < datetime.now(UTC) - NOT_BEGUN_FOR
