@@ -13,6 +13,7 @@ import os
 import secrets
 import shutil
 import subprocess
+import tempfile
 import time
 import urllib.parse
 from pathlib import Path
@@ -93,7 +94,7 @@ def set_password(mongod: Path, folder: Path, environment: dict[str, str]) -> Non
 
     log = folder / "mongod.log"
     with contextlib.ExitStack() as afterwards:
-        private = OwnFolder(FOLDER_PREFIX)  # a short name: a socket's path must not be long
+        private = OwnFolder(FOLDER_PREFIX, _socket_base())
         afterwards.callback(private.remove)
         socket = f"{private.path}/mongod.sock"
         listening = ("--bind_ip", socket, "--filePermissions", "0600")
@@ -106,6 +107,12 @@ def set_password(mongod: Path, folder: Path, environment: dict[str, str]) -> Non
         finally:
             end(process)
     write_private(password_file(folder), password)
+
+
+def _socket_base() -> Path:
+    """Return a folder for sockets: their path must not be longer than about 100 bytes."""
+    chosen = Path(tempfile.gettempdir())
+    return chosen if len(os.fsencode(chosen)) < 60 else Path("/tmp")  # noqa: S108 - 0700 below it
 
 
 def _set_user(process: subprocess.Popen[bytes], uri: str, password: str) -> None:

@@ -24,16 +24,20 @@ UNLOCKED_KEPT_S = 24 * 3600.0
 class OwnFolder:
     """A new folder below the system's temporary one.
 
+    Args:
+        prefix: what its name begins with; folders named so whose owner is gone are removed first.
+        base: the folder around; the system's temporary one when None.
+
     Attributes:
         path: the folder.
         lock: hand its descriptor to a child (`pass_fds`) that uses the folder, too.
 
     """
 
-    def __init__(self, prefix: str) -> None:
-        sweep(prefix)
+    def __init__(self, prefix: str, base: Path | None = None) -> None:
+        sweep(prefix, base)
         while True:
-            self.path = Path(tempfile.mkdtemp(prefix=prefix))
+            self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
             with contextlib.suppress(FileNotFoundError):
                 self.lock: IO[str] = (self.path / LOCK).open("a+")
                 fcntl.flock(self.lock, fcntl.LOCK_SH)
@@ -46,10 +50,10 @@ class OwnFolder:
         self.lock.close()
 
 
-def sweep(prefix: str) -> list[Path]:
+def sweep(prefix: str, base: Path | None = None) -> list[Path]:
     """Remove the folders of owners that are gone; returns them."""
     swept = []
-    for path in sorted(Path(tempfile.gettempdir()).glob(f"{prefix}*")):
+    for path in sorted((base or Path(tempfile.gettempdir())).glob(f"{prefix}*")):
         with contextlib.suppress(OSError):
             if _ours(path) and _remove_abandoned(path):
                 swept.append(path)

@@ -117,9 +117,11 @@ def test_a_port_file_of_another_process_is_not_believed(tmp_path: Path) -> None:
 def test_a_taken_port_is_left_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # as left by a start that was killed
-    (tmp_path / f"{mongod.FOLDER_PREFIX}left").mkdir()
-    (tmp_path / f"{mongod.FOLDER_PREFIX}left" / own_folder.LOCK).touch()
+    # As left by a start that was killed; the name is short because a socket's path has to be.
+    temporary = Path(tempfile.mkdtemp(dir="/tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    (temporary / f"{mongod.FOLDER_PREFIX}left").mkdir()
+    (temporary / f"{mongod.FOLDER_PREFIX}left" / own_folder.LOCK).touch()
     free = database._free_port()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -129,7 +131,8 @@ def test_a_taken_port_is_left_for_another(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv("AUTOLABEL_DATABASE_DIR", str(tmp_path))
         server = database._start(tmp_path)
     assert server.port == free
-    assert not list(tmp_path.glob("autolabel-*"))
+    assert not list(temporary.iterdir())
+    temporary.rmdir()
     assert database.stop_server(tmp_path)
     assert not database.stop_server(tmp_path)
 
@@ -255,3 +258,12 @@ def test_a_password_that_others_can_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "password").chmod(0o644)
     with pytest.raises(AutolabelError, match="delete the file"):
         print(database.Server(1, 1, str(tmp_path / "data")).uri)
+
+
+def test_a_long_temporary_folder_is_none_for_sockets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("long" * 20)))
+    assert mongod._socket_base() == Path("/tmp")
+    monkeypatch.setattr(tempfile, "tempdir", "/run")
+    assert mongod._socket_base() == Path("/run")

@@ -1,6 +1,7 @@
 """The Prefect server of `autolabel up`: its user's browser gets in, and nobody else."""
 
 import os
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -166,7 +167,9 @@ def test_a_server_of_an_older_version_is_not_used_without_a_password(tmp_path, m
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    services.start("server", ["sleep", "600"], "http://127.0.0.1:9/api")
+    services.start(
+        "server", [sys.executable, "-c", "import time; time.sleep(600)"], "http://127.0.0.1:9/api"
+    )
     try:
         with pytest.raises(AutolabelError, match="autolabel down"):
             use_api()

@@ -1,6 +1,7 @@
 """FiftyOne's own Annotate tab, in a headless Chromium: what is changed there is a human edit."""
 
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ def name(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("AUTOLABEL_REVIEWER", "tester")
     name = f"annotate-{uuid.uuid4().hex[:8]}"
     manifest = store(tmp_path / "out", [three_labels(tmp_path)])
+    manifest = replace(manifest, frames_uri=str(tmp_path / "images"))
     write_manifest(str(tmp_path / "out"), manifest)
     prepare_dataset(name, out_uri=str(tmp_path / "out"))
     load.load_sequence(name, str(tmp_path / "out"), manifest)

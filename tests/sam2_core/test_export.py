@@ -21,6 +21,7 @@ from sam2_core.export import (  # noqa: E402
     is_current,
 )
 from sam2_core.onnx_contract import FEATURES  # noqa: E402
+from sam2_core.preprocess import planes_of  # noqa: E402
 from sam2_core.presets import MICRO, preset_named  # noqa: E402
 from sam2_core.types import AutolabelError  # noqa: E402
 from tests.sam2_core.test_architecture import boxes_and_prompts, scene  # noqa: E402
@@ -79,7 +80,8 @@ def test_parity_with_pytorch(name, graph, tmp_path):
     images = scene(case.preset, 2)
     with torch.no_grad():
         reference = case.model.encode(images)
-    features = session(case.folder, "encoder").run(list(FEATURES), {"image": images.numpy()})
+    planes = planes_of(list(images.numpy()))
+    features = session(case.folder, "encoder").run(list(FEATURES), {"image": planes})
     decoder = session(case.folder, "decoder")
     for kind in ("boxes", "points"):
         points, labels, index = prompts_of(case.preset, kind)

@@ -98,7 +98,8 @@ def test_folders_of_killed_commands_are_swept(temporary):
     code = (
         "import subprocess, sys, tempfile; from tasks.store.own_folder import OwnFolder; "
         "tempfile.tempdir = sys.argv[1]; folder = OwnFolder('autolabel-prefect-'); "
-        "server = subprocess.Popen(['sleep', '600'], pass_fds=(folder.lock.fileno(),)); "
+        "sleep = [sys.executable, '-c', 'import time; time.sleep(600)']; "
+        "server = subprocess.Popen(sleep, pass_fds=(folder.lock.fileno(),)); "
         "print(folder.path, server.pid, flush=True); sys.stdin.read()"
     )
     owner = subprocess.Popen(
