@@ -28,6 +28,7 @@ from sam2_core.types import AutolabelError
 from tasks.store.own_folder import OwnFolder
 
 START_TIMEOUT_S = 180.0
+EVENTS_TIMEOUT_S = 5.0
 FOLDER_PREFIX = "autolabel-prefect-"
 FAILED_LOG = "prefect-server-failed.log"
 _CLIENT_ENVIRONMENT = {
@@ -80,6 +81,24 @@ def api_in_background(cache_folder: Path) -> Iterator[PendingApi]:
     finally:
         server.stop()
         folder.remove()
+
+
+@contextlib.contextmanager
+def client_of(url: str, auth: str) -> Iterator[None]:
+    """Let Prefect in this process use the server at `url`, signed in as `auth`, inside the block.
+
+    Its events are sent before the block ends: the thread that sends them is made once for a
+    process and keeps the server that it met first, which would lose what a second server is owed.
+    """
+    # Settings are read when `prefect` is imported: the environment would come too late.
+    from prefect.events.worker import EventsWorker
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    with temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: auth}):
+        try:
+            yield
+        finally:
+            EventsWorker.drain_all(timeout=EVENTS_TIMEOUT_S, at_exit=False)
 
 
 class PendingApi:
@@ -161,10 +180,7 @@ class OwnApi(PendingApi):
     @contextlib.contextmanager
     def settings(self) -> Iterator[None]:
         """Point Prefect at this server inside the block."""
-        # Settings are read when `prefect` is imported: the environment would come too late.
-        from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
-
-        with temporary_settings({PREFECT_API_URL: self.url, PREFECT_API_AUTH_STRING: self.auth}):
+        with client_of(self.url, self.auth):
             yield
 
     def stop(self) -> None:

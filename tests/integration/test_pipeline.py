@@ -8,6 +8,7 @@ import s3fs
 from flows.nightly import nightly
 from flows.params import LabelParams
 from flows.plan.backfill import BackfillParams, plan_backfill
+from flows.server.own import client_of
 from flows.shard import label_shard
 from tasks.frames import download
 from tasks.store import storage
@@ -31,11 +32,9 @@ def graph(cluster, flow_name):
 @pytest.fixture
 def recorded(terminal, cluster):
     """`autolabel` under a server that records task runs, as ours for one command does not."""
-    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
-
     password = cluster.home.environment["PREFECT_API_AUTH_STRING"]
     terminal.monkeypatch.setenv("PREFECT_API_URL", cluster.api)
-    with temporary_settings({PREFECT_API_URL: cluster.api, PREFECT_API_AUTH_STRING: password}):
+    with client_of(cluster.api, password):
         yield terminal
 
 
