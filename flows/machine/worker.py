@@ -174,7 +174,7 @@ def _environment() -> dict[str, str]:
     values = {
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",  # see deploy/automations.yaml
         "PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1",
-        "PREFECT_WORKER_QUERY_SECONDS": "5",
+        "PREFECT_WORKER_QUERY_SECONDS": "2",
         # None but what is due: a worker that is stopping must not get its own shard back.
         "PREFECT_WORKER_PREFETCH_SECONDS": "0",
         "PREFECT_LOGGING_EXTRA_LOGGERS": "sam2_core,tasks,flows",

@@ -39,19 +39,18 @@ class Rate:
 def measured_rate(out_uri: str, run_key: str) -> Rate:
     """Rate of this run's own reports, else an assumption.
 
-    Downloads overlap the device's work, so a frame costs the longer of the two.
+    The stages of a run overlap, so a frame costs what the longest of them takes.
     """
     return rate_of(itertools.islice(manifests.read_reports(out_uri, run_key), REPORTS_READ))
 
 
 def rate_of(reports: Iterable[dict[str, Any]]) -> Rate:
     """Sum up reports of sequences."""
-    frames, downloading, computing = 0, 0.0, 0.0
+    frames, total = 0, {DOWNLOAD: 0.0, DETECT: 0.0, SEGMENT: 0.0}
     for report in reports:
-        seconds = report.get("seconds", {})
         frames += int(report.get("frames", 0))
-        downloading += float(seconds.get(DOWNLOAD, 0))
-        computing += float(seconds.get(DETECT, 0)) + float(seconds.get(SEGMENT, 0))
+        for stage in total:
+            total[stage] += float(report.get("seconds", {}).get(stage, 0))
     if not frames:
         return Rate(ASSUMED_SECONDS_PER_FRAME, 0)
-    return Rate(max(max(downloading, computing) / frames, 1e-6), frames)
+    return Rate(max(max(total.values()) / frames, 1e-6), frames)

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.params import LabelParams
+from flows.plan.rates import Rate, rate_of
 from flows.plan.shards import Piece, ShardParams, Work, pack, shard_lengths
 
 LABEL = LabelParams(sources=("in",), out="out")
@@ -97,3 +98,12 @@ def test_the_key_changes_with_every_parameter():
     ]
     assert len({one.key for one in [shard, *others]}) == 4
     assert ShardParams.model_validate(shard.model_dump(mode="json")).key == shard.key
+
+
+def test_a_frame_costs_the_longest_of_the_stages_that_overlap():
+    reports = [
+        {"frames": 30, "seconds": {"download": 1.0, "detect": 2.0, "segment": 6.0, "load": 50.0}},
+        {"frames": 10, "seconds": {"download": 1.0, "detect": 1.0, "segment": 2.0}},
+    ]
+    assert rate_of(reports) == Rate(0.2, 40)
+    assert rate_of([]).frames == 0
