@@ -8,11 +8,11 @@ from prefect.states import Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.pipeline import ahead, given, result_of
-from sam2_core.types import AutolabelError
 from tasks.errors import redacted_errors, told
 from tasks.pipeline.steps import load_stored_task, prepare_task
 from tasks.store import manifests
 from tasks.store.manifests import Manifest
+from tasks.wording import counted
 
 THREADS = 4
 LONGEST = 1000
@@ -20,12 +20,12 @@ LONGEST = 1000
 
 @flow(
     name="load-dataset",
-    description="Load labels into FiftyOne that are not there yet, or rebuild the dataset.",
+    description="Load labels into FiftyOne that are not there yet, or load everything again.",
     task_runner=ThreadPoolTaskRunner(max_workers=THREADS),  # type: ignore[arg-type]
     persist_result=False,
 )
 def load_dataset(dataset: str, out: str, run_key: str | None = None, anew: bool = False) -> Any:
-    """Load what is missing; with `anew` drop the dataset and rebuild it, decisions included.
+    """Load what is missing; with `anew` load everything again, decisions included.
 
     A sequence that cannot be loaded is told with its reason, and the others are loaded; the run
     then ends Failed.
@@ -34,7 +34,7 @@ def load_dataset(dataset: str, out: str, run_key: str | None = None, anew: bool 
         dataset: FiftyOne dataset.
         out: the run's storage.
         run_key: labels of this run only; the newest of every sequence when None.
-        anew: drop the dataset first.
+        anew: load what is there as well, as `autolabel review rebuild` does.
 
     """
     with redacted_errors():
@@ -51,7 +51,8 @@ def load_dataset(dataset: str, out: str, run_key: str | None = None, anew: bool 
             return {"dataset": dataset, "loaded": loaded}
         for reason in failed:
             get_run_logger().error("%s", reason)
-        text = f"{loaded} sequences loaded into {dataset}, {len(failed)} not: {'; '.join(failed)}"
+        text = f"{counted(loaded, 'sequence')} loaded into {dataset}, {len(failed)} not: "
+        text += "; ".join(failed)
         return Failed(message=text[:LONGEST])
 
 
@@ -84,7 +85,7 @@ def _load_missing(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[s
 @task(name="rebuild", task_run_name="rebuild", cache_policy=NO_CACHE, persist_result=False)
 @redacted_errors()
 def rebuild_task(dataset: str, out_uri: str, run_key: str) -> int:
-    """Drop the dataset and build it from its artifacts; returns its frames."""
+    """Load the dataset from its artifacts alone; returns its frames."""
     from tasks.load.rebuild import rebuild
 
     return rebuild(dataset, out_uri, run_key).frames
@@ -93,22 +94,7 @@ def rebuild_task(dataset: str, out_uri: str, run_key: str) -> int:
 @task(name="find", task_run_name="find", cache_policy=NO_CACHE, persist_result=False)
 @redacted_errors()
 def find_task(dataset: str, out_uri: str, run_key: str) -> tuple[list[Manifest], list[str]]:
-    """Read the manifests of a run that are not loaded, most are told by their name alone.
+    """Find out what the dataset lacks of a run; see `missing_manifests`."""
+    from tasks.dataset.record import missing_manifests
 
-    Returns them, and which could not be read and why.
-    """
-    from tasks.dataset.record import loaded_manifests
-
-    loaded = loaded_manifests(dataset)
-    todo, failed = [], []
-    for key, partial in manifests.list_usable(out_uri, run_key).items():
-        if manifests.path_of(run_key, *key) in loaded and not partial:
-            continue
-        try:
-            manifest = manifests.read_manifest(out_uri, run_key, *key, partial=partial)
-        except AutolabelError as error:
-            failed.append(f"{key[0]}: {told(error)}")
-            continue
-        if manifest.version not in loaded:
-            todo.append(manifest)
-    return todo, failed
+    return missing_manifests(dataset, out_uri, run_key)

@@ -21,6 +21,7 @@ from flows.server.shard_runs import MOST_STARTS
 from flows.server.watching import watch
 from tasks.errors import redacted_errors
 from tasks.store import manifests, quarantine
+from tasks.wording import counted
 
 POLL_S = 20.0
 ROUNDS = 2
@@ -55,7 +56,7 @@ def _nightly(params: BackfillParams, wait_hours: float) -> Any:
         left = look_task.submit(given(params)).result()
         if not ended or not left["to_label"]:
             break
-    message = f"{left['up_to_date']} of {left['sequences']} sequences are labeled"
+    message = f"{left['up_to_date']} of {counted(left['sequences'], 'sequence')} labeled"
     loaded = True
     if params.label.dataset_name:
         dataset, run_key = params.label.dataset_name, planned["run_key"]
@@ -63,9 +64,9 @@ def _nightly(params: BackfillParams, wait_hours: float) -> Any:
         loaded = state.is_completed()
         message += "" if loaded else f"; {state.message}"
     if left["quarantined"]:
-        message += f", {left['quarantined']} are given up"
+        message += f", {left['quarantined']} given up"
     if left["hidden"]:
-        message += f", {left['hidden']} without labels are outside the dates"
+        message += f", {left['hidden']} without labels outside the dates"
     if left["to_label"] or not ended:
         return Failed(message=f"{message}; `autolabel status` tells why the others are not")
     if quarantine.listed(out_uri, planned["run_key"]) - given_up:

@@ -9,6 +9,7 @@ from flows.pipeline import ahead, given, result_of
 from tasks.errors import redacted_errors
 from tasks.review.relabel import Remade, bring_back, segment_request, waiting_requests
 from tasks.review.relabel_requests import RelabelRequest
+from tasks.wording import counted
 
 
 @flow(
@@ -45,7 +46,8 @@ def _relabel(dataset: str, out: str, request_id: str, backend: str) -> int:
     labels: int = sum(count for _, count in results)
     create_markdown_artifact(
         key="relabel",
-        markdown=f"{labels} labels of {len(waiting)} requests made again in `{dataset}`",
+        markdown=f"{counted(labels, 'label')} of {counted(len(waiting), 'request')} made again in "
+        f"`{dataset}`",
     )
     for remade, _ in results:
         if remade.error:

@@ -30,6 +30,7 @@ from tasks.pipeline.sequence import SequenceOutcome, SequencePart
 from tasks.pipeline.warm import warm_in_background
 from tasks.store import quarantine
 from tasks.types import FrameSelection, SequenceRef
+from tasks.wording import counted
 
 tracing.install()  # Prefect's span of the flow run begins before the flow's own code
 
@@ -81,7 +82,7 @@ def _label_shard(params: ShardParams) -> Any:
     summary = summary_of(plan, outcomes, time.perf_counter() - started)
     publish(summary)
     given_up = note_failures(params, outcomes, str(flow_run.id))
-    text = f"{summary['frames']} frames, {summary['instances']} masks"
+    text = f"{counted(summary['frames'], 'frame')}, {counted(summary['instances'], 'mask')}"
     return ending(outcomes, text, given_up, params.label.dataset_name)
 
 

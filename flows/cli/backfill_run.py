@@ -24,6 +24,7 @@ from flows.server.shard_runs import cancel as cancel_run
 from flows.server.shard_runs import counts, runs_of
 from sam2_core.types import AutolabelError
 from tasks.store import manifests
+from tasks.wording import counted
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
@@ -47,7 +48,9 @@ def run_backfill(
     if cancel:
         run_key = stamp_of(decided(params.label)).run_key
         cancelled = cancel_run(run_key)
-        console.print(f"{cancelled} shards of run {run_key} cancelled; what is labeled stays")
+        console.print(
+            f"{counted(cancelled, 'shard')} of run {run_key} cancelled; what is labeled stays"
+        )
         return {"run_key": run_key, "cancelled": cancelled}
     with console.status("comparing sources and labels"):
         plan = plan_backfill(_as_workers_would(params)) if dry_run else plan_in_flight(params)
@@ -88,8 +91,8 @@ def _submit(console: Console, plan: BackfillPlan) -> dict[str, int]:
         bar = progress.add_task("submitting", total=len(plan.shards), states="")
         runs = submit_plan(plan, on_submitted=lambda _: progress.advance(bar))
     done = submission(runs)
-    met = f", {done['met']} were already under way" if done["met"] else ""
-    console.print(f"[bold]{done['submitted']}[/] shards submitted{met}")
+    met = f", {done['met']} already under way" if done["met"] else ""
+    console.print(f"[bold]{counted(done['submitted'], 'shard')}[/] submitted{met}")
     return done
 
 
@@ -127,7 +130,7 @@ def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
         if run.state and (_not_loaded(run.state, began) or (remaining and _bad(run.state)))
     ]
     color = "green" if not remaining else "red"
-    console.print(f"[{color}]{left.up_to_date} of {left.sequences} sequences are labeled[/]")
+    console.print(f"[{color}]{left.up_to_date} of {counted(left.sequences, 'sequence')} labeled[/]")
     for one in failed[:10]:
         console.print(f"  [red]{escape(one['shard'])}[/] {one['state']}: {escape(one['reason'])}")
     states = counts(runs_of(run_key))

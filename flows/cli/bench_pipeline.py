@@ -14,6 +14,7 @@ from typing import Any
 from sam2_core.types import AutolabelError
 from tasks.observe import progress
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
+from tasks.wording import counted
 
 STAGES = (DOWNLOAD, DETECT, SEGMENT, LOAD)
 SAMPLE_MS = 200
@@ -194,6 +195,7 @@ def show(results: dict[str, Any]) -> None:
     busy = results["device_busy"]
     told = "no NVIDIA GPU" if busy is None else f"device busy {busy:.0%}"
     console.print(
-        f"{results['frames']} frames, {results['instances']} masks, {results['failed']} failed; "
+        f"{counted(results['frames'], 'frame')}, {counted(results['instances'], 'mask')}, "
+        f"{results['failed']} failed; "
         f"first frame after {results['to_first_frame_s']:.1f} s; {told}"
     )

@@ -31,6 +31,7 @@ from rich.text import Text
 
 from sam2_core.redaction import redact
 from tasks.observe.progress import listening
+from tasks.wording import counted
 
 LOG_INTERVAL_S = 30.0
 
@@ -116,7 +117,7 @@ class RunDisplay:
             return
         self._logged = now
         done = ", ".join(f"{name} {count}" for name, count in self._done.items())
-        self.console.print(f"of {self._total} frames: {done}")
+        self.console.print(f"of {counted(self._total, 'frame')}: {done}")
 
     def chunk_done(self, seconds: Mapping[str, float], instances: int) -> None:
         """Bars move frame by frame."""

@@ -19,6 +19,7 @@ from typing import Literal
 from sam2_core.cache import cache_folder
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
+from tasks.wording import counted
 
 LOW_DISK_GB = 5.0
 
@@ -219,7 +220,7 @@ def _server_log() -> Finding:
     errors = server_errors()
     if errors is None:
         return Finding("server log", "ok", "no errors of a Prefect server that `up` started")
-    found = f"{errors.count} errors, the last: {errors.last}"
+    found = f"{counted(errors.count, 'error')}, the last: {errors.last}"
     return Finding("server log", "note", found, f"look into {errors.log}")
 
 

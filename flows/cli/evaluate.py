@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tasks.wording import counted
+
 if TYPE_CHECKING:
     from tasks.lab.evaluate import Detect, Segment
 
@@ -121,7 +123,8 @@ def _print(result: dict[str, Any]) -> None:
         values = ["-" if row.get(key) is None else f"{row[key]:.3f}" for key in NUMBERS]
         table.add_row(name, str(row["instances"]), *values)
     console = Console()
-    console.print(f"{result['model']}, prompted by {result['prompt']}, {result['images']} images")
+    images = counted(result["images"], "image")
+    console.print(f"{result['model']}, prompted by {result['prompt']}, {images}")
     console.print(table)
     for failed in result["failed_images"]:
         console.print(f"not measured: {failed['file_name']}: {failed['reason']}", style="yellow")

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from tasks.wording import counted
+
 FORMATS = (
     "coco", "coco-polygons", "yolo", "png", "cityscapes", "mots", "davis", "t4", "overlay",
 )  # fmt: skip
@@ -79,11 +81,12 @@ def command(
     with console.status("exporting") as status:
         report = export(
             source, format_, target, choice, images=images,
-            on_frame=lambda count: status.update(f"exporting: {count} frames"),
+            on_frame=lambda count: status.update(f"exporting: {counted(count, 'frame')}"),
         )  # fmt: skip
     console.print(
-        f"[bold]{report['frames']}[/] frames and [bold]{report['instances']}[/] labels of "
-        f"{report['sequences']} sequences as {format_}: {target}"
+        f"[bold]{counted(report['frames'], 'frame')}[/] and "
+        f"[bold]{counted(report['instances'], 'label')}[/] of "
+        f"{counted(report['sequences'], 'sequence')} as {format_}: {target}"
     )
     if report["dataset"]:
         console.print(
@@ -95,9 +98,13 @@ def command(
         if count:
             console.print(f"  left out: {count} ({reason})")
     if report["frames_without_picture"]:
-        console.print(f"  {report['frames_without_picture']} frames have no picture any more")
+        console.print(
+            f"  without a picture by now: {counted(report['frames_without_picture'], 'frame')}"
+        )
     for name, count in report["splits"].items():
-        console.print(f"  {name}: {count} frames" + ("" if count else " - no sequence fell there"))
+        console.print(
+            f"  {name}: {counted(count, 'frame')}" + ("" if count else " - no sequence fell there")
+        )
     if "polygon_iou_mean" in report:
         mean, worst = report["polygon_iou_mean"], report["polygon_iou_worst"]
         console.print(f"  IoU of polygons with their masks: {mean:.4f}, worst {worst:.4f}")

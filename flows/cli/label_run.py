@@ -22,8 +22,9 @@ from flows.plan.summary import summary_of
 from flows.server.own import PendingApi, api_in_background
 from sam2_core.cache import cache_folder
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
-from tasks.pipeline.sequence import SequenceOutcome, complete_before, counted
+from tasks.pipeline.sequence import SequenceOutcome, complete_before
 from tasks.pipeline.warm import warm_in_background
+from tasks.wording import counted
 
 
 def run_label(

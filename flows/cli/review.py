@@ -6,6 +6,8 @@ import time
 
 import click
 
+from tasks.wording import counted
+
 DEFAULT_BUDGET = 200
 
 
@@ -41,7 +43,7 @@ def open_(dataset: str, budget: int, port: int, browser: bool) -> None:
     aside = compare_files(opened)
     queue = build_queue(opened, budget)
     click.echo(
-        f"{dataset}: {queue.labels} labels on {queue.frames} frames in the view '{NEEDS_REVIEW}' "
+        f"{dataset}: {queue.text()} in the view '{NEEDS_REVIEW}' "
         f"(risk {queue.threshold:.2f} and up), {queue.control} in the control sample",
         err=True,
     )
@@ -51,7 +53,9 @@ def open_(dataset: str, budget: int, port: int, browser: bool) -> None:
         click.echo(f"{dataset}: {aside.text()}", err=True)
     with run_app(port) as app:
         url = app.link(opened.name)
-        click.echo(f"{dataset}: {len(opened)} samples; the App is at {url}  (Ctrl-C stops it)")
+        click.echo(
+            f"{dataset}: {counted(len(opened), 'sample')}; the App is at {url}  (Ctrl-C stops it)"
+        )
         if browser:
             open_in_browser(url)
         try:
@@ -77,7 +81,7 @@ def export(dataset: str, out: str, as_json: bool) -> None:
         click.echo(json.dumps(asdict(report)))
         return
     counts = ", ".join(f"{count} {name}" for name, count in report.by_decision.items()) or "none"
-    click.echo(f"{report.labels} labels of {report.frames} frames ({counts})")
+    click.echo(f"{report.text()} ({counts})")
     click.echo(f"  {report.table_uri}\n  {report.coco_uri}")
     if report.set_aside_uri:
         click.echo(f"not in them: {report.set_aside.text()}\n  {report.set_aside_uri}")
@@ -103,22 +107,36 @@ def relabel(dataset: str, out: str, backend: str) -> None:
     from tasks.review.relabel import relabel_dataset
 
     report = relabel_dataset(dataset, out, backend=backend)
-    click.echo(f"{dataset}: {report.labels} labels of {report.requests} requests made again")
+    click.echo(
+        f"{dataset}: {counted(report.labels, 'label')} of "
+        f"{counted(report.requests, 'request')} made again"
+    )
 
 
 @command.command("rebuild")
 @click.argument("dataset")
-@click.option("--out", required=True, help="The storage that `autolabel label` wrote to.")
+@click.option(
+    "--out", required=True, help="Where the labels are: what was `--out` of `autolabel label`."
+)
 def rebuild_(dataset: str, out: str) -> None:
-    """Load a dataset from its artifacts alone, decisions included."""
+    """Load a dataset from its artifacts alone, decisions included: after a database was lost, or
+    on another machine. Frames that were labeled are brought here; where a picture is another one
+    by now, its frame is left out and the decisions on it are set aside. A dataset that is there is
+    brought up to date. Decisions belong to the name DATASET: under another one it has none.
+    """  # noqa: D205
     from tasks.dataset.schema import open_dataset
     from tasks.load.rebuild import rebuild
     from tasks.review.aside import count_set_aside
 
     report = rebuild(dataset, out)
-    click.echo(f"{dataset}: {report.frames} frames, {report.instances} labels")
+    click.echo(
+        f"{dataset}: {counted(report.frames, 'frame')}, {counted(report.instances, 'label')}"
+    )
     if report.changed:
-        click.echo(f"{report.changed} frames are left out: their pictures have changed", err=True)
+        click.echo(
+            f"left out, as their pictures have changed: {counted(report.changed, 'frame')}",
+            err=True,
+        )
     aside = count_set_aside(open_dataset(dataset))
     if aside.frames:
         click.echo(f"{dataset}: {aside.text()}", err=True)

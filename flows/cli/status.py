@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from tasks.wording import counted
+
 
 @click.command(short_help="How runs and shards are doing.")
 @click.option("--hours", type=click.FloatRange(0), default=72.0, show_default=True, metavar="H",
@@ -28,13 +30,14 @@ def command(hours: float, as_json: bool) -> None:
     click.echo(f"GPU workers online: {workers}")
     if errors := status["server_errors"]:
         click.echo(
-            f"Prefect's server has logged {errors['count']} errors, the last: {errors['last']}"
+            f"Prefect's server has logged {counted(errors['count'], 'error')}, the last: "
+            f"{errors['last']}"
         )
         click.echo(f"  to do: look into {errors['log']}; `autolabel down` and `up` restart it")
     for schedule in status["schedules"]:
         _show_schedule(schedule)
     if not status["runs"]:
-        click.echo(f"no shards in the last {hours:g} hours")
+        click.echo(f"no shards in the last {hours:g} h")
     for run in status["runs"]:
         _show(run)
 

@@ -35,7 +35,13 @@ def command(port: int, workers: int | None, app_port: int | None, as_json: bool)
 
     console = stderr_console()
     with console.status("starting") as status:
-        started = bring_up(port, workers, app_port, lambda what: status.update(f"starting {what}"))
+
+        def tell(what: str) -> None:
+            status.update(f"starting {what}")
+            if not console.is_terminal:  # nothing moves there: a line for each step
+                console.print(f"starting {what}")
+
+        started = bring_up(port, workers, app_port, tell)
     started = {name: redact(where) for name, where in started.items()}
     links = sign_in_links()
     if links:

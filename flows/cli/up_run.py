@@ -83,7 +83,7 @@ def _bring_up_server(port: int, tell: Callable[[str], object]) -> str:
     chosen = configured_api()
     if chosen:
         add_own_password()
-        tell(f"using the Prefect server at {redact(chosen)}")
+        tell(f"with the Prefect server at {redact(chosen)}")
         return chosen
     tell("Prefect's server")
     known = running().get("server")

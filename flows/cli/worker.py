@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from tasks.wording import counted
+
 
 @click.command(short_help="Work on shards: one worker per GPU.")
 @click.option("--pool", default="gpu", show_default=True, help="Work pool to take runs from.")
@@ -28,5 +30,7 @@ def command(pool: str, count: int | None, grace: float, metrics_port: int | None
 
     use_api()
     places = slots(pool, count, metrics_port)
-    click.echo(f"{len(places)} workers: {', '.join(place.name for place in places)}", err=True)
+    click.echo(
+        f"{counted(len(places), 'worker')}: {', '.join(place.name for place in places)}", err=True
+    )
     run_workers(places, grace)

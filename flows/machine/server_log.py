@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from flows.machine.services import log_of, running
 
 LAST_BYTES = 4 << 20
-_ERROR = re.compile(r"(\|\s*|^)(ERROR|CRITICAL)\s*[|:]\s*(?P<said>.*)")
+BUSY = "database is locked"
+_LEVELS = "DEBUG|INFO|WARNING|ERROR|CRITICAL"
+_RECORD = re.compile(rf"(\S+ \| )?(?P<level>{_LEVELS})\s*[|:]\s*(?P<said>.*)")
 _EXCEPTION = re.compile(r"^[\s|]*(?P<said>([A-Za-z_]\w*\.)*[A-Z]\w*(Error|Exception)\b.*)")
 
 
@@ -38,14 +40,28 @@ def server_errors() -> ServerErrors | None:
 
 
 def errors_in(log: Path) -> ServerErrors | None:
-    """Count the errors in a log of Prefect's server, in its last 4 MiB."""
-    count, last, waiting = 0, "", False
-    for line in _last_lines(log):
-        if found := _ERROR.search(line):
-            count, last, waiting = count + 1, found["said"].strip(), True
+    """Count the errors in a log of Prefect's server, in its last 4 MiB.
+
+    Moments in which SQLite was busy are none: the server, or whoever had asked it, asks again.
+    What is lost when that does not help is logged as an error of its own.
+    """
+    found = [told for told in _errors(_last_lines(log)) if BUSY not in told]
+    return ServerErrors(len(found), found[-1][:400], str(log)) if found else None
+
+
+def _errors(lines: Iterable[str]) -> Iterator[str]:
+    """Yield what each error says, and the exception that it began with."""
+    told, waiting = "", False
+    for line in lines:
+        if found := _RECORD.match(line):
+            if told:
+                yield told
+            waiting = found["level"] in {"ERROR", "CRITICAL"}
+            told = found["said"].strip() if waiting else ""
         elif waiting and (found := _EXCEPTION.match(line)):
-            last, waiting = f"{last}: {found['said']}", False
-    return ServerErrors(count, last[:400], str(log)) if count else None
+            told, waiting = f"{told}: {found['said']}", False
+    if told:
+        yield told
 
 
 def _last_lines(log: Path) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flows.plan.backfill import BackfillPlan
+from tasks.wording import counted
 
 
 def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
@@ -22,9 +23,9 @@ def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
     if plan.cost_usd is not None:
         yield "cost", f"{plan.cost_usd:,.2f} USD"
     if plan.hidden:
-        yield "left out", f"{plan.hidden:,} that are not labeled are outside the dates"
+        yield "left out", f"{plan.hidden:,} not labeled, outside the dates"
     if plan.undated:
-        yield "undated", f"{plan.undated:,} sequences have no date and are included"
+        yield "undated", f"{counted(plan.undated, 'sequence')} without a date, included"
     for line in plan.matching.lines() if plan.matching else ():
         yield "boxes", line
     yield "run", plan.stamp.run_key

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 from uuid import UUID
 
+from tasks.wording import counted
+
 PROGRESS_EVERY_S = 10.0
 
 
@@ -34,12 +36,12 @@ def summary_markdown(summary: dict[str, Any]) -> str:
     total = summary["seconds"].get("total", 0.0)
     new = summary["frames"] - summary["skipped"]
     lines = [
-        f"# {summary['frames']:,} frames, {summary['instances']:,} masks",
+        f"# {counted(summary['frames'], 'frame')}, {counted(summary['instances'], 'mask')}",
         "",
         "| | |",
         "|---|---|",
         f"| sequences | {summary['sequences']:,} |",
-        f"| labeled before | {summary['skipped']:,} frames |",
+        f"| labeled before | {counted(summary['skipped'], 'frame')} |",
         f"| failed | {len(summary['failed']):,} |",
         f"| wall time | {total:.1f} s ({new / total if total else 0:.1f} frames/s) |",
         f"| model | {summary['model']['name']} on {summary['model']['backend']} |",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from prefect.states import Completed, Failed
 
 from tasks.observe.progress import LOAD
+from tasks.wording import counted
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
@@ -33,13 +34,13 @@ def ending(
     """
     unloaded = [one for one in outcomes if one.error and one.stage == LOAD]
     if unloaded:
-        text += f"; {len(unloaded)} of {len(outcomes)} sequences {NOT_LOADED} {dataset}"
+        text += f"; {len(unloaded)} of {counted(len(outcomes), 'sequence')} {NOT_LOADED} {dataset}"
         text += " (the flow load-dataset does it)"
     failed = [one for one in outcomes if one.partial or (one.error and one.stage != LOAD)]
     if failed:
         first = failed[0]
-        text += f", {len(failed)} sequences failed"
-        text += f" ({given_up} of them are given up)" if given_up else ""
+        text += f", {counted(len(failed), 'sequence')} failed"
+        text += f" ({given_up} of them given up)" if given_up else ""
         text += f": {first.sequence_id}: {first.incomplete or first.error}"
         return Failed(message=text[:LONGEST])
     if unloaded:

@@ -19,6 +19,7 @@ from flows.server.shard_runs import SHARD_TAG, runs_tagged, shard_of
 from flows.server.submit import workers_online
 from sam2_core.types import AutolabelError
 from tasks.store import manifests, quarantine
+from tasks.wording import counted
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
@@ -41,7 +42,8 @@ class RunStatus:
         complete: sequences whose labels are complete, None when storage cannot be read.
         given_up: ids of sequences that failed or killed workers too often.
         partial: sequences whose labels lack what could not be fetched.
-        not_loaded: shards whose labels are complete, but not in the dataset.
+        not_loaded: shards whose labels are complete, and were not loaded into the dataset, which
+            lacks some of them to this day.
 
     """
 
@@ -96,12 +98,12 @@ class RunStatus:
             yield "some shards failed: fix the cause, then repeat the same `autolabel backfill`"
         if self.not_loaded:
             yield (
-                f"the database was away when {self.not_loaded} shards ended: the deployment "
-                f"load-dataset/load-dataset loads what {self.label.dataset_name} lacks"
+                f"the database was away when {counted(self.not_loaded, 'shard')} ended: the "
+                f"deployment load-dataset/load-dataset loads what {self.label.dataset_name} lacks"
             )
         if self.given_up:
             yield (
-                f"{len(self.given_up)} sequences were given up: look at their frames, then "
+                f"{counted(len(self.given_up), 'sequence')} given up: look at the frames, then "
                 "`autolabel backfill --retry-quarantined`"
             )
 
@@ -121,6 +123,7 @@ def collect_status(hours: float = 72) -> dict[str, Any]:
     workers = workers_online()
     for run in runs:
         _look_at_storage(run)
+        _look_at_dataset(run)
     described = [run.as_json() | {"to_do": list(run.to_do(len(workers)))} for run in runs]
     errors = server_errors()
     return {
@@ -171,3 +174,20 @@ def _look_at_storage(run: RunStatus) -> None:
         run.given_up = sorted(name for name, _ in quarantine.listed(out_uri, run.run_key))
     except AutolabelError as error:
         run.storage_error = str(error)
+
+
+def _look_at_dataset(run: RunStatus) -> None:
+    """Forget that labels were not loaded once all of them are; nobody knows without a database."""
+    from tasks.dataset.away import reach_database
+    from tasks.dataset.record import missing_manifests
+
+    dataset = run.label.dataset_name
+    if not run.not_loaded or not dataset:
+        return
+    try:
+        reach_database()
+        missing, unreadable = missing_manifests(dataset, run.label.out, run.run_key)
+    except AutolabelError:
+        return
+    if not missing and not unreadable:
+        run.not_loaded = 0

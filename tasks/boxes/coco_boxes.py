@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sam2_core.types import AutolabelError, Boxes
+from tasks.wording import counted
 
 _TRACK_NAMES = ("track_id", "instance_id", "tracking_id")
 _SHOWN = 60
@@ -121,7 +122,9 @@ def read_coco(data: bytes, where: str) -> CocoFile:
         else:
             strangers.append(number)
     if strangers and len(strangers) == len(annotations):
-        raise AutolabelError(f"{where}: its {len(strangers)} annotations belong to no image of it")
+        raise AutolabelError(
+            f"{where}: none of its {counted(len(strangers), 'annotation')} is of an image of it"
+        )
     notes = []
     if strangers:
         first = f"the first is number {strangers[0]}"

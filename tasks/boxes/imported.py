@@ -33,6 +33,7 @@ from tasks.frames.images import BadImageError
 from tasks.frames.listing import File, stat_file, walk
 from tasks.store import storage
 from tasks.types import Footage, FrameFailure, FrameRef, VideoRef
+from tasks.wording import counted
 
 # Folders that only say what is in them.
 _WRAPPERS = frozenset(
@@ -147,6 +148,11 @@ class ImportedBoxes:
             around = _around(frame)
             found = [named[folder] for folder in around & named.keys()]
         return _fitting(itertools.chain.from_iterable(found), around)
+
+    def of_other_folders(self, frame: FrameRef) -> Entry | None:
+        """Return an entry that has a frame's name, and names folders that are not the frame's."""
+        named = self._by_stem.get(PurePosixPath(_path(frame)).stem, {})
+        return next(itertools.chain.from_iterable(named.values()), None)
 
     def entries_of_video(self, video: VideoRef) -> Iterator[tuple[int, list[Entry]]]:
         """Numbers of frames that a video may have, with the entries that fit them."""
@@ -300,7 +306,7 @@ def parse_text(data: bytes, where: str, source: str) -> Boxes:
                 f"{where}:{number}: expected `label score x1 y1 x2 y2`, found {line!r:.80}"
             )
     if wrong:
-        more = f" (and {len(wrong) - 3} more lines)" if len(wrong) > 3 else ""
+        more = f" (and {counted(len(wrong) - 3, 'more line')})" if len(wrong) > 3 else ""
         raise BadBoxesError("; ".join(wrong[:3]) + more)
     return Boxes(
         [values[1:] for _, values in rows],  # type: ignore[arg-type]

@@ -9,7 +9,8 @@ from typing import Any
 from sam2_core.types import AutolabelError
 from tasks.boxes.imported import Entry, ImportedBoxes
 from tasks.store import storage
-from tasks.types import Footage, NothingToLabelError, VideoRef
+from tasks.types import Footage, FrameRef, NothingToLabelError, VideoRef
+from tasks.wording import counted
 
 # Box files that are read, at most, to see which classes there are.
 MOST_READ = 2000
@@ -24,6 +25,7 @@ class Matching:
         imported: the boxes.
         frames: seen so far, but for those of videos, which nobody has opened yet.
         frames_without: how many of those have no entry; the first few are in `examples`.
+        other_folders: an entry of the name of one of those, and the frame, in words; "" for none.
 
     """
 
@@ -31,6 +33,7 @@ class Matching:
     frames: int = 0
     frames_without: int = 0
     examples: list[str] = field(default_factory=list)
+    other_folders: str = ""
     _frame_of: dict[str, str] = field(default_factory=dict)  # an entry's name: a frame's address
 
     def add(self, footage: Iterable[Footage]) -> None:
@@ -50,6 +53,7 @@ class Matching:
             self._take(entries, one.uri)
             if not entries:
                 self.frames_without += 1
+                self._compare_folders(one)
                 if len(self.examples) < _SHOWN:
                     self.examples.append(storage.redact(one.uri))
 
@@ -64,6 +68,11 @@ class Matching:
                     "one by one"
                 )
 
+    def _compare_folders(self, frame: FrameRef) -> None:
+        near = None if self.other_folders else self.imported.of_other_folders(frame)
+        if near:
+            self.other_folders = f"{near.name} beside {storage.redact(frame.uri)}"
+
     def unmatched(self) -> list[str]:
         """Names of entries that belong to no frame seen."""
         entries = self.imported.entries
@@ -77,6 +86,13 @@ class Matching:
 
         """
         if not self._frame_of:
+            if self.other_folders:
+                raise NothingToLabelError(
+                    f"{self.imported.where}: none of its images is among the frames of the "
+                    "sources; files have the same names, but other folders "
+                    f"({self.other_folders}): name only folders that the frames lie in, such as "
+                    "CAM_FRONT/0001.jpg"
+                )
             shown = f", such as {self.examples[0].rsplit('/', 1)[-1]}" if self.examples else ""
             raise NothingToLabelError(
                 f"{self.imported.where}: none of its images is among the frames of the sources; "
@@ -89,7 +105,9 @@ class Matching:
         counts = self.imported.class_counts
         if counts is not None:
             unknown = wanted - {name for name, count in counts.items() if count}
-            told = ", ".join(f"{name} ({counts[name]} boxes)" for name in sorted(counts))
+            told = ", ".join(
+                f"{name} ({counted(counts[name], 'box', 'boxes')})" for name in sorted(counts)
+            )
             # A class that the file knows may have no box in it; one that it does not is a mistake.
             if unknown - counts.keys() or unknown == wanted:
                 self._refuse(unknown, told)
@@ -116,8 +134,9 @@ class Matching:
             some = _some(self.examples, without)
             yield f"frames without boxes: {without} of {self.frames} ({some})"
         if unmatched:
-            some, every = _some(unmatched[:_SHOWN], len(unmatched)), len(self.imported.entries)
-            yield f"boxes without a frame: those of {len(unmatched)} of {every} images ({some})"
+            some = _some(unmatched[:_SHOWN], len(unmatched))
+            every = counted(len(self.imported.entries), "image")
+            yield f"boxes without a frame: those of {len(unmatched)} of {every} ({some})"
         yield from self.imported.notes
 
     def as_json(self) -> dict[str, Any]:

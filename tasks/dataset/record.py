@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from sam2_core.types import AutolabelError
 from tasks.dataset.away import waits_for_database
 from tasks.dataset.schema import open_dataset
+from tasks.errors import told
+from tasks.store import manifests
 from tasks.store.manifests import Manifest
 
 COLLECTION = "autolabel_loads"
@@ -27,6 +30,33 @@ def loaded_manifests(dataset_name: str) -> set[str]:
         return set()
     dataset = open_dataset(dataset_name)
     return {one["manifest"] for one in _collection().find({"dataset": dataset._doc.id})}
+
+
+def missing_manifests(
+    dataset_name: str, out_uri: str, run_key: str
+) -> tuple[list[Manifest], list[str]]:
+    """Read the manifests of a run that are not loaded; most are told by their name alone.
+
+    Returns:
+        Them, and which could not be read and why.
+
+    Raises:
+        AutolabelError: neither storage nor the database may be away.
+
+    """
+    loaded = loaded_manifests(dataset_name)
+    missing, failed = [], []
+    for key, partial in manifests.list_usable(out_uri, run_key).items():
+        if manifests.path_of(run_key, *key) in loaded and not partial:
+            continue
+        try:
+            manifest = manifests.read_manifest(out_uri, run_key, *key, partial=partial)
+        except AutolabelError as error:
+            failed.append(f"{key[0]}: {told(error)}")
+            continue
+        if manifest.version not in loaded:
+            missing.append(manifest)
+    return missing, failed
 
 
 @waits_for_database

@@ -21,6 +21,7 @@ from tasks.dataset.schema import (
 )
 from tasks.masks.crops import crops_of, npy_zlib, segments_of
 from tasks.review.queue import everything
+from tasks.wording import counted
 
 EVALUATION = "truth"
 
@@ -64,7 +65,7 @@ def load_truth(dataset_name: str, truth_path: Path, sequence_id: str = "") -> in
         writes.append(UpdateOne({"_id": identity}, {"$set": fields}))
     if not writes:
         raise AutolabelError(
-            f"{truth_path}: none of its {len(truth.images)} images is in dataset "
+            f"{truth_path}: none of its {counted(len(truth.images), 'image')} is in dataset "
             f"'{dataset_name}'; file names must end like the frames' names"
         )
     collection.bulk_write(writes, ordered=False)

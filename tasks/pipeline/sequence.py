@@ -17,6 +17,7 @@ from tasks.store.check import check
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import Manifest, withdrawn_if_damaged
 from tasks.types import ALL_FRAMES, FrameFailure, FrameRef, FrameSelection
+from tasks.wording import counted
 
 
 class UnreadableError(AutolabelError):
@@ -160,11 +161,6 @@ class Loaded:
 
     left_out: int
     seconds: float
-
-
-def counted(count: int, noun: str) -> str:
-    """Return "1 frame", "2 frames"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def complete_before(part: SequencePart) -> SequenceOutcome:

@@ -27,6 +27,7 @@ from tasks.review.events import (
     record,
     reviewer,
 )
+from tasks.wording import counted
 
 FIELDS = (MACHINE_FIELD, REVIEWED_FIELD)
 # What says which frame a sample is of, to events and to people.
@@ -96,8 +97,8 @@ def _refuse_changed(dataset: Any, ids: Sequence[Any]) -> None:
     count = set_aside_changed(dataset, ids)
     if count:
         raise AutolabelError(
-            f"the picture has changed since it was labeled, of {count} frames: they are set aside "
-            "until they are labeled again; reload the page and look again"
+            f"the picture has changed since it was labeled, of {counted(count, 'frame')}: set "
+            "aside until labeled again; reload the page and look again"
         )
 
 
@@ -244,7 +245,7 @@ def _merged(frame: Chosen, label: str) -> Event:
         union[y0 - top : y1 - top, x0 - left : x1 - left] |= mask_of(one, frame.size_hw)
     largest = max(labels, key=lambda one: one.get("area_px") or 0)
     identity = str(reviewed_id(*(sources or [str(one["_id"]) for one in labels])))
-    changed = f"merged {len(labels)} labels"
+    changed = f"merged {counted(len(labels), 'label')}"
     values = to_values(
         largest, frame.size_hw, id=identity, sources=sources, decision=MERGED, reviewer=by,
         reviewed_at=at, changed=changed, box_xyxy_px=[left, top, right, bottom],

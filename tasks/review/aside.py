@@ -26,6 +26,7 @@ from tasks.dataset.schema import (
 )
 from tasks.frames.identity import file_version
 from tasks.store import storage
+from tasks.wording import counted
 
 COLLECTION = "autolabel_set_aside"
 # Why: another content at the address; no file there; another content there that was labeled since;
@@ -72,7 +73,10 @@ class SetAside:
         if not self.frames:
             return ""
         reasons = "; ".join(f"{count}: {WHY.get(why, why)}" for why, count in self.why.items())
-        return f"{self.labels} decisions on {self.frames} frames are set aside ({reasons})"
+        decisions, frames = counted(self.labels, "decision"), counted(self.frames, "frame")
+        return (
+            f"{decisions} on {frames} {'is' if self.labels == 1 else 'are'} set aside ({reasons})"
+        )
 
 
 def count_set_aside(dataset: Any) -> SetAside:
@@ -145,13 +149,15 @@ def hold_events(dataset: Any, events: Sequence[Any], update: Any) -> None:
     from pymongo import UpdateOne
 
     at, writes = datetime.datetime.now(datetime.UTC), []
+    labeled = _labeled_addresses(dataset, events)
     for event in events:
+        why = REWRITTEN if _address_of(event.frame) in labeled else UNKNOWN
         identity = _identity(dataset._doc.id, sample_id(event.frame_key))
         first = {
             "_dataset_id": dataset._doc.id, "frame_key": event.frame_key, "tags": [],
             "review_status": OPEN, "relabel": "", LOG_FIELD: [],
             "metadata": _size_of(event), REVIEWED_FIELD: {"_cls": "Detections", "detections": []},
-            "aside": {"why": UNKNOWN, "at": at}, **event.frame,
+            "aside": {"why": why, "at": at}, **event.frame,
         }  # fmt: skip
         writes.append(UpdateOne({"_id": identity}, {"$setOnInsert": first}, upsert=True))
         new = {"_id": identity, f"{LOG_FIELD}.event_id": {"$ne": event.event_id}}
@@ -159,6 +165,21 @@ def hold_events(dataset: Any, events: Sequence[Any], update: Any) -> None:
     if writes:
         _collection().create_index("_dataset_id")
         _collection().bulk_write(writes, ordered=True)
+
+
+def _address_of(frame: Mapping[str, Any]) -> tuple[Any, Any]:
+    return frame.get("sequence_id"), frame.get("frame_address")
+
+
+def _labeled_addresses(dataset: Any, events: Sequence[Any]) -> set[tuple[Any, Any]]:
+    """Sequences and addresses of events at which the dataset has a frame, in another version."""
+    sequences, addresses = (
+        list({event.frame[name] for event in events if name in event.frame})
+        for name in ("sequence_id", "frame_address")
+    )
+    wanted = {"sequence_id": {"$in": sequences}, "frame_address": {"$in": addresses}}
+    fields = {"sequence_id": 1, "frame_address": 1}
+    return {_address_of(one) for one in sample_collection(dataset).find(wanted, fields)}
 
 
 def _size_of(event: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tasks.review.aside import SetAside, compare_files, samples_set_aside
 from tasks.review.events import reviews_uri, storage_of
 from tasks.review.harvest import harvest
 from tasks.store import storage
+from tasks.wording import counted
 
 PASSED = "passed"
 COLUMNS = (
@@ -48,6 +49,10 @@ class ExportReport:
     coco_uri: str
     set_aside: SetAside
     set_aside_uri: str = ""
+
+    def text(self) -> str:
+        """Say how much it is."""
+        return f"{counted(self.labels, 'label')} of {counted(self.frames, 'frame')}"
 
 
 def export_reviews(dataset_name: str, out_uri: str = "") -> ExportReport:

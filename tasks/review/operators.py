@@ -21,6 +21,7 @@ from tasks.review.export import export_reviews
 from tasks.review.queue import build_queue, everything, known_classes
 from tasks.review.relabel_requests import PROMPTS, request_relabel
 from tasks.review.submit import submit_relabel
+from tasks.wording import counted
 
 MAX_UNSELECTED_FRAMES = 20
 
@@ -44,7 +45,8 @@ def chosen_labels(ctx: Any) -> list[Chosen]:
         raise AutolabelError("select labels, or frames, or open a frame first")
     if len(frames) > MAX_UNSELECTED_FRAMES:
         raise AutolabelError(
-            f"{len(frames)} frames are selected; select at most {MAX_UNSELECTED_FRAMES} at a time"
+            f"{counted(len(frames), 'frame')} selected; "
+            f"select at most {MAX_UNSELECTED_FRAMES} at a time"
         )
     return choose(ctx.dataset, frames, _undecided(ctx, frames))
 
@@ -115,8 +117,7 @@ class ReviewOperator(foo.Operator):  # type: ignore[misc]
 
 
 def _count(chosen: Sequence[Chosen]) -> str:
-    count = sum(len(frame.labels) for frame in chosen)
-    return "1 label" if count == 1 else f"{count} labels"
+    return counted(sum(len(frame.labels) for frame in chosen), "label")
 
 
 class DecideOperator(ReviewOperator):
@@ -222,7 +223,7 @@ class SequenceDone(ReviewOperator):
             raise AutolabelError("open or select a frame of the sequence first")
         names = {ctx.dataset[one].sequence_id for one in frames}
         count = sum(actions.mark_sequence(ctx.dataset, name) for name in names)
-        return f"{', '.join(sorted(names))}: {count} frames marked as done"
+        return f"{', '.join(sorted(names))}: {counted(count, 'frame')} marked as done"
 
 
 class ExportReviews(ReviewOperator):
@@ -234,7 +235,7 @@ class ExportReviews(ReviewOperator):
     def act(self, ctx: Any) -> str:
         """Export."""
         report = export_reviews(ctx.dataset.name)
-        return f"{report.labels} labels of {report.frames} frames written to {report.table_uri}"
+        return f"{report.text()} written to {report.table_uri}"
 
 
 class RefreshQueue(ReviewOperator):
@@ -247,7 +248,7 @@ class RefreshQueue(ReviewOperator):
         """Order it."""
         queue = build_queue(ctx.dataset, int(ctx.params.get("budget") or 200))
         ctx.ops.reload_dataset()
-        return f"{queue.labels} labels on {queue.frames} frames, risk {queue.threshold:.2f} and up"
+        return f"{queue.text()}, risk {queue.threshold:.2f} and up"
 
 
 class Ask(foo.Operator):  # type: ignore[misc]

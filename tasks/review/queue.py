@@ -24,6 +24,7 @@ from tasks.dataset.schema import (
 )
 from tasks.review.actions import FIELDS
 from tasks.risk.score import DESCRIPTIONS, REASONS, sequence_risk
+from tasks.wording import counted
 
 NEEDS_REVIEW, CONTROL, SENT_BACK = "needs review", "control sample", "sent back"
 DIFFERENCES = "before and after"
@@ -48,6 +49,10 @@ class Queue:
     frames: int
     threshold: float
     control: int
+
+    def text(self) -> str:
+        """Say how much it is."""
+        return f"{counted(self.labels, 'label')} on {counted(self.frames, 'frame')}"
 
 
 def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue:

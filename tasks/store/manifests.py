@@ -21,6 +21,7 @@ from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.stored_rows import Place, is_safe_name
 from tasks.store.tables import LabeledFrame
 from tasks.types import SequenceRef
+from tasks.wording import counted
 
 COMPLETE, PARTIAL = "manifests", "partial"
 
@@ -184,8 +185,8 @@ def labels_of(out_uri: str, manifest: Manifest, record: ChunkRecord) -> list[Lab
     failed = sum(one.failure is not None for one in stored.labeled)
     if (len(stored.labeled), failed) != (record.frames, record.failed):
         raise IncompleteArtifactError(
-            f"{record.stem}: {len(stored.labeled)} frames and {failed} failures, the manifest says "
-            f"{record.frames} and {record.failed}"
+            f"{record.stem}: {counted(len(stored.labeled), 'frame')} and "
+            f"{counted(failed, 'failure')}, the manifest says {record.frames} and {record.failed}"
         )
     return stored.labeled
 

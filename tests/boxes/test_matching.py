@@ -88,6 +88,17 @@ def test_what_fits_nothing_is_told(tmp_path):
         nothing.refuse_nothing(())
 
 
+@pytest.mark.parametrize("name", ["C:\\data\\1.jpg", "/home/ann/data/1.jpg", "b/1.jpg"])
+def test_names_with_the_folders_of_another_machine_are_told(tmp_path, name):
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps({"images": [{"id": 1, "file_name": name}], "annotations": []}))
+    found = Matching(import_boxes(str(path)))
+    found.add([frame("a/1.jpg"), frame("a/2.jpg")])
+    with pytest.raises(NothingToLabelError) as caught:
+        found.refuse_nothing(())
+    assert f"other folders ({name} beside s3://bucket/a/1.jpg)" in str(caught.value)
+
+
 def coco(path, *labels, categories=("car", "person", "bus")):
     ids = {name: number for number, name in enumerate(categories)}
     content = {

@@ -4,7 +4,10 @@ import os
 import subprocess
 import sys
 
+from click.testing import CliRunner
+
 from flows.cli.display import as_typed
+from sam2_core.types import AutolabelError
 from tests.conftest import REPOSITORY
 
 
@@ -48,3 +51,17 @@ def test_doctor_names_the_server_that_up_started(monkeypatch):
     assert "every run starts its own" in doctor_run._prefect().found
     monkeypatch.setattr(services, "running_api", lambda: "http://127.0.0.1:4321/api")
     assert "runs a server at http://127.0.0.1:4321/api" in doctor_run._prefect().found
+
+
+def test_up_has_a_line_for_each_step_where_no_spinner_turns(tmp_path, monkeypatch):
+    from flows.cli import up, up_run
+
+    def bring_up(port, workers, app_port, tell):
+        tell("database")
+        tell("the App")
+        raise AutolabelError("that port is taken")
+
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
+    monkeypatch.setattr(up_run, "bring_up", bring_up)
+    result = CliRunner().invoke(up.command, [])
+    assert result.output.splitlines() == ["starting database", "starting the App"]

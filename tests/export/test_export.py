@@ -280,7 +280,7 @@ def test_the_command_says_what_it_did(tmp_path):
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
     assert report["splits"] == {"train": 2, "val": 0}
-    assert "2 frames and 10 labels of 1 sequences as coco" in done.stderr
+    assert "2 frames and 10 labels of 1 sequence as coco" in done.stderr
     assert "val: 0 frames - no sequence fell there" in done.stderr
     wrong = [*given[:-1], "train=x", "--to", str(tmp_path / "y")]
     assert "expected shares such as" in CliRunner().invoke(cli, wrong).stderr

@@ -53,7 +53,7 @@ def test_what_was_not_fetched_is_tried_again_and_then_complete(night, lost, data
     lost.add("drive000/0001.jpg")
     (state,), plan = night()
     assert state.is_failed()
-    assert "1 sequences failed: drive000: 1 file missing" in state.message
+    assert "1 sequence failed: drive000: 1 file missing" in state.message
     assert (plan.up_to_date, plan.to_label, plan.partial, plan.quarantined) == (1, 1, 1, 0)
     run_key = plan.stamp.run_key
     usable = manifests.list_usable(night.out, run_key)
@@ -90,7 +90,7 @@ def test_one_bad_sequence_is_told_and_the_others_are_loaded(night, database):
     fs.pipe_file(damaged, content[: len(content) // 2])
     state = load_dataset("damaged", night.out, run_key, return_state=True)
     assert state.is_failed()
-    assert "1 sequences loaded into damaged, 1 not: drive000: " in state.message
+    assert "1 sequence loaded into damaged, 1 not: drive000: " in state.message
     assert {row["sequence"] for row in held("damaged")["rows"]} == {"drive001"}
 
     fs.pipe_file(damaged, content)
@@ -98,7 +98,7 @@ def test_one_bad_sequence_is_told_and_the_others_are_loaded(night, database):
     fs.pipe_file(labels, fs.cat_file(labels)[:100])
     state = load_dataset("damaged too", night.out, run_key, return_state=True)
     assert state.is_failed()
-    assert "1 sequences loaded into damaged too, 1 not: drive000: " in state.message
+    assert "1 sequence loaded into damaged too, 1 not: drive000: " in state.message
     assert {row["sequence"] for row in held("damaged too")["rows"]} == {"drive001"}
 
 

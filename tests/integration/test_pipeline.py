@@ -109,7 +109,7 @@ def test_a_night_shows_its_steps(recorded, cluster, upload, monkeypatch):
         sources=(source,), out=out, boxes=boxes, model=str(MICRO), load_dataset=False
     )
     state = nightly(BackfillParams(label=label), return_state=True)
-    assert (state.is_completed(), state.message) == (True, "2 of 2 sequences are labeled")
+    assert (state.is_completed(), state.message) == (True, "2 of 2 sequences labeled")
     shown = wait_for(lambda: len(found := graph(cluster, "nightly")) == 3 and found, 60)
     steps = {name for name in shown if name in {"wait", "look"}}
     assert steps == {"wait", "look"}

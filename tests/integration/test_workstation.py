@@ -28,6 +28,9 @@ def test_up_twice_and_down(tmp_path):
     first = json.loads(output)
     assert set(first) == {"prefect", "database", "worker-gpu", "worker-cpu", "sign_in"}, told
     folder = tmp_path / "home" / "cache" / "services"
+    steps = [line for line in told.splitlines() if line.startswith("starting ")]
+    assert steps[0] == "starting Prefect's server"
+    assert len(steps) == 5, "where no spinner turns, each step has its line"
     services = json.loads((folder / "services.json").read_text())
     password = (folder / "prefect-password").read_text()
     assert password.rpartition(":")[2] not in output + told, "this is no terminal, but a log"

@@ -29,4 +29,4 @@ def test_what_since_leaves_out_is_counted_and_told(params):
     assert {work.sequence_id for work in plan.works} == {"2026-11-20-new", "undated"}
     assert (plan.sequences, plan.to_label, plan.hidden, plan.undated) == (2, 2, 1, 1)
     assert plan.as_json()["hidden"] == 1
-    assert "1 that are not labeled" in dict(plan_rows(plan))["left out"]
+    assert "1 not labeled" in dict(plan_rows(plan))["left out"]

@@ -71,13 +71,13 @@ def test_a_rewritten_frame_loses_its_labels_and_an_old_one_gets_them_back(
     assert compare_files(dataset).why == {"changed": 1}
     assert len(dataset) == 5
     text = summary(review_stats(dataset))
-    assert "1 decisions on 1 frames are set aside (1: their picture has changed)" in text
+    assert "1 decision on 1 frame is set aside (1: their picture has changed)" in text
     report = export_reviews(dataset.name)
     assert (report.labels, report.set_aside.labels) == (0, 1)
     (row,) = pq.read_table(report.set_aside_uri).to_pylist()
     assert (row["decision"], row["why"], row["id"] != "") == ("accepted", "changed", True)
     said = CliRunner().invoke(command, ["export", dataset.name]).output
-    assert "not in them: 1 decisions on 1 frames are set aside" in said
+    assert "not in them: 1 decision on 1 frame is set aside" in said
     reviewing.label()
     assert count_set_aside(dataset).why == {"rewritten": 1}, "another content was labeled since"
     assert len(dataset) == 6
@@ -136,7 +136,7 @@ def test_what_a_fresh_database_never_had_is_set_aside_with_its_decisions(
     assert (report.set_aside.frames, report.set_aside.labels) == (2, 2)
     rows = pq.read_table(report.set_aside_uri).to_pylist()
     assert sorted(row["decision"] for row in rows) == ["accepted", "rejected"]
-    assert {row["why"] for row in rows} == {"unknown"}
+    assert {row["why"] for row in rows} == {"rewritten"}
     table = Path(report.set_aside_uri)
     reviewing.forget_database()
     (reviewing.outs[0] / "reviews").rename(reviewing.out / "away")

@@ -66,7 +66,7 @@ def test_the_relabel_command_works_off_what_waits(
     monkeypatch.setattr(relabeling, "choose_model", choose_model)
     monkeypatch.setattr(relabeling, "_segment", fake_segment)
     result = CliRunner().invoke(command, ["relabel", name])
-    assert "1 labels of 1 requests" in result.output
+    assert "1 label of 1 request made" in result.output
     assert asked == ["compact"], "the model that made it, not its kind of graphs"
     result = CliRunner().invoke(command, ["relabel", name])
     assert "0 labels of 0 requests" in result.output

@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from pycocotools import mask as coco_mask
 from sam2_core.types import Boxes
 from tasks.dataset import schema
 from tasks.dataset.coco_truth import TruthImage, load_truth
+from tasks.frames.identity import file_version
 from tasks.frames.images import read_image
 from tasks.lab.evaluate import true_boxes
 from tasks.lab.scenes.sequence import write_sequence
@@ -90,11 +92,13 @@ def test_sent_back_in_the_app_and_made_again_by_a_worker(
     out, name = str(tmp_path / "out"), f"live {uuid.uuid4().hex[:8]}"
     (truth,) = load_truth(write_sequence(tmp_path, 11, 1, SIZE_HW)).images
     path = tmp_path / "images" / truth.file_name
-    ref = FrameRef("drive", "", 0, 1, str(path), SIZE_HW, "1", path.stat().st_size, str(path))
+    size, version = path.stat().st_size, file_version(path) or ""
+    ref = FrameRef("drive", "", 0, 1, str(path), SIZE_HW, version, size, str(path))
     prompts = three_largest(truth)
     choice = choose_model("compact", "onnxruntime")
     (labeled,) = segment_frames(warm_segmenter(choice), [(ref, prompts)], read_image)
     manifest = store(tmp_path / "out", [labeled], RunStamp("truth", choice.stamp))
+    manifest = replace(manifest, frames_uri=str(path.parent))
     write_manifest(out, manifest)
     prepare_dataset(name, out_uri=out)
     load.load_sequence(name, out, manifest, [ref])

@@ -24,8 +24,8 @@ BAD = SequenceOutcome("bad", error="no disk", stage=CHECK)
             ],
             ["failed"],
         ),
-        ([GOOD, BAD], "Failed", ["1 sequences failed", "bad: no disk"], [NOT_LOADED]),
-        ([AWAY, BAD], "Failed", [NOT_LOADED, "1 sequences failed", "bad: no disk"], []),
+        ([GOOD, BAD], "Failed", ["1 sequence failed", "bad: no disk"], [NOT_LOADED]),
+        ([AWAY, BAD], "Failed", [NOT_LOADED, "1 sequence failed", "bad: no disk"], []),
     ],
 )
 def test_ending(outcomes, state, told, untold):

@@ -1,0 +1,43 @@
+"""What `autolabel status` advises, and for how long."""
+
+import uuid
+
+import pytest
+
+from flows.params import LabelParams
+from flows.server import status
+from flows.server.status import RunStatus
+from tasks.dataset.record import remember_loaded
+from tasks.load.prepare import prepare_dataset
+from tasks.load.sequence import load_sequence
+from tasks.store.manifests import write_manifest
+from tests.load.test_sequence import store
+from tests.review.labels import STAMP, labeled_frames
+
+
+def test_labels_are_to_be_loaded_until_they_are(database: str, tmp_path, monkeypatch):
+    out, name = str(tmp_path / "out"), f"status {uuid.uuid4().hex[:8]}"
+    manifest = store(tmp_path / "out", list(labeled_frames(2)))
+    write_manifest(out, manifest)
+    params = LabelParams(sources=["/frames"], out=out, dataset=name)
+
+    def advice() -> str:
+        run = RunStatus(STAMP.run_key, params, not_loaded=1)
+        status._look_at_dataset(run)
+        return "".join(run.to_do(1))
+
+    wanted = f"when 1 shard ended: the deployment load-dataset/load-dataset loads what {name} lacks"
+    assert wanted in advice(), "there is no dataset"
+    prepare_dataset(name, out_uri=out)
+    load_sequence(name, out, manifest)
+    remember_loaded(name, manifest)
+    assert advice() == ""
+    with monkeypatch.context() as patch:
+        patch.setenv("FIFTYONE_DATABASE_URI", "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50")
+        assert wanted in advice(), "nobody knows"
+
+
+@pytest.mark.parametrize(("given_up", "told"), [(1, "1 sequence given up"), (3, "3 sequences")])
+def test_one_is_singular(given_up, told):
+    run = RunStatus("key", LabelParams(sources=["/frames"], out="/out"), given_up=["x"] * given_up)
+    assert told in "".join(run.to_do(1))
