@@ -64,6 +64,7 @@ class LabelParams(BaseModel):
         "of any of these; local paths or any fsspec URL (s3://, https://).",
     )
     out: Place = Field(description="Folder or URL below which all labels and reports are written.")
+    sequence: str = Field(default="", description="What the one sequence of the sources is called.")
     dataset: str | None = Field(
         default=None, description="FiftyOne dataset; by default the last part of `out`."
     )
@@ -90,6 +91,10 @@ class LabelParams(BaseModel):
     boxes: Place | None = Field(
         default=None, description="Boxes to use instead of a detector: COCO json or text files."
     )
+    box_names: Place | None = Field(
+        default=None,
+        description="Names of the classes of boxes in YOLO's text form: a line each, or data.yaml.",
+    )
     classes: tuple[str, ...] = Field(default=(), description="Only these classes; all if empty.")
     min_score: float | None = Field(
         default=None,
@@ -114,6 +119,8 @@ class LabelParams(BaseModel):
     def _consistent(self) -> Self:
         if self.detector and self.boxes:
             raise ValueError("give either a detector or boxes, not both")
+        if self.box_names and not self.boxes:
+            raise ValueError("box_names are names of the classes of boxes: give boxes, too")
         if self.dataset is not None and not _DATASET.match(self.dataset):
             raise ValueError(
                 f"dataset {self.dataset!r}: use letters, digits, '.', '_', '-' and spaces"

@@ -17,7 +17,7 @@ def command(as_json: bool) -> None:
     Needs no data, no network and no GPU. A second run finds everything there.
     """  # noqa: D205
     from flows.cli.demo_run import run_demo
-    from flows.cli.display import stderr_console
+    from flows.cli.display import as_typed, stderr_console
 
     console = stderr_console()
     summary = run_demo(console)
@@ -27,7 +27,9 @@ def command(as_json: bool) -> None:
         f"{summary['box_recall']:.0%} that the detector found), box AP50 "
         f"[bold]{summary['box_ap50']:.3f}[/]"
     )
-    console.print(f"took {summary['seconds']['total']:.0f} s; `autolabel review demo` shows both")
+    console.print(
+        f"took {summary['seconds']['total']:.0f} s; `{as_typed()} review demo` shows both"
+    )
     if as_json:
         click.echo(json.dumps(summary, indent=2))
     sys.exit(1 if summary["failed"] else 0)

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import track
 
+from flows.cli.display import spinning
 from flows.cli.label_run import label_with_progress, prefect_beside
 from flows.params import LabelParams
 from flows.plan.run import make_plan
@@ -58,7 +59,7 @@ def run_demo(console: Console) -> dict[str, Any]:
         render(console, home / "sequences")
         rendering = time.perf_counter() - rendering
         summary = label_with_progress(console, params, api)
-    with console.status("comparing with the truth"):
+    with spinning(console, "comparing with the truth"):
         summary |= compare(params, home / "sequences")
     summary["seconds"]["render"] = round(rendering, 3)
     summary["seconds"]["total"] = round(time.perf_counter() - started, 3)

@@ -1,4 +1,6 @@
-"""What a person sees on the terminal while a run goes on: one bar per stage, one line per sequence.
+"""What a person sees on the terminal while a run goes on: bars, and a line for each sequence.
+
+One bar is for all of it, and below it there is one for each stage.
 
 All of it goes to stderr; stdout belongs to `--json`. Where stderr is no terminal there are no bars:
 the lines, and how far it is every half minute, are what a log needs.
@@ -11,7 +13,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +21,22 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     ProgressColumn,
     Task,
     TaskID,
     TextColumn,
-    TimeRemainingColumn,
 )
 from rich.text import Text
 
 from sam2_core.redaction import redact
-from tasks.observe.progress import listening
+from tasks.observe.progress import LOAD, listening
 from tasks.wording import counted
 
 LOG_INTERVAL_S = 30.0
+TOTAL = "total"
+# What moves on the terminal now: stopped before last words, which it would be drawn over and under.
+_moving: list[Callable[[], object]] = []
 
 
 class _RedactingConsole(Console):
@@ -59,36 +62,120 @@ def as_typed() -> str:
     return str(program) if program.name == "autolabel" else "autolabel"
 
 
-class RateColumn(ProgressColumn):
-    """Frames per second, of the frames that needed work."""
+@contextlib.contextmanager
+def _moves(stop: Callable[[], object]) -> Iterator[None]:
+    _moving.append(stop)
+    try:
+        yield
+    finally:
+        if stop in _moving:
+            _moving.remove(stop)
+
+
+def stop_moving() -> None:
+    """Leave the terminal to whoever prints next; nothing is drawn any more."""
+    while _moving:
+        _moving.pop()()
+
+
+@contextlib.contextmanager
+def spinning(console: Console, text: str) -> Iterator[None]:
+    """Show that something is going on while the block runs."""
+    with console.status(text) as status, _moves(status.stop):
+        yield
+
+
+class Pace:
+    """How much of a run is done, and how long the rest takes.
+
+    A stage counts as much as it took in the chunks that are done; all alike before the first. What
+    was there before counts neither as done nor as left. Loading is left out: it comes in leaps.
+    """
+
+    def __init__(self, stages: Sequence[str]) -> None:
+        self._spent_s = {stage: 0.0 for stage in stages if stage != LOAD}
+        self._worked, self._kept = dict.fromkeys(self._spent_s, 0), dict.fromkeys(self._spent_s, 0)
+        self.frames, self._began_s = 0, 0.0
+
+    def advance(self, stage: str, frames: int, kept: bool, now_s: float) -> None:
+        """Frames are through a stage."""
+        if stage not in self._spent_s:
+            return
+        (self._kept if kept else self._worked)[stage] += frames
+        self._began_s = self._began_s or now_s
+
+    def spend(self, seconds: Mapping[str, float]) -> None:
+        """Add what a chunk that is done took."""
+        for stage in self._spent_s.keys() & seconds.keys():
+            self._spent_s[stage] += seconds[stage]
+
+    def fraction(self) -> float:
+        """Part of the work that is done, 0 to 1."""
+        weights = self._spent_s if any(self._spent_s.values()) else dict.fromkeys(self._spent_s, 1)
+        done = sum(weights[stage] * self._worked[stage] for stage in weights)
+        whole = sum(weights[one] * max(self.frames - self._kept[one], 0) for one in weights)
+        return min(done / whole, 1.0) if whole else 1.0 if self.frames else 0.0
+
+    def remaining_s(self, now_s: float) -> float | None:
+        """Seconds that the rest takes; None before the first chunk is done."""
+        done = self.fraction()
+        if not done or not any(self._spent_s.values()):
+            return None
+        return (now_s - self._began_s) * (1 - done) / done
+
+    def left(self, now_s: float) -> str:
+        """Say how long the rest takes; "" while nobody knows."""
+        seconds = self.remaining_s(now_s)
+        if seconds is None:
+            return ""
+        minutes, rest = divmod(round(seconds), 60)
+        hours, minutes = divmod(minutes, 60)
+        return f"{hours}:{minutes:02}:{rest:02} left" if hours else f"{minutes}:{rest:02} left"
+
+
+class _CountColumn(ProgressColumn):
+    """The whole run in percent, a stage in frames."""
 
     def render(self, task: Task) -> Text:
-        """Return the rate, or nothing before there is one."""
-        worked = task.fields.get("worked", 0)
-        elapsed = task.finished_time or task.elapsed or 0.0
-        if not worked or not elapsed:
-            return Text("", style="progress.data.speed")
-        return Text(f"{worked / elapsed:.1f} frames/s", style="progress.data.speed")
+        """Return how far it is."""
+        if task.description == TOTAL:
+            return Text(f"{task.percentage:.0f}%", style="progress.percentage")
+        total = "?" if task.total is None else f"{task.total:.0f}"
+        return Text(f"{task.completed:.0f}/{total}", style="progress.download")
+
+
+class _PaceColumn(ProgressColumn):
+    """How long the whole run still takes; of a stage, its rate over frames that needed work."""
+
+    def render(self, task: Task) -> Text:
+        """Return either, or nothing before there is one."""
+        if task.description == TOTAL:
+            return Text(task.fields["left"], style="progress.remaining")
+        worked, elapsed = task.fields["worked"], task.finished_time or task.elapsed or 0.0
+        rate = f"{worked / elapsed:.1f} frames/s" if worked and elapsed else ""
+        return Text(rate, style="progress.data.speed")
 
 
 class RunDisplay:
-    """Bars for the stages of one run; a `tasks.observe.progress.Listener`."""
+    """Bars for one run and its stages; a `tasks.observe.progress.Listener`."""
 
     def __init__(self, console: Console, stages: Sequence[str], frames: int) -> None:
         self.console = console
         self._lock = threading.Lock()
-        self._total, self._logged = frames, time.monotonic()
+        self._logged = time.monotonic()
+        self._pace = Pace(stages)
+        self._pace.frames = frames
         self._done = dict.fromkeys(stages, 0)
         self.bars = Progress(
             TextColumn("{task.description:<9}"),
             BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            RateColumn(),
-            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            _CountColumn(),
+            _PaceColumn(),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
+        self._whole = self.bars.add_task(TOTAL, total=1.0, left="")
         self._bar_of: dict[str, TaskID] = {
             stage: self.bars.add_task(stage, total=frames or None, worked=0) for stage in stages
         }
@@ -96,31 +183,40 @@ class RunDisplay:
     def expected(self, frames: int) -> None:
         """More frames came to light."""
         with self._lock:
-            self._total += frames
+            self._pace.frames += frames
             for bar in self._bar_of.values():
-                self.bars.update(bar, total=self._total)
+                self.bars.update(bar, total=self._pace.frames)
 
     def advanced(self, stage: str, frames: int, kept: bool) -> None:
-        """Move a stage's bar."""
+        """Move a stage's bar, and that of the whole."""
         bar = self._bar_of.get(stage)
         if bar is None:
             return
         with self._lock:
+            now = time.monotonic()
             self._done[stage] += frames
+            self._pace.advance(stage, frames, kept, now)
             worked = self.bars.tasks[bar].fields["worked"] + (0 if kept else frames)
             self.bars.update(bar, advance=frames, worked=worked)
-            self._log_now_and_then(stage)
+            left = self._pace.left(now)
+            self.bars.update(self._whole, completed=self._pace.fraction(), left=left)
+            self._log_now_and_then(now, left)
 
-    def _log_now_and_then(self, stage: str) -> None:
-        now = time.monotonic()
+    def _log_now_and_then(self, now: float, left: str) -> None:
         if self.console.is_terminal or now - self._logged < LOG_INTERVAL_S:
             return
         self._logged = now
         done = ", ".join(f"{name} {count}" for name, count in self._done.items())
-        self.console.print(f"of {counted(self._total, 'frame')}: {done}")
+        percent = f"{self._pace.fraction():.0%}"
+        self.console.print(
+            f"{', '.join(filter(None, [percent, left]))}; "
+            f"of {counted(self._pace.frames, 'frame')}: {done}"
+        )
 
     def chunk_done(self, seconds: Mapping[str, float], instances: int) -> None:
-        """Bars move frame by frame."""
+        """From the first chunk on it is known what a stage costs."""
+        with self._lock:
+            self._pace.spend(seconds)
 
     def finished(self, sequence_id: str, text: str, good: bool) -> None:
         """Print a sequence's line."""
@@ -132,5 +228,5 @@ class RunDisplay:
 def showing(console: Console, stages: Sequence[str], frames: int) -> Iterator[None]:
     """Show a run's progress while the block runs."""
     display = RunDisplay(console, stages, frames)
-    with display.bars, listening(display):
+    with display.bars, _moves(display.bars.stop), listening(display):
         yield

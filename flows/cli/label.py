@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -51,6 +52,12 @@ _OPTIONS = (
         metavar="PATH",
         help="Boxes instead of a detector: COCO json, or text files 'label score x1 y1 x2 y2'.",
     ),
+    click.option(
+        "--box-names",
+        metavar="PATH",
+        help="--boxes are YOLO's text files 'class x y width height'; names of the classes, one a "
+        "line, or data.yaml.",
+    ),
     click.option("--classes", metavar="A,B", help="Only these classes."),
     click.option(
         "--min-score",
@@ -88,11 +95,35 @@ def validated(model: type[Params], /, **values: Any) -> Params:
         raise click.UsageError(f"{option}: {message}") from error
 
 
+def _listed(sources: Iterable[str]) -> Iterator[str]:
+    """Put the lines of lists in their place: of files (`@FILE`), of stdin (`-`)."""
+    for source in sources:
+        if source != "-" and not source.startswith("@"):
+            yield source
+            continue
+        named = [line for line in map(str.strip, _text_of(source).splitlines()) if line]
+        lines = [line for line in named if not line.startswith("#")]
+        if not lines:
+            where = "stdin" if source == "-" else source[1:]
+            raise click.UsageError(f"SOURCE {source}: {where} holds no line with a source")
+        yield from lines
+
+
+def _text_of(source: str) -> str:
+    from tasks.store import storage
+    from tasks.store.addresses import checked
+
+    if source == "-":
+        return sys.stdin.read()
+    return storage.read_bytes(checked(source[1:])).decode("utf-8-sig", "replace")
+
+
 def label_params(values: dict[str, Any]) -> LabelParams:
     """Return the parameters that the options of `label_options` say."""
     from flows.params import LabelParams
 
     given = dict(values)
+    given["sources"] = tuple(_listed(given["sources"]))
     classes = given.pop("classes")
     if classes:
         given["classes"] = tuple(name.strip() for name in classes.split(",") if name.strip())
@@ -102,11 +133,13 @@ def label_params(values: dict[str, Any]) -> LabelParams:
 
 @click.command(short_help="Label sequences of frames.")
 @label_options
+@click.option("--sequence", metavar="NAME", help="What to call the one sequence of SOURCE.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(dry_run: bool, as_json: bool, **values: Any) -> None:
     """Label every sequence below SOURCE: a folder of images, a folder of camera folders, a video,
-    or a folder of these, on this machine or under an s3:// or https:// URL.
+    or a folder of these, on this machine or under an s3:// or https:// URL; a picture, or a quoted
+    pattern of any of these; @FILE for a list of them, one a line; - for a list on stdin.
 
     What is labeled already is not labeled again. Exit code 0: all labeled; 1: some frames or
     sequences failed, the rest is there, or there is nothing to label; 2: bad usage.

@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from flows.cli.display import as_typed, showing, stderr_console
+from flows.cli.display import as_typed, showing, spinning, stderr_console, stop_moving
 from flows.params import LabelParams
 from flows.plan.run import Plan, check_writable, job_of, keep_plan, make_plan
 from flows.plan.summary import summary_of
@@ -58,7 +58,7 @@ def prefect_beside(console: Console) -> Iterator[PendingApi]:
 
 def label_with_progress(console: Console, params: LabelParams, api: PendingApi) -> dict[str, Any]:
     """Run the flow under a Prefect API, with bars; returns the summary."""
-    with console.status("looking for sequences"):
+    with spinning(console, "looking for sequences"):
         check_writable(params.out)
         plan = make_plan(params)
     announce(console, plan)
@@ -67,7 +67,7 @@ def label_with_progress(console: Console, params: LabelParams, api: PendingApi) 
         summary = summary_of(plan, outcomes, 0.0)
     else:
         warm_in_background(job_of(plan))
-        with console.status("starting"):
+        with spinning(console, "starting"):
             api.wait()
         with api.settings():
             summary = _run_flow(console, plan)
@@ -82,6 +82,9 @@ def _interruptible(console: Console, api: PendingApi) -> Iterator[None]:
     def stop(number: int, _: object) -> None:
         from tasks.dataset.database import release_database
 
+        for one in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C would say all of it again
+            signal.signal(one, signal.SIG_IGN)
+        stop_moving()
         console.show_cursor(True)
         console.print("\nstopped; what is labeled is kept, and the same command continues there")
         api.stop()

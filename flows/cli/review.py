@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import sys
 import time
+from collections.abc import Iterator
 
 import click
 
 from tasks.wording import counted
 
 DEFAULT_BUDGET = 200
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Take SIGTERM and SIGHUP as an end in order, by which whatever was started here is stopped."""
+
+    def end(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    before = {one: signal.signal(one, end) for one in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 class DefaultGroup(click.Group):
@@ -32,6 +51,7 @@ def command() -> None:
               help="How many labels the needs-review queue holds.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="0 takes a free port.")
 @click.option("--browser/--no-browser", default=False, help="Open the address in a browser.")
+@_ended_by_signals()
 def open_(dataset: str, budget: int, port: int, browser: bool) -> None:
     """Start the database and the App on this machine; Ctrl-C stops both."""
     from tasks.dataset.schema import open_dataset

@@ -21,6 +21,7 @@ from flows.plan.shards import ShardParams, Work, pack, shard_lengths
 from sam2_core.types import AutolabelError
 from tasks.boxes.matching import Matching
 from tasks.frames.discover import Discovered, discover
+from tasks.frames.patterns import refuse_output_inside
 from tasks.frames.timestamps import timestamp_ns
 from tasks.store import manifests, quarantine
 from tasks.store.artifacts import RunStamp
@@ -200,6 +201,7 @@ def plan_backfill(params: BackfillParams, in_flight: Collection[str] = ()) -> Ba
         AutolabelError: a source, the model, the detector or the boxes are not there or unusable.
 
     """
+    refuse_output_inside(params.label.out, params.label.sources)
     matching = matching_of(params.label)
     stamp = stamp_of(params.label, matching=matching)
     rate = measured_rate(params.label.out, stamp.run_key)
@@ -245,7 +247,12 @@ def _missing(plan: BackfillPlan, in_flight: set[str]) -> Iterator[Work]:
 
 def _matching(plan: BackfillPlan) -> Iterator[Discovered]:
     label, glob = plan.params.label, plan.params.sequences
-    for one in discover(label.sources, FrameSelection.parse(label.frames)):
+    for one in discover(label.sources, FrameSelection.parse(label.frames), label.sequence):
+        if one.picked:
+            raise AutolabelError(
+                f"{one.sequence.sequence_id}: its pictures are named one by one, and workers list "
+                "what they label anew; name folders and videos, or use `autolabel label`"
+            )
         if plan.matching:
             plan.matching.add(one.frames)
         if fnmatchcase(one.sequence.sequence_id, glob):

@@ -15,6 +15,7 @@ from tasks.boxes.imported import import_boxes
 from tasks.boxes.matching import Matching
 from tasks.boxes.yolox import load_detector
 from tasks.frames.discover import Discovered, discover
+from tasks.frames.patterns import refuse_output_inside
 from tasks.masks.model import ModelChoice, choose_model
 from tasks.pipeline.chunk import Job
 from tasks.pipeline.sequence import SequencePart
@@ -73,7 +74,8 @@ def make_plan(params: LabelParams) -> Plan:
 
     """
     selection = FrameSelection.parse(params.frames)
-    found = list(discover(params.sources, selection))
+    refuse_output_inside(params.out, params.sources)
+    found = list(discover(params.sources, selection, params.sequence))
     model = choose_model(params.model, params.backend, params.precision)
     matching = matching_of(params)
     if matching:
@@ -100,7 +102,7 @@ def matching_of(params: LabelParams) -> Matching | None:
         AutolabelError: they are not there or unusable.
 
     """
-    return Matching(import_boxes(params.boxes)) if params.boxes else None
+    return Matching(import_boxes(params.boxes, params.box_names or "")) if params.boxes else None
 
 
 def stamp_of(
@@ -171,6 +173,7 @@ def job_of(plan: Plan, *, counts_attempts: bool = False) -> Job:
         model=plan.model,
         detector="" if params.boxes else params.detector_name,
         boxes_uri=params.boxes or "",
+        box_names_uri=params.box_names or "",
         classes=params.classes,
         min_score=params.least_score,
         counts_attempts=counts_attempts,

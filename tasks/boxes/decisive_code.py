@@ -12,7 +12,10 @@ _DETECTED = (
     "tasks.boxes.detect", "tasks.boxes.yolox", "tasks.boxes.coco_classes",
     "sam2_core.backends.onnxruntime_network", "sam2_core.backends.pixel_kernels",
 )  # fmt: skip
-_IMPORTED = ("tasks.boxes.imported", "tasks.boxes.coco_boxes", "tasks.boxes.displayed")
+_IMPORTED = (
+    "tasks.boxes.imported", "tasks.boxes.coco_boxes", "tasks.boxes.displayed",
+    "tasks.boxes.text_boxes",
+)  # fmt: skip
 
 
 def decisive_modules(*, imported: bool) -> tuple[str, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from sam2_core.types import Boxes
 from tasks.boxes.coco_boxes import BadBoxesError
 from tasks.frames.images import stored_size
@@ -11,13 +13,20 @@ from tasks.frames.orientation import UPRIGHT, shown_size, turn_boxes
 from tasks.types import FrameRef
 
 
-def as_displayed(boxes: Boxes, made_on_hw: tuple[int, int] | None, frame: FrameRef) -> Boxes:
+def as_displayed(
+    boxes: Boxes,
+    made_on_hw: tuple[int, int] | None,
+    frame: FrameRef,
+    *,
+    fractions: bool = False,
+) -> Boxes:
     """Return boxes in pixels of a downloaded frame as displayed.
 
     Args:
         boxes: as imported.
         made_on_hw: (height, width) of the picture that they were made on, None where nobody says.
         frame: only its header is read.
+        fractions: the boxes are in fractions of the picture, not in pixels.
 
     Raises:
         BadBoxesError: they were made on a picture of another size, or nothing tells whether on the
@@ -32,6 +41,8 @@ def as_displayed(boxes: Boxes, made_on_hw: tuple[int, int] | None, frame: FrameR
             f"the boxes are for {made_on_hw[1]}x{made_on_hw[0]} pixels, the frame has "
             f"{shown_hw[1]}x{shown_hw[0]}"
         )
+    if fractions:
+        boxes = replace(boxes, xyxy_px=boxes.xyxy_px * np.array(stored_hw[::-1] * 2, np.float32))
     if orientation == UPRIGHT or (made_on_hw == shown_hw and shown_hw != stored_hw):
         return boxes
     if made_on_hw is None or shown_hw == stored_hw:

@@ -1,6 +1,7 @@
 """Boxes that somebody else made, instead of a detector: COCO json or text files.
 
 Text: one file per image, named like it, each line `label score x1 y1 x2 y2` in original pixels.
+YOLO's text: the same in fractions, where a file of class names is given.
 COCO: `images`, `annotations` with `bbox` in x, y, width, height, `categories`; segmentations are
 ignored; `score` and track ids are taken where they are. The order of the file is kept.
 
@@ -20,7 +21,7 @@ import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from urllib.parse import unquote
 
@@ -29,11 +30,11 @@ import numpy as np
 from sam2_core.types import AutolabelError, Boxes
 from tasks.boxes.coco_boxes import BadBoxesError, CocoFile, read_coco
 from tasks.boxes.displayed import as_displayed
+from tasks.boxes.text_boxes import parse_text, parse_yolo, read_names
 from tasks.frames.images import BadImageError
 from tasks.frames.listing import File, stat_file, walk
 from tasks.store import storage
 from tasks.types import Footage, FrameFailure, FrameRef, VideoRef
-from tasks.wording import counted
 
 # Folders that only say what is in them.
 _WRAPPERS = frozenset(
@@ -65,6 +66,7 @@ class Entry:
 
     Attributes:
         size_hw: of the image that they were made on, None where nobody says.
+        fractions: they are in fractions of the picture, not in pixels.
 
     """
 
@@ -73,6 +75,7 @@ class Entry:
     stem: str
     read: Callable[[str], Boxes]
     size_hw: tuple[int, int] | None = None
+    fractions: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,8 @@ class ImportedBoxes:
     def of(self, frame: FrameRef) -> Boxes | FrameFailure:
         """Boxes of a frame in the order of the file, none when the import has none for it.
 
-        A frame with `local_path` is compared with what its boxes were made on.
+        A frame with `local_path` is compared with what its boxes were made on; those in fractions
+        need it.
 
         Raises:
             AutolabelError: its file cannot be read now, or was replaced: no answer about the frame.
@@ -128,7 +132,7 @@ class ImportedBoxes:
         try:
             boxes = entry.read(self.stamp)
             if len(boxes) and frame.local_path:
-                boxes = as_displayed(boxes, entry.size_hw, frame)
+                boxes = as_displayed(boxes, entry.size_hw, frame, fractions=entry.fractions)
         except BadBoxesError as error:
             return FrameFailure.of(frame, "boxes", str(error))
         except BadImageError as error:
@@ -213,10 +217,14 @@ def chosen_boxes(boxes: Boxes, classes: Collection[str], min_score: float) -> Bo
     return Boxes(boxes.xyxy_px[keep], boxes.scores[keep], labels, tracks, boxes.source)
 
 
-def import_boxes(path_or_url: str) -> ImportedBoxes:
+def import_boxes(path_or_url: str, names_uri: str = "") -> ImportedBoxes:
     """Open imported boxes: a COCO .json, a .txt file, or a folder of .txt files.
 
     Text files are read when a frame asks for them.
+
+    Args:
+        path_or_url: where they are.
+        names_uri: names of the classes of YOLO's text files.
 
     Raises:
         AutolabelError: missing, empty, or not of these forms; names the file.
@@ -224,20 +232,24 @@ def import_boxes(path_or_url: str) -> ImportedBoxes:
     """
     file, where = stat_file(path_or_url), storage.redact(path_or_url)
     coco: CocoFile | None = None
+    listed = storage.read_bytes(names_uri) if names_uri else b""
+    names = read_names(listed, storage.redact(names_uri)) if names_uri else ()
     if file is None:
-        entries, identity = _text_folder(path_or_url)
+        entries, identity = _text_folder(path_or_url, names, names_uri)
     elif file.name.lower().endswith(".json"):
+        if names:
+            raise AutolabelError(f"{where} is COCO, which names its classes: leave out --box-names")
         data = storage.read_bytes(file.uri)
         coco, identity = read_coco(data, where), hashlib.sha256(data).hexdigest()
         entries = _coco_entries(coco)
     elif file.name.lower().endswith(".txt"):
-        entries, identity = [_text_entry((), file)], file.etag
+        entries, identity = [_text_entry((), file, names)], file.etag
     else:
         raise AutolabelError(f"{where} is neither a COCO .json nor .txt boxes")
     if not entries:
         raise AutolabelError(f"{where} holds no boxes: no .txt files and no images")
     name = PurePosixPath(path_or_url.rstrip("/")).name
-    digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    digest = hashlib.sha256(identity.encode() + listed).hexdigest()[:16]
     stamp = f"imported:{name}@{digest}"
     if coco is None:
         return ImportedBoxes(where, stamp, tuple(entries))
@@ -259,19 +271,20 @@ def _entry(
     return Entry(path, parents, pure.stem, read, size_hw)
 
 
-def _text_folder(url: str) -> tuple[list[Entry], str]:
+def _text_folder(url: str, classes: tuple[str, ...], classes_uri: str) -> tuple[list[Entry], str]:
     found = [
         ("/".join((*names, file.name)), file)
         for names, files in walk(url)
         for file in files
-        if file.name.lower().endswith(".txt")
+        if file.name.lower().endswith(".txt") and file.uri != classes_uri
     ]
     found.sort(key=lambda one: one[0])
     identity = "\n".join(f"{name} {file.etag}" for name, file in found)
-    return [_text_entry(name.split("/")[:-1], file) for name, file in found], identity
+    entries = [_text_entry(name.split("/")[:-1], file, classes) for name, file in found]
+    return entries, identity
 
 
-def _text_entry(names: Iterable[str], file: File) -> Entry:
+def _text_entry(names: Iterable[str], file: File, classes: tuple[str, ...]) -> Entry:
     def read(stamp: str) -> Boxes:
         data, now = storage.read_bytes(file.uri), stat_file(file.uri)
         if now is None or now.etag != file.etag:
@@ -279,39 +292,8 @@ def _text_entry(names: Iterable[str], file: File) -> Entry:
                 f"{storage.redact(file.uri)} was replaced since the run began, and its boxes would "
                 "be stored as the previous ones: run again"
             )
+        if classes:
+            return parse_yolo(data, storage.redact(file.uri), stamp, classes)
         return parse_text(data, storage.redact(file.uri), stamp)
 
-    return _entry("/".join((*names, file.name)), read)
-
-
-def parse_text(data: bytes, where: str, source: str) -> Boxes:
-    """Read lines of `label score x1 y1 x2 y2`; a label may hold spaces.
-
-    Raises:
-        BadBoxesError: names the file and every line that is not of this form.
-
-    """
-    rows: list[tuple[str, list[float]]] = []
-    wrong: list[str] = []
-    for number, line in enumerate(data.decode("utf-8-sig", "replace").splitlines(), 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        fields = line.rsplit(maxsplit=5)
-        try:
-            if len(fields) != 6:
-                raise ValueError
-            rows.append((fields[0].strip(), [float(field) for field in fields[1:]]))
-        except ValueError:
-            wrong.append(
-                f"{where}:{number}: expected `label score x1 y1 x2 y2`, found {line!r:.80}"
-            )
-    if wrong:
-        more = f" (and {counted(len(wrong) - 3, 'more line')})" if len(wrong) > 3 else ""
-        raise BadBoxesError("; ".join(wrong[:3]) + more)
-    return Boxes(
-        [values[1:] for _, values in rows],  # type: ignore[arg-type]
-        [values[0] for _, values in rows],  # type: ignore[arg-type]
-        tuple(label for label, _ in rows),
-        None,
-        source,
-    )
+    return replace(_entry("/".join((*names, file.name)), read), fractions=bool(classes))

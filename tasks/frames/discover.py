@@ -3,18 +3,28 @@
 A source is a folder of images, a video file, a folder of camera folders (or of one video a
 camera), or a folder of any of these, at any depth, under any fsspec URL. A folder holds cameras
 when its subfolders are named like cameras (CAM_FRONT, camera_05, ring_side_left, image_02); other
-subfolders are sequences of their own.
+subfolders are sequences of their own. Patterns (`drives/2026-*`) are sources, too, and so are
+pictures named one by one: those of a folder are a sequence, called after it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sam2_core.types import AutolabelError
 from tasks.frames.listing import File, natural_key, stat_file, walk
+from tasks.frames.patterns import (
+    IMAGE_SUFFIXES,
+    VIDEO_SUFFIXES,
+    by_sequence,
+    distinct,
+    expanded,
+    pictures_among,
+    suffix_of,
+)
 from tasks.frames.source_names import CAMERA_BYTES, is_camera_name, safe_name, sequence_id_of
 from tasks.frames.timestamps import timestamps_ns
 from tasks.store import storage
@@ -29,21 +39,23 @@ from tasks.types import (
     VideoRef,
 )
 
-IMAGE_SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2"}
-)
-VIDEO_SUFFIXES = frozenset({".mp4", ".avi", ".mov", ".mkv", ".m4v", ".webm", ".mpg", ".mpeg"})
-
 
 @dataclass(frozen=True)
 class Discovered:
     """A sequence with its selected frames, camera by camera, in order.
 
     A video is one VideoRef until `tasks.frames.video.expand_videos` has opened it.
+
+    Attributes:
+        sequence: which.
+        frames: its frames.
+        picked: they were named one by one, so that listing the sequence anew may find others.
+
     """
 
     sequence: SequenceRef
     frames: tuple[Footage, ...]
+    picked: bool = False
 
     @property
     def content_key(self) -> str:
@@ -76,18 +88,19 @@ class _Group:
 
 
 def discover(
-    sources: Sequence[str], selection: FrameSelection = ALL_FRAMES
+    sources: Sequence[str], selection: FrameSelection = ALL_FRAMES, name: str = ""
 ) -> Iterator[Discovered]:
     """Every sequence of the sources with its frames, one listing per source, as a stream.
 
     Args:
-        sources: fsspec URLs; one that is named twice counts once.
+        sources: fsspec URLs, or patterns of them; one that is named twice counts once.
         selection: which frames of each camera; indices keep counting over all frames.
+        name: what the one sequence of the sources is to be called; by default after its folder.
 
     Raises:
         AutolabelError: a source is missing, has no images or videos, or is inside another one, or
             a link joins two; a folder can be read in two ways; two sequences or cameras would have
-            the same name.
+            the same name, or several the one that was given.
         NothingToLabelError: there are frames, and the selection takes none of them.
 
     """
@@ -96,54 +109,69 @@ def discover(
     seen: dict[str, tuple[str, str]] = {}
     owners: dict[str, str] = {}
     selected = False
-    for source in _distinct(sources):
-        found = False
-        for one in _discover_source(source, selection):
-            found = True
-            if len(sources) > 1 and storage.is_local(source):
-                _refuse_same_places(one, source, owners)
-            _refuse_same_id(one.sequence, source, seen)
-            if one.frames:
-                selected = True
-                yield one
-        if not found:
-            raise AutolabelError(
-                f"{storage.redact(source)} holds no images or videos "
-                f"({', '.join(sorted(IMAGE_SUFFIXES | VIDEO_SUFFIXES))})"
-            )
+    pattern_of = distinct(expanded(sources))
+    for source, one in _found(pattern_of, selection):
+        if len(pattern_of) > 1 and storage.is_local(source):
+            _refuse_same_places(one, source, owners)
+        named = _named(one, name) if name else one
+        _refuse_same_id(named.sequence, source, seen, name)
+        if one.frames:
+            selected = True
+            yield named
     if not selected:
         raise NothingToLabelError(
             f"--frames {selection} takes no frame: no camera has more than {selection.start}"
         )
 
 
-def _distinct(sources: Sequence[str]) -> list[str]:
-    """Return the sources, each place once.
+def _found(
+    pattern_of: Mapping[str, str], selection: FrameSelection
+) -> Iterator[tuple[str, Discovered]]:
+    """Sequences as they are called by themselves, each with its source."""
+    pictures = pictures_among(list(pattern_of))
+    if len(pictures) == 1 and not any(pattern_of[one] for one in pictures):
+        pictures = {}  # a sequence of one frame, called after it
+    fitting: dict[str, int] = {}
+    for source, pattern in pattern_of.items():
+        if source in pictures:
+            continue
+        found = 0
+        for one in _discover_source(source, selection):
+            found += 1
+            yield source, one
+        if not found and not pattern:
+            raise _no_media(source)
+        fitting[pattern] = fitting.get(pattern, 0) + found
+    if pictures:
+        root, sequences = by_sequence(pictures.values())
+        for names, cameras in sequences.items():
+            sequence = SequenceRef(sequence_id_of(root, names), storage.join(root, *names))
+            yield (
+                sequence.frames_uri,
+                replace(_discovered(sequence, cameras, selection), picked=True),
+            )
+    for pattern in (one for one, found in fitting.items() if not found and not pictures):
+        raise _no_media(pattern)
+
+
+def _no_media(source: str) -> AutolabelError:
+    return AutolabelError(
+        f"{storage.redact(source)} holds no images or videos "
+        f"({', '.join(sorted(IMAGE_SUFFIXES | VIDEO_SUFFIXES))})"
+    )
+
+
+def _named(one: Discovered, name: str) -> Discovered:
+    """Call a sequence otherwise.
 
     Raises:
-        AutolabelError: one is inside another one.
+        AutolabelError: that cannot be a name.
 
     """
-    places: dict[str, str] = {}
-    for source in sources:
-        places.setdefault(f"{_place(source)}/", source)
-    around = ""
-    for place in sorted(places):
-        if around and place.startswith(around):
-            raise AutolabelError(
-                f"source {storage.redact(places[place])} is inside source "
-                f"{storage.redact(places[around])}: its frames would be labeled twice; name one"
-            )
-        around = place
-    return list(places.values())
-
-
-def _place(source: str) -> str:
-    """Return what is equal for two addresses of one place, without a "/" at the end."""
-    if storage.is_local(source):
-        return str(storage.local_path(source).resolve()).rstrip("/")
-    fs, path = storage.filesystem(source)
-    return f"{type(fs).__name__}://{path.rstrip('/')}"
+    if safe_name(name) != name:
+        raise AutolabelError(f"--sequence {name!r}: call it {safe_name(name)!r}, say")
+    frames = tuple(replace(frame, sequence_id=name) for frame in one.frames)
+    return replace(one, sequence=replace(one.sequence, sequence_id=name), frames=frames)
 
 
 def _refuse_same_places(one: Discovered, source: str, owners: dict[str, str]) -> None:
@@ -160,11 +188,18 @@ def _refuse_same_places(one: Discovered, source: str, owners: dict[str, str]) ->
             )
 
 
-def _refuse_same_id(sequence: SequenceRef, source: str, seen: dict[str, tuple[str, str]]) -> None:
+def _refuse_same_id(
+    sequence: SequenceRef, source: str, seen: dict[str, tuple[str, str]], name: str
+) -> None:
     """Remember where each sequence comes from, and refuse a second one of the same name."""
     known = seen.setdefault(sequence.sequence_id, (sequence.frames_uri, source))
     if known == (sequence.frames_uri, source):
         return
+    if name:
+        raise AutolabelError(
+            f"--sequence {name} names one sequence, and there are more: "
+            f"{storage.redact(known[0])} and {storage.redact(sequence.frames_uri)}"
+        )
     advice = "rename one of them"
     if known[1] != source:
         advice = "give the folder that holds both as the source"
@@ -191,14 +226,14 @@ def list_frames(sequence: SequenceRef, selection: FrameSelection = ALL_FRAMES) -
 
 def _discover_source(source: str, selection: FrameSelection) -> Iterator[Discovered]:
     root = str(storage.local_path(source)) if storage.is_local(source) else source.rstrip("/")
-    if _suffix(root) in IMAGE_SUFFIXES | VIDEO_SUFFIXES:
+    if suffix_of(root) in IMAGE_SUFFIXES | VIDEO_SUFFIXES:
         file = stat_file(root)
         if file is not None:
             yield _discovered(SequenceRef(safe_name(_stem(file)), root), {"": [file]}, selection)
             return
     for group in _groups(root):
         uri = storage.join(root, *group.names) if group.names else root
-        if set(group.cameras) == {""} and _suffix(group.cameras[""][0].name) in VIDEO_SUFFIXES:
+        if set(group.cameras) == {""} and suffix_of(group.cameras[""][0].name) in VIDEO_SUFFIXES:
             uri = group.cameras[""][0].uri
         yield _discovered(
             SequenceRef(sequence_id_of(root, group.names), uri), group.cameras, selection
@@ -211,8 +246,8 @@ def _groups(root: str) -> Iterator[_Group]:
     for names, files in walk(root, _refuse_camera_link):
         for parent in [p for p in waiting if p != names[: len(p)]]:
             yield waiting.pop(parent)
-        images = [file for file in files if _suffix(file.name) in IMAGE_SUFFIXES]
-        videos = [file for file in files if _suffix(file.name) in VIDEO_SUFFIXES]
+        images = [file for file in files if suffix_of(file.name) in IMAGE_SUFFIXES]
+        videos = [file for file in files if suffix_of(file.name) in VIDEO_SUFFIXES]
         if images and names in waiting:
             cameras = ", ".join(sorted(waiting[names].cameras))
             raise AutolabelError(
@@ -248,7 +283,7 @@ def _refuse_camera_link(folder: Path, target: Path) -> None:
 
 def _holds_images(folder: Path) -> bool:
     with os.scandir(folder) as entries:
-        return any(_suffix(entry.name) in IMAGE_SUFFIXES for entry in entries)
+        return any(suffix_of(entry.name) in IMAGE_SUFFIXES for entry in entries)
 
 
 def _discovered(
@@ -267,15 +302,10 @@ def _frames_of(
     times = timestamps_ns([_stem(file) for file in files])
     for index, (file, time_ns) in enumerate(zip(files, times, strict=True)):
         where, version = (sequence_id, camera), (file.etag, file.size_bytes)
-        if _suffix(file.name) in VIDEO_SUFFIXES:
+        if suffix_of(file.name) in VIDEO_SUFFIXES:
             yield VideoRef(*where, time_ns, file.uri, selection, *version)
         elif index in selection:
             yield FrameRef(*where, index, time_ns, file.uri, (0, 0), *version)
-
-
-def _suffix(name: str) -> str:
-    dot = name.rfind(".")
-    return name[dot:].lower() if dot > 0 else ""
 
 
 def _stem(file: File) -> str:

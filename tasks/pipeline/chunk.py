@@ -39,6 +39,7 @@ class Job:
         model: the model, resolved but not loaded.
         detector: name or path, "" where boxes are imported.
         boxes_uri: imported boxes, "" where a detector finds them.
+        box_names_uri: names of their classes where they are in YOLO's text form.
         classes: only these; all when empty.
         min_score: only boxes scored at least so.
         counts_attempts: whether sequences that kill this process again and again are given up.
@@ -53,6 +54,7 @@ class Job:
     classes: tuple[str, ...]
     min_score: float
     counts_attempts: bool = False
+    box_names_uri: str = ""
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,7 @@ def detect_chunk(job: Job, state: ChunkState) -> ChunkState:
 def _ready(job: Job) -> None:
     """Load what finds boxes, once per process, so that it is not counted as a chunk's time."""
     if job.boxes_uri:
-        _opened_import(job.boxes_uri, job.stamp.detector)
+        _opened_import(job.boxes_uri, job.box_names_uri, job.stamp.detector)
         return
     from tasks.boxes.yolox import load_detector
 
@@ -196,7 +198,7 @@ def _boxes_of(job: Job, frames: list[FrameRef]) -> dict[int, Boxes | FrameFailur
 def _imported_boxes(job: Job, frames: list[FrameRef]) -> dict[int, Boxes | FrameFailure]:
     from tasks.boxes.imported import chosen_boxes
 
-    imported = _opened_import(job.boxes_uri, job.stamp.detector)
+    imported = _opened_import(job.boxes_uri, job.box_names_uri, job.stamp.detector)
     result: dict[int, Boxes | FrameFailure] = {}
     for frame in frames:
         boxes = imported.of(frame)
@@ -208,10 +210,10 @@ def _imported_boxes(job: Job, frames: list[FrameRef]) -> dict[int, Boxes | Frame
 
 
 @functools.lru_cache(maxsize=2)
-def _opened_import(boxes_uri: str, stamp: str) -> ImportedBoxes:
+def _opened_import(boxes_uri: str, names_uri: str, stamp: str) -> ImportedBoxes:
     from tasks.boxes.imported import import_boxes
 
-    imported = import_boxes(boxes_uri)
+    imported = import_boxes(boxes_uri, names_uri)
     if imported.stamp != stamp:
         raise AutolabelError(f"{boxes_uri} changed while it was being read: run again")
     return imported

@@ -34,6 +34,7 @@ NOT_DECISIVE = {
     "tasks.frames.identity": "names of frames; they are in every key",
     "tasks.frames.listing": "names and etags of frames; they are in every key",
     "tasks.frames.listing_s3": "names and etags of frames; they are in every key",
+    "tasks.frames.patterns": "names of frames; they are in every key",
     "tasks.frames.source_names": "names of sequences and cameras; they are in every key",
     "tasks.frames.transfer": "bytes as they are; their etags are in every key",
     "tasks.frames.timestamps": "times; no pixel and no box",

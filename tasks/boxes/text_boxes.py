@@ -1,0 +1,135 @@
+"""Boxes in text files: lines of `label score x1 y1 x2 y2` in pixels, or YOLO's in fractions.
+
+YOLO's are `class x y width height [score]`, where `x` and `y` are the centre's; a line of a polygon
+(`class x1 y1 x2 y2 x3 y3 ...`) stands for the box around it. Classes are numbers, and a file beside
+has their names.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sam2_core.types import AutolabelError, Boxes
+from tasks.boxes.coco_boxes import BadBoxesError
+from tasks.wording import counted
+
+# A box may reach over the picture's edge; what is far beyond is in pixels.
+_MOST = 2.0
+
+
+def read_names(data: bytes, where: str) -> tuple[str, ...]:
+    """Read the names of classes: one a line (classes.txt, obj.names), or `names` of a data.yaml.
+
+    Raises:
+        AutolabelError: it has none; names the file.
+
+    """
+    text = data.decode("utf-8-sig", "replace")
+    if where.lower().endswith((".yaml", ".yml")):
+        names = _from_yaml(text, where)
+    else:
+        names = tuple(map(str.strip, text.rstrip().splitlines()))
+    if not names:
+        raise AutolabelError(f"{where} holds no names of classes")
+    return names
+
+
+def _from_yaml(text: str, where: str) -> tuple[str, ...]:
+    import yaml
+
+    try:
+        names = yaml.safe_load(text)["names"]
+        if isinstance(names, dict):
+            names = [names[number] for number in range(len(names))]
+        return tuple(map(str, names))
+    except (yaml.YAMLError, KeyError, TypeError) as error:
+        raise AutolabelError(
+            f"{where}: expected `names`, a list or numbers from 0 with a name each"
+        ) from error
+
+
+def parse_yolo(data: bytes, where: str, source: str, names: tuple[str, ...]) -> Boxes:
+    """Read a file of YOLO's text form; its boxes are in fractions of the picture's size.
+
+    Raises:
+        BadBoxesError: names the file and the first lines that are not of this form.
+
+    """
+    rows: list[tuple[str, list[float], float]] = []
+    wrong: list[str] = []
+    for number, line in enumerate(data.decode("utf-8-sig", "replace").splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(_row(line.split(), names))
+        except (ValueError, IndexError):
+            wrong.append(f"{where}:{number}: {line.strip()!r:.80}")
+    if wrong:
+        raise BadBoxesError(
+            f"expected `class x y width height [score]` in fractions of the picture, with a class "
+            f"from 0 to {len(names) - 1}: {'; '.join(wrong[:3])}"
+            + (f" (and {counted(len(wrong) - 3, 'more line')})" if len(wrong) > 3 else "")
+        )
+    return Boxes(
+        np.array([box for _, box, _ in rows], np.float32).reshape(-1, 4),
+        np.array([score for _, _, score in rows], np.float32),
+        tuple(label for label, _, _ in rows),
+        None,
+        source,
+    )
+
+
+def _row(fields: list[str], names: tuple[str, ...]) -> tuple[str, list[float], float]:
+    """Label, box as x1, y1, x2, y2, and score of a line; ValueError or IndexError for no line."""
+    number, values = int(fields[0]), [float(one) for one in fields[1:]]
+    if number < 0 or max(map(abs, values[:4]), default=0) > _MOST:
+        raise ValueError
+    label = names[number]
+    if len(values) >= 6 and len(values) % 2 == 0:
+        xs, ys = values[::2], values[1::2]
+        return label, [min(xs), min(ys), max(xs), max(ys)], 1.0
+    if len(values) not in {4, 5}:
+        raise ValueError
+    x, y, width, height = values[:4]
+    box = [x - width / 2, y - height / 2, x + width / 2, y + height / 2]
+    return label, box, values[4] if len(values) == 5 else 1.0
+
+
+def _is_yolo(label: str, values: list[float]) -> bool:
+    """Whether a line holds a class's number and fractions: a box of pixels has some above 1."""
+    return label.isdecimal() and all(0 <= value <= 1 for value in values)
+
+
+def parse_text(data: bytes, where: str, source: str) -> Boxes:
+    """Read lines of `label score x1 y1 x2 y2`; a label may hold spaces.
+
+    Raises:
+        BadBoxesError: names the file and every line that is not of this form.
+
+    """
+    rows: list[tuple[str, list[float]]] = []
+    wrong: list[str] = []
+    for number, line in enumerate(data.decode("utf-8-sig", "replace").splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        fields = line.rsplit(maxsplit=5)
+        try:
+            if len(fields) != 6:
+                raise ValueError
+            rows.append((fields[0].strip(), [float(field) for field in fields[1:]]))
+        except ValueError:
+            wrong.append(
+                f"{where}:{number}: expected `label score x1 y1 x2 y2`, found {line!r:.80}"
+            )
+    if rows and all(_is_yolo(label, values) for label, values in rows):
+        wrong = [f"{where} is in YOLO's form: name the file of its class names with --box-names"]
+    if wrong:
+        more = f" (and {counted(len(wrong) - 3, 'more line')})" if len(wrong) > 3 else ""
+        raise BadBoxesError("; ".join(wrong[:3]) + more)
+    return Boxes(
+        [values[1:] for _, values in rows],  # type: ignore[arg-type]
+        [values[0] for _, values in rows],  # type: ignore[arg-type]
+        tuple(label for label, _ in rows),
+        None,
+        source,
+    )

@@ -1,0 +1,112 @@
+"""YOLO's text boxes: fractions, polygons, names of classes; mistakes are told by file and line."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sam2_core.types import AutolabelError, Boxes
+from tasks.boxes.imported import import_boxes
+from tasks.boxes.matching import Matching
+from tasks.boxes.text_boxes import read_names
+from tasks.types import FrameFailure, FrameRef, NothingToLabelError
+
+YAML = "path: .\nnames:\n  0: car\n  1: traffic light\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A picture of 200x100, and boxes for it."""
+    Image.new("RGB", (200, 100)).save(tmp_path / "1.jpg")
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels" / "classes.txt").write_text("car\ntraffic light\n")
+    (tmp_path / "data.yaml").write_text(YAML)
+    return tmp_path
+
+
+def frame(folder, **orientation):
+    if orientation:
+        exif = Image.Exif()
+        exif[0x0112] = orientation["orientation"]
+        Image.new("RGB", (200, 100)).save(folder / "1.jpg", exif=exif)
+    path = str(folder / "1.jpg")
+    return FrameRef("drive", "", 0, None, path, local_path=path)
+
+
+def boxes_of(folder, lines, names="labels/classes.txt", **orientation):
+    (folder / "labels" / "1.txt").write_text(lines)
+    imported = import_boxes(str(folder / "labels"), str(folder / names))
+    return imported.of(frame(folder, **orientation))
+
+
+@pytest.mark.parametrize("names", ["labels/classes.txt", "data.yaml"])
+def test_boxes_and_polygons_become_pixels(folder, names):
+    lines = "1 0.5 0.5 0.2 0.4\n\n0 0.25 0.25 0.5 0.5 0.75\n0 0.1 0.2 0.3 0.2 0.3 0.9\n"
+    found = boxes_of(folder, lines, names)
+    assert found.labels == ("traffic light", "car", "car")
+    np.testing.assert_allclose(
+        found.xyxy_px, [[80, 30, 120, 70], [0, 0, 100, 50], [20, 20, 60, 90]], atol=1e-4
+    )
+    np.testing.assert_allclose(found.scores, [1, 0.75, 1])
+
+
+def test_the_names_are_part_of_the_stamp_and_no_box_file(folder):
+    (folder / "labels" / "1.txt").write_text("0 0.5 0.5 0.2 0.4")
+    names = folder / "labels" / "classes.txt"
+    first = import_boxes(str(folder / "labels"), str(names))
+    assert [entry.name for entry in first.entries] == ["1.txt"]
+    names.write_text("lorry\n")
+    assert import_boxes(str(folder / "labels"), str(names)).stamp != first.stamp
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["2 .5 .5 .1 .1", "-1 .5 .5 .1 .1", "car .5 .5 .1 .1", "0 .5 .5 .1", "0 .5 .5 .1 .1 .9 .9 .9",
+     "0 100 50 20 30", "0 nan x 1 1"],
+)  # fmt: skip
+def test_other_lines_are_told(folder, line):
+    failure = boxes_of(folder, f"0 .5 .5 .1 .1\n{line}\n")
+    assert isinstance(failure, FrameFailure)
+    assert f"labels/1.txt:2: {line!r}" in failure.reason
+    assert "a class from 0 to 1" in failure.reason
+
+
+def test_pixels_are_not_taken_for_fractions_nor_fractions_for_pixels(folder):
+    (folder / "labels" / "1.txt").write_text("0 0.5 0.5 0.2 0.4 0.9\n")
+    failure = import_boxes(str(folder / "labels")).of(frame(folder))
+    assert "name the file of its class names with --box-names" in failure.reason
+    (folder / "labels" / "1.txt").write_text("0 0.5 1 1 20 40\n")
+    assert isinstance(import_boxes(str(folder / "labels")).of(frame(folder)), Boxes)
+
+
+def test_a_frame_that_exif_turns_is_refused(folder):
+    assert "EXIF orientation 6" in boxes_of(folder, "0 .5 .5 .1 .1", orientation=6).reason
+    assert len(boxes_of(folder, "0 .5 .5 .1 .1", orientation=1)) == 1
+
+
+def test_classes_that_are_not_there_are_told_by_name(folder):
+    (folder / "labels" / "1.txt").write_text("0 .5 .5 .1 .1\n")
+    matching = Matching(import_boxes(str(folder / "labels"), str(folder / "data.yaml")))
+    matching.add([frame(folder)])
+    with pytest.raises(NothingToLabelError, match=r"its classes are: car"):
+        matching.refuse_nothing(["truck"])
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "words"),
+    [
+        ("\n", "c.txt", "no names of classes"),
+        ("a: 1", "d.yaml", "expected `names`"),
+        ("names: {0: a, 2: b}", "d.yml", "expected `names`"),
+        ("names: [", "d.yml", "expected `names`"),
+    ],
+)
+def test_names_that_are_none_are_refused(text, name, words):
+    with pytest.raises(AutolabelError, match=words):
+        read_names(text.encode(), name)
+    assert read_names(b"names: [car, 2]", "x.yaml") == ("car", "2")
+
+
+def test_names_for_coco_are_refused(folder):
+    (folder / "c.json").write_text('{"images": [], "annotations": [], "categories": []}')
+    with pytest.raises(AutolabelError, match="leave out --box-names"):
+        import_boxes(str(folder / "c.json"), str(folder / "data.yaml"))
