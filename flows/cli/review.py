@@ -48,23 +48,33 @@ def command() -> None:
 @command.command("open")
 @click.argument("dataset")
 @click.option("--budget", type=click.IntRange(min=1), default=DEFAULT_BUDGET, show_default=True,
-              help="How many labels the needs-review queue holds.")  # fmt: skip
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="0 takes a free port.")
+              help="How many decisions the queue holds, one for each object.")  # fmt: skip
+@click.option("--port", type=click.IntRange(0, 65535), default=None,
+              help="By default 5151, or the next free one; 0 takes any free one.")  # fmt: skip
 @click.option("--browser/--no-browser", default=False, help="Open the address in a browser.")
 @_ended_by_signals()
-def open_(dataset: str, budget: int, port: int, browser: bool) -> None:
-    """Start the database and the App on this machine; Ctrl-C stops both."""
+def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
+    """Open the queue: start the database and the App on this machine; Ctrl-C stops both."""
     from tasks.dataset.schema import open_dataset
-    from tasks.review.app import open_in_browser, run_app
+    from tasks.review.app import DEFAULT_PORT, open_in_browser, run_app
     from tasks.review.aside import compare_files
-    from tasks.review.queue import NEEDS_REVIEW, build_queue, sequence_risks
+    from tasks.review.queue import (
+        LABEL_BY_LABEL,
+        NEEDS_REVIEW,
+        build_queue,
+        everything,
+        sequence_risks,
+    )
 
     opened = open_dataset(dataset)
     aside = compare_files(opened)
     queue = build_queue(opened, budget)
+    views = f"in the views '{NEEDS_REVIEW}' and '{LABEL_BY_LABEL}'" if queue.decisions else ""
+    click.echo(f"{dataset}: {queue.text()} {views}".rstrip(), err=True)
+    frames = everything(opened).count()
     click.echo(
-        f"{dataset}: {queue.text()} in the view '{NEEDS_REVIEW}' "
-        f"(risk {queue.threshold:.2f} and up), {queue.control} in the control sample",
+        f"{dataset}: {counted(frames, 'frame')} in all, "
+        f"{counted(queue.control, 'label')} in the control sample",
         err=True,
     )
     risks = [f"{name} {risk:.2f}" for name, risk in sequence_risks(opened).items()]
@@ -72,10 +82,11 @@ def open_(dataset: str, budget: int, port: int, browser: bool) -> None:
     if aside.frames:
         click.echo(f"{dataset}: {aside.text()}", err=True)
     with run_app(port) as app:
-        url = app.link(opened.name)
-        click.echo(
-            f"{dataset}: {counted(len(opened), 'sample')}; the App is at {url}  (Ctrl-C stops it)"
-        )
+        if port is None and app.port != DEFAULT_PORT:
+            click.echo(f"port {DEFAULT_PORT} is taken: {app.port} is used", err=True)
+        view = {"view": NEEDS_REVIEW.replace(" ", "-")} if queue.decisions else {}
+        url = app.link(opened.name, **view)
+        click.echo(f"{dataset}: the queue is at {url}  (Ctrl-C stops the App)")
         if browser:
             open_in_browser(url)
         try:

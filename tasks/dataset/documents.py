@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from sam2_core.types import ModelStamp
+from sam2_core.types import Boxes, ModelStamp
 from tasks.dataset.ids import label_prefix
 from tasks.dataset.labels import fingerprint, override_document
+from tasks.dataset.objects import ObjectLinker
 from tasks.frames.identity import frame_identity
 from tasks.masks.crops import (
     BoolArray,
@@ -60,13 +61,28 @@ class Origin:
 
 
 def label_documents(
-    labeled: LabeledFrame, origin: Origin, judgement: Judgement | None, mask_folder: Path | None
+    labeled: LabeledFrame,
+    origin: Origin,
+    judgement: Judgement | None,
+    mask_folder: Path | None,
+    objects: ObjectLinker | None = None,
 ) -> list[Document]:
-    """Make the documents of a frame's machine labels, one per box, in the boxes' order."""
+    """Make the documents of a frame's machine labels, one per box, in the boxes' order.
+
+    Args:
+        labeled: the frame.
+        origin: of its labels.
+        judgement: of its labels.
+        mask_folder: where masks go as PNG files; into the documents by default.
+        objects: those of the frames before, which the labels are joined to.
+
+    """
     from bson import ObjectId
 
     boxes, masks = labeled.boxes, labeled.masks
     if masks is None or not len(boxes):
+        if objects:
+            objects.link(Boxes.empty(), ())
         return []
     frame = labeled.frame
     key = frame_identity(frame, origin.frames_uri).key
@@ -85,10 +101,12 @@ def label_documents(
     prefix = label_prefix(key, origin.run_key)
     tracks = boxes.track_ids.tolist() if boxes.track_ids is not None else None
     risks = judgement.risk.tolist() if judgement else None
+    ids = [ObjectId(prefix + index.to_bytes(3, "big")) for index in range(len(boxes))]
+    names = objects.link(boxes, [str(one) for one in ids]) if objects else None
     documents: list[Document] = []
     for index, row in enumerate(columns):
         label, score, place, box, iou, stability, objectness, area, reason, mask = row
-        identity = ObjectId(prefix + index.to_bytes(3, "big"))
+        identity = ids[index]
         # The App's tooltip shows what comes first, and may have no room for the rest.
         judged = (
             {"risk": risks[index], "reasons": list(judgement.reasons[index])}
@@ -113,6 +131,8 @@ def label_documents(
         if tracks is not None:
             document["index"] = tracks[index]
             document["track"] = f"{frame.camera}/{tracks[index]}"
+        if names is not None:
+            document["object"] = names[index]
         if origin.overrides and str(identity) in origin.overrides:
             document |= override_document(origin.overrides[str(identity)])
         else:

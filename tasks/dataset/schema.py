@@ -28,8 +28,9 @@ MACHINE_FIELD, PREVIOUS_FIELD, TRUTH_FIELD = "detections", "previous", "ground_t
 REVIEWED_FIELD, STATUS_FIELD, LOG_FIELD = "reviewed", "review_status", "review_log"
 RELABEL_FIELD, RISK_FIELD, REASONS_FIELD = "relabel", "risk", "reasons"
 GROUP_FIELD = "group"
+OBJECT_PATH = f"{MACHINE_FIELD}.detections.object"
 OPEN, DONE = "open", "done"
-FIELDS_VERSION = 2  # of what `_declare_fields` declares
+FIELDS_VERSION = 3  # of what `_declare_fields` declares
 MAX_SEQUENCE_VIEWS = 500
 MAX_VIEW_NAME = 100
 LOCK_SECONDS = 60.0
@@ -186,8 +187,9 @@ def _declare_fields(dataset: Any) -> None:
                 fo.Detection(
                     label="", bounding_box=[0.0, 0.0, 0.0, 0.0], confidence=0.0, index=0,
                     predicted_iou=0.0, stability=0.0, object_score=0.0, risk=0.0, box_index=0,
-                    area_px=0, model="", mask_reason="", decision="", track="", changed="",
-                    fingerprint="", difference=0.0, reasons=[""], box_xyxy_px=[0.0], **more,
+                    area_px=0, model="", mask_reason="", decision="", track="", object="",
+                    changed="", fingerprint="", difference=0.0, reasons=[""], box_xyxy_px=[0.0],
+                    **more,
                 )
             ]
         )  # fmt: skip
@@ -225,6 +227,8 @@ def _create_indexes(dataset: Any) -> None:
     for name in (RISK_FIELD, REASONS_FIELD, RELABEL_FIELD, "control"):
         if name not in existing:
             dataset.create_index(name)
+    if OBJECT_PATH not in existing:
+        dataset.create_index(OBJECT_PATH)
     dataset.create_index([(STATUS_FIELD, 1), (RISK_FIELD, -1)])
     dataset.create_index([(STATUS_FIELD, 1), ("sequence_id", 1), (RISK_FIELD, 1)])
     dataset.create_index([("sequence_id", 1), ("camera", 1), ("frame_number", 1)])

@@ -28,6 +28,7 @@ from tasks.dataset.documents import (
     stamp_text,
 )
 from tasks.dataset.ids import sample_id
+from tasks.dataset.objects import ObjectLinker
 from tasks.dataset.placing import Place, place_frames, recorded_frames, recorded_labels
 from tasks.dataset.schema import (
     GROUP_FIELD,
@@ -120,9 +121,10 @@ def load_sequence(
             for chunk in manifest.chunks
             if chunk.camera == camera
         )
+        objects = ObjectLinker()
         for labeled, judgements in _judged(parts):
             counted[0] += len(labeled)
-            counted[1] += write_frames(dataset, labeled, origin, judgements, place)
+            counted[1] += write_frames(dataset, labeled, origin, judgements, place, objects)
     removed = set_aside_unlisted(dataset, manifest.sequence_id, place.listed)
     save_sequence_view(dataset, manifest.sequence_id)
     changed, seconds = len(place.changed), time.perf_counter() - started
@@ -172,14 +174,15 @@ def write_frames(
     origin: Origin,
     judgements: Sequence[Judgement] | None,
     place: Place | None = None,
+    objects: ObjectLinker | None = None,
 ) -> int:
     """Upsert frames by their ids, without touching what people decided; return the instances."""
-    total, place = 0, place or Place()
+    total, place, objects = 0, place or Place(), objects or ObjectLinker()
     for start in range(0, len(labeled), FRAMES_PER_WRITE):
         part = labeled[start : start + FRAMES_PER_WRITE]
         judged = judgements[start : start + FRAMES_PER_WRITE] if judgements else [None] * len(part)
         with _no_garbage_collection():
-            total += _write_part(dataset, part, origin, judged, place)
+            total += _write_part(dataset, part, origin, judged, place, objects)
     return total
 
 
@@ -201,6 +204,7 @@ def _write_part(
     origin: Origin,
     judged: Sequence[Judgement | None],
     place: Place,
+    objects: ObjectLinker,
 ) -> int:
     from pymongo import UpdateOne
 
@@ -219,7 +223,7 @@ def _write_part(
         if identity in place.changed:
             continue
         folder = place.mask_folder / str(identity) if place.mask_folder else None
-        documents = label_documents(one, origin, judgement, folder)
+        documents = label_documents(one, origin, judgement, folder, objects)
         total += len(documents)
         fields = machine_fields(one, origin, documents, judgement, now)
         fields["filepath"] = place.paths.get(one.frame.uri) or fields["filepath"]

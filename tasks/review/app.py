@@ -23,11 +23,12 @@ from pathlib import Path
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks.dataset.database import ensure_database
-from tasks.review.door import TOKEN, bind, page
+from tasks.review.door import TOKEN, bind, bind_next, page
 from tasks.review.server import TOKEN_VARIABLE
 from tasks.store.private_files import close_file, private_folder, write_private
 
 PLUGIN_NAME = "sam2-autolabel"
+DEFAULT_PORT = 5151  # where FiftyOne's own App is, too
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 10.0
 
@@ -46,6 +47,11 @@ class App:
     url: str
     process: subprocess.Popen[bytes]
     token: str
+
+    @property
+    def port(self) -> int:
+        """Where it listens on this machine."""
+        return int(self.url.rpartition(":")[2])
 
     def link(self, dataset: str = "", **query: str) -> str:
         """Return the address of a dataset in the App; `view`, `id` and `groupId` lead deeper.
@@ -82,11 +88,11 @@ def install_plugin() -> Path:
 
 
 @contextlib.contextmanager
-def run_app(port: int = 0, log: Path | None = None) -> Iterator[App]:
+def run_app(port: int | None = 0, log: Path | None = None) -> Iterator[App]:
     """Start the App on 127.0.0.1, wait until it answers, and stop it when the block ends.
 
     Args:
-        port: 0 takes a free one.
+        port: 0 takes any free one, None `DEFAULT_PORT` or the next one that is free.
         log: where the server's own output goes; below the cache folder by default.
 
     Raises:
@@ -97,7 +103,7 @@ def run_app(port: int = 0, log: Path | None = None) -> Iterator[App]:
     install_plugin()
     log = close_file(log or private_folder(cache_folder() / "services") / "review-app.log")
     token = secrets.token_urlsafe(32)
-    with bind(port) as listener, log.open("wb") as output:
+    with bind_next(DEFAULT_PORT) if port is None else bind(port) as listener, log.open("wb") as output:
         process = subprocess.Popen(
             [*app_command(listener), "tied"],
             stdin=subprocess.PIPE,

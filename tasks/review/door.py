@@ -8,6 +8,7 @@ has no cookie must have come through the link with the token once.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import html
@@ -136,6 +137,21 @@ def bind(port: int, otherwise: str = "") -> socket.socket:
             f"{f', or {otherwise}' if otherwise else ''}"
         ) from error
     return listener
+
+
+def bind_next(port: int, tries: int = 20) -> socket.socket:
+    """Listen on the first of some successive ports of 127.0.0.1 that is free.
+
+    Raises:
+        AutolabelError: all of them are taken.
+
+    """
+    for one in range(port, port + tries):
+        with contextlib.suppress(AutolabelError):
+            return bind(one)
+    raise AutolabelError(
+        f"ports {port} to {port + tries - 1} of 127.0.0.1 are all taken: name another port"
+    )
 
 
 def page(title: str, body: str, head: str = "") -> str:

@@ -13,7 +13,7 @@ import getpass
 import logging
 import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -217,6 +217,7 @@ def apply_events(dataset: Any, events: Iterable[Event]) -> None:
     from pymongo import UpdateOne
 
     from tasks.review.aside import hold_events
+    from tasks.review.patches import show_decisions
 
     events, samples = list(events), sample_collection(dataset)
     wanted = list({sample_id(event.frame_key) for event in events})
@@ -231,7 +232,23 @@ def apply_events(dataset: Any, events: Iterable[Event]) -> None:
         writes.append(UpdateOne(new, [{"$set": _update(event)}, {"$set": {"risk": _OPEN_RISK}}]))
     if writes:
         samples.bulk_write(writes, ordered=True)
+        # As the frames have them now: of several events on a label the last one counts, and of one
+        # that was there already, none.
+        decided = {label for event in events for label in event.decisions}
+        show_decisions(_decisions_on(samples, wanted, decided))
     hold_events(dataset, others, _update)
+
+
+def _decisions_on(samples: Any, ids: Sequence[Any], labels: Collection[str]) -> dict[str, str]:
+    """Decisions on machine labels of samples, as stored: label id -> decision."""
+    inner = "detections.detections"
+    fields = {f"{inner}._id": 1, f"{inner}.decision": 1}
+    return {
+        str(one["_id"]): one.get("decision") or ""
+        for sample in samples.find({"_id": {"$in": ids}}, fields)
+        for one in (sample.get("detections") or {}).get("detections") or ()
+        if str(one["_id"]) in labels
+    }
 
 
 def _update(event: Event) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Operators of the review plugin: thin, what they do is in `tasks.review.actions`.
 
 They act on the labels that are selected in the App; with none selected, on the undecided labels of
-the open or selected frames.
+the open or selected frames. In a view of patches every tile is a label: the selected or open ones.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tasks.dataset.schema import MACHINE_FIELD
 from tasks.review import actions
 from tasks.review.actions import Chosen, choose
 from tasks.review.export import export_reviews
+from tasks.review.patches import frames_of, is_patches, labels_of_patches
 from tasks.review.queue import build_queue, everything, known_classes
 from tasks.review.relabel_requests import PROMPTS, request_relabel
 from tasks.review.submit import submit_relabel
@@ -35,14 +36,15 @@ def chosen_labels(ctx: Any) -> list[Chosen]:
     """
     selected = ctx.selected_labels or []
     if selected:
-        return choose(
-            ctx.dataset,
-            [one["sample_id"] for one in selected],
-            [one["label_id"] for one in selected],
-        )
+        samples = frames_of(ctx.view, [one["sample_id"] for one in selected])
+        labels = [one["label_id"] for one in selected]
+        return choose(ctx.dataset, list(samples.values()), labels)
     frames = [ctx.current_sample] if ctx.current_sample else list(ctx.selected or [])
     if not frames:
         raise AutolabelError("select labels, or frames, or open a frame first")
+    if is_patches(ctx.view):
+        samples = frames_of(ctx.view, frames)
+        return choose(ctx.dataset, list(samples.values()), labels_of_patches(ctx.view, frames))
     if len(frames) > MAX_UNSELECTED_FRAMES:
         raise AutolabelError(
             f"{counted(len(frames), 'frame')} selected; "
@@ -221,7 +223,8 @@ class SequenceDone(ReviewOperator):
         frames = [ctx.current_sample] if ctx.current_sample else list(ctx.selected or [])
         if not frames:
             raise AutolabelError("open or select a frame of the sequence first")
-        names = {ctx.dataset[one].sequence_id for one in frames}
+        samples = frames_of(ctx.view, frames).values()
+        names = {ctx.dataset[one].sequence_id for one in samples}
         count = sum(actions.mark_sequence(ctx.dataset, name) for name in names)
         return f"{', '.join(sorted(names))}: {counted(count, 'frame')} marked as done"
 
@@ -248,7 +251,7 @@ class RefreshQueue(ReviewOperator):
         """Order it."""
         queue = build_queue(ctx.dataset, int(ctx.params.get("budget") or 200))
         ctx.ops.reload_dataset()
-        return f"{queue.text()}, risk {queue.threshold:.2f} and up"
+        return queue.text()
 
 
 class Ask(foo.Operator):  # type: ignore[misc]

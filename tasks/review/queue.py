@@ -1,7 +1,6 @@
 """What to look at first: views ordered by risk under a budget, by reason, and a random control.
 
-The riskiest labels are found through an index on the frames' risk, which is that of their riskiest
-undecided label: the N riskiest labels lie in the N riskiest frames.
+The queue holds decisions: of each of the riskiest objects, the label that is the riskiest.
 """
 
 from __future__ import annotations
@@ -23,10 +22,12 @@ from tasks.dataset.schema import (
     sample_collection,
 )
 from tasks.review.actions import FIELDS
+from tasks.review.objects import count_labels, riskiest_objects
 from tasks.risk.score import DESCRIPTIONS, REASONS, sequence_risk
 from tasks.wording import counted
 
 NEEDS_REVIEW, CONTROL, SENT_BACK = "needs review", "control sample", "sent back"
+LABEL_BY_LABEL = "label by label"
 DIFFERENCES = "before and after"
 CHANGED = {MACHINE_FIELD: "changed labels", PREVIOUS_FIELD: "labels as they were"}
 UNCHANGED = 0.02  # a pixel here or there is no difference
@@ -38,21 +39,29 @@ class Queue:
     """What was put before the reviewer.
 
     Attributes:
-        labels: how many undecided labels are in "needs review".
+        decisions: how many labels are in "needs review", one of each object.
         frames: on how many frames.
+        labels: how many labels these objects have in all frames.
         threshold: their lowest risk.
         control: how many labels the control sample has.
 
     """
 
-    labels: int
+    decisions: int
     frames: int
+    labels: int
     threshold: float
     control: int
 
     def text(self) -> str:
-        """Say how much it is."""
-        return f"{counted(self.labels, 'label')} on {counted(self.frames, 'frame')}"
+        """Say what there is to do."""
+        if not self.decisions:
+            return "nothing to decide"
+        return (
+            f"{counted(self.decisions, 'decision')} on {counted(self.frames, 'frame')}, one for "
+            f"each object ({counted(self.labels, 'label')} in all frames), risk "
+            f"{self.threshold:.2f} and up"
+        )
 
 
 def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue:
@@ -60,15 +69,19 @@ def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue
 
     Args:
         dataset: a dataset of ours.
-        budget: how many labels somebody has time for.
+        budget: how many decisions somebody has time for.
         control: how many labels to draw at random from the rest.
 
     """
-    risks = riskiest(dataset, budget)
-    threshold = risks[-1][0] if risks else 1.0
-    frames = len({frame for _, frame in risks})
+    doubts = riskiest_objects(dataset, budget)
+    threshold = doubts[-1].risk if doubts else 1.0
+    wanted = {one.label_id: one.frame_key for one in doubts}
     drawn = draw_control(dataset, threshold, control)
-    views = {NEEDS_REVIEW: (needs_review(dataset, threshold), f"the {len(risks)} riskiest labels")}
+    text = f"the riskiest label of each of the {len(doubts)} riskiest objects"
+    views = {
+        NEEDS_REVIEW: (needs_review(dataset, wanted), text),
+        LABEL_BY_LABEL: (label_by_label(dataset, wanted), f"{text}, one a tile"),
+    }
     for reason in sorted(present_reasons(dataset)):
         views[f"reason {reason}"] = (by_reason(dataset, reason), DESCRIPTIONS.get(reason, reason))
     views[SENT_BACK] = (
@@ -88,7 +101,8 @@ def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue
         offer_classes(dataset, known_classes(dataset))
         dataset.info["control"] = {"threshold": threshold, "label_ids": list(drawn)}
         dataset.save()
-    return Queue(len(risks), frames, threshold, len(drawn))
+    labels = count_labels(dataset, {one.object_name for one in doubts})
+    return Queue(len(doubts), len(set(wanted.values())), labels, threshold, len(drawn))
 
 
 def known_classes(dataset: Any) -> list[str]:
@@ -105,22 +119,6 @@ def everything(dataset: Any) -> Any:
     return dataset.view()
 
 
-def riskiest(dataset: Any, count: int) -> list[tuple[float, str]]:
-    """Risk and frame of the `count` riskiest undecided labels, riskiest first."""
-    projection = {
-        "frame_key": 1, f"{MACHINE_FIELD}.detections.risk": 1,
-        f"{MACHINE_FIELD}.detections.decision": 1,
-    }  # fmt: skip
-    found = sample_collection(dataset).find({"review_status": OPEN}, projection)
-    labels = [
-        (float(label["risk"]), str(sample["frame_key"]))
-        for sample in found.sort("risk", -1).limit(count)
-        for label in (sample.get(MACHINE_FIELD) or {}).get("detections") or []
-        if not label.get("decision") and label.get("risk") is not None
-    ]
-    return sorted(labels, reverse=True)[:count]
-
-
 def sequence_risks(dataset: Any) -> dict[str, float]:
     """Risk of every sequence with frames that are open, riskiest first; read from an index."""
     frames: dict[str, list[float]] = {}
@@ -131,14 +129,28 @@ def sequence_risks(dataset: Any) -> dict[str, float]:
     return dict(sorted(risks.items(), key=lambda one: -one[1]))
 
 
-def needs_review(dataset: Any, threshold: float) -> Any:
-    """View of the undecided labels from a risk on, riskiest frames first."""
+def needs_review(dataset: Any, wanted: Mapping[str, str]) -> Any:
+    """View of those of some labels that are undecided, by their frames, riskiest first.
+
+    Args:
+        dataset: a dataset of ours.
+        wanted: label id -> its frame's key.
+
+    """
     from fiftyone import ViewField as F
 
-    wanted = {"review_status": OPEN, "risk": {"$gte": threshold}}
-    undecided = (F("risk") >= threshold) & (F("decision") == "")
-    view = everything(dataset).match(wanted).sort_by("risk", reverse=True)
-    return view.filter_labels(MACHINE_FIELD, undecided, only_matches=False)
+    view = only_labels(dataset, wanted).match({"review_status": OPEN})
+    view = view.filter_labels(MACHINE_FIELD, F("decision") == "")
+    return view.sort_by(F(f"{MACHINE_FIELD}.detections").map(F("risk")).max(), reverse=True)
+
+
+def label_by_label(dataset: Any, wanted: Mapping[str, str]) -> Any:
+    """View of the same labels as tiles of their own, riskiest first; decided ones leave it."""
+    from fiftyone import ViewField as F
+
+    patches = only_labels(dataset, wanted).match({"review_status": OPEN}).to_patches(MACHINE_FIELD)
+    undecided = patches.match(F(f"{MACHINE_FIELD}.decision") == "")
+    return undecided.sort_by(f"{MACHINE_FIELD}.risk", reverse=True)
 
 
 def by_reason(dataset: Any, reason: str) -> Any:

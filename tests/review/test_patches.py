@@ -1,0 +1,82 @@
+"""Deciding in views where every tile is one label: FiftyOne's own, and the queue's."""
+
+from typing import Any
+
+import pytest
+
+from tasks.dataset import schema
+from tasks.review.actions import accept, choose, reject
+from tasks.review.queue import everything
+from tests.review.reviewed import pick
+
+
+def context(dataset: Any, view: Any, **chosen: Any) -> Any:
+    """What the App tells an operator."""
+    from fiftyone.operators.executor import ExecutionContext, Executor
+
+    request = {"dataset_name": dataset.name, "view": view._serialize(), **chosen}
+    return ExecutionContext(request_params=request, executor=Executor())
+
+
+@pytest.mark.parametrize("way", ["tiles", "open", "labels"])
+def test_operators_act_on_patches_as_on_frames(name: str, way: str) -> None:
+    from tasks.review.operators import chosen_labels
+
+    dataset = schema.open_dataset(name)
+    patches = everything(dataset).to_patches("detections")
+    first, second = patches.limit(2)
+    assert first.sample_id != first.id
+    chosen: dict[str, Any] = {
+        "tiles": {"selected": [first.id, second.id]},
+        "open": {"current_sample": second.id, "selected": [first.id]},
+        "labels": {
+            "selected_labels": [
+                {"sample_id": first.id, "label_id": first.detections.id, "field": "detections"},
+                {"sample_id": second.sample_id, "label_id": second.id, "field": "detections"},
+            ]
+        },
+    }[way]
+    found = chosen_labels(context(dataset, patches, **chosen))
+    wanted = {second.id} if way == "open" else {first.id, second.id}
+    assert {str(label["_id"]) for frame in found for _, label in frame.labels} == wanted
+    accept(dataset, found)
+    source = dataset[second.sample_id]
+    assert [d.decision for d in source.detections.detections if d.id == second.id] == ["accepted"]
+    patches = everything(dataset).to_patches("reviewed")
+    (tile,) = [one for one in patches if second.id in one.reviewed.sources]
+    reject(dataset, chosen_labels(context(dataset, patches, selected=[tile.id])))
+    source.reload()
+    assert [d.decision for d in source.detections.detections if d.id == second.id] == ["rejected"]
+
+
+def test_a_sequence_is_done_from_one_of_its_patches(name: str) -> None:
+    from tasks.review.operators import SequenceDone
+
+    dataset = schema.open_dataset(name)
+    patches = everything(dataset).to_patches("detections")
+    told = SequenceDone().act(context(dataset, patches, current_sample=patches.first().id))
+    assert told == "drive: 4 frames marked as done"
+
+
+def test_patches_that_are_open_elsewhere_show_decisions_at_once(name: str) -> None:
+    dataset = schema.open_dataset(name)
+    patches = everything(dataset).to_patches("detections")
+    accept(*pick(name, 0, 0, 1))
+    reject(*pick(name, 0, 1))
+    shown = dict(zip(patches.values("id"), patches.values("detections.decision"), strict=True))
+    frames = dataset.values(["detections.detections.id", "detections.detections.decision"])
+    stored = {
+        label: decision
+        for labels, decisions in zip(*frames, strict=True)
+        for label, decision in zip(labels, decisions, strict=True)
+    }
+    assert shown == stored
+    assert sorted(shown.values())[-2:] == ["accepted", "rejected"]
+
+
+def test_labels_that_are_gone_are_told_so(name: str) -> None:
+    from sam2_core.types import AutolabelError
+
+    dataset = schema.open_dataset(name)
+    with pytest.raises(AutolabelError, match="these labels are gone"):
+        choose(dataset, [dataset.first().id], ["0" * 24])
