@@ -124,7 +124,7 @@ def load_sequence(
         objects = ObjectLinker()
         for labeled, judgements in _judged(parts):
             counted[0] += len(labeled)
-            counted[1] += write_frames(dataset, labeled, origin, judgements, place, objects)
+            counted[1] += write_frames(dataset, labeled, origin, judgements, place, objects=objects)
     removed = set_aside_unlisted(dataset, manifest.sequence_id, place.listed)
     save_sequence_view(dataset, manifest.sequence_id)
     changed, seconds = len(place.changed), time.perf_counter() - started
@@ -174,6 +174,7 @@ def write_frames(
     origin: Origin,
     judgements: Sequence[Judgement] | None,
     place: Place | None = None,
+    *,
     objects: ObjectLinker | None = None,
 ) -> int:
     """Upsert frames by their ids, without touching what people decided; return the instances."""
@@ -182,7 +183,7 @@ def write_frames(
         part = labeled[start : start + FRAMES_PER_WRITE]
         judged = judgements[start : start + FRAMES_PER_WRITE] if judgements else [None] * len(part)
         with _no_garbage_collection():
-            total += _write_part(dataset, part, origin, judged, place, objects)
+            total += _write_part(dataset, part, origin, judged, place, objects=objects)
     return total
 
 
@@ -204,6 +205,7 @@ def _write_part(
     origin: Origin,
     judged: Sequence[Judgement | None],
     place: Place,
+    *,
     objects: ObjectLinker,
 ) -> int:
     from pymongo import UpdateOne

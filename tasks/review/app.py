@@ -103,7 +103,10 @@ def run_app(port: int | None = 0, log: Path | None = None) -> Iterator[App]:
     install_plugin()
     log = close_file(log or private_folder(cache_folder() / "services") / "review-app.log")
     token = secrets.token_urlsafe(32)
-    with bind_next(DEFAULT_PORT) if port is None else bind(port) as listener, log.open("wb") as output:
+    with (
+        bind_next(DEFAULT_PORT) if port is None else bind(port) as listener,
+        log.open("wb") as output,
+    ):
         process = subprocess.Popen(
             [*app_command(listener), "tied"],
             stdin=subprocess.PIPE,

@@ -1,8 +1,8 @@
 """Patches: FiftyOne's views in which every tile is one label, cut out of its frame.
 
-Such a view has samples of its own, in a dataset that FiftyOne generates: a sample's id is that of its
-label, and `_sample_id` names the frame. People decide there as in a view of frames: ids are led back
-to the frames, and decisions are shown in every generated dataset that has the label.
+Such a view has samples of its own, in a dataset that FiftyOne generates: a sample's id is that of
+its label, and `_sample_id` names the frame. People decide there as in a view of frames: ids are led
+back to the frames, and decisions are shown in every generated dataset that has the label.
 """
 
 from __future__ import annotations
