@@ -75,7 +75,7 @@ class ObjectLinker:
         names = [self._by_track(boxes, row, one) for row, one in enumerate(label_ids)]
         free = [row for row, name in enumerate(names) if not name]
         px = boxes.xyxy_px.astype(np.float64)
-        usable = np.isfinite(px).all(axis=1) & (px[:, 2:] > px[:, :2]).all(axis=1)
+        usable = np.isfinite(px).all(axis=1) & (px[:, 0] < px[:, 2]) & (px[:, 1] < px[:, 3])
         match = self._match(boxes, px, [row for row in free if usable[row]])
         for one in self._seen:
             one.missed += 1
