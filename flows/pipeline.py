@@ -30,19 +30,17 @@ from tenacity import (
     wait_exponential_jitter,
 )
 
-from tasks.errors import told
 from tasks.observe import progress
 from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT
 from tasks.pipeline import stopping
 from tasks.pipeline.chunk import Job
 from tasks.pipeline.sequence import (
-    NotFetchedError,
     Opened,
     SequenceOutcome,
     SequencePart,
-    UnreadableError,
     complete_before,
     outcome_so_far,
+    with_error,
 )
 from tasks.pipeline.steps import (
     MOST_CHUNKS,
@@ -55,7 +53,6 @@ from tasks.pipeline.steps import (
     segment_task,
 )
 from tasks.store import quarantine
-from tasks.store.retry import is_transient
 
 # Of tasks: a piece that is segmented, one that is detected, two that download, and what waits.
 THREADS = 16
@@ -190,7 +187,8 @@ class Chain:
             seconds = outcome.seconds | {LOAD: loaded.seconds}
             outcome = replace(outcome, seconds=seconds, left_out=loaded.left_out)
         if failed:
-            outcome = _with_error(outcome, *failed)
+            stage, error = failed
+            outcome = with_error(outcome, LOAD if stage == "prepare" else stage, error)
         if self._opened and self._opened.attempt_uri:
             quarantine.end(self._opened.attempt_uri)
         text = outcome.text(time.perf_counter() - self._started)
@@ -204,16 +202,6 @@ def _holds(prepared: PrefectFuture[frozenset[str]], outcome: SequenceOutcome) ->
     if not (prepared.state.is_completed() and outcome.manifest):
         return False
     return outcome.manifest.version in prepared.result()
-
-
-def _with_error(outcome: SequenceOutcome, stage: str, error: Exception) -> SequenceOutcome:
-    return replace(
-        outcome,
-        error=told(error),
-        stage=LOAD if stage == "prepare" else stage,
-        transient=is_transient(error) or isinstance(error, NotFetchedError),
-        hopeless=outcome.hopeless or isinstance(error, UnreadableError),
-    )
 
 
 def label_sequences(

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import track
 
 from flows.cli.display import spinning
-from flows.cli.label_run import label_with_progress, prefect_beside
+from flows.cli.label_run import label_with_progress, prefect_if_needed
 from flows.params import LabelParams
 from flows.plan.run import make_plan
 from sam2_core.cache import cache_folder
@@ -54,7 +54,9 @@ def run_demo(console: Console) -> dict[str, Any]:
         model="compact",
         detector="compact",
     )
-    with prefect_beside(console) as api:
+    with prefect_if_needed(console) as api:
+        if _missing(home / "sequences"):
+            api.begin()  # it starts beside the rendering
         rendering = time.perf_counter()
         render(console, home / "sequences")
         rendering = time.perf_counter() - rendering
@@ -66,13 +68,20 @@ def run_demo(console: Console) -> dict[str, Any]:
     return summary
 
 
+def _missing(folder: Path) -> list[DemoSequence]:
+    return [one for one in SEQUENCES if not (folder / one.name / "truth.json").is_file()]
+
+
 def render(console: Console, folder: Path) -> None:
     """Render the sequences that are not there yet; each one appears whole or not at all."""
     from tasks.lab.scenes import write_sequence
 
-    missing = [one for one in SEQUENCES if not (folder / one.name / "truth.json").is_file()]
     for one in track(
-        missing, "rendering", console=console, transient=True, disable=not console.is_terminal
+        _missing(folder),
+        "rendering",
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
     ):
         unfinished = folder.parent / f"unfinished-{one.name}"
         shutil.rmtree(unfinished, ignore_errors=True)

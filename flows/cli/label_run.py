@@ -16,10 +16,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from flows.cli.display import as_typed, showing, spinning, stderr_console, stop_moving
+from flows.cli.label_small import is_small, label_small
 from flows.params import LabelParams
 from flows.plan.run import Plan, check_writable, job_of, keep_plan, make_plan
 from flows.plan.summary import summary_of
-from flows.server.own import PendingApi, api_in_background
+from flows.server.own import PendingApi, api_in_background, configured_api
 from sam2_core.cache import cache_folder
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
 from tasks.pipeline.sequence import SequenceOutcome, complete_before
@@ -41,7 +42,7 @@ def run_label(
     if dry_run:
         summary = _dry_run(console, params)
     else:
-        with prefect_beside(console) as api:
+        with prefect_if_needed(console) as api:
             summary = label_with_progress(console, params, api)
     summary["seconds"]["total"] = round(time.perf_counter() - started, 3)
     if as_json:
@@ -49,15 +50,40 @@ def run_label(
     return summary
 
 
+class ApiIfNeeded:
+    """A Prefect API for what a command has to do: the user's, or one of ours, started on demand."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._stack = stack
+        self._api: PendingApi | None = None
+
+    def begin(self) -> PendingApi:
+        """Start it, unless it runs; `wait` for it before use."""
+        if self._api is None:
+            self._api = self._stack.enter_context(api_in_background(cache_folder()))
+        return self._api
+
+    def stop(self) -> None:
+        """Stop what was started here."""
+        if self._api is not None:
+            self._api.stop()
+
+
 @contextlib.contextmanager
-def prefect_beside(console: Console) -> Iterator[PendingApi]:
-    """Start a Prefect API, if one is needed, while the block does other things first."""
-    with api_in_background(cache_folder()) as api, _interruptible(console, api):
-        yield api
+def prefect_if_needed(console: Console) -> Iterator[ApiIfNeeded]:
+    """Have a Prefect API in the block, which ends with it."""
+    with contextlib.ExitStack() as stack:
+        api = ApiIfNeeded(stack)
+        with _interruptible(console, api):
+            yield api
 
 
-def label_with_progress(console: Console, params: LabelParams, api: PendingApi) -> dict[str, Any]:
-    """Run the flow under a Prefect API, with bars; returns the summary."""
+def label_with_progress(console: Console, params: LabelParams, api: ApiIfNeeded) -> dict[str, Any]:
+    """Do what the parameters say, with bars; returns the summary.
+
+    Prefect is there for what takes longer than starting it: the flow runs under it.
+    """
+    started = time.perf_counter()
     with spinning(console, "looking for sequences"):
         check_writable(params.out)
         plan = make_plan(params)
@@ -65,18 +91,23 @@ def label_with_progress(console: Console, params: LabelParams, api: PendingApi) 
     outcomes = _nothing_to_do(plan)
     if outcomes is not None:
         summary = summary_of(plan, outcomes, 0.0)
+    elif is_small(plan) and not configured_api():
+        with _bars(console, plan):
+            outcomes = label_small(plan)
+        summary = summary_of(plan, outcomes, time.perf_counter() - started)
     else:
+        prefect = api.begin()
         warm_in_background(job_of(plan))
         with spinning(console, "starting"):
-            api.wait()
-        with api.settings():
+            prefect.wait()
+        with prefect.settings():
             summary = _run_flow(console, plan)
     conclude(console, summary)
     return summary
 
 
 @contextlib.contextmanager
-def _interruptible(console: Console, api: PendingApi) -> Iterator[None]:
+def _interruptible(console: Console, api: ApiIfNeeded) -> Iterator[None]:
     """End at once on Ctrl-C or SIGTERM: every finished chunk is whole, an unfinished one is not."""
 
     def stop(number: int, _: object) -> None:
@@ -107,10 +138,14 @@ def _run_flow(console: Console, plan: Plan) -> dict[str, Any]:
     from flows.label import label
 
     keep_plan(plan)
-    stages = [DOWNLOAD, DETECT, SEGMENT, *([LOAD] if plan.params.dataset_name else [])]
-    with showing(console, stages, plan.known_frames):
+    with _bars(console, plan):
         summary: dict[str, Any] = label(plan.params)
     return summary
+
+
+def _bars(console: Console, plan: Plan) -> contextlib.AbstractContextManager[None]:
+    stages = [DOWNLOAD, DETECT, SEGMENT, *([LOAD] if plan.params.dataset_name else [])]
+    return showing(console, stages, plan.known_frames)
 
 
 def _nothing_to_do(plan: Plan) -> list[SequenceOutcome] | None:
@@ -155,7 +190,8 @@ def conclude(console: Console, summary: dict[str, Any]) -> None:
         + (f", [red]{len(failed)} failed[/]" if failed else "")
     )
     for one in failed[:10]:
-        place = f"{one['sequence']} frame {one['frame']}" if "frame" in one else one["sequence"]
+        name = one.get("uri", "").rpartition("/")[2]
+        place = f"{one['sequence']} {name}".rstrip()
         console.print(f"  [red]{escape(place)}[/] {one['stage']}: {escape(one['reason'])}")
     if len(failed) > 10:
         console.print(f"  and {len(failed) - 10} more; --json lists all")

@@ -6,10 +6,16 @@ made again has another id, and so nothing in it counts as loaded.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.away import waits_for_database
+from tasks.dataset.away import reach_database, waits_for_database
+from tasks.dataset.mongod import URI_VARIABLE
 from tasks.dataset.schema import open_dataset
 from tasks.errors import told
 from tasks.store import manifests
@@ -21,15 +27,13 @@ COLLECTION = "autolabel_loads"
 @waits_for_database
 def loaded_manifests(dataset_name: str) -> set[str]:
     """Manifests (`Manifest.version`) whose labels the dataset holds; {} for no dataset."""
-    from tasks.dataset.database import ensure_database
-
-    ensure_database()
-    import fiftyone as fo
-
-    if not fo.dataset_exists(dataset_name):
-        return set()
-    dataset = open_dataset(dataset_name)
-    return {one["manifest"] for one in _collection().find({"dataset": dataset._doc.id})}
+    reach_database()
+    with _database() as database:
+        dataset = database["datasets"].find_one({"name": dataset_name}, {"_id": 1})
+        if dataset is None:
+            return set()
+        found = database[COLLECTION].find({"dataset": dataset["_id"]})
+        return {one["manifest"] for one in found}
 
 
 def missing_manifests(
@@ -79,3 +83,24 @@ def _collection() -> Any:
     import fiftyone.core.odm as foo
 
     return foo.get_db_conn()[COLLECTION]
+
+
+@contextlib.contextmanager
+def _database() -> Iterator[Any]:
+    """FiftyOne's database, without FiftyOne where it is not imported yet: that takes seconds."""
+    if "fiftyone" in sys.modules or _is_configured():
+        import fiftyone.core.odm as foo
+
+        yield foo.get_db_conn()
+        return
+    import pymongo
+
+    with pymongo.MongoClient(os.environ[URI_VARIABLE]) as client:
+        yield client["fiftyone"]
+
+
+def _is_configured() -> bool:
+    """Whether a user's settings may name another database of the server."""
+    names = ("FIFTYONE_DATABASE_NAME", "FIFTYONE_CONFIG_PATH")
+    config = Path.home() / ".fiftyone" / "config.json"
+    return config.exists() or any(name in os.environ for name in names)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from sam2_core.types import AutolabelError
+from tasks.errors import told
 from tasks.frames.discover import Discovered, list_frames
 from tasks.observe.progress import CHECK, LOAD, advance, expect, summed
 from tasks.pipeline.chunk import ChunkState, Job, stored_chunk
@@ -16,6 +17,7 @@ from tasks.store.artifacts import Chunk
 from tasks.store.check import check
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import Manifest, withdrawn_if_damaged
+from tasks.store.retry import is_transient
 from tasks.types import ALL_FRAMES, FrameFailure, FrameRef, FrameSelection
 from tasks.wording import counted
 
@@ -188,6 +190,17 @@ def outcome_so_far(name: str, states: Iterable[ChunkState]) -> SequenceOutcome:
         computed_frames=sum(frames for computed, frames in labeled if computed),
         failures=tuple(failure for one, _ in done for failure in one.failures),
         seconds=summed(one.seconds for one, _ in done),
+    )
+
+
+def with_error(outcome: SequenceOutcome, stage: str, error: Exception) -> SequenceOutcome:
+    """Return what became of a sequence that an error ended in a stage."""
+    return replace(
+        outcome,
+        error=told(error),
+        stage=stage,
+        transient=is_transient(error) or isinstance(error, NotFetchedError),
+        hopeless=outcome.hopeless or isinstance(error, UnreadableError),
     )
 
 

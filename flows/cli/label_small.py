@@ -1,0 +1,122 @@
+"""A few frames, labeled without Prefect: its server takes longer to start than they take.
+
+The steps are those of every run, one after another. Meanwhile the detector, the mask model and
+FiftyOne are made ready side by side.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+from flows.plan.run import Plan, job_of
+from tasks.observe import progress
+from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT
+from tasks.pipeline.chunk import ChunkState, Job, detect_chunk, download_chunk, segment_chunk
+from tasks.pipeline.sequence import (
+    Opened,
+    SequenceOutcome,
+    SequencePart,
+    check_sequence,
+    complete_before,
+    load_labels,
+    open_part,
+    outcome_so_far,
+    with_error,
+)
+from tasks.types import FrameRef
+
+MOST_FRAMES = 16
+
+
+def is_small(plan: Plan) -> bool:
+    """Whether what a plan lacks are but a few frames; a video may have any number."""
+    frames = [frame for one in plan.missing for frame in one.found.frames]
+    return len(frames) <= MOST_FRAMES and all(isinstance(one, FrameRef) for one in frames)
+
+
+def label_small(plan: Plan) -> list[SequenceOutcome]:
+    """Label what a small plan lacks and load it, here and now; the outcomes in order."""
+    job, dataset = job_of(plan), plan.params.dataset_name
+    with ThreadPoolExecutor(thread_name_prefix="ready") as pool:
+        if plan.missing:
+            for make_ready in _models(job):
+                pool.submit(make_ready)
+        prepared = pool.submit(_prepare, dataset, plan.cameras, job.out_uri) if dataset else None
+        return [_Way(job, part).to_the_end(dataset, prepared) for part in plan.sequences]
+
+
+def _models(job: Job) -> list[Callable[[], object]]:
+    """Return what loads the models; what fails there fails again, and is told, where it counts."""
+    from tasks.boxes.yolox import load_detector
+    from tasks.masks.model import warm_segmenter
+
+    backend, stamp = job.model.backend, job.stamp.detector
+    masks = [lambda: warm_segmenter(job.model)]
+    if not job.detector:
+        return list(masks)
+    return [lambda: load_detector(job.detector, stamp=stamp, backend=backend), *masks]
+
+
+def _prepare(dataset: str, cameras: list[str], out_uri: str) -> set[str]:
+    from tasks.dataset.record import loaded_manifests
+    from tasks.load.prepare import prepare_dataset
+
+    prepare_dataset(dataset, cameras, out_uri)
+    return loaded_manifests(dataset)
+
+
+class _Way:
+    """A sequence on its way through the steps."""
+
+    def __init__(self, job: Job, part: SequencePart) -> None:
+        self._job, self._part, self._stage = job, part, OPEN
+        self._opened: Opened | None = None
+        self._states: list[ChunkState] = []
+        self._outcome: SequenceOutcome | None = None
+
+    def to_the_end(self, dataset: str | None, prepared: Future[set[str]] | None) -> SequenceOutcome:
+        """Label and load it; what fails is told in its outcome."""
+        started, error = time.perf_counter(), None
+        try:
+            self._outcome = self._labeled()
+            if dataset and prepared:
+                self._stage = LOAD
+                self._outcome = self._loaded(self._outcome, dataset, prepared.result())
+        except Exception as caught:  # noqa: BLE001 - one sequence fails, not the run
+            error = caught
+        outcome = self._outcome or self._so_far()
+        if error:
+            outcome = with_error(outcome, self._stage, error)
+        text = outcome.text(time.perf_counter() - started)
+        progress.finish(self._part.name, text, good=outcome.good)
+        return outcome
+
+    def _labeled(self) -> SequenceOutcome:
+        if self._part.manifest:
+            return complete_before(self._part)
+        self._opened = open_part(self._job, self._part)
+        for chunk in self._opened.chunks:
+            self._stage = DOWNLOAD
+            state = download_chunk(self._job, chunk, self._opened.listed)
+            self._stage = DETECT
+            state = detect_chunk(self._job, state)
+            self._stage = SEGMENT
+            self._states.append(segment_chunk(self._job, state))
+        self._stage = CHECK
+        return check_sequence(self._job, self._opened, self._states)
+
+    def _loaded(self, outcome: SequenceOutcome, dataset: str, known: set[str]) -> SequenceOutcome:
+        manifest = outcome.manifest
+        if manifest is None or manifest.version in known:
+            return outcome
+        loaded = load_labels(dataset, self._job.out_uri, manifest)
+        seconds = outcome.seconds | {LOAD: loaded.seconds}
+        return replace(outcome, seconds=seconds, left_out=loaded.left_out)
+
+    def _so_far(self) -> SequenceOutcome:
+        outcome = outcome_so_far(self._part.name, self._states)
+        failures = self._opened.failures if self._opened else ()
+        return replace(outcome, failures=(*failures, *outcome.failures))

@@ -1,0 +1,74 @@
+"""A few frames are labeled without Prefect, and leave exactly what the flow leaves."""
+
+import re
+
+from flows.cli import label_run
+from flows.server import own
+from tests.integration.runs import Home, files_below, write_boxes, write_image, write_sequence
+
+
+def imported(errors: str) -> set[str]:
+    """Top packages that Python imported, as it tells with PYTHONPROFILEIMPORTTIME."""
+    return {one.partition(".")[0] for one in re.findall(r"^import time:.*\| +(\S+)$", errors, re.M)}
+
+
+def test_nothing_is_imported_that_is_not_needed(tmp_path):
+    home = Home(tmp_path / "home", PYTHONPROFILEIMPORTTIME="1")
+    write_image(tmp_path / "one.jpg")
+    write_boxes(tmp_path / "boxes" / "one.txt", ["car 0.9 20 15 100 70"])
+    arguments = [tmp_path / "one.jpg", "--out", tmp_path / "out", "--boxes", tmp_path / "boxes"]
+    first, errors = home.label(*arguments)
+    assert (first["frames"], first["instances"], first["failed"]) == (1, 1, [])
+    assert first["seconds"]["load"] > 0
+    assert imported(errors) & {"prefect", "torch", "matplotlib"} <= {"matplotlib"}  # FiftyOne's
+    again, errors = home.label(*arguments)
+    assert again["skipped"] == 1
+    assert {"click", "pymongo"} <= imported(errors)
+    heavy = {"prefect", "fiftyone", "torch", "onnxruntime", "cv2", "s3fs", "pandas", "sklearn"}
+    assert imported(errors) & heavy == set()
+
+
+def test_a_small_run_leaves_what_the_flow_leaves(terminal, tmp_path, monkeypatch):
+    write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 3)
+    (tmp_path / "in" / "drive" / "0001.jpg").write_bytes(b"")
+    write_sequence(tmp_path / "in" / "lost", tmp_path / "boxes", 2)
+    for path in (tmp_path / "in" / "lost").iterdir():
+        path.write_bytes(path.read_bytes()[:100])
+    arguments = [tmp_path / "in", "--boxes", tmp_path / "boxes", "--no-dataset"]
+    flow, _ = terminal.label(*arguments, "--out", tmp_path / "flow", code=1)
+
+    monkeypatch.setattr(label_run, "configured_api", lambda: None)
+    monkeypatch.setattr(own, "OwnApi", None)
+    small, told = terminal.label(*arguments, "--out", tmp_path / "small", code=1)
+    assert files_below(tmp_path / "small") == files_below(tmp_path / "flow") != {}
+    told_alike = [name for name in flow if name not in {"seconds", "out"}]
+    assert {name: small[name] for name in told_alike} == {name: flow[name] for name in told_alike}
+    assert small["seconds"].keys() == flow["seconds"].keys()
+    # Every frame of a chunk failed: each with its own file and reason.
+    lost = [one for one in small["failed"] if one["sequence"] == "lost"]
+    assert [one["uri"].rsplit("/", 1)[-1] for one in lost] == ["0000.jpg", "0001.jpg"]
+    assert all("truncated or damaged" in one["reason"] for one in lost)
+    lines = [line for line in told.splitlines() if line.startswith("  ")]
+    assert "  drive 0001.jpg decode: zero-byte file" in lines
+    assert any(line.startswith("  lost 0000.jpg decode: truncated") for line in lines)
+
+
+def test_what_ends_a_sequence_of_a_small_run_is_told(terminal, tmp_path, monkeypatch):
+    from tasks.store import storage
+
+    write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 1)
+    write_sequence(tmp_path / "in" / "full", tmp_path / "boxes", 1)
+    write_whole = storage._write_local
+
+    def disk(path, data):
+        if "labels/full" in str(path):
+            raise OSError(28, "No space left on device")
+        write_whole(path, data)
+
+    monkeypatch.setattr(storage, "_write_local", disk)
+    monkeypatch.setattr(label_run, "configured_api", lambda: None)
+    arguments = [tmp_path / "in", "--boxes", tmp_path / "boxes", "--out", tmp_path / "out"]
+    result, told = terminal.label(*arguments, "--no-dataset", code=1)
+    assert result["frames"] == 1
+    assert [(one["sequence"], one["stage"]) for one in result["failed"]] == [("full", "detect")]
+    assert "no space left" in told
