@@ -120,7 +120,7 @@ def labels_of(sample: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any
 
 def accept(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
     """Accept labels as they are."""
-    return record(dataset, [_kept(frame, "accept", ACCEPTED, lambda _: {}) for frame in chosen])
+    return record(dataset, [kept(frame, "accept", ACCEPTED, lambda _: {}) for frame in chosen])
 
 
 def fix_class(dataset: Any, chosen: Sequence[Chosen], label: str) -> list[Event]:
@@ -137,7 +137,7 @@ def fix_class(dataset: Any, chosen: Sequence[Chosen], label: str) -> list[Event]
     def corrected(old: Mapping[str, Any]) -> Values:
         return {"label": name, "changed": f"label: {old.get('label')} -> {name}"}
 
-    return record(dataset, [_kept(frame, "fix_class", CORRECTED, corrected) for frame in chosen])
+    return record(dataset, [kept(frame, "fix_class", CORRECTED, corrected) for frame in chosen])
 
 
 def reject(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
@@ -191,9 +191,10 @@ def _identity(field: str, label: Mapping[str, Any]) -> str:
     return str(reviewed_id(str(label["_id"])))
 
 
-def _kept(
+def kept(
     frame: Chosen, action: str, decision: str, change: Callable[[Mapping[str, Any]], Values]
 ) -> Event:
+    """Start the event that holds labels to be right, but for what `change` returns of each."""
     at, by = now_text(), reviewer()
     upserts: list[Values] = []
     decisions: dict[str, str] = {}

@@ -1,0 +1,285 @@
+"""Masks mended by clicking on an open frame; what somebody takes of it becomes a correction.
+
+The model makes a mask of the clicks and a dragged box there and then. The page keeps what was
+clicked and sends all of it each time: nothing of a repair lives here but the warm model and the
+last pictures, with what the model has encoded of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sam2_core.clicks import OpenImage
+from sam2_core.prompts import PointPrompts
+from sam2_core.types import AutolabelError, FloatArray, Masks, ModelStamp
+from tasks.dataset.documents import stamp_text
+from tasks.dataset.labels import fingerprint, mask_of, window_of
+from tasks.dataset.schema import MACHINE_FIELD, REVIEWED_FIELD, sample_collection
+from tasks.masks.crops import BoolArray, paint, segments_of
+from tasks.masks.model import choose_model, warm_segmenter
+from tasks.review.actions import Chosen, choose, kept
+from tasks.review.events import CORRECTED, Event, record
+from tasks.types import FrameRef
+
+MODEL_VARIABLE = "AUTOLABEL_CLICK_MODEL"
+# Pictures that stay open: the one at hand, the one before, those of other tabs.
+KEPT_PICTURES = 4
+MOST_POINTS = 64
+NOTHING_FOUND = "nothing is left of the mask: undo a click, or drag a box around the object"
+
+
+@dataclass(frozen=True)
+class Clicked:
+    """All that somebody has clicked and dragged for one label.
+
+    Attributes:
+        sample_id, label_id: what it is about.
+        version: of the label when it was opened.
+        points: x, y in pixels of the picture, and whether the object is there.
+        box_xyxy_px: dragged, None for the label's own.
+
+    """
+
+    sample_id: str
+    label_id: str
+    version: str
+    points: tuple[tuple[float, float, bool], ...] = ()
+    box_xyxy_px: tuple[float, float, float, float] | None = None
+
+    @staticmethod
+    def of(params: Mapping[str, Any]) -> Clicked:
+        """Read what the page has sent.
+
+        Raises:
+            AutolabelError: it is not that.
+
+        """
+        try:
+            points = tuple((float(x), float(y), bool(yes)) for x, y, yes in params["points"])
+            box = params.get("box_xyxy_px")
+            left, top, right, bottom = (float(one) for one in box or (0, 0, 0, 0))
+            corners = (min(left, right), min(top, bottom), max(left, right), max(top, bottom))
+            about = {name: str(params[name]) for name in ("sample_id", "label_id", "version")}
+            clicked = Clicked(**about, points=points, box_xyxy_px=corners if box else None)
+        except (KeyError, TypeError, ValueError) as error:
+            raise AutolabelError(f"these are no clicks on a label: {error!r}") from error
+        numbers = [*corners, *(one for point in points for one in point[:2])]
+        if len(points) > MOST_POINTS or not all(map(math.isfinite, numbers)):
+            raise AutolabelError(f"clicks are at most {MOST_POINTS} points of the picture")
+        return clicked
+
+    def told(self) -> str:
+        """Say in a few words what it was."""
+        count = len(self.points)
+        clicks = "1 click" if count == 1 else f"{count} clicks"
+        return " and ".join(["a box"] * bool(self.box_xyxy_px) + [clicks] * bool(count))
+
+
+@dataclass(frozen=True, eq=False)
+class Mended:
+    """A mask that the model made of clicks.
+
+    Attributes:
+        masks: one row.
+        mask: bool (height, width), cut out at `box_xyxy_px`.
+        box_xyxy_px: of whole pixels, tight around the mask.
+        stamp: the model.
+
+    """
+
+    masks: Masks
+    mask: BoolArray
+    box_xyxy_px: tuple[int, int, int, int]
+    stamp: ModelStamp
+
+    def shown(self) -> dict[str, Any]:
+        """Return what the page draws."""
+        left, top, _, _ = self.box_xyxy_px
+        return {"mask": drawn(self.mask, left, top), "area_px": int(self.masks.area_px[0]),
+                "predicted_iou": round(float(self.masks.predicted_iou[0]), 3)}  # fmt: skip
+
+
+def open_label(dataset: Any, sample_id: str, label_id: str) -> dict[str, Any]:
+    """Return what the page shows before the first click: picture, label, mask.
+
+    Raises:
+        AutolabelError: the label is gone, or its picture has changed.
+
+    """
+    frame = _frame_with(dataset, sample_id, label_id)
+    ((_, label),) = frame.labels
+    left, top, right, bottom = window_of(label["bounding_box"], frame.size_hw)
+    mask = mask_of(label, frame.size_hw)
+    return {
+        "dataset": dataset.name, "sample_id": sample_id, "label_id": str(label["_id"]),
+        "version": version_of(label), "label": label.get("label") or "",
+        "filepath": frame.filepath, "size_hw": list(frame.size_hw),
+        "box_xyxy_px": [left, top, right, bottom], "mask": drawn(mask, left, top),
+    }  # fmt: skip
+
+
+def warm_up(dataset: Any, sample_id: str, label_id: str) -> str:
+    """Load the model and let it look at a label's surroundings; return the model's name.
+
+    Raises:
+        AutolabelError: there is no such model, or the picture cannot be read.
+
+    """
+    frame = _frame_with(dataset, sample_id, label_id)
+    open_image(frame).look_at(_box_of(frame))
+    return warm_segmenter(click_model(_model_name())).backend.info.stamp.name
+
+
+def mend(dataset: Any, clicked: Clicked) -> tuple[Chosen, Mended]:
+    """Make the mask of clicks on a label, as it was opened.
+
+    Raises:
+        AutolabelError: the label has been changed meanwhile, the picture cannot be read, or
+            nothing is left of the mask.
+
+    """
+    frame = _frame_with(dataset, clicked.sample_id, clicked.label_id)
+    ((_, label),) = frame.labels
+    if version_of(label) != clicked.version:
+        raise AutolabelError(
+            f"this label was changed since you opened it (it is {label.get('decision') or 'open'} "
+            "now): press Escape and open it again"
+        )
+    image = open_image(frame)
+    limits = np.array([frame.size_hw[1], frame.size_hw[0]])
+    places = np.array([point[:2] for point in clicked.points], np.float32).reshape(1, -1, 2)
+    positive = np.array([[point[2] for point in clicked.points]], np.int32).reshape(1, -1)
+    dragged = clicked.box_xyxy_px
+    box = _box_of(frame) if dragged is None else np.array(dragged, np.float32)
+    masks = image.segment(PointPrompts(places.clip(0, limits), positive, box[None]))
+    if masks.reasons[0] or not masks.area_px[0]:
+        reason = "" if masks.reasons[0].startswith("empty") else masks.reasons[0]
+        raise AutolabelError(reason or NOTHING_FOUND)
+    segments = segments_of(masks.rle, masks.size_hw)
+    bounds = segments.bounds_xyxy_px()
+    (mask,) = paint(segments, bounds)
+    left, top, right, bottom = bounds[0].tolist()
+    return frame, Mended(masks, mask, (left, top, right, bottom), image.backend.info.stamp)
+
+
+def take(dataset: Any, clicked: Clicked) -> list[Event]:
+    """Make the mask of clicks the label's correction.
+
+    Raises:
+        AutolabelError: as `mend`; or nothing was clicked.
+
+    """
+    if not clicked.points and clicked.box_xyxy_px is None:
+        raise AutolabelError("nothing was clicked: the mask is as it was")
+    frame, made = mend(dataset, clicked)
+    masks, model = made.masks, stamp_text(made.stamp)
+    changed = f"mask: {clicked.told()}"
+    values = {
+        "changed": changed, "model": model, "rle": masks.rle[0].decode("ascii"),
+        "box_xyxy_px": list(made.box_xyxy_px), "area_px": int(masks.area_px[0]),
+        "predicted_iou": float(masks.predicted_iou[0]), "stability": float(masks.stability[0]),
+        "object_score": float(masks.object_score[0]), "risk": None,
+    }  # fmt: skip
+    event = kept(frame, "repair", CORRECTED, lambda _: values)
+    prompts = {
+        "points_xy_px": [list(point) for point in clicked.points],
+        "box_xyxy_px": clicked.box_xyxy_px and list(clicked.box_xyxy_px),
+    }
+    provenance = {"source": "clicks", "model": model, "prompts": prompts}
+    changes = {one: {**noted, **provenance} for one, noted in event.changes.items()}
+    return record(dataset, [replace(event, changes=changes)])
+
+
+def version_of(label: Mapping[str, Any]) -> str:
+    """Name a label's present state: changes with its mask, its class and what was decided."""
+    return f"{label['_id']} {label.get('decision') or ''} {fingerprint(label)}"
+
+
+def drawn(mask: BoolArray, left: int, top: int) -> dict[str, Any]:
+    """Return a mask as the page draws it: its place, and runs row by row, background first."""
+    flat = np.concatenate([[False], mask.reshape(-1), [False]])
+    edges = np.flatnonzero(flat[1:] != flat[:-1])
+    runs = np.diff(edges, prepend=0)
+    height, width = mask.shape
+    return {"left": left, "top": top, "width": width, "height": height, "runs": runs.tolist()}
+
+
+def _frame_with(dataset: Any, sample_id: str, label_id: str) -> Chosen:
+    """Find a frame with one label: the reviewed one, where the machine's has become that."""
+    (frame,) = choose(dataset, [sample_id], [label_id])
+    field, label = frame.labels[0]
+    if field == MACHINE_FIELD:
+        where = {"frame_key": frame.frame_key}
+        sample = sample_collection(dataset).find_one(where, {REVIEWED_FIELD: 1}) or {}
+        for one in (sample.get(REVIEWED_FIELD) or {}).get("detections") or []:
+            if label_id in (one.get("sources") or []):
+                field, label = REVIEWED_FIELD, one
+    return replace(frame, labels=((field, label),))
+
+
+def _box_of(frame: Chosen) -> FloatArray:
+    """Box that a label was made of; else the one around it, float32 (4,)."""
+    _, label = frame.labels[0]
+    box = label.get("box_xyxy_px") or window_of(label["bounding_box"], frame.size_hw)
+    return np.array(box, np.float32)
+
+
+def _model_name() -> str:
+    return os.environ.get(MODEL_VARIABLE) or "auto"
+
+
+@functools.lru_cache(maxsize=4)
+def click_model(name: str) -> Any:
+    """Choose the model that clicks go to.
+
+    ONNX Runtime, whatever there is: PyTorch compiles for minutes before its first mask on a GPU.
+    """
+    return choose_model(name, "onnxruntime")
+
+
+_pictures: OrderedDict[tuple[str, ...], OpenImage] = OrderedDict()
+_pictures_lock = threading.Lock()
+
+
+def open_image(frame: Chosen) -> OpenImage:
+    """Open a frame's picture for clicks, or return it as it was opened before.
+
+    Raises:
+        AutolabelError: it cannot be read, or it is not of the size that was labeled.
+
+    """
+    from tasks.frames.images import read_image
+
+    model = _model_name()
+    key = (model, frame.frame_key, frame.filepath)
+    with _pictures_lock:
+        if key in _pictures:
+            _pictures.move_to_end(key)
+            return _pictures[key]
+    where = FrameRef(
+        str(frame.frame.get("sequence_id") or ""), str(frame.frame.get("camera") or ""),
+        int(frame.frame.get("frame_number") or 0), None, frame.filepath, frame.size_hw,
+        local_path=frame.filepath,
+    )  # fmt: skip
+    pixels = read_image(where)
+    if pixels.shape[:2] != tuple(frame.size_hw):
+        height, width = frame.size_hw
+        raise AutolabelError(
+            f"{frame.filepath} is {pixels.shape[1]}x{pixels.shape[0]} and was labeled as "
+            f"{width}x{height}: label it again"
+        )
+    opened = OpenImage(warm_segmenter(click_model(model)).backend, pixels)
+    with _pictures_lock:
+        _pictures[key] = opened
+        if len(_pictures) > KEPT_PICTURES:
+            _pictures.popitem(last=False)
+    return opened

@@ -1,0 +1,150 @@
+"""Clicks on an open image: what is encoded, what is decoded, and that every click is followed."""
+
+import cv2
+import numpy as np
+import pytest
+from pycocotools import mask as coco
+
+from sam2_core.click_hold import hold_clicks
+from sam2_core.clicks import NO_BOX, OpenImage
+from sam2_core.load import load_backend
+from sam2_core.prompts import PointPrompts
+from sam2_core.segmenter import Segmenter
+from sam2_core.types import AutolabelError, Boxes
+from tests.sam2_core.fake_backend import FakeDeviceBackend
+
+BOX = (100, 60, 180, 120)
+
+
+def prompts(clicks=(), box=BOX):
+    """One prompt of (x, y, label) clicks and a box."""
+    points = np.array([[c[:2] for c in clicks]], np.float32).reshape(1, -1, 2)
+    labels = np.array([[c[2] for c in clicks]], np.int32).reshape(1, -1)
+    return PointPrompts(points, labels, None if box is None else np.array([box], np.float32))
+
+
+def decoded(masks):
+    return coco.decode({"counts": masks.rle[0], "size": list(masks.size_hw)}).astype(bool)
+
+
+def street():
+    """Grey, with two red blocks side by side, touching."""
+    image = np.full((200, 320, 3), 110, np.uint8)
+    image[70:110, 110:150] = (200, 40, 40)
+    image[70:110, 150:190] = (190, 50, 45)
+    return image
+
+
+@pytest.fixture(scope="module")
+def compact():
+    return load_backend("compact", "onnxruntime-cpu", threads=1)
+
+
+def test_a_box_alone_is_the_mask_of_labeling(compact):
+    image = street()
+    opened = OpenImage(compact, image).segment(prompts())
+    with Segmenter(compact) as segmenter:
+        (labeled,) = segmenter.segment([image], [Boxes([BOX], [1.0], ("car",))])
+    assert opened.area_px[0] > 100
+    assert opened.rle == labeled.rle
+    assert opened.predicted_iou[0] == pytest.approx(labeled.predicted_iou[0], abs=1e-5)
+
+
+@pytest.mark.parametrize("close_ups", [True, False])
+def test_every_click_is_followed_and_encodes_nothing_anew(compact, close_ups):
+    model = compact if close_ups else load_backend("compact", "onnxruntime-cpu", close_ups=False)
+    opened = OpenImage(model, street())
+    clicks = [(130, 90, 1), (170, 90, 0), (105, 65, 0)]
+    encoded = []
+    encode = model.encode
+    opened.backend = Counted(model, encoded, encode)
+    for count in range(len(clicks) + 1):
+        mask = decoded(opened.segment(prompts(clicks[:count])))
+        assert [bool(mask[y, x]) for x, y, _ in clicks[:count]] == [
+            kind == 1 for *_, kind in clicks[:count]
+        ]
+    assert len(encoded) == 1
+
+
+class Counted:
+    """A backend whose encoder calls are counted."""
+
+    def __init__(self, backend, encoded, encode):
+        self.info, self.decode, self._encoded, self._encode = (
+            backend.info,
+            backend.decode,
+            encoded,
+            encode,
+        )
+
+    def encode(self, images):
+        self._encoded.append(len(images))
+        return self._encode(images)
+
+
+def test_the_close_up_and_the_box_grow_until_they_hold_the_clicks():
+    backend = FakeDeviceBackend(close_ups=True)
+    opened = OpenImage(backend, np.zeros((200, 320, 3), np.uint8))
+    mask = decoded(opened.segment(prompts([(300, 90, 1), (20, 20, 0)])))
+    assert mask[90, 299]
+    assert mask[90, 130]
+    assert not mask[20, 20]
+    (call,) = backend.calls
+    assert call.labels.tolist() == [[2, 3, 1, 0, -1]]
+    assert ((call.points_model >= 0) & (call.points_model <= 128)).all()
+
+
+def test_what_is_no_prompt_says_why(compact):
+    opened = OpenImage(compact, street())
+    assert opened.segment(prompts([(5, 5, 1)], box=None)).reasons == (NO_BOX,)
+    assert opened.segment(prompts([(999, 5, 1)])).reasons[0].startswith("invalid")
+    assert opened.segment(prompts(box=(9, 9, 9, 9))).reasons == ("invalid box: zero area",)
+    refined = PointPrompts(*[getattr(prompts(), n) for n in ("points_px", "labels", "xyxy_px")],
+                           np.zeros((1, 64, 64), np.float32))  # fmt: skip
+    with pytest.raises(AutolabelError, match="close_ups=False"):
+        opened.segment(refined)
+    with pytest.raises(ValueError, match="uint8"):
+        OpenImage(compact, np.zeros((9, 9), np.uint8))
+
+
+def test_a_model_of_whole_frames_takes_clicks_without_a_box(compact):
+    whole = load_backend("compact", "onnxruntime-cpu", close_ups=False)
+    masks = OpenImage(whole, street()).segment(prompts([(130, 90, 1)], box=None))
+    assert decoded(masks)[90, 130]
+
+
+def test_clicks_that_are_followed_change_nothing():
+    logits = np.full((64, 64), -3, np.float32)
+    logits[10:30, 10:30] = 4
+    image = np.zeros((64, 64, 3), np.uint8)
+    rel = np.array([[0.3, 0.3], [0.8, 0.8]])
+    assert hold_clicks(logits, image, rel, np.array([True, False])) is logits
+
+
+def test_a_held_click_spreads_over_what_looks_alike_and_stops_at_an_edge():
+    image = street()[40:140, 90:210]
+    image = np.ascontiguousarray(image)
+    image[:, 60:] = 110  # the right block is gone: grey from column 60
+    logits = np.full((64, 64), -0.1, np.float32)
+    logits[:, :10] = -5
+    at = np.array([[40 / 120, 50 / 100]])  # on the red block
+    held = cv2.resize(hold_clicks(logits, image, at, np.array([True])), (120, 100)) > 0
+    block = np.zeros((100, 120), bool)
+    block[30:70, 20:60] = True
+    assert held[50, 40]
+    assert (held & block).sum() > 0.3 * block.sum()
+    assert (held & ~block).sum() < 0.2 * held.sum()
+    undone = hold_clicks(-logits, image, at, np.array([False]))
+    assert undone[32, 21] < 0 < undone[2, 60]
+
+
+def test_clicks_on_onnx_runtime_are_those_of_pytorch(compact):
+    pytest.importorskip("torch", reason="needs PyTorch: make torch")
+    image = street()
+    reference = OpenImage(load_backend("compact", "torch", "fp32"), image)
+    opened = OpenImage(compact, image)
+    for clicks in ([(130, 90, 1)], [(130, 90, 1), (170, 90, 0)], [(172, 84, 0), (90, 50, 0)]):
+        ours, theirs = (one.segment(prompts(clicks)) for one in (opened, reference))
+        first, second = decoded(ours), decoded(theirs)
+        assert (first & second).sum() / (first | second).sum() > 0.99
+        assert ours.predicted_iou[0] == pytest.approx(theirs.predicted_iou[0], abs=2e-3)
