@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,11 @@ def open_view(page: Any, url: str) -> None:
 
 
 def open_first_sample(page: Any) -> None:
-    """Open the first tile of the grid."""
-    page.locator("[data-cy=looker]").first.click()
+    """Open the first tile of the grid; FiftyOne may have opened the last one again by itself."""
+    from playwright.sync_api import TimeoutError as TooLate
+
+    with suppress(TooLate):
+        page.locator("[data-cy=looker]").first.click(timeout=10_000)
     page.get_by_test_id("modal").wait_for()
     page.wait_for_timeout(2500)
 
