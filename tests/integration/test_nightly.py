@@ -4,21 +4,27 @@ import json
 import os
 import signal
 
+import psutil
 import pytest
 
 from tests.integration.cluster import free_port, wait_for
 from tests.integration.runs import MICRO, Home, write_sequence
+from tests.review.app_page import CHROMIUM, browser_page
 
 
 @pytest.fixture
 def workstation(tmp_path):
     """A home in which `autolabel up` is called again and again; whatever runs there is ended."""
     home = Home(tmp_path / "home", PREFECT_WORKER_QUERY_SECONDS="2")
-    up = ["up", "--port", free_port(), "--workers", "1"]
-    home.up = lambda: home.run(*up, timeout=400)
+    ports = ["--port", free_port(), "--app-port", free_port()]
+    home.up = lambda: home.run("up", *ports, "--workers", "1", "--json", timeout=400)
     yield home
-    _, told = home.start("down").communicate(timeout=300)
+    started = processes(home)
+    output, told = home.start("down").communicate(timeout=300)
     assert "Traceback" not in told
+    assert "worker-gpu" in output
+    assert not any(map(runs, started))
+    assert "nothing of ours" in home.start("down").communicate(timeout=300)[0]
 
 
 @pytest.mark.ci
@@ -26,8 +32,13 @@ def workstation(tmp_path):
 def test_a_schedule_labels_and_outlives_a_restart(workstation, tmp_path):
     sources, out = tmp_path / "in", tmp_path / "out"
     write_sequence(sources / "drive0", tmp_path / "boxes", 2)
-    workstation.up()
-    (schedule,) = status(workstation)["schedules"]
+    first, told = workstation.up()
+    assert set(first) == {"prefect", "database", "worker-gpu", "worker-cpu", "app", "sign_in"}
+    for_its_user_alone(workstation, told)
+    assert workstation.up()[0] == first
+    now = status(workstation)
+    assert len(now["workers_online"]) == 1
+    (schedule,) = now["schedules"]
     assert not schedule["on"]
     arguments = [sources, "--out", out, "--boxes", tmp_path / "boxes", "--model", MICRO]
     workstation.start(
@@ -48,6 +59,40 @@ def test_a_schedule_labels_and_outlives_a_restart(workstation, tmp_path):
 
     workstation.start("nightly", "off").communicate(timeout=120)
     assert not status(workstation)["schedules"][0]["on"]
+
+
+def for_its_user_alone(home, told):
+    """Listens on 127.0.0.1, says no password in a log, and lets a browser in by its file."""
+    folder = home.folder / "cache" / "services"
+    for secret in ("prefect-password", "app-token"):
+        assert (folder / secret).read_text().rpartition(":")[2] not in told
+    listening = [
+        one.laddr.ip
+        for process in processes(home)
+        for one in process.net_connections()
+        if one.status == psutil.CONN_LISTEN
+    ]
+    assert len(listening) > 3
+    assert set(listening) == {"127.0.0.1"}
+    if CHROMIUM:
+        with browser_page() as page:
+            page.goto((folder / "sign-in.html").as_uri())
+            page.get_by_role("link", name="Prefect").click()
+            page.get_by_role("link", name="Work Pools").wait_for()
+            page.goto((folder / "sign-in.html").as_uri())
+            page.get_by_role("link", name="FiftyOne").click()
+            page.get_by_text("No datasets yet").wait_for()
+
+
+def processes(home):
+    """Every process of `up`, with those that they have started."""
+    above = [psutil.Process(one["pid"]) for one in services(home)]
+    return [one for process in above for one in (process, *process.children(recursive=True))]
+
+
+def runs(process):
+    """Whether it runs; one that nobody has asked how it ended does not."""
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def status(home):

@@ -12,6 +12,7 @@ import pytest
 
 from flows.cli import up_run
 from flows.machine import services
+from flows.machine.server_log import server_errors
 from flows.server.api import use_api
 from flows.server.sign_in import CLIENT_AUTH, auth_file, choose_auth, write_links
 from sam2_core.types import AutolabelError
@@ -118,14 +119,32 @@ def test_neither_another_name_nor_another_origin_nor_a_stranger_is_let_in(api, u
 
 def test_no_other_user_of_the_machine_reads_the_password(api, home):
     password = auth_file(services.folder()).read_text()
-    server = psutil.Process(services.running()["server"].pid)
-    assert password not in " ".join(server.cmdline())
+    kept = psutil.Process(services.running()["server"].pid)
+    servers = [kept, *kept.children(recursive=True)]
+    assert len(servers) == 2
+    assert not any(password in " ".join(one.cmdline()) for one in servers)
     files = [path for path in services.folder().rglob("*") if path.is_file()]
     assert {path.name for path in files} >= {"prefect.db", "server.log", "prefect-password"}
     for path in [services.folder(), *services.folder().rglob("*")]:
         assert path.stat().st_mode & 0o077 == 0, path
     holding = {path.name for path in files if password.split(":")[1] in path.read_text("latin-1")}
     assert holding <= {"prefect-password", "sign-in.html"}
+
+
+def test_nobody_gets_the_port_of_a_server_that_was_killed(api, user):
+    """Workers would send the password there."""
+    kept = services.running()["server"]
+    (server,) = psutil.Process(kept.pid).children()
+    server.kill()
+    server.wait()
+    with (
+        pytest.raises(OSError, match="in use"),
+        ThreadingHTTPServer(("127.0.0.1", httpx.URL(api).port), BaseHTTPRequestHandler),
+    ):
+        pass
+    assert user.get("/admin/version", timeout=180).status_code == 200, "started again"
+    assert services.running()["server"] == kept
+    assert "killed by signal 9, and is started again" in server_errors().last
 
 
 def test_a_command_finds_the_password_of_our_own_server_only(api, home, monkeypatch):

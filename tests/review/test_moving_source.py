@@ -17,6 +17,7 @@ KINDS = st.sampled_from(("local", "memory"))
 # Each kind of edit, seen by a rebuild without labels made anew, then by a run.
 EVERYTHING = [(kind, 0, 4) for kind in EDITS]
 EVERYTHING[2:2] = EVERYTHING[5:5] = [("rebuild", 0, 0), ("another storage", 0, 0), ("accept", 2, 0)]
+EVERYTHING.append(("another model", 0, 0))
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,7 @@ def test_random_changes(name: str, folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_many_random_changes(name: str, folder: Path) -> None:
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
     @given(KINDS, CHANGES)
