@@ -140,6 +140,22 @@ class Masks:
     def __len__(self) -> int:
         return len(self.rle)
 
+    def to_array(self, row: int) -> npt.NDArray[np.bool_]:
+        """Pixels of one mask: bool (H, W)."""
+        from pycocotools import mask as coco_mask
+
+        run_lengths = {"size": list(self.size_hw), "counts": self.rle[row]}
+        return np.asarray(coco_mask.decode(run_lengths), np.bool_)
+
+    def polygons(self) -> list[list[npt.NDArray[np.float64]]]:
+        """Outlines of every mask: float64 (K, 2) x, y in pixels for each of its parts.
+
+        Holes are joined to their part by a cut; a pixel's centre is at +0.5.
+        """
+        from sam2_core.polygons import polygons
+
+        return [polygons(self.to_array(row).astype(np.uint8)) for row in range(len(self))]
+
 
 @dataclass(frozen=True)
 class ModelStamp:

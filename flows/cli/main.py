@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "worker": ("worker", "Work on shards: one worker per GPU."),
     "models": ("models", "Fetch checkpoints, export and build models."),
     "bench": ("bench", "Measure this machine, side by side with other ways to run SAM 2."),
+    "cache": ("cache", "Show and clear what is kept on this machine."),
     "doctor": ("doctor", "Say what this machine has and lacks."),
     "evaluate": ("evaluate", "Measure masks and boxes against ground truth."),
 }

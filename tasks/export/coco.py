@@ -7,7 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import IO, Any
 
-from tasks.export.masks import bitmap, polygon_iou, polygons, tight_box
+from sam2_core.polygons import polygons
+from tasks.export.masks import bitmap, polygon_iou, tight_box
 from tasks.export.polygon_loss import PolygonLoss
 from tasks.export.sink import Sink
 from tasks.export.types import Classes, ExportFrame, Instance, Told

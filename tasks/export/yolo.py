@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.export.masks import bitmap, one_polygon, polygon_iou, polygons
+from sam2_core.polygons import one_polygon, polygons
+from tasks.export.masks import bitmap, polygon_iou
 from tasks.export.polygon_loss import PolygonLoss
 from tasks.export.sink import Sink
 from tasks.export.types import Classes, ExportFrame, Told

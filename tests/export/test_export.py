@@ -10,9 +10,10 @@ from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
 from flows.cli.main import cli
+from sam2_core.polygons import one_polygon, polygons
 from sam2_core.types import AutolabelError
 from tasks.export.frames import Choice, split_of
-from tasks.export.masks import one_polygon, polygon_iou, polygons
+from tasks.export.masks import polygon_iou
 from tasks.export.run import export
 from tasks.export.types import Instance
 from tasks.store import artifacts

@@ -39,6 +39,7 @@ NOT_DECISIVE = {
     "library_messages": "texts",
     "load": "chooses the backend, which is in the stamp",
     "machine_errors": "errors",
+    "polygons": "outlines of masks that are made",
     "presets": "sizes; those of graphs and checkpoints are in their files",
     "redaction": "texts",
     "resolve": "finds files; their content is in the stamp",

@@ -1,0 +1,151 @@
+"""`autolabel cache`: what lies on this machine besides labels, how large it is; how to clear it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from sam2_core.types import AutolabelError
+
+# Names in the cache folder, as patterns, and what is lost with them.
+KINDS = {
+    "frames": "downloaded frames that datasets show; `autolabel label` fetches them again",
+    "videos": "frames of videos that datasets show; `autolabel label` takes them out again",
+    "checkpoints": "Meta's checkpoints; `autolabel models download`",
+    "models": "exported models; `autolabel models export`",
+    "detectors": "downloaded detectors; fetched again when asked for",
+    "engines": "TensorRT engines; built again",
+    "inductor": "what PyTorch has compiled; compiled again",
+    "tuning": "measured sizes of calls; measured again",
+    "hashes": "digests of model files; made again",
+    "risk": "drives rendered to fit the risk; rendered again",
+    "demo-*": "the demo's sequences and labels; `autolabel demo`",
+    "prefect-*": "an empty Prefect database and a failed server's log; made again",
+    "plugins": "links to the review plugin; made again",
+    "services": "passwords, logs and Prefect's database of `autolabel up`: the history of runs",
+    "mongodb": "FiftyOne's datasets; `autolabel review rebuild` makes them of labels and decisions",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One kind of things in the cache.
+
+    Attributes:
+        name: as one names it to clear it.
+        paths: folders and files.
+        bytes: that they take.
+        what: it is, and how one gets it back.
+
+    """
+
+    name: str
+    paths: tuple[Path, ...]
+    bytes: int
+    what: str
+
+
+def parts() -> list[Part]:
+    """Return what is there, the largest first."""
+    from sam2_core.cache import cache_folder
+    from tasks.dataset.database import database_folder
+
+    found = []
+    for pattern, what in KINDS.items():
+        paths = sorted(cache_folder().glob(pattern))
+        if pattern == "mongodb":
+            paths = [one for one in (database_folder(),) if one.exists()]
+        if paths:
+            size = sum(map(_size, paths))
+            found.append(Part(pattern.rstrip("-*"), tuple(paths), size, what))
+    return sorted(found, key=lambda one: -one.bytes)
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder, links as what they are."""
+    if path.is_symlink() or not path.is_dir():
+        return path.lstat().st_size
+    return sum(_size(one) for one in path.iterdir())
+
+
+def clear(chosen: list[Part]) -> None:
+    """Remove parts of the cache.
+
+    Raises:
+        AutolabelError: what is in use; nothing has been removed then.
+
+    """
+    from flows.machine.services import running
+    from tasks.dataset.database import running_server
+
+    names = {one.name for one in chosen}
+    if names & {"services", "mongodb"} and running():
+        raise AutolabelError("`autolabel up` is running: `autolabel down` first")
+    if "mongodb" in names and running_server():
+        raise AutolabelError("the database is in use: end `autolabel review` and its like first")
+    for path in (path for one in chosen for path in one.paths):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+@click.group(short_help="Show and clear what is kept on this machine.")
+def command() -> None:
+    """Show what is kept on this machine besides labels, and clear it."""
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def list_(as_json: bool) -> None:
+    """Show what there is, how large it is, and how one gets it back."""
+    from sam2_core.cache import cache_folder
+
+    found = parts()
+    if as_json:
+        sizes = {one.name: one.bytes for one in found}
+        click.echo(json.dumps({"folder": str(cache_folder()), "bytes": sizes}, indent=2))
+        return
+    _show(found)
+    click.echo(f"{_megabytes(sum(one.bytes for one in found))}  in {cache_folder()}", err=True)
+
+
+def _show(found: list[Part]) -> None:
+    for one in found:
+        click.echo(f"{_megabytes(one.bytes)}  {one.name:<12} {one.what}", err=True)
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:>10,.1f} MB"
+
+
+@command.command("clear")
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All of it: before uninstalling, say.")
+@click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
+def clear_(names: tuple[str, ...], everything: bool, dry_run: bool) -> None:
+    """Remove what `autolabel cache list` names; labels are elsewhere and stay."""
+    from sam2_core.cache import cache_folder
+
+    there = {one.name: one for one in parts()}
+    known = {pattern.rstrip("-*") for pattern in KINDS}
+    unknown = set(names) - known
+    if unknown or bool(names) == everything:
+        wrong = f"no {', '.join(sorted(unknown))}; " if unknown else ""
+        raise click.UsageError(
+            f"{wrong}name what to clear ({', '.join(sorted(known))}), or give --all"
+        )
+    chosen = [one for name, one in there.items() if everything or name in names]
+    _show(chosen)
+    freed = _megabytes(sum(one.bytes for one in chosen)).strip()
+    if dry_run:
+        click.echo(f"would free {freed}; nothing was removed", err=True)
+        return
+    clear(chosen)
+    if everything and not any(cache_folder().iterdir()):
+        cache_folder().rmdir()
+    click.echo(f"freed {freed}", err=True)

@@ -1,0 +1,76 @@
+"""What is kept on a machine is told by size, and cleared only by name."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from flows.cli import cache
+from flows.cli.main import cli
+from flows.machine import services
+from tasks.dataset import database
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("AUTOLABEL_DATABASE_DIR", raising=False)
+    sizes = {"frames/ab/1.jpg": 3000, "demo-1/labels/x": 500, "prefect-3.db": 20, "mongodb/d": 7}
+    for name, size in sizes.items():
+        path = tmp_path / "cache" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * size)
+    (tmp_path / "mine").write_bytes(b"x" * 1000)
+    (tmp_path / "cache" / "plugins").mkdir()
+    (tmp_path / "cache" / "plugins" / "ours").symlink_to(tmp_path)
+    return tmp_path / "cache"
+
+
+def run(*words, code=0):
+    result = CliRunner().invoke(cli, ["cache", *words])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_sizes_are_told(folder):
+    told = json.loads(run("list", "--json").stdout)
+    assert told["folder"] == str(folder)
+    assert told["bytes"].pop("plugins") < 1000, "a link is not what it leads to"
+    assert told["bytes"] == {"frames": 3000, "demo": 500, "prefect": 20, "mongodb": 7}
+    assert "frames       downloaded frames" in run("list").stderr
+
+
+def test_what_is_named_goes_and_the_rest_stays(folder):
+    told = run("clear", "frames", "prefect", "engines", "--dry-run").stderr
+    assert "would free 0.0 MB; nothing was removed" in told
+    assert (folder / "frames").is_dir()
+    run("clear", "frames", "prefect", "engines")
+    assert {one.name for one in folder.iterdir()} == {"demo-1", "mongodb", "plugins"}
+    run("clear", "--all")
+    assert not folder.exists()
+    assert (folder.parent / "mine").exists()
+
+
+def test_nothing_goes_unnamed_or_in_use(folder, monkeypatch):
+    assert "name what to clear" in run("clear", code=2).stderr
+    assert "no such" in run("clear", "such", code=2).stderr
+    monkeypatch.setattr(services, "running", lambda: {"server": None})
+    assert "`autolabel down` first" in str(run("clear", "--all", code=1).exception)
+    monkeypatch.setattr(services, "running", dict)
+    monkeypatch.setattr(database, "running_server", lambda: True)
+    assert "the database is in use" in str(run("clear", "mongodb", code=1).exception)
+    assert (folder / "mongodb" / "d").exists()
+
+
+def test_every_folder_that_the_code_names_is_told():
+    """What is written below the cache folder is listed here."""
+    import re
+
+    from tests.conftest import REPOSITORY
+
+    written = set()
+    for room in ("sam2_core", "tasks", "flows"):
+        for path in (REPOSITORY / room).rglob("*.py"):
+            written |= set(re.findall(r'cache_folder\([^)]*\)\)? / f?"([a-z]+)', path.read_text()))
+    assert {"models", "frames", "services", "demo"} <= written
+    assert written <= {name.rstrip("-*") for name in cache.KINDS}

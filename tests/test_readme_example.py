@@ -1,0 +1,59 @@
+"""The README's example of the library runs as it stands, and what it uses does what it says."""
+
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+from pycocotools import mask as coco_mask
+
+from sam2_core.images import open_image
+from sam2_core.types import AutolabelError, Masks
+from tests.conftest import REPOSITORY
+
+
+def test_the_example_runs(tmp_path, monkeypatch, capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.S)
+    picture = np.full((240, 320, 3), 120, np.uint8)
+    picture[20:220, 10:110] = (200, 30, 30)
+    Image.fromarray(picture).save(tmp_path / "frame.jpg")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert re.match(r"car \d+ pixels, \d+ outline\(s\) ", capsys.readouterr().out)
+    array = names["masks"].to_array(0)
+    assert (array.shape, array.dtype) == ((240, 320), np.bool_)
+    assert array.sum() == names["masks"].area_px[0] > 10_000
+
+
+def test_polygons_of_every_mask():
+    there, hole = np.zeros((2, 40, 60), np.uint8)
+    there[5:20, 10:30] = there[25:35, 40:50] = 1
+    hole[5:35, 5:35] = 1
+    hole[10:20, 10:20] = 0
+    counts = [coco_mask.encode(np.asfortranarray(one))["counts"] for one in (there, hole)]
+    one = [1.0] * 2
+    masks = Masks(tuple(counts), (40, 60), one, one, one, [0] * 2, ("", ""))
+    np.testing.assert_array_equal(masks.to_array(0), there > 0)
+    assert [len(parts) for parts in masks.polygons()] == [2, 1]
+    for array, parts in zip((there, hole), masks.polygons(), strict=True):
+        flat = [part.ravel().tolist() for part in parts]
+        drawn = coco_mask.decode(coco_mask.merge(coco_mask.frPyObjects(flat, 40, 60)))
+        np.testing.assert_array_equal(drawn, array)
+
+
+def test_a_picture_is_opened_as_displayed(tmp_path):
+    picture = np.zeros((10, 20, 3), np.uint8)
+    picture[0, 0] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(picture).save(tmp_path / "turned.png", exif=exif)
+    opened = open_image(tmp_path / "turned.png")
+    assert opened.shape == (20, 10, 3)
+    assert opened[0, 9].tolist() == [255] * 3
+    Image.fromarray(picture[:, :, 0]).save(tmp_path / "grey.png")
+    assert open_image(str(tmp_path / "grey.png")).shape == (10, 20, 3)
+    (tmp_path / "bad.jpg").write_bytes(b"no picture")
+    for name in ("bad.jpg", "none.jpg"):
+        with pytest.raises(AutolabelError, match=name):
+            open_image(tmp_path / name)
