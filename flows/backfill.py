@@ -2,17 +2,18 @@
 
 from typing import Any
 
-from prefect import flow, get_run_logger, task
+from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
-from prefect.cache_policies import NO_CACHE
 
+from flows.params import BackfillParams
 from flows.pipeline import given, result_of
-from flows.plan.backfill import BackfillParams, BackfillPlan, plan_backfill
+from flows.plan.backfill import BackfillPlan, plan_backfill
 from flows.plan.report import plan_markdown
 from flows.server.fleet import decided
 from flows.server.shard_runs import sequences_in_flight
 from flows.server.submit import Submitted, ensure_queue, submit, workers_online
 from tasks.errors import redacted_errors
+from tasks.pipeline.steps import step
 from tasks.store import quarantine
 
 PRIORITY, ORDINARY = 1, 10
@@ -26,18 +27,13 @@ def backfill(params: BackfillParams) -> dict[str, Any]:
     submission had already made.
     """
     with redacted_errors():
-        return _backfill(params)
+        planned = plan_task.submit(given(params))
+        plan: BackfillPlan = planned.result()
+        get_run_logger().info("%s", plan.as_json())
+        return plan.as_json() | submit_task.submit(result_of(planned)).result()
 
 
-def _backfill(params: BackfillParams) -> dict[str, Any]:
-    planned = plan_task.submit(given(params))
-    plan: BackfillPlan = planned.result()
-    get_run_logger().info("%s", plan.as_json())
-    return plan.as_json() | submit_task.submit(result_of(planned)).result()
-
-
-@task(name="plan", task_run_name="plan", cache_policy=NO_CACHE, persist_result=False)
-@redacted_errors()
+@step("plan", of="")
 def plan_task(params: BackfillParams) -> BackfillPlan:
     """Compare sources with labels."""
     plan = plan_in_flight(params)
@@ -46,8 +42,7 @@ def plan_task(params: BackfillParams) -> BackfillPlan:
     return plan
 
 
-@task(name="submit", task_run_name="submit", cache_policy=NO_CACHE, persist_result=False)
-@redacted_errors()
+@step("submit", of="")
 def submit_task(plan: BackfillPlan) -> dict[str, int]:
     """Submit the plan's shards."""
     return submission(submit_plan(plan))

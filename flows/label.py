@@ -27,19 +27,15 @@ def label(params: LabelParams) -> dict[str, Any]:
     and never fail the flow.
     """
     with redacted_errors():
-        return _label(params)
-
-
-def _label(params: LabelParams) -> dict[str, Any]:
-    started = time.perf_counter()
-    plan = take_plan(params)
-    outcomes = label_sequences(
-        job_of(plan),
-        plan.sequences,
-        params.dataset_name,
-        plan.cameras,
-        on_end=run_progress(f"run-{plan.stamp.run_key}", [1] * len(plan.sequences)),
-    )
-    summary = summary_of(plan, outcomes, time.perf_counter() - started)
-    publish(summary)
-    return summary
+        started = time.perf_counter()
+        plan = take_plan(params)
+        outcomes = label_sequences(
+            job_of(plan),
+            plan.sequences,
+            params.dataset_name,
+            plan.cameras,
+            on_end=run_progress(f"run-{plan.stamp.run_key}", [1] * len(plan.sequences)),
+        )
+        summary = summary_of(plan, outcomes, time.perf_counter() - started)
+        publish(summary)
+        return summary

@@ -2,14 +2,13 @@
 
 from typing import Any
 
-from prefect import flow, get_run_logger, task
-from prefect.cache_policies import NO_CACHE
+from prefect import flow, get_run_logger
 from prefect.states import Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.pipeline import ahead, given, result_of
 from tasks.errors import redacted_errors, told
-from tasks.pipeline.steps import load_stored_task, prepare_task
+from tasks.pipeline.steps import load_stored_task, prepare_task, step
 from tasks.store import manifests
 from tasks.store.manifests import Manifest
 from tasks.wording import counted
@@ -82,8 +81,7 @@ def _load_missing(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[s
     return count, failed
 
 
-@task(name="rebuild", task_run_name="rebuild", cache_policy=NO_CACHE, persist_result=False)
-@redacted_errors()
+@step("rebuild", of="")
 def rebuild_task(dataset: str, out_uri: str, run_key: str) -> int:
     """Load the dataset from its artifacts alone; returns its frames."""
     from tasks.load.rebuild import rebuild
@@ -91,8 +89,7 @@ def rebuild_task(dataset: str, out_uri: str, run_key: str) -> int:
     return rebuild(dataset, out_uri, run_key).frames
 
 
-@task(name="find", task_run_name="find", cache_policy=NO_CACHE, persist_result=False)
-@redacted_errors()
+@step("find", of="")
 def find_task(dataset: str, out_uri: str, run_key: str) -> tuple[list[Manifest], list[str]]:
     """Find out what the dataset lacks of a run; see `missing_manifests`."""
     from tasks.dataset.record import missing_manifests

@@ -4,22 +4,23 @@ import time
 from typing import Any, cast
 from uuid import UUID
 
-from prefect import flow, get_run_logger, task
+from prefect import flow, get_run_logger
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
-from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from flows.backfill import backfill
 from flows.load_dataset import load_dataset
+from flows.params import BackfillParams
 from flows.pipeline import given
-from flows.plan.backfill import BackfillParams, plan_backfill
+from flows.plan.backfill import plan_backfill
 from flows.plan.run import stamp_of
 from flows.server.fleet import decided
 from flows.server.shard_runs import MOST_STARTS
 from flows.server.watching import watch
 from tasks.errors import redacted_errors
+from tasks.pipeline.steps import step
 from tasks.store import manifests, quarantine
 from tasks.wording import counted
 
@@ -76,8 +77,7 @@ def _nightly(params: BackfillParams, wait_hours: float) -> Any:
     return Completed(message=message)
 
 
-@task(name="wait", task_run_name="wait", cache_policy=NO_CACHE, persist_result=False)
-@redacted_errors()
+@step("wait", of="")
 def wait_task(planned: dict[str, Any], out_uri: str, deadline: float) -> bool:
     """Wait until no shard is under way; False when time is up."""
     total = planned["to_label"] + planned["in_flight"]
@@ -93,8 +93,7 @@ def wait_task(planned: dict[str, Any], out_uri: str, deadline: float) -> bool:
     return True
 
 
-@task(name="look", task_run_name="look", cache_policy=NO_CACHE, persist_result=False)
-@redacted_errors()
+@step("look", of="")
 def look_task(params: BackfillParams) -> dict[str, Any]:
     """Compare sources with labels again."""
     return plan_backfill(params).as_json()

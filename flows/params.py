@@ -3,53 +3,38 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from sam2_core.types import AutolabelError
+from tasks.dataset.schema import check_name
+from tasks.store import storage
+from tasks.store.addresses import checked
+from tasks.types import FrameSelection
 
 DETECTOR_MIN_SCORE = 0.3
 
-_SELECTION = re.compile(r"^(\d*):(\d*)(?::(\d*))?$")
-_DATASET = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._ -]*$")
+
+def _passing(check: Callable[[str], object]) -> AfterValidator:
+    """Refuse, as a wrong value, what a check of ours refuses."""
+
+    def validate(text: str) -> str:
+        try:
+            check(text)
+        except AutolabelError as error:
+            raise ValueError(str(error)) from error
+        return text
+
+    return AfterValidator(validate)
 
 
-def _frame_selection(text: str) -> str:
-    found = _SELECTION.match(text)
-    if not found:
-        raise ValueError(f"{text!r} is not START:STOP or START:STOP:STEP with numbers from 0")
-    start, stop, step = (int(part) if part else None for part in (*found.groups(), None)[:3])
-    if step == 0:
-        raise ValueError(f"{text!r}: STEP must be at least 1")
-    if stop is not None and stop <= (start or 0):
-        raise ValueError(f"{text!r} selects no frame: STOP must be greater than START")
-    return text
-
-
-def without_secrets(address: str) -> str:
-    """Return an address, or a name, that may be stored and logged."""
-    from tasks.store.addresses import checked
-
-    try:
-        return checked(address)
-    except AutolabelError as error:
-        raise ValueError(str(error)) from error
-
-
-def absolute(address: str) -> str:
-    """Return an address that means the same in any folder: workers run in one of their own."""
-    from tasks.store import storage
-
-    try:
-        return storage.absolute(address)
-    except AutolabelError as error:
-        raise ValueError(str(error)) from error
-
-
-Uri = Annotated[str, AfterValidator(without_secrets)]
-Place = Annotated[Uri, AfterValidator(absolute)]
+Uri = Annotated[str, _passing(checked)]
+# The same in any folder: workers run in one of their own.
+Place = Annotated[Uri, _passing(storage.absolute), AfterValidator(storage.absolute)]
 
 
 class LabelParams(BaseModel):
@@ -65,14 +50,14 @@ class LabelParams(BaseModel):
     )
     out: Place = Field(description="Folder or URL below which all labels and reports are written.")
     sequence: str = Field(default="", description="What the one sequence of the sources is called.")
-    dataset: str | None = Field(
+    dataset: Annotated[str, _passing(check_name)] | None = Field(
         default=None, description="FiftyOne dataset; by default the last part of `out`."
     )
     load_dataset: bool = Field(default=True, description="Load the labels into FiftyOne.")
     model: Uri = Field(
         default="auto",
-        description="compact, tiny, small, base_plus, large, or the folder of an exported model; "
-        "auto takes the largest one on this machine.",
+        description="compact, tiny, small, base_plus, large, an exported model's folder or a "
+        "checkpoint; auto takes the largest one on this machine, else the bundled compact one.",
     )
     backend: Literal[
         "auto", "onnxruntime", "onnxruntime-cpu", "onnxruntime-cuda", "torch", "tensorrt"
@@ -86,14 +71,18 @@ class LabelParams(BaseModel):
     )
     detector: Uri | None = Field(
         default=None,
-        description="compact, yolox_nano, yolox_tiny, yolox_s, yolox_m, or an .onnx file.",
+        description="compact (default), yolox_nano, yolox_tiny, yolox_s, yolox_m, or an .onnx file "
+        "of the YOLOX form.",
     )
     boxes: Place | None = Field(
-        default=None, description="Boxes to use instead of a detector: COCO json or text files."
+        default=None,
+        description="Boxes instead of a detector: COCO json, or text files 'label score x1 y1 x2 "
+        "y2'.",
     )
     box_names: Place | None = Field(
         default=None,
-        description="Names of the classes of boxes in YOLO's text form: a line each, or data.yaml.",
+        description="Boxes are YOLO's text files 'class x y width height'; names of the classes, one "
+        "a line, or data.yaml.",
     )
     classes: tuple[str, ...] = Field(default=(), description="Only these classes; all if empty.")
     min_score: float | None = Field(
@@ -103,7 +92,7 @@ class LabelParams(BaseModel):
         description="Only boxes scored at least so; by default 0.3 for a detector's boxes and 0 "
         "for imported ones.",
     )
-    frames: Annotated[str, AfterValidator(_frame_selection)] = Field(
+    frames: Annotated[str, _passing(FrameSelection.parse)] = Field(
         default="::", description="START:STOP:STEP of every camera's frames, counted from 0."
     )
     chunk_frames: int = Field(default=64, ge=1, le=64, description="Frames an artifact holds.")
@@ -121,17 +110,13 @@ class LabelParams(BaseModel):
             raise ValueError("give either a detector or boxes, not both")
         if self.box_names and not self.boxes:
             raise ValueError("box_names are names of the classes of boxes: give boxes, too")
-        if self.dataset is not None and not _DATASET.match(self.dataset):
-            raise ValueError(
-                f"dataset {self.dataset!r}: use letters, digits, '.', '_', '-' and spaces"
-            )
         return self
 
     def absolute(self) -> LabelParams:
         """Return a copy whose model and detector, where they are files, are so in any folder."""
 
         def if_path(name: str | None) -> str | None:
-            return absolute(name) if name and Path(name).exists() else name
+            return storage.absolute(name) if name and Path(name).exists() else name
 
         changes = {"model": if_path(self.model), "detector": if_path(self.detector)}
         return self.model_copy(update=changes)
@@ -169,3 +154,65 @@ class LabelParams(BaseModel):
         limit = max_megapixels()
         size = {} if limit == DEFAULT_MEGAPIXELS else {"max_megapixels": limit}
         return {"classes": sorted(self.classes), "min_score": self.least_score} | size
+
+
+def _moment(text: str) -> str:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(
+            f"{text!r} is not a date such as 2026-11-20 or 2026-11-20T18:00"
+        ) from error
+    return text
+
+
+Moment = Annotated[str, AfterValidator(_moment)]
+
+
+class BackfillParams(BaseModel):
+    """What to label again or for the first time, and how to spread it over workers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    label: LabelParams
+    since: Moment | None = Field(default=None, description="Only sequences taken from here on.")
+    until: Moment | None = Field(
+        default=None, description="Only sequences taken before; a day includes that day."
+    )
+    sequences: str = Field(default="*", min_length=1, description="Glob over sequence ids.")
+    shard_minutes: float = Field(default=10.0, gt=0, le=24 * 60, description="Length of a shard.")
+    max_concurrency: int | None = Field(default=None, ge=1, description="Shards at once.")
+    priority: bool = Field(default=False, description="Before everything else that waits.")
+    retry_quarantined: bool = Field(
+        default=False, description="Try sequences again that were given up on."
+    )
+    usd_per_gpu_hour: float | None = Field(
+        default=None, gt=0, description="Price, for the estimate."
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        first, end = self.first_ns, self.end_ns
+        if first is not None and end is not None and first >= end:
+            raise ValueError(f"since {self.since} is not before until {self.until}")
+        return self
+
+    @property
+    def first_ns(self) -> int | None:
+        """First instant that counts, UTC unless the text names an offset."""
+        return nanoseconds(datetime.fromisoformat(self.since)) if self.since else None
+
+    @property
+    def end_ns(self) -> int | None:
+        """First instant that no longer counts."""
+        if not self.until:
+            return None
+        end = datetime.fromisoformat(self.until)
+        whole_day = len(self.until) <= len("2026-11-20")
+        return nanoseconds(end + timedelta(days=1) if whole_day else end)
+
+
+def nanoseconds(moment: datetime) -> int:
+    """Nanoseconds since 1970 of a moment, in UTC where it names no zone."""
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return round(aware.timestamp()) * 1_000_000_000

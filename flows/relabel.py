@@ -1,12 +1,12 @@
 """Flow `relabel`: labels that reviewers sent back are made again and return to the dataset."""
 
-from prefect import flow, task
+from prefect import flow
 from prefect.artifacts import create_markdown_artifact
-from prefect.cache_policies import NO_CACHE
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.pipeline import ahead, given, result_of
 from tasks.errors import redacted_errors
+from tasks.pipeline.steps import step
 from tasks.review.relabel import Remade, bring_back, segment_request, waiting_requests
 from tasks.review.relabel_requests import RelabelRequest
 from tasks.wording import counted
@@ -55,15 +55,13 @@ def _relabel(dataset: str, out: str, request_id: str, backend: str) -> int:
     return labels
 
 
-@task(name="segment", task_run_name="segment {name}", cache_policy=NO_CACHE, persist_result=False)
-@redacted_errors()
+@step("segment")
 def segment_task(request: RelabelRequest, backend: str, name: str) -> Remade:
     """Make the masks of a request again."""
     return segment_request(request, backend)
 
 
-@task(name="load", task_run_name="load {name}", cache_policy=NO_CACHE, persist_result=False)
-@redacted_errors()
+@step("load")
 def load_task(request: RelabelRequest, out_uri: str, remade: Remade, name: str) -> int:
     """Bring them back into the dataset."""
     return bring_back(request, out_uri, remade)

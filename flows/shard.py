@@ -10,7 +10,6 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.machine.give_back import give_back
 from flows.pipeline import PASSES, THREADS, label_sequences
 from flows.plan.backfill import refuse_other_run
 from flows.plan.run import Plan, job_of, stamp_of
@@ -19,7 +18,7 @@ from flows.plan.summary import summary_of
 from flows.server.fleet import refuse_unless_offered
 from flows.server.run_artifacts import publish, run_progress
 from flows.server.shard_end import ending
-from flows.server.shard_runs import MOST_STARTS
+from flows.server.shard_runs import MOST_STARTS, give_back
 from sam2_core.backends.device_owner import lost_device
 from tasks.errors import redacted_errors
 from tasks.frames.discover import Discovered

@@ -26,16 +26,21 @@ class FrameSelection:
         """Read `START:STOP:STEP`, each part optional.
 
         Raises:
-            AutolabelError: not of this form.
+            AutolabelError: not of this form, or no frame can be meant.
 
         """
         match = re.fullmatch(r"(\d*):(\d*)(?::(\d*))?", text.strip())
-        step = int(match[3] or 1) if match else 0
-        if not match or step == 0:
+        if not match:
             raise AutolabelError(
-                f"--frames {text!r}: expected START:STOP:STEP, such as 0:100:5 or ::2 or 10:"
+                f"{text!r}: expected START:STOP:STEP, such as 0:100:5 or ::2 or 10:"
             )
-        return FrameSelection(int(match[1] or 0), int(match[2]) if match[2] else None, step)
+        start, stop = int(match[1] or 0), int(match[2]) if match[2] else None
+        step = int(match[3] or 1)
+        if step == 0:
+            raise AutolabelError(f"{text!r}: STEP must be at least 1")
+        if stop is not None and stop <= start:
+            raise AutolabelError(f"{text!r} selects no frame: STOP must be greater than START")
+        return FrameSelection(start, stop, step)
 
     def __str__(self) -> str:
         return f"{self.start}:{'' if self.stop is None else self.stop}:{self.step}"

@@ -13,7 +13,8 @@ from rich.table import Table
 
 from flows.backfill import plan_in_flight, submission, submit_plan
 from flows.cli.display import stderr_console
-from flows.plan.backfill import BackfillParams, BackfillPlan, plan_backfill
+from flows.params import BackfillParams
+from flows.plan.backfill import BackfillPlan, plan_backfill
 from flows.plan.report import plan_rows
 from flows.plan.run import stamp_of
 from flows.server import watching

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from flows.cli.label import label_options, label_params
+from flows.cli.options import backfill_params, label_options
 
 
 @click.group(short_help="Label what is new, every night.")
@@ -24,14 +24,12 @@ def command() -> None:
     "--cron", default="0 1 * * *", show_default=True, metavar="RULE", help="When to start."
 )
 @click.option("--timezone", default="UTC", show_default=True, metavar="NAME", help="Its time zone.")
-def turn_on(sequences: str, cron: str, timezone: str, **label: Any) -> None:
+def turn_on(cron: str, timezone: str, **given: Any) -> None:
     """Label what is new below SOURCE whenever the schedule says so."""
-    from flows.cli.label import validated
-    from flows.plan.backfill import BackfillParams
     from flows.server.api import use_api
     from flows.server.nightly_schedule import turn_on as turn_schedule_on
 
-    params = validated(BackfillParams, label=label_params(label).absolute(), sequences=sequences)
+    params = backfill_params(given)
     use_api()
     turn_schedule_on(params, cron, timezone)
     click.echo(f"nightly runs are on ({cron} {timezone}): `autolabel status` shows the next run")

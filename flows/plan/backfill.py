@@ -8,13 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Self
+from typing import Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
-
-from flows.params import LabelParams
+from flows.params import BackfillParams, nanoseconds
 from flows.plan.rates import Rate, measured_rate
 from flows.plan.run import matching_of, stamp_of
 from flows.plan.shards import ShardParams, Work, pack, shard_lengths
@@ -30,65 +28,6 @@ from tasks.types import FrameSelection, VideoRef
 # A video's frames are not known before it is opened: dashcam H.264 has about this many bytes each.
 VIDEO_BYTES_PER_FRAME = 20_000
 _DATE_IN_NAME = re.compile(r"(?<!\d)((?:19|20)\d\d)[-_.]?(\d\d)[-_.]?(\d\d)(?!\d)")
-
-
-def _moment(text: str) -> str:
-    try:
-        datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ValueError(
-            f"{text!r} is not a date such as 2026-11-20 or 2026-11-20T18:00"
-        ) from error
-    return text
-
-
-Moment = Annotated[str, AfterValidator(_moment)]
-
-
-class BackfillParams(BaseModel):
-    """What to label again or for the first time, and how to spread it over workers."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    label: LabelParams
-    since: Moment | None = Field(default=None, description="Only sequences taken from here on.")
-    until: Moment | None = Field(
-        default=None, description="Only sequences taken before; a day includes that day."
-    )
-    sequences: str = Field(default="*", min_length=1, description="Glob over sequence ids.")
-    shard_minutes: float = Field(default=10.0, gt=0, le=24 * 60)
-    max_concurrency: int | None = Field(default=None, ge=1, description="Shards at once.")
-    priority: bool = Field(default=False, description="Before everything else that waits.")
-    retry_quarantined: bool = Field(
-        default=False, description="Try sequences again that were given up on."
-    )
-    usd_per_gpu_hour: float | None = Field(default=None, gt=0)
-
-    @model_validator(mode="after")
-    def _in_order(self) -> Self:
-        first, end = self.first_ns, self.end_ns
-        if first is not None and end is not None and first >= end:
-            raise ValueError(f"since {self.since} is not before until {self.until}")
-        return self
-
-    @property
-    def first_ns(self) -> int | None:
-        """First instant that counts, UTC unless the text names an offset."""
-        return _nanoseconds(datetime.fromisoformat(self.since)) if self.since else None
-
-    @property
-    def end_ns(self) -> int | None:
-        """First instant that no longer counts."""
-        if not self.until:
-            return None
-        end = datetime.fromisoformat(self.until)
-        whole_day = len(self.until) <= len("2026-11-20")
-        return _nanoseconds(end + timedelta(days=1) if whole_day else end)
-
-
-def _nanoseconds(moment: datetime) -> int:
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return round(aware.timestamp()) * 1_000_000_000
 
 
 @dataclass
@@ -281,7 +220,7 @@ def taken_ns(one: Discovered) -> int | None:
         return exact
     for year, month, day in _DATE_IN_NAME.findall(name):
         try:
-            return _nanoseconds(datetime(int(year), int(month), int(day), tzinfo=UTC))
+            return nanoseconds(datetime(int(year), int(month), int(day), tzinfo=UTC))
         except ValueError:
             continue
     return None

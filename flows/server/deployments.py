@@ -7,16 +7,15 @@ version's own parts alone are brought up to date: entry point, description, the 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.server.automations import ensure_automations
-from flows.server.shard_runs import explained
+from flows.server.shard_runs import connected
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
@@ -42,22 +41,19 @@ def deploy() -> None:
     ensure_pools()
     there = _update_deployments()
     _create_deployments([one["name"] for one in described() if one["name"] not in there])
-    ensure_automations(deployments_file().with_name("automations.yaml"))
+    _ensure_automations()
 
 
 def ensure_pools() -> None:
     """Create the work pools that are not there; those that are keep their kind and settings."""
-    from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectAlreadyExists
 
-    with get_client(sync_client=True) as client:
+    with connected() as client:
         for name in (GPU_POOL, CPU_POOL):
             wanted = WorkPoolCreate(name=name, type="process", base_job_template=_template())
-            try:
-                explained(lambda wanted=wanted: client.create_work_pool(wanted))  # type: ignore[misc]
-            except ObjectAlreadyExists:
-                continue
+            with contextlib.suppress(ObjectAlreadyExists):
+                client.create_work_pool(wanted)
 
 
 def _template() -> dict[str, Any]:
@@ -99,22 +95,21 @@ def described() -> list[dict[str, Any]]:
 
 def _update_deployments() -> list[str]:
     """Bring the deployments that are there up to this version; returns their names."""
-    from prefect.client.orchestration import get_client
     from prefect.flows import Flow, load_flow_from_entrypoint
     from prefect.utilities.callables import parameter_schema
 
     names = []
-    with get_client(sync_client=True) as client:
+    with connected() as client:
         for wanted in described():
             flow: Flow[Any, Any] = load_flow_from_entrypoint(wanted["entrypoint"])
             name = f"{flow.name}/{wanted['name']}"
-            found = explained(partial(_read, client, name))
+            found = _read(client, name)
             if found is None:
                 continue
             names.append(wanted["name"])
             changes = _changes(found, wanted, parameter_schema(flow).model_dump_for_openapi())
             if changes:
-                explained(partial(_update, client, name, found, changes))
+                _update(client, name, found, changes)
     return names
 
 
@@ -179,3 +174,21 @@ def _create_deployments(names: list[str]) -> None:
     if done.returncode:
         words = " ".join((done.stderr or done.stdout).split())[-600:]
         raise AutolabelError(f"`prefect deploy` failed: {words}")
+
+
+def _ensure_automations() -> None:
+    """Create the server's automations for workers that die, or bring them up to date."""
+    import yaml
+    from prefect.events.schemas.automations import AutomationCore
+
+    file = deployments_file().with_name("automations.yaml")
+    wanted = [AutomationCore.model_validate(one) for one in yaml.safe_load(file.read_text())]
+    with connected() as client:
+        for one in wanted:
+            there = client.read_automations_by_name(one.name)
+            if not there:
+                client.create_automation(one)
+                continue
+            client.update_automation(there[0].id, one)
+            for double in there[1:]:
+                client.delete_automation(double.id)

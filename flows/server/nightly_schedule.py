@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
-from flows.plan.backfill import BackfillParams
-from flows.server.shard_runs import explained
+from flows.params import BackfillParams
+from flows.server.shard_runs import connected
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
@@ -27,16 +26,15 @@ def turn_on(params: BackfillParams, cron: str, timezone: str) -> None:
             time zone is none.
 
     """
-    from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import DeploymentUpdate
 
     rule = _rule(cron, timezone)
     values = {"params": params.model_dump(mode="json", exclude_none=True)}
-    with get_client(sync_client=True) as client:
-        found = explained(partial(client.read_deployment_by_name, DEPLOYMENT))
+    with connected() as client:
+        found = client.read_deployment_by_name(DEPLOYMENT)
         update = DeploymentUpdate(parameters=found.parameters | values, paused=False)
-        explained(partial(client.update_deployment, found.id, update))
-        explained(partial(_set_schedule, client, found, rule))
+        client.update_deployment(found.id, update)
+        _set_schedule(client, found, rule)
 
 
 def turn_off() -> None:
@@ -46,13 +44,10 @@ def turn_off() -> None:
         AutolabelError: Prefect is not there or has no such deployment.
 
     """
-    from prefect.client.orchestration import get_client
-
-    with get_client(sync_client=True) as client:
-        found = explained(partial(client.read_deployment_by_name, DEPLOYMENT))
+    with connected() as client:
+        found = client.read_deployment_by_name(DEPLOYMENT)
         for one in found.schedules:
-            change = partial(client.update_deployment_schedule, found.id, one.id, active=False)
-            explained(change)
+            client.update_deployment_schedule(found.id, one.id, active=False)
 
 
 def _rule(cron: str, timezone: str) -> CronSchedule:

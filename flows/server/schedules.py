@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flows.server.shard_runs import explained
+from flows.server.shard_runs import connected
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -61,17 +60,12 @@ def collect_schedules() -> list[ScheduleStatus]:
         AutolabelError: Prefect is not there.
 
     """
-    from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 
     ours = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
-    with get_client(sync_client=True) as client:
-        found = explained(partial(client.read_deployments, deployment_filter=ours))
-        return [
-            explained(partial(_status_of, client, one, schedule))
-            for one in found
-            for schedule in one.schedules
-        ]
+    with connected() as client:
+        found = client.read_deployments(deployment_filter=ours)
+        return [_status_of(client, one, schedule) for one in found for schedule in one.schedules]
 
 
 def _status_of(

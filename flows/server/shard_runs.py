@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flows.plan.shards import ShardParams
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun, State
 
 SHARD_FLOW = "label-shard"
 SHARD_TAG = "autolabel-shard"
 SHARD_DEPLOYMENT = f"{SHARD_FLOW}/gpu"
-# A shard whose workers died so often is not started again by itself: `flows.server.automations`.
+# A shard whose workers died so often is not started again by itself: deploy/automations.yaml.
 MOST_STARTS = 20
 RESCHEDULED_WITHIN = timedelta(seconds=60)
+# Until then the worker that is stopping has ended, and cannot take its own shard again.
+STOPPED_WITHIN = timedelta(seconds=5)
 PAGE = 200
+
+log = logging.getLogger(__name__)
 
 
 class ServerAwayError(AutolabelError):
@@ -31,13 +38,22 @@ def run_tag(run_key: str) -> str:
     return f"run:{run_key}"
 
 
-def explained(call: Callable[[], Any]) -> Any:
-    """Call Prefect; say what to do when it is not there."""
+@contextlib.contextmanager
+def connected() -> Iterator[SyncPrefectClient]:
+    """Yield a client of Prefect's API; say what to do where that is not there.
+
+    Raises:
+        ServerAwayError: it does not answer, or not now.
+        AutolabelError: it refuses, or has no deployment of ours.
+
+    """
     import httpx
+    from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
     try:
-        return call()
+        with get_client(sync_client=True) as client:
+            yield client
     except ObjectNotFound as error:
         raise AutolabelError(
             f"Prefect has no deployment {SHARD_DEPLOYMENT}: run `autolabel up` on a workstation, "
@@ -86,7 +102,6 @@ def runs_tagged(
         since: only those expected to start from here on.
 
     """
-    from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import (
         FlowRunFilter,
         FlowRunFilterExpectedStartTime,
@@ -106,17 +121,14 @@ def runs_tagged(
         state=state,
         expected_start_time=since and FlowRunFilterExpectedStartTime(after_=since),
     )
-    with get_client(sync_client=True) as client:
+    with connected() as client:
         offset = 0
         while True:
-            page: list[FlowRun] = explained(
-                partial(
-                    client.read_flow_runs,
-                    flow_run_filter=wanted,
-                    sort=FlowRunSort.EXPECTED_START_TIME_DESC,
-                    limit=PAGE,
-                    offset=offset,
-                )
+            page = client.read_flow_runs(
+                flow_run_filter=wanted,
+                sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+                limit=PAGE,
+                offset=offset,
             )
             yield from page
             if len(page) < PAGE:
@@ -139,15 +151,39 @@ def schedule_again(run: FlowRun, message: str) -> bool:
         AutolabelError: Prefect is not there.
 
     """
-    from prefect.client.orchestration import get_client
-    from prefect.states import Scheduled
+    from prefect.states import AwaitingRetry
 
-    again: State[Any] = Scheduled(name="AwaitingRetry", message=message)
-    with get_client(sync_client=True) as client:
-        now = explained(partial(client.read_flow_run, run.id)).state
+    with connected() as client:
+        now = client.read_flow_run(run.id).state
         if not (now and run.state and now.id == run.state.id):
             return False
-        explained(partial(client.set_flow_run_state, run.id, again, force=True))
+        client.set_flow_run_state(run.id, AwaitingRetry(message=message), force=True)
+    return True
+
+
+def give_back() -> bool:
+    """Schedule the current flow run again; False where it is being cancelled or is no deployment's.
+
+    Prefect leaves a run of a stopped worker "Running" until its heartbeats are missed; a run that
+    ends politely need not wait for that.
+    """
+    from prefect.context import FlowRunContext
+    from prefect.states import AwaitingRetry
+
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None or context.flow_run.deployment_id is None:
+        return False
+    try:
+        with connected() as client:
+            run = client.read_flow_run(context.flow_run.id)
+            if run.state is None or not run.state.is_running():
+                return False
+            due = datetime.now(UTC) + STOPPED_WITHIN
+            again: State = AwaitingRetry(scheduled_time=due, message="its worker was stopped")
+            client.set_flow_run_state(run.id, again, force=True)
+    except AutolabelError as error:
+        # The server is away: it will miss the heartbeats and schedule the run again by itself.
+        log.warning("the shard could not be given back: %s", error)
     return True
 
 
@@ -170,25 +206,18 @@ def cancel(run_key: str) -> int:
 
     Shards that run finish the chunk at hand; what they wrote stays valid.
     """
-    from prefect.client.orchestration import get_client
     from prefect.client.schemas.objects import State, StateType
 
-    cancelled = 0
     active = list(runs_of(run_key, active_only=True))
-    with get_client(sync_client=True) as client:
+    with connected() as client:
         for run in active:
             state = run.state
             waiting = state is not None and (state.is_scheduled() or state.is_crashed())
             kind = StateType.CANCELLED if waiting else StateType.CANCELLING
-            explained(partial(client.set_flow_run_state, run.id, State(type=kind)))
-            cancelled += 1
-    return cancelled
+            client.set_flow_run_state(run.id, State(type=kind))
+    return len(active)
 
 
-def counts(runs: Iterable[FlowRun]) -> dict[str, int]:
+def counts(runs: Iterable[FlowRun]) -> Counter[str]:
     """Count runs by state name."""
-    found: dict[str, int] = {}
-    for run in runs:
-        name = (run.state and run.state.name) or "Unknown"
-        found[name] = found.get(name, 0) + 1
-    return found
+    return Counter((run.state and run.state.name) or "Unknown" for run in runs)

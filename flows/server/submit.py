@@ -10,17 +10,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 from flows.plan.shards import ShardParams
-from flows.server.shard_runs import MOST_STARTS, SHARD_DEPLOYMENT, SHARD_TAG, explained, run_tag
+from flows.server.shard_runs import MOST_STARTS, SHARD_DEPLOYMENT, SHARD_TAG, connected, run_tag
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.objects import State
 
 _LONGEST_CHAIN = 50
 
@@ -60,15 +58,13 @@ def submit(
         AutolabelError: Prefect is not there, or refuses the parameters.
 
     """
-    from prefect.client.orchestration import get_client
-
     submitted: list[Submitted] = []
     if not shards:
         return submitted
-    with get_client(sync_client=True) as client:
-        deployment = explained(lambda: client.read_deployment_by_name(SHARD_DEPLOYMENT))
+    with connected() as client:
+        deployment = client.read_deployment_by_name(SHARD_DEPLOYMENT)
         for shard in shards:
-            one = explained(partial(_submit_one, client, deployment.id, shard, queue, tags))
+            one = _submit_one(client, deployment.id, shard, queue, tags)
             submitted.append(one)
             on_submitted(one)
     return submitted
@@ -81,7 +77,7 @@ def _submit_one(
     queue: str | None,
     tags: Sequence[str],
 ) -> Submitted:
-    from prefect.states import Scheduled
+    from prefect.states import AwaitingRetry
 
     key, mark = shard.key, uuid4().hex
     name = f"{shard.pieces[0].sequence_id}+{len(shard.pieces) - 1}-{key[:6]}"
@@ -100,8 +96,7 @@ def _submit_one(
             return Submitted(run.id, run.name, new)
         if run.state.is_crashed() and run.run_count < MOST_STARTS:
             # What the server's automation does too; a second run of the shard would race with it.
-            again: State[Any] = Scheduled(name="AwaitingRetry", message="submitted again")
-            client.set_flow_run_state(run.id, again, force=True)
+            client.set_flow_run_state(run.id, AwaitingRetry(message="submitted again"), force=True)
             return Submitted(run.id, run.name, new=True)
         key = hashlib.sha256(f"{key} after {run.id}".encode()).hexdigest()[:24]
     raise AutolabelError(
@@ -112,19 +107,17 @@ def _submit_one(
 
 def ensure_queue(name: str, *, priority: int, concurrency_limit: int | None) -> str:
     """Create or update a work queue of the shard deployment's pool; returns its name."""
-    from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
 
-    with get_client(sync_client=True) as client:
-        deployment = explained(lambda: client.read_deployment_by_name(SHARD_DEPLOYMENT))
-        pool = deployment.work_pool_name
+    with connected() as client:
+        pool = client.read_deployment_by_name(SHARD_DEPLOYMENT).work_pool_name
         values: dict[str, Any] = {"priority": priority, "concurrency_limit": concurrency_limit}
         try:
             queue = client.read_work_queue_by_name(name, work_pool_name=pool)
         except ObjectNotFound:
             client.create_work_queue(name=name, work_pool_name=pool, **values)
         else:
-            explained(lambda: client.update_work_queue(queue.id, **values))
+            client.update_work_queue(queue.id, **values)
     return name
 
 
@@ -138,13 +131,10 @@ def workers_online(pool: str | None = None) -> list[str]:
         AutolabelError: Prefect is not there, or has no deployment of shards.
 
     """
-    from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import WorkerFilter, WorkerFilterStatus
 
     online = WorkerFilter(status=WorkerFilterStatus(any_=["ONLINE"]))
-    with get_client(sync_client=True) as client:
-        if pool is None:
-            deployment = explained(lambda: client.read_deployment_by_name(SHARD_DEPLOYMENT))
-            pool = deployment.work_pool_name
-        found = explained(lambda: client.read_workers_for_work_pool(pool, worker_filter=online))
+    with connected() as client:
+        pool = pool or client.read_deployment_by_name(SHARD_DEPLOYMENT).work_pool_name
+        found = client.read_workers_for_work_pool(pool or "", worker_filter=online)
     return sorted(one.name for one in found)

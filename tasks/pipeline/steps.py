@@ -5,9 +5,10 @@ is small: frames by their addresses, boxes, counts. Pixels and masks are never a
 """
 
 # Without `from __future__ import annotations`: Prefect reads the annotations when it runs.
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
 
-from prefect import task
+from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
 
 from tasks.errors import redacted_errors
@@ -27,37 +28,48 @@ from tasks.store.manifests import Manifest
 # Chunks of a piece: a task run costs Prefect's server up to 0.1 s of CPU, whatever it does.
 MOST_CHUNKS = 8
 
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
-@task(name=OPEN, task_run_name="open {name}", cache_policy=NO_CACHE, persist_result=False)
-@redacted_errors()
+
+def step(name: str, of: str = "name") -> Callable[[Callable[Given, Result]], Task[Given, Result]]:
+    """Make a function a Prefect task whose result stays here and whose errors hold no secret.
+
+    Args:
+        name: of the task.
+        of: the parameter that tells one of its runs from another, "" for none.
+
+    """
+    run_name = f"{name} {{{of}}}" if of else name
+    as_task = task(name=name, task_run_name=run_name, cache_policy=NO_CACHE, persist_result=False)
+    return lambda function: as_task(redacted_errors()(function))
+
+
+@step(OPEN)
 def open_task(job: Job, part: SequencePart, name: str) -> Opened:
     """List a sequence, open its videos, cut it into chunks."""
     return open_part(job, part)
 
 
-@task(name=DOWNLOAD, task_run_name="download {name}", cache_policy=NO_CACHE, persist_result=False)
-@redacted_errors()
+@step(DOWNLOAD)
 def download_task(job: Job, opened: Opened, first: int, stop: int, name: str) -> list[ChunkState]:
     """Bring the frames of a piece's chunks to this machine."""
     return [download_chunk(job, chunk, opened.listed) for chunk in opened.chunks[first:stop]]
 
 
-@task(name=DETECT, task_run_name="detect {name}", cache_policy=NO_CACHE, persist_result=False)
-@redacted_errors()
+@step(DETECT)
 def detect_task(job: Job, states: Sequence[ChunkState], name: str) -> list[ChunkState]:
     """Find the boxes of a piece's frames."""
     return [detect_chunk(job, state) for state in states]
 
 
-@task(name=SEGMENT, task_run_name="segment {name}", cache_policy=NO_CACHE, persist_result=False)
-@redacted_errors()
+@step(SEGMENT)
 def segment_task(job: Job, states: Sequence[ChunkState], name: str) -> list[ChunkState]:
     """Make the masks of a piece's boxes."""
     return [segment_chunk(job, state) for state in states]
 
 
-@task(name=CHECK, task_run_name="check {name}", cache_policy=NO_CACHE, persist_result=False)
-@redacted_errors()
+@step(CHECK)
 def check_task(
     job: Job, opened: Opened, pieces: Sequence[Sequence[ChunkState]], name: str
 ) -> SequenceOutcome:
@@ -65,10 +77,7 @@ def check_task(
     return check_sequence(job, opened, [state for piece in pieces for state in piece])
 
 
-@task(
-    name="prepare", task_run_name="prepare {dataset}", cache_policy=NO_CACHE, persist_result=False
-)
-@redacted_errors()
+@step("prepare", of="dataset")
 def prepare_task(dataset: str, cameras: Sequence[str], out_uri: str) -> frozenset[str]:
     """Make the dataset ready for loads; returns the manifests that it holds already."""
     from tasks.dataset.record import loaded_manifests
@@ -78,8 +87,7 @@ def prepare_task(dataset: str, cameras: Sequence[str], out_uri: str) -> frozense
     return frozenset(loaded_manifests(dataset))
 
 
-@task(name=LOAD, task_run_name="load {name}", cache_policy=NO_CACHE, persist_result=False)
-@redacted_errors()
+@step(LOAD)
 def load_task(
     dataset: str,
     out_uri: str,
@@ -94,8 +102,7 @@ def load_task(
     return load_labels(dataset, out_uri, manifest)
 
 
-@task(name=LOAD, task_run_name="load {name}", cache_policy=NO_CACHE, persist_result=False)
-@redacted_errors()
+@step(LOAD)
 def load_stored_task(
     dataset: str, out_uri: str, manifest: Manifest, loaded: frozenset[str], name: str
 ) -> Loaded | None:

@@ -14,8 +14,7 @@ from prefect.states import Cancelled, Completed, Failed, Scheduled
 
 from flows.cli import status
 from flows.cli.doctor_run import examine
-from flows.params import LabelParams
-from flows.plan.backfill import BackfillParams
+from flows.params import BackfillParams, LabelParams
 from flows.server import schedules
 from flows.server.deployments import FILE_VARIABLE, deploy, described
 from flows.server.nightly_schedule import turn_off, turn_on

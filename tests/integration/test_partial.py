@@ -5,8 +5,8 @@ import s3fs
 
 from flows import pipeline
 from flows.load_dataset import load_dataset
-from flows.params import LabelParams
-from flows.plan.backfill import BackfillParams, plan_backfill
+from flows.params import BackfillParams, LabelParams
+from flows.plan.backfill import plan_backfill
 from flows.shard import label_shard
 from tasks.frames import download
 from tasks.load.rebuild import list_manifests

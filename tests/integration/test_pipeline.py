@@ -6,8 +6,8 @@ import pytest
 import s3fs
 
 from flows.nightly import nightly
-from flows.params import LabelParams
-from flows.plan.backfill import BackfillParams, plan_backfill
+from flows.params import BackfillParams, LabelParams
+from flows.plan.backfill import plan_backfill
 from flows.server.own import client_of
 from flows.shard import label_shard
 from tasks.frames import download

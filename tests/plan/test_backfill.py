@@ -2,8 +2,8 @@
 
 import pytest
 
-from flows.params import LabelParams
-from flows.plan.backfill import BackfillParams, plan_backfill
+from flows.params import BackfillParams, LabelParams
+from flows.plan.backfill import plan_backfill
 from flows.plan.report import plan_rows
 from tests.integration.runs import MICRO, write_sequence
 

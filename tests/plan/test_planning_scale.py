@@ -16,7 +16,8 @@ from tests.integration.runs import MICRO, REPOSITORY
 
 PROGRAM = """
 import json, resource, sys, time
-from flows.plan.backfill import BackfillParams, plan_backfill
+from flows.params import BackfillParams
+from flows.plan.backfill import plan_backfill
 from flows.params import LabelParams
 source, out, model, boxes = sys.argv[1:]
 label = LabelParams(sources=(source,), out=out, model=model, boxes=boxes, load_dataset=False)

@@ -1,0 +1,106 @@
+"""Options of commands, made from the parameters that they fill in: each is declared once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, TypeVar
+
+import click
+from pydantic import BaseModel, ValidationError
+
+from flows.params import BackfillParams, LabelParams
+from tasks.store import storage
+from tasks.store.addresses import checked
+
+Params = TypeVar("Params", bound=BaseModel)
+_TYPES: dict[str, Any] = {"integer": int, "number": float}
+
+
+def options_of(
+    model: type[BaseModel], but: Collection[str] = ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add an option for every field of a model: its name, kind, choices, default, description."""
+    fields = model.model_json_schema()["properties"]
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in reversed([one for one in fields if one not in but]):
+            required = model.model_fields[name].is_required()
+            function = _option(name, fields[name], required=required)(function)
+        return function
+
+    return add
+
+
+def _option(name: str, field: dict[str, Any], *, required: bool) -> Any:
+    default, told = field.get("default"), field.get("description", "")
+    kind = next(one for one in field.get("anyOf", [field]) if one.get("type") != "null")
+    flag = f"--{name.replace('_', '-')}"
+    if kind["type"] == "boolean":
+        return click.option(flag, is_flag=True, help=told)
+    if kind["type"] not in {"boolean", "array"} and default is not None:
+        told += f"  [default: {default}]"
+    choices = click.Choice(kind["enum"]) if "enum" in kind else None
+    metavar = (
+        None if choices else "A,B" if kind["type"] == "array" else name.rpartition("_")[2].upper()
+    )
+    type_ = choices or _TYPES.get(kind["type"], str)
+    return click.option(flag, type=type_, metavar=metavar, required=required, help=told)
+
+
+def label_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the arguments and options that make up LabelParams."""
+    for add in (
+        click.option("--no-dataset", is_flag=True, help="Write labels only; do not load them."),
+        options_of(LabelParams, but={"sources", "load_dataset", "sequence"}),
+        click.argument("sources", metavar="SOURCE...", nargs=-1, required=True),
+    ):
+        function = add(function)
+    return function
+
+
+def validated(model: type[Params], /, **values: Any) -> Params:
+    """Validate what was given; what is wrong is a usage error that names the option."""
+    try:
+        return model(**{name: value for name, value in values.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        option = "--" + str(first["loc"][0]).replace("_", "-") if first["loc"] else "options"
+        message = first["msg"].removeprefix("Value error, ")
+        raise click.UsageError(f"{option}: {message}") from error
+
+
+def _listed(sources: Iterable[str]) -> Iterator[str]:
+    """Put the lines of lists in their place: of files (`@FILE`), of stdin (`-`)."""
+    for source in sources:
+        if source != "-" and not source.startswith("@"):
+            yield source
+            continue
+        named = [line for line in map(str.strip, _text_of(source).splitlines()) if line]
+        lines = [line for line in named if not line.startswith("#")]
+        if not lines:
+            where = "stdin" if source == "-" else source[1:]
+            raise click.UsageError(f"SOURCE {source}: {where} holds no line with a source")
+        yield from lines
+
+
+def _text_of(source: str) -> str:
+    if source == "-":
+        return sys.stdin.read()
+    return storage.read_bytes(checked(source[1:])).decode("utf-8-sig", "replace")
+
+
+def label_params(given: dict[str, Any]) -> LabelParams:
+    """Return the parameters that the options of `label_options` say."""
+    classes = tuple(one.strip() for one in (given["classes"] or "").split(",") if one.strip())
+    own = {"sources": tuple(_listed(given["sources"])), "classes": classes}
+    own["load_dataset"] = not given["no_dataset"]
+    others = {name: value for name, value in given.items() if name != "no_dataset"}
+    return validated(LabelParams, **others | own)
+
+
+def backfill_params(given: dict[str, Any]) -> BackfillParams:
+    """Return the parameters that those options and the ones of BackfillParams say."""
+    own = {name: given[name] for name in given if name in BackfillParams.model_fields}
+    label = label_params({name: given[name] for name in given if name not in own})
+    return validated(BackfillParams, label=label.absolute(), **own)
