@@ -8,7 +8,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.pipeline import ahead, given, result_of
 from tasks.errors import redacted_errors, told
-from tasks.pipeline.steps import load_stored_task, prepare_task, step
+from tasks.pipeline.steps import load_task, prepare_task, step
 from tasks.store import manifests
 from tasks.store.manifests import Manifest
 from tasks.wording import counted
@@ -65,7 +65,7 @@ def _load_missing(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[s
     prepared = prepare_task.submit(dataset, list(cameras), out_uri)
     loaded = result_of(prepared)
     submitted = (
-        (one, load_stored_task.submit(dataset, out_uri, given(one), loaded, one.sequence_id))
+        (one, load_task.submit(dataset, out_uri, given(one), loaded, one.sequence_id))
         for one in todo
     )
     count = 0

@@ -185,7 +185,7 @@ class Chain:
                 outcome = replace(outcome, failures=(*self._opened.failures, *outcome.failures))
         for loaded in filter(None, results.get(LOAD, ())):
             seconds = outcome.seconds | {LOAD: loaded.seconds}
-            outcome = replace(outcome, seconds=seconds, left_out=loaded.left_out)
+            outcome = replace(outcome, seconds=seconds, left_out=loaded.changed)
         if failed:
             stage, error = failed
             outcome = with_error(outcome, LOAD if stage == "prepare" else stage, error)

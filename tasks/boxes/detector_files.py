@@ -58,12 +58,11 @@ class DetectorFile:
         return f"{self.name}@{self.sha256[:16]}"
 
 
-def resolve_detector(name_or_path: str, cache: Path | None = None) -> DetectorFile:
+def resolve_detector(name_or_path: str) -> DetectorFile:
     """Find a detector by name or path, downloading a release that is not in the cache.
 
     Args:
         name_or_path: `compact`, a release (`yolox_nano`, also `yolox-nano`), or a path to .onnx.
-        cache: cache folder instead of the usual one.
 
     Raises:
         AutolabelError: unknown name, missing file, failed download or another sha256.
@@ -72,9 +71,9 @@ def resolve_detector(name_or_path: str, cache: Path | None = None) -> DetectorFi
     name = name_or_path.lower().replace("-", "_")
     if name in RELEASES:
         release = RELEASES[name]
-        path = cache_folder(cache) / "detectors" / f"{name}.onnx"
+        path = cache_folder() / "detectors" / f"{name}.onnx"
         download(release.url, path, sha256=release.sha256)
-        return DetectorFile(name, path, verify(path, release.sha256, cache))
+        return DetectorFile(name, path, verify(path, release.sha256))
     bundled = BUNDLED_FOLDER / BUNDLED[name] if name in BUNDLED else None
     path = bundled or Path(name_or_path).expanduser()
     if not path.is_file():
@@ -84,7 +83,7 @@ def resolve_detector(name_or_path: str, cache: Path | None = None) -> DetectorFi
             "for boxes from a file use --boxes"
         )
     try:
-        digest = file_sha256(path, cache)
+        digest = file_sha256(path)
     except OSError as error:
         raise AutolabelError(f"cannot read the detector {path}: {error.strerror}") from error
     return DetectorFile(name if bundled else re.sub(r"\W+", "_", path.stem), path, digest)

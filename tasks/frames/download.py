@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from sam2_core.cache import cache_folder
@@ -42,16 +41,12 @@ class ChangedError(storage.StorageError):
 def download(
     frames: Iterable[FrameRef],
     on_frame: Callable[[FrameRef | FrameFailure], object] = lambda _: None,
-    connections: int = CONNECTIONS,
-    cache: Path | None = None,
 ) -> list[FrameRef | FrameFailure]:
     """Fetch frames, several at once.
 
     Args:
         frames: as `list_frames` or `expand_videos` gave them.
         on_frame: called with each outcome, in order.
-        connections: files under way at once.
-        cache: cache folder instead of the usual one.
 
     Returns:
         In the order given, each frame with `local_path`, or why it could not be had.
@@ -62,18 +57,18 @@ def download(
 
     """
     outcomes = []
-    with ThreadPoolExecutor(connections, "download") as pool:
-        for outcome in pool.map(partial(_fetch_frame, cache=cache), frames):
+    with ThreadPoolExecutor(CONNECTIONS, "download") as pool:
+        for outcome in pool.map(_fetch_frame, frames):
             on_frame(outcome)
             outcomes.append(outcome)
     return outcomes
 
 
-def _fetch_frame(frame: FrameRef, cache: Path | None) -> FrameRef | FrameFailure:
+def _fetch_frame(frame: FrameRef) -> FrameRef | FrameFailure:
     if frame.local_path:
         return frame
     try:
-        path = fetch(frame.uri, frame.etag, frame.size_bytes, cache)
+        path = fetch(frame.uri, frame.etag, frame.size_bytes)
         return replace(frame, local_path=str(path), size_bytes=path.stat().st_size)
     except CacheError:
         raise
@@ -88,23 +83,22 @@ def _fetch_frame(frame: FrameRef, cache: Path | None) -> FrameRef | FrameFailure
         )
 
 
-def cached_path(uri: str, etag: str, cache: Path | None = None) -> Path:
+def cached_path(uri: str, etag: str) -> Path:
     """Where the content of an address lies in the cache; the extension is kept."""
     digest = hashlib.sha256(f"{uri}\n{etag}".encode()).hexdigest()
     path = uri.partition("?")[0] if uri.startswith(("http://", "https://")) else uri
     name = path.rsplit("/", 1)[-1]
     suffix = Path(name).suffix.lower() if len(Path(name).suffix) <= 6 else ""
-    return cache_folder(cache) / "frames" / digest[:2] / f"{digest[2:40]}{suffix}"
+    return cache_folder() / "frames" / digest[:2] / f"{digest[2:40]}{suffix}"
 
 
-def fetch(uri: str, etag: str, size_bytes: int = 0, cache: Path | None = None) -> Path:
+def fetch(uri: str, etag: str, size_bytes: int = 0) -> Path:
     """Return a local path with the content of an address; a cached file costs a stat.
 
     Args:
         uri: fsspec URL of a file.
         etag: its version, as listed; "" for whatever is there.
         size_bytes: its size as listed, 0 when unknown; other sizes are refused.
-        cache: cache folder instead of the usual one.
 
     Raises:
         StorageError: it cannot be had (after retries where they help).
@@ -118,7 +112,7 @@ def fetch(uri: str, etag: str, size_bytes: int = 0, cache: Path | None = None) -
             if etag not in {"", stat_version(path.stat())}:
                 raise ChangedError(uri)
         return path
-    path = cached_path(uri, etag, cache)
+    path = cached_path(uri, etag)
     if path.is_file() and (not size_bytes or path.stat().st_size == size_bytes):
         return path
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")

@@ -6,10 +6,10 @@ nothing. What the next step needs travels on with the chunk and is never read ba
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from sam2_core.types import AutolabelError, Boxes
@@ -158,10 +158,9 @@ def detect_chunk(job: Job, state: ChunkState) -> ChunkState:
     stopping.check()
     known = (artifacts.complete_boxes(job.out_uri, state.chunk) if state.has_boxes else None) or {}
     wanted = [frame for frame in state.frames if frame.index not in known]
-    if wanted:
-        _ready(job)
+    find = _finder(job) if wanted else None
     started = time.perf_counter()
-    found = _boxes_of(job, wanted) if wanted else {}
+    found = find(wanted) if find else {}
     boxes = known | {i: one for i, one in found.items() if isinstance(one, Boxes)}
     if boxes != known:
         artifacts.write_boxes(job.out_uri, state.chunk, boxes, job.stamp)
@@ -175,30 +174,25 @@ def detect_chunk(job: Job, state: ChunkState) -> ChunkState:
     )
 
 
-def _ready(job: Job) -> None:
+def _finder(job: Job) -> Callable[[list[FrameRef]], dict[int, Boxes | FrameFailure]]:
     """Load what finds boxes, once per process, so that it is not counted as a chunk's time."""
     if job.boxes_uri:
-        _opened_import(job.boxes_uri, job.box_names_uri, job.stamp.detector)
-        return
-    from tasks.boxes.yolox import load_detector
-
-    load_detector(job.detector, stamp=job.stamp.detector, backend=job.model.backend)
-
-
-def _boxes_of(job: Job, frames: list[FrameRef]) -> dict[int, Boxes | FrameFailure]:
-    if job.boxes_uri:
-        return _imported_boxes(job, frames)
+        imported = _opened_import(job.boxes_uri, job.box_names_uri, job.stamp.detector)
+        return partial(_imported_boxes, job, imported)
     from tasks.boxes.detect import detect
     from tasks.boxes.yolox import load_detector
 
     detector = load_detector(job.detector, stamp=job.stamp.detector, backend=job.model.backend)
-    return detect(frames, detector, job.classes, job.min_score, on_frame=lambda *_: advance(DETECT))
+    return lambda frames: detect(
+        frames, detector, job.classes, job.min_score, on_frame=lambda *_: advance(DETECT)
+    )
 
 
-def _imported_boxes(job: Job, frames: list[FrameRef]) -> dict[int, Boxes | FrameFailure]:
+def _imported_boxes(
+    job: Job, imported: ImportedBoxes, frames: list[FrameRef]
+) -> dict[int, Boxes | FrameFailure]:
     from tasks.boxes.imported import chosen_boxes
 
-    imported = _opened_import(job.boxes_uri, job.box_names_uri, job.stamp.detector)
     result: dict[int, Boxes | FrameFailure] = {}
     for frame in frames:
         boxes = imported.of(frame)
@@ -209,7 +203,7 @@ def _imported_boxes(job: Job, frames: list[FrameRef]) -> dict[int, Boxes | Frame
     return result
 
 
-@functools.lru_cache(maxsize=2)
+@lru_cache(maxsize=2)
 def _opened_import(boxes_uri: str, names_uri: str, stamp: str) -> ImportedBoxes:
     from tasks.boxes.imported import import_boxes
 

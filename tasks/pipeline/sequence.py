@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from sam2_core.types import AutolabelError
 from tasks.errors import told
@@ -20,6 +21,9 @@ from tasks.store.manifests import Manifest, withdrawn_if_damaged
 from tasks.store.retry import is_transient
 from tasks.types import ALL_FRAMES, FrameFailure, FrameRef, FrameSelection
 from tasks.wording import counted
+
+if TYPE_CHECKING:
+    from tasks.load.sequence import LoadReport
 
 
 class UnreadableError(AutolabelError):
@@ -155,14 +159,6 @@ class SequenceOutcome:
         if self.error:
             parts.append(f"failed in {self.stage}: {self.error}")
         return ", ".join([*parts, f"{seconds:.1f} s"])
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """What loading a sequence came to: frames that were left out, and the seconds it took."""
-
-    left_out: int
-    seconds: float
 
 
 def complete_before(part: SequencePart) -> SequenceOutcome:
@@ -338,7 +334,7 @@ def _of_others(job: Job, chunks: Iterable[Chunk]) -> list[ChunkState] | None:
     return states
 
 
-def load_labels(dataset: str, out_uri: str, manifest: Manifest) -> Loaded:
+def load_labels(dataset: str, out_uri: str, manifest: Manifest) -> LoadReport:
     """Load a labeled sequence into FiftyOne; the frames that it has are brought here first.
 
     With frames that are left out, as their pictures have changed, it does not count as loaded: the
@@ -351,9 +347,8 @@ def load_labels(dataset: str, out_uri: str, manifest: Manifest) -> Loaded:
     from tasks.dataset.record import forget_loaded, remember_loaded
     from tasks.load.sequence import load_sequence
 
-    started = time.perf_counter()
     with withdrawn_if_damaged(out_uri, manifest):
         report = load_sequence(dataset, out_uri, manifest, fetch=True)
     (forget_loaded if report.changed else remember_loaded)(dataset, manifest)
     advance(LOAD, manifest.frames)
-    return Loaded(report.changed, time.perf_counter() - started)
+    return report

@@ -6,7 +6,7 @@ is small: frames by their addresses, boxes, counts. Pixels and masks are never a
 
 # Without `from __future__ import annotations`: Prefect reads the annotations when it runs.
 from collections.abc import Callable, Sequence
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
@@ -15,7 +15,6 @@ from tasks.errors import redacted_errors
 from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT
 from tasks.pipeline.chunk import ChunkState, Job, detect_chunk, download_chunk, segment_chunk
 from tasks.pipeline.sequence import (
-    Loaded,
     Opened,
     SequenceOutcome,
     SequencePart,
@@ -91,20 +90,12 @@ def prepare_task(dataset: str, cameras: Sequence[str], out_uri: str) -> frozense
 def load_task(
     dataset: str,
     out_uri: str,
-    outcome: SequenceOutcome,
+    labeled: SequenceOutcome | Manifest | None,
     loaded: frozenset[str],
     name: str,
-) -> Loaded | None:
+) -> Any:
     """Load a sequence's labels into FiftyOne, unless it is not complete or there already."""
-    manifest = outcome.manifest
+    manifest = labeled.manifest if isinstance(labeled, SequenceOutcome) else labeled
     if manifest is None or manifest.version in loaded:
         return None
     return load_labels(dataset, out_uri, manifest)
-
-
-@step(LOAD)
-def load_stored_task(
-    dataset: str, out_uri: str, manifest: Manifest, loaded: frozenset[str], name: str
-) -> Loaded | None:
-    """Load into FiftyOne what an earlier run labeled, unless it is there already."""
-    return None if manifest.version in loaded else load_labels(dataset, out_uri, manifest)

@@ -11,7 +11,7 @@ partial one means nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -212,7 +212,7 @@ Key = tuple[str, str]  # sequence_id, content_key
 
 def list_complete(out_uri: str, run_key: str) -> set[Key]:
     """(sequence_id, content_key) of every complete sequence of a run, by one listing."""
-    return _keys(storage.list_names(storage.join(out_uri, COMPLETE, run_key)))
+    return keys_in(storage.join(out_uri, COMPLETE, run_key))
 
 
 def list_partial(out_uri: str, run_key: str) -> set[Key]:
@@ -220,13 +220,14 @@ def list_partial(out_uri: str, run_key: str) -> set[Key]:
 
     Those that have been completed since are among them.
     """
-    return _keys(storage.list_names(storage.join(out_uri, PARTIAL, run_key)))
+    return keys_in(storage.join(out_uri, PARTIAL, run_key))
 
 
-def _keys(names: Mapping[str, int]) -> set[Key]:
+def keys_in(folder_uri: str) -> set[Key]:
+    """(sequence_id, content_key) of the files `<sequence_id>@<content_key>.json` in a folder."""
     return {
         (sequence_id, content_key.removesuffix(".json"))
-        for name, size in names.items()
+        for name, size in storage.list_names(folder_uri).items()
         if size and name.endswith(".json") and not name.startswith(".")
         for sequence_id, _, content_key in [name.rpartition("@")]
     }

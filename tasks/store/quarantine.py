@@ -13,9 +13,8 @@ import logging
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
-from tasks.store import checksums, storage
+from tasks.store import checksums, manifests, storage
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +92,7 @@ def note_failure(case: Case, run_id: str, reason: str, *, final: bool = False) -
         final: whether another attempt is of no use.
 
     """
-    if report(case) is not None:
+    if (case.sequence_id, case.content_key) in listed(case.out_uri, case.run_key):
         return False
     note = storage.join(case.attempts_uri, f"{_FAILED}{run_id}.json")
     storage.write_bytes(note, checksums.encode_json({"reason": reason, "at": _now()}))
@@ -116,25 +115,8 @@ def _give_up(case: Case, reason: str, attempts: int) -> None:
 
 
 def listed(out_uri: str, run_key: str) -> set[tuple[str, str]]:
-    """(sequence_id, content_key) of every sequence that was given up."""
-    names = storage.list_names(storage.join(out_uri, "quarantine", run_key))
-    found = (name.removesuffix(".json").rpartition("@") for name in names)
-    return {(sequence_id, content_key) for sequence_id, _, content_key in found}
-
-
-def report(case: Case) -> dict[str, Any] | None:
-    """Return why a sequence was given up, or None when it was not.
-
-    That there is a report says that it was; one that is damaged says so and no more.
-    """
-    try:
-        data = storage.read_bytes(case.report_uri)
-        return checksums.decode_json(data, storage.redact(case.report_uri))
-    except storage.NotFoundError:
-        return None
-    except checksums.IncompleteArtifactError as error:
-        return {"sequence_id": case.sequence_id, "content_key": case.content_key,
-                "attempts": ATTEMPTS, "reason": str(error), "at": ""}  # fmt: skip
+    """(sequence_id, content_key) of every sequence that was given up, whole report or not."""
+    return manifests.keys_in(storage.join(out_uri, "quarantine", run_key))
 
 
 def release(case: Case) -> None:

@@ -307,7 +307,7 @@ def test_selections(text, indices):
 
 @pytest.mark.parametrize("text", ["", "5", "a:b", "::0", "-1:", "1:2:3:4"])
 def test_wrong_selections_are_refused(text):
-    with pytest.raises(AutolabelError, match="START:STOP:STEP|STEP must be"):
+    with pytest.raises(AutolabelError, match=r"START:STOP:STEP|STEP must be"):
         FrameSelection.parse(text)
 
 

@@ -60,7 +60,7 @@ def files(folder):
 def test_downloads_come_in_order_and_only_once(bucket, faulty, tmp_path):
     frames = frames_of(bucket)
     seen = []
-    assert_whole(download(frames, seen.append, connections=2))
+    assert_whole(download(frames, seen.append))
     assert [frame.index for frame in seen] == list(range(6))
     before = len(faulty.requests)
     assert_whole(download(frames))
@@ -173,7 +173,8 @@ def test_plain_http_with_faults(tmp_path, monkeypatch):
         proxy.fault, proxy.silence_s = once_each, 1.5
         assert_whole(download(frames))
         proxy.fault = lambda method, path: {"/4.jpg": "403", "/5.jpg": "404"}.get(path, "")
-        outcomes = download(frames, cache=tmp_path / "other")
+        monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "other"))
+        outcomes = download(frames)
         assert "access denied" in outcomes[4].reason
         assert "not exist" in outcomes[5].reason
 

@@ -1,5 +1,7 @@
 """Sequences of which something is missing: tried again while that helps, and never for ever."""
 
+import json
+
 import pytest
 import s3fs
 
@@ -10,7 +12,7 @@ from flows.plan.backfill import plan_backfill
 from flows.shard import label_shard
 from tasks.frames import download
 from tasks.load.rebuild import list_manifests
-from tasks.store import manifests, quarantine
+from tasks.store import manifests, quarantine, storage
 from tests.integration.cluster import every_frame_once
 from tests.integration.dataset_rows import held
 from tests.integration.runs import MICRO
@@ -114,7 +116,8 @@ def test_what_never_comes_is_given_up_with_a_report(night, lost):
     assert night()[0] == []
     run_key = plan.stamp.run_key
     ((sequence_id, content_key),) = quarantine.listed(night.out, run_key)
-    report = quarantine.report(quarantine.Case(night.out, run_key, sequence_id, content_key))
+    case = quarantine.Case(night.out, run_key, sequence_id, content_key)
+    report = json.loads(storage.read_bytes(case.report_uri))
     assert "drive000/0001.jpg" in report["reason"]
     assert report["attempts"] == quarantine.ATTEMPTS
     lost.clear()
