@@ -7,8 +7,8 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from flows.pipeline import ahead, given, result_of
 from tasks.errors import redacted_errors
 from tasks.pipeline.steps import step
-from tasks.review.relabel import Remade, bring_back, segment_request, waiting_requests
-from tasks.review.relabel_requests import RelabelRequest
+from tasks.review.relabel import Remade, segment_request, waiting_requests
+from tasks.review.relabel_requests import RelabelRequest, bring_back
 from tasks.wording import counted
 
 
@@ -64,4 +64,4 @@ def segment_task(request: RelabelRequest, backend: str, name: str) -> Remade:
 @step("load")
 def load_task(request: RelabelRequest, out_uri: str, remade: Remade, name: str) -> int:
     """Bring them back into the dataset."""
-    return bring_back(request, out_uri, remade)
+    return bring_back(request, out_uri, remade.outcomes, remade.stamp)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -128,7 +127,7 @@ def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
     failed = [
         {"shard": run.name, "state": run.state.name or "", "reason": run.state.message or ""}
         for run in runs_of(run_key)
-        if run.state and (_not_loaded(run.state, began) or (remaining and _bad(run.state)))
+        if run.state and _bad(run.state, began, remaining=bool(remaining))
     ]
     color = "green" if not remaining else "red"
     console.print(f"[{color}]{left.up_to_date} of {counted(left.sequences, 'sequence')} labeled[/]")
@@ -138,12 +137,9 @@ def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
     return {"states": states, "remaining": remaining, "failed": failed}
 
 
-def _bad(state: State[Any]) -> bool:
-    return state.is_failed() or state.is_crashed()
-
-
-def _not_loaded(state: State[Any], since: datetime) -> bool:
-    return NOT_LOADED in (state.message or "") and state.timestamp >= since
+def _bad(state: State[Any], since: datetime, *, remaining: bool) -> bool:
+    unloaded = NOT_LOADED in (state.message or "") and state.timestamp >= since
+    return unloaded or (remaining and (state.is_failed() or state.is_crashed()))
 
 
 def _until_ended(console: Console, plan: BackfillPlan) -> None:
@@ -154,8 +150,5 @@ def _until_ended(console: Console, plan: BackfillPlan) -> None:
         bar = progress.add_task("sequences", total=total, states="")
         for active in watching.watch(run_key, POLL_S):
             done = len(manifests.list_complete(out_uri, run_key)) - before
-            progress.update(bar, completed=min(done, total), states=_text(active))
-
-
-def _text(runs: Iterable[Any]) -> str:
-    return ", ".join(f"{count} {name.lower()}" for name, count in sorted(counts(runs).items()))
+            states = (f"{n} {name.lower()}" for name, n in sorted(counts(active).items()))
+            progress.update(bar, completed=min(done, total), states=", ".join(states))

@@ -13,14 +13,14 @@ from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.observe import progress
-from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
+from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT, Listener, summed
 from tasks.wording import counted
 
 STAGES = (DOWNLOAD, DETECT, SEGMENT, LOAD)
 SAMPLE_MS = 200
 
 
-class Watch:
+class Watch(Listener):
     """When frames went through each stage, and how busy the device and this process were."""
 
     def __init__(self) -> None:
@@ -28,12 +28,8 @@ class Watch:
         self.moments: dict[str, list[tuple[float, int]]] = {stage: [] for stage in STAGES}
         self.busy: list[tuple[float, float]] = []
         self.seconds: dict[str, float] = {}
-        self.instances = 0
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
-
-    def expected(self, frames: int) -> None:
-        """Not needed."""
 
     def advanced(self, stage: str, frames: int, kept: bool) -> None:
         """Note frames that are through a stage and needed work."""
@@ -44,12 +40,7 @@ class Watch:
     def chunk_done(self, seconds: Any, instances: int) -> None:
         """Sum what chunks cost."""
         with self._lock:
-            self.instances += instances
-            for stage, spent in seconds.items():
-                self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
-
-    def finished(self, sequence_id: str, text: str, good: bool) -> None:
-        """Not needed."""
+            self.seconds = summed([self.seconds, seconds])
 
     def __enter__(self) -> Watch:
         smi = which("nvidia-smi")
@@ -118,6 +109,7 @@ def measure_pipeline(sources: tuple[str, ...], options: dict[str, Any]) -> dict[
         raise AutolabelError(f"nothing was labeled: {reasons or 'the sources hold no frame'}")
     stages = {stage: watch.rate(stage) for stage in STAGES if watch.moments[stage]}
     segmented = stages[SEGMENT]
+    rate = segmented.get("frames_per_s")
     inside = [
         share for second, share in watch.busy
         if segmented["first_s"] <= second <= segmented["last_s"]
@@ -129,18 +121,14 @@ def measure_pipeline(sources: tuple[str, ...], options: dict[str, Any]) -> dict[
         "instances": summary["instances"],
         "failed": len(summary["failed"]),
         "to_first_frame_s": segmented["first_s"],
-        "frames_per_s": segmented.get("frames_per_s"),
-        "ms_per_frame": _ms(segmented.get("frames_per_s")),
+        "frames_per_s": rate,
+        "ms_per_frame": round(1000 / rate, 2) if rate else None,
         "device_busy": round(sum(inside) / len(inside), 3) if inside else None,
         "seconds": {stage: round(spent, 2) for stage, spent in watch.seconds.items()},
         "stages": stages,
         "curves": {stage: _curve(watch.moments[stage]) for stage in stages},
         "busy": [(round(second, 2), share) for second, share in watch.busy],
     }
-
-
-def _ms(rate: float | None) -> float | None:
-    return round(1000 / rate, 2) if rate else None
 
 
 def _curve(moments: list[tuple[float, int]]) -> list[tuple[float, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rich.console import RenderableType
@@ -22,58 +22,52 @@ def _ms(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
+def _table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+    """Names on the left, numbers on the right."""
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
 def _comparison(title: str, timings: dict[str, Any]) -> Table:
     """Slowest first, with how many times faster than the slowest each is."""
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
-    for name, side in (("", "left"), ("ms", "right"), ("spread", "right"), ("faster", "right")):
-        table.add_column(name, justify=side)  # type: ignore[arg-type]
     order = sorted(timings, key=lambda name: -timings[name]["median_ms"])
-    slowest = timings[order[0]]["median_ms"]
+    slowest, rows = timings[order[0]]["median_ms"], []
     for name in order:
         timing = timings[name]
         spread = f"{_ms(timing['low_ms'])} - {_ms(timing['high_ms'])}"
         faster = f"{slowest / timing['median_ms']:.2f}x" if timing["median_ms"] else ""
-        table.add_row(NAMES.get(name, name), _ms(timing["median_ms"]), spread, faster)
-    return table
+        rows.append((NAMES.get(name, name), _ms(timing["median_ms"]), spread, faster))
+    return _table(title, ("", "ms", "spread", "faster"), rows)
 
 
 def _sweep(title: str, sweeps: dict[str, dict[str, Any]], unit: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2))
-    table.add_column(unit, justify="right")
-    for name in sweeps:
-        table.add_column(f"{name}, ms", justify="right")
-        table.add_column("each", justify="right")
+    rows = []
     for size in sorted({int(size) for sweep in sweeps.values() for size in sweep}):
-        cells = []
+        row = [str(size)]
         for sweep in sweeps.values():
-            timing = sweep.get(str(size))
-            cells += (
-                [_ms(timing["median_ms"]), _ms(timing["median_ms"] / size)] if timing else ["-"] * 2
-            )
-        table.add_row(str(size), *cells)
-    return table
+            ms = sweep[str(size)]["median_ms"] if str(size) in sweep else None
+            row += ["-"] * 2 if ms is None else [_ms(ms), _ms(ms / size)]
+        rows.append(row)
+    columns = (column for name in sweeps for column in (f"{name}, ms", "each"))
+    return _table(title, (unit, *columns), rows)
 
 
 def _threads(sweep: dict[str, Any]) -> Table:
-    table = Table("threads", title="CPU threads", title_justify="left", box=None, padding=(0, 2))
-    for stage in ("encode", "decode"):
-        table.add_column(f"{stage}, ms", justify="right")
-    for count, stages in sweep.items():
-        table.add_row(count, *(_ms(stages[stage]["median_ms"]) for stage in ("encode", "decode")))
-    return table
+    parts = ("encode", "decode")
+    rows = [(n, *(_ms(stages[one]["median_ms"]) for one in parts)) for n, stages in sweep.items()]
+    return _table("CPU threads", ("threads", *(f"{one}, ms" for one in parts)), rows)
 
 
 def _stages(stages: dict[str, Any]) -> Table:
-    table = Table(
-        "stage", title="One frame, stage by stage", title_justify="left", box=None, padding=(0, 2)
-    )
-    table.add_column("ms", justify="right")
-    table.add_column("share", justify="right")
-    total = sum(stage["median_ms"] for stage in stages.values()) or 1.0
-    for name, stage in stages.items():
-        table.add_row(name, _ms(stage["median_ms"]), f"{stage['median_ms'] / total:.0%}")
-    table.add_row("total", _ms(total), "")
-    return table
+    spent = {name: stage["median_ms"] for name, stage in stages.items()}
+    total = sum(spent.values()) or 1.0
+    rows = [(name, _ms(value), f"{value / total:.0%}") for name, value in spent.items()]
+    title = "One frame, stage by stage"
+    return _table(title, ("stage", "ms", "share"), [*rows, ("total", _ms(total), "")])
 
 
 def _heading(results: dict[str, Any]) -> Text:

@@ -30,7 +30,7 @@ from rich.progress import (
 from rich.text import Text
 
 from sam2_core.redaction import redact
-from tasks.observe.progress import LOAD, listening
+from tasks.observe.progress import LOAD, Listener, listening
 from tasks.wording import counted
 
 LOG_INTERVAL_S = 30.0
@@ -156,8 +156,8 @@ class _PaceColumn(ProgressColumn):
         return Text(rate, style="progress.data.speed")
 
 
-class RunDisplay:
-    """Bars for one run and its stages; a `tasks.observe.progress.Listener`."""
+class RunDisplay(Listener):
+    """Bars for one run and its stages."""
 
     def __init__(self, console: Console, stages: Sequence[str], frames: int) -> None:
         self.console = console

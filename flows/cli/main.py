@@ -35,17 +35,21 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 class LazyGroup(click.Group):
-    """Imports a subcommand's module when it is called."""
+    """Imports a subcommand's module when it is called; `late` is like `COMMANDS`."""
+
+    def __init__(self, *args: Any, late: dict[str, tuple[str, str]], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.late = late
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names in the order that a user meets them."""
-        return list(COMMANDS)
+        return [*self.commands, *self.late]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return one subcommand."""
-        if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(f"flows.cli.{COMMANDS[cmd_name][0]}")
+        """Return one subcommand, importing it when it is a late one."""
+        if cmd_name not in self.late:
+            return super().get_command(ctx, cmd_name)
+        module = importlib.import_module(f"flows.cli.{self.late[cmd_name][0]}")
         command: click.Command = module.command
         return command
 
@@ -61,11 +65,14 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the subcommands without importing them."""
+        here = [(name, one.get_short_help_str(limit=80)) for name, one in self.commands.items()]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl([*here, *((name, text) for name, (_, text) in self.late.items())])
 
 
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=LazyGroup, late=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(package_name="sam2-autolabel")
 def cli() -> None:
     """Label driving sequences with SAM 2 and review the masks in FiftyOne."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
 
 import click
 
+from flows.cli.main import LazyGroup
 from sam2_core.types import AutolabelError
 
 # Subcommands in modules of their own, imported when they are called.
@@ -18,23 +18,7 @@ LAZY: dict[str, tuple[str, str]] = {
 }
 
 
-class ModelsGroup(click.Group):
-    """A group, some of whose subcommands live in modules that are imported late."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order that a user needs them."""
-        return [*self.commands, *LAZY]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a subcommand, importing it when it is a late one."""
-        if cmd_name in LAZY:
-            module = importlib.import_module(f"flows.cli.{LAZY[cmd_name][0]}")
-            found: click.Command = module.command
-            return found
-        return super().get_command(ctx, cmd_name)
-
-
-@click.group(cls=ModelsGroup)
+@click.group(cls=LazyGroup, late=LAZY)
 def command() -> None:
     """Fetch, export and build models."""
 
@@ -112,25 +96,12 @@ def list_models(cache: Path | None, as_json: bool) -> None:
 def _fetch(name: str, source: str, cache: Path | None) -> tuple[Path, str]:
     """Fetch a checkpoint with a progress bar on stderr."""
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
     from sam2_core.checkpoints import fetch_checkpoint
     from sam2_core.presets import preset_named
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
+    columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(name, total=None)
 

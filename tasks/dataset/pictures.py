@@ -37,37 +37,26 @@ class Pictures:
     changed: frozenset[str]
 
 
-def find_pictures(
-    recorded: Sequence[FrameRef], known: Iterable[FrameRef] = (), fetch: bool = False
-) -> Pictures:
-    """Find the pictures of frames.
+def find_pictures(recorded: Sequence[FrameRef]) -> Pictures:
+    """Find the pictures of frames; what is not on this machine is brought, and nothing but that.
 
     Args:
         recorded: frames as their labels name them.
-        known: frames with `local_path`, as they were downloaded.
-        fetch: bring what is not on this machine, and nothing but that.
 
     Raises:
         CacheError: the cache cannot be written.
 
     """
-    by_address = {frame.uri: frame for frame in known if frame.local_path}
-    paths, missing, changed = {}, [], set()
+    missing, changed = [], set()
     for frame in recorded:
-        here = by_address.get(frame.uri)
         if storage.is_local(frame.uri) and not _VIDEO_FRAME.search(frame.uri):
             version = file_version(storage.local_path(frame.uri))
             if version is not None and frame.etag not in {"", version}:
                 changed.add(frame.uri)
-        elif here is not None and here.etag == frame.etag:
-            paths[frame.uri] = here.local_path
         else:
             missing.append(frame)
-    if fetch:
-        for found in (_fetch_images(missing), _fetch_videos(missing)):
-            paths |= found.paths
-            changed |= found.changed
-    return Pictures(paths, frozenset(changed))
+    images, videos = _fetch_images(missing), _fetch_videos(missing)
+    return Pictures(images.paths | videos.paths, images.changed | videos.changed | changed)
 
 
 def _fetch_images(frames: Iterable[FrameRef]) -> Pictures:

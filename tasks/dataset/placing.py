@@ -74,11 +74,9 @@ class Place:
     mask_folder: Path | None = None
 
 
-def place_frames(
-    recorded: Sequence[FrameRef], frames_uri: str, known: Sequence[FrameRef], fetch: bool
-) -> Place:
+def place_frames(recorded: Sequence[FrameRef], frames_uri: str, mask_folder: Path | None) -> Place:
     """Find frames' pictures and moments before their labels are read."""
-    pictures = find_pictures(recorded, known, fetch)
+    pictures = find_pictures(recorded)
     ids = [sample_id(frame_identity(frame, frames_uri).key) for frame in recorded]
     moments = dict(zip(ids, (ids[anchor] for anchor in moments_of(recorded)), strict=True))
     changed = {
@@ -86,4 +84,4 @@ def place_frames(
         for identity, frame in zip(ids, recorded, strict=True)
         if frame.uri in pictures.changed
     }
-    return Place(pictures.paths, moments, set(ids), changed)
+    return Place(pictures.paths, moments, set(ids), changed, mask_folder)

@@ -173,7 +173,7 @@ class Frames:
     def _paths(self, frames: Sequence[FrameRef]) -> _Paths:
         if not frames or not self._pictures:
             return _Paths({}, frozenset())
-        found = find_pictures(frames, fetch=True)
+        found = find_pictures(frames)
         return _Paths(found.paths, found.changed)
 
 

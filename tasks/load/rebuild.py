@@ -34,7 +34,7 @@ def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
     last = {one.sequence_id: number for number, one in enumerate(manifests)}
     changed = 0
     for number, manifest in enumerate(manifests):
-        report = load_sequence(name, out_uri, manifest, fetch=True)
+        report = load_sequence(name, out_uri, manifest)
         changed += report.changed if last[manifest.sequence_id] == number else 0
     dataset = open_dataset(name)
     apply_events(dataset, all_events(dataset, out_uri))

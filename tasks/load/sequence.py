@@ -47,7 +47,6 @@ from tasks.risk.score import Judgement
 from tasks.store import artifacts
 from tasks.store.manifests import Manifest
 from tasks.store.tables import LabeledFrame
-from tasks.types import FrameRef
 
 __all__ = ["LoadReport", "load_frames", "load_sequence"]
 
@@ -75,28 +74,18 @@ class LoadReport:
 
 
 @waits_for_database
-def load_sequence(
-    dataset_name: str,
-    out_uri: str,
-    manifest: Manifest,
-    frames: Sequence[FrameRef] = (),
-    mask_folder: Path | None = None,
-    *,
-    fetch: bool = False,
-) -> LoadReport:
+def load_sequence(dataset_name: str, out_uri: str, manifest: Manifest) -> LoadReport:
     """Write a complete sequence's labels into a prepared dataset.
 
     Afterwards the dataset has the frames that the manifest lists, as they were labeled, and no
-    others of this sequence. A frame whose picture is another one by now is left out.
+    others of this sequence. A frame whose picture is another one by now is left out; pictures that
+    are not on this machine are brought. Masks become PNG files where `AUTOLABEL_MASK_DIR` names a
+    folder for them.
 
     Args:
         dataset_name: a dataset that `prepare_dataset` made.
         out_uri: the run's storage.
         manifest: which chunks make up the sequence.
-        frames: the frames as downloaded, so that the App finds the images.
-        mask_folder: write masks as PNG files there and only their paths into the database; by
-            default `AUTOLABEL_MASK_DIR`, and into the database where that is not set.
-        fetch: bring the frames that were labeled to this machine, those that are not here.
 
     Raises:
         AutolabelError: no such dataset, or an artifact is missing, damaged or of something else.
@@ -105,8 +94,7 @@ def load_sequence(
     started = time.perf_counter()
     dataset = open_dataset(dataset_name)
     recorded = recorded_frames(out_uri, manifest)
-    place = place_frames(recorded, manifest.frames_uri, frames, fetch)
-    place = replace(place, mask_folder=mask_folder or chosen_mask_folder())
+    place = place_frames(recorded, manifest.frames_uri, chosen_mask_folder())
     origin = Origin(
         manifest.stamp.run_key,
         stamp_text(manifest.stamp.model),

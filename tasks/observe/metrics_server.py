@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tasks.observe.progress import SEGMENT, listening
+from tasks.observe.progress import SEGMENT, Listener, listening
 
 PORT_VARIABLE = "AUTOLABEL_METRICS_PORT"
 HOST_VARIABLE = "AUTOLABEL_METRICS_HOST"  # another address than 127.0.0.1, inside a container
@@ -23,7 +23,7 @@ _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 log = logging.getLogger(__name__)
 
 
-class Metrics:
+class Metrics(Listener):
     """Hears of progress and counts it; `registry` is what is served."""
 
     def __init__(self) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol
 
 OPEN, DOWNLOAD, DETECT = "open", "download", "detect"
 SEGMENT, CHECK, LOAD = "segment", "check", "load"
 
 
-class Listener(Protocol):
-    """Listens to how far a run has come, from any thread."""
+class Listener:
+    """Listens to how far a run has come, from any thread; does nothing of itself."""
 
     def expected(self, frames: int) -> None:
         """`frames` more frames are to be labeled than was known before."""

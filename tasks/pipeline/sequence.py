@@ -348,7 +348,7 @@ def load_labels(dataset: str, out_uri: str, manifest: Manifest) -> LoadReport:
     from tasks.load.sequence import load_sequence
 
     with withdrawn_if_damaged(out_uri, manifest):
-        report = load_sequence(dataset, out_uri, manifest, fetch=True)
+        report = load_sequence(dataset, out_uri, manifest)
     (forget_loaded if report.changed else remember_loaded)(dataset, manifest)
     advance(LOAD, manifest.frames)
     return report

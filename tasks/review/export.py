@@ -165,9 +165,9 @@ def _parquet(rows: list[Values], more: tuple[str, ...] = ()) -> bytes:
     )
     kinds |= dict.fromkeys(("index", "area_px", "track_id"), whole)
     kinds |= {"sources": pa.list_(text), "box_xyxy_px": pa.list_(real), "size_hw": pa.list_(whole)}
-    arrays = [pa.array([row.get(name) for row in rows], type=kinds[name]) for name in names]
     buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_arrays(arrays, names=list(names)), buffer, compression="zstd")
+    table = pa.Table.from_pylist(rows, schema=pa.schema([(name, kinds[name]) for name in names]))
+    pq.write_table(table, buffer, compression="zstd")
     return buffer.getvalue()
 
 

@@ -11,7 +11,7 @@ from tasks.dataset.pictures import find_pictures
 from tasks.dataset.schema import open_dataset, sample_collection
 from tasks.masks.model import ModelChoice, choose_model, warm_segmenter
 from tasks.review.events import storage_of
-from tasks.review.relabel_requests import RelabelRequest, open_requests, read_request, run_request
+from tasks.review.relabel_requests import RelabelRequest, bring_back, open_requests, read_request
 from tasks.types import FrameRef
 
 
@@ -39,26 +39,23 @@ class Remade:
     error: AutolabelError | None = None
 
 
-def relabel_dataset(
-    dataset_name: str, out_uri: str = "", request_id: str = "", backend: str = "auto"
-) -> RelabelReport:
-    """Work off the open relabel requests of a dataset, or a single one.
+def relabel_dataset(dataset_name: str, out_uri: str = "", backend: str = "auto") -> RelabelReport:
+    """Work off the open relabel requests of a dataset.
 
     Args:
         dataset_name: the dataset.
         out_uri: the run's storage; by default the one that the dataset's labels came from.
-        request_id: only this request; one that is done already is not done again.
         backend: what runs the model.
 
     Raises:
-        AutolabelError: no such dataset, request or model.
+        AutolabelError: no such dataset or model.
 
     """
-    out_uri, waiting = waiting_requests(dataset_name, out_uri, request_id)
+    out_uri, waiting = waiting_requests(dataset_name, out_uri)
     labels, failures = 0, []
     for request in waiting:
         remade = segment_request(request, backend)
-        labels += bring_back(request, out_uri, remade)
+        labels += bring_back(request, out_uri, remade.outcomes, remade.stamp)
         failures += [remade.error] if remade.error else []
     if failures:
         raise failures[0]
@@ -68,7 +65,7 @@ def relabel_dataset(
 def waiting_requests(
     dataset_name: str, out_uri: str = "", request_id: str = ""
 ) -> tuple[str, list[RelabelRequest]]:
-    """Return the storage of a dataset and its open requests; arguments as of `relabel_dataset`.
+    """Return the storage of a dataset and its open requests, or only the one that is named.
 
     Raises:
         AutolabelError: no such dataset or request.
@@ -93,11 +90,6 @@ def segment_request(request: RelabelRequest, backend: str = "auto") -> Remade:
     return Remade(tuple(_segment(choice, prompts)), choice.stamp)
 
 
-def bring_back(request: RelabelRequest, out_uri: str, remade: Remade) -> int:
-    """Bring a request's new masks into the dataset; returns how many labels have one."""
-    return run_request(request, out_uri, lambda _: remade.outcomes, remade.stamp)
-
-
 def _first_model(request: RelabelRequest) -> str:
     """Name of the model that made the labels, as far as the dataset knows."""
     collection = sample_collection(open_dataset(request.dataset))
@@ -115,7 +107,7 @@ def _segment(
     from tasks.masks.segment import segment_frames
 
     prompts = list(prompts)
-    pictures = find_pictures([frame for frame, _ in prompts], fetch=True)
+    pictures = find_pictures([frame for frame, _ in prompts])
     brought = [
         (replace(frame, local_path=pictures.paths.get(frame.uri, "")), boxes)
         for frame, boxes in prompts

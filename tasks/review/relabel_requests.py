@@ -7,11 +7,12 @@ deployment `relabel`, or `autolabel review relabel`) picks it up: it also works 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from sam2_core.types import AutolabelError, Boxes, Masks, ModelStamp
 from tasks.dataset.documents import stamp_text
@@ -174,37 +175,28 @@ def read_request(out_uri: str, dataset_name: str, request_id: str) -> RelabelReq
     uri = _uri(out_uri, dataset_name, request_id, "json")
     try:
         values = decode_json(storage.read_bytes(uri), storage.redact(uri), sealed=False)
-        frames = tuple(_request_frame(one) for one in values.pop("frames"))
-        return RelabelRequest(**values, frames=frames)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return TypeAdapter(RelabelRequest).validate_python(values)
+    except ValueError as error:
         raise AutolabelError(
             f"{storage.redact(uri)} is not a relabel request: {error!r}"
         ) from error
 
 
-def _request_frame(values: Mapping[str, Any]) -> RelabelFrame:
-    lists = {name: tuple(values[name]) for name in ("size_hw", "label_ids", "labels")}
-    boxes = tuple(tuple(box) for box in values["boxes_xyxy_px"])
-    return RelabelFrame(**{**values, **lists, "boxes_xyxy_px": boxes})
-
-
-def run_request(
+def bring_back(
     request: RelabelRequest,
     out_uri: str,
-    segment: Callable[[list[tuple[FrameRef, Boxes]]], Iterable[Masks | Exception]],
+    outcomes: Sequence[Masks | Exception],
     stamp: ModelStamp | None,
 ) -> int:
-    """Make the masks of a request and bring them back into the dataset; return how many.
+    """Bring the new masks of a request into the dataset; return how many labels have one.
 
     Args:
-        request: what to make.
+        request: what was asked for.
         out_uri: the run's storage.
-        segment: makes the masks of frames with their boxes, in order; an exception instead of
-            masks marks that frame as failed.
-        stamp: the model that `segment` runs; None when it could not be had and all fails.
+        outcomes: masks of `request.prompts()`, in order; an exception marks that frame as failed.
+        stamp: the model that made them; None when it could not be had and all failed.
 
     """
-    outcomes = list(segment(request.prompts()))
     events, made = [], 0
     for one, outcome in zip(request.frames, outcomes, strict=True):
         if isinstance(outcome, Exception):

@@ -31,14 +31,12 @@ class Rate:
     @property
     def interval(self) -> tuple[float, float]:
         """Exact bounds; (0, 1) when nothing has been looked at."""
-        from scipy.stats import beta
+        from scipy.stats import binomtest
 
         if not self.of:
             return 0.0, 1.0
-        good = self.of - self.wrong
-        low = float(beta.ppf(0.025, self.wrong, good + 1)) if self.wrong else 0.0
-        high = float(beta.ppf(0.975, self.wrong + 1, good)) if good else 1.0
-        return low, high
+        exact = binomtest(self.wrong, self.of).proportion_ci(method="exact")
+        return float(exact.low), float(exact.high)
 
     def text(self) -> str:
         """Write it for people."""

@@ -5,7 +5,6 @@ import os
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +15,12 @@ from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset import schema
 from tasks.dataset.documents import Origin, label_documents, stamp_text
 from tasks.dataset.ids import label_id, sample_id
+from tasks.frames.download import cached_path
 from tasks.frames.identity import frame_identity
 from tasks.load import sequence as load
 from tasks.load.prepare import prepare_dataset
 from tasks.risk.score import judge_frames
-from tasks.store import artifacts
+from tasks.store import artifacts, storage
 from tasks.store.manifests import ChunkRecord, Manifest
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameFailure, FrameRef
@@ -86,15 +86,19 @@ def test_our_documents_are_what_fiftyone_itself_would_store(database: str) -> No
         assert isinstance(their["mask"], bytes)
 
 
-def test_a_sequence_comes_out_as_it_went_in(name: str, tmp_path: Path) -> None:
+def test_a_sequence_comes_out_as_it_went_in(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     labeled = labeled_frames(10, 6)
     failed = FrameRef("drive", "", 10, None, "memory://frames/drive/000010.jpg", (0, 0), "e")
     failure = FrameFailure("drive", "", 10, failed.uri, "download", "truncated")
     labeled = [*labeled, LabeledFrame(failed, Boxes.empty(), failure=failure)]
     manifest = store(tmp_path, labeled)
     prepare_dataset(name, out_uri=str(tmp_path))
-    local = replace(labeled[2].frame, local_path="/cache/2.jpg")
-    report = load.load_sequence(name, str(tmp_path), manifest, [local])
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    here = cached_path(labeled[2].frame.uri, labeled[2].frame.etag)
+    storage.write_bytes(str(here), b"x" * labeled[2].frame.size_bytes)
+    report = load.load_sequence(name, str(tmp_path), manifest)
     assert (report.frames, report.instances) == (11, 60)
 
     dataset = schema.open_dataset(name)
@@ -108,7 +112,7 @@ def test_a_sequence_comes_out_as_it_went_in(name: str, tmp_path: Path) -> None:
             assert sample.reasons == ["failed_download"]
             continue
         assert sample.id == str(sample_id(frame_identity(one.frame, manifest.frames_uri).key))
-        shown = "/cache/2.jpg" if one.frame.index == 2 else one.frame.uri
+        shown = str(here) if one.frame.index == 2 else one.frame.uri
         assert sample.filepath == shown
         assert sample.timestamp_ns == one.frame.timestamp_ns
         assert (sample.metadata.height, sample.metadata.width) == SIZE_HW

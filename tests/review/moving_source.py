@@ -13,7 +13,6 @@ from pycocotools import mask as coco_mask
 from sam2_core.types import Boxes, Masks
 from tasks.dataset import schema
 from tasks.frames.discover import discover
-from tasks.frames.download import download
 from tasks.load import sequence as load
 from tasks.load.prepare import prepare_dataset
 from tasks.load.rebuild import rebuild
@@ -133,7 +132,7 @@ class Reviewing:
             write_manifest(str(self.outs[0]), manifest)
             cameras = list(dict.fromkeys(record.camera for record in records))
             prepare_dataset(self.name, cameras, str(self.outs[0]))
-            load.load_sequence(self.name, str(self.outs[0]), manifest, download(found.frames))
+            load.load_sequence(self.name, str(self.outs[0]), manifest)
 
     def _labeled(self, frame) -> LabeledFrame:
         content = self.source.content(frame.uri)

@@ -9,7 +9,7 @@ from pycocotools import mask as coco_mask
 from sam2_core.types import Masks
 from tasks.dataset import schema
 from tasks.review.actions import accept, choose, delete, fix_class, mark_sequence, merge, reject
-from tasks.review.relabel_requests import open_requests, request_relabel, run_request
+from tasks.review.relabel_requests import bring_back, open_requests, request_relabel
 from tests.review.labels import OTHER_STAMP, SIZE_HW
 
 
@@ -58,9 +58,7 @@ def relabel(name: str, out: Path) -> None:
     square[10:30, 20:40] = 1
     rle = coco_mask.encode(square)["counts"]
 
-    def segment(prompts: list) -> list:
-        assert [len(boxes) for _, boxes in prompts] == [2]
-        return [Masks((rle,) * 2, SIZE_HW, [0.9] * 2, [0.9] * 2, [5] * 2, [400] * 2, ("",) * 2)]
-
-    assert run_request(request, str(out), segment, OTHER_STAMP.model) == 2
+    assert [len(boxes) for _, boxes in request.prompts()] == [2]
+    made = Masks((rle,) * 2, SIZE_HW, [0.9] * 2, [0.9] * 2, [5] * 2, [400] * 2, ("",) * 2)
+    assert bring_back(request, str(out), [made], OTHER_STAMP.model) == 2
     assert open_requests(str(out), name) == []

@@ -22,7 +22,7 @@ from tasks.load.prepare import prepare_dataset
 from tasks.review.app import App, install_plugin, run_app
 from tasks.review.events import read_events
 from tasks.review.queue import build_queue
-from tasks.review.relabel_requests import open_requests, run_request
+from tasks.review.relabel_requests import bring_back, open_requests
 from tasks.store.manifests import write_manifest
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
@@ -146,7 +146,7 @@ def test_accept_reject_send_back_and_see_it_come_back(
         smaller = coco_mask.encode(np.asfortranarray(disc((950, 310, 1110, 550))))["counts"]
         area = int(disc((950, 310, 1110, 550)).sum())
         made = Masks((smaller,), SIZE, [0.9], [0.95], [9], [area], ("",))
-        run_request(request, out, lambda _: [made], OTHER_STAMP.model)
+        bring_back(request, out, [made], OTHER_STAMP.model)
         open_view(page, app.link(name, view="sent-back"))
         page.get_by_test_id("entry-counts").get_by_text("1").first.wait_for()
         open_first_sample(page)

@@ -187,12 +187,12 @@ def test_another_picture_is_not_labeled_again_for_the_old_one(
     identity, path = decided(reviewing)
     dataset = reviewing.dataset
     label = dataset[identity].detections.detections[0].id
-    request = request_relabel(dataset, choose(dataset, [identity], [label]))
+    request_relabel(dataset, choose(dataset, [identity], [label]))
     path.write_bytes(b"something else")
     choice = type("Choice", (), {"stamp": OTHER_STAMP.model})()
     monkeypatch.setattr(relabel, "choose_model", lambda *_: choice)
     monkeypatch.setattr(relabel, "warm_segmenter", lambda _: None)
-    assert relabel.relabel_dataset(dataset.name, request_id=request.request_id).labels == 0
+    assert relabel.relabel_dataset(dataset.name).labels == 0
     last = read_events(str(reviewing.outs[0]), dataset.name)[-1]
     assert "has changed since it was labeled" in last.changes["failed"]
 
@@ -236,10 +236,9 @@ def test_pictures_are_the_ones_labeled(tmp_path: Path, monkeypatch: pytest.Monke
     frames = [frame for one in discover([source.root]) for frame in one.frames]
     source.write(source.files()[0])
     source.fs.rm(f"{source.path}/{source.files()[1]}")
-    found = find_pictures(frames, fetch=True)
+    found = find_pictures(frames)
     assert found.changed == {frames[0].uri}
     assert set(found.paths) == {frame.uri for frame in frames[2:]}
-    assert find_pictures(frames[:1]).changed == frozenset(), "nothing is asked without fetch"
 
 
 def test_views_of_names_that_fiftyone_cannot_tell_apart(reviewing: Reviewing) -> None:

@@ -10,7 +10,7 @@ from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.load import sequence as load
 from tasks.review.events import read_events
-from tasks.review.relabel_requests import request_relabel, run_request
+from tasks.review.relabel_requests import bring_back, request_relabel
 from tests.load.test_sequence import store
 from tests.review.labels import COMPACT, OTHER_STAMP, SIZE_HW, labeled_frames
 from tests.review.reviewed import pick, relabel
@@ -36,7 +36,7 @@ def test_a_failed_relabeling_says_so(name: str, out: Path) -> None:
     request = request_relabel(dataset, chosen)
     sample = dataset.match({"frame_number": 3}).first()
     assert (sample.relabel, sample.detections.detections[1].decision) == ("requested", "relabel")
-    run_request(request, str(out), lambda _: [RuntimeError("gone")], COMPACT)
+    bring_back(request, str(out), [RuntimeError("gone")], COMPACT)
     sample.reload()
     assert (sample.relabel, sample.detections.detections[1].decision) == ("failed", "")
 

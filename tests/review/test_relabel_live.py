@@ -101,7 +101,7 @@ def test_sent_back_in_the_app_and_made_again_by_a_worker(
     manifest = replace(manifest, frames_uri=str(path.parent))
     write_manifest(out, manifest)
     prepare_dataset(name, out_uri=out)
-    load.load_sequence(name, out, manifest, [ref])
+    load.load_sequence(name, out, manifest)
     build_queue(schema.open_dataset(name), 10)
     before = schema.open_dataset(name).first().detections.detections
     with run_app() as app, browser_page() as page:
