@@ -81,8 +81,8 @@ class LabelParams(BaseModel):
     )
     box_names: Place | None = Field(
         default=None,
-        description="Boxes are YOLO's text files 'class x y width height'; names of the classes, one "
-        "a line, or data.yaml.",
+        description="Boxes are YOLO's text files 'class x y width height'; names of the classes, a "
+        "line each, or data.yaml.",
     )
     classes: tuple[str, ...] = Field(default=(), description="Only these classes; all if empty.")
     min_score: float | None = Field(

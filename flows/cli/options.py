@@ -93,8 +93,8 @@ def _text_of(source: str) -> str:
 def label_params(given: dict[str, Any]) -> LabelParams:
     """Return the parameters that the options of `label_options` say."""
     classes = tuple(one.strip() for one in (given["classes"] or "").split(",") if one.strip())
-    own = {"sources": tuple(_listed(given["sources"])), "classes": classes}
-    own["load_dataset"] = not given["no_dataset"]
+    sources, wanted = tuple(_listed(given["sources"])), not given["no_dataset"]
+    own = {"sources": sources, "classes": classes, "load_dataset": wanted}
     others = {name: value for name, value in given.items() if name != "no_dataset"}
     return validated(LabelParams, **others | own)
 
