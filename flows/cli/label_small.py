@@ -114,7 +114,7 @@ class _Way:
             return outcome
         loaded = load_labels(dataset, self._job.out_uri, manifest)
         seconds = outcome.seconds | {LOAD: loaded.seconds}
-        return replace(outcome, seconds=seconds, left_out=loaded.left_out)
+        return replace(outcome, seconds=seconds, left_out=loaded.changed)
 
     def _so_far(self) -> SequenceOutcome:
         outcome = outcome_so_far(self._part.name, self._states)
