@@ -97,4 +97,5 @@ lock: | $(OWN_UV) ## Resolve the dependencies again
 	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 pyproject.toml --group dev -o requirements-dev.lock
 
 clean: ## Remove what was built
-	rm -rf $(VENV) .uv build dist .pytest_cache .mypy_cache .ruff_cache
+	@$(or $(PYTHON),python3) -c 'import shutil, sys; [shutil.rmtree(one, True) for one in sys.argv[1:]]' \
+		$(VENV) .uv build dist .pytest_cache .mypy_cache .ruff_cache
