@@ -8,12 +8,12 @@ import numpy as np
 
 from sam2_core.types import IntArray
 from tasks.risk.geometry import Numbers
+from tasks.risk.reliability import calibration_error, reliability
 
 SHARE = 0.1  # of all labels that a reviewer has time for
 GOAL = 0.6  # of the bad ones, to be found in it
 # Upper limits of a box's area by size, as COCO has them.
 SIZES_PX = {"small": 32.0**2, "medium": 96.0**2, "large": np.inf}
-_BINS = 10
 _DRAWS = 500
 
 
@@ -43,19 +43,6 @@ def share_to_find(scores: Numbers, bad: Numbers, found: float = GOAL) -> float:
     """Share of all that must be looked at, riskiest first, to find `found` of the bad ones."""
     seen = np.cumsum(bad[riskiest(scores, 1.0)])
     return float((np.searchsorted(seen, found * seen[-1] - 1e-9) + 1) / len(bad))
-
-
-def reliability(risk: Numbers, bad: Numbers) -> list[tuple[float, float, int]]:
-    """Reliability diagram: of each tenth of [0, 1], mean risk, share of bad ones, and how many."""
-    tenth = (risk * _BINS).astype(int).clip(0, _BINS - 1)
-    rows = [(risk[tenth == one], bad[tenth == one]) for one in range(_BINS)]
-    return [(float(r.mean()), float(b.mean()), len(r)) for r, b in rows if len(r)]
-
-
-def calibration_error(risk: Numbers, bad: Numbers) -> float:
-    """How far risk and share of bad ones are apart on the mean (expected calibration error)."""
-    rows = reliability(risk, bad)
-    return sum(abs(mean - share) * count for mean, share, count in rows) / max(len(risk), 1)
 
 
 def figures(risk: Numbers, alone: Numbers, bad: Numbers, drives: IntArray) -> dict[str, Any]:

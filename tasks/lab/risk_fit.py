@@ -2,7 +2,8 @@
 
 Half of the labels come from the true boxes, half from the bundled detector's, which is what users
 have. Figures are of drives that the fit has not seen (cross-validation over whole drives, because
-frames of one drive look alike); the weights that are written are fitted on all of them.
+frames of one drive look alike); the weights that are written are fitted on all of them. What they
+say is calibrated on further drives, which they have not seen.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +19,10 @@ import numpy as np
 
 from sam2_core.types import IntArray
 from tasks.lab.risk_figures import figures, figures_by_size
+from tasks.risk.calibration import Calibration, sigmoid
 from tasks.risk.features import COLUMN, FEATURES, measure_frames
 from tasks.risk.geometry import Numbers, box_areas
+from tasks.risk.reliability import calibration_error, reliability_picture
 from tasks.risk.score import BAD_IOU, WEIGHTS_PATH, RiskModel
 
 if TYPE_CHECKING:
@@ -96,11 +100,40 @@ def report(
     return result
 
 
-def save(model: RiskModel, fitted_on: str, held_out: dict[str, Any], path: Path) -> None:
+def calibrate(
+    model: RiskModel, drives: Sequence[Drive]
+) -> tuple[Calibration, dict[str, Any], bytes]:
+    """Calibrate a model on drives that it has not seen.
+
+    Returns:
+        The calibration; figures and a picture of the risk before and after, where the risk after is
+        that of a calibration on all other drives.
+
+    """
+    features, bad, of = collect(drives)
+    odds = model.odds(features)
+    before, after = sigmoid(odds), np.zeros(len(bad))
+    for one in np.unique(of):
+        after[of == one] = Calibration.fit(odds[of != one], bad[of != one]).of(odds[of == one])
+    told: dict[str, Any] = {
+        "drives": len(np.unique(of)), "instances": len(bad), "share_bad": round(bad.mean(), 4)
+    }  # fmt: skip
+    for name, risk in (("before", before), ("after", after)):
+        told[f"calibration_error_{name}"] = round(calibration_error(risk, bad), 4)
+        told[f"brier_score_{name}"] = round(float(((risk - bad) ** 2).mean()), 4)
+    title = f"{len(bad):,} labels of {told['drives']} rendered drives that the fit has not seen"
+    picture = reliability_picture(title, {"before": before, "calibrated": after}, bad)
+    return Calibration.fit(odds, bad), told, picture
+
+
+def save(model: RiskModel, told: dict[str, Any], path: Path) -> None:
     """Write the weights with where they come from."""
+    knots = model.calibration or Calibration((0.0,), (0.5,))
     values = {
         "features": list(FEATURES), "weights": [round(w, 6) for w in model.weights],
-        "offset": round(model.offset, 6), "fitted_on": fitted_on, "held_out": held_out,
+        "offset": round(model.offset, 6),
+        "calibration": {name: [round(v, 4) for v in row] for name, row in asdict(knots).items()},
+        "fitted_on": model.fitted_on, **told,
     }  # fmt: skip
     path.write_text(json.dumps(values, indent=1) + "\n")
 
@@ -121,27 +154,45 @@ def main() -> None:
     parser.add_argument("--model", default="compact", help="makes the masks (%(default)s)")
     parser.add_argument("--detector", default="compact", help="finds boxes (%(default)s)")
     parser.add_argument("--out", type=Path, default=WEIGHTS_PATH, help="file of the weights")
+    parser.add_argument(
+        "--held-out", type=int, default=16, help="drives for calibration (%(default)s)"
+    )
+    parser.add_argument("--keep-weights", action="store_true", help="only calibrate those of --out")
+    parser.add_argument("--plot", type=Path, help="where the reliability goes, as a PNG")
     chosen = parser.parse_args()
     choice = choose_model(chosen.model, "onnxruntime")
     checksums = (choice.stamp.checkpoint_sha256, resolve_detector(chosen.detector).sha256)
     key = "-".join(one[:12] for one in checksums)
-    with Progress() as progress:
-        seeds = range(FIRST_SEED, FIRST_SEED + chosen.drives)
-        models = Models(warm_segmenter(choice), load_detector(chosen.detector), key)
-        pairs = progress.track(
-            labeled_drives(models, cache_folder() / "risk", seeds, chosen.frames),
-            chosen.drives, description="labeling drives",
-        )  # fmt: skip
-        drives = [one for pair in pairs for one in pair]
-    features, bad, of = collect(drives)
-    held_out = report(drives, features, bad, of)
-    stamp = choice.stamp
-    origin = (
-        f"{stamp.name} {stamp.checkpoint_sha256[:12]}, {chosen.drives} rendered drives of "
-        f"{chosen.frames} frames {SIZE_HW[1]}x{SIZE_HW[0]}, true boxes and detector's"
-    )
-    save(fit(features, bad), origin, held_out, chosen.out)
-    print(json.dumps(held_out, indent=1))  # noqa: T201 - this is a script's result
+    models = Models(warm_segmenter(choice), load_detector(chosen.detector), key)
+
+    def labeled(first: int, count: int) -> list[Drive]:
+        with Progress() as progress:
+            seeds = range(FIRST_SEED + first, FIRST_SEED + first + count)
+            found = labeled_drives(models, cache_folder() / "risk", seeds, chosen.frames)
+            pairs = progress.track(found, count, description="labeling drives")
+            return [one for pair in pairs for one in pair]
+
+    told: dict[str, Any] = {}
+    if chosen.keep_weights:
+        known = json.loads(chosen.out.read_text())
+        model = RiskModel(tuple(known["weights"]), known["offset"], known["fitted_on"])
+        told["held_out"] = known["held_out"]
+    else:
+        drives = labeled(0, chosen.drives)
+        features, bad, of = collect(drives)
+        stamp = choice.stamp
+        origin = (
+            f"{stamp.name} {stamp.checkpoint_sha256[:12]}, {chosen.drives} rendered drives of "
+            f"{chosen.frames} frames {SIZE_HW[1]}x{SIZE_HW[0]}, true boxes and detector's"
+        )
+        model = replace(fit(features, bad), fitted_on=origin)
+        told["held_out"] = report(drives, features, bad, of)
+    unseen = labeled(chosen.drives, chosen.held_out)
+    calibration, told["calibrated_on"], picture = calibrate(model, unseen)
+    save(replace(model, calibration=calibration), told, chosen.out)
+    if chosen.plot:
+        chosen.plot.write_bytes(picture)
+    print(json.dumps(told, indent=1))  # noqa: T201 - this is a script's result
 
 
 if __name__ == "__main__":

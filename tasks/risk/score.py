@@ -1,8 +1,9 @@
 """How likely a label is wrong, and why: a score in [0, 1] and reasons with stable ids.
 
 The score is a logistic model of the features in `tasks.risk.features`, fitted on rendered scenes
-where the truth is known to predict that a mask's IoU with it is under 0.75. Reasons are plain
-thresholds on single features, so that a person sees at once what to look for.
+where the truth is known to predict that a mask's IoU with it is under 0.75, and calibrated on
+others (`tasks.risk.calibration`). Reasons are plain thresholds on single features, so that a person
+sees at once what to look for.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from sam2_core.types import FloatArray
 from tasks.masks.crops import Segments
+from tasks.risk.calibration import Calibration, sigmoid
 from tasks.risk.features import COLUMN, FEATURES, measure_frames
 from tasks.risk.geometry import Numbers
 from tasks.store.tables import LabeledFrame
@@ -77,16 +79,22 @@ class Judgement:
 
 @dataclass(frozen=True)
 class RiskModel:
-    """A logistic model: risk = sigmoid(offset + weights . features), no weight below zero."""
+    """A logistic model: odds = offset + weights . features, no weight below zero; calibrated."""
 
     weights: tuple[float, ...]
     offset: float
     fitted_on: str = ""
+    calibration: Calibration | None = None
+
+    def odds(self, features: Numbers) -> Numbers:
+        """Return the log-odds of N instances before calibration: float64 (N,)."""
+        return np.asarray(features @ np.array(self.weights) + self.offset)
 
     def risk(self, features: Numbers) -> FloatArray:
         """Return the risk of N instances: float32 (N,) in [0, 1]."""
-        odds = features @ np.array(self.weights) + self.offset
-        return np.asarray(1 / (1 + np.exp(-odds.clip(-30, 30))), np.float32)
+        odds = self.odds(features)
+        risk = self.calibration.of(odds) if self.calibration else sigmoid(odds.clip(-30, 30))
+        return risk.astype(np.float32)
 
 
 @cache
@@ -95,7 +103,11 @@ def risk_model(path: Path = WEIGHTS_PATH) -> RiskModel:
     values = json.loads(path.read_text())
     if tuple(values["features"]) != FEATURES:
         raise ValueError(f"{path} was fitted on other features: run python -m tasks.lab.risk_fit")
-    return RiskModel(tuple(values["weights"]), values["offset"], values["fitted_on"])
+    knots = values["calibration"]
+    return RiskModel(
+        tuple(values["weights"]), values["offset"], values["fitted_on"],
+        Calibration(tuple(knots["odds"]), tuple(knots["risk"])),
+    )  # fmt: skip
 
 
 def judge_frames(

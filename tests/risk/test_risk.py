@@ -10,17 +10,11 @@ from pycocotools import mask as coco_mask
 from sam2_core.types import Boxes, Masks
 from tasks.boxes.yolox import load_detector
 from tasks.lab.risk_drives import PROMPTS, TRUE_BOXES, Drive, Models, labeled_drives
-from tasks.lab.risk_figures import (
-    auroc,
-    calibration_error,
-    figures_by_size,
-    found_within,
-    reliability,
-    share_to_find,
-)
-from tasks.lab.risk_fit import collect, fit, report
+from tasks.lab.risk_figures import auroc, figures_by_size, found_within, share_to_find
+from tasks.lab.risk_fit import calibrate, collect, fit, report
 from tasks.masks.model import choose_model, warm_segmenter
 from tasks.risk.features import COLUMN, FEATURES, measure_frames
+from tasks.risk.reliability import calibration_error, reliability
 from tasks.risk.score import REASONS, judge_frames, risk_model
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
@@ -175,6 +169,10 @@ def test_a_fit_on_drives_finds_the_bad_masks_of_others(tmp_path: Path) -> None:
     model = fit(features, bad)
     held_out, truth, _ = collect(drives[2:])
     assert auroc(model.risk(held_out), truth) > 0.9
+    calibration, told, picture = calibrate(model, drives[2:] + drives[:1])
+    assert 0 < calibration.risk[0] < calibration.risk[-1] < 1
+    assert told["drives"] == 2
+    assert picture.startswith(b"\x89PNG")
     unseen = report(drives, *collect(drives))[TRUE_BOXES]
     assert unseen["auroc"] > 0.9
     assert unseen["instances"] == len(bad) + len(truth)
@@ -234,6 +232,22 @@ def test_the_shipped_weights_belong_to_these_features() -> None:
     assert len(risk_model().weights) == len(FEATURES)
     assert min(risk_model().weights) >= 0, "more doubt is never less risk"
     assert set(REASONS) == set(FEATURES)
+    knots = risk_model().calibration
+    assert knots is not None
+    for row in (knots.odds, knots.risk):
+        assert (np.diff(row) > 0).all(), "calibrated, labels keep their order"
+
+
+def test_labels_stranger_than_any_rendered_one_still_have_an_order() -> None:
+    """Of a dashcam clip, a quarter had a risk of 1.00: log-odds of 5 to 17."""
+    model = risk_model()
+    strange = np.zeros((100, len(FEATURES)))
+    strange[:, COLUMN["unstable"]] = np.linspace(0.5, 2, 100)
+    risk = model.risk(strange)
+    assert model.odds(strange).min() < 2
+    assert model.odds(strange).max() > 17
+    assert (np.diff(risk) > 0).all()
+    assert risk.max() < 0.98, "certain is nothing"
 
 
 def test_judging_is_quick_enough_for_every_load() -> None:

@@ -1,0 +1,155 @@
+"""From a model's log-odds to a chance that means something, without changing the order of labels.
+
+Two maps, both strictly increasing, so that no two labels become equal that were not:
+
+- `Calibration` comes with the weights. It goes through the shares of bad labels that were found on
+  drives that the weights have not seen (isotonic regression).
+- `Recalibration` comes from a dataset's own decisions, of which there are few: two numbers (Platt).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.risk.geometry import Numbers
+
+# Beyond what the fit has seen the chance goes on towards 0 and 1, ever more slowly: half of the
+# rest of the way in so many log-odds. Real footage is much stranger than rendered footage, and
+# labels that are all "certainly bad" would have no order.
+TAIL_ODDS = 10.0
+_MOST_KNOTS = 20
+_FEWEST_OF_A_KNOT = 40
+_CERTAIN = 1e-6
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A strictly increasing line through knots.
+
+    Attributes:
+        odds: log-odds that a model gives, strictly increasing, one at least.
+        risk: share of bad labels there, strictly increasing, between 0 and 1.
+
+    """
+
+    odds: tuple[float, ...]
+    risk: tuple[float, ...]
+
+    def of(self, odds: Numbers) -> Numbers:
+        """Chance that labels are bad, by their log-odds (N,): float64 (N,)."""
+        first, last = self.odds[0], self.odds[-1]
+        inside = np.interp(odds, self.odds, self.risk)
+        below = TAIL_ODDS / (TAIL_ODDS + (first - odds).clip(0))
+        above = TAIL_ODDS / (TAIL_ODDS + (odds - last).clip(0))
+        result = np.where(odds < first, self.risk[0] * below, inside)
+        return np.asarray(np.where(odds > last, 1 - (1 - self.risk[-1]) * above, result))
+
+    @staticmethod
+    def fit(odds: Numbers, bad: Numbers) -> Calibration:
+        """Fit to log-odds (N,) and badness (N,), 1 or 0, of labels that the model has not seen.
+
+        Labels are taken together by their order first, so that no knot stands on a few of them; the
+        shares count half a bad and half a good label more than there are (Jeffreys), so that
+        nothing is certain.
+        """
+        from sklearn.isotonic import IsotonicRegression
+
+        order = np.argsort(odds, kind="stable")
+        parts = np.array_split(order, min(_MOST_KNOTS, max(1, len(odds) // _FEWEST_OF_A_KNOT)))
+        middle = np.array([odds[part].mean() for part in parts])
+        share = np.array([(bad[part].sum() + 0.5) / (len(part) + 1) for part in parts])
+        weight = np.array([len(part) for part in parts], np.float64)
+        level = IsotonicRegression().fit(middle, share, sample_weight=weight).predict(middle)
+        _, of = np.unique(level.round(3), return_inverse=True)
+        total = np.bincount(of, weight)
+        return Calibration(
+            tuple((np.bincount(of, weight * middle) / total).tolist()),
+            tuple((np.bincount(of, weight * share) / total).tolist()),
+        )
+
+
+@dataclass(frozen=True)
+class Recalibration:
+    """What people's decisions on a dataset say about its risk: slope and offset in log-odds.
+
+    Attributes:
+        slope: above 0; under 1 the risk was too sure of itself.
+        offset: above 0: more labels are wrong than the risk said.
+        decisions: how many it was fitted to.
+
+    """
+
+    slope: float = 1.0
+    offset: float = 0.0
+    decisions: int = 0
+
+    def of(self, risk: Numbers) -> Numbers:
+        """Chance that a person finds a label wrong, by its risk (N,) from the model."""
+        return sigmoid(self.slope * logit(risk) + self.offset)
+
+    def before(self, risk: Numbers) -> Numbers:
+        """Go back to the model's own risk."""
+        return sigmoid((logit(risk) - self.offset) / self.slope)
+
+    def after(self, other: Recalibration) -> tuple[float, float]:
+        """Slope and offset that lead from what `other` has made of a risk to what this makes."""
+        slope = self.slope / other.slope
+        return slope, self.offset - slope * other.offset
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what is stored."""
+        return {"slope": self.slope, "offset": self.offset, "decisions": self.decisions}
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> Recalibration:
+        """Read what was stored."""
+        return Recalibration(
+            float(values["slope"]), float(values["offset"]), int(values["decisions"])
+        )
+
+    @staticmethod
+    def fit(risk: Numbers, wrong: Numbers) -> Recalibration:
+        """Fit to the model's risk (N,) and to decisions (N,), 1 where a label was wrong.
+
+        Raises:
+            ValueError: labels of a higher risk were not wrong more often, or all were the same.
+
+        """
+        if len(np.unique(wrong)) < 2:
+            raise ValueError("all of them are the same")
+        found = _logistic().fit(logit(risk)[:, None], wrong)
+        slope, offset = float(found.coef_[0, 0]), float(found.intercept_[0])
+        if slope <= 0:
+            raise ValueError("labels of a higher risk were not wrong more often")
+        return Recalibration(slope, offset, len(wrong))
+
+    @staticmethod
+    def unseen(risk: Numbers, wrong: Numbers, folds: int = 5) -> Numbers:
+        """Chance of each label (N,) by a fit to the others, which it has not seen."""
+        from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
+        split = StratifiedKFold(folds, shuffle=True, random_state=0)
+        x = logit(risk)[:, None]
+        made = cross_val_predict(_logistic(), x, wrong, cv=split, method="predict_proba")
+        return np.asarray(made[:, 1])
+
+
+def _logistic() -> Any:
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(C=100.0)
+
+
+def logit(risk: Numbers) -> Numbers:
+    """Log-odds of chances (N,)."""
+    sure = np.asarray(risk, np.float64).clip(_CERTAIN, 1 - _CERTAIN)
+    return np.asarray(np.log(sure / (1 - sure)))
+
+
+def sigmoid(odds: Numbers) -> Numbers:
+    """Chances of log-odds (N,)."""
+    return np.asarray(1 / (1 + np.exp(-odds)))

@@ -1,0 +1,63 @@
+"""A risk of 0.3 means three in ten: from drives, and from a dataset's own decisions."""
+
+import numpy as np
+import pytest
+
+from tasks.risk.calibration import Calibration, Recalibration, logit, sigmoid
+from tasks.risk.reliability import calibration_error
+
+RNG = np.random.default_rng(0)
+
+
+def labels(count: int, slope: float, offset: float) -> tuple[np.ndarray, np.ndarray]:
+    """Log-odds that a model gives, and badness that follows others: slope * odds + offset."""
+    odds = RNG.normal(-1, 3, count)
+    bad = (RNG.random(count) < sigmoid(slope * odds + offset)).astype(float)
+    return odds, bad
+
+
+def test_a_model_that_is_too_sure_of_itself_becomes_right() -> None:
+    calibration = Calibration.fit(*labels(4000, 0.4, -0.5))
+    odds, bad = labels(4000, 0.4, -0.5)
+    assert calibration_error(sigmoid(odds), bad) > 0.1
+    assert calibration_error(calibration.of(odds), bad) < 0.04
+
+
+def test_no_two_labels_become_equal_or_certain() -> None:
+    calibration = Calibration.fit(*labels(500, 1, 0))
+    risk = calibration.of(np.linspace(-40, 40, 2001)).astype(np.float32)
+    assert (np.diff(risk) > 0).all()
+    assert risk.min() > 0
+    assert risk.max() < 1
+
+
+@pytest.mark.parametrize("bad", [np.zeros(300), np.ones(300)])
+def test_labels_that_are_all_alike_still_give_a_map(bad: np.ndarray) -> None:
+    calibration = Calibration.fit(RNG.normal(size=300), bad)
+    risk = calibration.of(np.array([-2.0, 0.0, 2.0]))
+    assert (np.diff(risk) > 0).all()
+    assert abs(risk - bad[0]).max() < 0.2
+
+
+def test_decisions_correct_the_risk_and_can_be_taken_back() -> None:
+    odds, wrong = labels(400, 0.5, 1.0)
+    made = Recalibration.fit(sigmoid(odds), wrong)
+    assert made.slope == pytest.approx(0.5, abs=0.12)
+    assert made.offset == pytest.approx(1.0, abs=0.3)
+    assert made.decisions == 400
+    risk = np.linspace(0.01, 0.99, 50)
+    assert made.before(made.of(risk)) == pytest.approx(risk)
+    assert Recalibration.from_json(made.as_json()) == made
+    other = Recalibration(2.0, -1.0)
+    slope, offset = other.after(made)
+    assert sigmoid(slope * logit(made.of(risk)) + offset) == pytest.approx(other.of(risk))
+    unseen = Recalibration.unseen(sigmoid(odds), wrong)
+    assert calibration_error(unseen, wrong) < calibration_error(sigmoid(odds), wrong)
+
+
+def test_decisions_that_say_nothing_about_the_risk_are_refused() -> None:
+    odds, wrong = labels(400, -1.0, 0.0)
+    with pytest.raises(ValueError, match="not wrong more often"):
+        Recalibration.fit(sigmoid(odds), wrong)
+    with pytest.raises(ValueError, match="all of them are the same"):
+        Recalibration.fit(sigmoid(odds), np.ones(400))
