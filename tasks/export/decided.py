@@ -63,9 +63,10 @@ def _decided(sample: Mapping[str, Any], run_key: str) -> Decided:
     kept = [row for row in rows if row["decision"] not in WRONG]
     machine = (sample.get(MACHINE_FIELD) or {}).get("detections") or []
     about = {source for row in rows for source in row["sources"]}
-    about |= {
-        label for entry in sample.get(LOG_FIELD) or [] for label in entry.get("decisions") or {}
-    }
+    for entry in sorted(sample.get(LOG_FIELD) or [], key=lambda one: str(one.get("at"))):
+        taken_back = {x for x, what in (entry.get("decisions") or {}).items() if not what}
+        about |= set(entry.get("decisions") or {})
+        about -= taken_back if entry.get("action") == "undo" else set()
     position = {str(label["_id"]): label.get("box_index") for label in machine}
     if sample.get("run_key") != run_key:  # decided on another run's labels: those alone count
         return Decided(tuple(map(_instance, kept)), frozenset(range(1 << 16)))

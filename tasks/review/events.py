@@ -14,12 +14,13 @@ import logging
 import re
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.ids import sample_id
 from tasks.dataset.schema import LOG_FIELD, sample_collection
+from tasks.review.before import states_before
 from tasks.store import storage
 from tasks.store.checksums import decode_json, encode_json, sha256_of
 
@@ -54,7 +55,7 @@ class Event:
         at: UTC time, ISO 8601, microseconds; the order of replay.
         by: who.
         action: accept, reject, fix_class, merge, delete, edit, add, remove, relabel, relabeled,
-            done.
+            done, undo, redo.
         frame_key: the frame, as `FrameIdentity.key` names it; before there were such names its
             position, by which no frame can be told.
         frame: fields of its sample that say to people which one it is.
@@ -67,6 +68,8 @@ class Event:
         changes: what changed, for people and statistics.
         status: new review status of the frame, "" for none.
         relabel: new relabel state of the frame, None for no change.
+        before: what takes it back, as `states_before` says; empty if nothing can.
+        reverts: id of the event that this one takes back, "" for none.
 
     """
 
@@ -85,11 +88,13 @@ class Event:
     status: str = ""
     relabel: str | None = None
     frame: Mapping[str, Any] = field(default_factory=dict)
+    before: Mapping[str, Any] = field(default_factory=dict)
+    reverts: str = ""
 
     def log_entry(self) -> dict[str, Any]:
-        """Return what a sample keeps: all but what it holds anyway, its frame and instances."""
+        """Return what a sample keeps: all but its frame, its instances, and what was before."""
         entry = asdict(self)
-        del entry["frame"]
+        del entry["frame"], entry["before"]
         entry["upserts"] = [one["id"] for one in self.upserts]
         return entry
 
@@ -117,18 +122,24 @@ def storage_of(dataset: Any) -> str:
     return known[-1] if known else ""
 
 
-def record(dataset: Any, events: Sequence[Event]) -> list[Event]:
+def record(dataset: Any, events: Sequence[Event], *, reversible: bool = True) -> list[Event]:
     """Write events to storage, then show them in the dataset; return them as recorded.
+
+    Args:
+        dataset: the dataset.
+        events: of one act.
+        reversible: whether they can be undone: not if they tell what the dataset shows already.
 
     Raises:
         AutolabelError: storage cannot be written: nothing has changed then.
 
     """
     at, by = now_text(), reviewer()
+    before = states_before(dataset, events) if reversible else [{} for _ in events]
     complete = [
-        Event(**{**_fields(one), "at": one.at or at, "by": one.by or by,
-                 "event_id": one.event_id or uuid.uuid4().hex})
-        for one in events
+        replace(one, at=one.at or at, by=one.by or by, before=held,
+                event_id=one.event_id or uuid.uuid4().hex)
+        for one, held in zip(events, before, strict=True)
     ]  # fmt: skip
     out_uri = storage_of(dataset)
     if out_uri and complete:
@@ -143,10 +154,6 @@ def _file_of(dataset: Any, events: Sequence[Event]) -> bytes:
     return encode_json({"dataset": dataset.name, "events": [asdict(one) for one in events]})
 
 
-def _fields(event: Event) -> dict[str, Any]:
-    return {name: getattr(event, name) for name in Event.__dataclass_fields__}
-
-
 def read_events(out_uri: str, dataset_name: str) -> list[Event]:
     """Read all events of a dataset, oldest first.
 
@@ -159,16 +166,23 @@ def read_events(out_uri: str, dataset_name: str) -> list[Event]:
     for name in sorted(storage.list_names(folder)):
         if not name.endswith(".json") or name.startswith("."):
             continue
-        uri = storage.join(folder, name)
-        try:
-            # The first ones had no checksum, and decisions are worth reading all the same.
-            values = decode_json(storage.read_bytes(uri), storage.redact(uri), sealed=False)
-            events.extend([_event(one) for one in values["events"]])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise AutolabelError(
-                f"{storage.redact(uri)} is not a file of events: {error!r}"
-            ) from error
+        events.extend(read_file(storage.join(folder, name)))
     return sorted(events, key=lambda event: event.at)
+
+
+def read_file(uri: str) -> list[Event]:
+    """Read one file of events.
+
+    Raises:
+        AutolabelError: it is damaged.
+
+    """
+    try:
+        # The first ones had no checksum, and decisions are worth reading all the same.
+        values = decode_json(storage.read_bytes(uri), storage.redact(uri), sealed=False)
+        return [_event(one) for one in values["events"]]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise AutolabelError(f"{storage.redact(uri)} is not a file of events: {error!r}") from error
 
 
 def all_events(dataset: Any, out_uri: str) -> list[Event]:

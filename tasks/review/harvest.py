@@ -39,7 +39,7 @@ def harvest(dataset: Any, ids: Sequence[Any] | None = None) -> list[Event]:
         event = _edits_of(sample)
         if event is not None:
             events.append(event)
-    recorded = record(dataset, events)
+    recorded = record(dataset, events, reversible=False)
     for event in recorded:
         _stamp_machine_labels(collection, event)
     return recorded

@@ -1,12 +1,15 @@
 """Operators of the review plugin: thin, what they do is in `tasks.review.actions`.
 
-They act on the labels that are selected in the App; with none selected, on the undecided labels of
-the open or selected frames. In a view of patches every tile is a label: the selected or open ones.
+They act on the labels that are selected in the App; with none selected, on the one that has the
+focus in the open frame. In a view of patches every tile is a label: the selected or open ones.
+More than one label that nobody selected is acted on only after a question. Keys and buttons are in
+the plugin's JavaScript, which also draws the open frame anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import fiftyone.operators as foo
@@ -14,17 +17,44 @@ from fiftyone.operators import types
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.appearance import offered_classes
+from tasks.dataset.ids import sample_id
 from tasks.dataset.schema import MACHINE_FIELD
 from tasks.review import actions
 from tasks.review.actions import Chosen, choose
+from tasks.review.events import RELABEL, Event
 from tasks.review.export import export_reviews
 from tasks.review.patches import frames_of, is_patches, labels_of_patches
 from tasks.review.queue import build_queue, everything, known_classes
+from tasks.review.redraw import redrawn
 from tasks.review.relabel_requests import PROMPTS, request_relabel
 from tasks.review.submit import submit_relabel
+from tasks.review.undo import redo, undo
 from tasks.wording import counted
 
+PLUGIN = "sam2-autolabel"
 MAX_UNSELECTED_FRAMES = 20
+
+
+class UnconfirmedError(Exception):
+    """Something that is asked about first; says the question."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What an operator did.
+
+    Attributes:
+        text: said in the App.
+        events: what it changed, drawn anew.
+        focus: id of the label that gets the focus; by default the next one.
+        frame: id of the sample to show; by default the open one.
+
+    """
+
+    text: str
+    events: Sequence[Event] = ()
+    focus: str = ""
+    frame: str = ""
 
 
 def chosen_labels(ctx: Any) -> list[Chosen]:
@@ -32,6 +62,7 @@ def chosen_labels(ctx: Any) -> list[Chosen]:
 
     Raises:
         AutolabelError: nothing is selected, or far too much.
+        UnconfirmedError: it is more than one label, nobody has selected them, and nobody was asked.
 
     """
     selected = ctx.selected_labels or []
@@ -39,6 +70,9 @@ def chosen_labels(ctx: Any) -> list[Chosen]:
         samples = frames_of(ctx.view, [one["sample_id"] for one in selected])
         labels = [one["label_id"] for one in selected]
         return choose(ctx.dataset, list(samples.values()), labels)
+    focus = ctx.params.get("focus") or {}
+    if focus:
+        return choose(ctx.dataset, [focus["sample_id"]], [focus["label_id"]])
     frames = [ctx.current_sample] if ctx.current_sample else list(ctx.selected or [])
     if not frames:
         raise AutolabelError("select labels, or frames, or open a frame first")
@@ -50,7 +84,12 @@ def chosen_labels(ctx: Any) -> list[Chosen]:
             f"{counted(len(frames), 'frame')} selected; "
             f"select at most {MAX_UNSELECTED_FRAMES} at a time"
         )
-    return choose(ctx.dataset, frames, _undecided(ctx, frames))
+    chosen = choose(ctx.dataset, frames, _undecided(ctx, frames))
+    if sum(len(frame.labels) for frame in chosen) > 1 and not ctx.params.get("confirmed"):
+        raise UnconfirmedError(
+            f"{_count(chosen)} on {counted(len(chosen), 'frame')}, none of them selected"
+        )
+    return chosen
 
 
 def _undecided(ctx: Any, frames: Sequence[str]) -> list[str]:
@@ -68,20 +107,31 @@ def _undecided(ctx: Any, frames: Sequence[str]) -> list[str]:
     ]
 
 
-def reported(ctx: Any, act: Callable[[], str]) -> dict[str, Any]:
-    """Run an action and say in the App how it went."""
+def reported(ctx: Any, act: Callable[[], Done], again: str = "") -> dict[str, Any]:
+    """Run an action, draw what it changed anew, and say in the App how it went.
+
+    Args:
+        ctx: of the operator.
+        act: what to do.
+        again: operator that does it if somebody says yes to a question.
+
+    """
     try:
-        text = act()
+        done = act()
+    except UnconfirmedError as question:
+        asked = {"question": str(question), "operator": again, "params": dict(ctx.params)}
+        ctx.trigger(f"{PLUGIN}/confirm", asked)
+        return {"message": str(question), "ok": False}
     except AutolabelError as error:
         ctx.ops.notify(str(error), variant="error")
         return {"message": str(error), "ok": False}
-    ctx.ops.clear_selected_labels()
-    ctx.ops.reload_dataset()
-    if ctx.current_sample:  # an open frame is drawn anew only when it is opened anew
-        ctx.ops.close_sample()
-        ctx.ops.open_sample(id=ctx.current_sample)
-    ctx.ops.notify(text, variant="success")
-    return {"message": text, "ok": True}
+    if done.events:
+        ctx.ops.clear_selected_labels()
+        shown = {"focus": done.focus, "frame": done.frame, "step": 1 if again == "redo" else -1}
+        samples = redrawn(ctx.dataset, done.events)
+        ctx.trigger(f"{PLUGIN}/redraw", {"samples": samples, **shown})
+    ctx.ops.notify(done.text, variant="success")
+    return {"message": done.text, "ok": True, "redraws": bool(done.events)}
 
 
 class ReviewOperator(foo.Operator):  # type: ignore[misc]
@@ -90,7 +140,6 @@ class ReviewOperator(foo.Operator):  # type: ignore[misc]
     identity = ""
     label = ""
     icon = "check"
-    place = types.Places.SAMPLES_VIEWER_ACTIONS
     asks = False
 
     @property
@@ -100,22 +149,26 @@ class ReviewOperator(foo.Operator):  # type: ignore[misc]
             name=self.identity, label=self.label, icon=self.icon, dynamic=self.asks
         )
 
-    def resolve_placement(self, ctx: Any) -> Any:
-        """Show a button beside an open frame."""
-        button = types.Button(label=self.label, icon=f"/assets/{self.icon}.svg", prompt=self.asks)
-        return types.Placement(self.place, button)
-
     def execute(self, ctx: Any) -> dict[str, Any]:
         """Act on what is selected."""
-        return reported(ctx, lambda: self.act(ctx))
+        return reported(ctx, lambda: self.act(ctx), self.identity)
 
-    def act(self, ctx: Any) -> str:
+    def act(self, ctx: Any) -> Done:
         """Do it and say what was done."""
         raise NotImplementedError
 
     def resolve_output(self, ctx: Any) -> Any:
         """Show nothing: a notification says how it went."""
         return None
+
+
+class GridOperator(ReviewOperator):
+    """One with a button above the grid."""
+
+    def resolve_placement(self, ctx: Any) -> Any:
+        """Show it."""
+        button = types.Button(label=self.label, icon=f"/assets/{self.icon}.svg", prompt=self.asks)
+        return types.Placement(types.Places.SAMPLES_GRID_SECONDARY_ACTIONS, button)
 
 
 def _count(chosen: Sequence[Chosen]) -> str:
@@ -125,14 +178,13 @@ def _count(chosen: Sequence[Chosen]) -> str:
 class DecideOperator(ReviewOperator):
     """What needs nothing but the labels: one decision, and how it is told."""
 
-    decide: Callable[[Any, Sequence[Chosen]], object]
+    decide: Callable[[Any, Sequence[Chosen]], list[Event]]
     told = ""
 
-    def act(self, ctx: Any) -> str:
+    def act(self, ctx: Any) -> Done:
         """Decide."""
         chosen = chosen_labels(ctx)
-        self.decide(ctx.dataset, chosen)
-        return f"{self.told} {_count(chosen)}"
+        return Done(f"{self.told} {_count(chosen)}", self.decide(ctx.dataset, chosen))
 
 
 class Accept(DecideOperator):
@@ -182,12 +234,12 @@ class FixClass(ReviewOperator):
         inputs.str("class_name", label="Class", required=True, view=choices)
         return types.Property(inputs, view=types.View(label=self.label))
 
-    def act(self, ctx: Any) -> str:
+    def act(self, ctx: Any) -> Done:
         """Give them the class."""
         chosen = chosen_labels(ctx)
         name = str(ctx.params.get("class_name") or "")
-        actions.fix_class(ctx.dataset, chosen, name)
-        return f"{_count(chosen)} are now {name}"
+        events = actions.fix_class(ctx.dataset, chosen, name)
+        return Done(f"{_count(chosen)} now of class {name}", events)
 
 
 class SendToRelabel(ReviewOperator):
@@ -204,13 +256,18 @@ class SendToRelabel(ReviewOperator):
                    description="preset or path; empty: the one that made the labels")  # fmt: skip
         return types.Property(inputs, view=types.View(label=self.label))
 
-    def act(self, ctx: Any) -> str:
+    def act(self, ctx: Any) -> Done:
         """Write the request and hand it on."""
         chosen = chosen_labels(ctx)
         request = request_relabel(
             ctx.dataset, chosen, ctx.params.get("model") or "", ctx.params.get("prompt") or "box"
         )
-        return f"sent {_count(chosen)}: {submit_relabel(ctx.dataset, request)}"
+        text = f"sent {_count(chosen)}: {submit_relabel(ctx.dataset, request)}"
+        return Done(text, [_sent_back(frame) for frame in chosen])
+
+
+def _sent_back(frame: Chosen) -> Event:
+    return frame.event("relabel", decisions={str(one["_id"]): RELABEL for _, one in frame.labels})
 
 
 class SequenceDone(ReviewOperator):
@@ -218,40 +275,64 @@ class SequenceDone(ReviewOperator):
 
     identity, label, icon = "sequence_done", "Sequence done (Shift+E)", "done_all"
 
-    def act(self, ctx: Any) -> str:
+    def act(self, ctx: Any) -> Done:
         """Mark every frame."""
         frames = [ctx.current_sample] if ctx.current_sample else list(ctx.selected or [])
         if not frames:
             raise AutolabelError("open or select a frame of the sequence first")
         samples = frames_of(ctx.view, frames).values()
-        names = {ctx.dataset[one].sequence_id for one in samples}
+        names = sorted({ctx.dataset[one].sequence_id for one in samples})
+        if not ctx.params.get("confirmed"):
+            raise UnconfirmedError(
+                f"all frames of {', '.join(names)}; labels that nobody touched count as right"
+            )
         count = sum(actions.mark_sequence(ctx.dataset, name) for name in names)
-        return f"{', '.join(sorted(names))}: {counted(count, 'frame')} marked as done"
+        return Done(f"{', '.join(names)}: {counted(count, 'frame')} marked as done")
 
 
-class ExportReviews(ReviewOperator):
+class Undo(ReviewOperator):
+    """Take this reviewer's last decision back."""
+
+    identity, label, icon = "undo", "Undo the last decision (Shift+Z)", "undo"
+    turn = staticmethod(undo)
+
+    def act(self, ctx: Any) -> Done:
+        """Revert it."""
+        events = self.turn(ctx.dataset)
+        first = next((label for event in events for label in event.decisions), "")
+        frame = str(sample_id(events[0].frame_key))
+        (done,) = {name for event in events for name in event.changes.values()} or {""}
+        return Done(f"{self.identity}: {str(done).replace('_', ' ')}", events, first, frame)
+
+
+class Redo(Undo):
+    """Decide again what was undone last."""
+
+    identity, label, icon = "redo", "Redo (Shift+Y)", "redo"
+    turn = staticmethod(redo)
+
+
+class ExportReviews(GridOperator):
     """Write what was decided to the run's storage."""
 
     identity, label, icon = "export_reviews", "Export reviewed labels", "download"
-    place = types.Places.SAMPLES_GRID_SECONDARY_ACTIONS
 
-    def act(self, ctx: Any) -> str:
+    def act(self, ctx: Any) -> Done:
         """Export."""
         report = export_reviews(ctx.dataset.name)
-        return f"{report.text()} written to {report.table_uri}"
+        return Done(f"{report.text()} written to {report.table_uri}")
 
 
-class RefreshQueue(ReviewOperator):
+class RefreshQueue(GridOperator):
     """Order the queue again."""
 
     identity, label, icon = "refresh_queue", "Order the review queue again", "sort"
-    place = types.Places.SAMPLES_GRID_SECONDARY_ACTIONS
 
-    def act(self, ctx: Any) -> str:
+    def act(self, ctx: Any) -> Done:
         """Order it."""
         queue = build_queue(ctx.dataset, int(ctx.params.get("budget") or 200))
         ctx.ops.reload_dataset()
-        return queue.text()
+        return Done(queue.text())
 
 
 class Ask(foo.Operator):  # type: ignore[misc]
@@ -266,10 +347,23 @@ class Ask(foo.Operator):  # type: ignore[misc]
         """Open it."""
         known = {operator.identity for operator in OPERATORS if operator.asks}
         if ctx.params.get("operator") in known:
-            ctx.prompt(f"sam2-autolabel/{ctx.params['operator']}")
+            ctx.prompt(f"{PLUGIN}/{ctx.params['operator']}", params=ctx.params.get("params"))
+
+
+class Classes(foo.Operator):  # type: ignore[misc]
+    """Say which classes there are to choose from."""
+
+    @property
+    def config(self) -> Any:
+        """Name; not in the list of operators."""
+        return foo.OperatorConfig(name="classes", label="Classes", unlisted=True)
+
+    def execute(self, ctx: Any) -> dict[str, list[str]]:
+        """List them."""
+        return {"classes": offered_classes(ctx.dataset) or known_classes(ctx.dataset)}
 
 
 OPERATORS: tuple[type[ReviewOperator], ...] = (
-    Accept, Reject, FixClass, Merge, Delete, SendToRelabel, SequenceDone, ExportReviews,
-    RefreshQueue,
+    Accept, Reject, FixClass, Merge, Delete, SendToRelabel, SequenceDone, Undo, Redo,
+    ExportReviews, RefreshQueue,
 )  # fmt: skip

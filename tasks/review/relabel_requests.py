@@ -137,6 +137,7 @@ def request_relabel(
             for one in chosen
             if one.frame_key in by_key
         ],
+        reversible=False,  # the request stands
     )  # fmt: skip
     return request
 
@@ -209,7 +210,7 @@ def bring_back(
         made += len(one.label_ids)
         events.append(_result(request, one, outcome, stamp))
     dataset = open_dataset(request.dataset)
-    record(dataset, events)
+    record(dataset, events, reversible=False)
     done = {"at": now_text(), "made": made, "frames": len(request.frames)}
     uri = _uri(out_uri, request.dataset, request.request_id, "done.json")
     storage.write_bytes(uri, encode_json(done))

@@ -99,7 +99,7 @@ def review_stats(dataset: Any) -> Stats:
     for sample in collection.find(with_log, projection):
         times += [
             (entry["by"], entry["at"], len(entry.get("decisions") or ()))
-            for entry in sample[LOG_FIELD]
+            for entry in standing(sample[LOG_FIELD])
             if entry["action"] not in {"relabeled", "done"}
         ]
         for label in (sample.get(MACHINE_FIELD) or {}).get("detections") or []:
@@ -131,6 +131,20 @@ def review_stats(dataset: Any) -> Stats:
         sequence_risks(dataset),
         count_set_aside(dataset),
     )
+
+
+def standing(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Entries of a frame's log that were not taken back, without those that did so."""
+    kept: list[Mapping[str, Any]] = []
+    cancelled: set[str] = set()
+    for entry in sorted(entries, key=lambda one: str(one.get("at")), reverse=True):
+        if entry.get("event_id") in cancelled:
+            continue
+        if entry.get("reverts"):
+            cancelled.add(entry["reverts"])
+        else:
+            kept.append(entry)
+    return kept[::-1]
 
 
 def _rate(rows: Sequence[bool]) -> Rate:

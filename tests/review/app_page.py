@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import numpy as np
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -61,14 +62,36 @@ def open_first_sample(page: Any) -> None:
     page.wait_for_timeout(2500)
 
 
-def click_label(page: Any, place: list[float], size_hw: tuple[int, int]) -> None:
-    """Select a label in the open sample by clicking into the middle of its box."""
+def label_box(
+    page: Any, place: list[float], size_hw: tuple[int, int]
+) -> tuple[float, float, float, float]:
+    """Box x, y, width, height of a label in the open sample, in pixels of the page."""
     box = page.get_by_test_id("modal-looker-container").bounding_box()
     scale = min(box["width"] / size_hw[1], box["height"] / size_hw[0])
     left = box["x"] + (box["width"] - scale * size_hw[1]) / 2
     top = box["y"] + (box["height"] - scale * size_hw[0]) / 2
-    x = left + (place[0] + place[2] / 2) * size_hw[1] * scale
-    y = top + (place[1] + place[3] / 2) * size_hw[0] * scale
+    width, height = size_hw[1] * scale, size_hw[0] * scale
+    return (left + place[0] * width, top + place[1] * height, place[2] * width, place[3] * height)
+
+
+def label_pixels(page: Any, place: list[float], size_hw: tuple[int, int]) -> np.ndarray:
+    """What the page shows of a label's box, (height, width, 3) uint8 BGR; a 30th off each side."""
+    x, y, width, height = label_box(page, place, size_hw)
+    clip = {"x": x + width / 30, "y": y + height / 30, "width": width * 14 / 15}
+    shown = page.screenshot(clip={**clip, "height": height * 14 / 15})
+    return cv2.imdecode(np.frombuffer(shown, np.uint8), cv2.IMREAD_COLOR)
+
+
+def review_state(page: Any) -> dict[str, str]:
+    """What the review layer says of the open frame: `reviewFocus`, `reviewOpen`, `reviewDrawn`."""
+    held = page.get_by_test_id("modal-looker-container")
+    return dict(held.evaluate("one => ({...one.dataset})")) if held.count() else {}
+
+
+def click_label(page: Any, place: list[float], size_hw: tuple[int, int]) -> None:
+    """Select a label in the open sample by clicking into the middle of its box."""
+    left, top, width, height = label_box(page, place, size_hw)
+    x, y = left + width / 2, top + height / 2
     page.mouse.move(x, y)
     page.wait_for_timeout(400)
     page.mouse.click(x, y)

@@ -31,9 +31,11 @@ from tests.load.test_sequence import store
 from tests.review.app_page import (
     browser_page,
     click_label,
+    label_pixels,
     needs_chromium,
     open_first_sample,
     open_view,
+    review_state,
     save_picture,
     submit_form,
     wait_for,
@@ -76,6 +78,24 @@ def decisions(name: str) -> list[str]:
     return [d.decision for d in sample.detections.detections]
 
 
+COLOURS_BGR = {"green": (94, 197, 34), "red": (68, 68, 239), "grey": (175, 163, 156)}
+
+
+def looks(page: Any, before: list[np.ndarray], places: list[list[float]]) -> list[str]:
+    """Which decision's colour each label has now; "" for one that looks as it did before."""
+    found = []
+    for old, place in zip(before, places, strict=True):
+        new = label_pixels(page, place, SIZE)
+        if np.abs(new.astype(int) - old).mean() < 3:
+            found.append("")
+            continue
+        height, width = new.shape[:2]  # beside the mark in the middle
+        shown = new[height // 4 : height // 3, width // 3 : 2 * width // 3].reshape(-1, 3).mean(0)
+        far = {name: np.abs(shown - colour).sum() for name, colour in COLOURS_BGR.items()}
+        found.append(min(far, key=lambda name: far[name]))
+    return found
+
+
 def refuses_everybody_else(app: App, page: Any, picture: str) -> None:
     """No other page, no other name, no one without the link; and no file of no dataset."""
     shown = f"{app.url}/media?{urlencode({'filepath': picture})}"
@@ -105,6 +125,7 @@ def refuses_everybody_else(app: App, page: Any, picture: str) -> None:
     assert f"http://{listening.ip}:{listening.port}" == app.url, "no second way in"
 
 
+@pytest.mark.timeout(600)  # a busy machine draws slowly
 def test_accept_reject_send_back_and_see_it_come_back(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,22 +142,31 @@ def test_accept_reject_send_back_and_see_it_come_back(
     load.load_sequence(name, out, manifest)
     dataset = schema.open_dataset(name)
     build_queue(dataset, 10)
-    places = [d.bounding_box for d in dataset.first().detections.detections]
+    labels = dataset.first().detections.detections
+    places, ids = [one.bounding_box for one in labels], [one.id for one in labels]
     with run_app() as app, browser_page() as page:
         open_view(page, app.link(name, view="needs-review"))
         assert app.token not in page.url
         refuses_everybody_else(app, page, labeled.frame.local_path)
         open_first_sample(page)
+        before = [label_pixels(page, place, SIZE) for place in places]
         click_label(page, places[0], SIZE)
         page.keyboard.press("Shift+A")
         wait_for(lambda: decisions(name), ["accepted", "", ""])
-        page.get_by_text("accepted 1 label").wait_for()
-        page.wait_for_timeout(2500)
+        wait_for(lambda: review_state(page)["reviewOpen"], "2")
+        page.mouse.move(4, 4)
+        assert looks(page, before, places) == ["green", "", ""]
+        focus = review_state(page)["reviewFocus"]
+        assert focus in ids[1:], "the focus is on an undecided one"
+        page.keyboard.press("Shift+N")
+        assert {focus, review_state(page)["reviewFocus"]} == {*ids[1:]}
         click_label(page, places[1], SIZE)
         page.keyboard.press("Shift+R")
         wait_for(lambda: decisions(name), ["accepted", "rejected", ""])
-        page.wait_for_timeout(2500)
-        click_label(page, places[2], SIZE)
+        wait_for(lambda: review_state(page)["reviewOpen"], "1")
+        page.mouse.move(4, 4)
+        assert looks(page, before, places) == ["green", "red", ""]
+        assert review_state(page)["reviewFocus"] == ids[2]
         page.keyboard.press("Shift+L")
         page.get_by_text("Prompt", exact=True).first.wait_for()
         wanted = ["accepted", "rejected", "relabel"]
@@ -175,6 +205,13 @@ def test_the_plugin_is_linked_next_to_the_users_own(
     assert (tmp_path / "sam2-autolabel" / "fiftyone.yml").is_file()
     assert (tmp_path / "mine").is_dir()
     listed = (tmp_path / "sam2-autolabel" / "fiftyone.yml").read_text()
-    shortcuts = (tmp_path / "sam2-autolabel" / "shortcuts.js").read_text()
-    for operator in re.findall(r': "(\w+)",', shortcuts):
-        assert f"- {operator}" in listed
+    keys = (tmp_path / "sam2-autolabel" / "keys.js").read_text()
+    buttons = re.findall(r'\["(\w+)", "[^"]+", "(\w+)"\]', keys)
+    assert len(buttons) >= 7
+    for operator, icon in buttons:
+        assert f"- {operator}\n" in listed
+        assert (tmp_path / "sam2-autolabel" / "assets" / f"{icon}.svg").is_file()
+    parts = re.findall(r'"(\w+\.js)"', (tmp_path / "sam2-autolabel" / "review.js").read_text())
+    assert {one.name for one in (tmp_path / "sam2-autolabel").glob("*.js")} == {
+        "review.js", *parts,
+    }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.review.operators import OPERATORS, Ask
+from tasks.review.operators import OPERATORS, Ask, Classes
 from tasks.review.panel import ReviewProgress
 
 
@@ -13,4 +13,5 @@ def register(plugin: Any) -> None:
     for operator in OPERATORS:
         plugin.register(operator)
     plugin.register(Ask)
+    plugin.register(Classes)
     plugin.register(ReviewProgress)

@@ -1,0 +1,131 @@
+// Two questions for the keyboard: which class (a few letters, Enter takes the first that fits), and
+// whether to go on.
+(function () {
+  const review = window.autolabelReview;
+  const foo = window.__foo__;
+
+  function ask(uri, params = {}) {
+    return new Promise((answer) => {
+      foo.executeOperator(uri, params, { callback: (done) => answer(done?.result ?? null) });
+    });
+  }
+
+  // Names that begin with what was typed, then those that hold it.
+  function fitting(names, typed) {
+    const wanted = typed.trim().toLowerCase();
+    const begins = names.filter((one) => one.toLowerCase().startsWith(wanted));
+    const holds = names.filter((one) => !begins.includes(one) && one.toLowerCase().includes(wanted));
+    return [...begins, ...holds];
+  }
+
+  function element(tag, style, parent, text = "") {
+    const made = document.createElement(tag);
+    made.style.cssText = style;
+    made.textContent = text;
+    parent.append(made);
+    return made;
+  }
+
+  function panel(name, title) {
+    const box = element(
+      "div",
+      "position:fixed;top:18%;left:50%;transform:translateX(-50%);z-index:100000;width:360px;" +
+        "padding:16px;border-radius:8px;background:#1f2430;color:#f3f4f6;" +
+        "font:15px sans-serif;box-shadow:0 8px 40px #000c",
+      document.body,
+    );
+    box.dataset.cy = name;
+    element("div", "font-weight:bold;margin-bottom:10px", box, title);
+    return box;
+  }
+
+  async function pickClass(title) {
+    const names = (await ask("sam2-autolabel/classes"))?.classes ?? [];
+    const box = panel("class-picker", title);
+    const field = element(
+      "input",
+      "width:100%;box-sizing:border-box;padding:8px;font:inherit;border-radius:4px;" +
+        "border:1px solid #6b7280;background:#111827;color:inherit;outline:2px solid #38bdf8",
+      box,
+    );
+    const list = element("div", "max-height:320px;overflow:auto;margin-top:8px", box);
+    element("div", "margin-top:10px;font-size:12px;color:#9ca3af", box,
+      "Enter takes the marked one, ↑ ↓ move the mark, Escape closes");
+    let at = 0;
+    const choices = () => {
+      const found = fitting(names, field.value);
+      const typed = field.value.trim();
+      const known = names.some((one) => one.toLowerCase() === typed.toLowerCase());
+      return typed && !known ? [...found.map((name) => [name, name]), [typed, `new class "${typed}"`]]
+        : found.map((name) => [name, name]);
+    };
+    return new Promise((answer) => {
+      const close = (name) => {
+        box.remove();
+        answer(name);
+      };
+      const show = () => {
+        const rows = choices();
+        at = Math.max(0, Math.min(at, rows.length - 1));
+        list.replaceChildren();
+        rows.forEach(([name, text], row) => {
+          const mark = row === at ? "background:#38bdf8;color:#111827" : "";
+          const line = element("div", `padding:5px 8px;border-radius:4px;cursor:pointer;${mark}`, list, text);
+          line.addEventListener("mousedown", () => close(name));
+          if (row === at) line.scrollIntoView?.({ block: "nearest" });
+        });
+      };
+      field.addEventListener("input", () => { at = 0; show(); });
+      field.addEventListener("blur", () => close(""));
+      field.addEventListener("keydown", (event) => {
+        event.stopPropagation(); // FiftyOne's own shortcuts are letters
+        if (event.key === "Escape") close("");
+        else if (event.key === "Enter") close(choices()[at]?.[0] ?? "");
+        else if (event.key === "ArrowDown") at += 1;
+        else if (event.key === "ArrowUp") at -= 1;
+        else return;
+        event.preventDefault();
+        if (box.isConnected) show();
+      });
+      show();
+      field.focus();
+    });
+  }
+
+  // Enter says yes; Escape, or a click elsewhere, says no.
+  function confirm(title, question) {
+    const box = panel("review-confirm", title);
+    element("div", "margin-bottom:12px", box, question);
+    const style = "margin-right:8px;padding:6px 14px;border-radius:4px;border:0;font:inherit;";
+    const yes = element("button", `${style}background:#38bdf8;color:#111827`, box, "Yes (Enter)");
+    element("button", `${style}background:#374151;color:inherit`, box, "No (Escape)");
+    return new Promise((answer) => {
+      const close = (agreed) => {
+        box.remove();
+        answer(agreed);
+      };
+      yes.addEventListener("keydown", (event) => {
+        event.stopPropagation();
+        if (event.key === "Escape") close(false);
+      });
+      yes.addEventListener("mousedown", (event) => event.preventDefault()); // keeps the focus
+      yes.addEventListener("click", () => close(true));
+      yes.addEventListener("blur", () => close(false));
+      yes.focus();
+    });
+  }
+
+  class Confirm extends foo.Operator {
+    get config() {
+      return new foo.OperatorConfig({ name: "confirm", label: "Confirm", unlisted: true });
+    }
+    async execute({ params }) {
+      const { question, operator } = params;
+      if (!(await confirm(operator.replaceAll("_", " "), question))) return;
+      await review.act(operator, { ...params.params, confirmed: true });
+    }
+  }
+  foo.registerOperator(Confirm, "sam2-autolabel");
+
+  Object.assign(review, { ask, fitting, pickClass, confirm });
+})();

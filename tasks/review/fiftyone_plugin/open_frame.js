@@ -1,0 +1,183 @@
+// The open frame: which labels it shows, which one has the focus, and a layer over FiftyOne's canvas
+// that shows both. FiftyOne paints by class; what was decided is ours to show.
+(function () {
+  const review = window.autolabelReview;
+  const CONTAINER = "[data-cy=modal-looker-container]";
+  const FIELD = "detections";
+  const LOOKS = {
+    accepted: { colour: "#22c55e", mark: "✓" },
+    rejected: { colour: "#ef4444", mark: "✗" },
+    corrected: { colour: "#38bdf8", mark: "✎" },
+    edited: { colour: "#38bdf8", mark: "✎" },
+    merged: { colour: "#c084fc", mark: "∪" },
+    deleted: { colour: "#9ca3af", mark: "−" },
+    relabel: { colour: "#f59e0b", mark: "↻" },
+  };
+  const FOCUS = "#ffffff";
+  const MOMENT_MS = 1500;
+  const open = { looker: null, focus: null, next: null, last: [], emptySince: null, drawn: 0 };
+
+  // Labels of the machine that FiftyOne draws now, riskiest first: view and filters are applied. It
+  // draws none for a moment whenever it paints anew; those before still count then.
+  function labels() {
+    const drawn = open.looker?.currentOverlays ?? [];
+    const found = drawn.filter((one) => one.field === FIELD && one.label?.bounding_box);
+    const now = performance.now();
+    if (found.length) open.emptySince = null;
+    else open.emptySince ??= now;
+    if (!found.length && now - open.emptySince < MOMENT_MS) return open.last;
+    open.last = found.map((one) => one.label).sort((a, b) => (b.risk ?? 0) - (a.risk ?? 0));
+    return open.last;
+  }
+
+  function undecided() {
+    return labels().filter((one) => !one.decision);
+  }
+
+  // The label with the focus: the one that was chosen, or else the riskiest undecided one.
+  function focused() {
+    const chosen = labels().find((one) => one.id === open.focus);
+    return chosen ?? undecided()[0] ?? null;
+  }
+
+  function focusOn(id) {
+    open.focus = id;
+    paint();
+  }
+
+  // A label of the frame that is opened next.
+  function focusNext(id) {
+    open.next = id || null;
+  }
+
+  // Moves the focus among the undecided labels: 1 to the next one, -1 to the one before.
+  function moveFocus(step) {
+    const row = undecided();
+    if (!row.length) return;
+    const at = row.findIndex((one) => one.id === focused()?.id);
+    focusOn(row[(at + step + row.length) % row.length].id);
+  }
+
+  function boxOnPage(label) {
+    const { pan, scale, canvasBBox } = open.looker.state;
+    const [x, y, w, h] = label.bounding_box;
+    return [
+      pan[0] + scale * (canvasBBox[0] + x * canvasBBox[2]),
+      pan[1] + scale * (canvasBBox[1] + y * canvasBBox[3]),
+      scale * w * canvasBBox[2],
+      scale * h * canvasBBox[3],
+    ];
+  }
+
+  function layer(container) {
+    let canvas = container.querySelector("canvas.autolabel-layer");
+    if (!canvas) {
+      canvas = document.createElement("canvas");
+      canvas.className = "autolabel-layer";
+      canvas.style.cssText = "position:absolute;inset:0;width:100%;height:100%;pointer-events:none";
+      container.append(canvas);
+    }
+    const density = window.devicePixelRatio || 1;
+    canvas.width = container.clientWidth * density;
+    canvas.height = container.clientHeight * density;
+    const pen = canvas.getContext("2d");
+    pen.scale(density, density);
+    return pen;
+  }
+
+  // A decided label: its mask in the decision's colour, a solid outline, and a mark in the middle.
+  function paintDecided(pen, label, look) {
+    const [x, y, w, h] = boxOnPage(label);
+    const bitmap = label.mask?.bitmap;
+    if (bitmap?.width) {
+      const tint = new OffscreenCanvas(bitmap.width, bitmap.height);
+      const brush = tint.getContext("2d");
+      brush.drawImage(bitmap, 0, 0);
+      brush.globalCompositeOperation = "source-in";
+      brush.fillStyle = look.colour;
+      brush.fillRect(0, 0, bitmap.width, bitmap.height);
+      pen.globalAlpha = 0.8;
+      pen.drawImage(tint, x, y, w, h);
+      pen.globalAlpha = 1;
+    }
+    pen.lineWidth = 3;
+    pen.setLineDash([]);
+    pen.strokeStyle = look.colour;
+    pen.strokeRect(x, y, w, h);
+    const radius = Math.max(9, Math.min(16, Math.min(w, h) / 3));
+    pen.beginPath();
+    pen.arc(x + w / 2, y + h / 2, radius, 0, 2 * Math.PI);
+    pen.fillStyle = "#111827";
+    pen.fill();
+    pen.lineWidth = 2;
+    pen.stroke();
+    pen.fillStyle = look.colour;
+    pen.font = `bold ${Math.round(radius * 1.2)}px sans-serif`;
+    pen.textAlign = "center";
+    pen.textBaseline = "middle";
+    pen.fillText(look.mark, x + w / 2, y + h / 2 + 1);
+  }
+
+  // The label that a key would act on: corners outside its box, so that nothing of it is hidden.
+  function paintFocus(pen, label) {
+    const [x, y, w, h] = boxOnPage(label);
+    const gap = 6, arm = Math.max(10, Math.min(28, Math.min(w, h) / 3));
+    const [left, top, right, bottom] = [x - gap, y - gap, x + w + gap, y + h + gap];
+    pen.beginPath();
+    for (const [cx, cy, dx, dy] of [
+      [left, top, 1, 1], [right, top, -1, 1], [left, bottom, 1, -1], [right, bottom, -1, -1],
+    ]) {
+      pen.moveTo(cx + dx * arm, cy);
+      pen.lineTo(cx, cy);
+      pen.lineTo(cx, cy + dy * arm);
+    }
+    for (const [width, colour] of [[7, "#111827"], [3, FOCUS]]) {
+      pen.lineWidth = width;
+      pen.strokeStyle = colour;
+      pen.stroke();
+    }
+  }
+
+  function paint() {
+    const container = document.querySelector(CONTAINER);
+    const looker = open.looker;
+    if (!container || !looker || looker.state.destroyed || !looker.state.canvasBBox) return;
+    const pen = layer(container);
+    for (const label of labels()) {
+      if (LOOKS[label.decision]) paintDecided(pen, label, LOOKS[label.decision]);
+    }
+    const focus = focused();
+    if (focus) paintFocus(pen, focus);
+    container.dataset.reviewSample = looker.sample?._id ?? looker.sample?.id ?? "";
+    container.dataset.reviewFocus = focus?.id ?? "";
+    container.dataset.reviewOpen = undecided().length;
+    container.dataset.reviewDrawn = ++open.drawn;
+  }
+
+  // Recoil holds the looker of the open frame; only an operator can ask it.
+  class Attend extends window.__foo__.Operator {
+    get config() {
+      return new window.__foo__.OperatorConfig({ name: "attend", label: "Attend", unlisted: true });
+    }
+    async execute({ state }) {
+      const looker = await state.snapshot.getPromise(window.__fos__.modalLooker);
+      if (looker && looker !== open.looker) {
+        open.looker = looker;
+        open.focus = open.next;
+        open.next = null;
+        open.last = [];
+      }
+      paint();
+    }
+  }
+  window.__foo__.registerOperator(Attend, "sam2-autolabel");
+
+  // FiftyOne says so after it has drawn. Another canvas is another looker, of another frame.
+  window.addEventListener("canvas-loaded", (event) => {
+    if (!event.target.closest?.(CONTAINER)) return;
+    if (open.looker?.canvas === event.target && !open.looker.state.destroyed) paint();
+    else window.__foo__.executeOperator("sam2-autolabel/attend", {});
+  });
+
+  Object.assign(review, { open, labels, undecided, focused, focusOn, focusNext, moveFocus, paint });
+})();

@@ -1,0 +1,155 @@
+// After a decision: the new labels into FiftyOne's caches and onto the open canvas.
+//
+// FiftyOne 1.22 drops an update of a frame while an earlier one is under way, and opening a frame
+// anew hands a worker masks whose memory another worker has already taken ("DataCloneError:
+// ArrayBuffer is detached"). So the labels come with the decision, the frame stays open, and its
+// looker is asked until it shows them.
+(function () {
+  const review = window.autolabelReview;
+  const foo = window.__foo__, fos = window.__fos__;
+  const FIELDS = ["detections", "reviewed"];
+  const SEARCHED = 50;
+  const PAUSE_MS = 20, AGAIN_MS = 400, PATIENCE_MS = 10_000;
+  const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+  let stale = false; // the grid and the counts beside it are older than the last decision
+
+  // Puts labels that changed into a sample, as the App has it; those that a view leaves out stay so.
+  function renewed(sample, change) {
+    const fresh = { ...sample, ...change.values };
+    for (const field of FIELDS) {
+      const made = change.labels[field] ?? [];
+      const byId = new Map(made.map((one) => [one._id, one]));
+      const old = sample[field];
+      if (old?._cls === "Detection") {
+        fresh[field] = byId.get(old._id) ?? old; // a patch
+        continue;
+      }
+      const gone = new Set(change.gone ?? []);
+      const kept = (old?.detections ?? []).filter((one) => !gone.has(one._id));
+      const present = new Set(kept.map((one) => one._id));
+      const detections = kept.map((one) => byId.get(one._id) ?? one);
+      for (const one of made) if (!present.has(one._id)) detections.push(one);
+      fresh[field] = { _cls: "Detections", ...old, detections };
+    }
+    return fresh;
+  }
+
+  function shows(looker, change) {
+    if (looker.isSampleUpdating || !looker.state.overlaysPrepared) return false;
+    const shown = new Map();
+    for (const field of FIELDS) {
+      const value = looker.sample[field];
+      for (const one of value?.detections ?? (value ? [value] : [])) shown.set(one.id ?? one._id, one);
+    }
+    const same = (one) => {
+      const old = shown.get(one._id);
+      return old && (old.decision ?? "") === (one.decision ?? "") && old.label === one.label
+        && (old.reviewed_at ?? "") === (one.reviewed_at ?? "");
+    };
+    return FIELDS.every((field) => (change.labels[field] ?? []).every(same))
+      && (change.gone ?? []).every((id) => !shown.has(id));
+  }
+
+  async function draw(looker, sample, change) {
+    const started = performance.now();
+    let asked = -AGAIN_MS;
+    while (!looker.state.destroyed && performance.now() - started < PATIENCE_MS) {
+      if (asked >= 0 && shows(looker, change)) return true;
+      if (performance.now() - started - asked > AGAIN_MS) {
+        looker.updateSample(sample);
+        asked = performance.now() - started;
+      }
+      await pause(PAUSE_MS);
+    }
+    return false;
+  }
+
+  function isOf(sample, id) {
+    return sample && (sample._id === id || sample._sample_id === id);
+  }
+
+  // Samples of this frame in the grid's caches: the frame itself, or patches of it.
+  function cached(id) {
+    const found = [];
+    for (const store of fos.stores) {
+      for (const entry of store.samples.values()) {
+        if (isOf(entry.sample, id)) found.push(entry.sample);
+      }
+    }
+    return found;
+  }
+
+  class Redraw extends foo.Operator {
+    get config() {
+      return new foo.OperatorConfig({ name: "redraw", label: "Redraw labels", unlisted: true });
+    }
+    useHooks() {
+      return { update: fos.useUpdateSamples() };
+    }
+    // samples: for each sample id its changed labels (`labels`), removed ones (`gone`), `values`.
+    async execute({ hooks, params, state }) {
+      stale = true;
+      for (const [id, change] of Object.entries(params.samples)) {
+        const fresh = new Map(cached(id).map((one) => [one._id, renewed(one, change)]));
+        const modal = document.querySelector("[data-cy=modal]")
+          ? await state.snapshot.getPromise(fos.modalSample).catch(() => null)
+          : null;
+        if (isOf(modal?.sample, id)) fresh.set(modal.sample._id, renewed(modal.sample, change));
+        hooks.update([...fresh]);
+        const looker = review.open.looker;
+        if (modal && looker && isOf(modal.sample, id)) {
+          await draw(looker, fresh.get(modal.sample._id), change);
+        }
+      }
+      review.paint();
+      await review.afterRedraw?.(params);
+      review.settled?.();
+    }
+  }
+
+  // Finds a frame along FiftyOne's arrows, so that they go on working there.
+  async function frameOf(way, id, step) {
+    for (let tried = 0; way && tried < SEARCHED; tried += 1) {
+      const found = await (step > 0 ? way.next(1) : way.previous(1)).catch(() => null);
+      if (found?.id === id) return found;
+      if (!found || !(step > 0 ? found.hasNext : found.hasPrevious)) break;
+    }
+    return { id };
+  }
+
+  // Goes to the frame that FiftyOne's own arrows would go to.
+  class Turn extends foo.Operator {
+    get config() {
+      return new foo.OperatorConfig({ name: "turn", label: "Next frame", unlisted: true });
+    }
+    useHooks() {
+      return { show: fos.useSetExpandedSample(), notify: fos.useNotification() };
+    }
+    async execute({ hooks, params, state }) {
+      const way = fos.modalNavigation.get();
+      const now = await state.snapshot.getPromise(fos.modalSelector);
+      const step = params.step ?? 1;
+      if (params.to) {
+        hooks.show(await frameOf(way, params.to, step));
+        return;
+      }
+      if (!way || !now || now[step > 0 ? "hasNext" : "hasPrevious"] === false) {
+        hooks.notify({ msg: step > 0 ? "this was the last frame" : "this was the first frame" });
+        return;
+      }
+      hooks.show(await (step > 0 ? way.next(1) : way.previous(1)));
+    }
+  }
+
+  for (const operator of [Redraw, Turn]) foo.registerOperator(operator, "sam2-autolabel");
+
+  // The grid follows when the frame is closed: it would cost seconds with every decision.
+  new MutationObserver(() => {
+    if (stale && !document.querySelector("[data-cy=modal]")) {
+      stale = false;
+      foo.executeOperator("@voxel51/operators/reload_dataset", {});
+    }
+  }).observe(document.body, { childList: true, subtree: true });
+
+  Object.assign(review, { renewed });
+})();

@@ -1,0 +1,45 @@
+"""What the App needs to draw labels anew after events, without opening their frame again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tasks.dataset.ids import sample_id
+from tasks.dataset.schema import MACHINE_FIELD, REVIEWED_FIELD, sample_collection
+from tasks.review.events import Event
+
+SHOWN = ("risk", "reasons", "review_status", "relabel")
+
+
+def redrawn(dataset: Any, events: Sequence[Event]) -> dict[str, Any]:
+    """Return what events changed, by sample id, as the App's own samples are written.
+
+    `labels` has the labels by field, `gone` the ids of reviewed ones that are no more, `values`
+    the frame's other fields.
+    """
+    from fiftyone.core.json import stringify
+
+    projection = dict.fromkeys((MACHINE_FIELD, REVIEWED_FIELD, *SHOWN), 1)
+    wanted = {sample_id(event.frame_key): _touched(event) for event in events}
+    found = sample_collection(dataset).find({"_id": {"$in": list(wanted)}}, projection)
+    return {str(one["_id"]): stringify(_change(one, wanted[one["_id"]])) for one in found}
+
+
+def _touched(event: Event) -> set[str]:
+    changed = {*event.decisions, *event.overrides, *event.removed}
+    return changed | {str(one["id"]) for one in event.upserts}
+
+
+def _change(sample: Mapping[str, Any], touched: set[str]) -> dict[str, Any]:
+    labels = {
+        field: [
+            one
+            for one in (sample.get(field) or {}).get("detections") or []
+            if str(one["_id"]) in touched
+        ]
+        for field in (MACHINE_FIELD, REVIEWED_FIELD)
+    }
+    present = {str(one["_id"]) for rows in labels.values() for one in rows}
+    values = {name: sample[name] for name in SHOWN if name in sample}
+    return {"labels": labels, "gone": sorted(touched - present), "values": values}

@@ -1,0 +1,106 @@
+"""Undo and redo through the event log: taking a decision back is an event as well.
+
+What one call of `record` wrote is one act, one file. An event says what was there before it, so its
+inverse needs nothing else; the inverse of an inverse is the redo. People undo their own acts,
+newest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+from sam2_core.types import AutolabelError
+from tasks.dataset.ids import sample_id
+from tasks.dataset.schema import MACHINE_FIELD, sample_collection
+from tasks.review.events import Event, read_file, record, reviewer, reviews_uri, storage_of
+from tasks.store import storage
+
+UNDO, REDO = "undo", "redo"
+
+
+def undo(dataset: Any) -> list[Event]:
+    """Take back the last act of this reviewer that stands; return the events that do it.
+
+    Raises:
+        AutolabelError: there is none, or somebody has decided on its labels since.
+
+    """
+    cancelled: set[str] = set()
+    for act in _acts_newest_first(dataset):
+        if act[0].event_id in cancelled:
+            continue
+        cancelled |= {event.reverts for event in act}
+        if act[0].action not in {UNDO, REDO} and act[0].before:
+            return _revert(dataset, act, UNDO)
+    raise AutolabelError("there is nothing to undo")
+
+
+def redo(dataset: Any) -> list[Event]:
+    """Do again what was undone last, if nothing was decided since; return the events that do it.
+
+    Raises:
+        AutolabelError: there is nothing to redo.
+
+    """
+    cancelled: set[str] = set()
+    for act in _acts_newest_first(dataset):
+        if act[0].event_id in cancelled:
+            continue
+        if act[0].action == UNDO:
+            return _revert(dataset, act, REDO)
+        if act[0].action != REDO:
+            break
+        cancelled |= {event.reverts for event in act}
+    raise AutolabelError("there is nothing to redo")
+
+
+def _acts_newest_first(dataset: Any) -> Iterator[tuple[Event, ...]]:
+    """Acts of this reviewer; those that came with another storage's events are none."""
+    out_uri, me = storage_of(dataset), reviewer()
+    if not out_uri:
+        raise AutolabelError("this dataset knows no storage, where decisions are kept")
+    folder = storage.join(reviews_uri(out_uri, dataset.name), "events")
+    for name in sorted(storage.list_names(folder), reverse=True):
+        if name[:1].isdigit() and name.endswith(".json"):
+            act = _read(storage.join(folder, name))
+            if act and act[0].by == me:
+                yield act
+
+
+@lru_cache(maxsize=4096)  # files of events never change
+def _read(uri: str) -> tuple[Event, ...]:
+    return tuple(read_file(uri))
+
+
+def _revert(dataset: Any, act: Sequence[Event], action: str) -> list[Event]:
+    _refuse_later_decisions(dataset, act)
+    return record(dataset, [_inverse(event, action) for event in act])
+
+
+def _inverse(event: Event, action: str) -> Event:
+    before = event.before
+    return Event(
+        event.frame_key, action, run_key=event.run_key, model=event.model, frame=event.frame,
+        decisions=before["decisions"], upserts=tuple(before["upserts"]),
+        removed=tuple(before["removed"]), status=before["status"], relabel=before["relabel"],
+        changes={action: event.action}, reverts=event.event_id,
+    )  # fmt: skip
+
+
+def _refuse_later_decisions(dataset: Any, act: Sequence[Event]) -> None:
+    wanted = {sample_id(event.frame_key): event for event in act}
+    fields = (f"{MACHINE_FIELD}.detections._id", f"{MACHINE_FIELD}.detections.decision")
+    samples = sample_collection(dataset)
+    found = list(samples.find({"_id": {"$in": list(wanted)}}, dict.fromkeys(fields, 1)))
+    for sample in found:
+        decided = wanted[sample["_id"]].decisions
+        for label in (sample.get(MACHINE_FIELD) or {}).get("detections") or []:
+            name = str(label["_id"])
+            if name in decided and (label.get("decision") or "") != decided[name]:
+                raise AutolabelError(
+                    "these labels have been decided on again since, by somebody else or by an edit"
+                )
+    if len(found) < len(wanted):
+        raise AutolabelError("a frame of this act is set aside: its decisions stay as they are")

@@ -1,0 +1,109 @@
+"""Undo and redo: events like all others, so storage, dataset, statistics and exports agree."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from sam2_core.types import AutolabelError
+from tasks.dataset import schema
+from tasks.export.decided import _decided
+from tasks.load.rebuild import rebuild
+from tasks.review.actions import accept, choose, mark_sequence, reject
+from tasks.review.events import Event, read_events
+from tasks.review.export import export_reviews
+from tasks.review.redraw import redrawn
+from tasks.review.stats import review_stats
+from tasks.review.undo import redo, undo
+from tests.review.reviewed import decide_everything, pick, relabel, state
+
+
+def shown(name: str) -> list:
+    """Decisions and reviewed instances, without the log that only grows."""
+    return [frame[:-1] for frame in state(name)]
+
+
+def test_every_act_can_be_undone_and_done_again(name: str, out: Path) -> None:
+    dataset, before = schema.open_dataset(name), shown(name)
+    decide_everything(name)
+    decided, acts = shown(name), 7
+    for _ in range(acts):
+        undo(dataset)
+    assert shown(name) == before
+    assert review_stats(dataset).decided == 0
+    assert review_stats(dataset).by_reviewer == {}
+    assert pq.read_table(export_reviews(name).table_uri).num_rows == 0
+    with pytest.raises(AutolabelError, match="nothing to undo"):
+        undo(dataset)
+    for _ in range(acts - 1):
+        redo(dataset)
+    undo(dataset)
+    redo(dataset)
+    redo(dataset)
+    assert shown(name) == decided, "whatever the way there"
+    with pytest.raises(AutolabelError, match="nothing to redo"):
+        redo(dataset)
+    events = [event.action for event in read_events(str(out), name)]
+    assert (events.count("undo") > acts, events.count("accept")) == (True, 1), "nothing is deleted"
+    rebuild(name, str(out))
+    assert shown(name) == decided, "storage says the same"
+
+
+def test_a_new_decision_ends_what_can_be_redone(name: str) -> None:
+    accept(*pick(name, 0, 0))
+    undo(schema.open_dataset(name))
+    accept(*pick(name, 0, 1))
+    with pytest.raises(AutolabelError, match="nothing to redo"):
+        redo(schema.open_dataset(name))
+
+
+def test_only_ones_own_acts_are_undone_and_none_that_somebody_else_decided_on_since(
+    name: str, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = schema.open_dataset(name)
+    monkeypatch.setenv("AUTOLABEL_REVIEWER", "first")
+    accept(*pick(name, 0, 0))
+    accept(*pick(name, 0, 1))
+    monkeypatch.setenv("AUTOLABEL_REVIEWER", "second")
+    with pytest.raises(AutolabelError, match="nothing to undo"):
+        undo(dataset)
+    pick_of_first = pick(name, 0, 1)
+    reject(*pick_of_first)
+    relabel(name, out)
+    monkeypatch.setenv("AUTOLABEL_REVIEWER", "first")
+    with pytest.raises(AutolabelError, match="decided on again since"):
+        undo(dataset)
+    monkeypatch.setenv("AUTOLABEL_REVIEWER", "second")
+    assert [event.changes for event in undo(dataset)] == [{"undo": "reject"}], "no request"
+    monkeypatch.setenv("AUTOLABEL_REVIEWER", "first")
+    undo(dataset)
+    undo(dataset)
+    assert [d.decision for d in dataset.first().detections.detections] == [""] * 5
+
+
+def test_a_label_whose_decision_was_undone_is_exported_as_the_machine_made_it(name: str) -> None:
+    dataset, chosen = pick(name, 0, 0)
+    sample = schema.sample_collection(dataset).find_one({"frame_key": chosen[0].frame_key})
+    accept(dataset, chosen)
+    undo(dataset)
+    after = schema.sample_collection(dataset).find_one({"_id": sample["_id"]})
+    assert _decided(after, after["run_key"]).settled == frozenset()
+
+
+def test_what_the_app_draws_anew_is_what_the_events_changed(name: str) -> None:
+    dataset, chosen = pick(name, 0, 0, 2)
+    events = accept(dataset, chosen)
+    ((sample, change),) = redrawn(dataset, events).items()
+    assert sample == str(dataset.first().id)
+    assert [one["decision"] for one in change["labels"]["detections"]] == ["accepted"] * 2
+    made = [one["_id"] for one in change["labels"]["reviewed"]]
+    assert len(made) == 2
+    assert all(isinstance(one["mask"], str) for one in change["labels"]["reviewed"])
+    ((_, change),) = redrawn(dataset, undo(dataset)).items()
+    assert change["gone"] == sorted(made)
+    assert [one["decision"] for one in change["labels"]["detections"]] == ["", ""]
+    assert mark_sequence(dataset, "drive") == 4
+    undo(dataset)
+    assert {one.review_status for one in dataset} == {"open"}
+    assert choose(dataset, [sample], [one["_id"] for one in change["labels"]["detections"]])
+    assert Event("a frame of no dataset", "accept").before == {}
