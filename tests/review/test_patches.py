@@ -50,12 +50,40 @@ def test_operators_act_on_patches_as_on_frames(name: str, way: str) -> None:
 
 
 def test_a_sequence_is_done_from_one_of_its_patches(name: str) -> None:
-    from tasks.review.operators import SequenceDone
+    from tasks.review.operators import SequenceDone, UnconfirmedError
 
     dataset = schema.open_dataset(name)
     patches = everything(dataset).to_patches("detections")
-    told = SequenceDone().act(context(dataset, patches, current_sample=patches.first().id))
-    assert told == "drive: 4 frames marked as done"
+    tile = patches.first().id
+    with pytest.raises(UnconfirmedError, match="all frames of drive"):
+        SequenceDone().act(context(dataset, patches, current_sample=tile))
+    agreed = context(dataset, patches, current_sample=tile, params={"confirmed": True})
+    assert SequenceDone().act(agreed).text == "drive: 4 frames marked as done"
+
+
+def test_more_labels_than_one_that_nobody_selected_are_asked_about(name: str) -> None:
+    from tasks.review.operators import Accept, UnconfirmedError, chosen_labels
+
+    dataset = schema.open_dataset(name)
+    sample = dataset.first()
+    opened = {"current_sample": sample.id}
+    with pytest.raises(UnconfirmedError, match="5 labels on 1 frame"):
+        chosen_labels(context(dataset, dataset.view(), **opened))
+    asked = context(dataset, dataset.view(), **opened)
+    assert not Accept().execute(asked)["ok"]
+    (question,) = asked.executor.to_json()["requests"]
+    assert question["operator_uri"] == "sam2-autolabel/confirm"
+    assert question["params"]["operator"] == "accept"
+    focus = {"sample_id": sample.id, "label_id": sample.detections.detections[3].id}
+    on_focus = context(dataset, dataset.view(), **opened, params={"focus": focus})
+    assert Accept().execute(on_focus)["message"] == "accepted 1 label"
+    sample.reload()
+    assert [one.decision for one in sample.detections.detections] == ["", "", "", "accepted", ""]
+    assert Accept().execute(context(dataset, dataset.view(), **opened, params={"confirmed": True}))[
+        "ok"
+    ]
+    sample.reload()
+    assert {one.decision for one in sample.detections.detections} == {"accepted"}
 
 
 def test_patches_that_are_open_elsewhere_show_decisions_at_once(name: str) -> None:
