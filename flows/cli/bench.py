@@ -104,19 +104,18 @@ def command(**given: Any) -> None:
 
     Everything is timed until its result is on the host; times are medians.
     """
-    from rich.console import Console
-
+    from flows.cli.display import stderr_console, telling
     from sam2_core.bench.run import run_benchmark
 
     if given["pipeline"]:
         _pipeline(given)
         return
-    console = Console(stderr=True)
+    console = stderr_console()
     options = _options(given)
-    with console.status("preparing the frame") as status:
+    with telling(console, "preparing the frame") as tell:
         frame = _frame(given)
         options = _with_a_model(options, console)
-        results = run_benchmark(frame, options, lambda text: status.update(str(text)))
+        results = run_benchmark(frame, options, lambda text: tell(f"measuring: {text}"))
         if given["plot"]:
             from sam2_core.bench.plot import plot_results
 

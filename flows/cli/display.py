@@ -13,9 +13,9 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
@@ -26,6 +26,7 @@ from rich.progress import (
     Task,
     TaskID,
     TextColumn,
+    track,
 )
 from rich.text import Text
 
@@ -35,6 +36,7 @@ from tasks.wording import counted
 
 LOG_INTERVAL_S = 30.0
 TOTAL = "total"
+Item = TypeVar("Item")
 # What moves on the terminal now: stopped before last words, which it would be drawn over and under.
 _moving: list[Callable[[], object]] = []
 
@@ -83,6 +85,36 @@ def spinning(console: Console, text: str) -> Iterator[None]:
     """Show that something is going on while the block runs."""
     with console.status(text) as status, _moves(status.stop):
         yield
+
+
+@contextlib.contextmanager
+def telling(console: Console, text: str) -> Iterator[Callable[[str], None]]:
+    """Give what says what is being done: on a terminal in one place, in a log now and then."""
+    if console.is_terminal:
+        with console.status(text) as status, _moves(status.stop):
+            yield lambda words: status.update(escape(words))
+        return
+    told = time.monotonic()
+
+    def tell(words: str) -> None:
+        nonlocal told
+        if time.monotonic() - told >= LOG_INTERVAL_S:
+            told = time.monotonic()
+            console.print(escape(words))
+
+    console.print(escape(text))
+    yield tell
+
+
+def tracked(console: Console, items: Iterable[Item], text: str, total: int) -> Iterator[Item]:
+    """Hand on items and show how many: on a terminal by a bar, in a log now and then."""
+    if console.is_terminal:
+        yield from track(items, text, total, console=console, transient=True)
+        return
+    with telling(console, f"{text}: {total:,}") as tell:
+        for done, item in enumerate(items, 1):
+            yield item
+            tell(f"{text}: {done:,} of {total:,}")
 
 
 class Pace:
@@ -228,5 +260,5 @@ class RunDisplay(Listener):
 def showing(console: Console, stages: Sequence[str], frames: int) -> Iterator[None]:
     """Show a run's progress while the block runs."""
     display = RunDisplay(console, stages, frames)
-    with display.bars, _moves(display.bars.stop), listening(display):
+    with _moves(display.bars.stop), display.bars, listening(display):
         yield

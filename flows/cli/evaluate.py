@@ -77,14 +77,10 @@ def command(
     detect = _detector(detector, min_score) if prompt == "detector" else None
     segment, name = _segmenter(model, baseline, False if whole_frames else None)
     result: dict[str, Any] = {}
-    from rich.console import Console
-    from rich.progress import track
+    from flows.cli.display import stderr_console, tracked
 
     steps = evaluate(loaded, images, segment, detect)
-    progress = track(
-        steps, "evaluating", len(loaded.images), console=Console(stderr=True), transient=True
-    )
-    for evaluation in progress:
+    for evaluation in tracked(stderr_console(), steps, "evaluating images", len(loaded.images)):
         last = evaluation
     result = {"model": name, "prompt": prompt, **last.result()}
     if as_json:

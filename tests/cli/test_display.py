@@ -1,0 +1,125 @@
+"""What a terminal shows: how far a run is, how long it takes, and nothing after its last words."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from flows.cli import display
+from flows.cli.display import Pace, RunDisplay, telling, tracked
+from tests.conftest import REPOSITORY
+
+
+def test_the_time_left_is_known_from_the_first_chunk_on():
+    pace = Pace(["download", "segment", "load"])
+    pace.frames = 10
+    pace.advance("download", 5, kept=False, now_s=100)
+    assert pace.fraction() == 0.25
+    assert pace.left(105) == ""
+    pace.spend({"download": 1, "segment": 9})
+    pace.advance("segment", 5, kept=False, now_s=110)
+    assert pace.fraction() == 0.5
+    assert pace.left(110) == "0:10 left"
+    pace.advance("load", 10, kept=False, now_s=111)
+    assert pace.fraction() == 0.5
+    pace.frames = 7210
+    assert pace.left(110) == "4:00:10 left"
+
+
+def test_what_was_there_before_is_neither_done_nor_left():
+    pace = Pace(["download", "segment"])
+    pace.frames = 10
+    for stage in ("download", "segment"):
+        pace.advance(stage, 8, kept=True, now_s=0)
+    assert pace.fraction() == 0
+    pace.advance("download", 2, kept=False, now_s=10)
+    pace.spend({"download": 1, "segment": 1})
+    assert pace.left(11) == "0:01 left"
+    pace.advance("segment", 2, kept=False, now_s=12)
+    assert pace.fraction() == 1
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_whole_is_above_its_stages(terminal, monkeypatch):
+    monkeypatch.setattr(display, "LOG_INTERVAL_S", 0)
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=100)
+    shown = RunDisplay(console, ["download", "segment"], 4)
+    with shown.bars:
+        shown.advanced("download", 4, kept=False)
+        shown.chunk_done({"download": 1, "segment": 3}, 0)
+        shown.advanced("segment", 2, kept=False)
+        if terminal:
+            shown.bars.refresh()
+    text = console.file.getvalue()
+    if terminal:
+        whole, download, segment = text.replace("\r", "\n").split("total")[-1].split("\n")[:3]
+        assert "62%" in whole
+        assert "left" in whole
+        assert "download" in download
+        assert "4/4" in download
+        assert "2/4" in segment
+    else:
+        last = text.strip().splitlines()[-1]
+        assert last.startswith("62%, 0:0")
+        assert last.endswith("left; of 4 frames: download 4, segment 2")
+
+
+def test_a_log_says_now_and_then_how_far_it_is(monkeypatch):
+    monkeypatch.setattr(display, "LOG_INTERVAL_S", 0)
+    console = Console(file=io.StringIO())
+    assert list(tracked(console, "abc", "evaluating images", 3)) == list("abc")
+    with telling(console, "preparing") as tell:
+        tell("measuring: encoder [1]")
+    assert console.file.getvalue().splitlines() == [
+        "evaluating images: 3", "evaluating images: 1 of 3", "evaluating images: 2 of 3",
+        "evaluating images: 3 of 3", "preparing", "measuring: encoder [1]",
+    ]  # fmt: skip
+
+
+CHILD = """
+import threading, time
+from flows.cli.display import showing, stderr_console
+from flows.cli.label_run import prefect_if_needed
+from tasks.observe.progress import advance
+
+def work():
+    while True:
+        advance("download")
+        time.sleep(0.01)
+
+console = stderr_console()
+with prefect_if_needed(console), showing(console, ["download"], 10**6):
+    threading.Thread(target=work, daemon=True).start()
+    threading.Event().wait()
+"""
+
+
+def test_after_ctrl_c_nothing_is_drawn_or_said_twice():
+    reading, terminal = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHILD], stdin=terminal, stdout=terminal, stderr=terminal,
+        start_new_session=True, env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
+        cwd=REPOSITORY,
+    )  # fmt: skip
+    os.close(terminal)
+    seen = b""
+    while b"download" not in seen:
+        seen += os.read(reading, 4096)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+    try:
+        while more := os.read(reading, 4096):
+            seen += more
+    except OSError:  # the terminal's end
+        pass
+    assert process.wait() == 128 + signal.SIGINT
+    _, _, after = seen.partition(b"stopped; what is labeled is kept")
+    assert after
+    assert b"stopped" not in after
+    assert b"download" not in after
+    assert b"total" not in after
+    assert b"Traceback" not in seen
