@@ -84,7 +84,11 @@ class LabelParams(BaseModel):
         description="Boxes are YOLO's text files 'class x y width height'; names of the classes, a "
         "line each, or data.yaml.",
     )
-    classes: tuple[str, ...] = Field(default=(), description="Only these classes; all if empty.")
+    classes: tuple[str, ...] = Field(
+        default=(),
+        description="Only these classes; by default all, and of yolox_* those on roads (`all`: "
+        "every one).",
+    )
     min_score: float | None = Field(
         default=None,
         ge=0,
@@ -137,6 +141,21 @@ class LabelParams(BaseModel):
         return self.detector or "compact"
 
     @property
+    def wanted_classes(self) -> tuple[str, ...]:
+        """Classes of boxes to keep; all when empty.
+
+        The published YOLOX know sofas and pizzas, too: without a word they take what is on roads.
+        """
+        from tasks.boxes.coco_classes import ALL_CLASSES, ROAD_CLASSES
+        from tasks.boxes.detector_files import RELEASES
+
+        if self.classes == ALL_CLASSES:
+            return ()
+        if self.classes or self.boxes or self.detector_name not in RELEASES:
+            return self.classes
+        return ROAD_CLASSES
+
+    @property
     def least_score(self) -> float:
         """Score that a box needs."""
         if self.min_score is not None:
@@ -153,7 +172,7 @@ class LabelParams(BaseModel):
 
         limit = max_megapixels()
         size = {} if limit == DEFAULT_MEGAPIXELS else {"max_megapixels": limit}
-        return {"classes": sorted(self.classes), "min_score": self.least_score} | size
+        return {"classes": sorted(self.wanted_classes), "min_score": self.least_score} | size
 
 
 def _moment(text: str) -> str:

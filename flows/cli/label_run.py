@@ -174,7 +174,9 @@ def announce(console: Console, plan: Plan) -> None:
         f"masks  {escape(stamp.name)} on {stamp.backend}, {stamp.precision} "
         f"[dim]({escape(plan.model.reason)})[/]"
     )
-    console.print(f"boxes  {escape(plan.stamp.detector)}")
+    roads = plan.params.wanted_classes != plan.params.classes == ()
+    more = " [dim](classes on roads; --classes all takes every one)[/]" if roads else ""
+    console.print(f"boxes  {escape(plan.stamp.detector)}{more}")
     for line in plan.matching.lines() if plan.matching else ():
         console.print(f"       [yellow]{escape(line)}[/]")
 

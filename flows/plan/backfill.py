@@ -147,7 +147,7 @@ def plan_backfill(params: BackfillParams, in_flight: Collection[str] = ()) -> Ba
     plan = BackfillPlan(params, stamp, rate, matching=matching)
     plan.works = list(_missing(plan, set(in_flight)))
     if matching:
-        matching.refuse_nothing(params.label.classes)
+        matching.refuse_nothing(params.label.wanted_classes)
     plan.cut()
     return plan
 

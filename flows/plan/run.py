@@ -80,7 +80,7 @@ def make_plan(params: LabelParams) -> Plan:
     matching = matching_of(params)
     if matching:
         matching.add(frame for one in found for frame in one.frames)
-        matching.refuse_nothing(params.classes)
+        matching.refuse_nothing(params.wanted_classes)
     stamp = stamp_of(params, model, matching)
     complete = manifests.list_complete(params.out, stamp.run_key)
 
@@ -127,8 +127,8 @@ def stamp_of(
 
 
 def _detector_stamp(params: LabelParams) -> str:
-    if params.classes:
-        load_detector(params.detector_name).class_mask(params.classes)
+    if params.wanted_classes:
+        load_detector(params.detector_name).class_mask(params.wanted_classes)
     return detector_stamp(params.detector_name)
 
 
@@ -174,7 +174,7 @@ def job_of(plan: Plan, *, counts_attempts: bool = False) -> Job:
         detector="" if params.boxes else params.detector_name,
         boxes_uri=params.boxes or "",
         box_names_uri=params.box_names or "",
-        classes=params.classes,
+        classes=params.wanted_classes,
         min_score=params.least_score,
         counts_attempts=counts_attempts,
     )

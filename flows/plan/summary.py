@@ -39,12 +39,13 @@ def summary_of(
 def _nothing(plan: Plan, outcomes: Sequence[SequenceOutcome]) -> str:
     """Say why there is not a single mask where somebody asked for certain boxes; "" where not."""
     params = plan.params
-    asked = params.boxes or params.classes
+    asked = params.boxes or params.classes or params.min_score is not None
     if not asked or any(one.instances or one.error for one in outcomes):
         return ""
     if not any(one.frames for one in outcomes):
         return ""
-    wanted = f" of {', '.join(params.classes)}" if params.classes else ""
+    classes = params.wanted_classes if params.classes else ()
+    wanted = f" of {', '.join(classes)}" if classes else ""
     return f"no mask: no frame has a box{wanted} with a score of {params.least_score:g} or more"
 
 

@@ -12,3 +12,10 @@ COCO_CLASSES = (
     "microwave", "oven", "toaster", "sink", "refrigerator", "book", "clock", "vase", "scissors",
     "teddy bear", "hair drier", "toothbrush",
 )  # fmt: skip
+
+# Of those, what is on roads and beside them: what the published YOLOX take by themselves.
+ROAD_CLASSES = (
+    "person", "bicycle", "car", "motorcycle", "bus", "train", "truck", "traffic light",
+    "fire hydrant", "stop sign", "parking meter", "cat", "dog", "horse", "sheep", "cow",
+)  # fmt: skip
+ALL_CLASSES = ("all",)

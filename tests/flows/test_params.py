@@ -4,6 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from flows.params import LabelParams
+from tasks.boxes.coco_classes import COCO_CLASSES
 
 
 def params(**values):
@@ -44,6 +45,16 @@ def test_scores_from_0_for_imported_boxes_and_from_03_for_a_detector():
     assert params(boxes="boxes").least_score == 0.0
     assert params().least_score == 0.3
     assert params(boxes="boxes", min_score=0.5).least_score == 0.5
+
+
+def test_published_detectors_take_what_is_on_roads():
+    assert params().wanted_classes == params(detector="own.onnx").wanted_classes == ()
+    roads = params(detector="yolox_s").wanted_classes
+    assert {"car", "person", "traffic light"} < set(roads) < set(COCO_CLASSES)
+    assert params(detector="yolox_s").deciding()["classes"] == sorted(roads)
+    assert params(detector="yolox_s", classes=("sofa",)).wanted_classes == ("sofa",)
+    assert params(detector="yolox_s", classes=("all",)).wanted_classes == ()
+    assert params(boxes="boxes").wanted_classes == ()
 
 
 def test_only_what_changes_labels_is_in_the_key():
