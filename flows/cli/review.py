@@ -118,6 +118,22 @@ def export(dataset: str, out: str, as_json: bool) -> None:
         click.echo(f"not in them: {report.set_aside.text()}\n  {report.set_aside_uri}")
 
 
+@command.command("calibrate")
+@click.argument("dataset")
+def calibrate(dataset: str) -> None:
+    """Fit the risk to your own decisions, once there are 200: what a label's chance is here."""
+    from tasks.dataset.schema import open_dataset
+    from tasks.review.calibrate import calibrate as run
+
+    done = run(open_dataset(dataset))
+    click.echo(
+        f"{dataset}: {counted(done.made.decisions, 'decision')}, {done.wrong} of them wrong; the "
+        f"risk was {done.error_before:.3f} off on the mean, and is {done.error_after:.3f} now"
+    )
+    if done.uri:
+        click.echo(f"  {done.uri}\n  {done.picture_uri}")
+
+
 @command.command("evaluate")
 @click.argument("dataset")
 @click.option("--iou", default=0.5, show_default=True, help="Least mask IoU of a match.")

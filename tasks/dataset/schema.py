@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import hashlib
 import logging
 import re
 import threading
@@ -31,8 +30,6 @@ GROUP_FIELD = "group"
 OBJECT_PATH = f"{MACHINE_FIELD}.detections.object"
 OPEN, DONE = "open", "done"
 FIELDS_VERSION = 3  # of what `_declare_fields` declares
-MAX_SEQUENCE_VIEWS = 500
-MAX_VIEW_NAME = 100
 LOCK_SECONDS = 60.0
 # FiftyOne has one object a dataset in a process, for all threads. Loading it saves it, and what
 # another thread changes meanwhile is then taken for saved.
@@ -240,40 +237,6 @@ def _remember(dataset: Any, out_uri: str) -> None:
     known = dataset.info.get("out_uris", [])
     others = [one for one in known if storage.canonical(one) != out_uri]
     dataset.info["out_uris"] = [*others, out_uri]
-
-
-def save_sequence_view(dataset: Any, sequence_id: str) -> None:
-    """Save the view of one sequence, up to a number of views that a list can show."""
-    from fiftyone import ViewField as F
-
-    with dataset_lock(dataset.name):
-        dataset.reload()
-        if len(dataset.list_saved_views()) >= MAX_SEQUENCE_VIEWS:
-            return
-        view = dataset.match(F("sequence_id") == sequence_id).sort_by("frame_number")
-        text = f"All frames of {sequence_id}, in order"
-        save_view(dataset, f"sequence {sequence_id}", view, text)
-
-
-def save_view(dataset: Any, name: str, view: Any, description: str) -> None:
-    """Save a view once, under a longer name where this one is taken, or not at all.
-
-    FiftyOne knows views by the Latin letters and digits of their names alone, in lower case: of
-    `drive_1` and `drive-1`, or of two names without any, the second gets a number of its own. A
-    view is a convenience: none fails what it is saved for. Call it under the dataset's lock.
-    """
-    numbered = f"{name[:MAX_VIEW_NAME]} {hashlib.sha256(name.encode()).hexdigest()[:8]}"
-    known, error = set(dataset.list_saved_views()), None
-    for one in (name, numbered) if len(name) <= MAX_VIEW_NAME else (numbered,):
-        if one in known:
-            return
-        try:
-            dataset.save_view(one, view, description=description)
-        except Exception as reason:  # noqa: BLE001 - whatever FiftyOne has against it
-            error = reason
-        else:
-            return
-    log.warning("the view '%s' is not saved: %s", name, error)
 
 
 @contextlib.contextmanager

@@ -38,12 +38,12 @@ from tasks.dataset.schema import (
     default_slice_of,
     open_dataset,
     sample_collection,
-    save_sequence_view,
 )
 from tasks.frames.identity import frame_identity
 from tasks.review.aside import CHANGED, forget, peoples_fields, set_aside, set_aside_unlisted
+from tasks.review.calibrate import recalibration_of
 from tasks.review.harvest import harvest
-from tasks.risk.score import Judgement
+from tasks.risk.score import Judgement, recalibrated
 from tasks.store import artifacts
 from tasks.store.manifests import Manifest
 from tasks.store.tables import LabeledFrame
@@ -114,7 +114,6 @@ def load_sequence(dataset_name: str, out_uri: str, manifest: Manifest) -> LoadRe
             counted[0] += len(labeled)
             counted[1] += write_frames(dataset, labeled, origin, judgements, place, objects=objects)
     removed = set_aside_unlisted(dataset, manifest.sequence_id, place.listed)
-    save_sequence_view(dataset, manifest.sequence_id)
     changed, seconds = len(place.changed), time.perf_counter() - started
     return LoadReport(counted[0] - changed, counted[1], seconds, changed, removed)
 
@@ -167,6 +166,9 @@ def write_frames(
 ) -> int:
     """Upsert frames by their ids, without touching what people decided; return the instances."""
     total, place, objects = 0, place or Place(), objects or ObjectLinker()
+    recalibration = recalibration_of(dataset)
+    if recalibration.decisions and judgements:
+        judgements = [recalibrated(one, recalibration) for one in judgements]
     for start in range(0, len(labeled), FRAMES_PER_WRITE):
         part = labeled[start : start + FRAMES_PER_WRITE]
         judged = judgements[start : start + FRAMES_PER_WRITE] if judgements else [None] * len(part)

@@ -31,7 +31,7 @@ WRONG = (REJECTED, CORRECTED, MERGED, DELETED, EDITED)
 
 
 # A frame's risk is that of its riskiest label that nobody has decided on.
-_OPEN_RISK = {
+OPEN_RISK = {
     "$max": {
         "$concatArrays": [
             [0.0],
@@ -243,7 +243,7 @@ def apply_events(dataset: Any, events: Iterable[Event]) -> None:
             others.append(event)
             continue
         new = {"_id": identity, f"{LOG_FIELD}.event_id": {"$ne": event.event_id}}
-        writes.append(UpdateOne(new, [{"$set": _update(event)}, {"$set": {"risk": _OPEN_RISK}}]))
+        writes.append(UpdateOne(new, [{"$set": _update(event)}, {"$set": {"risk": OPEN_RISK}}]))
     if writes:
         samples.bulk_write(writes, ordered=True)
         # As the frames have them now: of several events on a label the last one counts, and of one

@@ -46,7 +46,7 @@ def decided_objects(dataset: Any) -> set[str]:
     return {
         object_of(label)
         for sample in sample_collection(dataset).find(with_log, fields)
-        for label in _labels(sample)
+        for label in labels_of_sample(sample)
         if label.get("decision")
     }
 
@@ -74,14 +74,15 @@ def riskiest_objects(dataset: Any, count: int) -> list[Doubt]:
     return sorted(best.values(), reverse=True)[:count]
 
 
-def _labels(sample: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def labels_of_sample(sample: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the machine labels of a stored sample."""
     return (sample.get(MACHINE_FIELD) or {}).get("detections") or ()
 
 
 def _doubts(sample: Mapping[str, Any]) -> list[Doubt]:
     return [
         Doubt(float(one["risk"]), str(one["_id"]), str(sample["frame_key"]), object_of(one))
-        for one in _labels(sample)
+        for one in labels_of_sample(sample)
         if not one.get("decision") and one.get("risk") is not None
     ]
 

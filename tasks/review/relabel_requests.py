@@ -18,6 +18,7 @@ from sam2_core.types import AutolabelError, Boxes, Masks, ModelStamp
 from tasks.dataset.documents import stamp_text
 from tasks.dataset.schema import MACHINE_FIELD, open_dataset
 from tasks.review.actions import Chosen
+from tasks.review.calibrate import recalibration_of
 from tasks.review.events import (
     RELABEL,
     Event,
@@ -27,7 +28,7 @@ from tasks.review.events import (
     reviews_uri,
     storage_of,
 )
-from tasks.risk.score import Judgement, judge_frames
+from tasks.risk.score import Judgement, judge_frames, recalibrated
 from tasks.store import storage
 from tasks.store.checksums import decode_json, encode_json
 from tasks.store.tables import LabeledFrame
@@ -198,7 +199,8 @@ def bring_back(
         stamp: the model that made them; None when it could not be had and all failed.
 
     """
-    events, made = [], 0
+    dataset = open_dataset(request.dataset)
+    events, made, recalibration = [], 0, recalibration_of(dataset)
     for one, outcome in zip(request.frames, outcomes, strict=True):
         if isinstance(outcome, Exception):
             decisions = dict.fromkeys(one.label_ids, "")
@@ -208,8 +210,8 @@ def bring_back(
             )
             continue
         made += len(one.label_ids)
-        events.append(_result(request, one, outcome, stamp))
-    dataset = open_dataset(request.dataset)
+        judgement = recalibrated(_judged(one, outcome), recalibration)
+        events.append(_result(request, one, outcome, judgement, stamp))
     record(dataset, events, reversible=False)
     done = {"at": now_text(), "made": made, "frames": len(request.frames)}
     uri = _uri(out_uri, request.dataset, request.request_id, "done.json")
@@ -218,9 +220,12 @@ def bring_back(
 
 
 def _result(
-    request: RelabelRequest, one: RelabelFrame, masks: Masks, stamp: ModelStamp | None
+    request: RelabelRequest,
+    one: RelabelFrame,
+    masks: Masks,
+    judgement: Judgement,
+    stamp: ModelStamp | None,
 ) -> Event:
-    judgement = _judged(one, masks)
     overrides = {
         label_id: {
             "id": label_id, "label": one.labels[row], "size_hw": list(masks.size_hw),

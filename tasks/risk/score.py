@@ -18,7 +18,7 @@ import numpy as np
 
 from sam2_core.types import FloatArray
 from tasks.masks.crops import Segments
-from tasks.risk.calibration import Calibration, sigmoid
+from tasks.risk.calibration import Calibration, Recalibration, sigmoid
 from tasks.risk.features import COLUMN, FEATURES, measure_frames
 from tasks.risk.geometry import Numbers
 from tasks.store.tables import LabeledFrame
@@ -129,6 +129,11 @@ def judge_frames(
         replace(judge(model, values), segments=one)
         for values, one in zip(features, segments, strict=True)
     ]
+
+
+def recalibrated(judgement: Judgement, recalibration: Recalibration) -> Judgement:
+    """Judge as a dataset's own decisions say."""
+    return replace(judgement, risk=recalibration.of(judgement.risk).astype(np.float32))
 
 
 def judge(model: RiskModel, features: Numbers) -> Judgement:

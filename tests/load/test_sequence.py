@@ -105,7 +105,7 @@ def test_a_sequence_comes_out_as_it_went_in(
     assert dataset.persistent
     assert dataset.media_type == "image"
     assert len(dataset) == 11
-    assert dataset.list_saved_views() == ["sequence drive"]
+    assert dataset.list_saved_views() == [], "a view for each sequence would be thousands"
     for sample in dataset.sort_by("frame_number"):
         one = labeled[sample.frame_number]
         if one.masks is None:

@@ -241,19 +241,6 @@ def test_pictures_are_the_ones_labeled(tmp_path: Path, monkeypatch: pytest.Monke
     assert set(found.paths) == {frame.uri for frame in frames[2:]}
 
 
-def test_views_of_names_that_fiftyone_cannot_tell_apart(reviewing: Reviewing) -> None:
-    names = ["drive_1", "drive-1", "道", "路", "x" * 2000]
-    for one in names:
-        schema.save_sequence_view(reviewing.dataset, one)
-        schema.save_sequence_view(reviewing.dataset, one)
-    saved = reviewing.dataset.list_saved_views()
-    for one in names:
-        wanted = f"sequence {one}"[:90]
-        (view,) = [view for view in saved if f"{view} ".startswith(f"{wanted} "[:90])]
-        shown = {sample.sequence_id for sample in reviewing.dataset.load_saved_view(view)}
-        assert shown == ({one} if one.startswith("drive") else set())
-
-
 def test_a_camera_added_to_a_dataset_of_single_frames(database: str, tmp_path: Path) -> None:
     from tests.load.test_sequence import store
     from tests.review.labels import labeled_frames

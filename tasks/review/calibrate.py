@@ -1,0 +1,172 @@
+"""A dataset's risk fitted to its own decisions: `autolabel review calibrate`.
+
+What the shipped weights know comes from rendered streets. Once enough objects have been decided
+on, two numbers turn their risk into the chance that a reviewer finds a label of this footage wrong.
+They lie in storage beside the decisions, so a load, a relabeling and a rebuild use them, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sam2_core.types import AutolabelError
+from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, dataset_lock, sample_collection
+from tasks.review.events import ACCEPTED, OPEN_RISK, WRONG, reviews_uri, storage_of
+from tasks.review.objects import object_of
+from tasks.risk.calibration import Recalibration
+from tasks.risk.geometry import Numbers
+from tasks.risk.reliability import calibration_error, reliability_picture
+from tasks.store import storage
+from tasks.store.checksums import decode_json, encode_json
+
+FEWEST = 200
+_FEWEST_OF_A_KIND = 10
+_INNER = f"{MACHINE_FIELD}.detections"
+_INFO = "calibration"
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """What a calibration did.
+
+    Attributes:
+        made: slope and offset.
+        wrong: how many of the decisions found the label wrong.
+        error_before, error_after: how far risk and share of wrong labels were apart on the mean; of
+            labels that the fit has not seen.
+        picture: reliability before and after, as a PNG.
+        uri: where it is kept; "" without a storage.
+
+    """
+
+    made: Recalibration
+    wrong: int
+    error_before: float
+    error_after: float
+    picture: bytes
+    uri: str
+
+    @property
+    def picture_uri(self) -> str:
+        """Where the picture is kept."""
+        return self.uri.removesuffix("json") + "png" if self.uri else ""
+
+
+def calibrate(dataset: Any) -> Calibrated:
+    """Fit a dataset's risk to its decisions, and change the risk of all its labels accordingly.
+
+    Raises:
+        AutolabelError: too few decisions, or they have nothing to do with the risk.
+
+    """
+    known = recalibration_of(dataset)
+    shown, wrong = decided(dataset)
+    kinds = (int(wrong.sum()), int(len(wrong) - wrong.sum()))
+    if len(wrong) < FEWEST or min(kinds) < _FEWEST_OF_A_KIND:
+        raise AutolabelError(
+            f"{dataset.name} has decisions on {len(wrong)} objects, {kinds[0]} of them wrong: "
+            f"a calibration needs {FEWEST}, and {_FEWEST_OF_A_KIND} of either kind"
+        )
+    risk = known.before(shown)
+    try:
+        made = Recalibration.fit(risk, wrong)
+    except ValueError as error:
+        raise AutolabelError(f"the decisions on {dataset.name} do not fit: {error}") from error
+    after = Recalibration.unseen(risk, wrong)
+    title = f"{dataset.name}: {len(wrong):,} decisions"
+    picture = reliability_picture(title, {"before": shown, "calibrated": after}, wrong)
+    errors = [calibration_error(one, wrong) for one in (shown, after)]
+    done = Calibrated(made, kinds[0], errors[0], errors[1], picture, keep(dataset, made))
+    if done.uri:
+        storage.write_bytes(done.picture_uri, picture)
+    _change(dataset, *made.after(known))
+    return done
+
+
+def decided(dataset: Any) -> tuple[Numbers, Numbers]:
+    """Risk and outcome of what was decided: float64 (N,), and 1 where the label was wrong.
+
+    An object counts once for right and once for wrong, by its riskiest label: a hundred labels that
+    a decision was spread to are no hundred decisions.
+    """
+    fields = {f"{_INNER}.{name}": 1 for name in ("_id", "object", "risk", "decision")}
+    with_log = {f"{LOG_FIELD}.0": {"$exists": True}}
+    riskiest: dict[tuple[str, bool], float] = {}
+    for sample in sample_collection(dataset).find(with_log, fields).sort("_id", 1):
+        for label in (sample.get(MACHINE_FIELD) or {}).get("detections") or ():
+            decision, risk = label.get("decision"), label.get("risk")
+            if risk is None or (decision != ACCEPTED and decision not in WRONG):
+                continue
+            key = (object_of(label), decision in WRONG)
+            riskiest[key] = max(float(risk), riskiest.get(key, 0.0))
+    risks = np.array(list(riskiest.values()), np.float64)
+    return risks, np.array([wrong for _, wrong in riskiest], np.float64)
+
+
+def recalibration_of(dataset: Any) -> Recalibration:
+    """Return what a dataset's own decisions have made of its risk; nothing by default."""
+    values = dataset.info.get(_INFO)
+    return Recalibration.from_json(values) if values else Recalibration()
+
+
+def recalibration_in(out_uri: str, dataset_name: str) -> Recalibration:
+    """Read the same from a storage; nothing where there is none."""
+    folder = reviews_uri(out_uri, dataset_name)
+    if "calibration.json" not in storage.list_names(folder):
+        return Recalibration()
+    uri = storage.join(folder, "calibration.json")
+    try:
+        return Recalibration.from_json(decode_json(storage.read_bytes(uri), storage.redact(uri)))
+    except (ValueError, KeyError, TypeError) as error:
+        raise AutolabelError(f"{storage.redact(uri)} is no calibration: {error!r}") from error
+
+
+def share_recalibration(dataset: Any) -> None:
+    """Bring a calibration to where it is missing: from the storage to the dataset, or back.
+
+    A dataset that is built anew has none; a storage that a dataset has not used before has none.
+    """
+    known, out_uri = recalibration_of(dataset), storage_of(dataset)
+    found = recalibration_in(out_uri, dataset.name)
+    if found.decisions and not known.decisions:
+        _note(dataset, found)
+    elif known.decisions and not found.decisions:
+        keep(dataset, known)
+
+
+def keep(dataset: Any, made: Recalibration) -> str:
+    """Write a calibration to the dataset's storage, and note it in the dataset; return where."""
+    out_uri, uri = storage_of(dataset), ""
+    if out_uri:
+        uri = storage.join(reviews_uri(out_uri, dataset.name), "calibration.json")
+        storage.write_bytes(uri, encode_json(made.as_json()))
+    _note(dataset, made)
+    return uri
+
+
+def _note(dataset: Any, made: Recalibration) -> None:
+    with dataset_lock(dataset.name):
+        dataset.reload()
+        dataset.info[_INFO] = made.as_json()
+        dataset.save()
+
+
+def _change(dataset: Any, slope: float, offset: float) -> None:
+    """Change the risk of all labels in the database, then that of their frames."""
+    odds = {"$ln": {"$divide": [_SURE, {"$subtract": [1, _SURE]}]}}
+    power = {"$multiply": [-1, {"$add": [{"$multiply": [slope, odds]}, offset]}]}
+    changed = {"$divide": [1, {"$add": [1, {"$exp": power}]}]}
+    has_risk = {"$isNumber": "$$this.risk"}
+    label = {"$mergeObjects": ["$$this", {"risk": changed}]}
+    each = {"$map": {"input": f"${_INNER}", "in": {"$cond": [has_risk, label, "$$this"]}}}
+    # A frame that failed has no labels and keeps its risk.
+    sample_collection(dataset).update_many(
+        {f"{_INNER}.0": {"$exists": True}},
+        [{"$set": {_INNER: each}}, {"$set": {"risk": OPEN_RISK}}],
+    )
+
+
+_SURE = {"$min": [{"$max": ["$$this.risk", 1e-6]}, 1 - 1e-6]}

@@ -1,0 +1,102 @@
+"""One decision for an object over time, the list of sequences, and what the queue says of both."""
+
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from sam2_core.types import AutolabelError
+from tasks.dataset import schema
+from tasks.load import sequence as load
+from tasks.load.prepare import prepare_dataset
+from tasks.review.actions import choose, fix_class, merge, reject
+from tasks.review.objects import decided_objects
+from tasks.review.queue import LABEL_BY_LABEL, NEEDS_REVIEW, build_queue
+from tasks.review.sequences import list_sequences, sequence_view
+from tasks.review.spread import spread
+from tests.review.labels import STAMP, labeled_frame
+
+FRAMES, OBJECTS = 6, 3
+
+
+@pytest.fixture
+def still(database: str) -> str:
+    """A dataset of six frames in which nothing moves: three objects."""
+    name = f"still {uuid.uuid4().hex[:8]}"
+    prepare_dataset(name)
+    first = labeled_frame(0, OBJECTS)
+    frames = [replace(first, frame=labeled_frame(i, 1).frame) for i in range(FRAMES)]
+    load.load_frames(name, frames, STAMP)
+    return name
+
+
+def decisions(name: str) -> list[list[str]]:
+    frames = schema.open_dataset(name).sort_by("frame_number")
+    frames.reload()
+    return [sorted(row) for row in frames.values("detections.detections.decision")]
+
+
+def picked(dataset: object, row: int) -> list:
+    """The queue's own label of an object."""
+    tile = dataset.load_saved_view(LABEL_BY_LABEL).skip(row).first()
+    return choose(dataset, [tile.sample_id], [tile.id])
+
+
+def again(dataset: object, chosen: list) -> list:
+    """The same labels as they are now."""
+    ids = [str(label["_id"]) for frame in chosen for _, label in frame.labels]
+    return choose(dataset, dataset.values("id"), ids)
+
+
+def test_one_decision_is_spread_to_all_frames_of_its_object(still: str) -> None:
+    dataset = schema.open_dataset(still)
+    queue = build_queue(dataset, 50)
+    assert (queue.decisions, queue.labels) == (OBJECTS, OBJECTS * FRAMES)
+    assert queue.text().startswith("3 decisions on ")
+    chosen = picked(dataset, 0)
+    with pytest.raises(AutolabelError, match="decide on a label first"):
+        spread(dataset, chosen)
+    reject(dataset, chosen)
+    assert sum(row == ["", "", "rejected"] for row in decisions(still)) == 1
+    assert build_queue(dataset, 50).decisions == OBJECTS - 1, "the object is decided on"
+    events = spread(dataset, again(dataset, chosen))
+    assert len(events) == FRAMES - 1
+    assert decisions(still) == [["", "", "rejected"]] * FRAMES
+    with pytest.raises(AutolabelError, match="no other label"):
+        spread(dataset, again(dataset, chosen))
+
+    tram = picked(dataset, 0)
+    fix_class(dataset, tram, "tram")
+    spread(dataset, again(dataset, tram))
+    assert decisions(still) == [["", "corrected", "rejected"]] * FRAMES
+    reviewed = schema.open_dataset(still).values("reviewed.detections.label", unwind=True)
+    assert reviewed == ["tram"] * FRAMES
+    assert len(decided_objects(dataset)) == 2
+
+
+def test_what_holds_for_one_frame_is_not_spread(still: str) -> None:
+    dataset = schema.open_dataset(still)
+    sample = dataset.first()
+    chosen = choose(dataset, [sample.id], [d.id for d in sample.detections.detections[:2]])
+    merge(dataset, chosen)
+    with pytest.raises(AutolabelError, match="merged in one frame"):
+        spread(dataset, again(dataset, chosen))
+
+
+def test_sequences_are_a_list_that_can_be_searched(still: str) -> None:
+    dataset = schema.open_dataset(still)
+    other = [labeled_frame(i, 2, sequence_id="Depot_7", seed=3) for i in range(2)]
+    load.load_frames(still, other, STAMP)
+    listed = list_sequences(dataset)
+    assert set(listed) == {"drive", "Depot_7"}
+    assert listed["drive"].startswith(f"drive  ({FRAMES} frames, risk 0.")
+    view = sequence_view(dataset, "drive")
+    assert view.values("frame_number") == list(range(FRAMES))
+    assert set(sequence_view(dataset, "depot").values("sequence_id")) == {"Depot_7"}
+    with pytest.raises(AutolabelError, match="no sequence has 'tram'"):
+        sequence_view(dataset, "tram")
+    old = dataset.match({"sequence_id": "drive"})
+    dataset.save_view("sequence drive", old, description="All frames of drive, in order")
+    build_queue(dataset, 5)
+    assert "sequence drive" not in dataset.list_saved_views()
+    assert {NEEDS_REVIEW, LABEL_BY_LABEL} <= set(dataset.list_saved_views())
