@@ -127,6 +127,8 @@ def reported(ctx: Any, act: Callable[[], Done], again: str = "") -> dict[str, An
         return {"message": str(error), "ok": False}
     if done.events:
         ctx.ops.clear_selected_labels()
+        if is_patches(ctx.view):
+            ctx.ops.clear_selected_samples()
         shown = {"focus": done.focus, "frame": done.frame, "step": 1 if again == "redo" else -1}
         samples = redrawn(ctx.dataset, done.events)
         ctx.trigger(f"{PLUGIN}/redraw", {"samples": samples, **shown})

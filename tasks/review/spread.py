@@ -79,7 +79,8 @@ def _undecided_of(dataset: Any, objects: Mapping[str, Any]) -> tuple[list[str], 
     inner = f"{MACHINE_FIELD}.detections"
     fields = {f"{inner}.{name}": 1 for name in ("_id", "object", "decision")}
     wanted = {OBJECT_PATH: {"$in": sorted(objects)}, "review_status": OPEN}
-    frames, labels = [], {}
+    frames: list[str] = []
+    labels: dict[str, str] = {}
     for sample in sample_collection(dataset).find(wanted, fields).sort("_id", 1):
         frames.append(str(sample["_id"]))
         labels |= {

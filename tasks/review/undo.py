@@ -27,14 +27,22 @@ def undo(dataset: Any) -> list[Event]:
         AutolabelError: there is none, or somebody has decided on its labels since.
 
     """
+    act = last_act(dataset)
+    if act:
+        return _revert(dataset, act, UNDO)
+    raise AutolabelError("there is nothing to undo")
+
+
+def last_act(dataset: Any) -> tuple[Event, ...]:
+    """Return the last act of this reviewer that stands; empty where there is none."""
     cancelled: set[str] = set()
     for act in _acts_newest_first(dataset):
         if act[0].event_id in cancelled:
             continue
         cancelled |= {event.reverts for event in act}
         if act[0].action not in {UNDO, REDO} and act[0].before:
-            return _revert(dataset, act, UNDO)
-    raise AutolabelError("there is nothing to undo")
+            return act
+    return ()
 
 
 def redo(dataset: Any) -> list[Event]:

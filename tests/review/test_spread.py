@@ -2,28 +2,32 @@
 
 import uuid
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
+from tasks.dataset.ids import sample_id
 from tasks.load import sequence as load
 from tasks.load.prepare import prepare_dataset
-from tasks.review.actions import choose, fix_class, merge, reject
+from tasks.review.actions import accept, choose, fix_class, merge, reject
 from tasks.review.objects import decided_objects
 from tasks.review.queue import LABEL_BY_LABEL, NEEDS_REVIEW, build_queue
 from tasks.review.sequences import list_sequences, sequence_view
 from tasks.review.spread import spread
+from tasks.review.undo import undo
 from tests.review.labels import STAMP, labeled_frame
+from tests.review.test_patches import context
 
 FRAMES, OBJECTS = 6, 3
 
 
 @pytest.fixture
-def still(database: str) -> str:
+def still(database: str, tmp_path: Path) -> str:
     """A dataset of six frames in which nothing moves: three objects."""
     name = f"still {uuid.uuid4().hex[:8]}"
-    prepare_dataset(name)
+    prepare_dataset(name, out_uri=str(tmp_path))
     first = labeled_frame(0, OBJECTS)
     frames = [replace(first, frame=labeled_frame(i, 1).frame) for i in range(FRAMES)]
     load.load_frames(name, frames, STAMP)
@@ -72,6 +76,28 @@ def test_one_decision_is_spread_to_all_frames_of_its_object(still: str) -> None:
     reviewed = schema.open_dataset(still).values("reviewed.detections.label", unwind=True)
     assert reviewed == ["tram"] * FRAMES
     assert len(decided_objects(dataset)) == 2
+    undo(dataset)
+    assert sorted(decisions(still)) == [["", "", "rejected"]] * 5 + [["", "corrected", "rejected"]]
+
+
+def test_the_key_spreads_what_is_selected_and_else_the_last_decision(still: str) -> None:
+    from tasks.review.wide_operators import Spread
+
+    dataset = schema.open_dataset(still)
+    build_queue(dataset, 50)
+    tiles = dataset.load_saved_view(LABEL_BY_LABEL)
+    with pytest.raises(AutolabelError, match="decide on a label first"):
+        Spread().act(context(dataset, tiles))
+    first, second = picked(dataset, 0), picked(dataset, 1)
+    reject(dataset, first)
+    accept(dataset, second)
+    told = Spread().act(context(dataset, tiles)).text
+    assert told == f"the whole object: {FRAMES - 1} more labels on {FRAMES - 1} frames"
+    assert sum("accepted" in row for row in decisions(still)) == FRAMES
+    ((frame, (_, label)),) = [(one, one.labels[0]) for one in first]
+    chosen = [{"sample_id": str(sample_id(frame.frame_key)), "label_id": str(label["_id"])}]
+    Spread().act(context(dataset, tiles, selected_labels=chosen))
+    assert decisions(still) == [["", "accepted", "rejected"]] * FRAMES
 
 
 def test_what_holds_for_one_frame_is_not_spread(still: str) -> None:

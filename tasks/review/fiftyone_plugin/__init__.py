@@ -6,11 +6,12 @@ from typing import Any
 
 from tasks.review.operators import OPERATORS, Ask, Classes
 from tasks.review.panel import ReviewProgress
+from tasks.review.wide_operators import WIDE_OPERATORS
 
 
 def register(plugin: Any) -> None:
     """Tell FiftyOne what is here."""
-    for operator in OPERATORS:
+    for operator in (*OPERATORS, *WIDE_OPERATORS):
         plugin.register(operator)
     plugin.register(Ask)
     plugin.register(Classes)

@@ -12,6 +12,7 @@
     F: ["fix_class", "Fix the class", "label"],
     M: ["merge", "Merge", "merge"],
     D: ["delete", "Delete", "delete"],
+    O: ["spread", "Whole object", "layers"],
     L: ["send_to_relabel", "Send to relabel", "refresh"],
     E: ["sequence_done", "Sequence done", "done_all"],
     Z: ["undo", "Undo", "undo"],
