@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.types import POINT_PADDING, LowResMasks, PendingMasks, Prompts
+from sam2_core.backends.protocol import PendingMasks
+from sam2_core.types import POINT_PADDING, LowResMasks, Prompts
 
 
 def bucket_for(count: int, buckets: Sequence[int]) -> int:

@@ -17,7 +17,7 @@ from sam2_core.resolve import Wanted, need_torch, resolve_model, resolve_weights
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
-    from sam2_core.types import Backend
+    from sam2_core.backends.protocol import Backend
 
 logger = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sam2_core.arrays import freeze_arrays
 from sam2_core.types import FloatArray, IntArray
 
 _PACKED_AT_ONCE = 64  # masks; bounds memory: a byte for each cell
@@ -29,6 +30,11 @@ class Blocks:
     row: IntArray
     column: IntArray
     values: FloatArray  # (4, N): upper left, upper right, lower left, lower right
+
+    def __post_init__(self) -> None:
+        freeze_arrays(
+            self, mask="int64 (N)", row="int64 (N)", column="int64 (N)", values="float32 (4, N)"
+        )
 
 
 def _positive(stack: npt.NDArray[np.floating], words: int) -> npt.NDArray[np.uint64]:

@@ -19,6 +19,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from sam2_core.arrays import freeze_arrays
 from sam2_core.mask_borders import Blocks, blocks_at, mixed_blocks
 from sam2_core.rle import cancel_pairs, encode_toggles
 from sam2_core.types import FloatArray, IntArray, LowResMasks, Masks
@@ -45,6 +46,12 @@ class _Axis:
     start: IntArray  # (T,) a stretch's first pixel in `weight`
     stop: IntArray  # (T,) behind its last
     shift: IntArray  # (T,) what makes a pixel of `weight` one of the image
+
+    def __post_init__(self) -> None:
+        freeze_arrays(
+            self, weight="float32 (pixels)", first="int64 (cells)", start="int64 (T)",
+            stop="int64 (T)", shift="int64 (T)",
+        )  # fmt: skip
 
 
 def _stretches(grid: int, low: IntArray, high: IntArray) -> _Axis:
@@ -169,6 +176,11 @@ class _Stack:
     regions_xyxy_px: IntArray | None
     grid_hw: tuple[int, int]
     size_hw: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        freeze_arrays(
+            self, logits="float (M, h, w)", origin_yx="int64 (M, 2)", regions_xyxy_px="int64 (M, 4)"
+        )
 
     def __len__(self) -> int:
         return len(self.logits)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from sam2_core.arrays import freeze_arrays
 from sam2_core.types import EncoderImage, IntArray, Prompts
 
 
@@ -32,6 +33,11 @@ class PreparedFrame:
     rows: npt.NDArray[np.int64]
     reasons: tuple[str, ...]
     regions_xyxy_px: IntArray | None = None
+
+    def __post_init__(self) -> None:
+        freeze_arrays(
+            self, rows="int64 (V)", reasons="tuple (N)", regions_xyxy_px="int64 (V, 4)",
+        )  # fmt: skip
 
     def without_images(self) -> PreparedFrame:
         """Return what `finish` needs: images that the device has seen are memory for nothing."""

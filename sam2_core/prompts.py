@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sam2_core.arrays import own_arrays
 from sam2_core.preprocess import box_prompts
 from sam2_core.types import (
     POINT_NEGATIVE,
@@ -36,18 +37,10 @@ class PointPrompts:
     mask_logits: FloatArray | None = None
 
     def __post_init__(self) -> None:
-        count = len(self.labels)
-        if self.labels.ndim != 2 or self.points_px.shape != (*self.labels.shape, 2):
-            raise ValueError(
-                f"points (N, K, 2) and labels (N, K) expected, got {self.points_px.shape} and "
-                f"{self.labels.shape}"
-            )
-        if self.xyxy_px is not None and self.xyxy_px.shape != (count, 4):
-            raise ValueError(f"boxes must be ({count}, 4), got {self.xyxy_px.shape}")
-        if self.mask_logits is not None and (
-            self.mask_logits.ndim != 3 or len(self.mask_logits) != count
-        ):
-            raise ValueError(f"mask logits must be ({count}, G, G), got {self.mask_logits.shape}")
+        own_arrays(
+            self, points_px="float32 (N, K, 2)", labels="int32 (N, K)", xyxy_px="float32 (N, 4)",
+            mask_logits="float32 (N, G, G)",
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.labels)

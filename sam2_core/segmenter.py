@@ -18,6 +18,7 @@ from typing import Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from sam2_core.backends.protocol import Backend, PendingMasks
 from sam2_core.batching import (
     collect,
     gather,
@@ -34,18 +35,16 @@ from sam2_core.prompts import PointPrompts, point_prompts
 from sam2_core.stage_times import StageTimes
 from sam2_core.types import (
     AutolabelError,
-    Backend,
     Boxes,
     DeviceMemoryError,
     Features,
     ImageArray,
     LowResMasks,
     Masks,
-    PendingMasks,
     Prompts,
     SquareArray,
 )
-from sam2_core.views import StagedFrame, View
+from sam2_core.views import View
 
 logger = logging.getLogger(__name__)
 Given = TypeVar("Given", Boxes, PointPrompts)
@@ -113,9 +112,6 @@ class Segmenter:
             default = _FRAMES_CPU if on_cpu else _FRAMES_GPU
         self.encoder_batch = encoder_batch or default
         self._pool = ThreadPoolExecutor(post_threads, "sam2-masks")
-        # Where the device itself cuts and resizes; else that is done ahead of it.
-        self._stage: Callable[[ImageArray], StagedFrame] | None = getattr(backend, "stage", None)
-        self._staged = getattr(backend, "staged", lambda image: image)
         if decoder_chunk == "auto" and self.close_ups:
             decoder_chunk = None  # one image has too few boxes to measure with
         elif decoder_chunk == "auto":
@@ -151,18 +147,20 @@ class Segmenter:
             boxes: N boxes in the image's pixels; invalid ones stay as rows with a reason.
 
         """
-        if self._stage is not None:
-            staged = self._stage(image)
+        staged = self.backend.stage(image)
+        if staged is not None:  # the device itself cuts and resizes
             if self.close_ups:
                 return close_up_views(staged, boxes.xyxy_px, self.image_size)
             found = box_prompts(boxes.xyxy_px, staged.size_hw, self.image_size)
             return self._whole(staged.whole(), staged.size_hw, found)
         if self.close_ups:
             frame = close_ups(image, boxes.xyxy_px, self.image_size)
-            return replace(frame, images_model=[self._staged(one) for one in frame.images_model])
+            squares = [self.backend.stage_square(one) for one in frame.images_model]
+            return replace(frame, images_model=squares)
         size_hw = (image.shape[0], image.shape[1])
         found = box_prompts(boxes.xyxy_px, size_hw, self.image_size)
-        return self._whole(self._staged(resize_square(image, self.image_size)), size_hw, found)
+        square = self.backend.stage_square(resize_square(image, self.image_size))
+        return self._whole(square, size_hw, found)
 
     @staticmethod
     def _whole(
@@ -181,9 +179,9 @@ class Segmenter:
             )
         size_hw = (image.shape[0], image.shape[1])
         prompts, rows, reasons = point_prompts(points, size_hw, self.image_size)
-        seen = resize_square(image, self.image_size) if self._stage is None else self._stage(image)
-        one = seen.whole() if isinstance(seen, StagedFrame) else seen
-        return PreparedFrame([one], size_hw, prompts, rows, reasons)
+        staged = self.backend.stage(image)
+        seen = staged.whole() if staged is not None else resize_square(image, self.image_size)
+        return PreparedFrame([seen], size_hw, prompts, rows, reasons)
 
     def run(
         self, frames: Sequence[PreparedFrame], times: StageTimes | None = None
@@ -261,7 +259,7 @@ class Segmenter:
             while start < len(rows):
                 chosen = slice(start, start + self.decoder_chunk)
                 try:
-                    decoded = self._queue(features, slice_prompts(prompts, chosen))
+                    decoded = self.backend.decode_later(features, slice_prompts(prompts, chosen))
                 except DeviceMemoryError as error:
                     tried = len(rows[chosen])
                     self.decoder_chunk = self._halved("decoder_chunk", tried, error)
@@ -270,14 +268,6 @@ class Segmenter:
                 start += len(decoded)
         total = sum(len(prompts) for prompts in frames)
         return PendingMasks(total, partial(collect, parts, total, self.image_size // 4))
-
-    def _queue(self, features: Features, prompts: Prompts) -> PendingMasks:
-        later = getattr(self.backend, "decode_later", None)
-        if later is not None:
-            pending: PendingMasks = later(features, prompts)
-            return pending
-        decoded = self.backend.decode(features, prompts)
-        return PendingMasks(len(prompts), lambda: decoded)
 
     def _halved(self, name: str, tried: int, error: DeviceMemoryError) -> int:
         """Return half of a size that was too much for the device; raise if it was 1."""

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
+from sam2_core.backends.protocol import Backend
 from sam2_core.cache import cache_folder, write_whole
 from sam2_core.types import (
     BOX_BOTTOM_RIGHT,
     BOX_TOP_LEFT,
     POINT_PADDING,
     AutolabelError,
-    Backend,
     DeviceMemoryError,
     Features,
     Prompts,

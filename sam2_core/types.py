@@ -7,14 +7,14 @@ Row i of everything belongs to prompt i, in the caller's order.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from sam2_core.arrays import freeze_arrays, own_arrays
 from sam2_core.redaction import redact
 
 FloatArray = npt.NDArray[np.float32]
@@ -52,15 +52,9 @@ class DeviceLostError(MachineError):
     """The device answers this process no more, whatever is asked: the process must end."""
 
 
-def _read_only(array: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    result = np.array(array, dtype=dtype)
-    result.flags.writeable = False
-    return result
-
-
 @dataclass(frozen=True, eq=False)
 class Boxes:
-    """N boxes of one image, in original pixels.
+    """N boxes of one image, in original pixels; arrays are copied.
 
     Attributes:
         xyxy_px: float32 (N, 4), left, top, right, bottom. May be invalid (NaN, inverted, outside):
@@ -69,6 +63,9 @@ class Boxes:
         labels: N class names.
         track_ids: int64 (N,) or None.
         source: where they come from: a detector's stamp, or the imported file.
+
+    Raises:
+        ValueError: an array has another shape, or numbers of another kind.
 
     """
 
@@ -79,18 +76,11 @@ class Boxes:
     source: str = "manual"
 
     def __post_init__(self) -> None:
-        set_ = object.__setattr__
-        set_(self, "xyxy_px", _read_only(self.xyxy_px, np.float32).reshape(-1, 4))
-        set_(self, "scores", _read_only(self.scores, np.float32).reshape(-1))
-        set_(self, "labels", tuple(self.labels))
-        if self.track_ids is not None:
-            set_(self, "track_ids", _read_only(self.track_ids, np.int64).reshape(-1))
-        rows = {len(self.xyxy_px), len(self.scores), len(self.labels)}
-        rows |= set() if self.track_ids is None else {len(self.track_ids)}
-        if len(rows) != 1:
-            raise ValueError(
-                f"boxes, scores, labels and track ids differ in length: {sorted(rows)}"
-            )
+        object.__setattr__(self, "labels", tuple(self.labels))
+        own_arrays(
+            self, labels="tuple (N)", xyxy_px="float32 (N, 4)", scores="float32 (N)",
+            track_ids="int64 (N)",
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -115,6 +105,9 @@ class Masks:
         area_px: int64 (N,).
         reasons: N reasons why a mask is empty or was rejected, "" for a good one.
 
+    Raises:
+        ValueError: an array has another shape, or numbers of another kind.
+
     """
 
     rle: tuple[bytes, ...]
@@ -126,16 +119,12 @@ class Masks:
     reasons: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        set_ = object.__setattr__
-        for name in ("predicted_iou", "stability", "object_score"):
-            set_(self, name, _read_only(getattr(self, name), np.float32).reshape(-1))
-        set_(self, "area_px", _read_only(self.area_px, np.int64).reshape(-1))
-        rows = {
-            len(self.rle), len(self.predicted_iou), len(self.stability), len(self.object_score),
-            len(self.area_px), len(self.reasons),
-        }  # fmt: skip
-        if len(rows) != 1:
-            raise ValueError(f"mask columns differ in length: {sorted(rows)}")
+        for name in ("rle", "reasons"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        own_arrays(
+            self, rle="tuple (N)", predicted_iou="float32 (N)", stability="float32 (N)",
+            object_score="float32 (N)", area_px="int64 (N)", reasons="tuple (N)",
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.rle)
@@ -187,6 +176,12 @@ class Prompts:
     image_index: IntArray
     mask_logits: FloatArray | None = None
 
+    def __post_init__(self) -> None:
+        freeze_arrays(
+            self, points_model="float32 (P, K, 2)", labels="int32 (P, K)",
+            image_index="int64 (P)", mask_logits="float32 (P, G, G)",
+        )  # fmt: skip
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -205,7 +200,8 @@ class LowResMasks:
     """Decoder output for P prompts, possibly only inside a window of the model's mask grid.
 
     Attributes:
-        logits: P float32 arrays (h_i, w_i), each the logits of a window of the mask grid.
+        logits: P arrays (h_i, w_i), float32 or float16, each the logits of a window of the mask
+            grid; one array (P, h, w) where all windows have the same size.
         origin_yx: int32 (P, 2), each window's top left cell in the grid; 0, 0 for a full grid.
         grid_hw: the whole grid, (input size / 4,) * 2. Outside a window the mask is background.
         predicted_iou, object_score, stability: float32 (P,).
@@ -219,74 +215,9 @@ class LowResMasks:
     object_score: FloatArray
     stability: FloatArray
 
-
-class PendingMasks:
-    """Decoder output that may still be on its way from the device; any thread may wait for it."""
-
-    def __init__(self, count: int, fetch: Callable[[], LowResMasks]) -> None:
-        self._count, self._lock = count, threading.Lock()
-        self._fetch: Callable[[], LowResMasks] | None = fetch
-        self._masks: LowResMasks | None = None
-
-    def __len__(self) -> int:
-        return self._count
-
-    def wait(self) -> LowResMasks:
-        """Return the output, waiting for the device the first time."""
-        with self._lock:
-            if self._masks is None:
-                assert self._fetch is not None  # noqa: S101 - until the first result
-                self._masks, self._fetch = self._fetch(), None
-            return self._masks
-
-
-@dataclass(frozen=True)
-class BackendInfo:
-    """What a caller may need to know of a loaded backend.
-
-    Attributes:
-        stamp: what makes its masks.
-        image_size: S, side of the square input in pixels.
-        providers: what runs it, in its own words.
-        device: "cpu", or the GPU's name.
-        close_ups: whether it takes each box in a crop of its own, not whole frames.
-
-    """
-
-    stamp: ModelStamp
-    image_size: int
-    providers: tuple[str, ...] = field(default=())
-    device: str = "cpu"
-    close_ups: bool = False
-
-
-class Backend(Protocol):
-    """A loaded model. No hidden state: any thread may decode any features.
-
-    A backend may also have `decode_later(features, prompts) -> PendingMasks`: the work is queued on
-    the device and the caller goes on; waiting for the result is another thread's. And
-    `staged(image) -> image`: a copy that the device can fetch by itself, made by a reader's thread.
-    """
-
-    @property
-    def info(self) -> BackendInfo:
-        """Stamp, input size and where it runs."""
-        ...
-
-    def encode(self, images: Sequence[EncoderImage]) -> Features:
-        """Encode B images.
-
-        Raises:
-            DeviceMemoryError: the batch is too large; fewer images may fit.
-
-        """
-        ...
-
-    def decode(self, features: Features, prompts: Prompts) -> LowResMasks:
-        """Decode P prompts in one call; the caller chooses the chunk.
-
-        Raises:
-            DeviceMemoryError: the chunk is too large; fewer prompts may fit.
-
-        """
-        ...
+    def __post_init__(self) -> None:
+        one = isinstance(self.logits, np.ndarray)
+        freeze_arrays(
+            self, logits="float (P, h, w)" if one else "sequence (P)", origin_yx="int32 (P, 2)",
+            predicted_iou="float32 (P)", object_score="float32 (P)", stability="float32 (P)",
+        )  # fmt: skip

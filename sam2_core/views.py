@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from sam2_core.arrays import freeze_arrays
 from sam2_core.types import ImageArray
 
 
@@ -24,6 +25,9 @@ class StagedFrame:
 
     pixels: ImageArray
     on_device: Any = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        freeze_arrays(self, pixels="uint8 (H, W, 3)")
 
     @property
     def size_hw(self) -> tuple[int, int]:

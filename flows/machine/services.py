@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
-import subprocess
 import sys
 import time
 import urllib.error
@@ -23,6 +21,7 @@ from pathlib import Path
 from flows.machine.last_words import last_words
 from sam2_core.cache import cache_folder, write_whole
 from sam2_core.types import AutolabelError
+from tasks import processes
 from tasks.store.private_files import close_file, private_folder
 
 START_S = 180.0
@@ -49,17 +48,7 @@ class Service:
     @property
     def alive(self) -> bool:
         """Whether this very process still runs."""
-        return _born(self.pid) == self.born
-
-
-def _born(pid: int) -> float | None:
-    import psutil
-
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(pid)
-        if process.status() != psutil.STATUS_ZOMBIE:
-            return float(process.create_time())
-    return None
+        return processes.born(self.pid) == self.born
 
 
 def folder() -> Path:
@@ -116,17 +105,14 @@ def start(
     with contextlib.suppress(FileNotFoundError):
         log_of(name).replace(log_of(f"{name}.before"))
     with close_file(log_of(name)).open("ab") as log:
-        process = subprocess.Popen(
+        process = processes.start(
             command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=os.environ | environment,
-            cwd=folder(),
+            log,
+            os.environ | environment,
+            folder=folder(),
             pass_fds=[listener.fileno()] if listener else [],
-            start_new_session=True,
         )
-    born = _born(process.pid)
+    born = processes.born(process.pid)
     if born is None:
         raise AutolabelError(f"{name} ended at once: see {log_of(name)}")
     service = Service(name, process.pid, born, url)
@@ -180,17 +166,10 @@ def stop_all() -> list[str]:
 
 
 def _stop(service: Service) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(service.pid, number)
-        deadline = time.monotonic() + STOP_S
-        while service.alive and time.monotonic() < deadline:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(service.pid, os.WNOHANG)
-            time.sleep(0.1)
-        if not service.alive:
-            return
-    raise AutolabelError(f"{service.name} (process {service.pid}) does not stop; end it by hand")
+    if not processes.stop(service.pid, lambda: service.alive, STOP_S):
+        raise AutolabelError(
+            f"{service.name} (process {service.pid}) does not stop; end it by hand"
+        )
 
 
 def python(*arguments: str) -> list[str]:

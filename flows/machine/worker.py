@@ -28,6 +28,7 @@ from flows.machine import self_test
 from flows.machine.offers import named
 from flows.machine.self_test import Verdict
 from sam2_core.cores import CORES_VARIABLE, usable_cores
+from tasks import processes
 
 log = logging.getLogger(__name__)
 POLL_S = 0.5
@@ -244,14 +245,8 @@ def stop_workers(places: list[Slot], grace_s: float) -> None:
 
 
 def _end(place: Slot) -> None:
-    if place.process is None or place.process.poll() is not None:
-        return
-    place.process.terminate()
-    try:
-        place.process.wait(timeout=STOP_S)
-    except subprocess.TimeoutExpired:
-        place.process.kill()
-        place.process.wait()
+    if place.process is not None:
+        processes.end(place.process, STOP_S)
 
 
 def _send(process: int, number: signal.Signals) -> None:

@@ -25,10 +25,11 @@ from pathlib import Path
 from flows.machine.last_words import last_words
 from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, known_auth, new_auth
 from sam2_core.types import AutolabelError
+from tasks import processes
 from tasks.store.own_folder import OwnFolder
 
 START_TIMEOUT_S = 180.0
-EVENTS_TIMEOUT_S = 5.0
+EVENTS_TIMEOUT_S, STOP_S = 5.0, 3.0
 FOLDER_PREFIX = "autolabel-prefect-"
 FAILED_LOG = "prefect-server-failed.log"
 _CLIENT_ENVIRONMENT = {
@@ -185,12 +186,7 @@ class OwnApi(PendingApi):
 
     def stop(self) -> None:
         """Stop the server."""
-        self._process.terminate()
-        try:
-            self._process.wait(timeout=3)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        processes.end(self._process, STOP_S)
         self._log.close()
 
     def _keep_template(self) -> None:

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from sam2_core.backends.model_folder import ModelFolder
+from sam2_core.backends.protocol import Backend, BackendInfo
 from sam2_core.cores import usable_cores
 from sam2_core.library_messages import quiet_onnxruntime
 from sam2_core.onnx_contract import DECODED, FEATURES
 from sam2_core.preprocess import planes_of, resize_square
 from sam2_core.types import (
     AutolabelError,
-    BackendInfo,
     DeviceMemoryError,
     EncoderImage,
     Features,
@@ -84,7 +84,7 @@ def open_session(
         ) from error
 
 
-class OnnxRuntimeBackend:
+class OnnxRuntimeBackend(Backend):
     """A model folder on ONNX Runtime's CPU provider.
 
     ONNX Runtime sessions may be run from several threads at once. Decoders are opened when they are

@@ -23,22 +23,22 @@ from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import open_session, run_session
 from sam2_core.backends.onnxruntime_fusion import fused_model
 from sam2_core.backends.onnxruntime_graph import BoundGraph, FixedGraph, Shape, cuda_provider
+from sam2_core.backends.protocol import Backend, BackendInfo, PendingMasks
 from sam2_core.batching import bucket_for, collect
 from sam2_core.library_messages import preload_cuda
 from sam2_core.onnx_contract import BOX_POINTS, DECODED, FEATURES, PROMPTS, SCORES
 from sam2_core.preprocess import planes_of, resize_square
 from sam2_core.types import (
     AutolabelError,
-    BackendInfo,
     DeviceMemoryError,
     EncoderImage,
     Features,
+    ImageArray,
     LowResMasks,
-    PendingMasks,
     Prompts,
     SquareArray,
 )
-from sam2_core.views import View
+from sam2_core.views import StagedFrame, View
 
 IMAGE_BUCKETS = (1, 2, 4)
 CLOSE_UP_BUCKETS = (8, 16, 32, 64)
@@ -47,7 +47,7 @@ Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 
 
-class OnnxRuntimeCudaBackend:
+class OnnxRuntimeCudaBackend(Backend):
     """A model folder on ONNX Runtime's CUDA provider.
 
     Any thread may call; the device's own thread does the work.
@@ -80,8 +80,6 @@ class OnnxRuntimeCudaBackend:
         self._most_images = self._image_buckets[-1]
         self._single = "decoder_single" if folder.has("decoder_single") else "decoder"
         self._graphs: dict[str, FixedGraph] = {}
-        # Where the device cuts and resizes: `stage` makes what `View`s are of.
-        self.stage = self.gpu.stage if self.gpu.kernels else None
         self._image_bytes = self.gpu.run(self._open_graphs)
         self._info = BackendInfo(
             self.folder.stamp("onnxruntime-cuda"), folder.image_size,
@@ -158,6 +156,10 @@ class OnnxRuntimeCudaBackend:
         self._free.clear()
         self.gpu.release_unused()
 
+    def stage(self, image: ImageArray) -> StagedFrame | None:
+        """Copy a frame to page-locked memory, where the device cuts and resizes."""
+        return self.gpu.stage(image) if self.gpu.kernels else None
+
     def warm_up(self) -> None:
         """Capture every bucket that boxes use, before there are frames."""
         single = [(self._single, 1, boxes) for boxes in self._box_buckets]
@@ -180,8 +182,8 @@ class OnnxRuntimeCudaBackend:
         for image in images:
             if isinstance(image, View):
                 given.append(image)
-            elif self.stage is not None and image.dtype == np.uint8:
-                given.append(self.stage(image).whole())
+            elif self.gpu.kernels and image.dtype == np.uint8:
+                given.append(self.gpu.stage(image).whole())
             else:
                 given.append(resize_square(image, size))
         return self._on_device(partial(self._encode_all, given))

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sam2_core.arrays import freeze_arrays
 from sam2_core.backends.device_slots import Slot
 from sam2_core.backends.gpu import Gpu
 from sam2_core.backends.onnx_graph import fold_constants
@@ -175,6 +176,9 @@ class Rows:
 
     cells: npt.NDArray[np.int64]
     values: FloatArray
+
+    def __post_init__(self) -> None:
+        freeze_arrays(self, cells="int64 (N)", values="float32 (N, columns)")
 
     @staticmethod
     def sorted(picked: FloatArray) -> Rows:

@@ -16,6 +16,7 @@ from sam2_core.backends.cuda_device import CudaDevice, Device
 from sam2_core.backends.device_owner import device_owner
 from sam2_core.backends.device_slots import FeatureSlots, Slot, SlotPool
 from sam2_core.backends.model_folder import ModelFolder
+from sam2_core.backends.protocol import Backend, BackendInfo
 from sam2_core.backends.tensorrt_calls import DecoderCall, DecoderEngines
 from sam2_core.backends.tensorrt_plan import (
     CLOSE_UP_BUCKETS,
@@ -30,7 +31,6 @@ from sam2_core.onnx_contract import BOX_POINTS, DECODED, FEATURES, SCORES
 from sam2_core.preprocess import resize_square
 from sam2_core.types import (
     AutolabelError,
-    BackendInfo,
     EncoderImage,
     Features,
     LowResMasks,
@@ -106,7 +106,7 @@ def graphs_of(folder: ModelFolder) -> tuple[str, ...]:
     return ("encoder", "decoder", *(name for name in optional if folder.has(name)))
 
 
-class TensorRTBackend:
+class TensorRTBackend(Backend):
     """Encoder and decoder engines on one stream of one GPU.
 
     Any thread may call; the device's own thread does the work, because an engine's buffers are

@@ -18,6 +18,7 @@ import torch
 
 from sam2_core.backends.device_owner import device_owner
 from sam2_core.backends.model_folder import CLOSE_UPS
+from sam2_core.backends.protocol import Backend, BackendInfo, PendingMasks
 from sam2_core.backends.torch_modules import build_modules, modules_for
 from sam2_core.backends.torch_staging import page_locked, uploads
 from sam2_core.cache import cache_folder
@@ -29,13 +30,11 @@ from sam2_core.types import (
     BOX_BOTTOM_RIGHT,
     BOX_TOP_LEFT,
     POINT_PADDING,
-    BackendInfo,
     DeviceMemoryError,
     EncoderImage,
     Features,
     LowResMasks,
     ModelStamp,
-    PendingMasks,
     Prompts,
     SquareArray,
 )
@@ -77,7 +76,7 @@ def _out_of_memory(error: Exception) -> DeviceMemoryError:
     return DeviceMemoryError(f"the GPU has no memory left: {str(error).splitlines()[0]}")
 
 
-class TorchBackend:
+class TorchBackend(Backend):
     """PyTorch modules on a CPU or a GPU.
 
     Args:
@@ -139,14 +138,14 @@ class TorchBackend:
         """Stamp, input size and where it runs."""
         return self._info
 
-    def staged(self, image: SquareArray) -> SquareArray:
+    def stage_square(self, square: SquareArray) -> SquareArray:
         """Copy a square to page-locked memory, ahead and on any thread; `encode` need not then.
 
         The device would wait for that copy, 12 MB for a whole frame. On a CPU: the image itself.
         """
         if self._device.type != "cuda":
-            return image
-        staged: SquareArray = page_locked([image.transpose(2, 0, 1)])[0].numpy()
+            return square
+        staged: SquareArray = page_locked([square.transpose(2, 0, 1)])[0].numpy()
         return staged.transpose(1, 2, 0)
 
     @torch.no_grad()

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sam2_core.backends.protocol import Backend
 from sam2_core.batching import slice_prompts
 from sam2_core.bench.timing import Note, Timing, interleaved
-from sam2_core.types import Backend, DeviceMemoryError, Features, ImageArray, Prompts
+from sam2_core.types import DeviceMemoryError, Features, ImageArray, Prompts
 
 SWEEP = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 ENCODER_SWEEP = (1, 2, 4, 8)

@@ -15,16 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from sam2_core.types import (
-    Backend,
-    BackendInfo,
-    Features,
-    FloatArray,
-    ImageArray,
-    LowResMasks,
-    PendingMasks,
-    Prompts,
-)
+from sam2_core.backends.protocol import Backend, BackendInfo, PendingMasks
+from sam2_core.types import Features, FloatArray, ImageArray, LowResMasks, Prompts, SquareArray
+from sam2_core.views import StagedFrame
 
 
 def outlined(logits: Any, corners: Any, cell: Any) -> Any:
@@ -44,7 +37,7 @@ def outlined(logits: Any, corners: Any, cell: Any) -> Any:
     return outline.clip(-20, 20) + 0.3 * logits.clip(-1, 1)
 
 
-class OutlinedBackend:
+class OutlinedBackend(Backend):
     """A backend whose logits are exchanged for outlines in the boxes that were asked for."""
 
     def __init__(self, backend: Backend) -> None:
@@ -65,12 +58,20 @@ class OutlinedBackend:
 
     def decode_later(self, features: Features, prompts: Prompts) -> PendingMasks:
         """As the backend within, with outlines."""
-        later = getattr(self.backend, "decode_later", None)
-        if later is None:
-            decoded = self.decode(features, prompts)
-            return PendingMasks(len(prompts), lambda: decoded)
-        pending: PendingMasks = later(features, prompts)
+        pending = self.backend.decode_later(features, prompts)
         return PendingMasks(len(pending), lambda: self._drawn(pending.wait(), prompts))
+
+    def stage(self, image: ImageArray) -> StagedFrame | None:
+        """As the backend within."""
+        return self.backend.stage(image)
+
+    def stage_square(self, square: SquareArray) -> SquareArray:
+        """As the backend within."""
+        return self.backend.stage_square(square)
+
+    def warm_up(self) -> None:
+        """As the backend within."""
+        self.backend.warm_up()
 
     def _drawn(self, low_res: LowResMasks, prompts: Prompts) -> LowResMasks:
         corners = prompts.points_model[: len(low_res.predicted_iou), :2] / np.float32(4)

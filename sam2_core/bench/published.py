@@ -16,19 +16,25 @@ import numpy.typing as npt
 
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import open_session, run_session
+from sam2_core.backends.protocol import Backend, BackendInfo
 from sam2_core.onnx_contract import DECODED, FEATURES
-from sam2_core.types import AutolabelError, BackendInfo, Features, ImageArray, LowResMasks, Prompts
+from sam2_core.types import AutolabelError, Features, ImageArray, LowResMasks, Prompts
 
 
-class PublishedDecoderOnly:
+class PublishedDecoderOnly(Backend):
     """decoder.onnx of a folder without an encoder, on ONNX Runtime's CPU provider."""
 
     def __init__(self, path: Path, beside: ModelFolder, threads: int | None) -> None:
         self._session = open_session(path, threads, ["CPUExecutionProvider"])
         self._shapes = {node.name: node.shape for node in self._session.get_inputs()}
-        self.info = BackendInfo(
+        self._info = BackendInfo(
             beside.stamp("onnxruntime-cpu"), beside.image_size, ("CPUExecutionProvider",), "cpu"
         )
+
+    @property
+    def info(self) -> BackendInfo:
+        """Those of the model beside it."""
+        return self._info
 
     def encode(self, images: Sequence[ImageArray]) -> Features:
         """Refuse: there is no encoder."""
@@ -53,6 +59,6 @@ class PublishedDecoderOnly:
             "image_index": np.ascontiguousarray(prompts.image_index, np.int64),
         }
         logits, iou, score, stability = run_session(self._session, DECODED, inputs)
-        grid = self.info.image_size // 4
+        grid = self._info.image_size // 4
         origin = np.zeros((len(prompts), 2), np.int32)
         return LowResMasks(logits[:, 0], origin, (grid, grid), iou, score, stability)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sam2_core.backends.protocol import Backend
 from sam2_core.bench.comparison import compare_frames
 from sam2_core.bench.decoding import (
     ENCODER_SWEEP,
@@ -20,7 +21,7 @@ from sam2_core.bench.machine import describe_machine
 from sam2_core.bench.session import BenchOptions, Session, start
 from sam2_core.bench.timing import Note, interleaved, ratio, timings_as_dict
 from sam2_core.bench.whole_frame import memory_of_a_frame, stage_times, sustained
-from sam2_core.types import AutolabelError, Backend, ImageArray
+from sam2_core.types import AutolabelError, ImageArray
 
 FORMAT_VERSION = 1
 

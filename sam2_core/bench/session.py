@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sam2_core.backends.model_folder import ModelFolder
+from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
+from sam2_core.backends.protocol import Backend
 from sam2_core.bench.frame import BenchFrame
 from sam2_core.bench.outlines import OutlinedBackend
 from sam2_core.bench.peers import PEERS
@@ -18,7 +20,7 @@ from sam2_core.load import choose_backend, load_backend, precision_for
 from sam2_core.presets import preset_named
 from sam2_core.resolve import Wanted, resolve_model
 from sam2_core.segmenter import Segmenter
-from sam2_core.types import AutolabelError, Backend
+from sam2_core.types import AutolabelError
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,9 @@ class Session:
         if self.graph == "published" or self.backend.info.device != "cpu":
             return None
         backend = self.load(self.graph, windows=True)
-        if not getattr(backend, "window_sides", ()):
+        if not isinstance(backend, OnnxRuntimeBackend) or not backend.window_sides:
             return None
-        backend.grow_windows = not self.random  # type: ignore[attr-defined]
+        backend.grow_windows = not self.random
         return "windowed_not_grown" if self.random else "windowed", backend
 
     @cached_property

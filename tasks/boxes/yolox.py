@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from sam2_core.arrays import freeze_arrays
 from sam2_core.backends.gpu import Gpu, process_gpu
 from sam2_core.backends.onnxruntime_backend import MOST_CALLS, open_session, run_session
 from sam2_core.backends.onnxruntime_network import BUCKETS, CudaNetwork, Rows
@@ -51,6 +52,10 @@ class Letterboxed:
     scale: float  # network pixels per image pixel
     size_hw: tuple[int, int]  # of the original
     scaled_wh: tuple[int, int]  # of the image in the input
+
+    def __post_init__(self) -> None:
+        if isinstance(self.pixels, np.ndarray):
+            freeze_arrays(self, pixels="float32 (3, H, W)")
 
 
 class Detector:

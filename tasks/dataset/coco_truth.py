@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sam2_core.arrays import freeze_arrays
 from sam2_core.types import AutolabelError, FloatArray, IntArray
 
 
@@ -39,6 +40,12 @@ class TruthImage:
     area_px: IntArray
     crowd_rle: tuple[bytes, ...] = ()
     crowd_labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        freeze_arrays(
+            self, boxes_xyxy_px="float32 (N, 4)", labels="tuple (N)", rle="tuple (N)",
+            area_px="int64 (N)", crowd_rle="tuple (C)", crowd_labels="tuple (C)",
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.labels)

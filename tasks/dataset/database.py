@@ -16,7 +16,6 @@ import contextlib
 import fcntl
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -30,13 +29,13 @@ from filelock import FileLock
 
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
+from tasks import processes
 from tasks.dataset.mongod import (
     START_TIMEOUT_S,
     STOP_TIMEOUT_S,
     URI_VARIABLE,
     USER,
     arguments,
-    end,
     find_mongod,
     guarded,
     library_environment,
@@ -155,17 +154,8 @@ def stop_server(folder: Path | None = None) -> bool:
 
 
 def _stop(server: Server) -> None:
-    for sent in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(server.pid, sent)
-        deadline = time.monotonic() + STOP_TIMEOUT_S
-        while time.monotonic() < deadline:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(server.pid, os.WNOHANG)
-            if not _is_alive(server):
-                return
-            time.sleep(0.02)
-    raise AutolabelError(f"mongod (process {server.pid}) does not stop; end it by hand")
+    if not processes.stop(server.pid, lambda: _is_alive(server), STOP_TIMEOUT_S):
+        raise AutolabelError(f"mongod (process {server.pid}) does not stop; end it by hand")
 
 
 def _joined(folder: Path) -> Server | None:
@@ -219,7 +209,7 @@ def _start(folder: Path) -> Server:
             if _lets_us_in(server):
                 _note(folder, server)
                 return server
-            end(process)
+            processes.end(process, STOP_TIMEOUT_S)
             password_file(folder).unlink()  # of another database: this one gets a new one
             continue
         if not _gave_way(folder, log) and b"Address already in use" not in log.read_bytes():
@@ -283,16 +273,11 @@ def _is_alive(server: Server) -> bool:
 
 def _command_line(server: Server) -> list[str]:
     """Words of the process, when it is this user's and serves this folder; else none."""
-    import psutil
-
-    with contextlib.suppress(psutil.Error, OSError):
-        process = psutil.Process(server.pid)
-        words = process.cmdline()
-        mine = process.uids().real == os.getuid() and process.status() != psutil.STATUS_ZOMBIE
-        if mine and "--dbpath" in words:
-            served = Path(words[words.index("--dbpath") + 1])
-            return words if served.resolve() == Path(server.dbpath).resolve() else []
-    return []
+    words = processes.command_line(server.pid)
+    if "--dbpath" not in words:
+        return []
+    served = Path(words[words.index("--dbpath") + 1])
+    return words if served.resolve() == Path(server.dbpath).resolve() else []
 
 
 def _nobody_else(folder: Path) -> bool:

@@ -19,6 +19,7 @@ import urllib.parse
 from pathlib import Path
 
 from sam2_core.types import AutolabelError
+from tasks import processes
 from tasks.store.own_folder import OwnFolder
 from tasks.store.private_files import PRIVATE_UMASK, close_file, write_private
 
@@ -67,15 +68,7 @@ def guarded(port: int) -> tuple[str, ...]:
 def spawn(command: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """Start mongod with its output in a log, both for this user's eyes only."""
     with close_file(log).open("wb") as output:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            umask=PRIVATE_UMASK,
-            start_new_session=True,  # Ctrl-C in a terminal is for the command, not for mongod
-        )
+        return processes.start(command, output, environment, umask=PRIVATE_UMASK)
 
 
 def password_file(folder: Path) -> Path:
@@ -105,7 +98,7 @@ def set_password(mongod: Path, folder: Path, environment: dict[str, str]) -> Non
         except PyMongoError as error:
             raise AutolabelError(f"{why_not(log, folder / 'data')} ({error})") from error
         finally:
-            end(process)
+            processes.end(process, STOP_TIMEOUT_S)
     write_private(password_file(folder), password)
 
 
@@ -133,16 +126,6 @@ def _set_user(process: subprocess.Popen[bytes], uri: str, password: str) -> None
             client.admin.command("updateUser", USER, **values)
         except OperationFailure:
             client.admin.command("createUser", USER, **values)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Stop a mongod cleanly; kill it when it takes too long."""
-    process.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(STOP_TIMEOUT_S)
-        return
-    process.kill()
-    process.wait()
 
 
 def why_not(log: Path, dbpath: Path) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from isal import isal_zlib
 
+from sam2_core.arrays import freeze_arrays
 from sam2_core.types import FloatArray, IntArray
 
 BoolArray = npt.NDArray[np.bool_]
@@ -39,6 +40,11 @@ class Segments:
     bottom: IntArray
     count: int
     size_hw: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        freeze_arrays(
+            self, mask="int64 (S)", column="int64 (S)", top="int64 (S)", bottom="int64 (S)"
+        )
 
     def areas_px(self) -> IntArray:
         """int64 (N,)."""
@@ -238,6 +244,11 @@ class Crops:
     windows_xyxy_px: IntArray
     masks: Sequence[BoolArray]
     areas_px: IntArray
+
+    def __post_init__(self) -> None:
+        freeze_arrays(
+            self, windows_xyxy_px="int64 (N, 4)", masks="sequence (N)", areas_px="int64 (N)"
+        )
 
 
 def crops_of(boxes_xyxy_px: FloatArray, segments: Segments) -> Crops:

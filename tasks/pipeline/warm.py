@@ -32,8 +32,6 @@ def _warm(job: Job) -> None:
 
             backend = job.model.backend
             load_detector(job.detector, stamp=job.stamp.detector, backend=backend).warm_up()
-        backend_warm_up = getattr(warm_segmenter(job.model).backend, "warm_up", None)
-        if backend_warm_up is not None:
-            backend_warm_up()
+        warm_segmenter(job.model).backend.warm_up()
     except Exception as error:  # noqa: BLE001 - told where the model is needed
         log.debug("not warm: %s", error)

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
+from tasks import processes
 from tasks.dataset.database import ensure_database
 from tasks.review.door import TOKEN, bind, bind_next, page
 from tasks.review.server import TOKEN_VARIABLE
@@ -162,12 +163,7 @@ def _answers(url: str) -> bool:
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
     """Stop the server and whatever it started."""
-    for sent in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            break
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, sent)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_TIMEOUT_S)
+    signals = (signal.SIGINT, *processes.POLITE)
+    processes.end(process, STOP_TIMEOUT_S, signals=signals, group=True)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sam2_core.arrays import freeze_arrays
 from sam2_core.types import IntArray
 from tasks.masks.crops import BoolArray, Segments, segments_of
 from tasks.risk.geometry import (
@@ -64,6 +65,13 @@ class Measured:
     log_area: Numbers
     classes: IntArray
     tracks: IntArray
+
+    def __post_init__(self) -> None:
+        freeze_arrays(
+            self, starts="int64 (edges)", labeled="bool (F)", boxes_px="float64 (N, 4)",
+            size_hw_px="float64 (N, 2)", area_px="float64 (N)", fill="float64 (N)",
+            log_area="float64 (N)", classes="int64 (N)", tracks="int64 (N)",
+        )  # fmt: skip
 
     @staticmethod
     def of(frames: Sequence[LabeledFrame]) -> Measured:

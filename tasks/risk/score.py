@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sam2_core.arrays import freeze_arrays
 from sam2_core.types import FloatArray
 from tasks.masks.crops import Segments
 from tasks.risk.calibration import Calibration, Recalibration, sigmoid
@@ -75,6 +76,9 @@ class Judgement:
     risk: FloatArray
     reasons: Sequence[tuple[str, ...]]
     segments: Segments | None = None
+
+    def __post_init__(self) -> None:
+        freeze_arrays(self, risk="float32 (N)", reasons="sequence (N)")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sam2_core.arrays import freeze_arrays
 from sam2_core.types import FloatArray
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import Manifest, labels_of
@@ -32,8 +33,8 @@ class Seen:
         failure: why it has no labels, None when it has.
         labels: class of every box.
         rejected: reasons of the masks that were refused.
-        predicted_iou: float32, of the masks that are not empty.
-        stability: float32, likewise.
+        predicted_iou: float32 (M,), of the masks that are not empty.
+        stability: float32 (M,), likewise.
 
     """
 
@@ -43,6 +44,9 @@ class Seen:
     rejected: tuple[str, ...]
     predicted_iou: FloatArray
     stability: FloatArray
+
+    def __post_init__(self) -> None:
+        freeze_arrays(self, predicted_iou="float32 (M)", stability="float32 (M)")
 
     @staticmethod
     def of(one: LabeledFrame) -> Seen:

@@ -20,6 +20,7 @@ import pytest
 from pymongo.errors import OperationFailure
 
 from sam2_core.types import AutolabelError
+from tasks import processes
 from tasks.dataset import away, database, mongod, schema
 from tasks.store import own_folder
 
@@ -189,7 +190,7 @@ def unguarded(folder: Path, *more: str) -> Iterator[int]:
         yield port
     finally:
         if process.poll() is None:
-            mongod.end(process)
+            processes.end(process, mongod.STOP_TIMEOUT_S)
 
 
 def count_things(server: database.Server) -> int:

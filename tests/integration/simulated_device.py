@@ -18,7 +18,7 @@ from pathlib import Path
 
 import sam2_core.load
 from flows.shard import label_shard
-from sam2_core.types import PendingMasks
+from sam2_core.backends.protocol import PendingMasks
 from tasks.masks.model import choose_model
 from tests.sam2_core.fake_backend import FakeDeviceBackend
 

@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from sam2_core.types import BackendInfo, DeviceMemoryError, Features, LowResMasks, ModelStamp
+from sam2_core.backends.protocol import Backend, BackendInfo
+from sam2_core.types import DeviceMemoryError, Features, LowResMasks, ModelStamp
 
 
-class FakeDeviceBackend:
+class FakeDeviceBackend(Backend):
     """Fills each prompt's box; predicted IoU tells which image and box it saw."""
 
     def __init__(

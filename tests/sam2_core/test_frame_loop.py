@@ -8,9 +8,10 @@ import time
 import numpy as np
 import pytest
 
+from sam2_core.backends.protocol import PendingMasks
 from sam2_core.frame_loop import FrameJob, FrameLoop
 from sam2_core.segmenter import Segmenter
-from sam2_core.types import Boxes, DeviceMemoryError, MachineError, PendingMasks
+from sam2_core.types import Boxes, DeviceMemoryError, MachineError
 from tests.sam2_core.fake_backend import FakeDeviceBackend
 
 

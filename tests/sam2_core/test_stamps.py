@@ -20,12 +20,14 @@ MICRO = ROOT / "tests" / "data" / "micro"
 
 # Reached when masks are made, and no mask depends on them. Why:
 NOT_DECISIVE = {
+    "arrays": "refuses values; changes none",
     "backends.cuda_device": "buffers and streams; which bytes go where is in the backends",
     "backends.cuda_kernels": "compiles what is listed",
     "backends.device_owner": "which thread works",
     "backends.device_slots": "buffers and streams",
     "backends.model_folder": "finds files; their content is in the stamp",
     "backends.onnx_graph": "reads a graph for the operators' rewriting, which is listed",
+    "backends.protocol": "declarations",
     "backends.tensorrt_versions": "names of versions, which are in the stamp",
     "cache": "finds files",
     "checkpoints": "finds files; their content is in the stamp",

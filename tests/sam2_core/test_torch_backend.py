@@ -64,7 +64,7 @@ def test_staged_images_are_uploaded_as_they_lie(backend, monkeypatch):
     from sam2_core.backends import torch_staging
 
     images = list(np.random.default_rng(1).integers(0, 256, (3, 8, 8, 3)).astype(np.uint8))
-    assert backend.staged(images[0]) is images[0]  # a CPU has nothing to fetch
+    assert backend.stage_square(images[0]) is images[0]  # a CPU has nothing to fetch
     monkeypatch.setattr(
         torch_staging, "page_locked", lambda given: torch.from_numpy(np.stack(given))
     )

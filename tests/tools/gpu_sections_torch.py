@@ -90,7 +90,7 @@ def components(batches: tuple[int, ...] = (4,)) -> None:
     encode = median_ms(lambda: backend.encode([frame.square]), wait)
     decode = median_ms(lambda: backend.decode_later(features, frame.prompts), wait)
     host = median_ms(lambda: backend.decode(features, frame.prompts), wait)
-    staged = backend.staged(frame.square)
+    staged = backend.stage_square(frame.square)
     for what, image in (("staged", staged), ("not staged", frame.square), ("staged", staged)):
         work = lambda image=image: backend.decode(backend.encode([image]), frame.prompts)  # noqa: E731
         record("torch", preset=PRESET, boxes=len(frame.prompts), frame=what,

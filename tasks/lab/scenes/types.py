@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sam2_core.arrays import freeze_arrays
+
 ImageArray = npt.NDArray[np.uint8]
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float32]
@@ -46,6 +48,9 @@ class Instance:
     visible_fraction: float
     area_px: int
 
+    def __post_init__(self) -> None:
+        freeze_arrays(self, mask="bool (h, w)", box_xyxy_px="float32 (4)")
+
     def full_mask(self, size_hw: tuple[int, int]) -> BoolArray:
         """Return the mask in the whole image: bool (H, W)."""
         full = np.zeros(size_hw, bool)
@@ -76,6 +81,9 @@ class Scene:
     image: ImageArray
     instances: tuple[Instance, ...]
     dropped: tuple[Instance, ...] = ()
+
+    def __post_init__(self) -> None:
+        freeze_arrays(self, image="uint8 (H, W, 3)")
 
     @property
     def size_hw(self) -> tuple[int, int]:

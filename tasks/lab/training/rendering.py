@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sam2_core.arrays import freeze_arrays
 from sam2_core.types import AutolabelError
 from tasks.lab.scenes import Scene, render_scene
 from tasks.lab.training.config import RenderConfig
@@ -45,6 +46,9 @@ class Picture:
     image: npt.NDArray[np.uint8]
     ids: npt.NDArray[np.uint8]
     classes: npt.NDArray[np.int16]
+
+    def __post_init__(self) -> None:
+        freeze_arrays(self, image="uint8 (H, W, 3)", ids="uint8 (H, W)", classes="int16 (256)")
 
 
 def render(seed: int, domain: str, size_hw: tuple[int, int]) -> Scene:

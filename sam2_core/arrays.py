@@ -1,0 +1,111 @@
+"""The form of arrays in dataclasses: checked when a value is made, and read-only from then on.
+
+A form is a dtype and a shape, as docstrings give them: `"float32 (N, 4)"`. Letters are sizes that
+must agree among all fields of a value. Besides numpy's dtypes, `float` is any floating dtype, and
+`tuple` or `sequence` is no array but has a length.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_LENGTH_ONLY = {"tuple": tuple, "sequence": object}
+
+
+@lru_cache(maxsize=256)
+def _parsed(form: str) -> tuple[str, tuple[str | int, ...]]:
+    kind, _, shape = form.partition(" ")
+    sizes = (size.strip() for size in shape.strip("()").split(","))
+    return kind, tuple(int(size) if size.isdigit() else size for size in sizes if size)
+
+
+def freeze_arrays(owner: object, **forms: str) -> None:
+    """Check fields of a frozen dataclass and make its arrays read-only; nothing is copied.
+
+    A field becomes a read-only view of the array that was given: what still holds that array may go
+    on writing to it, as devices do with buffers of their own. None passes.
+
+    Args:
+        owner: the value, in its `__post_init__`.
+        forms: the form of each field.
+
+    Raises:
+        ValueError: names the field, its expected and its given dtype and shape.
+
+    """
+    sizes: dict[str, int] = {}
+    for name, form in forms.items():
+        value = getattr(owner, name)
+        if value is None:
+            continue
+        _check(owner, name, value, form, sizes)
+        if isinstance(value, np.ndarray):
+            object.__setattr__(owner, name, read_only(value))
+
+
+def own_arrays(owner: object, **forms: str) -> None:
+    """As `freeze_arrays`, of copies in the forms' dtypes: for values that callers make by hand.
+
+    Whatever numpy makes an array of passes, as long as no value changes its kind: whole numbers may
+    become floats, not the other way round.
+    """
+    for name, form in forms.items():
+        kind, shape = _parsed(form)
+        value = getattr(owner, name)
+        if value is not None and kind not in _LENGTH_ONLY:
+            object.__setattr__(owner, name, _converted(value, np.dtype(kind), shape))
+    freeze_arrays(owner, **forms)
+
+
+def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a view of an array that cannot be written to."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _converted(
+    value: npt.ArrayLike, dtype: np.dtype[Any], shape: tuple[str | int, ...]
+) -> npt.NDArray[Any]:
+    """Copy into a dtype; what cannot become that without a loss stays as it is, to be refused."""
+    array = np.array(value)
+    if not array.size and array.ndim < len(shape):
+        array = np.zeros([size if isinstance(size, int) else 0 for size in shape], dtype)
+    if array.dtype.kind in "iuf" and (
+        not array.size or np.can_cast(array.dtype, dtype, "same_kind")
+    ):
+        return array.astype(dtype, copy=False)
+    return array
+
+
+def _check(owner: object, name: str, value: Any, form: str, sizes: dict[str, int]) -> None:
+    kind, shape = _parsed(form)
+    if kind in _LENGTH_ONLY:
+        given: tuple[int, ...] = (len(value),)
+        right = isinstance(value, _LENGTH_ONLY[kind])
+        described = f"{type(value).__name__} of {len(value)}"
+    elif not isinstance(value, np.ndarray):
+        given, right, described = (), False, type(value).__name__
+    else:
+        given = value.shape
+        right = value.dtype.kind == "f" if kind == "float" else value.dtype == np.dtype(kind)
+        described = f"{value.dtype} {value.shape}"
+    known = dict(sizes)
+    if not right or len(given) != len(shape) or not _agree(shape, given, sizes):
+        where = ", ".join(f"{size} = {known[size]}" for size in shape if size in known)
+        raise ValueError(
+            f"{type(owner).__name__}.{name}: expected {form}{where and f' with {where}'}, "
+            f"got {described}"
+        )
+
+
+def _agree(shape: tuple[str | int, ...], given: tuple[int, ...], sizes: dict[str, int]) -> bool:
+    """Whether a shape is as expected; sizes that are new are learned from it."""
+    return all(
+        (expected if isinstance(expected, int) else sizes.setdefault(expected, size)) == size
+        for expected, size in zip(shape, given, strict=True)
+    )

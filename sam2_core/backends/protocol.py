@@ -1,0 +1,114 @@
+"""What every backend can do, and what one does that cannot do all of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sam2_core.types import (
+    EncoderImage,
+    Features,
+    ImageArray,
+    LowResMasks,
+    ModelStamp,
+    Prompts,
+    SquareArray,
+)
+from sam2_core.views import StagedFrame
+
+
+class PendingMasks:
+    """Decoder output that may still be on its way from the device; any thread may wait for it."""
+
+    def __init__(self, count: int, fetch: Callable[[], LowResMasks]) -> None:
+        self._count, self._lock = count, threading.Lock()
+        self._fetch: Callable[[], LowResMasks] | None = fetch
+        self._masks: LowResMasks | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def wait(self) -> LowResMasks:
+        """Return the output, waiting for the device the first time."""
+        with self._lock:
+            if self._masks is None:
+                assert self._fetch is not None  # noqa: S101 - until the first result
+                self._masks, self._fetch = self._fetch(), None
+            return self._masks
+
+
+@dataclass(frozen=True)
+class BackendInfo:
+    """What a caller may need to know of a loaded backend.
+
+    Attributes:
+        stamp: what makes its masks.
+        image_size: S, side of the square input in pixels.
+        providers: what runs it, in its own words.
+        device: "cpu", or the GPU's name.
+        close_ups: whether it takes each box in a crop of its own, not whole frames.
+
+    """
+
+    stamp: ModelStamp
+    image_size: int
+    providers: tuple[str, ...] = field(default=())
+    device: str = "cpu"
+    close_ups: bool = False
+
+
+class Backend(Protocol):
+    """A loaded model. No hidden state: any thread may decode any features.
+
+    Backends derive from this class. What only some devices can do has a body here: that of a
+    device which cannot.
+    """
+
+    @property
+    def info(self) -> BackendInfo:
+        """Stamp, input size and where it runs."""
+        ...
+
+    def encode(self, images: Sequence[EncoderImage]) -> Features:
+        """Encode B images.
+
+        Raises:
+            DeviceMemoryError: the batch is too large; fewer images may fit.
+
+        """
+        ...
+
+    def decode(self, features: Features, prompts: Prompts) -> LowResMasks:
+        """Decode P prompts in one call; the caller chooses the chunk.
+
+        Raises:
+            DeviceMemoryError: the chunk is too large; fewer prompts may fit.
+
+        """
+        ...
+
+    def decode_later(self, features: Features, prompts: Prompts) -> PendingMasks:
+        """Queue P prompts on the device and go on; waiting for the result is another thread's.
+
+        A device that cannot queue decodes them now.
+        """
+        decoded = self.decode(features, prompts)
+        return PendingMasks(len(prompts), lambda: decoded)
+
+    def stage(self, image: ImageArray) -> StagedFrame | None:
+        """Copy a frame, uint8 (H, W, 3) RGB, to where the device fetches, cuts and resizes it.
+
+        On any thread, ahead of the device. None: this device takes squares.
+        """
+        del image
+        return None
+
+    def stage_square(self, square: SquareArray) -> SquareArray:
+        """Return a square that the device can fetch by itself; on any thread, ahead of it."""
+        return square
+
+    def warm_up(self) -> None:
+        """Do before the first frame what would keep it waiting; nothing where nothing would."""
+        return

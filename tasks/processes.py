@@ -1,0 +1,117 @@
+"""Processes that this product starts: begun, found again, and ended.
+
+A process outlives the command that started it, or is ended by another one. By then its id may be
+that of something else: who ends a process says how to recognise it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+POLL_S = 0.02
+POLITE = (signal.SIGTERM, signal.SIGKILL)
+
+
+def start(
+    command: Sequence[str],
+    log: IO[bytes],
+    environment: Mapping[str, str],
+    *,
+    folder: Path | None = None,
+    pass_fds: Sequence[int] = (),
+    umask: int = -1,
+) -> subprocess.Popen[bytes]:
+    """Start a process that writes to a log, in a session of its own: Ctrl-C is not for it.
+
+    Args:
+        command: its command line.
+        log: where its output and its errors go.
+        environment: all of its environment.
+        folder: where it works; here when None.
+        pass_fds: descriptors that it inherits.
+        umask: of the files that it makes; this process's when -1.
+
+    """
+    return subprocess.Popen(
+        list(command),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=dict(environment),
+        cwd=folder,
+        pass_fds=pass_fds,
+        umask=umask,
+        start_new_session=True,
+    )
+
+
+def born(pid: int) -> float | None:
+    """When the process with this id was made, as the system tells it; None where none runs."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return float(process.create_time())
+    return None
+
+
+def command_line(pid: int) -> list[str]:
+    """Return the words of a running process of this user; none where there is no such process."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError):
+        process = psutil.Process(pid)
+        if process.uids().real == os.getuid() and process.status() != psutil.STATUS_ZOMBIE:
+            words: list[str] = process.cmdline()
+            return words
+    return []
+
+
+def stop(
+    pid: int,
+    alive: Callable[[], bool],
+    patience_s: float,
+    *,
+    signals: Sequence[signal.Signals] = POLITE,
+    group: bool = False,
+) -> bool:
+    """Ask a process to end, wait, and kill it if it does not; returns whether it has ended.
+
+    Args:
+        pid: process id.
+        alive: whether that very process runs; nothing is sent once it does not.
+        patience_s: how long to wait after each signal.
+        signals: what to send, one after another.
+        group: whether to send them to all of its process group.
+
+    """
+    for number in signals:
+        if not alive():
+            break
+        with contextlib.suppress(ProcessLookupError):
+            (os.killpg if group else os.kill)(pid, number)
+        deadline = time.monotonic() + patience_s
+        while alive() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)  # a child of this process leaves its exit status for us
+    return not alive()
+
+
+def end(
+    process: subprocess.Popen[bytes],
+    patience_s: float,
+    *,
+    signals: Sequence[signal.Signals] = POLITE,
+    group: bool = False,
+) -> None:
+    """As `stop`, of a child of this process."""
+    stop(process.pid, lambda: process.poll() is None, patience_s, signals=signals, group=group)
