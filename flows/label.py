@@ -3,39 +3,56 @@
 import time
 from typing import Any
 
-from prefect import flow
+from prefect import Flow, flow
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.params import LabelParams
 from flows.pipeline import THREADS, label_sequences
-from flows.plan.run import job_of, take_plan
+from flows.plan.run import Plan, job_of, make_plan
 from flows.plan.summary import summary_of
 from flows.server.run_artifacts import publish, run_progress
 from tasks.errors import redacted_errors
+from tasks.pipeline.chunk import Job
+from tasks.pipeline.tools import Tools
+
+LabelFlow = Flow[[LabelParams], dict[str, Any]]
 
 
-@flow(
-    name="label",
-    description="Label driving sequences with SAM 2: boxes in, instance masks out.",
-    task_runner=ThreadPoolTaskRunner(max_workers=THREADS),  # type: ignore[arg-type]
-    persist_result=False,
-)
-def label(params: LabelParams) -> dict[str, Any]:
-    """Label every sequence of the sources that is not labeled yet, and load them into FiftyOne.
+def label_flow(plan: Plan | None = None, job: Job | None = None) -> LabelFlow:
+    """Make the flow; of a plan that is made already, with its job, where the command made them."""
 
-    Returns the summary (`flows.plan.summary.summary_of`): failures are in it,
-    and never fail the flow.
-    """
-    with redacted_errors():
-        started = time.perf_counter()
-        plan = take_plan(params)
-        outcomes = label_sequences(
-            job_of(plan),
-            plan.sequences,
-            params.dataset_name,
-            plan.cameras,
-            on_end=run_progress(f"run-{plan.stamp.run_key}", [1] * len(plan.sequences)),
-        )
-        summary = summary_of(plan, outcomes, time.perf_counter() - started)
-        publish(summary)
-        return summary
+    @flow(
+        name="label",
+        description="Label driving sequences with SAM 2: boxes in, instance masks out.",
+        task_runner=ThreadPoolTaskRunner(max_workers=THREADS),  # type: ignore[arg-type]
+        persist_result=False,
+    )
+    def label(params: LabelParams) -> dict[str, Any]:
+        """Label every sequence of the sources that is not labeled yet, and load them into FiftyOne.
+
+        Returns the summary (`flows.plan.summary.summary_of`): failures are in it,
+        and never fail the flow.
+        """
+        with redacted_errors():
+            return _label(params, plan, job)
+
+    return label
+
+
+def _label(params: LabelParams, plan: Plan | None, job: Job | None) -> dict[str, Any]:
+    started = time.perf_counter()
+    tools = Tools()
+    plan = plan or make_plan(params, tools.detectors)
+    outcomes = label_sequences(
+        job or job_of(plan, tools),
+        plan.sequences,
+        params.dataset_name,
+        plan.cameras,
+        on_end=run_progress(f"run-{plan.stamp.run_key}", [1] * len(plan.sequences)),
+    )
+    summary = summary_of(plan, outcomes, time.perf_counter() - started)
+    publish(summary)
+    return summary
+
+
+label = label_flow()

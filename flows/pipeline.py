@@ -30,9 +30,7 @@ from tenacity import (
     wait_exponential_jitter,
 )
 
-from tasks.observe import progress
 from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT
-from tasks.pipeline import stopping
 from tasks.pipeline.chunk import Job
 from tasks.pipeline.sequence import (
     Opened,
@@ -156,6 +154,7 @@ class Chain:
             outcome = given(outcome)
         self._add("prepare", run.prepared)
         loading = load_task.submit(
+            given(run.job.tools.progress),
             run.dataset,
             run.job.out_uri,
             outcome,
@@ -192,7 +191,7 @@ class Chain:
         if self._opened and self._opened.attempt_uri:
             quarantine.end(self._opened.attempt_uri)
         text = outcome.text(time.perf_counter() - self._started)
-        progress.finish(self.part.name, text, good=outcome.good)
+        self._run.job.tools.progress.finish(self.part.name, text, good=outcome.good)
         return outcome
 
 
@@ -244,7 +243,7 @@ def label_sequences(
             outcomes[number] = chain.outcome()
             on_end(number)
         todo = [one for one in todo if one in outcomes and outcomes[one].worth_another_pass]
-        return bool(todo) and not stopping.requested()
+        return bool(todo) and not job.tools.stop.requested
 
     def tell(state: RetryCallState) -> None:
         message = "%d sequences failed for now; trying again in %.0f s"
@@ -263,7 +262,7 @@ def label_sequences(
 
 def _chains(run: Run, parts: Iterable[SequencePart]) -> Iterator[Chain]:
     """Chains with all their tasks submitted, a few at a time."""
-    begun = (Chain(run, part) for part in parts if not stopping.requested())
+    begun = (Chain(run, part) for part in parts if not run.job.tools.stop.requested)
     submitted = (chain.submit() for chain in ahead(begun, OPENED_AHEAD))
     return ahead(submitted, AHEAD)
 

@@ -6,6 +6,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.pipeline import ahead, given, result_of
 from tasks.errors import redacted_errors
+from tasks.masks.model import Segmenters
 from tasks.pipeline.steps import step
 from tasks.review.relabel import Remade, segment_request, waiting_requests
 from tasks.review.relabel_requests import RelabelRequest, bring_back
@@ -33,11 +34,12 @@ def relabel(dataset: str, out: str = "", request_id: str = "", backend: str = "a
 
 
 def _relabel(dataset: str, out: str, request_id: str, backend: str) -> int:
+    segmenters = Segmenters()
     out, waiting = waiting_requests(dataset, out, request_id)
 
     def submit(request: RelabelRequest):  # type: ignore[no-untyped-def]
         name = request.request_id
-        remade = segment_task.submit(given(request), backend, name)
+        remade = segment_task.submit(given(request), given(segmenters), backend, name)
         return remade, load_task.submit(given(request), out, result_of(remade), name)
 
     results = [
@@ -56,9 +58,11 @@ def _relabel(dataset: str, out: str, request_id: str, backend: str) -> int:
 
 
 @step("segment")
-def segment_task(request: RelabelRequest, backend: str, name: str) -> Remade:
+def segment_task(
+    request: RelabelRequest, segmenters: Segmenters, backend: str, name: str
+) -> Remade:
     """Make the masks of a request again."""
-    return segment_request(request, backend)
+    return segment_request(request, segmenters, backend)
 
 
 @step("load")

@@ -24,8 +24,8 @@ from tasks.errors import redacted_errors
 from tasks.frames.discover import Discovered
 from tasks.masks.model import choose_model
 from tasks.observe import metrics_server, tracing
-from tasks.pipeline import stopping
 from tasks.pipeline.sequence import SequenceOutcome, SequencePart
+from tasks.pipeline.tools import Tools
 from tasks.pipeline.warm import warm_in_background
 from tasks.store import quarantine
 from tasks.types import FrameSelection, SequenceRef
@@ -60,10 +60,12 @@ def _label_shard(params: ShardParams) -> Any:
     stamp = stamp_of(params.label, model)
     refuse_other_run(params, stamp.run_key)
     plan = Plan(params.label, stamp, model, ())
-    warm_in_background(job_of(plan, counts_attempts=True))
-    with stopping.on_sigterm(), metrics_server.serving():
+    tools = Tools()
+    job = job_of(plan, tools, counts_attempts=True)
+    warm_in_background(job)
+    with tools.stop.on_sigterm(), metrics_server.serving(tools.progress):
         outcomes = label_sequences(
-            job_of(plan, counts_attempts=True),
+            job,
             parts_of(params),
             params.label.dataset_name,
             params.cameras,
@@ -73,7 +75,7 @@ def _label_shard(params: ShardParams) -> Any:
         if lost_device() is not None and give_back():
             get_run_logger().error("%s", lost_device())
             raise Abort("the device is lost to this process: another one labels the shard")
-        if stopping.requested():
+        if tools.stop.requested:
             if give_back():
                 get_run_logger().warning("asked to stop: the shard goes back to the queue")
                 raise Abort("the shard is scheduled again")

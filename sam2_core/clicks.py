@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from sam2_core.backends.protocol import Backend
 from sam2_core.batching import gather
 from sam2_core.click_hold import hold_clicks
 from sam2_core.close_ups import LEAST_MARGIN_PX, regions_xyxy_px
@@ -25,7 +26,6 @@ from sam2_core.types import (
     POINT_PADDING,
     POINT_POSITIVE,
     AutolabelError,
-    Backend,
     Features,
     FloatArray,
     ImageArray,

@@ -12,7 +12,6 @@ from shutil import which
 from typing import Any
 
 from sam2_core.types import AutolabelError
-from tasks.observe import progress
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT, Listener, summed
 from tasks.wording import counted
 
@@ -98,12 +97,13 @@ def measure_pipeline(sources: tuple[str, ...], options: dict[str, Any]) -> dict[
     from flows.cli.label_run import run_label
     from flows.params import LabelParams
     from sam2_core.bench.machine import describe_machine
+    from tasks.pipeline.tools import Tools
 
     with tempfile.TemporaryDirectory(prefix="autolabel-bench-") as folder:
         params = LabelParams(sources=sources, out=str(Path(folder) / "labels"), **options)
-        watch = Watch()
-        with watch, progress.listening(watch):
-            summary = run_label(params)
+        watch, tools = Watch(), Tools()
+        with watch, tools.progress.listening(watch):
+            summary = run_label(params, tools)
     if not summary["frames"]:
         reasons = "; ".join(str(one.get("reason")) for one in summary.get("failed", ()))
         raise AutolabelError(f"nothing was labeled: {reasons or 'the sources hold no frame'}")

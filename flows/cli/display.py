@@ -31,7 +31,8 @@ from rich.progress import (
 from rich.text import Text
 
 from sam2_core.redaction import redact
-from tasks.observe.progress import LOAD, Listener, listening
+from tasks.observe.progress import LOAD, Listener
+from tasks.observe.progress import Progress as RunProgress
 from tasks.wording import counted
 
 LOG_INTERVAL_S = 30.0
@@ -257,8 +258,10 @@ class RunDisplay(Listener):
 
 
 @contextlib.contextmanager
-def showing(console: Console, stages: Sequence[str], frames: int) -> Iterator[None]:
+def showing(
+    console: Console, progress: RunProgress, stages: Sequence[str], frames: int
+) -> Iterator[None]:
     """Show a run's progress while the block runs."""
     display = RunDisplay(console, stages, frames)
-    with _moves(display.bars.stop), display.bars, listening(display):
+    with _moves(display.bars.stop), display.bars, progress.listening(display):
         yield

@@ -95,15 +95,15 @@ def _segmenter(model: str, baseline: str | None, close_ups: bool | None) -> tupl
         from tasks.lab.baselines import baseline_masks
 
         return lambda image, boxes: baseline_masks(image, boxes, baseline), baseline
-    from tasks.masks.model import choose_model, warm_segmenter
+    from tasks.masks.model import choose_model, load_segmenter
 
     choice = choose_model(model, close_ups=close_ups)
-    segmenter = warm_segmenter(choice)
+    segmenter = load_segmenter(choice)
     return lambda image, boxes: segmenter.segment([image], [boxes])[0], choice.stamp.name
 
 
 def _detector(name: str, min_score: float) -> Detect:
-    from tasks.boxes.yolox import load_detector
+    from tasks.boxes.detectors import load_detector
 
     found = load_detector(name)
     return lambda image: found.detect([found.letterbox(image)], (), min_score)[0]

@@ -18,20 +18,32 @@ from rich.markup import escape
 from flows.cli.display import as_typed, showing, spinning, stderr_console, stop_moving
 from flows.cli.label_small import is_small, label_small
 from flows.params import LabelParams
-from flows.plan.run import Plan, check_writable, job_of, keep_plan, make_plan
+from flows.plan.run import Plan, check_writable, job_of, make_plan
 from flows.plan.summary import summary_of
 from flows.server.own import PendingApi, api_in_background, configured_api
 from sam2_core.cache import cache_folder
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
+from tasks.pipeline.chunk import Job
 from tasks.pipeline.sequence import SequenceOutcome, complete_before
+from tasks.pipeline.tools import Tools
 from tasks.pipeline.warm import warm_in_background
 from tasks.wording import counted
 
 
 def run_label(
-    params: LabelParams, *, dry_run: bool = False, as_json: bool = False
+    params: LabelParams,
+    tools: Tools | None = None,
+    *,
+    dry_run: bool = False,
+    as_json: bool = False,
 ) -> dict[str, Any]:
     """Plan and run; prints to stderr, and with `as_json` one object to stdout.
+
+    Args:
+        params: of the run.
+        tools: its own when None.
+        dry_run: plan and say only.
+        as_json: print the summary.
 
     Raises:
         AutolabelError: nothing could be started (missing source, unusable model, ...).
@@ -43,7 +55,7 @@ def run_label(
         summary = _dry_run(console, params)
     else:
         with prefect_if_needed(console) as api:
-            summary = label_with_progress(console, params, api)
+            summary = label_with_progress(console, params, api, tools)
     summary["seconds"]["total"] = round(time.perf_counter() - started, 3)
     if as_json:
         click.echo(json.dumps(summary, indent=2))
@@ -78,30 +90,33 @@ def prefect_if_needed(console: Console) -> Iterator[ApiIfNeeded]:
             yield api
 
 
-def label_with_progress(console: Console, params: LabelParams, api: ApiIfNeeded) -> dict[str, Any]:
+def label_with_progress(
+    console: Console, params: LabelParams, api: ApiIfNeeded, tools: Tools | None = None
+) -> dict[str, Any]:
     """Do what the parameters say, with bars; returns the summary.
 
     Prefect is there for what takes longer than starting it: the flow runs under it.
     """
-    started = time.perf_counter()
+    started, tools = time.perf_counter(), tools or Tools()
     with spinning(console, "looking for sequences"):
         check_writable(params.out)
-        plan = make_plan(params)
+        plan = make_plan(params, tools.detectors)
     announce(console, plan)
     outcomes = _nothing_to_do(plan)
     if outcomes is not None:
         summary = summary_of(plan, outcomes, 0.0)
     elif is_small(plan) and not configured_api():
-        with _bars(console, plan):
-            outcomes = label_small(plan)
+        job = job_of(plan, tools)
+        with _bars(console, plan, job):
+            outcomes = label_small(plan, job)
         summary = summary_of(plan, outcomes, time.perf_counter() - started)
     else:
-        prefect = api.begin()
-        warm_in_background(job_of(plan))
+        prefect, job = api.begin(), job_of(plan, tools)
+        warm_in_background(job)
         with spinning(console, "starting"):
             prefect.wait()
         with prefect.settings():
-            summary = _run_flow(console, plan)
+            summary = _run_flow(console, plan, job)
     conclude(console, summary)
     return summary
 
@@ -134,18 +149,17 @@ def _interruptible(console: Console, api: ApiIfNeeded) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _run_flow(console: Console, plan: Plan) -> dict[str, Any]:
-    from flows.label import label
+def _run_flow(console: Console, plan: Plan, job: Job) -> dict[str, Any]:
+    from flows.label import label_flow
 
-    keep_plan(plan)
-    with _bars(console, plan):
-        summary: dict[str, Any] = label(plan.params)
+    with _bars(console, plan, job):
+        summary: dict[str, Any] = label_flow(plan, job)(plan.params)
     return summary
 
 
-def _bars(console: Console, plan: Plan) -> contextlib.AbstractContextManager[None]:
+def _bars(console: Console, plan: Plan, job: Job) -> contextlib.AbstractContextManager[None]:
     stages = [DOWNLOAD, DETECT, SEGMENT, *([LOAD] if plan.params.dataset_name else [])]
-    return showing(console, stages, plan.known_frames)
+    return showing(console, job.tools.progress, stages, plan.known_frames)
 
 
 def _nothing_to_do(plan: Plan) -> list[SequenceOutcome] | None:

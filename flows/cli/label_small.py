@@ -11,8 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
-from flows.plan.run import Plan, job_of
-from tasks.observe import progress
+from flows.plan.run import Plan
 from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT
 from tasks.pipeline.chunk import ChunkState, Job, detect_chunk, download_chunk, segment_chunk
 from tasks.pipeline.sequence import (
@@ -37,9 +36,9 @@ def is_small(plan: Plan) -> bool:
     return len(frames) <= MOST_FRAMES and all(isinstance(one, FrameRef) for one in frames)
 
 
-def label_small(plan: Plan) -> list[SequenceOutcome]:
+def label_small(plan: Plan, job: Job) -> list[SequenceOutcome]:
     """Label what a small plan lacks and load it, here and now; the outcomes in order."""
-    job, dataset = job_of(plan), plan.params.dataset_name
+    dataset = plan.params.dataset_name
     with ThreadPoolExecutor(thread_name_prefix="ready") as pool:
         if plan.missing:
             for make_ready in _models(job):
@@ -50,14 +49,11 @@ def label_small(plan: Plan) -> list[SequenceOutcome]:
 
 def _models(job: Job) -> list[Callable[[], object]]:
     """Return what loads the models; what fails there fails again, and is told, where it counts."""
-    from tasks.boxes.yolox import load_detector
-    from tasks.masks.model import warm_segmenter
-
-    backend, stamp = job.model.backend, job.stamp.detector
-    masks = [lambda: warm_segmenter(job.model)]
+    tools, backend, stamp = job.tools, job.model.backend, job.stamp.detector
+    masks = [lambda: tools.segmenters.load(job.model)]
     if not job.detector:
         return list(masks)
-    return [lambda: load_detector(job.detector, stamp=stamp, backend=backend), *masks]
+    return [lambda: tools.detectors.load(job.detector, stamp=stamp, backend=backend), *masks]
 
 
 def _prepare(dataset: str, cameras: list[str], out_uri: str) -> set[str]:
@@ -91,7 +87,7 @@ class _Way:
         if error:
             outcome = with_error(outcome, self._stage, error)
         text = outcome.text(time.perf_counter() - started)
-        progress.finish(self._part.name, text, good=outcome.good)
+        self._job.tools.progress.finish(self._part.name, text, good=outcome.good)
         return outcome
 
     def _labeled(self) -> SequenceOutcome:
@@ -113,6 +109,7 @@ class _Way:
         if manifest is None or manifest.version in known:
             return outcome
         loaded = load_labels(dataset, self._job.out_uri, manifest)
+        self._job.tools.progress.advance(LOAD, manifest.frames)
         seconds = outcome.seconds | {LOAD: loaded.seconds}
         return replace(outcome, seconds=seconds, left_out=loaded.changed)
 

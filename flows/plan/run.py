@@ -11,14 +11,15 @@ from flows.params import LabelParams
 from sam2_core.types import AutolabelError
 from tasks.boxes.decisive_code import box_code
 from tasks.boxes.detector_files import detector_stamp
+from tasks.boxes.detectors import Detectors
 from tasks.boxes.imported import import_boxes
 from tasks.boxes.matching import Matching
-from tasks.boxes.yolox import load_detector
 from tasks.frames.discover import Discovered, discover
 from tasks.frames.patterns import refuse_output_inside
 from tasks.masks.model import ModelChoice, choose_model
 from tasks.pipeline.chunk import Job
 from tasks.pipeline.sequence import SequencePart
+from tasks.pipeline.tools import Tools
 from tasks.store import manifests, storage
 from tasks.store.artifacts import RunStamp
 from tasks.store.checksums import IncompleteArtifactError
@@ -66,8 +67,12 @@ class Plan:
         }
 
 
-def make_plan(params: LabelParams) -> Plan:
+def make_plan(params: LabelParams, detectors: Detectors | None = None) -> Plan:
     """Find the sequences and compare them with what is already labeled.
+
+    Args:
+        params: of the run.
+        detectors: those of the run, where it follows in this process.
 
     Raises:
         AutolabelError: a source, the model, the detector or the boxes are not there or unusable.
@@ -81,7 +86,7 @@ def make_plan(params: LabelParams) -> Plan:
     if matching:
         matching.add(frame for one in found for frame in one.frames)
         matching.refuse_nothing(params.wanted_classes)
-    stamp = stamp_of(params, model, matching)
+    stamp = stamp_of(params, model, matching, detectors)
     complete = manifests.list_complete(params.out, stamp.run_key)
 
     def planned(one: Discovered) -> SequencePart:
@@ -106,7 +111,10 @@ def matching_of(params: LabelParams) -> Matching | None:
 
 
 def stamp_of(
-    params: LabelParams, model: ModelChoice | None = None, matching: Matching | None = None
+    params: LabelParams,
+    model: ModelChoice | None = None,
+    matching: Matching | None = None,
+    detectors: Detectors | None = None,
 ) -> RunStamp:
     """Return what decides the labels, without listing any source.
 
@@ -114,6 +122,7 @@ def stamp_of(
         params: of the run.
         model: where it is chosen already.
         matching: where the boxes are imported already.
+        detectors: where one may be loaded already.
 
     Raises:
         AutolabelError: the model, the detector or the boxes are not there or unusable.
@@ -121,14 +130,15 @@ def stamp_of(
     """
     model = model or choose_model(params.model, params.backend, params.precision)
     matching = matching or matching_of(params)
-    boxes = matching.imported.stamp if matching else _detector_stamp(params)
+    boxes = matching.imported.stamp if matching else _detector_stamp(params, detectors)
     code = box_code(imported=bool(params.boxes))
     return RunStamp(boxes, model.stamp, params.deciding(), code)
 
 
-def _detector_stamp(params: LabelParams) -> str:
+def _detector_stamp(params: LabelParams, detectors: Detectors | None) -> str:
     if params.wanted_classes:
-        load_detector(params.detector_name).class_mask(params.wanted_classes)
+        found = (detectors or Detectors()).load(params.detector_name)
+        found.class_mask(params.wanted_classes)
     return detector_stamp(params.detector_name)
 
 
@@ -150,21 +160,7 @@ def failures_of(out_uri: str, manifest: Manifest) -> Iterable[FrameFailure]:
             yield from (one.failure for one in labeled if one.failure)
 
 
-# A plan that the command made before it ran the flow in the same process.
-_prepared: dict[LabelParams, Plan] = {}
-
-
-def keep_plan(plan: Plan) -> None:
-    """Leave a plan for the flow that runs next in this process, so that it need not list again."""
-    _prepared[plan.params] = plan
-
-
-def take_plan(params: LabelParams) -> Plan:
-    """Return the plan left for these parameters, or make one."""
-    return _prepared.pop(params, None) or make_plan(params)
-
-
-def job_of(plan: Plan, *, counts_attempts: bool = False) -> Job:
+def job_of(plan: Plan, tools: Tools, *, counts_attempts: bool = False) -> Job:
     """Return what every step needs to know."""
     params = plan.params
     return Job(
@@ -177,6 +173,7 @@ def job_of(plan: Plan, *, counts_attempts: bool = False) -> Job:
         classes=params.wanted_classes,
         min_score=params.least_score,
         counts_attempts=counts_attempts,
+        tools=tools,
     )
 
 

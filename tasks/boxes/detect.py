@@ -8,7 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from sam2_core.cores import usable_cores
 from sam2_core.types import Boxes
-from tasks.boxes.yolox import Detector, Letterboxed, load_detector
+from tasks.boxes.detectors import load_detector
+from tasks.boxes.yolox import Detector, Letterboxed
 from tasks.frames.images import load_frame
 from tasks.types import FrameFailure, FrameRef
 

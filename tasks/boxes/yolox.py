@@ -20,16 +20,14 @@ from typing import Any
 import numpy as np
 
 from sam2_core.arrays import freeze_arrays
-from sam2_core.backends.gpu import Gpu, process_gpu
+from sam2_core.backends.gpu import Gpu
 from sam2_core.backends.onnxruntime_backend import MOST_CALLS, open_session, run_session
 from sam2_core.backends.onnxruntime_network import BUCKETS, CudaNetwork, Rows
 from sam2_core.cores import usable_cores
-from sam2_core.library_messages import preload_cuda
-from sam2_core.load import choose_backend
 from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray
 from sam2_core.views import StagedFrame
 from tasks.boxes.coco_classes import COCO_CLASSES
-from tasks.boxes.detector_files import DetectorFile, resolve_detector
+from tasks.boxes.detector_files import DetectorFile
 
 CPU, CUDA = ("CPUExecutionProvider",), "onnxruntime-cuda"
 STRIDES = (8, 16, 32)
@@ -122,7 +120,7 @@ class Detector:
             reason = f"cannot read the detector {self.file.path}: {error.strerror}"
             raise AutolabelError(reason) from error
         if hashlib.sha256(data).hexdigest() != self.file.sha256:
-            raise ReplacedError(_replaced(self.file.path))
+            raise ReplacedError(replaced(self.file.path))
         return data
 
     def _not_yolox(self, what: str) -> AutolabelError:
@@ -299,46 +297,9 @@ def _grid(height: int, width: int) -> tuple[FloatArray, FloatArray]:
     return np.concatenate(corners), np.concatenate(strides)
 
 
-_loaded: dict[tuple[str, str, str], Detector] = {}
-_loading = threading.Lock()
-
-
-def load_detector(name_or_path: str, stamp: str = "", backend: str = CPU[0]) -> Detector:
-    """Load a detector once per process.
-
-    Args:
-        name_or_path: as `resolve_detector` takes it.
-        stamp: the stamp that its boxes will be stored under, where that was decided before.
-        backend: of the mask model beside it, resolved: it runs where that runs.
-
-    Raises:
-        AutolabelError: it cannot be had or read, or is not that of the stamp.
-
-    """
-    file = resolve_detector(name_or_path)
-    if stamp and file.stamp != stamp:
-        raise ReplacedError(_replaced(file.path, f" (now {file.stamp}, {stamp} then)"))
-    with _loading:
-        gpu = _gpu_beside(backend)
-        # Beside PyTorch or TensorRT, whose threads ask the device while this one would capture.
-        captured = backend == CUDA
-        key = (str(file.path), file.sha256, f"{gpu is not None}{captured}")
-        if key not in _loaded:
-            _loaded[key] = Detector(file, gpu, captured=captured)
-        return _loaded[key]
-
-
-def _replaced(path: Path, which: str = "") -> str:
+def replaced(path: Path, which: str = "") -> str:
+    """Say that a detector's file is another one by now."""
     return (
         f"the detector {path} is not the one that this run began with{which}: it was replaced "
         "meanwhile. Run again, and the labels get their own key"
     )
-
-
-def _gpu_beside(backend: str) -> Gpu | None:
-    """Return the device that a mask model's backend uses; None: it, or ONNX Runtime, uses none."""
-    if backend in {CPU[0], "onnxruntime-cpu"} or choose_backend("onnxruntime")[0] != CUDA:
-        return None
-    preload_cuda()
-    gpu = process_gpu()
-    return gpu if gpu.kernels else None

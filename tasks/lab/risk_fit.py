@@ -144,9 +144,9 @@ def main() -> None:
 
     from sam2_core.cache import cache_folder
     from tasks.boxes.detector_files import resolve_detector
-    from tasks.boxes.yolox import load_detector
+    from tasks.boxes.detectors import load_detector
     from tasks.lab.risk_drives import FIRST_SEED, SIZE_HW, Models, labeled_drives
-    from tasks.masks.model import choose_model, warm_segmenter
+    from tasks.masks.model import choose_model, load_segmenter
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--drives", type=int, default=36, help="how many (%(default)s)")
@@ -163,7 +163,7 @@ def main() -> None:
     choice = choose_model(chosen.model, "onnxruntime")
     checksums = (choice.stamp.checkpoint_sha256, resolve_detector(chosen.detector).sha256)
     key = "-".join(one[:12] for one in checksums)
-    models = Models(warm_segmenter(choice), load_detector(chosen.detector), key)
+    models = Models(load_segmenter(choice), load_detector(chosen.detector), key)
 
     def labeled(first: int, count: int) -> list[Drive]:
         with Progress() as progress:

@@ -1,9 +1,9 @@
-"""Which model labels, and the one copy of it that a process keeps warm."""
+"""Which model labels, and the one copy of it that a run keeps warm."""
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +37,7 @@ class ModelChoice:
     backend: str
     precision: str
     stamp: ModelStamp
-    reason: str
+    reason: str = field(compare=False)
     close_ups: bool | None = None
 
 
@@ -112,29 +112,41 @@ def _best_here(wanted: Wanted, backend: str) -> tuple[str, str]:
     return BUNDLED, "bundled; `autolabel models download tiny` gets Meta's"
 
 
-_lock = threading.Lock()
-_warm: dict[tuple[ModelStamp, str, str, str, bool | None], Segmenter] = {}
+class Segmenters:
+    """The models that a command or a flow run has loaded: each once, for any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loaded: dict[ModelChoice, Segmenter] = {}
+
+    def load(self, choice: ModelChoice) -> Segmenter:
+        """Return the one segmenter of a model; loads it the first time.
+
+        Raises:
+            AutolabelError: as `load_segmenter`.
+
+        """
+        with self._lock:
+            if choice not in self._loaded:
+                self._loaded[choice] = load_segmenter(choice)
+            return self._loaded[choice]
 
 
-def warm_segmenter(choice: ModelChoice) -> Segmenter:
-    """Return the process's one segmenter of this model; loads it the first time.
+def load_segmenter(choice: ModelChoice) -> Segmenter:
+    """Load a model.
 
     Raises:
         AutolabelError: it cannot be loaded, or what lies there now is not what was chosen.
 
     """
-    key = (choice.stamp, choice.source, choice.backend, choice.precision, choice.close_ups)
-    with _lock:
-        if key not in _warm:
-            from sam2_core.load import load_backend
-            from sam2_core.segmenter import Segmenter
+    from sam2_core.load import load_backend
+    from sam2_core.segmenter import Segmenter
 
-            backend = load_backend(
-                choice.source, choice.backend, choice.precision, close_ups=choice.close_ups
-            )
-            _refuse_another(choice, backend.info.stamp)
-            _warm[key] = Segmenter(backend)
-        return _warm[key]
+    backend = load_backend(
+        choice.source, choice.backend, choice.precision, close_ups=choice.close_ups
+    )
+    _refuse_another(choice, backend.info.stamp)
+    return Segmenter(backend)
 
 
 def _refuse_another(choice: ModelChoice, loaded: ModelStamp) -> None:

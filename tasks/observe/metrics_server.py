@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tasks.observe.progress import SEGMENT, Listener, listening
+from tasks.observe.progress import SEGMENT, Listener, Progress
 
 PORT_VARIABLE = "AUTOLABEL_METRICS_PORT"
 HOST_VARIABLE = "AUTOLABEL_METRICS_HOST"  # another address than 127.0.0.1, inside a container
@@ -98,8 +98,8 @@ class _GpuMemory:
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[None]:
-    """Serve metrics while the block runs, where a port is given; a taken port only costs them."""
+def serving(progress: Progress) -> Iterator[None]:
+    """Serve metrics of a run inside the block, where a port is given; a taken one is no error."""
     port = os.environ.get(PORT_VARIABLE)
     if not port:
         yield
@@ -115,7 +115,7 @@ def serving() -> Iterator[None]:
         yield
         return
     try:
-        with listening(metrics):
+        with progress.listening(metrics):
             yield
     finally:
         server.shutdown()

@@ -25,41 +25,40 @@ class Listener:
         """Hear that a sequence is done."""
 
 
-_listeners: list[Listener] = []
+class Progress:
+    """How far one run has come; any thread may report."""
 
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
 
-def expect(frames: int) -> None:
-    """Report that more frames have been found."""
-    for listener in tuple(_listeners):
-        listener.expected(frames)
+    def expect(self, frames: int) -> None:
+        """Report that more frames have been found."""
+        for listener in tuple(self._listeners):
+            listener.expected(frames)
 
+    def advance(self, stage: str, frames: int = 1, *, kept: bool = False) -> None:
+        """Report that frames are through a stage."""
+        for listener in tuple(self._listeners):
+            listener.advanced(stage, frames, kept)
 
-def advance(stage: str, frames: int = 1, *, kept: bool = False) -> None:
-    """Report that frames are through a stage."""
-    for listener in tuple(_listeners):
-        listener.advanced(stage, frames, kept)
+    def complete_chunk(self, seconds: Mapping[str, float], instances: int) -> None:
+        """Report what a computed chunk cost."""
+        for listener in tuple(self._listeners):
+            listener.chunk_done(seconds, instances)
 
+    def finish(self, sequence_id: str, text: str, *, good: bool) -> None:
+        """Report that a sequence is done."""
+        for listener in tuple(self._listeners):
+            listener.finished(sequence_id, text, good)
 
-def complete_chunk(seconds: Mapping[str, float], instances: int) -> None:
-    """Report what a computed chunk cost."""
-    for listener in tuple(_listeners):
-        listener.chunk_done(seconds, instances)
-
-
-def finish(sequence_id: str, text: str, *, good: bool) -> None:
-    """Report that a sequence is done."""
-    for listener in tuple(_listeners):
-        listener.finished(sequence_id, text, good)
-
-
-@contextlib.contextmanager
-def listening(listener: Listener) -> Iterator[None]:
-    """Hear everything of this process while the block runs."""
-    _listeners.append(listener)
-    try:
-        yield
-    finally:
-        _listeners.remove(listener)
+    @contextlib.contextmanager
+    def listening(self, listener: Listener) -> Iterator[None]:
+        """Let somebody hear everything while the block runs."""
+        self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
 
 
 def summed(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:

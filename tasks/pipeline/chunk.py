@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
-from sam2_core.types import AutolabelError, Boxes
+from sam2_core.types import Boxes
 from tasks.masks.device_turn import DeviceTurn
-from tasks.observe.progress import DETECT, DOWNLOAD, SEGMENT, advance, complete_chunk
-from tasks.pipeline import stopping
+from tasks.observe.progress import DETECT, DOWNLOAD, SEGMENT
+from tasks.pipeline.tools import Tools
 from tasks.store import artifacts
 from tasks.store.artifacts import Chunk, RunStamp, StoredChunk
 from tasks.store.check import Seen
@@ -24,7 +24,6 @@ from tasks.store.tables import LabeledFrame
 from tasks.types import FrameFailure, FrameRef
 
 if TYPE_CHECKING:
-    from sam2_core.segmenter import Segmenter
     from tasks.boxes.imported import ImportedBoxes
     from tasks.masks.model import ModelChoice
 
@@ -43,6 +42,7 @@ class Job:
         classes: only these; all when empty.
         min_score: only boxes scored at least so.
         counts_attempts: whether sequences that kill this process again and again are given up.
+        tools: what the run works with in this process.
 
     """
 
@@ -55,6 +55,7 @@ class Job:
     min_score: float
     counts_attempts: bool = False
     box_names_uri: str = ""
+    tools: Tools = field(default_factory=Tools, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -115,17 +116,17 @@ def download_chunk(job: Job, chunk: Chunk, listed: Collection[str]) -> ChunkStat
         listed: paths of tables in the run's storage: what is not among them is not asked for.
 
     """
-    stopping.check()
+    job.tools.stop.check()
     started = time.perf_counter()
     stored = stored_chunk(job, chunk) if chunk.path("frames") in listed else None
     has_boxes = chunk.path("boxes") in listed
     absent = {one.index for one in stored.failures if one.may_yet_come} if stored else set()
     if stored and not absent:
-        _keep(chunk, DOWNLOAD, DETECT, SEGMENT)
+        _keep(job, chunk, DOWNLOAD, DETECT, SEGMENT)
         return replace(stored, seconds=_since(started, DOWNLOAD))
-    frames, failures = _download(chunk)
+    frames, failures = _download(job, chunk)
     if stored and absent <= {failure.index for failure in failures}:
-        _keep(chunk, DETECT, SEGMENT)
+        _keep(job, chunk, DETECT, SEGMENT)
         return replace(stored, seconds=_since(started, DOWNLOAD))
     return ChunkState(
         chunk, frames, failures, has_boxes=has_boxes, seconds=_since(started, DOWNLOAD)
@@ -136,15 +137,15 @@ def _since(started: float, stage: str) -> dict[str, float]:
     return {stage: time.perf_counter() - started}
 
 
-def _keep(chunk: Chunk, *stages: str) -> None:
+def _keep(job: Job, chunk: Chunk, *stages: str) -> None:
     for stage in stages:
-        advance(stage, len(chunk.frames), kept=True)
+        job.tools.progress.advance(stage, len(chunk.frames), kept=True)
 
 
-def _download(chunk: Chunk) -> tuple[tuple[FrameRef, ...], tuple[FrameFailure, ...]]:
+def _download(job: Job, chunk: Chunk) -> tuple[tuple[FrameRef, ...], tuple[FrameFailure, ...]]:
     from tasks.frames.download import download
 
-    outcomes = download(chunk.frames, on_frame=lambda _: advance(DOWNLOAD))
+    outcomes = download(chunk.frames, on_frame=lambda _: job.tools.progress.advance(DOWNLOAD))
     return (
         tuple(one for one in outcomes if isinstance(one, FrameRef)),
         tuple(one for one in outcomes if isinstance(one, FrameFailure)),
@@ -155,7 +156,7 @@ def detect_chunk(job: Job, state: ChunkState) -> ChunkState:
     """Find or import the boxes of a chunk's frames, those that are not in storage already."""
     if state.record:
         return state
-    stopping.check()
+    job.tools.stop.check()
     known = (artifacts.complete_boxes(job.out_uri, state.chunk) if state.has_boxes else None) or {}
     wanted = [frame for frame in state.frames if frame.index not in known]
     find = _finder(job) if wanted else None
@@ -164,7 +165,7 @@ def detect_chunk(job: Job, state: ChunkState) -> ChunkState:
     boxes = known | {i: one for i, one in found.items() if isinstance(one, Boxes)}
     if boxes != known:
         artifacts.write_boxes(job.out_uri, state.chunk, boxes, job.stamp)
-    advance(DETECT, len(state.chunk.frames) - len(wanted), kept=True)
+    job.tools.progress.advance(DETECT, len(state.chunk.frames) - len(wanted), kept=True)
     failures = tuple(one for one in found.values() if isinstance(one, FrameFailure))
     return replace(
         state,
@@ -177,12 +178,12 @@ def detect_chunk(job: Job, state: ChunkState) -> ChunkState:
 def _finder(job: Job) -> Callable[[list[FrameRef]], dict[int, Boxes | FrameFailure]]:
     """Load what finds boxes, once per process, so that it is not counted as a chunk's time."""
     if job.boxes_uri:
-        imported = _opened_import(job.boxes_uri, job.box_names_uri, job.stamp.detector)
+        imported = job.tools.imported(job.boxes_uri, job.box_names_uri, job.stamp.detector)
         return partial(_imported_boxes, job, imported)
     from tasks.boxes.detect import detect
-    from tasks.boxes.yolox import load_detector
 
-    detector = load_detector(job.detector, stamp=job.stamp.detector, backend=job.model.backend)
+    load, advance = job.tools.detectors.load, job.tools.progress.advance
+    detector = load(job.detector, stamp=job.stamp.detector, backend=job.model.backend)
     return lambda frames: detect(
         frames, detector, job.classes, job.min_score, on_frame=lambda *_: advance(DETECT)
     )
@@ -199,34 +200,24 @@ def _imported_boxes(
         if isinstance(boxes, Boxes):
             boxes = chosen_boxes(boxes, job.classes, job.min_score)
         result[frame.index] = boxes
-        advance(DETECT)
+        job.tools.progress.advance(DETECT)
     return result
-
-
-@lru_cache(maxsize=2)
-def _opened_import(boxes_uri: str, names_uri: str, stamp: str) -> ImportedBoxes:
-    from tasks.boxes.imported import import_boxes
-
-    imported = import_boxes(boxes_uri, names_uri)
-    if imported.stamp != stamp:
-        raise AutolabelError(f"{boxes_uri} changed while it was being read: run again")
-    return imported
 
 
 def segment_chunk(job: Job, state: ChunkState) -> ChunkState:
     """Make the masks of a chunk's boxes and write its labels; with them it is complete."""
     if state.record:
         return state
-    stopping.check()
+    job.tools.stop.check()
     failed = {one.index: one for one in state.failures}
     labeled = [_unlabeled(frame, failed) for frame in state.chunk.frames if frame.index in failed]
-    advance(SEGMENT, len(labeled), kept=True)
+    job.tools.progress.advance(SEGMENT, len(labeled), kept=True)
     todo = [
         (frame, state.boxes[frame.index]) for frame in state.frames if frame.index not in failed
     ]
     if todo:
-        _warm(job)
-    turn, started = DeviceTurn(), time.perf_counter()
+        job.tools.segmenters.load(job.model)  # not counted as the chunk's time
+    turn, started = DeviceTurn(job.tools.device), time.perf_counter()
     if todo:
         labeled += _segment(job, todo, turn)
     stored = artifacts.complete_chunk(job.out_uri, state.chunk)
@@ -235,18 +226,12 @@ def segment_chunk(job: Job, state: ChunkState) -> ChunkState:
     # Else another worker was first: a manifest may name its files already.
     made = state.complete(stored, computed=True)
     spent = {**state.seconds, SEGMENT: time.perf_counter() - started - turn.waited_s}
-    complete_chunk(spent, made.record.instances if made.record else 0)
+    job.tools.progress.complete_chunk(spent, made.record.instances if made.record else 0)
     return replace(made, seconds=spent)
 
 
 def _unlabeled(frame: FrameRef, failed: Mapping[int, FrameFailure]) -> LabeledFrame:
     return LabeledFrame(frame, Boxes.empty(), failure=failed[frame.index])
-
-
-def _warm(job: Job) -> Segmenter:
-    from tasks.masks.model import warm_segmenter
-
-    return warm_segmenter(job.model)
 
 
 def _segment(
@@ -255,6 +240,7 @@ def _segment(
     from tasks.frames.images import read_image
     from tasks.masks.segment import segment_frames
 
-    for one in segment_frames(_warm(job), todo, read_image, turn=turn):
-        advance(SEGMENT)
+    segmenter = job.tools.segmenters.load(job.model)
+    for one in segment_frames(segmenter, todo, read_image, turn=turn):
+        job.tools.progress.advance(SEGMENT)
         yield one

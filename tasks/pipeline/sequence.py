@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sam2_core.types import AutolabelError
 from tasks.errors import told
 from tasks.frames.discover import Discovered, list_frames
-from tasks.observe.progress import CHECK, LOAD, advance, expect, summed
+from tasks.observe.progress import CHECK, LOAD, summed
 from tasks.pipeline.chunk import ChunkState, Job, stored_chunk
 from tasks.store import artifacts, manifests, quarantine, storage
 from tasks.store.artifacts import Chunk
@@ -218,7 +218,7 @@ def open_part(job: Job, part: SequencePart) -> Opened:
         part = replace(part, manifest=_complete_by_now(job, found))
         if part.manifest:
             return Opened(part)
-    frames, failures = _expanded(part.found)
+    frames, failures = _expanded(job, part.found)
     chunks = tuple(artifacts.chunks_of(frames, job.stamp.run_key, part.chunk_frames))
     first, stop = _range(part, chunks)
     mine, rest = chunks[first:stop], chunks[:first] + chunks[stop:]
@@ -236,7 +236,7 @@ def _complete_by_now(job: Job, found: Discovered) -> Manifest | None:
         return None
 
 
-def _expanded(found: Discovered) -> tuple[list[FrameRef], tuple[FrameFailure, ...]]:
+def _expanded(job: Job, found: Discovered) -> tuple[list[FrameRef], tuple[FrameFailure, ...]]:
     """Open the videos: every frame, and what could not be opened."""
     from tasks.frames.video import expand_videos
 
@@ -247,7 +247,7 @@ def _expanded(found: Discovered) -> tuple[list[FrameRef], tuple[FrameFailure, ..
         absent = any(one.may_yet_come for one in failures)
         reasons = "; ".join(f"{one.uri}: {one.reason}" for one in failures)
         raise (NotFetchedError if absent else UnreadableError)(reasons)
-    expect(len(frames) - sum(isinstance(one, FrameRef) for one in found.frames))
+    job.tools.progress.expect(len(frames) - sum(isinstance(one, FrameRef) for one in found.frames))
     return frames, failures
 
 
@@ -350,5 +350,4 @@ def load_labels(dataset: str, out_uri: str, manifest: Manifest) -> LoadReport:
     with withdrawn_if_damaged(out_uri, manifest):
         report = load_sequence(dataset, out_uri, manifest)
     (forget_loaded if report.changed else remember_loaded)(dataset, manifest)
-    advance(LOAD, manifest.frames)
     return report

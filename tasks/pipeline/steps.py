@@ -12,7 +12,7 @@ from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
 
 from tasks.errors import redacted_errors
-from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT
+from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT, Progress
 from tasks.pipeline.chunk import ChunkState, Job, detect_chunk, download_chunk, segment_chunk
 from tasks.pipeline.sequence import (
     Opened,
@@ -88,9 +88,11 @@ def prepare_task(dataset: str, cameras: Sequence[str], out_uri: str) -> frozense
 
 @step(LOAD)
 def load_task(
+    progress: Progress,
     dataset: str,
     out_uri: str,
     labeled: SequenceOutcome | Manifest | None,
+    *,
     loaded: frozenset[str],
     name: str,
 ) -> Any:
@@ -98,4 +100,6 @@ def load_task(
     manifest = labeled.manifest if isinstance(labeled, SequenceOutcome) else labeled
     if manifest is None or manifest.version in loaded:
         return None
-    return load_labels(dataset, out_uri, manifest)
+    done = load_labels(dataset, out_uri, manifest)
+    progress.advance(LOAD, manifest.frames)
+    return done

@@ -10,47 +10,48 @@ from types import FrameType
 
 from sam2_core.types import AutolabelError
 
-_requested = threading.Event()
-
 
 class StoppedError(AutolabelError):
     """Not begun, because this process was asked to stop."""
 
 
-def request() -> None:
-    """Ask this process to begin nothing more."""
-    _requested.set()
+class StopRequest:
+    """Whether a run was asked to begin nothing more; any thread may ask."""
 
+    def __init__(self) -> None:
+        self._requested = threading.Event()
 
-def requested() -> bool:
-    """Whether this process was asked to stop."""
-    return _requested.is_set()
+    @property
+    def requested(self) -> bool:
+        """Whether the run was asked to stop."""
+        return self._requested.is_set()
 
+    def request(self) -> None:
+        """Ask the run to begin nothing more."""
+        self._requested.set()
 
-def check() -> None:
-    """Call before beginning a piece of work.
+    def check(self) -> None:
+        """Call before beginning a piece of work.
 
-    Raises:
-        StoppedError: this process was asked to stop.
+        Raises:
+            StoppedError: the run was asked to stop.
 
-    """
-    if _requested.is_set():
-        raise StoppedError("not begun: this worker was asked to stop")
+        """
+        if self.requested:
+            raise StoppedError("not begun: this worker was asked to stop")
 
+    @contextlib.contextmanager
+    def on_sigterm(self) -> Iterator[None]:
+        """Take SIGTERM as the request while the block runs (main thread only)."""
 
-@contextlib.contextmanager
-def on_sigterm() -> Iterator[None]:
-    """Take SIGTERM as a request to stop while the block runs (main thread only)."""
+        def handle(_number: int, _frame: FrameType | None) -> None:
+            self.request()
 
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        request()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, handle)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        _requested.clear()
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGTERM, handle)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)

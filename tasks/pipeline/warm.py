@@ -24,14 +24,13 @@ def warm_in_background(job: Job) -> threading.Thread | None:
 
 
 def _warm(job: Job) -> None:
-    from tasks.masks.model import warm_segmenter
-
     try:
         if job.detector:
-            from tasks.boxes.yolox import load_detector
-
             backend = job.model.backend
-            load_detector(job.detector, stamp=job.stamp.detector, backend=backend).warm_up()
-        warm_segmenter(job.model).backend.warm_up()
+            found = job.tools.detectors.load(
+                job.detector, stamp=job.stamp.detector, backend=backend
+            )
+            found.warm_up()
+        job.tools.segmenters.load(job.model).backend.warm_up()
     except Exception as error:  # noqa: BLE001 - told where the model is needed
         log.debug("not warm: %s", error)

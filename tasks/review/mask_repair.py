@@ -25,7 +25,7 @@ from tasks.dataset.documents import stamp_text
 from tasks.dataset.labels import fingerprint, mask_of, window_of
 from tasks.dataset.schema import MACHINE_FIELD, REVIEWED_FIELD, sample_collection
 from tasks.masks.crops import BoolArray, paint, segments_of
-from tasks.masks.model import choose_model, warm_segmenter
+from tasks.masks.model import Segmenters, choose_model
 from tasks.review.actions import Chosen, choose, kept
 from tasks.review.events import CORRECTED, Event, record
 from tasks.types import FrameRef
@@ -136,7 +136,7 @@ def warm_up(dataset: Any, sample_id: str, label_id: str) -> str:
     """
     frame = _frame_with(dataset, sample_id, label_id)
     open_image(frame).look_at(_box_of(frame))
-    return warm_segmenter(click_model(_model_name())).backend.info.stamp.name
+    return _models.load(click_model(_model_name())).backend.info.stamp.name
 
 
 def mend(dataset: Any, clicked: Clicked) -> tuple[Chosen, Mended]:
@@ -246,6 +246,8 @@ def click_model(name: str) -> Any:
     return choose_model(name, "onnxruntime")
 
 
+# FiftyOne makes operators anew for every call: what they keep is the App's process's.
+_models = Segmenters()
 _pictures: OrderedDict[tuple[str, ...], OpenImage] = OrderedDict()
 _pictures_lock = threading.Lock()
 
@@ -277,7 +279,7 @@ def open_image(frame: Chosen) -> OpenImage:
             f"{frame.filepath} is {pixels.shape[1]}x{pixels.shape[0]} and was labeled as "
             f"{width}x{height}: label it again"
         )
-    opened = OpenImage(warm_segmenter(click_model(model)).backend, pixels)
+    opened = OpenImage(_models.load(click_model(model)).backend, pixels)
     with _pictures_lock:
         _pictures[key] = opened
         if len(_pictures) > KEPT_PICTURES:

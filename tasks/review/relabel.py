@@ -9,7 +9,7 @@ from sam2_core.types import AutolabelError, Boxes, Masks, ModelStamp
 from tasks.dataset.ids import sample_id
 from tasks.dataset.pictures import find_pictures
 from tasks.dataset.schema import open_dataset, sample_collection
-from tasks.masks.model import ModelChoice, choose_model, warm_segmenter
+from tasks.masks.model import ModelChoice, Segmenters, choose_model
 from tasks.review.events import storage_of
 from tasks.review.relabel_requests import RelabelRequest, bring_back, open_requests, read_request
 from tasks.types import FrameRef
@@ -52,9 +52,9 @@ def relabel_dataset(dataset_name: str, out_uri: str = "", backend: str = "auto")
 
     """
     out_uri, waiting = waiting_requests(dataset_name, out_uri)
-    labels, failures = 0, []
+    labels, failures, segmenters = 0, [], Segmenters()
     for request in waiting:
-        remade = segment_request(request, backend)
+        remade = segment_request(request, segmenters, backend)
         labels += bring_back(request, out_uri, remade.outcomes, remade.stamp)
         failures += [remade.error] if remade.error else []
     if failures:
@@ -80,14 +80,16 @@ def waiting_requests(
     return out_uri, [one for one in found if request_id in {"", one.request_id}]
 
 
-def segment_request(request: RelabelRequest, backend: str = "auto") -> Remade:
+def segment_request(
+    request: RelabelRequest, segmenters: Segmenters, backend: str = "auto"
+) -> Remade:
     """Make the masks of a request again, with the model that it asks for."""
     prompts = request.prompts()
     try:
         choice = choose_model(request.model or _first_model(request), backend)
     except AutolabelError as error:  # the reviewer sees it beside the frames and can ask anew
         return Remade((error,) * len(prompts), None, error)
-    return Remade(tuple(_segment(choice, prompts)), choice.stamp)
+    return Remade(tuple(_segment(choice, segmenters, prompts)), choice.stamp)
 
 
 def _first_model(request: RelabelRequest) -> str:
@@ -100,7 +102,7 @@ def _first_model(request: RelabelRequest) -> str:
 
 
 def _segment(
-    choice: ModelChoice, prompts: Iterable[tuple[FrameRef, Boxes]]
+    choice: ModelChoice, segmenters: Segmenters, prompts: Iterable[tuple[FrameRef, Boxes]]
 ) -> Iterator[Masks | Exception]:
     """Make masks of the pictures that were labeled; another one by now is a failure."""
     from tasks.frames.images import read_image
@@ -113,7 +115,7 @@ def _segment(
         for frame, boxes in prompts
         if frame.uri not in pictures.changed
     ]
-    made = segment_frames(warm_segmenter(choice), brought, read_image)
+    made = segment_frames(segmenters.load(choice), brought, read_image)
     for frame, _ in prompts:
         if frame.uri in pictures.changed:
             yield AutolabelError("the picture has changed since it was labeled: label it again")

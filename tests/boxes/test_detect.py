@@ -10,7 +10,7 @@ from sam2_core.types import AutolabelError, Boxes
 from tasks.boxes import detector_files
 from tasks.boxes.detect import detect
 from tasks.boxes.detector_files import detector_stamp, resolve_detector
-from tasks.boxes.yolox import load_detector
+from tasks.boxes.detectors import Detectors, load_detector
 from tasks.frames.discover import discover
 from tasks.frames.download import download
 from tasks.frames.video import expand_videos
@@ -128,10 +128,10 @@ def test_huge_and_broken_numbers_give_no_boxes(tmp_path):
 
 
 def test_loading_happens_once_under_many_threads(model):
-    found = []
+    found, detectors = [], Detectors()
 
     def load():
-        found.append(load_detector(model))
+        found.append(detectors.load(model))
 
     threads = [threading.Thread(target=load) for _ in range(8)]
     for thread in threads:

@@ -9,9 +9,10 @@ from sam2_core.source_digest import ROOT
 from sam2_core.types import AutolabelError
 from tasks.boxes.decisive_code import box_code, decisive_modules
 from tasks.boxes.detector_files import detector_stamp, resolve_detector
+from tasks.boxes.detectors import Detectors, load_detector
 from tasks.boxes.imported import import_boxes
-from tasks.boxes.yolox import Detector, load_detector
-from tasks.masks.model import choose_model, warm_segmenter
+from tasks.boxes.yolox import Detector
+from tasks.masks.model import Segmenters, choose_model
 from tasks.store import storage
 from tests.boxes.test_detect import NAMES, ROWS
 from tests.boxes.test_imported import frame
@@ -28,6 +29,7 @@ def own_cache(monkeypatch, tmp_path):
 NOT_DECISIVE = {
     "tasks.boxes.decisive_code": "the list itself",
     "tasks.boxes.matching": "refuses; what it lets pass it leaves as it is",
+    "tasks.boxes.detectors": "loads; what runs is in the stamp of the labels",
     "tasks.boxes.detector_files": "finds files; their content is in the stamp",
     "tasks.frames.discover": "names of frames; they are in every key",
     "tasks.frames.download": "bytes as they are; their etags are in every key",
@@ -72,28 +74,32 @@ def test_a_model_that_was_replaced_since_it_was_chosen_is_refused(tmp_path):
     folder = tmp_path / "micro"
     shutil.copytree(MICRO, folder)
     choice = choose_model(str(folder), "onnxruntime-cpu")
-    first = warm_segmenter(choice)
-    assert warm_segmenter(choice) is first
+    models = Segmenters()
+    first = models.load(choice)
+    assert models.load(choice) is first
     rewrite(folder / "decoder_mask.onnx")
     again = choose_model(str(folder), "onnxruntime-cpu")
     assert again.stamp != choice.stamp
-    assert warm_segmenter(again) is not first  # never the model of before under the new stamp
+    assert models.load(again) is not first  # never the model of before under the new stamp
     rewrite(folder / "decoder_multi.onnx")
     shutil.copy(MICRO / "decoder_mask.onnx", folder)
     third = choose_model(str(folder), "onnxruntime-cpu")
     shutil.copy(MICRO / "decoder_multi.onnx", folder)
     with pytest.raises(AutolabelError, match=r"not the one that this run began with.*Run again"):
-        warm_segmenter(third)
+        models.load(third)
 
 
 def test_a_detector_that_was_replaced_since_it_was_named_is_refused(tmp_path):
     path = tmp_path / "detector.onnx"
     write_yolox(path, ROWS, 64, 1, NAMES)
     stamp = detector_stamp(str(path))
-    assert load_detector(str(path), stamp=stamp).file.stamp == stamp
+    detectors = Detectors()
+    assert detectors.load(str(path), stamp=stamp).file.stamp == stamp
     write_yolox(path, ROWS + np.float32(0.25), 64, 1, NAMES)
     with pytest.raises(AutolabelError, match=r"not the one that this run began with.*Run again"):
         load_detector(str(path), stamp=stamp)
+    with pytest.raises(AutolabelError, match=r"not the one that this run began with.*Run again"):
+        detectors.load(str(path), stamp=stamp)
 
 
 def test_the_bytes_of_a_detector_that_are_loaded_are_those_that_were_hashed(tmp_path):

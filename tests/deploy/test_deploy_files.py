@@ -105,20 +105,25 @@ def test_docker_compose_understands_the_files(tmp_path):
 
 
 @pytest.fixture
-def scrape(monkeypatch):
+def served(monkeypatch):
     port = free_port()
     monkeypatch.setenv(metrics_server.PORT_VARIABLE, str(port))
-    with metrics_server.serving():
-        yield lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+    run = progress.Progress()
+    with metrics_server.serving(run):
+        yield (
+            run,
+            lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode(),
+        )
 
 
-def test_metrics_count_what_is_told_and_the_dashboard_asks_for_them(scrape):
-    progress.expect(10)
-    progress.advance(progress.DOWNLOAD, 10)
-    progress.advance(progress.SEGMENT, 4)
-    progress.advance(progress.SEGMENT, 2, kept=True)
-    progress.complete_chunk({progress.SEGMENT: 0.7}, 31)
-    progress.finish("drive", "", good=False)
+def test_metrics_count_what_is_told_and_the_dashboard_asks_for_them(served):
+    run, scrape = served
+    run.expect(10)
+    run.advance(progress.DOWNLOAD, 10)
+    run.advance(progress.SEGMENT, 4)
+    run.advance(progress.SEGMENT, 2, kept=True)
+    run.complete_chunk({progress.SEGMENT: 0.7}, 31)
+    run.finish("drive", "", good=False)
     told = scrape()
     for line in (
         'autolabel_frames_total{kept="false",stage="segment"} 4.0',
@@ -140,9 +145,10 @@ def test_metrics_count_what_is_told_and_the_dashboard_asks_for_them(scrape):
     assert asked <= exported
 
 
-def test_no_port_or_a_taken_one_only_costs_the_metrics(scrape):
-    with metrics_server.serving():  # the port is taken by now
-        progress.finish("drive", "", good=True)
+def test_no_port_or_a_taken_one_only_costs_the_metrics(served):
+    run, scrape = served
+    with metrics_server.serving(progress.Progress()):  # the port is taken by now
+        run.finish("drive", "", good=True)
     assert 'outcome="good"} 1.0' in scrape()
 
 

@@ -85,5 +85,5 @@ def test_truth_is_found_by_name_and_evaluated_by_masks(database: str, tmp_path: 
     assert "fn 2" in said_by_the_command(name)
     coco["images"] = coco["images"][3:]
     path.write_text(json.dumps({**coco, "annotations": coco["annotations"][4:]}))
-    with pytest.raises(AutolabelError, match="none of its 1 images"):
+    with pytest.raises(AutolabelError, match="none of its 1 image is"):
         load_truth(name, path)

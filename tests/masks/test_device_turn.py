@@ -7,7 +7,8 @@ from tasks.masks.device_turn import DeviceTurn
 
 
 def test_turns_follow_each_other_and_tell_how_long_they_waited():
-    first, second = DeviceTurn(), DeviceTurn()
+    device = threading.Lock()
+    first, second = DeviceTurn(device), DeviceTurn(device)
     entered = threading.Event()
     order = []
 

@@ -60,7 +60,7 @@ def test_the_relabel_command_works_off_what_waits(
         asked.append(model)
         return type("Choice", (), {"stamp": OTHER_STAMP.model})()
 
-    def fake_segment(choice: object, prompts: list) -> list:
+    def fake_segment(choice: object, models: object, prompts: list) -> list:
         return [M((empty,), SIZE_HW, [0.1], [0.1], [0.1], [0], ("empty_mask",)) for _ in prompts]
 
     monkeypatch.setattr(relabeling, "choose_model", choose_model)

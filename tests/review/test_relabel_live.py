@@ -19,7 +19,7 @@ from tasks.lab.evaluate import true_boxes
 from tasks.lab.scenes.sequence import write_sequence
 from tasks.load import sequence as load
 from tasks.load.prepare import prepare_dataset
-from tasks.masks.model import choose_model, warm_segmenter
+from tasks.masks.model import choose_model, load_segmenter
 from tasks.masks.segment import segment_frames
 from tasks.review.app import run_app
 from tasks.review.events import read_events, reviews_uri
@@ -96,7 +96,7 @@ def test_sent_back_in_the_app_and_made_again_by_a_worker(
     ref = FrameRef("drive", "", 0, 1, str(path), SIZE_HW, version, size, str(path))
     prompts = three_largest(truth)
     choice = choose_model("compact", "onnxruntime")
-    (labeled,) = segment_frames(warm_segmenter(choice), [(ref, prompts)], read_image)
+    (labeled,) = segment_frames(load_segmenter(choice), [(ref, prompts)], read_image)
     manifest = store(tmp_path / "out", [labeled], RunStamp("truth", choice.stamp))
     manifest = replace(manifest, frames_uri=str(path.parent))
     write_manifest(out, manifest)
@@ -135,7 +135,7 @@ def test_sent_back_in_the_app_and_made_again_by_a_worker(
     label_id = before[2].id
     override = made.overrides[label_id]
     wide = [(ref, boxes) for _, boxes in request.prompts()]
-    (again,) = segment_frames(warm_segmenter(choice), wide, read_image)
+    (again,) = segment_frames(load_segmenter(choice), wide, read_image)
     assert iou(override["rle"].encode(), again.masks.rle[0]) > 0.999, "the bundled model's work"
     assert iou(override["rle"].encode(), labeled.masks.rle[2]) < 1, "from another prompt"
     sample = schema.open_dataset(name).first()

@@ -8,11 +8,11 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks
-from tasks.boxes.yolox import load_detector
+from tasks.boxes.detectors import load_detector
 from tasks.lab.risk_drives import PROMPTS, TRUE_BOXES, Drive, Models, labeled_drives
 from tasks.lab.risk_figures import auroc, figures_by_size, found_within, share_to_find
 from tasks.lab.risk_fit import calibrate, collect, fit, report
-from tasks.masks.model import choose_model, warm_segmenter
+from tasks.masks.model import choose_model, load_segmenter
 from tasks.risk.features import COLUMN, FEATURES, measure_frames
 from tasks.risk.reliability import calibration_error, reliability
 from tasks.risk.score import REASONS, judge_frames, risk_model
@@ -212,7 +212,7 @@ def test_figures_by_size_say_what_the_best_order_would_find() -> None:
 
 def test_drives_are_rendered_and_labeled_once(tmp_path: Path) -> None:
     choice = choose_model(str(REPOSITORY / "tests/data/micro"), "onnxruntime")
-    models = Models(warm_segmenter(choice), load_detector("compact"), "key")
+    models = Models(load_segmenter(choice), load_detector("compact"), "key")
     first, found = next(labeled_drives(models, tmp_path, [7], 2))
     assert (first.prompt, found.prompt) == PROMPTS
     assert all(

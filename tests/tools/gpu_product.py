@@ -160,7 +160,7 @@ def agreement(iou: np.ndarray, area: np.ndarray) -> dict[str, Any]:
 def parity(run: Run) -> None:
     """Masks of the same boxes on GPU and CPU; boxes of the detector on both."""
     from sam2_core.load import load_backend
-    from tasks.boxes.yolox import load_detector
+    from tasks.boxes.detectors import load_detector
 
     images = run.images(10)
     cpu, gpu = load_detector("compact"), load_detector("compact", backend="onnxruntime-cuda")
@@ -197,7 +197,7 @@ def stages(run: Run) -> None:
 
     from sam2_core.load import load_backend
     from sam2_core.segmenter import Segmenter
-    from tasks.boxes.yolox import load_detector
+    from tasks.boxes.detectors import load_detector
 
     data = (run.frames / "drive-0" / "000040.jpg").read_bytes()
     image = simplejpeg.decode_jpeg(data, "RGB")

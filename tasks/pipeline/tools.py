@@ -1,0 +1,52 @@
+"""What a run works with in its process: made by whoever runs it, handed on with the job."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from sam2_core.types import AutolabelError
+from tasks.boxes.detectors import Detectors
+from tasks.masks.model import Segmenters
+from tasks.observe.progress import Progress
+from tasks.pipeline.stopping import StopRequest
+
+if TYPE_CHECKING:
+    from tasks.boxes.imported import ImportedBoxes
+
+
+class Tools:
+    """Loaded models, opened boxes, the device, who listens, and whether to stop.
+
+    Attributes:
+        progress: hears how far the run has come.
+        stop: asks it to begin nothing more.
+        segmenters, detectors: models that were loaded.
+        device: held by the chunk whose turn with the device it is.
+
+    """
+
+    def __init__(self) -> None:
+        self.progress, self.stop = Progress(), StopRequest()
+        self.segmenters, self.detectors = Segmenters(), Detectors()
+        self.device = threading.Lock()
+        self._opening = threading.Lock()
+        self._imported: dict[tuple[str, str, str], ImportedBoxes] = {}
+
+    def imported(self, boxes_uri: str, names_uri: str, stamp: str) -> ImportedBoxes:
+        """Return imported boxes, opened the first time.
+
+        Raises:
+            AutolabelError: they are not those of the stamp any more.
+
+        """
+        from tasks.boxes.imported import import_boxes
+
+        key = (boxes_uri, names_uri, stamp)
+        with self._opening:
+            if key not in self._imported:
+                boxes = import_boxes(boxes_uri, names_uri)
+                if boxes.stamp != stamp:
+                    raise AutolabelError(f"{boxes_uri} changed while it was being read: run again")
+                self._imported[key] = boxes
+            return self._imported[key]
