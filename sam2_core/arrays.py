@@ -23,11 +23,8 @@ def _parsed(form: str) -> tuple[str, tuple[str | int, ...]]:
     return kind, tuple(int(size) if size.isdigit() else size for size in sizes if size)
 
 
-def freeze_arrays(owner: object, **forms: str) -> None:
-    """Check fields of a frozen dataclass and make its arrays read-only; nothing is copied.
-
-    A field becomes a read-only view of the array that was given: what still holds that array may go
-    on writing to it, as devices do with buffers of their own. None passes.
+def check_arrays(owner: object, **forms: str) -> None:
+    """Check fields of a dataclass; None passes.
 
     Args:
         owner: the value, in its `__post_init__`.
@@ -40,9 +37,19 @@ def freeze_arrays(owner: object, **forms: str) -> None:
     sizes: dict[str, int] = {}
     for name, form in forms.items():
         value = getattr(owner, name)
-        if value is None:
-            continue
-        _check(owner, name, value, form, sizes)
+        if value is not None:
+            _check(owner, name, value, form, sizes)
+
+
+def freeze_arrays(owner: object, **forms: str) -> None:
+    """As `check_arrays`, and make the arrays of a frozen dataclass read-only; nothing is copied.
+
+    A field becomes a read-only view of the array that was given: what still holds that array may go
+    on writing to it, as devices do with buffers of their own.
+    """
+    check_arrays(owner, **forms)
+    for name in forms:
+        value = getattr(owner, name)
         if isinstance(value, np.ndarray):
             object.__setattr__(owner, name, read_only(value))
 

@@ -122,9 +122,16 @@ def array_fields(node):
     }
 
 
+CHECKS = {"check_arrays", "freeze_arrays", "own_arrays"}
+
+
 def checked_fields(node):
     calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
-    named = [one for one in calls if ast.unparse(one.func) in {"freeze_arrays", "own_arrays"}]
+    named = [
+        one
+        for one in calls
+        if ast.unparse(one.func) in {"check_arrays", "freeze_arrays", "own_arrays"}
+    ]
     return {keyword.arg for call in named for keyword in call.keywords}
 
 

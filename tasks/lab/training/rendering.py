@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.arrays import freeze_arrays
+from sam2_core.arrays import check_arrays
 from sam2_core.types import AutolabelError
 from tasks.lab.scenes import Scene, render_scene
 from tasks.lab.training.config import RenderConfig
@@ -33,7 +33,7 @@ Render = Callable[[int, str, tuple[int, int]], Scene]
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A rendered picture as arrays of fixed shapes.
+    """A rendered picture as arrays of fixed shapes, to be written to: a slot of shared memory.
 
     Attributes:
         image: uint8 (H, W, 3) RGB.
@@ -48,7 +48,7 @@ class Picture:
     classes: npt.NDArray[np.int16]
 
     def __post_init__(self) -> None:
-        freeze_arrays(self, image="uint8 (H, W, 3)", ids="uint8 (H, W)", classes="int16 (256)")
+        check_arrays(self, image="uint8 (H, W, 3)", ids="uint8 (H, W)", classes="int16 (256)")
 
 
 def render(seed: int, domain: str, size_hw: tuple[int, int]) -> Scene:
