@@ -18,7 +18,6 @@ from tasks.frames import images
 from tasks.frames.discover import discover
 from tasks.frames.download import download
 from tasks.frames.video import VideoRef, expand_videos
-from tasks.masks import model
 from tasks.masks.model import choose_model
 from tasks.observe.progress import DOWNLOAD
 from tasks.pipeline.chunk import Job, detect_chunk, download_chunk, segment_chunk
@@ -34,7 +33,6 @@ FRAMES = 6
 @pytest.fixture
 def source(tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(model, "_warm", {})
     folder = tmp_path / "drive"
     folder.mkdir()
     for i in range(FRAMES):
