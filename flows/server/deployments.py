@@ -7,7 +7,7 @@ version's own parts alone are brought up to date: entry point, description, the 
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import os
 import subprocess
 import sys
@@ -45,15 +45,33 @@ def deploy() -> None:
 
 
 def ensure_pools() -> None:
-    """Create the work pools that are not there; those that are keep their kind and settings."""
+    """Create the work pools that are not there; those that are keep their kind and settings.
+
+    A pool of an older version lacks the command that runs a flow: it gets that, and nothing else.
+    """
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectAlreadyExists
 
     with connected() as client:
         for name in (GPU_POOL, CPU_POOL):
             wanted = WorkPoolCreate(name=name, type="process", base_job_template=_template())
-            with contextlib.suppress(ObjectAlreadyExists):
+            try:
                 client.create_work_pool(wanted)
+            except ObjectAlreadyExists:
+                _name_command(client, name)
+
+
+def _name_command(client: SyncPrefectClient, name: str) -> None:
+    """Name the command of a process pool whose jobs have none; one that is named stays."""
+    from prefect.client.schemas.actions import WorkPoolUpdate
+
+    pool = client.read_work_pool(name)
+    template = copy.deepcopy(pool.base_job_template)
+    command = template.get("variables", {}).get("properties", {}).get("command")
+    if pool.type != "process" or command is None or command.get("default"):
+        return
+    command["default"] = FLOW_RUN_COMMAND
+    client.update_work_pool(name, WorkPoolUpdate(base_job_template=template))
 
 
 def _template() -> dict[str, Any]:

@@ -7,16 +7,24 @@ from uuid import uuid4
 import pytest
 import yaml
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import DeploymentUpdate
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolUpdate
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.states import Cancelled, Completed, Failed, Scheduled
+from prefect.workers.process import ProcessWorker
 
 from flows.cli import status
 from flows.cli.doctor_run import examine
 from flows.params import BackfillParams, LabelParams
 from flows.server import schedules
-from flows.server.deployments import FILE_VARIABLE, deploy, described
+from flows.server.deployments import (
+    FILE_VARIABLE,
+    FLOW_RUN_COMMAND,
+    GPU_POOL,
+    deploy,
+    described,
+    ensure_pools,
+)
 from flows.server.nightly_schedule import turn_off, turn_on
 from sam2_core.types import AutolabelError
 from tests.integration.runs import REPOSITORY
@@ -89,6 +97,31 @@ def test_what_a_person_set_stays(nightly):
     client.update_deployment(
         first.id, DeploymentUpdate(parameters={}, parameter_openapi_schema=old)
     )
+
+
+def test_a_pool_of_an_older_version_gets_the_command_and_keeps_what_a_person_set(nightly):
+    _, client = nightly
+    ensure_pools()
+
+    def variables(**defaults):
+        """Set defaults of the pool's variables as given; return all of them after deploying."""
+        template = ProcessWorker.get_default_base_job_template()
+        for name, value in defaults.items():
+            template["variables"]["properties"][name]["default"] = value
+        client.update_work_pool(
+            GPU_POOL, WorkPoolUpdate(base_job_template=template, concurrency_limit=3)
+        )
+        ensure_pools()
+        pool = client.read_work_pool(GPU_POOL)
+        assert pool.concurrency_limit == 3
+        found = pool.base_job_template["variables"]["properties"]
+        return {name: found[name].get("default") for name in ("command", *defaults)}
+
+    own = {"env": {"MINE": "1"}, "stream_output": False}
+    assert variables(**own) == {"command": FLOW_RUN_COMMAND, **own}
+    assert variables(command="nice python -m prefect.engine") == {
+        "command": "nice python -m prefect.engine"
+    }
 
 
 def test_a_schedule_that_comes_to_nothing_is_told(nightly, monkeypatch, capsys):
