@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from sam2_core.arrays import freeze_arrays
 from sam2_core.clicks import OpenImage
 from sam2_core.prompts import PointPrompts
 from sam2_core.types import AutolabelError, FloatArray, Masks, ModelStamp
@@ -100,6 +101,9 @@ class Mended:
     mask: BoolArray
     box_xyxy_px: tuple[int, int, int, int]
     stamp: ModelStamp
+
+    def __post_init__(self) -> None:
+        freeze_arrays(self, mask="bool (height, width)")
 
     def shown(self) -> dict[str, Any]:
         """Return what the page draws."""
