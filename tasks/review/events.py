@@ -55,7 +55,7 @@ class Event:
         at: UTC time, ISO 8601, microseconds; the order of replay.
         by: who.
         action: accept, reject, fix_class, merge, delete, edit, add, remove, relabel, relabeled,
-            done, undo, redo.
+            done, repair, undo, redo.
         frame_key: the frame, as `FrameIdentity.key` names it; before there were such names its
             position, by which no frame can be told.
         frame: fields of its sample that say to people which one it is.

@@ -6,12 +6,13 @@ from typing import Any
 
 from tasks.review.operators import OPERATORS, Ask, Classes
 from tasks.review.panel import ReviewProgress
+from tasks.review.repair_operators import REPAIR_OPERATORS
 from tasks.review.wide_operators import WIDE_OPERATORS
 
 
 def register(plugin: Any) -> None:
     """Tell FiftyOne what is here."""
-    for operator in (*OPERATORS, *WIDE_OPERATORS):
+    for operator in (*OPERATORS, *WIDE_OPERATORS, *REPAIR_OPERATORS):
         plugin.register(operator)
     plugin.register(Ask)
     plugin.register(Classes)

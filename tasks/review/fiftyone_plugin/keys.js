@@ -52,13 +52,14 @@
     await act(name, params);
   }
 
-  // Runs an operator; returns when its labels are on the canvas.
+  // Runs an operator; returns what it says when its labels are on the canvas.
   async function act(name, params) {
     busy = true;
     try {
       const drawn = new Promise((settled) => { review.settled = settled; });
       const done = await review.ask(`${PLUGIN}/${name}`, params);
       if (done?.redraws) await Promise.race([drawn, new Promise((late) => setTimeout(late, 10_000))]);
+      return done;
     } finally {
       busy = false;
     }

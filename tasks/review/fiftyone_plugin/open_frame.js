@@ -138,13 +138,19 @@
     }
   }
 
+  // What a machine label has become: another mask, perhaps, than the one it had.
+  function correctionOf(label) {
+    const shown = open.looker.currentOverlays.map((one) => (one.field === "reviewed" ? one.label : null));
+    return shown.find((one) => one?.bounding_box && one.sources?.length === 1 && one.sources[0] === label.id) ?? label;
+  }
+
   function paint() {
     const container = document.querySelector(CONTAINER);
     const looker = open.looker;
     if (!container || !looker || looker.state.destroyed || !looker.state.canvasBBox) return;
     const pen = layer(container);
     for (const label of labels()) {
-      if (LOOKS[label.decision]) paintDecided(pen, label, LOOKS[label.decision]);
+      if (LOOKS[label.decision]) paintDecided(pen, correctionOf(label), LOOKS[label.decision]);
     }
     const focus = focused();
     if (focus) paintFocus(pen, focus);

@@ -3,7 +3,7 @@
 (function () {
   window.autolabelReview = {};
   const here = document.currentScript.src;
-  for (const part of ["open_frame.js", "redraw.js", "dialogs.js", "keys.js"]) {
+  for (const part of ["open_frame.js", "redraw.js", "repair.js", "dialogs.js", "keys.js"]) {
     const script = document.createElement("script");
     const address = new URL(part, here);
     address.search = `?${Date.now()}`; // never an older version from the browser's cache

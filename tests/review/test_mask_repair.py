@@ -1,0 +1,162 @@
+"""Clicks on a label to a mask to a correction, without the App."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from sam2_core.types import AutolabelError
+from tasks.dataset import schema
+from tasks.load import sequence as load
+from tasks.load.prepare import prepare_dataset
+from tasks.load.rebuild import rebuild
+from tasks.review import mask_repair
+from tasks.review.actions import accept, choose
+from tasks.review.events import read_events
+from tasks.review.export import export_reviews
+from tasks.review.mask_repair import Clicked, drawn, mend, open_label, take, warm_up
+from tasks.store.manifests import write_manifest
+from tests.load.test_sequence import store
+from tests.review.test_app import PLACES, three_labels
+
+NAME = "repairs"
+
+
+def opened(name: str, row: int = 0) -> tuple:
+    dataset = schema.open_dataset(name)
+    sample = dataset.first()
+    about = open_label(dataset, sample.id, sample.detections.detections[row].id)
+    return dataset, about
+
+
+def clicked(about: dict, points: list, box: list | None = None) -> Clicked:
+    """What the page sends, as JSON brings it."""
+    wanted = {name: about[name] for name in ("sample_id", "label_id", "version")}
+    return Clicked.of({**wanted, "points": points, "box_xyxy_px": box})
+
+
+def painted(shown: dict) -> np.ndarray:
+    """Draw runs as the page does."""
+    mask = np.zeros(shown["width"] * shown["height"], bool)
+    at = 0
+    for index, run in enumerate(shown["runs"]):
+        mask[at : at + run] = bool(index % 2)
+        at += run
+    return mask.reshape(shown["height"], shown["width"])
+
+
+@pytest.fixture
+def name(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("AUTOLABEL_REVIEWER", "tester")
+    monkeypatch.setattr(mask_repair, "_pictures", type(mask_repair._pictures)())
+    name = f"{NAME}-{tmp_path.name}"
+    manifest = store(tmp_path / "out", [three_labels(tmp_path)])
+    manifest = replace(manifest, frames_uri=str(tmp_path / "images"))
+    write_manifest(str(tmp_path / "out"), manifest)
+    prepare_dataset(name, out_uri=str(tmp_path / "out"))
+    load.load_sequence(name, str(tmp_path / "out"), manifest)
+    return name
+
+
+def test_clicks_become_a_mask_and_a_correction_that_is_exported_and_rebuilt(
+    name: str, tmp_path: Path
+) -> None:
+    dataset, about = opened(name)
+    assert about["label"] == "car"
+    assert painted(about["mask"]).sum() > 50_000
+    assert warm_up(dataset, about["sample_id"], about["label_id"]) == "compact/close-ups"
+    x0, y0, x1, y1 = PLACES[0]
+    middle = [(x0 + x1) / 2, (y0 + y1) / 2, True]
+    away = [x0 + 20, (y0 + y1) / 2, False]
+    wanted = clicked(about, [middle, away])
+    _, made = mend(dataset, wanted)
+    left, top, right, bottom = made.box_xyxy_px
+    assert made.mask[int(middle[1]) - top, int(middle[0]) - left]
+    inside = top <= away[1] < bottom and left <= away[0] < right
+    assert not inside or not made.mask[int(away[1]) - top, int(away[0]) - left]
+    assert (painted(made.shown()["mask"]) == made.mask).all()
+    (event,) = take(dataset, wanted)
+    (noted,) = event.changes.values()
+    assert (event.action, noted["source"], noted["changed"]) == (
+        "repair", "clicks", "mask: 2 clicks",
+    )  # fmt: skip
+    assert noted["model"].startswith("compact/close-ups@")
+    assert noted["prompts"]["points_xy_px"] == [middle, away]
+    (row,) = pq.read_table(export_reviews(name).table_uri).to_pylist()
+    assert (row["label"], row["decision"], row["changed"], row["reviewer"]) == (
+        "car", "corrected", "mask: 2 clicks", "tester",
+    )  # fmt: skip
+    assert row["area_px"] == int(made.mask.sum())
+    assert row["box_xyxy_px"] == list(made.box_xyxy_px)
+    rebuild(name, str(tmp_path / "out"))
+    sample = schema.open_dataset(name).first()
+    assert [d.decision for d in sample.detections.detections] == ["corrected", "", ""]
+    assert [event.action for event in read_events(str(tmp_path / "out"), name)] == ["repair"]
+    _, again = opened(name)
+    assert again["label_id"] == str(sample.reviewed.detections[0].id), "the correction is repaired"
+    assert painted(again["mask"]).sum() == row["area_px"]
+
+
+def test_a_dragged_box_moves_the_mask_to_another_object(name: str) -> None:
+    dataset, about = opened(name)
+    x0, y0, x1, y1 = PLACES[1]
+    _, made = mend(dataset, clicked(about, [], [x1 + 5, y1 + 5, x0 - 5, y0 - 5]))
+    left, top, right, bottom = made.box_xyxy_px
+    assert x0 - 20 < left < right < x1 + 20
+    assert y0 - 20 < top < bottom < y1 + 20
+
+
+def test_a_label_that_somebody_else_decided_on_is_told(name: str) -> None:
+    dataset, about = opened(name)
+    accept(dataset, choose(dataset, [about["sample_id"]], [about["label_id"]]))
+    with pytest.raises(AutolabelError, match="changed since you opened it"):
+        take(dataset, clicked(about, [[200, 200, True]]))
+    assert len(read_events(schema.open_dataset(name).info["out_uris"][-1], name)) == 1
+
+
+def test_a_broken_picture_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset, about = opened(name)
+    picture = Path(about["filepath"])
+    whole = picture.read_bytes()
+    # The version stays: a disk that gives half of a file, not a file that was replaced.
+    monkeypatch.setattr("tasks.review.actions._refuse_changed", lambda *_: None)
+    picture.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(AutolabelError, match=r"truncated|damaged|cut"):
+        warm_up(dataset, about["sample_id"], about["label_id"])
+    cv2.imwrite(str(picture), np.zeros((72, 128, 3), np.uint8))
+    with pytest.raises(AutolabelError, match="is 128x72 and was labeled as 1280x720"):
+        warm_up(dataset, about["sample_id"], about["label_id"])
+
+
+def test_a_picture_that_was_replaced_is_told(name: str) -> None:
+    dataset, about = opened(name)
+    cv2.imwrite(about["filepath"], np.zeros((720, 1280, 3), np.uint8))
+    with pytest.raises(AutolabelError, match="picture has changed since it was labeled"):
+        mend(dataset, clicked(about, [[200, 200, True]]))
+
+
+def test_without_a_click_nothing_is_taken(name: str) -> None:
+    dataset, about = opened(name)
+    with pytest.raises(AutolabelError, match="nothing was clicked"):
+        take(dataset, clicked(about, []))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{}, {"points": [[1, 2]]}, {"points": [["a", 2, True]]}, {"points": [[float("nan"), 2, True]]},
+     {"points": [[1, 1, True]] * 65}, {"points": [], "box_xyxy_px": [1, 2, 3]},
+     {"points": [], "box_xyxy_px": [0, 0, float("inf"), 9]}],
+)  # fmt: skip
+def test_what_is_no_click_is_refused(wrong: dict) -> None:
+    with pytest.raises(AutolabelError, match="clicks"):
+        Clicked.of({"sample_id": "a", "label_id": "b", "version": "c", **wrong})
+
+
+def test_runs_begin_with_background_and_end_with_the_mask() -> None:
+    mask = np.array([[1, 1, 0], [0, 1, 0]], bool)
+    shown = drawn(mask, 4, 5)
+    assert shown == {"left": 4, "top": 5, "width": 3, "height": 2, "runs": [0, 2, 2, 1]}
+    assert drawn(np.zeros((2, 2), bool), 0, 0)["runs"] == []

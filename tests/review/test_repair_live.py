@@ -1,0 +1,151 @@
+"""Mending a mask by clicking, in a headless Chromium: pixels change, the correction is stored."""
+
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.dataset import schema
+from tasks.load import sequence as load
+from tasks.load.prepare import prepare_dataset
+from tasks.review.app import run_app
+from tasks.review.events import read_events
+from tasks.review.export import export_reviews
+from tasks.review.queue import build_queue
+from tasks.store.manifests import write_manifest
+from tests.load.test_sequence import store
+from tests.review.app_page import (
+    browser_page,
+    click_label,
+    label_pixels,
+    needs_chromium,
+    open_first_sample,
+    open_view,
+    save_picture,
+    wait_for,
+)
+from tests.review.test_app import PLACES, SIZE, decisions, three_labels
+
+pytestmark = [needs_chromium, pytest.mark.ci]
+
+
+@pytest.fixture
+def name(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FIFTYONE_PLUGINS_DIR", raising=False)
+    monkeypatch.setenv("AUTOLABEL_REVIEWER", "tester")
+    name = f"repair-{uuid.uuid4().hex[:8]}"
+    manifest = store(tmp_path / "out", [three_labels(tmp_path)])
+    manifest = replace(manifest, frames_uri=str(tmp_path / "images"))
+    write_manifest(str(tmp_path / "out"), manifest)
+    prepare_dataset(name, out_uri=str(tmp_path / "out"))
+    load.load_sequence(name, str(tmp_path / "out"), manifest)
+    build_queue(schema.open_dataset(name), 10)
+    return name
+
+
+class RepairPage:
+    """The page that Shift+C opens, as a person sees it."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.box = page.get_by_test_id("repair")
+        self.canvas = self.box.locator("canvas")
+
+    def data(self, name: str) -> str:
+        return self.box.evaluate(f"(box) => box.dataset.{name} ?? ''")
+
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        """Where a pixel of the picture is: the label is in the middle, with as much around it."""
+        area = self.canvas.bounding_box()
+        x0, y0, x1, y1 = PLACES[0]
+        fit = min(area["width"] / (3 * (x1 - x0)), area["height"] / (3 * (y1 - y0)))
+        whole = min(area["width"] / SIZE[1], area["height"] / SIZE[0])
+        scale = min(max(fit, whole), 8)
+        return (
+            area["x"] + area["width"] / 2 + scale * (x - (x0 + x1) / 2),
+            area["y"] + area["height"] / 2 + scale * (y - (y0 + y1) / 2),
+        )
+
+    def drawn(self) -> np.ndarray:
+        """Pixels of the canvas, BGR."""
+        return cv2.imdecode(np.frombuffer(self.canvas.screenshot(), np.uint8), cv2.IMREAD_COLOR)
+
+    def after(self, act: Any) -> np.ndarray:
+        """Do something and return what is drawn then."""
+        before = self.data("drawn") or "0"
+        act()
+        wait_for(lambda: int(self.data("drawn") or 0) > int(before), True)
+        return self.drawn()
+
+
+def test_clicks_change_the_mask_on_the_page_and_become_a_correction(
+    name: str, tmp_path: Path
+) -> None:
+    places = [d.bounding_box for d in schema.open_dataset(name).first().detections.detections]
+    x0, y0, x1, y1 = PLACES[0]
+    with run_app() as app, browser_page() as page:
+        open_view(page, app.link(name, view="needs-review"))
+        open_first_sample(page)
+        frame_before = label_pixels(page, places[0], SIZE)
+        click_label(page, places[0], SIZE)
+        page.keyboard.press("Shift+C")
+        repair = RepairPage(page)
+        repair.canvas.wait_for()
+        wait_for(lambda: repair.data("model"), "compact/close-ups")
+        first = repair.drawn()
+        away = repair.place(x0 + 60, (y0 + y1) / 2)
+        cut = repair.after(lambda: page.mouse.click(*away, button="right"))
+        assert np.abs(cut.astype(int) - first).max(-1).__gt__(30).sum() > 500, "another mask"
+        back = repair.after(lambda: page.keyboard.press("z"))
+        assert np.abs(back.astype(int) - first).mean() < 1, "as it was"
+        corners = repair.place(x0 - 6, y0 - 6), repair.place(x1 + 6, y1 + 6)
+
+        def drag() -> None:
+            page.mouse.move(*corners[0])
+            page.mouse.down()
+            page.mouse.move(*corners[1], steps=5)
+            page.mouse.up()
+
+        repair.after(drag)
+        repair.after(lambda: page.mouse.click(*repair.place((x0 + x1) / 2, (y0 + y1) / 2)))
+
+        def negative() -> None:
+            page.keyboard.down("Alt")
+            page.mouse.click(*away)
+            page.keyboard.up("Alt")
+
+        repair.after(negative)
+        save_picture(page, tmp_path, "review-repair")
+        page.keyboard.press("Shift+R")
+        assert decisions(name) == ["", "", ""], "other keys rest meanwhile"
+        page.keyboard.press("Enter")
+        wait_for(lambda: decisions(name), ["corrected", "", ""])
+        wait_for(lambda: page.get_by_test_id("repair").count(), 0)
+        page.mouse.move(4, 4)
+        wait_for(
+            lambda: (
+                np.abs(label_pixels(page, places[0], SIZE).astype(int) - frame_before).mean() > 3
+            ),
+            True,
+        )
+        save_picture(page, tmp_path, "review-repaired")
+        page.keyboard.press("Shift+C")
+        repair.canvas.wait_for()
+        page.keyboard.press("Escape")
+        wait_for(lambda: page.get_by_test_id("repair").count(), 0)
+    (event,) = read_events(str(tmp_path / "out"), name)
+    (noted,) = event.changes.values()
+    assert (event.action, event.by, noted["source"]) == ("repair", "tester", "clicks")
+    assert [point[2] for point in noted["prompts"]["points_xy_px"]] == [True, False]
+    assert (
+        np.abs(np.subtract(noted["prompts"]["box_xyxy_px"], [x0 - 6, y0 - 6, x1 + 6, y1 + 6])).max()
+        < 2
+    )
+    (row,) = pq.read_table(export_reviews(name).table_uri).to_pylist()
+    assert (row["decision"], row["changed"]) == ("corrected", "mask: a box and 2 clicks")
