@@ -125,7 +125,7 @@ def decide_and_export(work: Path) -> None:
     assert told["by_decision"] == {"accepted": 1, "rejected": 1}, told
     exported = work / "exported"
     run(".venv/bin/autolabel", "export", "folder", "--format", "coco", "--to", exported)
-    (annotations,) = exported.rglob("*.json")
+    annotations = exported / "annotations" / "instances.json"
     assert json.loads(annotations.read_text())["annotations"]
 
 
