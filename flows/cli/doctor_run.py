@@ -156,12 +156,12 @@ def _database() -> Finding:
 
 
 def _ping(name: str, uri: str, found: str) -> Finding:
-    import pymongo
     from pymongo.errors import PyMongoError
 
+    from tasks.dataset.mongod import version_of
+
     try:
-        with pymongo.MongoClient(uri, serverSelectionTimeoutMS=3000) as client:
-            server = client.server_info()["version"]
+        server = version_of(uri, 3000)
     except (PyMongoError, ValueError) as error:
         return Finding(name, "missing", f"{found} does not answer: {type(error).__name__}")
     return Finding(name, "ok", f"MongoDB {server}: {found}")

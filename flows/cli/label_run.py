@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -25,6 +24,7 @@ from sam2_core.cache import cache_folder
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
 from tasks.pipeline.chunk import Job
 from tasks.pipeline.sequence import SequenceOutcome, complete_before
+from tasks.pipeline.stopping import handling
 from tasks.pipeline.tools import Tools
 from tasks.pipeline.warm import warm_in_background
 from tasks.wording import counted
@@ -137,16 +137,8 @@ def _interruptible(console: Console, api: ApiIfNeeded) -> Iterator[None]:
         release_database()
         os._exit(128 + number)
 
-    # Signals are the main thread's; where the flow runs in another one, its owner handles them.
-    if threading.current_thread() is not threading.main_thread():
+    with handling(stop, signal.SIGINT, signal.SIGTERM):
         yield
-        return
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _run_flow(console: Console, plan: Plan, job: Job) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from flows.machine.offers import named
 from flows.machine.self_test import Verdict
 from sam2_core.cores import CORES_VARIABLE, usable_cores
 from tasks import processes
+from tasks.pipeline.stopping import handling
 
 log = logging.getLogger(__name__)
 POLL_S = 0.5
@@ -194,7 +195,7 @@ def run_workers(places: list[Slot], grace_s: float) -> None:
 
     """
     stop = threading.Event()
-    with _on_signals(stop):
+    with handling(lambda *_: stop.set(), signal.SIGTERM, signal.SIGINT):
         while not stop.is_set():
             for place in places:
                 _keep_alive(place)
@@ -252,14 +253,3 @@ def _end(place: Slot) -> None:
 def _send(process: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, number)
-
-
-@contextlib.contextmanager
-def _on_signals(stop: threading.Event) -> Iterator[None]:
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

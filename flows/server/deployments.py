@@ -113,6 +113,7 @@ def described() -> list[dict[str, Any]]:
 
 def _update_deployments() -> list[str]:
     """Bring the deployments that are there up to this version; returns their names."""
+    from prefect.exceptions import ObjectNotFound
     from prefect.flows import Flow, load_flow_from_entrypoint
     from prefect.utilities.callables import parameter_schema
 
@@ -121,23 +122,15 @@ def _update_deployments() -> list[str]:
         for wanted in described():
             flow: Flow[Any, Any] = load_flow_from_entrypoint(wanted["entrypoint"])
             name = f"{flow.name}/{wanted['name']}"
-            found = _read(client, name)
-            if found is None:
+            try:
+                found = client.read_deployment_by_name(name)
+            except ObjectNotFound:
                 continue
             names.append(wanted["name"])
             changes = _changes(found, wanted, parameter_schema(flow).model_dump_for_openapi())
             if changes:
                 _update(client, name, found, changes)
     return names
-
-
-def _read(client: SyncPrefectClient, name: str) -> DeploymentResponse | None:
-    from prefect.exceptions import ObjectNotFound
-
-    try:
-        return client.read_deployment_by_name(name)
-    except ObjectNotFound:
-        return None
 
 
 def _changes(

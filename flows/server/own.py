@@ -15,14 +15,13 @@ import sqlite3
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 from flows.machine.last_words import last_words
+from flows.machine.services import answers
 from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, known_auth, new_auth
 from sam2_core.types import AutolabelError
 from tasks import processes
@@ -167,7 +166,7 @@ class OwnApi(PendingApi):
         port = output.readline().decode().strip() if output else ""
         self.url = f"http://127.0.0.1:{port}/api"
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not (port and _answers(f"{self.url}/health")):
+        while not (port and answers(f"{self.url}/health")):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise AutolabelError(self._why_not())
             time.sleep(0.05)
@@ -227,12 +226,4 @@ def _sound(database: Path) -> bool:
         ) as opened:
             return bool(opened.execute("PRAGMA quick_check").fetchone() == ("ok",))
     except sqlite3.Error:
-        return False
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=2) as response:  # noqa: S310
-            return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
         return False

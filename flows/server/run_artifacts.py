@@ -57,12 +57,10 @@ def summary_markdown(summary: dict[str, Any]) -> str:
     reasons = Counter(f"{one['stage']}: {one['reason']}" for one in summary["failed"])
     if reasons:
         lines += ["", "## Failures by reason", "", "| reason | count |", "|---|---|"]
-        lines += [f"| {_cell(reason)} | {count} |" for reason, count in reasons.most_common(20)]
+        for reason, count in reasons.most_common(20):
+            cell = reason.replace("|", "\\|").replace("\n", " ")[:300]
+            lines.append(f"| {cell} | {count} |")
     return "\n".join(lines) + "\n"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")[:300]
 
 
 def run_progress(key: str, shares: Sequence[float]) -> Callable[[int], None]:

@@ -6,9 +6,9 @@ for what it should have made: runs that are planned, and runs that ended well.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flows.server.shard_runs import connected
 
@@ -48,10 +48,6 @@ class ScheduleStatus:
     last_state: str = ""
     problem: str = ""
 
-    def as_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
 
 def collect_schedules() -> list[ScheduleStatus]:
     """Ask Prefect for the schedules of our deployments.
@@ -75,7 +71,8 @@ def _status_of(
     on = schedule.active and not deployment.paused
     if not on:
         return ScheduleStatus(name, _rule(schedule), on=False)
-    planned = [one for one in _scheduled_runs(client, deployment, ended=False) if _waits(one)]
+    begun_or_planned = _scheduled_runs(client, deployment, ended=False)
+    planned = [one for one in begun_or_planned if one.state is None or one.state.is_scheduled()]
     ended = _scheduled_runs(client, deployment, ended=True)
     changed = max(filter(None, (deployment.updated, schedule.updated)), default=None)
     last = ended[0] if ended else None
@@ -131,10 +128,6 @@ def _states(ended: bool) -> FlowRunFilterState:
 
     wanted = TERMINAL_STATES if ended else set(StateType) - TERMINAL_STATES
     return FlowRunFilterState(type=FlowRunFilterStateType(any_=sorted(wanted)))
-
-
-def _waits(run: FlowRun) -> bool:
-    return run.state is None or run.state.is_scheduled()
 
 
 def _due(run: FlowRun) -> datetime:

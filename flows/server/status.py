@@ -129,7 +129,7 @@ def collect_status(hours: float = 72) -> dict[str, Any]:
     return {
         "workers_online": workers,
         "runs": described,
-        "schedules": [one.as_json() for one in collect_schedules()],
+        "schedules": [asdict(one) for one in collect_schedules()],
         "server_errors": asdict(errors) if errors else None,
     }
 

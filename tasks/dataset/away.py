@@ -26,7 +26,7 @@ from tenacity import (
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 from tasks.dataset.database import OWNED_VARIABLE, ensure_database
-from tasks.dataset.mongod import URI_VARIABLE
+from tasks.dataset.mongod import URI_VARIABLE, version_of
 
 WAIT_VARIABLE = "AUTOLABEL_DATABASE_WAIT_S"
 WAIT_S = 60.0
@@ -64,12 +64,10 @@ def reach_database() -> None:
 
 @functools.cache  # once a process: what goes away later is waited for
 def _ping(uri: str) -> None:
-    import pymongo
     from pymongo.errors import PyMongoError
 
     try:
-        with pymongo.MongoClient(uri, serverSelectionTimeoutMS=ANSWER_TIMEOUT_MS) as client:
-            client.admin.command("ping")
+        version_of(uri, ANSWER_TIMEOUT_MS)
     except (PyMongoError, ValueError) as error:
         why = redact(str(error)).partition(" (configured timeouts")[0]
         raise AutolabelError(

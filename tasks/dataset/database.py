@@ -42,6 +42,7 @@ from tasks.dataset.mongod import (
     password_file,
     set_password,
     spawn,
+    version_of,
     why_not,
 )
 from tasks.store.private_files import close_file, private_folder, read_secret, write_private
@@ -243,26 +244,20 @@ def _wait_until_up(process: subprocess.Popen[bytes], server: Server) -> bool:
 
 
 def _answers(port: int) -> bool:
-    import pymongo
     from pymongo.errors import PyMongoError
 
     with contextlib.suppress(PyMongoError):
-        with pymongo.MongoClient("127.0.0.1", port, serverSelectionTimeoutMS=500) as client:
-            client.admin.command("ping")
-        return True
+        return bool(version_of(f"mongodb://127.0.0.1:{port}", 500))
     return False
 
 
 def _lets_us_in(server: Server) -> bool:
-    import pymongo
     from pymongo.errors import OperationFailure
 
     try:
-        with pymongo.MongoClient(server.uri) as client:
-            client.admin.command("ping")
+        return bool(version_of(server.uri))
     except OperationFailure:
         return False
-    return True
 
 
 def _is_alive(server: Server) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,10 @@ def _overlaps(
     """Mask IoU of every two labels that share pixels."""
     if not now or not before:
         return []
-    windows = [_windows(side, size_hw) for side in (now, before)]
+    windows = [
+        np.array([window_of(one["bounding_box"], size_hw) for one in side], np.float64)
+        for side in (now, before)
+    ]
     masks: dict[int, Any] = {}
     found = []
     for i, j in np.argwhere(shared_box_areas(*windows) > 0).tolist():
@@ -80,10 +83,6 @@ def _overlaps(
         if iou > 0:
             found.append((iou, i, j))
     return found
-
-
-def _windows(labels: Sequence[Mapping[str, Any]], size_hw: tuple[int, int]) -> Numbers:
-    return np.array([window_of(one["bounding_box"], size_hw) for one in labels], np.float64)
 
 
 def _iou(one: tuple[Any, Numbers], other: tuple[Any, Numbers]) -> float:

@@ -51,6 +51,14 @@ def find_mongod() -> Path:
     )
 
 
+def version_of(uri: str, timeout_ms: int = 30_000) -> str:
+    """Ask a MongoDB, ours or another, for its version; raises what pymongo does."""
+    import pymongo
+
+    with pymongo.MongoClient(uri, serverSelectionTimeoutMS=timeout_ms) as client:
+        return str(client.server_info()["version"])
+
+
 def arguments(mongod: Path, dbpath: Path, *listening: str) -> list[str]:
     """Command line of a small server that runs no JavaScript; `listening` says where it listens."""
     return [

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
-from types import FrameType
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
 
 from sam2_core.types import AutolabelError
 
@@ -40,18 +41,23 @@ class StopRequest:
         if self.requested:
             raise StoppedError("not begun: this worker was asked to stop")
 
-    @contextlib.contextmanager
-    def on_sigterm(self) -> Iterator[None]:
-        """Take SIGTERM as the request while the block runs (main thread only)."""
+    def on_sigterm(self) -> AbstractContextManager[None]:
+        """Take SIGTERM as the request while a block runs (main thread only)."""
+        return handling(lambda *_: self.request(), signal.SIGTERM)
 
-        def handle(_number: int, _frame: FrameType | None) -> None:
-            self.request()
 
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = signal.signal(signal.SIGTERM, handle)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, before)
+@contextlib.contextmanager
+def handling(handler: Callable[[int, Any], object], *numbers: signal.Signals) -> Iterator[None]:
+    """Let a function handle signals while the block runs.
+
+    Signals are the main thread's; in another one, their owner handles them.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, kept in before.items():
+            signal.signal(number, kept)

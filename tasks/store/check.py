@@ -1,4 +1,4 @@
-"""What became of a sequence: its report, and proof that every frame is there exactly once."""
+"""What became of a sequence: its report."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ import numpy as np
 
 from sam2_core.arrays import freeze_arrays
 from sam2_core.types import FloatArray
-from tasks.store.checksums import IncompleteArtifactError
-from tasks.store.manifests import Manifest, labels_of
-from tasks.store.storage import NotFoundError
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameFailure, FrameRef
 
@@ -136,45 +133,3 @@ def _suspicious(seen: Sequence[Seen]) -> Iterator[dict[str, Any]]:
 
 def _busy(around: Sequence[Seen]) -> bool:
     return len(around) == 2 and all(len(one.labels) >= BOXES_OF_NEIGHBOURS for one in around)
-
-
-def verify(out_uri: str, manifest: Manifest, frames: Sequence[FrameRef] = ()) -> list[str]:
-    """Prove from the stored files that every frame of a sequence is there exactly once.
-
-    Args:
-        out_uri: the run's storage.
-        manifest: the sequence.
-        frames: those that should be there, as `expand_videos` gives them; when empty, only the
-            files are held against the manifest and against each other.
-
-    Returns:
-        What is wrong, naming files; empty when all is well.
-
-    Raises:
-        StorageError: storage cannot be read at all.
-
-    """
-    problems: list[str] = []
-    found: Counter[tuple[str, int]] = Counter()
-    for record in manifest.chunks:
-        try:
-            labeled = labels_of(out_uri, manifest, record)
-        except (NotFoundError, IncompleteArtifactError) as error:
-            problems.append(str(error))
-            continue
-        found.update((one.frame.camera, one.frame.index) for one in labeled)
-    twice = [f"{camera or '_'}/{index}" for (camera, index), times in found.items() if times > 1]
-    if twice:
-        problems.append(f"{manifest.sequence_id}: frames there more than once: {_some(twice)}")
-    if frames:
-        wanted = {(frame.camera, frame.index) for frame in frames}
-        for what, keys in (("missing", wanted - set(found)), ("foreign", set(found) - wanted)):
-            if keys:
-                names = [f"{camera or '_'}/{index}" for camera, index in sorted(keys)]
-                problems.append(f"{manifest.sequence_id}: frames {what}: {_some(names)}")
-    return problems
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(names[:5]) + more
