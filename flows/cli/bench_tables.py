@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 NAMES = {
-    "prototype": "prototype: one box a call",
+    "prototype": "prototype: one box per call",
     "published": "published graph, batched",
     "restructured": "restructured, whole grid",
     "windowed": "restructured, in windows",

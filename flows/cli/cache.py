@@ -27,7 +27,7 @@ KINDS = {
     "prefect-*": "an empty Prefect database and a failed server's log; made again",
     "plugins": "links to the review plugin; made again",
     "services": "passwords, logs and Prefect's database of `autolabel up`: the history of runs",
-    "mongodb": "FiftyOne's datasets; `autolabel review rebuild` makes them of labels and decisions",
+    "mongodb": "FiftyOne's datasets; `autolabel review rebuild` makes them again from labels and decisions",
 }
 
 
@@ -86,7 +86,9 @@ def clear(chosen: list[Part]) -> None:
     if names & {"services", "mongodb"} and running():
         raise AutolabelError("`autolabel up` is running: `autolabel down` first")
     if "mongodb" in names and running_server():
-        raise AutolabelError("the database is in use: end `autolabel review` and its like first")
+        raise AutolabelError(
+            "the database is in use: end `autolabel review` or whatever else uses it first"
+        )
     for path in (path for one in chosen for path in one.paths):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -102,7 +104,7 @@ def command() -> None:
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def list_(as_json: bool) -> None:
-    """Show what there is, how large it is, and how one gets it back."""
+    """Show what there is, how large it is, and how to get it back."""
     from sam2_core.cache import cache_folder
 
     found = parts()

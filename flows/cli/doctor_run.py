@@ -208,7 +208,7 @@ def _schedules() -> Finding:
     bad = [one for one in on if one.problem]
     if bad:
         told = "; ".join(f"{one.deployment} ({one.when}): {one.problem}" for one in bad)
-        return Finding("schedules", "note", told, "`autolabel status` tells more")
+        return Finding("schedules", "note", told, "`autolabel status` says more")
     return Finding(
         "schedules", "ok", ", ".join(f"{one.deployment}, {one.when}" for one in on) or "none on"
     )
