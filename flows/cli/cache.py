@@ -27,7 +27,7 @@ KINDS = {
     "prefect-*": "an empty Prefect database and a failed server's log; made again",
     "plugins": "links to the review plugin; made again",
     "services": "passwords, logs and Prefect's database of `autolabel up`: the history of runs",
-    "mongodb": "FiftyOne's datasets; `autolabel review rebuild` makes them again from labels and decisions",
+    "mongodb": "FiftyOne's datasets; `autolabel review rebuild` makes them from labels and decisions",
 }
 
 
@@ -39,7 +39,7 @@ class Part:
         name: as one names it to clear it.
         paths: folders and files.
         bytes: that they take.
-        what: it is, and how one gets it back.
+        what: it is, and how to get it back.
 
     """
 
@@ -86,9 +86,7 @@ def clear(chosen: list[Part]) -> None:
     if names & {"services", "mongodb"} and running():
         raise AutolabelError("`autolabel up` is running: `autolabel down` first")
     if "mongodb" in names and running_server():
-        raise AutolabelError(
-            "the database is in use: end `autolabel review` or whatever else uses it first"
-        )
+        raise AutolabelError("the database is in use: end `autolabel review` or what else uses it")
     for path in (path for one in chosen for path in one.paths):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

@@ -40,7 +40,7 @@ def many(prompts: Prompts, count: int) -> Prompts:
 def decoder_cases(
     decoders: Mapping[str, Decoder], prompts: Prompts
 ) -> dict[str, Callable[[], None]]:
-    """Return each decoder over the whole frame, and the prototype's way: one box a call.
+    """Return each decoder over the whole frame, and the prototype's way: one box per call.
 
     The prototype uses the published graph where it is there.
     """

@@ -43,7 +43,7 @@ def test_a_frame_of_the_users_own_and_tables(model, tmp_path):
                "--num-boxes", 0, "--repeats", 1, "--budget", 1, "--peer", "none", "--cache",
                tmp_path)  # fmt: skip
     assert done.exit_code == 0, done.output
-    for text in ("2 boxes, 150x100", "prototype: one box a call", "Encoder, one call",
+    for text in ("2 boxes, 150x100", "prototype: one box per call", "Encoder, one call",
                  "CPU threads", "left out: torch eager: not asked for"):  # fmt: skip
         assert text in done.stdout
 
