@@ -27,7 +27,7 @@ KINDS = {
     "prefect-*": "an empty Prefect database and a failed server's log; made again",
     "plugins": "links to the review plugin; made again",
     "services": "passwords, logs and Prefect's database of `autolabel up`: the history of runs",
-    "mongodb": "FiftyOne's datasets; `autolabel review rebuild` makes them from labels and decisions",
+    "mongodb": "FiftyOne's datasets; rebuilt from labels by `autolabel review rebuild`",
 }
 
 
