@@ -1,46 +1,68 @@
-"""`autolabel nightly`: what every night labels, and whether it does."""
+"""`autolabel nightly`: what every night labels, when, and what is planned."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import click
 
 from flows.cli.options import backfill_params, label_options
 
-
-@click.group(short_help="Label what is new, every night.")
-def command() -> None:
-    """Set what the nightly deployment labels, and turn its schedule on or off.
-
-    `autolabel status` shows when the next run is planned and how the last one ended.
-    """
+NIGHTS_SHOWN = 5
+_TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
 
 
-@command.command("on")
+def _time_of_day(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, int]:
+    """Hour and minute of HH:MM."""
+    found = _TIME.fullmatch(value)
+    if not found:
+        raise click.BadParameter(f"{value!r} is no time of day such as 01:00", ctx, param)
+    return int(found[1]), int(found[2])
+
+
+def _off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Turn the nights off and end: nothing else has to be given for that."""
+    if not value or ctx.resilient_parsing:
+        return
+    from flows.server.api import use_api
+    from flows.server.nightly_schedule import turn_off
+
+    use_api()
+    turn_off()
+    click.echo("nights are off; what they label is remembered: the same command turns them on")
+    ctx.exit()
+
+
+@click.command(short_help="Label what is new, every night.")
 @label_options
 @click.option("--sequences", metavar="GLOB", default="*", help="Only sequences whose names match.")
 @click.option(
-    "--cron", default="0 1 * * *", show_default=True, metavar="RULE", help="When to start."
-)
+    "--at", metavar="HH:MM", default="01:00", show_default=True, callback=_time_of_day,
+    help="When every night starts.",
+)  # fmt: skip
 @click.option("--timezone", default="UTC", show_default=True, metavar="NAME", help="Its time zone.")
-def turn_on(cron: str, timezone: str, **given: Any) -> None:
-    """Label what is new below SOURCE whenever the schedule says so."""
+@click.option(
+    "--off", is_flag=True, is_eager=True, expose_value=False, callback=_off,
+    help="Turn the nights off instead; no SOURCE is needed.",
+)  # fmt: skip
+def command(at: tuple[int, int], timezone: str, **given: Any) -> None:
+    """Label what is new below SOURCE every night, and load it.
+
+    Sets the parameters and the schedule of the deployment nightly/nightly, and shows the next runs
+    that Prefect has planned. `autolabel status` shows those, too, and how the last night ended.
+    """
     from flows.server.api import use_api
-    from flows.server.nightly_schedule import turn_on as turn_schedule_on
+    from flows.server.deployments import CPU_POOL
+    from flows.server.nightly_schedule import plan_nights, turn_on
+    from flows.server.submit import workers_online
 
     params = backfill_params(given)
     use_api()
-    turn_schedule_on(params, cron, timezone)
-    click.echo(f"nightly runs are on ({cron} {timezone}): `autolabel status` shows the next run")
-
-
-@command.command("off")
-def turn_off() -> None:
-    """Turn the schedule off; the parameters stay."""
-    from flows.server.api import use_api
-    from flows.server.nightly_schedule import turn_off as turn_schedule_off
-
-    use_api()
-    turn_schedule_off()
-    click.echo("nightly runs are off")
+    hour, minute = at
+    turn_on(params, f"{minute} {hour} * * *", timezone)
+    click.echo(f"every night at {hour:02}:{minute:02} {timezone}, the next:")
+    for moment in plan_nights(NIGHTS_SHOWN):
+        click.echo(f"  {moment:%a %Y-%m-%d %H:%M %Z}")
+    if not workers_online(CPU_POOL):
+        click.echo(f"no worker of pool {CPU_POOL} is online: `autolabel up` starts one", err=True)

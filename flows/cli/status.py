@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import click
 
 from tasks.wording import counted
+
+FRAMES_SHOWN = 10
 
 
 @click.command(short_help="How runs and shards are doing.")
@@ -15,8 +18,10 @@ from tasks.wording import counted
               help="Shards submitted in the last H hours.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(hours: float, as_json: bool) -> None:
-    """Show schedules, shards by state, failures by reason, throughput, what was given up on, and
-    what to do.
+    """Show schedules and the next nights, shards by state, failures by reason, throughput, what was
+    given up on, and what to do.
+
+    Exit code 1: something is left to do for a person.
     """  # noqa: D205
     from flows.server.api import use_api
     from flows.server.status import collect_status
@@ -25,7 +30,14 @@ def command(hours: float, as_json: bool) -> None:
     status = collect_status(hours)
     if as_json:
         click.echo(json.dumps(status, indent=2))
-        return
+    else:
+        _show_all(status, hours)
+    todo = [run["to_do"] for run in status["runs"]]
+    todo += [schedule["problem"] for schedule in status["schedules"]]
+    sys.exit(1 if any(todo) else 0)
+
+
+def _show_all(status: dict[str, Any], hours: float) -> None:
     workers = ", ".join(status["workers_online"]) or "none"
     click.echo(f"GPU workers online: {workers}")
     if errors := status["server_errors"]:
@@ -33,7 +45,7 @@ def command(hours: float, as_json: bool) -> None:
             f"Prefect's server has logged {counted(errors['count'], 'error')}, the last: "
             f"{errors['last']}"
         )
-        click.echo(f"  to do: look into {errors['log']}; `autolabel down` and `up` restart it")
+        click.echo(f"  its log is {errors['log']}")
     for schedule in status["schedules"]:
         _show_schedule(schedule)
     if not status["runs"]:
@@ -45,11 +57,11 @@ def command(hours: float, as_json: bool) -> None:
 def _show_schedule(schedule: dict[str, Any]) -> None:
     state = "on" if schedule["on"] else "off"
     line = f"schedule of {schedule['deployment']}: {schedule['when']}, {state}"
-    if schedule["next_run"]:
-        line += f", next run {schedule['next_run']}"
     if schedule["last_run"]:
         line += f", that of {schedule['last_run']} {schedule['last_state'].lower()}"
     click.echo(line)
+    for moment in schedule["next_runs"]:
+        click.echo(f"  planned     {moment}")
     if schedule["problem"]:
         click.echo(f"  to do: {schedule['problem']}")
 
@@ -65,6 +77,10 @@ def _show(run: dict[str, Any]) -> None:
         click.echo(f"  throughput  {rate:.2f} frames/s of a worker, start and loading included")
     for reason, count in run["failures"].items():
         click.echo(f"  failed {count}x  {reason}")
+    for one in run["failed_frames"][:FRAMES_SHOWN]:
+        click.echo(f"  no labels   {one['uri']}: {one['reason']} (in {one['stage']})")
+    if len(run["failed_frames"]) > FRAMES_SHOWN:
+        click.echo(f"  no labels   {len(run['failed_frames']) - FRAMES_SHOWN} more; --json has all")
     for name in run["quarantined"][:10]:
         click.echo(f"  given up    {name}")
     for line in run["to_do"]:

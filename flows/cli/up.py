@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -34,14 +35,17 @@ def command(port: int, workers: int | None, app_port: int | None, as_json: bool)
     from flows.server.sign_in import write_links
 
     console = stderr_console()
+    began = time.monotonic()
     with console.status("starting") as status:
 
         def tell(what: str) -> None:
-            status.update(f"starting {what}")
-            if not console.is_terminal:  # nothing moves there: a line for each step
-                console.print(f"starting {what}")
+            """Say what is waited for; in a log each wait has its line."""
+            status.update(f"waiting for {what}")
+            if not console.is_terminal:
+                console.print(f"{time.monotonic() - began:5.1f} s  waiting for {what}")
 
         started = bring_up(port, workers, app_port, tell)
+    console.print(f"up in {time.monotonic() - began:.1f} s")
     started = {name: redact(where) for name, where in started.items()}
     links = sign_in_links()
     if links:

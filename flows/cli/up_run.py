@@ -10,10 +10,11 @@ from pathlib import Path
 
 from flows.machine.services import Service, answers, folder, python, running, start, wait_until
 from flows.server.api import choose_api
-from flows.server.deployments import CPU_POOL, GPU_POOL, deploy
-from flows.server.own import add_own_password, configured_api
+from flows.server.deployments import CPU_POOL, GPU_POOL, deploy, described, ensure_pools, flow_of
+from flows.server.own import add_own_password, begin_with, configured_api, template_of
 from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, choose_auth, known_auth, sign_in_link
 from flows.server.submit import workers_online
+from sam2_core.cache import cache_folder
 from sam2_core.redaction import redact
 from tasks.dataset.database import running_server
 from tasks.review.app import app_command
@@ -50,22 +51,23 @@ def bring_up(
         port: of Prefect's server on 127.0.0.1; ignored when it runs already or one is configured.
         workers: GPU workers; one for each GPU, else one, when None.
         app_port: where FiftyOne's App is to listen; no App when None.
-        tell: hears what is being started.
+        tell: hears what is waited for.
 
     Raises:
         AutolabelError: something does not start.
 
     """
-    api = _bring_up_server(port, tell)
-    tell("deployments and automations")
+    api = _bring_up_server(port, tell, _begin)
+    tell("deployments, automations and workers")
+    ensure_pools()
+    started = {
+        pool: _start_worker(pool, count) for pool, count in ((GPU_POOL, workers), (CPU_POOL, 1))
+    }
     deploy()
-    tell("database")
-    database = start("database", python("flows.machine.database_process"))
-    wait_until(database, lambda: running_server() is not None)
-    for pool, count in ((GPU_POOL, workers), (CPU_POOL, 1)):
-        tell(f"workers of pool {pool}")
-        more = ["--count", str(count)] if count else []
-        worker = start(f"worker-{pool}", python("flows.cli.main", "worker", "--pool", pool, *more))
+    tell("the database")
+    wait_until(_start_database(), lambda: running_server() is not None)
+    for pool, worker in started.items():
+        tell(f"the worker of pool {pool} to come online")
         wait_until(worker, partial(workers_online, pool))
     if app_port is not None:
         tell("the App")
@@ -73,33 +75,53 @@ def bring_up(
     return {"prefect": api, **{one.name: one.url or f"process {one.pid}" for one in _others()}}
 
 
+def _begin() -> None:
+    """Begin what needs no server yet, while that starts: the database, and imports of seconds."""
+    _start_database()
+    for one in described():
+        flow_of(one["entrypoint"])
+
+
+def _start_database() -> Service:
+    return start("database", python("flows.machine.database_process"))
+
+
+def _start_worker(pool: str, count: int | None) -> Service:
+    more = ["--count", str(count)] if count else []
+    return start(f"worker-{pool}", python("flows.cli.main", "worker", "--pool", pool, *more))
+
+
 def _others() -> Iterator[Service]:
     return (one for name, one in running().items() if name != "server")
 
 
-def _bring_up_server(port: int, tell: Callable[[str], object]) -> str:
+def _bring_up_server(
+    port: int, tell: Callable[[str], object], meanwhile: Callable[[], object] = lambda: None
+) -> str:
     if SERVER_AUTH in os.environ:
         os.environ.setdefault(CLIENT_AUTH, os.environ[SERVER_AUTH])
     chosen = configured_api()
     if chosen:
         add_own_password()
-        tell(f"with the Prefect server at {redact(chosen)}")
+        tell(f"the Prefect server at {redact(chosen)}")
+        meanwhile()
         return chosen
     tell("Prefect's server")
-    known = running().get("server")
-    if known:
-        choose_api(known.url, known_auth(folder()))
-        return known.url
+    server = running().get("server") or _start_server(port)
+    meanwhile()
+    wait_until(server, lambda: answers(f"{server.url}/health"))
+    choose_api(server.url, known_auth(folder()))
+    return server.url
+
+
+def _start_server(port: int) -> Service:
     api = f"http://127.0.0.1:{port}/api"
     auth = choose_auth(folder())
     # Bound here: whoever answers on this port from now on is ours.
     with bind(port, "set PREFECT_API_URL to use a Prefect server of your own") as listener:
         command = python("flows.server.process", str(listener.fileno()))
         environment = {**_server_environment(), SERVER_AUTH: auth}
-        server = start("server", command, api, listener, **environment)
-    wait_until(server, lambda: answers(f"{api}/health"))
-    choose_api(api, auth)
-    return api
+        return start("server", command, api, listener, **environment)
 
 
 def _bring_up_app(port: int) -> None:
@@ -131,8 +153,11 @@ def sign_in_links() -> dict[str, str]:
 def _server_environment() -> Mapping[str, str]:
     """Defaults for a server on one machine; what the user has set stays."""
     home = private_folder(private_folder(folder()) / "prefect")
-    for file in (home / "prefect.db", home / "prefect.db-wal", home / "prefect.db-shm"):
-        if file.exists() or file.suffix == ".db":
+    database = home / "prefect.db"
+    if not database.exists():
+        begin_with(template_of(cache_folder()), database)
+    for file in (database, home / "prefect.db-wal", home / "prefect.db-shm"):
+        if file.exists() or file == database:
             close_file(file)  # SQLite makes the other two as open as the database
     values = {
         "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home}/prefect.db",

@@ -26,6 +26,7 @@ from tasks.store.private_files import close_file, private_folder
 
 START_S = 180.0
 STOP_S = 150.0
+POLL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def log_of(name: str) -> Path:
 
 
 def wait_until(service: Service, ready: Callable[[], object]) -> None:
-    """Wait until a service is ready; looks less often when looking takes long.
+    """Wait until a service is ready.
 
     Raises:
         AutolabelError: it ended, or takes too long.
@@ -140,7 +141,7 @@ def wait_until(service: Service, ready: Callable[[], object]) -> None:
                 f"{service.name} did not start: {words or 'it said nothing'}; its log is "
                 f"{log_of(service.name)}"
             )
-        time.sleep(0.5)
+        time.sleep(POLL_S)
 
 
 def answers(url: str) -> bool:

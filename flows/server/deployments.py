@@ -1,17 +1,17 @@
 """Everything that a Prefect server has to know before anything runs: pools, deployments, rules.
 
 What a person has set stays: `prefect deploy` overwrites a deployment with the parameters and
-schedules of its file, so it is asked only for those that are not there. Of those that are, the
-version's own parts alone are brought up to date: entry point, description, the form of parameters.
+schedules of its file. Here only deployments that are not there are made as the file says. Of those
+that are, the version's own parts alone are brought up to date: entry point, description, the form
+of parameters. And `prefect deploy` is one more start of Python, of seconds.
 """
 
 from __future__ import annotations
 
 import copy
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from sam2_core.types import AutolabelError
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.responses import DeploymentResponse
+    from prefect.flows import Flow
 
 GPU_POOL, CPU_POOL = "gpu", "cpu"
 FILE_VARIABLE = "AUTOLABEL_DEPLOYMENTS"
@@ -32,15 +33,16 @@ def deploy() -> None:
     """Create what is missing of the work pools, deployments and automations; update the rest.
 
     Parameters, schedules, pauses, limits, pools, queues and job variables of a deployment that is
-    there stay as they are.
+    there stay as they are. The pools are there first, so that workers can start meanwhile.
 
     Raises:
         AutolabelError: Prefect is not there or refuses, or this is no checkout of the repository.
 
     """
     ensure_pools()
-    there = _update_deployments()
-    _create_deployments([one["name"] for one in described() if one["name"] not in there])
+    with connected() as client:
+        for wanted in described():
+            _deploy_one(client, wanted)
     _ensure_automations()
 
 
@@ -111,26 +113,67 @@ def described() -> list[dict[str, Any]]:
     return values
 
 
-def _update_deployments() -> list[str]:
-    """Bring the deployments that are there up to this version; returns their names."""
+@cache
+def flow_of(entrypoint: str) -> Flow[Any, Any]:
+    """Import the flow of a deployment."""
+    from prefect.flows import load_flow_from_entrypoint
+
+    return load_flow_from_entrypoint(entrypoint)
+
+
+def _deploy_one(client: SyncPrefectClient, wanted: dict[str, Any]) -> None:
+    """Make a deployment, or bring one that is there up to this version."""
     from prefect.exceptions import ObjectNotFound
-    from prefect.flows import Flow, load_flow_from_entrypoint
     from prefect.utilities.callables import parameter_schema
 
-    names = []
-    with connected() as client:
-        for wanted in described():
-            flow: Flow[Any, Any] = load_flow_from_entrypoint(wanted["entrypoint"])
-            name = f"{flow.name}/{wanted['name']}"
-            try:
-                found = client.read_deployment_by_name(name)
-            except ObjectNotFound:
-                continue
-            names.append(wanted["name"])
-            changes = _changes(found, wanted, parameter_schema(flow).model_dump_for_openapi())
-            if changes:
-                _update(client, name, found, changes)
-    return names
+    flow = flow_of(wanted["entrypoint"])
+    name = f"{flow.name}/{wanted['name']}"
+    schema = parameter_schema(flow).model_dump_for_openapi()
+    try:
+        found = client.read_deployment_by_name(name)
+    except ObjectNotFound:
+        _create(client, flow, wanted, schema)
+        return
+    if changes := _changes(found, wanted, schema):
+        _update(client, name, found, changes)
+
+
+def _create(
+    client: SyncPrefectClient, flow: Flow[Any, Any], wanted: dict[str, Any], schema: dict[str, Any]
+) -> None:
+    """Make a deployment as `prefect deploy` would."""
+    from prefect.client.schemas.actions import DeploymentScheduleCreate
+    from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyOptions
+    from prefect.client.schemas.schedules import CronSchedule
+
+    pool = wanted["work_pool"]
+    given = wanted.get("concurrency_limit")
+    limit = ConcurrencyLimitConfig.model_validate(given) if given else None
+    client.create_deployment(
+        client.create_flow(flow),
+        wanted["name"],
+        entrypoint=wanted["entrypoint"],
+        description=wanted["description"],
+        tags=wanted["tags"],
+        version=flow.version,
+        work_pool_name=pool["name"],
+        job_variables=pool.get("job_variables", {}),
+        pull_steps=[],
+        parameter_openapi_schema=schema,
+        enforce_parameter_schema=True,
+        concurrency_limit=limit.limit if limit else None,
+        concurrency_options=ConcurrencyOptions(collision_strategy=limit.collision_strategy)
+        if limit
+        else None,
+        schedules=[
+            DeploymentScheduleCreate(
+                schedule=CronSchedule(cron=one["cron"], timezone=one["timezone"]),
+                active=one["active"],
+                slug=one["slug"],
+            )
+            for one in wanted.get("schedules", ())
+        ],
+    )
 
 
 def _changes(
@@ -169,22 +212,6 @@ def _update(
             f"the parameters that deployment {name} was given do not fit this version: {detail}; "
             "change them on its page of Prefect, or delete the deployment there; then try again"
         ) from None
-
-
-def _create_deployments(names: list[str]) -> None:
-    if not names:
-        return
-    file = deployments_file()
-    command = [
-        sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--prefect-file", str(file),
-        *(argument for name in names for argument in ("--name", name)),
-    ]  # fmt: skip
-    done = subprocess.run(
-        command, cwd=file.parent, env=os.environ, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        words = " ".join((done.stderr or done.stdout).split())[-600:]
-        raise AutolabelError(f"`prefect deploy` failed: {words}")
 
 
 def _ensure_automations() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 from flows.params import BackfillParams
+from flows.server.schedules import planned_runs
 from flows.server.shard_runs import connected
 from sam2_core.types import AutolabelError
 
@@ -37,6 +40,28 @@ def turn_on(params: BackfillParams, cron: str, timezone: str) -> None:
         _set_schedule(client, found, rule)
 
 
+def plan_nights(count: int) -> list[datetime]:
+    """Let Prefect plan the next nights now, which it does by itself within a minute.
+
+    Returns:
+        When the next `count` planned runs start, in the schedule's time zone: those of other
+        schedules of the deployment, too.
+
+    Raises:
+        AutolabelError: Prefect is not there, or cannot plan.
+
+    """
+    with connected() as client:
+        found = client.read_deployment_by_name(DEPLOYMENT)
+        path: Any = f"/deployments/{found.id}/schedule"
+        client.request("POST", path, json={"min_runs": count})
+        planned = planned_runs(client, found)
+    ours = _ours(found)
+    zone = ZoneInfo((ours and getattr(ours.schedule, "timezone", None)) or "UTC")
+    due = filter(None, (one.expected_start_time for one in planned[:count]))
+    return [moment.astimezone(zone) for moment in due]
+
+
 def turn_off() -> None:
     """Make no more runs of the nightly deployment's schedules; its parameters stay.
 
@@ -67,9 +92,13 @@ def _set_schedule(client: SyncPrefectClient, found: DeploymentResponse, rule: Cr
     """Change our schedule, or make it where somebody has removed it; others stay as they are."""
     from prefect.client.schemas.actions import DeploymentScheduleCreate
 
-    ours: DeploymentSchedule | None = next((s for s in found.schedules if s.slug == SLUG), None)
+    ours = _ours(found)
     if ours is None:
         made = DeploymentScheduleCreate(schedule=rule, active=True, slug=SLUG)
         client.create_deployment_schedules(found.id, [made])
     else:
         client.update_deployment_schedule(found.id, ours.id, active=True, schedule=rule)
+
+
+def _ours(found: DeploymentResponse) -> DeploymentSchedule | None:
+    return next((one for one in found.schedules if one.slug == SLUG), None)

@@ -26,6 +26,7 @@ from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, known_auth, new_auth
 from sam2_core.types import AutolabelError
 from tasks import processes
 from tasks.store.own_folder import OwnFolder
+from tasks.store.private_files import close_file
 
 START_TIMEOUT_S = 180.0
 EVENTS_TIMEOUT_S, STOP_S = 5.0, 3.0
@@ -74,8 +75,7 @@ def api_in_background(cache_folder: Path) -> Iterator[PendingApi]:
     folder = OwnFolder(FOLDER_PREFIX)
     # Nothing of a run is to be left in the user's home, which may not even be writable.
     os.environ.setdefault("PREFECT_HOME", str(folder.path))
-    template = cache_folder / f"prefect-{version('prefect')}.db"
-    server = OwnApi(folder.path, template, pass_fds=(folder.lock.fileno(),))
+    server = OwnApi(folder.path, template_of(cache_folder), pass_fds=(folder.lock.fileno(),))
     try:
         yield server
     finally:
@@ -130,8 +130,7 @@ class OwnApi(PendingApi):
         self._home, self._template, self.url = home, template, ""
         self.auth = new_auth()
         self._log = (home / "server.log").open("w+b")
-        if _sound(template):
-            shutil.copyfile(template, home / "prefect.db")
+        begin_with(template, home / "prefect.db")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "flows.server.process"],
             stdin=subprocess.PIPE,
@@ -214,6 +213,19 @@ class OwnApi(PendingApi):
             f"Prefect's server did not start: {why}; its log is {log}. Another way is to start one "
             "with `autolabel up` or `prefect server start`, and to set PREFECT_API_URL"
         )
+
+
+def template_of(cache_folder: Path) -> Path:
+    """Where a migrated, empty database of this version of Prefect is, once there is one."""
+    return cache_folder / f"prefect-{version('prefect')}.db"
+
+
+def begin_with(template: Path, database: Path) -> None:
+    """Copy a template, if there is a whole one: a hundred migrations take seconds."""
+    if _sound(template):
+        copy = close_file(database.with_suffix(f".{uuid.uuid4().hex}.tmp"))
+        shutil.copyfile(template, copy)
+        copy.replace(database)
 
 
 def _sound(database: Path) -> bool:

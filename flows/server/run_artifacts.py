@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 from uuid import UUID
 
+from flows.server.shard_runs import connected
 from tasks.wording import counted
 
+PAGE = 200
 PROGRESS_EVERY_S = 10.0
 
 
@@ -24,11 +28,48 @@ def publish(summary: dict[str, Any]) -> None:
         rows = [
             {
                 name: str(one.get(name, ""))
-                for name in ("sequence", "camera", "frame", "stage", "reason")
+                for name in ("sequence", "camera", "frame", "uri", "stage", "reason")
             }
             for one in summary["failed"]
         ]
-        create_table_artifact(rows, key=f"{key}-failures", description="what failed, and why")
+        description = "what failed, and why"
+        create_table_artifact(rows, key=failures_key(summary["run_key"]), description=description)
+
+
+def failures_key(run_key: str) -> str:
+    """Key of the artifacts that list what failed in a run."""
+    return f"run-{run_key}-failures"
+
+
+def failed_frames(run_key: str, flow_run_ids: Collection[UUID]) -> list[dict[str, str]]:
+    """Return the frames without labels that these flow runs of a run have published, each once.
+
+    Raises:
+        AutolabelError: Prefect is not there.
+
+    """
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+    from prefect.client.schemas.sorting import ArtifactSort
+
+    wanted = ArtifactFilter(key=ArtifactFilterKey(any_=[failures_key(run_key)]))
+    newest = ArtifactSort.CREATED_DESC
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    with connected() as client:
+        for offset in itertools.count(0, PAGE):
+            page = client.read_artifacts(
+                artifact_filter=wanted, sort=newest, limit=PAGE, offset=offset
+            )
+            for one in page:
+                if one.flow_run_id in flow_run_ids:
+                    rows = json.loads(str(one.data))
+                    found = {_frame(row): row for row in rows if row["frame"]} | found
+            if len(page) < PAGE:
+                break
+    return sorted(found.values(), key=_frame)
+
+
+def _frame(row: Mapping[str, str]) -> tuple[str, ...]:
+    return row["sequence"], row["camera"], row["frame"].zfill(9)
 
 
 def summary_markdown(summary: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ for what it should have made: runs that are planned, and runs that ended well.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 # The server plans every minute, and at once what was changed a few seconds ago.
 PLANNED_WITHIN = timedelta(minutes=3)
 STARTED_WITHIN = timedelta(minutes=5)
-RUNS_READ = 50
+RUNS_READ, RUNS_TOLD = 50, 5
 TAG = "autolabel"
+_DAILY = re.compile(r"(\d+) (\d+) \* \* \*")
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class ScheduleStatus:
         deployment: its name with the flow's, as Prefect's commands take it.
         when: its rule.
         on: whether runs are to be made of it.
-        next_run: when the next is planned, ISO 8601; "" for never.
+        next_runs: when the next ones are planned, ISO 8601.
         last_run: when the last that has ended was planned; "" for none.
         last_state: how that ended.
         problem: why it does not do what it should; "" when it does, or is off.
@@ -43,7 +45,7 @@ class ScheduleStatus:
     deployment: str
     when: str
     on: bool
-    next_run: str = ""
+    next_runs: tuple[str, ...] = ()
     last_run: str = ""
     last_state: str = ""
     problem: str = ""
@@ -71,8 +73,7 @@ def _status_of(
     on = schedule.active and not deployment.paused
     if not on:
         return ScheduleStatus(name, _rule(schedule), on=False)
-    begun_or_planned = _scheduled_runs(client, deployment, ended=False)
-    planned = [one for one in begun_or_planned if one.state is None or one.state.is_scheduled()]
+    planned = planned_runs(client, deployment)
     ended = _scheduled_runs(client, deployment, ended=True)
     changed = max(filter(None, (deployment.updated, schedule.updated)), default=None)
     last = ended[0] if ended else None
@@ -80,7 +81,7 @@ def _status_of(
         name,
         _rule(schedule),
         on=True,
-        next_run=_text(planned[-1].expected_start_time) if planned else "",
+        next_runs=tuple(_text(one.expected_start_time) for one in planned[:RUNS_TOLD]),
         last_run=_text(last.expected_start_time) if last else "",
         last_state=(last.state_name or "") if last else "",
         problem=_problem(planned, last, changed, deployment.work_pool_name or ""),
@@ -96,13 +97,19 @@ def _problem(
     late = [one for one in planned if now - _due(one) > STARTED_WITHIN]
     if late:
         return (
-            f"the run of {_text(late[-1].expected_start_time)} has not started: is a worker of "
+            f"the run of {_text(late[0].expected_start_time)} has not started: is a worker of "
             f"pool {pool} online (`autolabel up` or `autolabel worker --pool {pool}` starts one)?"
         )
     if last and last.state and not last.state.is_completed():
         why = (last.state.message or "no reason given").partition("\n")[0][:300]
         return f"the run of {_text(last.expected_start_time)} ended {last.state_name}: {why}"
     return ""
+
+
+def planned_runs(client: SyncPrefectClient, deployment: DeploymentResponse) -> list[FlowRun]:
+    """Return the runs that the server has planned and nobody has begun, the next first."""
+    found = _scheduled_runs(client, deployment, ended=False)
+    return [one for one in reversed(found) if one.state is None or one.state.is_scheduled()]
 
 
 def _scheduled_runs(
@@ -142,6 +149,9 @@ def _rule(schedule: DeploymentSchedule) -> str:
     rule = schedule.schedule
     values = rule.model_dump(mode="json")
     zone = values.get("timezone") or "UTC"
+    daily = _DAILY.fullmatch(values.get("cron", ""))
+    if daily:
+        return f"every day at {int(daily[2]):02}:{int(daily[1]):02} {zone}"
     if "cron" in values:
         return f"cron {values['cron']} {zone}"
     if "interval" in values:

@@ -9,10 +9,12 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from flows.machine.server_log import server_errors
 from flows.params import LabelParams
-from flows.plan.shards import ShardParams
+from flows.plan.shards import Piece, ShardParams
+from flows.server.run_artifacts import failed_frames
 from flows.server.schedules import collect_schedules
 from flows.server.shard_end import NOT_LOADED
 from flows.server.shard_runs import SHARD_TAG, runs_tagged, shard_of
@@ -44,6 +46,11 @@ class RunStatus:
         partial: sequences whose labels lack what could not be fetched.
         not_loaded: shards whose labels are complete, and were not loaded into the dataset, which
             lacks some of them to this day.
+        newest: every piece that a shard was to label.
+        bad: what shards that failed or crashed were to label, where no later one had it.
+        unlabeled: how many sequences of those are not complete.
+        flow_run_ids: of its shards.
+        failed_frames: frames without labels, each with its file and reason.
 
     """
 
@@ -57,6 +64,11 @@ class RunStatus:
     given_up: list[str] = field(default_factory=list)
     partial: int = 0
     not_loaded: int = 0
+    newest: set[Piece] = field(default_factory=set)
+    bad: set[tuple[str, str]] = field(default_factory=set)
+    unlabeled: int = 0
+    flow_run_ids: set[UUID] = field(default_factory=set)
+    failed_frames: list[dict[str, str]] = field(default_factory=list)
     storage_error: str = ""
 
     @property
@@ -79,6 +91,7 @@ class RunStatus:
             "shards": dict(self.states),
             "active": self.active,
             "failures": dict(self.reasons),
+            "failed_frames": self.failed_frames,
             "frames_per_second_and_worker": None if rate is None else round(rate, 3),
             "shards_not_loaded": self.not_loaded,
             "sequences_complete": self.complete,
@@ -94,8 +107,9 @@ class RunStatus:
             yield f"storage cannot be read: {self.storage_error}"
         if self.states.get("Late") and not workers:
             yield "shards wait and no worker is online: start one with `autolabel worker`"
-        if (self.states["Failed"] or self.states["Crashed"]) and not self.active:
-            yield "some shards failed: fix the cause, then repeat the same `autolabel backfill`"
+        if self.unlabeled and not self.active:
+            left = counted(self.unlabeled, "sequence")
+            yield f"{left} failed: fix the cause, then repeat the same `autolabel backfill`"
         if self.not_loaded:
             yield (
                 f"the database was away when {counted(self.not_loaded, 'shard')} ended: the "
@@ -124,6 +138,7 @@ def collect_status(hours: float = 72) -> dict[str, Any]:
     for run in runs:
         _look_at_storage(run)
         _look_at_dataset(run)
+        run.failed_frames = failed_frames(run.run_key, run.flow_run_ids)
     described = [run.as_json() | {"to_do": list(run.to_do(len(workers)))} for run in runs]
     errors = server_errors()
     return {
@@ -135,14 +150,15 @@ def collect_status(hours: float = 72) -> dict[str, Any]:
 
 
 def group_runs(flow_runs: Iterable[FlowRun]) -> list[RunStatus]:
-    """Sum shards up by run, newest run first."""
-    found: dict[str, RunStatus] = {}
+    """Sum shards up by run and storage, newest first, as the shards are."""
+    found: dict[tuple[str, str], RunStatus] = {}
     for one in flow_runs:
         try:
             shard = shard_of(one)
         except (KeyError, ValueError):  # of an older version
             continue
-        run = found.setdefault(shard.run_key, RunStatus(shard.run_key, shard.label))
+        key = shard.run_key, shard.label.out
+        run = found.setdefault(key, RunStatus(shard.run_key, shard.label))
         _count(run, shard, one)
     return list(found.values())
 
@@ -152,12 +168,16 @@ def _count(run: RunStatus, shard: ShardParams, flow_run: FlowRun) -> None:
     if state is None:
         return
     run.states[state.name or state.type.value.title()] += 1
+    run.flow_run_ids.add(flow_run.id)
+    latest = {piece for piece in shard.pieces if piece not in run.newest}
+    run.newest |= latest
     if state.is_completed():
         run.frames += shard.frames
         run.not_loaded += NOT_LOADED in (state.message or "")
         run.busy_s += flow_run.total_run_time.total_seconds()
     elif state.is_failed() or state.is_crashed():
         run.reasons[_kind(state.message or "no reason given")] += 1
+        run.bad |= {(piece.sequence_id, piece.content_key) for piece in latest}
 
 
 def _kind(message: str) -> str:
@@ -171,7 +191,10 @@ def _look_at_storage(run: RunStatus) -> None:
         usable = manifests.list_usable(out_uri, run.run_key)
         run.partial = sum(usable.values())
         run.complete = len(usable) - run.partial
-        run.given_up = sorted(name for name, _ in quarantine.listed(out_uri, run.run_key))
+        given_up = quarantine.listed(out_uri, run.run_key)
+        run.given_up = sorted(name for name, _ in given_up)
+        complete = {key for key, partial in usable.items() if not partial}
+        run.unlabeled = len({name for name, _ in run.bad - complete - given_up})
     except AutolabelError as error:
         run.storage_error = str(error)
 

@@ -48,6 +48,7 @@ from tasks.dataset.mongod import (
 from tasks.store.private_files import close_file, private_folder, read_secret, write_private
 
 OWNED_VARIABLE = "AUTOLABEL_DATABASE_URI"
+VALIDATION_VARIABLE = "FIFTYONE_DATABASE_VALIDATION"
 ATTEMPTS = 5
 _QUIET_ENVIRONMENT = {
     "FIFTYONE_DO_NOT_TRACK": "true",
@@ -70,8 +71,18 @@ class Server:
     @property
     def uri(self) -> str:
         """What FiftyOne connects to, password included: for the environment of processes only."""
-        password = read_secret(password_file(Path(self.dbpath).parent))
-        return f"mongodb://{USER}:{password}@127.0.0.1:{self.port}/?authSource=admin"
+        before, after = self.uri_around_password
+        return f"{before}{read_secret(self.password_file)}{after}"
+
+    @property
+    def uri_around_password(self) -> tuple[str, str]:
+        """What stands before the password in the URI, and what after it."""
+        return f"mongodb://{USER}:", f"@127.0.0.1:{self.port}/?authSource=admin"
+
+    @property
+    def password_file(self) -> Path:
+        """Where the password is, for this user's eyes only."""
+        return password_file(Path(self.dbpath).parent)
 
 
 def database_folder() -> Path:
@@ -115,7 +126,7 @@ def ensure_database() -> str:
             atexit.register(release_database, folder)
     os.environ[URI_VARIABLE] = os.environ[OWNED_VARIABLE] = server.uri
     # Known to work; FiftyOne would warn at every start that MongoDB 6 is the oldest it supports.
-    os.environ.setdefault("FIFTYONE_DATABASE_VALIDATION", "false")
+    os.environ.setdefault(VALIDATION_VARIABLE, "false")
     return server.uri
 
 

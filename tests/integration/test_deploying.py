@@ -1,11 +1,15 @@
 """Deploying again: what a person has set stays; schedules, and whether they come to something."""
 
 import shutil
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from uuid import uuid4
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolUpdate
 from prefect.client.schemas.objects import FlowRun
@@ -13,6 +17,7 @@ from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.states import Cancelled, Completed, Failed, Scheduled
 from prefect.workers.process import ProcessWorker
 
+from flows.cli import nightly as nightly_cli
 from flows.cli import status
 from flows.cli.doctor_run import examine
 from flows.params import BackfillParams, LabelParams
@@ -133,8 +138,8 @@ def test_a_schedule_that_comes_to_nothing_is_told(nightly, monkeypatch, capsys):
     label = LabelParams(sources=("/drives",), out="/labels", boxes="/boxes")
     turn_on(BackfillParams(label=label), "30 2 * * *", "Europe/Berlin")
     (found,) = mine()
-    assert (found.on, found.next_run, found.problem) == (True, "", "")  # a moment ago
-    assert found.when == "cron 30 2 * * * Europe/Berlin"
+    assert (found.on, found.next_runs, found.problem) == (True, (), "")  # a moment ago
+    assert found.when == "every day at 02:30 Europe/Berlin"
     stored = again().parameters["params"]
     assert BackfillParams.model_validate(stored) == BackfillParams(label=label)
 
@@ -142,16 +147,95 @@ def test_a_schedule_that_comes_to_nothing_is_told(nightly, monkeypatch, capsys):
     assert "planned no run" in mine()[0].problem
     status._show_schedule(mine()[0].as_json())
     shown = capsys.readouterr().out
-    assert "schedule of nightly/nightly: cron 30 2 * * * Europe/Berlin, on" in shown
+    assert "schedule of nightly/nightly: every day at 02:30 Europe/Berlin, on" in shown
     assert "to do: Prefect has planned no run" in shown
     assert "planned no run" in next(one.found for one in examine() if one.name == "schedules")
     turn_off()
     (found,) = mine()
     assert (found.on, found.problem) == (False, "")
-    turn_on(BackfillParams(label=label), "0 1 * * *", "UTC")
-    assert [(one.when, one.on) for one in mine()] == [("cron 0 1 * * * UTC", True)]
+    turn_on(BackfillParams(label=label), "0 1 * * 1", "UTC")
+    assert [(one.when, one.on) for one in mine()] == [("cron 0 1 * * 1 UTC", True)]
     with pytest.raises(AutolabelError, match="every day"):
         turn_on(BackfillParams(label=label), "every day", "UTC")
+
+
+def planned_sources(client):
+    """What the planned nights are to label."""
+    found = client.read_deployment_by_name("nightly/nightly")
+    return {
+        tuple(one.parameters["params"]["label"]["sources"])
+        for one in schedules.planned_runs(client, found)
+    }
+
+
+def test_the_command_sets_the_nights_and_shows_the_next_five(nightly):
+    again, client = nightly
+    again()
+    run = partial(CliRunner().invoke, nightly_cli.command)
+    told = run(["/drives", "--out", "/labels", "--at", "1:30", "--timezone", "America/New_York"])
+    assert told.exit_code == 0, told.output
+    first, *nights = [line for line in told.stdout.splitlines() if "autolabel up" not in line]
+    assert first == "every night at 01:30 America/New_York, the next:"
+    assert len(nights) == 5
+    days = [datetime.strptime(night.strip()[:20], "%a %Y-%m-%d %H:%M") for night in nights]
+    assert {(day.hour, day.minute) for day in days} == {(1, 30)}
+    assert [(day - days[0]).days for day in days] == [0, 1, 2, 3, 4]
+    assert planned_sources(client) == {("/drives",)}
+    (found,) = mine()
+    assert len(found.next_runs) == 5
+
+    assert run(["/other", "--out", "/labels", "--at", "23:05"]).exit_code == 0
+    assert planned_sources(client) == {("/other",)}, "no night labels what was set before"
+    (found,) = mine()
+    assert (found.when, found.on) == ("every day at 23:05 UTC", True)
+    assert all("T23:05" in moment for moment in found.next_runs)
+
+    assert run(["--off"]).exit_code == 0
+    assert planned_sources(client) == set()
+    assert not mine()[0].on
+    for wrong in ("25:00", "1", "01:60", "at one"):
+        told = run(["/other", "--out", "/labels", "--at", wrong])
+        assert (told.exit_code, "no time of day" in told.output) == (2, True)
+
+
+@pytest.mark.ci
+def test_what_is_deployed_is_what_prefect_deploys(prefect_api, monkeypatch):
+    """`deploy` makes deployments itself: the file is one for Prefect's own command, too."""
+    for name, value in prefect_api.environment.items():
+        monkeypatch.setenv(name, value)
+    theirs = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
+    theirs += ["--prefect-file", str(REPOSITORY / "deploy" / "prefect.yaml")]
+    told = {
+        "name", "description", "concurrency_limit", "concurrency_options", "paused", "parameters",
+        "job_variables", "pull_steps", "tags", "entrypoint", "work_pool_name", "work_queue_name",
+        "enforce_parameter_schema", "parameter_openapi_schema",
+    }  # fmt: skip
+
+    with prefect_api.settings(), get_client(sync_client=True) as client:
+
+        def made():
+            found = {one.name: one for one in client.read_deployments()}
+            (schedule,) = found["nightly"].schedules
+            for one in found.values():
+                client.delete_deployment(one.id)
+            limit = found["nightly"].global_concurrency_limit.limit
+            rest = {
+                (name, field): value
+                for name, one in found.items()
+                for field, value in one.model_dump(mode="json", include=told).items()
+            }
+            for name in found:  # theirs leaves out definitions where there are none
+                rest[name, "parameter_openapi_schema"].setdefault("definitions", {})
+            return rest | {"night": (schedule.schedule, schedule.active, schedule.slug, limit)}
+
+        for one in client.read_deployments():
+            client.delete_deployment(one.id)
+        deploy()
+        ours = made()
+        assert len(ours) == 6 * len(told) + 1
+        subprocess.run(theirs, check=True, capture_output=True, cwd=REPOSITORY / "deploy")
+        apart = {key: (value, ours[key]) for key, value in made().items() if value != ours[key]}
+        assert apart == {}
 
 
 def mine():

@@ -3,6 +3,9 @@
 import json
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -25,35 +28,41 @@ def workstation(tmp_path):
 
 @pytest.mark.ci
 @pytest.mark.timeout(900)
-def test_a_schedule_labels_and_outlives_a_restart(workstation, tmp_path):
+def test_two_nights_fire_by_their_schedule_with_up_given_again_between(workstation, tmp_path):
     sources, out = tmp_path / "in", tmp_path / "out"
     write_sequence(sources / "drive0", tmp_path / "boxes", 2)
     first, told = workstation.up()
     assert set(first) == {"prefect", "database", "worker-gpu", "worker-cpu", "app", "sign_in"}
+    assert all(f"waiting for {what}" in told for what in ("Prefect's server", "the database"))
     for_its_user_alone(workstation, told)
+    foreign_commands(workstation)
     assert workstation.up()[0] == first
     now = status(workstation)
     assert len(now["workers_online"]) == 1
     (schedule,) = now["schedules"]
     assert not schedule["on"]
     arguments = [sources, "--out", out, "--boxes", tmp_path / "boxes", "--model", MICRO]
-    workstation.start(
-        "nightly", "on", *arguments, "--no-dataset", "--cron", "* * * * *"
+    output, _ = workstation.start(
+        "nightly", *arguments, "--no-dataset", "--at", "01:00"
     ).communicate(timeout=120)
-    wait_for(lambda: labeled(out) == {"drive0"}, 400, every=2)
+    assert output.count(" 01:00 UTC") == 6
+    every_minute(workstation)
+    wait_for(lambda: "drive0" in labeled(out), 400, every=2)
     completed = wait_for(lambda: night(workstation, "Completed"), 200, every=5)
     assert completed["on"]
-    assert completed["next_run"]
+    assert completed["next_runs"]
     assert completed["problem"] == ""
 
     for one in services(workstation):  # as the machine's end does it
         os.killpg(one["pid"], signal.SIGKILL)
+    write_sequence(sources / "drive2", tmp_path / "boxes", 2)
     workstation.up()
-    assert wait_for(lambda: status(workstation)["schedules"][0]["next_run"], 100, every=2)
+    wait_for(lambda: "drive2" in labeled(out), 400, every=2)
+    assert status(workstation)["schedules"][0]["next_runs"]
     doctor = json.loads(workstation.start("doctor", "--json").communicate(timeout=120)[0])
     assert "nightly/nightly" in doctor["findings"]["schedules"]["found"]
 
-    workstation.start("nightly", "off").communicate(timeout=120)
+    workstation.start("nightly", "--off").communicate(timeout=120)
     assert not status(workstation)["schedules"][0]["on"]
     started = processes(workstation)
     assert "worker-gpu" in workstation.start("down").communicate(timeout=300)[0]
@@ -93,6 +102,40 @@ def processes(home):
 def runs(process):
     """Whether it runs; one that nobody has asked how it ended does not."""
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def foreign_commands(home):
+    """Prefect's and FiftyOne's own commands, in a shell that has evaluated `autolabel env`."""
+    program = Path(sys.executable).parent
+    printed, _ = home.start("env").communicate(timeout=120)
+    for file in ("cache/services/prefect-password", "mongodb/password"):
+        assert (home.folder / file).read_text().rpartition(":")[2] not in printed
+    script = (
+        f'set -e; eval "$({program}/autolabel env)"; {program}/prefect work-pool ls; '
+        f"{program}/fiftyone datasets list"
+    )
+    done = subprocess.run(
+        ["sh", "-c", script], env=home.environment, text=True, capture_output=True, timeout=400,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "gpu" in done.stdout
+    assert "No datasets found" in done.stdout
+
+
+def every_minute(home):
+    """Change the schedule's rule as on its page of Prefect: a night must not last until 01:00."""
+    script = (
+        "from prefect.client.orchestration import get_client\n"
+        "from prefect.client.schemas.schedules import CronSchedule\n"
+        "from flows.server.api import use_api\n"
+        "use_api()\n"
+        "with get_client(sync_client=True) as client:\n"
+        "    found = client.read_deployment_by_name('nightly/nightly')\n"
+        "    rule = CronSchedule(cron='* * * * *')\n"
+        "    client.update_deployment_schedule(found.id, found.schedules[0].id, schedule=rule)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], env=home.environment, check=True)
 
 
 def status(home):
