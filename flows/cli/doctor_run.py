@@ -6,7 +6,6 @@ import importlib.util
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -93,11 +92,12 @@ def _providers() -> list[str]:
 
 
 def _gpu() -> Finding:
+    from sam2_core.bench.machine import gpu_names
     from sam2_core.load import cuda_devices
 
     if not cuda_devices():
         return Finding("gpu", "note", "no NVIDIA GPU: the model runs on the processor")
-    names = _nvidia_smi() or f"{cuda_devices()} NVIDIA GPUs"
+    names = "; ".join(gpu_names()) or f"{cuda_devices()} NVIDIA GPUs"
     if "CUDAExecutionProvider" not in _providers():
         advice = "install onnxruntime-gpu in place of onnxruntime"
         return Finding("gpu", "note", f"{names}; ONNX Runtime cannot use it", advice)
@@ -115,14 +115,6 @@ def _loads(library: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _nvidia_smi() -> str:
-    if not shutil.which("nvidia-smi"):
-        return ""
-    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-    result = subprocess.run(query, capture_output=True, text=True, check=False, timeout=30)
-    return "; ".join(result.stdout.strip().splitlines()) if result.returncode == 0 else ""
 
 
 def _models() -> Finding:

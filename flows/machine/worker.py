@@ -47,17 +47,14 @@ def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         names = (one.strip() for one in chosen.split(","))
-        valid = itertools.takewhile(_names_a_gpu, names)
+        known = re.compile(r"\d+|(GPU|MIG)-.*")
+        valid = itertools.takewhile(known.fullmatch, names)
         return list(dict.fromkeys(valid))
     smi = shutil.which("nvidia-smi")
     if not smi:
         return []
     done = subprocess.run([smi, "-L"], capture_output=True, text=True, check=False, timeout=60)
     return listed_gpus(done.stdout) if done.returncode == 0 else []
-
-
-def _names_a_gpu(name: str) -> bool:
-    return name.isdigit() or name.startswith(("GPU-", "MIG-"))
 
 
 def listed_gpus(text: str) -> list[str]:

@@ -33,7 +33,8 @@ def decided(label: LabelParams, online: Offers | None = None) -> LabelParams:
         FleetError: the workers differ, or do not offer what is asked for.
 
     """
-    online = _offers_online() if online is None else online
+    if online is None:
+        online = {name: offers for name in workers_online() if (offers := offers_of(name))}
     if (label.backend, label.precision) != ("auto", "auto") and label.backend in BEST_FIRST:
         _refuse_if_absent(label.backend, online)
         precision = label.precision
@@ -53,11 +54,6 @@ def decided(label: LabelParams, online: Offers | None = None) -> LabelParams:
     backend = found.pop() if found else choose_backend(label.backend)[0]
     exact = precision_of(backend) if label.precision == "auto" else label.precision
     return label.model_copy(update={"backend": backend, "precision": exact})
-
-
-def _offers_online() -> Offers:
-    """Return what each worker offers that is online and tells."""
-    return {name: offers for name in workers_online() if (offers := offers_of(name))}
 
 
 def _chosen(asked: str, offers: tuple[str, ...], *, without_torch: bool) -> str:

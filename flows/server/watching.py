@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from tenacity import (
-    RetryCallState,
     Retrying,
+    before_sleep_log,
     retry_if_exception_type,
     stop_after_delay,
     wait_fixed,
@@ -47,7 +47,7 @@ def watch(run_key: str, poll_s: float) -> Iterator[list[FlowRun]]:
         retry=retry_if_exception_type(ServerAwayError),
         stop=stop_after_delay(PATIENCE_S),
         wait=wait_fixed(poll_s),
-        before_sleep=_tell,
+        before_sleep=before_sleep_log(log, logging.WARNING),
         reraise=True,
     )
     while True:
@@ -66,11 +66,6 @@ def _looked_after(run_key: str, began: datetime) -> list[FlowRun]:
         ):
             log.warning("%s had lost its worker and is scheduled again", run.name)
     return list(runs_of(run_key, active_only=True))
-
-
-def _tell(state: RetryCallState) -> None:
-    error = state.outcome.exception() if state.outcome else None
-    log.warning("%s; looking again in %.0f s", error, state.upcoming_sleep)
 
 
 def _left_crashed(run: FlowRun, began: datetime) -> bool:

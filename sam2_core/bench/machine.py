@@ -26,7 +26,8 @@ def _cpu_name() -> str:
     return names[0] if names else platform.machine()
 
 
-def _gpus() -> list[str]:
+def gpu_names() -> list[str]:
+    """Name, memory and driver of every NVIDIA GPU; none where nothing tells."""
     command = [
         "nvidia-smi",
         "--query-gpu=name,memory.total,driver_version",
@@ -59,7 +60,7 @@ def describe_machine() -> dict[str, Any]:
         "cpu": _cpu_name(),
         "cores": cores,
         "memory_gb": _total_memory_gb(),
-        "gpus": _gpus(),
+        "gpus": gpu_names(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "packages": _versions(),

@@ -210,7 +210,11 @@ def segment_chunk(job: Job, state: ChunkState) -> ChunkState:
         return state
     job.tools.stop.check()
     failed = {one.index: one for one in state.failures}
-    labeled = [_unlabeled(frame, failed) for frame in state.chunk.frames if frame.index in failed]
+    labeled = [
+        LabeledFrame(frame, Boxes.empty(), failure=failed[frame.index])
+        for frame in state.chunk.frames
+        if frame.index in failed
+    ]
     job.tools.progress.advance(SEGMENT, len(labeled), kept=True)
     todo = [
         (frame, state.boxes[frame.index]) for frame in state.frames if frame.index not in failed
@@ -228,10 +232,6 @@ def segment_chunk(job: Job, state: ChunkState) -> ChunkState:
     spent = {**state.seconds, SEGMENT: time.perf_counter() - started - turn.waited_s}
     job.tools.progress.complete_chunk(spent, made.record.instances if made.record else 0)
     return replace(made, seconds=spent)
-
-
-def _unlabeled(frame: FrameRef, failed: Mapping[int, FrameFailure]) -> LabeledFrame:
-    return LabeledFrame(frame, Boxes.empty(), failure=failed[frame.index])
 
 
 def _segment(

@@ -80,7 +80,8 @@ def export_reviews(dataset_name: str, out_uri: str = "") -> ExportReport:
     aside = compare_files(dataset)
     rows: list[Values] = []
     images: list[Mapping[str, Any]] = []
-    for sample in _collection(dataset).find(_reviewed_samples()).sort("frame_key", 1):
+    reviewed = {"$or": [{"review_status": DONE}, {f"{LOG_FIELD}.0": {"$exists": True}}]}
+    for sample in _collection(dataset).find(reviewed).sort("frame_key", 1):
         images.append(sample)
         rows.extend(rows_of(sample))
     folder = reviews_uri(target, dataset_name)
@@ -113,10 +114,6 @@ def _rows_set_aside(sample: Mapping[str, Any]) -> list[Values]:
         if decision and label not in told:
             rows.append({**frame, **who, "id": label, "decision": decision, "sources": [label]})
     return rows or [frame]
-
-
-def _reviewed_samples() -> dict[str, Any]:
-    return {"$or": [{"review_status": DONE}, {f"{LOG_FIELD}.0": {"$exists": True}}]}
 
 
 def rows_of(sample: Mapping[str, Any]) -> Iterator[Values]:

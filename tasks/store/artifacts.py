@@ -225,12 +225,11 @@ def read_chunk(out_uri: str, stem: str, key: str) -> StoredChunk:
             other frames than their name says.
 
     """
-    frames, metadata, frames_sha256 = _read(out_uri, stem, key, "frames")
+    table, metadata, frames_sha256 = _read(out_uri, stem, key, "frames")
     masks, _, masks_sha256 = _read(out_uri, stem, key, "masks")
     with _as_written(stem):
-        place, listed = Place.of(stem), frames.to_pylist()
-        check_frames(frames, place)
-        check_rows(masks, place, [row["index"] for row in listed])
+        listed, run_key = _checked(table, metadata, stem, key)
+        check_rows(masks, Place.of(stem), [row["index"] for row in listed])
         rows, nothing = tables.split_by_frame(masks), masks.slice(0, 0)
         labeled = [
             tables.to_labeled(
@@ -240,11 +239,6 @@ def read_chunk(out_uri: str, stem: str, key: str) -> StoredChunk:
         ]
         if [row["instances"] for row in listed] != [len(one.boxes) for one in labeled]:
             raise IncompleteArtifactError(f"{stem}: frames and masks tables disagree")
-        run_key = RunStamp.from_json(metadata["stamp"]).run_key
-        if chunk_key(run_key, [one.frame for one in labeled]) != key:
-            raise IncompleteArtifactError(
-                f"{stem}: its frames are not those that its key was made of"
-            )
     return StoredChunk(run_key, labeled, frames_sha256, masks_sha256)
 
 
@@ -262,12 +256,20 @@ def read_frames(out_uri: str, stem: str, key: str) -> list[FrameRef]:
     """Read a chunk's frames in order, failed ones too, no labels; raises as `read_chunk`."""
     table, metadata, _ = _read(out_uri, stem, key, "frames")
     with _as_written(stem):
-        check_frames(table, Place.of(stem))
-        frames = [tables.to_frame(row) for row in table.to_pylist()]
-        run_key = RunStamp.from_json(metadata["stamp"]).run_key
-    if chunk_key(run_key, frames) != key:
+        listed, _ = _checked(table, metadata, stem, key)
+        return [tables.to_frame(row) for row in listed]
+
+
+def _checked(
+    table: Any, metadata: Mapping[str, Any], stem: str, key: str
+) -> tuple[list[dict[str, Any]], str]:
+    """Return rows of frames that are those of a chunk's name and key, and the run's key."""
+    check_frames(table, Place.of(stem))
+    listed: list[dict[str, Any]] = table.to_pylist()
+    run_key = RunStamp.from_json(metadata["stamp"]).run_key
+    if chunk_key(run_key, map(tables.to_frame, listed)) != key:
         raise IncompleteArtifactError(f"{stem}: its frames are not those that its key was made of")
-    return frames
+    return listed, run_key
 
 
 def complete_chunk(out_uri: str, chunk: Chunk) -> StoredChunk | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import stat
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,8 +34,7 @@ def close_file(path: Path) -> Path:
 
 def write_private(path: Path, text: str) -> None:
     """Write a file that only its owner reads, so that a reader sees all of it or nothing."""
-    temporary = _written_beside(path, text)
-    temporary.replace(path)
+    _written_beside(path, text).replace(path)
 
 
 def read_or_create_secret(path: Path, make: Callable[[], str]) -> str:
@@ -76,10 +75,8 @@ def read_secret(path: Path) -> str:
 
 
 def _written_beside(path: Path, text: str) -> Path:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    with os.fdopen(handle, "w") as file:
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:  # mode 0600
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    return temporary
+    return Path(file.name)
