@@ -15,7 +15,7 @@ from tasks.frames.discover import discover
 from tasks.frames.download import download
 from tasks.frames.video import expand_videos
 from tasks.types import FrameFailure, FrameRef, FrameSelection
-from tests.frames.test_discover import serve
+from tests.frames.sources import serve
 from tests.onnx_file import write_yolox
 
 NAMES = ["car", "truck", "person"]

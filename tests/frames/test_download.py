@@ -156,7 +156,7 @@ def test_a_truncated_cached_file_is_fetched_again(bucket):
 
 
 def test_plain_http_with_faults(tmp_path, monkeypatch):
-    from tests.frames.test_discover import serve
+    from tests.frames.sources import serve
 
     folder = tmp_path / "www"
     for index in range(6):
@@ -226,7 +226,7 @@ def test_a_file_replaced_after_its_listing_is_not_kept_under_its_old_version(
     place, bucket, memory, tmp_path, monkeypatch
 ):
     """Of the same size, and put back before anybody looks again where the server tells versions."""
-    from tests.frames.test_discover import serve
+    from tests.frames.sources import serve
 
     old, new = b"a" * 50_000, b"b" * 50_000
     folder = tmp_path / "www"

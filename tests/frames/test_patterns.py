@@ -7,7 +7,6 @@ from tasks.frames.discover import discover
 from tasks.frames.identity import frame_identity
 from tasks.frames.patterns import refuse_output_inside
 from tasks.store import storage
-from tests.frames.test_discover import http_folder, serve  # noqa: F401
 
 TREE = ["a/1.jpg", "a/2.jpg", "a/10.jpg", "b/1.jpg", "b/notes.txt", "rig/CAM_FRONT/1.jpg",
         "rig/CAM_BACK/1.jpg", "empty/readme.md", "clip.mp4", "notes.txt"]  # fmt: skip

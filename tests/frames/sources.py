@@ -1,0 +1,43 @@
+"""Sources for tests: files anywhere, a web server of a folder, and what was found in them."""
+
+import contextlib
+import functools
+import http.server
+import threading
+
+from tasks.frames.discover import discover
+from tasks.store import storage
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+
+@contextlib.contextmanager
+def serve(folder):
+    """Index pages and files of a folder over HTTP on a free port."""
+    handler = functools.partial(QuietHandler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def write(root, *paths):
+    for path in paths:
+        storage.write_bytes(storage.join(str(root), path), path.encode())
+
+
+def ids(*sources):
+    return [one.sequence.sequence_id for one in discover([str(source) for source in sources])]
+
+
+def shape(found):
+    return {
+        one.sequence.sequence_id: [
+            (f.camera, getattr(f, "index", "video"), f.uri.replace("%20", " ").rsplit("/", 1)[-1])
+            for f in one.frames
+        ]
+        for one in found
+    }

@@ -1,0 +1,81 @@
+"""Listings of buckets and web servers: few requests, and nothing outside the source."""
+
+import fsspec
+import pytest
+
+from sam2_core.types import AutolabelError
+from tasks.frames.discover import discover
+from tasks.frames.listing import walk
+from tasks.frames.source_names import safe_name
+from tests.frames.sources import ids, shape, write
+
+
+def test_folders_of_a_server_that_never_end_are_an_error(http_folder):
+    folder, url = http_folder
+    write(folder, "d/1.jpg")
+    (folder / "d" / "again").symlink_to(folder / "d")
+    with pytest.raises(AutolabelError, match="without end"):
+        ids(url)
+
+
+def test_names_that_lead_out_of_the_folder_are_ignored(s3, caplog):
+    client = fsspec.filesystem("s3")
+    for key in ("in/../../evil.jpg", "in/..\\evil.jpg", "in/./x/good.jpg", "in/ok/1.jpg"):
+        client.call_s3("put_object", Bucket=s3[5:], Key=key, Body=b"x")
+    found = shape(discover([f"{s3}/in"]))
+    assert found == {"ok": [("", 0, "1.jpg")]}
+    assert "not a file name" in caplog.text
+    assert safe_name("../a b/ä?.x") == "__a_b__ä_.x"
+    assert "/" not in safe_name("a/b/../c")
+
+
+def test_an_index_page_leads_nowhere_else(http_folder):
+    folder, url = http_folder
+    links = ["../up.jpg", "%2e%2e/x.jpg", "http://127.0.0.1:9/other.jpg", "/root.jpg", "a.jpg"]
+    page = "".join(f'<a href="{link}">x</a>' for link in links)
+    (folder / "d").mkdir()
+    (folder / "d" / "index.html").write_text(page)
+    (folder / "d" / "a.jpg").write_text("x")
+    (folder / "root.jpg").write_text("x")
+    assert [file.uri for _, files in walk(f"{url}/d") for file in files] == [f"{url}/d/a.jpg"]
+
+
+def test_many_objects_take_one_request_a_thousand(s3, monkeypatch):
+    from moto.s3.models import s3_backends
+    from s3fs import S3FileSystem
+
+    for index in range(1200):  # straight into the server: 10 s over HTTP
+        backend = s3_backends["123456789012"]["aws"]
+        backend.put_object(s3[5:], f"d/s{index // 50:02d}/{index % 50:02d}.jpg", b"x")
+
+    calls = []
+    original = S3FileSystem.call_s3
+    monkeypatch.setattr(
+        S3FileSystem, "call_s3", lambda *a, **k: calls.append(a[1]) or original(*a, **k)
+    )
+    assert [len(one.frames) for one in discover([f"{s3}/d"])] == [50] * 24
+    assert calls == ["list_objects_v2"] * 2
+
+
+@pytest.mark.parametrize("levels", ["{0:03d}", "day/{1:d}/{0:03d}", "a", ""])
+def test_a_large_prefix_is_listed_in_parts_and_comes_in_order(s3, monkeypatch, levels):
+    from moto.s3.models import s3_backends
+
+    from tasks.frames import listing_s3
+
+    backend, keys = s3_backends["123456789012"]["aws"], []
+    for index in range(2600):
+        folder = f"d/{levels.format(index // 20, index // 1300)}".rstrip("/")
+        keys.append(f"{folder}/{index:05d}é.jpg")
+    keys += ["d/0.txt", "d/zz/last.jpg", "d/zz", "e/not-below.jpg"]
+    for key in keys:
+        backend.put_object(s3[5:], key, b"x")
+    monkeypatch.setattr(listing_s3, "FIRST_PAGES", 1)
+    monkeypatch.setattr(listing_s3, "PART_OBJECTS", 200)
+    asked = []
+    part = listing_s3.Prefix.part
+    monkeypatch.setattr(listing_s3.Prefix, "part", lambda *a: asked.append(a[1:]) or part(*a))
+    found = list(listing_s3.list_objects(fsspec.filesystem("s3"), s3[5:], "d/"))
+    assert [one.key for one in found] == sorted(key for key in keys if key.startswith("d/"))
+    assert all(one.size_bytes == 1 and one.etag for one in found)
+    assert (len(asked) > 5) == ("{0" in levels), "only folders can be listed side by side"

@@ -1,0 +1,107 @@
+"""What names of frames and folders say: order, time, camera."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sam2_core.types import Boxes
+from tasks.frames.discover import discover
+from tasks.frames.listing import natural_key
+from tasks.frames.source_names import is_camera_name
+from tasks.frames.timestamps import timestamp_ns, timestamps_ns
+from tasks.store import quarantine, storage
+from tasks.store.artifacts import RunStamp, chunks_of, write_labels
+from tasks.store.manifests import ChunkRecord, Manifest, list_complete, write_manifest
+from tasks.store.tables import LabeledFrame
+from tasks.types import FrameFailure
+from tests.frames.sources import ids, write
+
+FAILURE = FrameFailure("", "", 0, "", "decode", "damaged")
+
+
+@pytest.mark.parametrize(
+    ("stem", "expected"),
+    [
+        ("1532402927", 1532402927_000000000),
+        ("1532402927612", 1532402927_612000000),
+        ("1532402927612460", 1532402927_612460000),
+        ("15569195938415230", 1556919593_841523000),
+        ("1532402927612460123", 1532402927_612460123),
+        ("1532402927.612460000", 1532402927_612460000),
+        ("1532402927.5", 1532402927_500000000),
+        ("1532402927_612460000", 1532402927_612460000),
+        (
+            "n015-2018-07-24-11-22-45+0800__CAM_FRONT__1532402927612460",
+            1532402927_612460000,
+        ),
+        ("2018-07-24-11-22-45", 1532431365_000000000),
+        ("20180724_112245_123", 1532431365_123000000),
+        ("20180724112245123", 1532431365_123000000),
+        ("frame_000123", None),
+        ("0000000012", None),
+        ("00107", None),
+        ("000000397133", None),
+        ("2018-13-45-99-99-99", None),
+        ("", None),
+    ],
+)
+def test_timestamps_in_file_names(stem, expected):
+    assert timestamp_ns(stem) == expected
+
+
+def test_a_date_that_all_frames_share_is_no_timestamp():
+    assert timestamps_ns(["2018-07-24-11-22-45_0001", "2018-07-24-11-22-45_0002"]) == [None, None]
+    assert timestamps_ns(["1532402927", "cover"]) == [None, None]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["CAM_FRONT", "CAMERA_05", "camera0", "cam_2", "FRONT_LEFT", "ring_side_left", "image_02",
+     "front", "CamFrontLeft", "rgb_left"],
+)  # fmt: skip
+def test_camera_names(name):
+    assert is_camera_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["scene_01", "images", "rgb", "left_turn_07", "camp", "0001", "image_2024", "drive", ""]
+)
+def test_names_that_are_no_cameras(name):
+    assert not is_camera_name(name)
+
+
+def test_natural_order():
+    names = ["f10.jpg", "f9.jpg", "f1.jpg", "F2.jpg", "10.jpg", "9.jpg", "f01.jpg"]
+    expected = ["9.jpg", "10.jpg", "F2.jpg", "f01.jpg", "f1.jpg", "f9.jpg", "f10.jpg"]
+    assert sorted(names, key=natural_key) == expected
+
+
+def test_long_names_are_shortened_when_they_are_found(tmp_path, s3):
+    """Each folder's name is within the limits of a disk, what is made of them is not."""
+    names = ["ä" * 100, "b" * 200, "c" * 200]
+    for root in (str(tmp_path / "in"), f"{s3}/in"):
+        for last in ("1", "2"):
+            write(root, "/".join([*names, last, "CAM_" + "FRONT_" * 40 + "1", "1.jpg"]))
+        found = list(discover([root]))
+        assert len({one.sequence.sequence_id for one in found}) == 2
+        assert [one.sequence.sequence_id for one in found] == ids(root)
+        for one in found:
+            assert one.sequence.sequence_id.startswith("ä" * 50)
+            (chunk,) = chunks_of(one.frames, "r" * 20)
+            out, case = storage.join(root, "out"), (one.sequence.sequence_id, one.content_key)
+            labeled = [LabeledFrame(f, Boxes.empty(), failure=FAILURE) for f in chunk.frames]
+            stamp = RunStamp("detector")
+            write_labels(out, chunk, labeled, stamp)
+            record = ChunkRecord.of(chunk, labeled)
+            manifest = Manifest(case[0], one.sequence.frames_uri, case[1], stamp, (record,))
+            write_manifest(out, manifest)
+            assert case in list_complete(out, stamp.run_key)
+            quarantine.begin(quarantine.Case(out, stamp.run_key, *case), 0)
+
+
+def test_names_that_no_table_can_hold_are_ignored_and_told(tmp_path, caplog):
+    (tmp_path / "1.jpg").write_bytes(b"x")
+    Path(os.fsdecode(bytes(tmp_path) + b"/2\xff.jpg")).write_bytes(b"x")
+    assert len(next(discover([str(tmp_path)])).frames) == 1
+    assert "is not UTF-8" in caplog.text
