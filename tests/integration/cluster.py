@@ -149,7 +149,7 @@ class Cluster:
         auth = self.home.environment.get("PREFECT_API_AUTH_STRING")
         if auth:
             request.add_header("Authorization", f"Basic {base64.b64encode(auth.encode()).decode()}")
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=120) as response:
             return json.loads(response.read())
 
     def log(self, name: str) -> str:

@@ -36,8 +36,22 @@ def start_one(cluster, arguments):
 def states(cluster, run_key):
     """Every state that the run's only shard has had, oldest first."""
     (run,) = cluster.runs(run_key)
-    history = cluster.get(f"flow_run_states/?flow_run_id={run['id']}")
-    return [one["name"] for one in sorted(history, key=lambda one: one["timestamp"])]
+    return history(cluster, run["id"])
+
+
+def history(cluster, run_id):
+    """Every state that a flow run has had, oldest first."""
+    found = cluster.get(f"flow_run_states/?flow_run_id={run_id}")
+    return [one["name"] for one in sorted(found, key=lambda one: one["timestamp"])]
+
+
+def begun_without_a_heartbeat(cluster):
+    """Return the id of a shard that is Running and whose process was killed at once."""
+    flow = cluster.get("flows/name/label-shard")["id"]
+    body = {"flow_id": flow, "state": {"type": "PENDING"}}
+    run = cluster.post("flow_runs/", body)["id"]
+    cluster.post(f"flow_runs/{run}/set_state", {"state": {"type": "RUNNING"}})
+    return run
 
 
 @pytest.mark.ci
@@ -45,6 +59,7 @@ def states(cluster, run_key):
 def test_a_shard_is_given_back_on_sigterm_and_done_again_after_kill(
     cluster, upload, s3, slow_frames
 ):
+    silent = begun_without_a_heartbeat(cluster)
     arguments = upload(3, 24, "stop")
     run_key, process = start_one(cluster, arguments)
     process.send_signal(signal.SIGTERM)
@@ -64,3 +79,5 @@ def test_a_shard_is_given_back_on_sigterm_and_done_again_after_kill(
     assert "Crashed" in told
     assert told.count("Running") == 3
     assert every_frame_once(f"{s3}/in", f"{s3}/out", run_key) == 3
+    wait_for(lambda: "Crashed" in history(cluster, silent), 200)
+    wait_for(lambda: "AwaitingRetry" in history(cluster, silent), 60)
