@@ -6,6 +6,7 @@ FiftyOne are made ready side by side.
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -57,9 +58,15 @@ def _models(job: Job) -> list[Callable[[], object]]:
 
 
 def _prepare(dataset: str, cameras: list[str], out_uri: str) -> set[str]:
+    from tasks.dataset.database import ensure_database
     from tasks.dataset.record import loaded_manifests
     from tasks.load.prepare import prepare_dataset
 
+    with ThreadPoolExecutor(1) as pool:
+        database = pool.submit(ensure_database)
+        # A third of what FiftyOne imports; FiftyOne itself has to wait for its database.
+        importlib.import_module("sklearn.linear_model")
+        database.result()
     prepare_dataset(dataset, cameras, out_uri)
     return loaded_manifests(dataset)
 
