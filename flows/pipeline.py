@@ -32,14 +32,14 @@ from tenacity import (
 
 from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT
 from tasks.pipeline.chunk import Job
-from tasks.pipeline.sequence import (
-    Opened,
+from tasks.pipeline.outcome import (
     SequenceOutcome,
     SequencePart,
     complete_before,
     outcome_so_far,
     with_error,
 )
+from tasks.pipeline.sequence import Opened
 from tasks.pipeline.steps import (
     MOST_CHUNKS,
     check_task,

@@ -24,7 +24,7 @@ from tasks.errors import redacted_errors
 from tasks.frames.discover import Discovered
 from tasks.masks.model import choose_model
 from tasks.observe import metrics_server, tracing
-from tasks.pipeline.sequence import SequenceOutcome, SequencePart
+from tasks.pipeline.outcome import SequenceOutcome, SequencePart
 from tasks.pipeline.tools import Tools
 from tasks.pipeline.warm import warm_in_background
 from tasks.store import quarantine

@@ -23,7 +23,7 @@ from flows.server.own import PendingApi, api_in_background, configured_api
 from sam2_core.cache import cache_folder
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
 from tasks.pipeline.chunk import Job
-from tasks.pipeline.sequence import SequenceOutcome, complete_before
+from tasks.pipeline.outcome import SequenceOutcome, complete_before
 from tasks.pipeline.stopping import handling
 from tasks.pipeline.tools import Tools
 from tasks.pipeline.warm import warm_in_background

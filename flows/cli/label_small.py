@@ -15,17 +15,14 @@ from dataclasses import replace
 from flows.plan.run import Plan
 from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT
 from tasks.pipeline.chunk import ChunkState, Job, detect_chunk, download_chunk, segment_chunk
-from tasks.pipeline.sequence import (
-    Opened,
+from tasks.pipeline.outcome import (
     SequenceOutcome,
     SequencePart,
-    check_sequence,
     complete_before,
-    load_labels,
-    open_part,
     outcome_so_far,
     with_error,
 )
+from tasks.pipeline.sequence import Opened, check_sequence, load_labels, open_part
 from tasks.types import FrameRef
 
 MOST_FRAMES = 16

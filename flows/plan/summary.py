@@ -7,7 +7,7 @@ from typing import Any
 
 from flows.plan.run import Plan
 from tasks.observe.progress import summed
-from tasks.pipeline.sequence import SequenceOutcome
+from tasks.pipeline.outcome import SequenceOutcome
 
 
 def summary_of(

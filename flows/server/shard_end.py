@@ -13,7 +13,7 @@ from tasks.wording import counted
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
 
-    from tasks.pipeline.sequence import SequenceOutcome
+    from tasks.pipeline.outcome import SequenceOutcome
 
 # In the state's message; the state itself stays Prefect's own, whose name automations know.
 NOT_LOADED = "labeled, but not loaded into the dataset"

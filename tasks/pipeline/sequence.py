@@ -5,60 +5,30 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sam2_core.types import AutolabelError
-from tasks.errors import told
 from tasks.frames.discover import Discovered, list_frames
-from tasks.observe.progress import CHECK, LOAD, summed
+from tasks.observe.progress import CHECK
 from tasks.pipeline.chunk import ChunkState, Job, stored_chunk
+from tasks.pipeline.outcome import (
+    NotFetchedError,
+    SequenceOutcome,
+    SequencePart,
+    UnreadableError,
+    complete_before,
+    outcome_so_far,
+)
 from tasks.store import artifacts, manifests, quarantine, storage
 from tasks.store.artifacts import Chunk
 from tasks.store.check import check
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import Manifest, withdrawn_if_damaged
-from tasks.store.retry import is_transient
-from tasks.types import ALL_FRAMES, FrameFailure, FrameRef, FrameSelection
-from tasks.wording import counted
+from tasks.types import FrameFailure, FrameRef
 
 if TYPE_CHECKING:
     from tasks.load.sequence import LoadReport
-
-
-class UnreadableError(AutolabelError):
-    """Nothing of a sequence can be decoded: trying again is of no use."""
-
-
-class NotFetchedError(AutolabelError):
-    """Nothing of a sequence could be fetched: a later try may."""
-
-
-@dataclass(frozen=True)
-class SequencePart:
-    """A sequence, or the part of it that a run is to label.
-
-    Attributes:
-        found: the sequence; its frames are listed anew where none are given.
-        selection: which frames of every camera.
-        chunk_frames: frames of a chunk, at most.
-        chunks: (first, stop) of the sequence's chunks; None for all of them.
-        manifest: what an earlier run left, when nothing needs to be labeled.
-        failures: frames that the earlier run could not label.
-
-    """
-
-    found: Discovered
-    selection: FrameSelection = ALL_FRAMES
-    chunk_frames: int = artifacts.CHUNK_FRAMES
-    chunks: tuple[int, int] | None = None
-    manifest: Manifest | None = None
-    failures: tuple[FrameFailure, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """Sequence id."""
-        return self.found.sequence.sequence_id
 
 
 @dataclass(frozen=True)
@@ -81,123 +51,6 @@ class Opened:
     listed: frozenset[str] = frozenset()
     failures: tuple[FrameFailure, ...] = ()
     attempt_uri: str = ""
-
-
-@dataclass(frozen=True)
-class SequenceOutcome:
-    """What became of a sequence, or of the part of it that was to be labeled.
-
-    Attributes:
-        sequence_id: which.
-        manifest: what it consists of; None where chunks are missing, which others do, or it failed.
-        frames: with labels.
-        instances: rows of masks, rejected ones included.
-        computed_frames: labeled by this run; the others were up to date.
-        failures: frames without labels.
-        error: why the sequence is not complete, "" when it is; `stage` says where.
-        transient: the error may pass by itself.
-        hopeless: another attempt is of no use.
-        left_out: labeled frames that the dataset lacks: their pictures have changed since.
-        seconds: by stage.
-
-    """
-
-    sequence_id: str
-    manifest: Manifest | None = None
-    frames: int = 0
-    instances: int = 0
-    computed_frames: int = 0
-    failures: tuple[FrameFailure, ...] = ()
-    error: str = ""
-    stage: str = ""
-    transient: bool = False
-    hopeless: bool = False
-    left_out: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def partial(self) -> bool:
-        """Whether some of it could not be fetched or opened; the rest is labeled."""
-        return self.manifest is not None and self.manifest.partial
-
-    @property
-    def good(self) -> bool:
-        """Whether every frame has labels, and they are where they were wanted."""
-        return not self.error and not self.failures
-
-    @property
-    def worth_another_pass(self) -> bool:
-        """Whether what went wrong may well go right in a moment."""
-        absent = any(one.may_yet_come for one in self.failures)
-        return self.transient or self.stage == LOAD or absent
-
-    @property
-    def incomplete(self) -> str:
-        """Why another run has to go on with this sequence; "" when none has to."""
-        if self.error:
-            return "" if self.stage == LOAD else self.error
-        if not self.partial:
-            return ""
-        missing = [one for one in self.failures if one.may_yet_come] or self.failures[:1]
-        first = missing[0]
-        where = "" if first.uri in first.reason else f"{first.uri}: "
-        return f"{counted(len(missing), 'file')} missing: {where}{first.reason}"
-
-    def text(self, seconds: float) -> str:
-        """One line for the terminal."""
-        parts = [counted(self.frames, "frame"), counted(self.instances, "mask")]
-        if self.left_out:
-            parts.append(f"{counted(self.left_out, 'frame')} left out of the dataset")
-        elif not self.computed_frames and self.good:
-            return ", ".join([*parts, "up to date"])
-        if self.computed_frames < self.frames:
-            parts.append(f"{self.frames - self.computed_frames} of them from before")
-        if self.failures:
-            first = self.failures[0]
-            name = first.uri.rsplit("/", 1)[-1]
-            parts.append(f"{counted(len(self.failures), 'frame')} failed ({name}: {first.reason})")
-        if self.error:
-            parts.append(f"failed in {self.stage}: {self.error}")
-        return ", ".join([*parts, f"{seconds:.1f} s"])
-
-
-def complete_before(part: SequencePart) -> SequenceOutcome:
-    """Outcome of a part that was complete before."""
-    manifest = part.manifest
-    if manifest is None:
-        return SequenceOutcome(part.name, failures=part.failures)
-    return SequenceOutcome(
-        part.name,
-        manifest,
-        frames=manifest.frames - manifest.failed,
-        instances=manifest.instances,
-        failures=part.failures,
-    )
-
-
-def outcome_so_far(name: str, states: Iterable[ChunkState]) -> SequenceOutcome:
-    """Sum up the chunks whose labels are complete."""
-    done = [(one, one.record) for one in states if one.record]
-    labeled = [(one.computed, record.frames - record.failed) for one, record in done]
-    return SequenceOutcome(
-        name,
-        frames=sum(frames for _, frames in labeled),
-        instances=sum(record.instances for _, record in done),
-        computed_frames=sum(frames for computed, frames in labeled if computed),
-        failures=tuple(failure for one, _ in done for failure in one.failures),
-        seconds=summed(one.seconds for one, _ in done),
-    )
-
-
-def with_error(outcome: SequenceOutcome, stage: str, error: Exception) -> SequenceOutcome:
-    """Return what became of a sequence that an error ended in a stage."""
-    return replace(
-        outcome,
-        error=told(error),
-        stage=stage,
-        transient=is_transient(error) or isinstance(error, NotFetchedError),
-        hopeless=outcome.hopeless or isinstance(error, UnreadableError),
-    )
 
 
 def open_part(job: Job, part: SequencePart) -> Opened:

@@ -14,14 +14,8 @@ from prefect.cache_policies import NO_CACHE
 from tasks.errors import redacted_errors
 from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT, Progress
 from tasks.pipeline.chunk import ChunkState, Job, detect_chunk, download_chunk, segment_chunk
-from tasks.pipeline.sequence import (
-    Opened,
-    SequenceOutcome,
-    SequencePart,
-    check_sequence,
-    load_labels,
-    open_part,
-)
+from tasks.pipeline.outcome import SequenceOutcome, SequencePart
+from tasks.pipeline.sequence import Opened, check_sequence, load_labels, open_part
 from tasks.store.manifests import Manifest
 
 # Chunks of a piece: a task run costs Prefect's server up to 0.1 s of CPU, whatever it does.

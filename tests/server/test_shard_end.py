@@ -4,7 +4,7 @@ import pytest
 
 from flows.server.shard_end import NOT_LOADED, ending
 from tasks.observe.progress import CHECK, LOAD
-from tasks.pipeline.sequence import SequenceOutcome
+from tasks.pipeline.outcome import SequenceOutcome
 
 GOOD = SequenceOutcome("good", frames=3)
 AWAY = SequenceOutcome("away", frames=3, error="the database does not answer", stage=LOAD)

@@ -17,6 +17,7 @@ from tests.integration.runs import MICRO, write_sequence
 from tests.review.app_page import CHROMIUM
 
 VIEWPORT = {"width": 1400, "height": 1100}
+BESIDE_THE_MENU = {"x": 256, "y": 0, "width": 1144, "height": 1100}
 
 
 def newest(cluster: Cluster, flow_name: str) -> dict[str, Any]:
@@ -39,10 +40,10 @@ def take(cluster: Cluster, flow_name: str, target: Path) -> None:
         page.wait_for_selector("canvas", timeout=60_000)
         page.wait_for_timeout(6000)
         page.screenshot(path=str(target), type="jpeg", quality=85)
-        page.get_by_role("tab", name="Artifacts").click()
+        page.get_by_text("Artifacts", exact=True).click()
         page.wait_for_timeout(3000)
         artifacts = target.with_name(f"{target.stem}-artifacts{target.suffix}")
-        page.screenshot(path=str(artifacts), type="jpeg", quality=85)
+        page.screenshot(path=str(artifacts), type="jpeg", quality=85, clip=BESIDE_THE_MENU)
         browser.close()
 
 
