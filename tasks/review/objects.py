@@ -1,19 +1,27 @@
 """Decisions that are worth taking: one for each object, on the riskiest label that it has.
 
 An object is the same thing over time (`tasks.dataset.objects`): the riskiest of its labels stands
-for all of them. What was decided on it can be spread to the rest.
+for all of them. What was decided on it can be spread to the rest. Beside a road, a detector may
+find another car in every few metres of the same guard rail: objects of one class whose labels
+overlap in the picture are of one place, and no place gets more than a share of the decisions.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, OBJECT_PATH, OPEN, sample_collection
+from tasks.risk.geometry import shared_box_areas
 
 _INNER = f"{MACHINE_FIELD}.detections"
 _FRAMES_BETWEEN_LOOKS = 64
+_MOST_OF_A_PLACE = 0.1  # of the decisions
+_CANDIDATES = 8  # objects looked at for each decision
 
 
 @dataclass(frozen=True, order=True)
@@ -25,6 +33,8 @@ class Doubt:
         label_id: of the label.
         frame_key: its frame.
         object_name: its object.
+        kind: sequence, camera and class.
+        place: of its box, relative to the picture: x, y, width, height.
 
     """
 
@@ -32,6 +42,8 @@ class Doubt:
     label_id: str
     frame_key: str
     object_name: str
+    kind: tuple[str, str, str] = ("", "", "")
+    place: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0)
 
 
 def object_of(label: Mapping[str, Any]) -> str:
@@ -51,15 +63,49 @@ def decided_objects(dataset: Any) -> set[str]:
     }
 
 
-def riskiest_objects(dataset: Any, count: int) -> list[Doubt]:
+def queued_objects(dataset: Any, decided: Collection[str], count: int) -> list[Doubt]:
+    """Choose `count` objects that nobody has decided on, riskiest first, a few of each place."""
+    return few_of_each_place(_riskiest(dataset, decided, _CANDIDATES * count), count)
+
+
+def few_of_each_place(doubts: Sequence[Doubt], count: int) -> list[Doubt]:
+    """Choose `count` of doubts that come riskiest first; more of a place only if there is room."""
+    most = max(1, round(_MOST_OF_A_PLACE * count))
+    chosen, rest = [], []
+    taken: Counter[int] = Counter()
+    for doubt, place in zip(doubts, _places(doubts), strict=True):
+        taken[place] += 1
+        (chosen if taken[place] <= most else rest).append(doubt)
+    return sorted([*chosen, *rest][:count], reverse=True)
+
+
+def _places(doubts: Sequence[Doubt]) -> list[int]:
+    """Give each doubt's place a number: boxes of one kind overlap, or others do in between."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    if not doubts:
+        return []
+    rows: dict[tuple[str, str, str], list[int]] = {}
+    for row, doubt in enumerate(doubts):
+        rows.setdefault(doubt.kind, []).append(row)
+    near = np.zeros((len(doubts), len(doubts)), np.bool_)
+    for kind in rows.values():
+        xywh = np.array([doubts[row].place for row in kind], np.float64)
+        corners = np.concatenate([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]], axis=1)
+        near[np.ix_(kind, kind)] = shared_box_areas(corners, corners) > 0
+    return [int(one) for one in connected_components(csr_array(near), directed=False)[1]]
+
+
+def _riskiest(dataset: Any, decided: Collection[str], count: int) -> list[Doubt]:
     """Find the `count` riskiest objects that nobody has decided on, riskiest first.
 
     A frame's risk is that of its riskiest undecided label and has an index: frames are read from
     the riskiest one on, until no other can have a label that belongs here.
     """
-    decided = decided_objects(dataset)
-    fields = {"frame_key": 1, "risk": 1}
-    fields |= {f"{_INNER}.{name}": 1 for name in ("_id", "object", "risk", "decision")}
+    fields = {"frame_key": 1, "risk": 1, "sequence_id": 1, "camera": 1}
+    names = ("_id", "object", "risk", "decision", "label", "bounding_box")
+    fields |= {f"{_INNER}.{name}": 1 for name in names}
     found = sample_collection(dataset).find({"review_status": OPEN}, fields).sort("risk", -1)
     best: dict[str, Doubt] = {}
     for read, sample in enumerate(found):
@@ -80,11 +126,15 @@ def labels_of_sample(sample: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def _doubts(sample: Mapping[str, Any]) -> list[Doubt]:
+    where = (sample.get("sequence_id") or "", sample.get("camera") or "")
     return [
-        Doubt(float(one["risk"]), str(one["_id"]), str(sample["frame_key"]), object_of(one))
+        Doubt(
+            float(one["risk"]), str(one["_id"]), str(sample["frame_key"]), object_of(one),
+            (*where, one.get("label") or ""), tuple(one.get("bounding_box") or (0.0,) * 4),
+        )
         for one in labels_of_sample(sample)
         if not one.get("decision") and one.get("risk") is not None
-    ]
+    ]  # fmt: skip
 
 
 def count_labels(dataset: Any, objects: Collection[str]) -> int:

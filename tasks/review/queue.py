@@ -6,7 +6,7 @@ The queue holds decisions: of each of the riskiest objects, the label that is th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from tasks.dataset.schema import (
     sample_collection,
 )
 from tasks.review.actions import FIELDS
-from tasks.review.objects import count_labels, riskiest_objects
+from tasks.review.objects import count_labels, decided_objects, object_of, queued_objects
 from tasks.risk.score import DESCRIPTIONS, REASONS, sequence_risk
 from tasks.wording import counted
 
@@ -73,10 +73,12 @@ def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue
         control: how many labels to draw at random from the rest.
 
     """
-    doubts = riskiest_objects(dataset, budget)
+    decided = decided_objects(dataset)
+    doubts = queued_objects(dataset, decided, budget)
     threshold = doubts[-1].risk if doubts else 1.0
     wanted = {one.label_id: one.frame_key for one in doubts}
-    drawn = draw_control(dataset, threshold, control)
+    queued = {one.object_name for one in doubts}
+    drawn = draw_control(dataset, queued, decided, control)
     text = f"the riskiest label of each of the {len(doubts)} riskiest objects"
     views = {
         NEEDS_REVIEW: (needs_review(dataset, wanted), text),
@@ -100,9 +102,9 @@ def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue
         for name, (view, text) in views.items():
             dataset.save_view(name, view, description=text, overwrite=True)
         offer_classes(dataset, known_classes(dataset))
-        dataset.info["control"] = {"threshold": threshold, "label_ids": list(drawn)}
+        dataset.info["control"] = {"label_ids": list(drawn)}
         dataset.save()
-    labels = count_labels(dataset, {one.object_name for one in doubts})
+    labels = count_labels(dataset, queued)
     return Queue(len(doubts), len(set(wanted.values())), labels, threshold, len(drawn))
 
 
@@ -191,25 +193,30 @@ def only_labels(dataset: Any, drawn: Mapping[str, str]) -> Any:
     return view.filter_labels(MACHINE_FIELD, F("_id").is_in([ObjectId(one) for one in drawn]))
 
 
-def draw_control(dataset: Any, below: float, count: int) -> dict[str, str]:
-    """Draw labels under a risk at random: id -> frame, in an order that depends on the ids only.
+def draw_control(
+    dataset: Any, queued: Collection[str], decided: Collection[str], count: int
+) -> dict[str, str]:
+    """Draw labels that nobody will look at at random: id -> frame, in an order set by the ids.
 
-    So another threshold takes a few labels away or adds some, and what was decided on most of the
-    sample stays: it is what the estimate is made of.
+    These are labels of objects that are neither in the queue nor decided on, and those drawn
+    before: so another queue takes a few labels away or adds some, and what was decided on most of
+    the sample stays: it is what the estimate is made of.
     """
+    before = set(control_labels(dataset)["label_ids"])
     # Frames in the order of their fixed random number, more than enough, then labels of them.
     pipeline = [
         {"$match": {"instances": {"$gt": 0}}}, {"$sort": {"control": 1}}, {"$limit": 2 * count},
         {"$project": {"frame_key": 1, "labels": {"$map": {
             "input": f"${MACHINE_FIELD}.detections",
-            "in": {"id": "$$this._id", "risk": "$$this.risk"},
+            "in": {"_id": "$$this._id", "object": "$$this.object"},
         }}}},
     ]  # fmt: skip
     pool = {
-        str(label["id"]): str(sample["frame_key"])
+        str(label["_id"]): str(sample["frame_key"])
         for sample in sample_collection(dataset).aggregate(pipeline, allowDiskUse=True)
         for label in sample["labels"] or []
-        if (label.get("risk") or 0.0) < below
+        if object_of(label) not in queued
+        and (object_of(label) not in decided or str(label["_id"]) in before)
     }
     return {label: pool[label] for label in sorted(pool, key=_random_order)[:count]}
 
@@ -240,6 +247,6 @@ def changed_labels(dataset: Any, field: str) -> Any:
 
 
 def control_labels(dataset: Any) -> Mapping[str, Any]:
-    """Return what the control sample was drawn from and its label ids."""
-    control: Mapping[str, Any] = dataset.info.get("control") or {"threshold": 1.0, "label_ids": []}
+    """Return the control sample: its label ids."""
+    control: Mapping[str, Any] = dataset.info.get("control") or {"label_ids": []}
     return control
