@@ -9,7 +9,8 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from tasks.review.door import Door
+from sam2_core.types import AutolabelError
+from tasks.review.door import Door, bind, bind_next
 from tasks.review.media import MediaGate
 
 HERE = "http://127.0.0.1:5151"
@@ -139,3 +140,14 @@ def test_only_pictures_of_datasets_and_of_our_folders_are_shown(tmp_path: Path) 
     assert not any(map(shown, [theirs / "a.mp4", ours / "a.mp4"])), "rewritten since it was labeled"
     twice = client.get(f"/media?filepath={ours}/a.jpg&filepath={theirs}/id_rsa")
     assert twice.status_code == 404
+
+
+def test_a_port_that_is_taken_leads_to_the_next_one() -> None:
+    with bind(0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(AutolabelError, match=f"port {port} of 127.0.0.1 is taken"):
+            bind(port)
+        with bind_next(port) as second:
+            assert port < second.getsockname()[1] < port + 20
+        with pytest.raises(AutolabelError, match="all taken"):
+            bind_next(port, tries=1)

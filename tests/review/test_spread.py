@@ -1,22 +1,28 @@
 """One decision for an object over time, the list of sequences, and what the queue says of both."""
 
+import contextlib
 import uuid
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
 
+from flows.cli.review import command
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.dataset.ids import sample_id
 from tasks.load import sequence as load
 from tasks.load.prepare import prepare_dataset
+from tasks.review import app
 from tasks.review.actions import accept, choose, fix_class, merge, reject
 from tasks.review.objects import decided_objects
 from tasks.review.queue import LABEL_BY_LABEL, NEEDS_REVIEW, build_queue
 from tasks.review.sequences import list_sequences, sequence_view
 from tasks.review.spread import spread
 from tasks.review.undo import undo
+from tasks.wording import counted
 from tests.review.labels import STAMP, labeled_frame
 from tests.review.test_patches import context
 
@@ -98,6 +104,22 @@ def test_the_key_spreads_what_is_selected_and_else_the_last_decision(still: str)
     chosen = [{"sample_id": str(sample_id(frame.frame_key)), "label_id": str(label["_id"])}]
     Spread().act(context(dataset, tiles, selected_labels=chosen))
     assert decisions(still) == [["", "accepted", "rejected"]] * FRAMES
+
+
+def test_review_opens_at_the_queue_and_says_its_counts_and_port(
+    still: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a server that has ended already, at the port after the usual one."""
+    ended = SimpleNamespace(poll=lambda: 0)
+    server = app.App(f"http://127.0.0.1:{app.DEFAULT_PORT + 1}", ended, "secret")
+    monkeypatch.setattr(app, "run_app", lambda _: contextlib.nullcontext(server))
+    done = CliRunner().invoke(command, [still, "--budget", "2"])
+    assert done.exit_code == 0
+    view = schema.open_dataset(still).load_saved_view(NEEDS_REVIEW)
+    assert f"2 decisions on {counted(len(view), 'frame')}, one for each object" in done.output
+    assert f"{FRAMES} frames in all" in done.output
+    assert f"port {app.DEFAULT_PORT} is taken: {app.DEFAULT_PORT + 1} is used" in done.output
+    assert "?view=needs-review&" in done.stdout
 
 
 def test_what_holds_for_one_frame_is_not_spread(still: str) -> None:
