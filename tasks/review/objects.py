@@ -71,7 +71,8 @@ def queued_objects(dataset: Any, decided: Collection[str], count: int) -> list[D
 def few_of_each_place(doubts: Sequence[Doubt], count: int) -> list[Doubt]:
     """Choose `count` of doubts that come riskiest first; more of a place only if there is room."""
     most = max(1, round(_MOST_OF_A_PLACE * count))
-    chosen, rest = [], []
+    chosen: list[Doubt] = []
+    rest: list[Doubt] = []
     taken: Counter[int] = Counter()
     for doubt, place in zip(doubts, _places(doubts), strict=True):
         taken[place] += 1
