@@ -14,14 +14,13 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
-import json
 import os
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -45,7 +44,7 @@ from tasks.dataset.mongod import (
     version_of,
     why_not,
 )
-from tasks.store.private_files import close_file, private_folder, read_secret, write_private
+from tasks.store.private_files import close_file, private_folder, read_secret
 
 OWNED_VARIABLE = "AUTOLABEL_DATABASE_URI"
 VALIDATION_VARIABLE = "FIFTYONE_DATABASE_VALIDATION"
@@ -146,19 +145,13 @@ def release_database(folder: Path | None = None) -> None:
 
 def running_server(folder: Path | None = None) -> Server | None:
     """Return the server of a database folder, if it is alive, is a mongod and answers."""
-    folder = folder or database_folder()
-    try:
-        server = Server(**json.loads((folder / "server.json").read_text()))
-    except (OSError, ValueError, TypeError):
-        return None
-    return server if _is_alive(server) and _answers(server.port) else None
+    server = _served_by(folder or database_folder())
+    return server if server and _answers(server.port) else None
 
 
 def stop_server(folder: Path | None = None) -> bool:
     """Stop the server of a database folder cleanly, whoever uses it; False if none ran."""
-    folder = folder or database_folder()
     server = running_server(folder)
-    (folder / "server.json").unlink(missing_ok=True)
     if server is None:
         return False
     _stop(server)
@@ -171,13 +164,12 @@ def _stop(server: Server) -> None:
 
 
 def _joined(folder: Path) -> Server | None:
-    """Return the folder's server, also one whose starter was killed before it was noted down."""
-    server = running_server(folder) or _left_behind(folder)
+    """Return the folder's server, whoever started it."""
+    server = _served_by(folder)
     if server is None:
         return None
     known = "--auth" in _command_line(server) and password_file(folder).exists()
     if known and _answers(server.port):
-        _note(folder, server)
         return server
     if not _nobody_else(folder):
         raise AutolabelError(
@@ -189,15 +181,15 @@ def _joined(folder: Path) -> Server | None:
     return None
 
 
-def _left_behind(folder: Path) -> Server | None:
-    """Find a mongod of ours on this folder that nobody noted down, or that does not answer."""
+def _served_by(folder: Path) -> Server | None:
+    """Find the mongod of ours on this folder, by its own lock file and command line."""
     dbpath = folder / "data"
     with contextlib.suppress(OSError, ValueError):
-        left = Server(int((dbpath / "mongod.lock").read_text()), 0, str(dbpath))
-        words = _command_line(left)
+        found = Server(int((dbpath / "mongod.lock").read_text()), 0, str(dbpath))
+        words = _command_line(found)
         if "--port" in words:
-            left = replace(left, port=int(words[words.index("--port") + 1]))
-        return left if words else None
+            found = replace(found, port=int(words[words.index("--port") + 1]))
+        return found if words else None
     return None
 
 
@@ -219,7 +211,6 @@ def _start(folder: Path) -> Server:
         server = Server(process.pid, port, str(dbpath))
         if _wait_until_up(process, server):
             if _lets_us_in(server):
-                _note(folder, server)
                 return server
             processes.end(process, STOP_TIMEOUT_S)
             password_file(folder).unlink()  # of another database: this one gets a new one
@@ -231,14 +222,10 @@ def _start(folder: Path) -> Server:
 
 def _gave_way(folder: Path, log: Path) -> bool:
     """Stop a mongod of ours that came up meanwhile; its starter is gone: we hold the lock."""
-    left = _left_behind(folder) if b"DBPathInUse" in log.read_bytes() else None
+    left = _served_by(folder) if b"DBPathInUse" in log.read_bytes() else None
     if left:
         _stop(left)
     return left is not None
-
-
-def _note(folder: Path, server: Server) -> None:
-    write_private(folder / "server.json", json.dumps(asdict(server)))
 
 
 def _wait_until_up(process: subprocess.Popen[bytes], server: Server) -> bool:
@@ -255,10 +242,11 @@ def _wait_until_up(process: subprocess.Popen[bytes], server: Server) -> bool:
 
 
 def _answers(port: int) -> bool:
+    """Whether a server answers there; 0 is one that listens on a socket alone."""
     from pymongo.errors import PyMongoError
 
     with contextlib.suppress(PyMongoError):
-        return bool(version_of(f"mongodb://127.0.0.1:{port}", 500))
+        return bool(port and version_of(f"mongodb://127.0.0.1:{port}", 500))
     return False
 
 

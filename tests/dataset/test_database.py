@@ -1,7 +1,6 @@
 """Our mongod: shared, restarted after kill -9, stopped by the last one to leave."""
 
 import fcntl
-import json
 import os
 import re
 import signal
@@ -69,7 +68,7 @@ def test_two_terminals_at_once_share_one_server_and_the_last_stops_it(tmp_path: 
     uris = [user.stdout.readline().strip() for user in users]
     assert uris[0] == uris[1]
     assert re.fullmatch(r"mongodb://autolabel:\S{43}@127.0.0.1:\d+/\?authSource=admin", uris[0])
-    pid = json.loads((tmp_path / "server.json").read_text())["pid"]
+    pid = int((tmp_path / "data" / "mongod.lock").read_text())
     users[0].communicate("\n", timeout=30)
     assert alive(pid), "stopped while the other terminal still used it"
     output, _ = users[1].communicate("\n", timeout=30)
@@ -80,7 +79,7 @@ def test_two_terminals_at_once_share_one_server_and_the_last_stops_it(tmp_path: 
 def test_a_killed_user_and_a_killed_server_leave_nothing_that_matters(tmp_path: Path) -> None:
     first = start_user(tmp_path, "a")
     first.stdout.readline()
-    pid = json.loads((tmp_path / "server.json").read_text())["pid"]
+    pid = int((tmp_path / "data" / "mongod.lock").read_text())
     first.send_signal(signal.SIGKILL)
     first.wait()
     assert alive(pid), "nobody was there to stop it"
@@ -97,7 +96,7 @@ def test_a_killed_user_and_a_killed_server_leave_nothing_that_matters(tmp_path: 
 def test_a_server_left_by_a_killed_user_is_joined_and_then_stopped(tmp_path: Path) -> None:
     first = start_user(tmp_path, "a")
     uri = first.stdout.readline()
-    pid = json.loads((tmp_path / "server.json").read_text())["pid"]
+    pid = int((tmp_path / "data" / "mongod.lock").read_text())
     first.send_signal(signal.SIGKILL)
     first.wait()
     second = start_user(tmp_path, "b")
@@ -106,13 +105,13 @@ def test_a_server_left_by_a_killed_user_is_joined_and_then_stopped(tmp_path: Pat
     assert wait_gone(pid)
 
 
-def test_a_port_file_of_another_process_is_not_believed(tmp_path: Path) -> None:
-    (tmp_path / "server.json").write_text(
-        json.dumps({"pid": os.getpid(), "port": 1, "dbpath": str(tmp_path / "data")})
-    )
-    assert database.running_server(tmp_path) is None
-    (tmp_path / "server.json").write_text("{")
-    assert database.running_server(tmp_path) is None
+def test_a_lock_file_of_another_process_is_not_believed(tmp_path: Path) -> None:
+    lock = tmp_path / "data" / "mongod.lock"
+    lock.parent.mkdir()
+    for text in (str(os.getpid()), "", "no number", "999999999"):
+        lock.write_text(text)
+        assert database.running_server(tmp_path) is None
+    assert not database._answers(0), "a server that is given its password has no port yet"
 
 
 def test_a_taken_port_is_left_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,8 +206,7 @@ def taken_over(folder: Path) -> database.Server:
 def test_an_old_database_gets_a_password_and_is_closed_to_other_users(folder: Path) -> None:
     with unguarded(folder) as port:  # the old version's server still runs
         pid = int((folder / "data" / "mongod.lock").read_text())
-        noted = {"pid": pid, "port": port, "dbpath": str(folder / "data")}
-        (folder / "server.json").write_text(json.dumps(noted))
+        assert database.running_server(folder) == database.Server(pid, port, str(folder / "data"))
         with (folder / "clients").open("a") as clients:
             fcntl.flock(clients, fcntl.LOCK_SH)
             with pytest.raises(AutolabelError, match="end what uses it"):
@@ -229,8 +227,6 @@ def test_an_old_database_gets_a_password_and_is_closed_to_other_users(folder: Pa
     kept = [folder, *folder.glob("*.*"), *folder.glob("data/**/*"), folder / "password"]
     assert [path for path in kept if path.stat().st_mode & 0o077] == []
 
-    # A kill between mongod's start and the note about it left the folder unusable.
-    (folder / "server.json").unlink()
     assert taken_over(folder) == server
     assert alive(server.pid)
     (folder / "password").unlink()

@@ -63,7 +63,7 @@ class Chaos:
         """Wait for one: it is started by the first shard that loads."""
         for _ in range(600):
             try:
-                psutil.Process(json.loads(self.database.read_text())["pid"]).kill()
+                psutil.Process(int(self.database.read_text())).kill()
                 return
             except (OSError, ValueError, psutil.NoSuchProcess):
                 time.sleep(0.2)
@@ -100,7 +100,7 @@ def test_chaos(s3_endpoint, upload, s3, tmp_path):
     proxy.silence_s = 0.5
     environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     cluster = Cluster(tmp_path, heartbeat_s=30, **(environment | {"AWS_ENDPOINT_URL": proxy.url}))
-    database = tmp_path / "home" / "mongodb" / "server.json"
+    database = tmp_path / "home" / "mongodb" / "data" / "mongod.lock"
     command = [
         "backfill", *arguments, "--model", MICRO, "--dataset", "chaos", "--shard-minutes", "0.8",
         "--wait", "--retry-quarantined", "--json",
