@@ -17,7 +17,7 @@ from tests.integration.runs import MICRO, write_sequence
 from tests.review.app_page import CHROMIUM
 
 VIEWPORT = {"width": 1400, "height": 1100}
-BESIDE_THE_MENU = {"x": 256, "y": 0, "width": 1144, "height": 1100}
+BESIDE_THE_MENU = {"x": 256, "y": 0, "width": 1144, "height": 880}
 
 
 def newest(cluster: Cluster, flow_name: str) -> dict[str, Any]:
