@@ -10,6 +10,7 @@ import fiftyone.operators as foo
 from sam2_core.machine_errors import is_machine_error
 from sam2_core.types import AutolabelError
 from tasks.dataset.ids import sample_id
+from tasks.dataset.schema import open_dataset
 from tasks.review.mask_repair import Clicked, mend, open_label, take, warm_up
 from tasks.review.operators import Done, UnconfirmedError, chosen_labels, reported
 
@@ -55,7 +56,7 @@ class RepairWarm(_Unlisted):
     def execute(self, ctx: Any) -> dict[str, Any]:
         """Load it."""
         about = [str(ctx.params.get(name)) for name in ("sample_id", "label_id")]
-        return _answered(lambda: {"model": warm_up(ctx.dataset, *about)})
+        return _answered(lambda: {"model": warm_up(_dataset_of(ctx), *about)})
 
 
 class RepairClick(_Unlisted):
@@ -67,7 +68,7 @@ class RepairClick(_Unlisted):
         """Make it."""
 
         def made() -> dict[str, Any]:
-            _, mended = mend(ctx.dataset, Clicked.of(ctx.params))
+            _, mended = mend(_dataset_of(ctx), Clicked.of(ctx.params))
             return mended.shown()
 
         return _answered(made)
@@ -86,6 +87,11 @@ class RepairAccept(_Unlisted):
             return Done(f"corrected the mask with {clicked.told()}", take(ctx.dataset, clicked))
 
         return reported(ctx, act, self.identity)
+
+
+def _dataset_of(ctx: Any) -> Any:
+    """Open the dataset as it was opened before: `ctx.dataset` is all loaded anew for each click."""
+    return open_dataset(str(ctx.dataset_name))
 
 
 def _answered(act: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -18,6 +18,12 @@ from tasks.review.door import Door
 from tasks.review.media import MediaGate, has_sample, media_folders
 
 TOKEN_VARIABLE = "AUTOLABEL_APP_TOKEN"  # noqa: S105 - a name
+# Plugins are read again when their folder has changed. Otherwise FiftyOne reads and compiles all of
+# them for every operator, on the thread that answers everybody.
+FIFTYONE_SETTINGS = {
+    "FIFTYONE_SERVER": "1", "FIFTYONE_APP_DEFAULT_QUERY_PERFORMANCE": "1",
+    "FIFTYONE_PLUGINS_CACHE_ENABLED": "1",
+}  # fmt: skip
 ADVICE = (
     "This is the FiftyOne App of somebody's labels. Open it by the link that `autolabel review` or "
     "`autolabel up` has printed: it signs this browser in."
@@ -40,7 +46,7 @@ def main() -> None:
     token = os.environ.pop(TOKEN_VARIABLE)
     ensure_database()
     install_plugin()
-    os.environ |= {"FIFTYONE_SERVER": "1", "FIFTYONE_APP_DEFAULT_QUERY_PERFORMANCE": "1"}
+    os.environ |= FIFTYONE_SETTINGS
 
     import uvicorn
     from fiftyone.server.app import app

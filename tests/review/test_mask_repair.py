@@ -18,6 +18,7 @@ from tasks.review.actions import accept, choose
 from tasks.review.events import read_events
 from tasks.review.export import export_reviews
 from tasks.review.mask_repair import Clicked, drawn, mend, open_label, take, warm_up
+from tasks.review.server import FIFTYONE_SETTINGS
 from tasks.store.manifests import write_manifest
 from tests.load.test_sequence import store
 from tests.review.test_app import PLACES, three_labels
@@ -160,3 +161,14 @@ def test_runs_begin_with_background_and_end_with_the_mask() -> None:
     shown = drawn(mask, 4, 5)
     assert shown == {"left": 4, "top": 5, "width": 3, "height": 2, "runs": [0, 2, 2, 1]}
     assert drawn(np.zeros((2, 2), bool), 0, 0)["runs"] == []
+
+
+def test_operators_read_no_plugin_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FiftyOne knows the setting: without it each click compiles the plugin anew."""
+    from fiftyone.core.config import FiftyOneConfig
+
+    monkeypatch.delenv("FIFTYONE_PLUGINS_CACHE_ENABLED", raising=False)
+    assert not FiftyOneConfig({}).plugins_cache_enabled
+    for name, value in FIFTYONE_SETTINGS.items():
+        monkeypatch.setenv(name, value)
+    assert FiftyOneConfig({}).plugins_cache_enabled is True
