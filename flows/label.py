@@ -10,7 +10,7 @@ from flows.params import LabelParams
 from flows.pipeline import THREADS, label_sequences
 from flows.plan.run import Plan, job_of, make_plan
 from flows.plan.summary import summary_of
-from flows.server.run_artifacts import publish, run_progress
+from flows.server.run_artifacts import frames_counted, publish
 from tasks.errors import redacted_errors
 from tasks.pipeline.chunk import Job
 from tasks.pipeline.tools import Tools
@@ -21,12 +21,6 @@ LabelFlow = Flow[[LabelParams], dict[str, Any]]
 def label_flow(plan: Plan | None = None, job: Job | None = None) -> LabelFlow:
     """Make the flow; of a plan that is made already, with its job, where the command made them."""
 
-    @flow(
-        name="label",
-        description="Label driving sequences with SAM 2: boxes in, instance masks out.",
-        task_runner=ThreadPoolTaskRunner(max_workers=THREADS),  # type: ignore[arg-type]
-        persist_result=False,
-    )
     def label(params: LabelParams) -> dict[str, Any]:
         """Label every sequence of the sources that is not labeled yet, and load them into FiftyOne.
 
@@ -36,20 +30,25 @@ def label_flow(plan: Plan | None = None, job: Job | None = None) -> LabelFlow:
         with redacted_errors():
             return _label(params, plan, job)
 
-    return label
+    label.__qualname__ = label.__name__  # where Prefect looks for the flow of a deployment
+    as_flow = flow(
+        name="label",
+        description="Label driving sequences with SAM 2: boxes in, instance masks out.",
+        task_runner=ThreadPoolTaskRunner(max_workers=THREADS),  # type: ignore[arg-type]
+        persist_result=False,
+    )
+    return as_flow(label)
 
 
 def _label(params: LabelParams, plan: Plan | None, job: Job | None) -> dict[str, Any]:
     started = time.perf_counter()
     tools = Tools()
     plan = plan or make_plan(params, tools.detectors)
-    outcomes = label_sequences(
-        job or job_of(plan, tools),
-        plan.sequences,
-        params.dataset_name,
-        plan.cameras,
-        on_end=run_progress(f"run-{plan.stamp.run_key}", [1] * len(plan.sequences)),
-    )
+    job = job or job_of(plan, tools)
+    with frames_counted(job.tools, f"run-{plan.stamp.run_key}", plan.frames_to_label) as count:
+        outcomes = label_sequences(
+            job, plan.sequences, params.dataset_name, plan.cameras, on_open=count.opened
+        )
     summary = summary_of(plan, outcomes, time.perf_counter() - started)
     publish(summary)
     return summary

@@ -17,11 +17,11 @@ from flows.pipeline import given
 from flows.plan.backfill import plan_backfill
 from flows.plan.run import stamp_of
 from flows.server.fleet import decided
-from flows.server.shard_runs import MOST_STARTS
+from flows.server.shard_runs import MOST_STARTS, shard_of
 from flows.server.watching import watch
 from tasks.errors import redacted_errors
 from tasks.pipeline.steps import step
-from tasks.store import manifests, quarantine
+from tasks.store import quarantine
 from tasks.wording import counted
 
 POLL_S = 20.0
@@ -53,7 +53,7 @@ def _nightly(params: BackfillParams, wait_hours: float) -> Any:
     given_up = quarantine.listed(out_uri, stamp_of(params.label).run_key)
     for _ in range(ROUNDS):
         planned = backfill(params)
-        ended = wait_task.submit(planned, out_uri, deadline).result()
+        ended = wait_task.submit(planned, deadline).result()
         left = look_task.submit(given(params)).result()
         if not ended or not left["to_label"]:
             break
@@ -78,19 +78,27 @@ def _nightly(params: BackfillParams, wait_hours: float) -> Any:
 
 
 @step("wait", of="")
-def wait_task(planned: dict[str, Any], out_uri: str, deadline: float) -> bool:
+def wait_task(planned: dict[str, Any], deadline: float) -> bool:
     """Wait until no shard is under way; False when time is up."""
-    total = planned["to_label"] + planned["in_flight"]
-    bar = cast("UUID", create_progress_artifact(0.0, key="nightly", description="labeled"))
-    before = planned["up_to_date"]
-    for active in watch(planned["run_key"], POLL_S):
-        done = len(manifests.list_complete(out_uri, planned["run_key"])) - before
-        update_progress_artifact(bar, min(100.0, 100 * done / total) if total else 100.0)
-        if active and time.monotonic() > deadline:
-            get_run_logger().error("time is up: shards are still under way")
-            return False
-    update_progress_artifact(bar, 100.0)
-    return True
+    total, done, how = planned["frames"], 0, "interrupted after "
+    text = f"0 of {counted(total, 'frame')}"
+    bar = cast("UUID", create_progress_artifact(0.0, "nightly", text))
+    try:
+        for active in watch(planned["run_key"], POLL_S):
+            left = sum(shard_of(one).frames for one in active)
+            total = max(total, left)  # shards of before are waited for, too
+            done = total - left
+            text = f"{done:,} of {counted(total, 'frame')}"
+            update_progress_artifact(bar, 100 * done / total if total else 100.0, text)
+            if active and time.monotonic() > deadline:
+                get_run_logger().error("time is up: shards are still under way")
+                how = "time was up after "
+                return False
+        how = ""
+        return True
+    finally:
+        if how:
+            update_progress_artifact(bar, 100 * done / (total or 1), how + text)
 
 
 @step("look", of="")

@@ -135,6 +135,13 @@ class Chain:
         self._load(checked)
         return self
 
+    @property
+    def frames(self) -> int | None:
+        """How many frames are to be labeled; None when it is not open."""
+        if self._opened is None:
+            return None
+        return sum(len(chunk.frames) for chunk in self._opened.chunks)
+
     def _pieces(self, chunks: int) -> Iterator[tuple[int, int, str]]:
         """First chunk, the one after the last, and name of every piece."""
         first = 0
@@ -210,7 +217,7 @@ def label_sequences(
     cameras: Sequence[str] = (),
     *,
     passes: int = 1,
-    on_end: Callable[[int], object] = lambda _: None,
+    on_open: Callable[[int, int], object] = lambda *_: None,
 ) -> list[SequenceOutcome]:
     """Label and load sequences, in a flow run; those that failed for a temporary reason again.
 
@@ -223,7 +230,7 @@ def label_sequences(
         dataset: FiftyOne dataset to load them into.
         cameras: every camera of the dataset.
         passes: how often to try at most.
-        on_end: called with a part's number when it has ended.
+        on_open: called with a part's number and how many frames it turned out to have.
 
     Returns:
         The outcomes of those that were begun, in order.
@@ -240,8 +247,9 @@ def label_sequences(
             # FiftyOne takes seconds to import: behind the first chunks, not before them.
             run.prepared = prepare_task.submit(dataset, list(cameras), job.out_uri)
         for number, chain in zip(todo, _chains(run, (parts[one] for one in todo)), strict=False):
+            if chain.frames is not None:
+                on_open(number, chain.frames)
             outcomes[number] = chain.outcome()
-            on_end(number)
         todo = [one for one in todo if one in outcomes and outcomes[one].worth_another_pass]
         return bool(todo) and not job.tools.stop.requested
 

@@ -16,7 +16,7 @@ from flows.plan.run import Plan, job_of, stamp_of
 from flows.plan.shards import ShardParams
 from flows.plan.summary import summary_of
 from flows.server.fleet import refuse_unless_offered
-from flows.server.run_artifacts import publish, run_progress
+from flows.server.run_artifacts import frames_counted, publish
 from flows.server.shard_end import ending
 from flows.server.shard_runs import MOST_STARTS, give_back
 from sam2_core.backends.device_owner import lost_device
@@ -63,14 +63,19 @@ def _label_shard(params: ShardParams) -> Any:
     tools = Tools()
     job = job_of(plan, tools, counts_attempts=True)
     warm_in_background(job)
-    with tools.stop.on_sigterm(), metrics_server.serving(tools.progress):
+    planned = [piece.frames for piece in params.pieces]
+    with (
+        tools.stop.on_sigterm(),
+        metrics_server.serving(tools.progress),
+        frames_counted(tools, f"shard-{params.key}", planned) as count,
+    ):
         outcomes = label_sequences(
             job,
             parts_of(params),
             params.label.dataset_name,
             params.cameras,
             passes=PASSES,
-            on_end=run_progress(f"shard-{params.key}", [piece.frames for piece in params.pieces]),
+            on_open=count.opened,
         )
         if lost_device() is not None and give_back():
             get_run_logger().error("%s", lost_device())

@@ -19,9 +19,10 @@ from flows.plan.run import stamp_of
 from flows.server import watching
 from flows.server.api import use_api
 from flows.server.fleet import decided
+from flows.server.run_artifacts import failed_frames
 from flows.server.shard_end import NOT_LOADED
 from flows.server.shard_runs import cancel as cancel_run
-from flows.server.shard_runs import counts, runs_of
+from flows.server.shard_runs import counts, runs_of, shard_of
 from sam2_core.types import AutolabelError
 from tasks.store import manifests
 from tasks.wording import counted
@@ -122,19 +123,33 @@ def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
             "command with --wait watches again, with --cancel cancels them"
         )
         return {"interrupted": True, "failed": []}
-    left = plan_backfill(plan.params)
+    left, out = plan_backfill(plan.params), plan.params.label.out
+    ours = [run for run in runs_of(run_key) if shard_of(run).label.out == out]
     remaining = left.to_label + left.quarantined
     failed = [
         {"shard": run.name, "state": run.state.name or "", "reason": run.state.message or ""}
-        for run in runs_of(run_key)
+        for run in ours
         if run.state and _bad(run.state, began, remaining=bool(remaining))
     ]
     color = "green" if not remaining else "red"
     console.print(f"[{color}]{left.up_to_date} of {counted(left.sequences, 'sequence')} labeled[/]")
     for one in failed[:10]:
         console.print(f"  [red]{escape(one['shard'])}[/] {one['state']}: {escape(one['reason'])}")
-    states = counts(runs_of(run_key))
-    return {"states": states, "remaining": remaining, "failed": failed}
+    just_now = [run for run in ours if run.state and run.state.timestamp >= began]
+    frames = failed_frames(
+        run_key, {run.id: {piece.sequence_id for piece in shard_of(run).pieces} for run in just_now}
+    )
+    for one in frames[:10]:
+        where = f"{one['uri']}: {one['reason']} (in {one['stage']})"
+        console.print(f"  [red]no labels[/] {escape(where)}")
+    if len(frames) > 10:
+        console.print(f"  and {len(frames) - 10} more; --json lists all")
+    return {
+        "states": counts(ours),
+        "remaining": remaining,
+        "failed": failed,
+        "failed_frames": frames,
+    }
 
 
 def _bad(state: State[Any], since: datetime, *, remaining: bool) -> bool:

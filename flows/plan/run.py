@@ -53,8 +53,15 @@ class Plan:
     @property
     def known_frames(self) -> int:
         """Frames of the sequences that are not complete; those of videos are not known yet."""
-        frames = (frame for one in self.missing for frame in one.found.frames)
-        return sum(isinstance(frame, FrameRef) for frame in frames)
+        return sum(self.frames_to_label)
+
+    @property
+    def frames_to_label(self) -> list[int]:
+        """Return the known frames of each sequence; none of those that are complete."""
+        return [
+            0 if one.manifest else sum(isinstance(frame, FrameRef) for frame in one.found.frames)
+            for one in self.sequences
+        ]
 
     def facts(self) -> dict[str, Any]:
         """Return what made the labels and where they are, for the summary."""

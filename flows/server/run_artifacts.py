@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import itertools
 import json
-import time
+import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 from uuid import UUID
 
+import httpx
+
 from flows.server.shard_runs import connected
+from tasks.observe.progress import SEGMENT, Listener
+from tasks.pipeline.tools import Tools
 from tasks.wording import counted
 
 PAGE = 200
@@ -41,8 +47,12 @@ def failures_key(run_key: str) -> str:
     return f"run-{run_key}-failures"
 
 
-def failed_frames(run_key: str, flow_run_ids: Collection[UUID]) -> list[dict[str, str]]:
-    """Return the frames without labels that these flow runs of a run have published, each once.
+def failed_frames(run_key: str, of: Mapping[UUID, Collection[str]]) -> list[dict[str, str]]:
+    """Return the frames without labels that flow runs of a run have published, each once.
+
+    Args:
+        run_key: of the run.
+        of: ids of the sequences to tell of, by flow run.
 
     Raises:
         AutolabelError: Prefect is not there.
@@ -60,9 +70,10 @@ def failed_frames(run_key: str, flow_run_ids: Collection[UUID]) -> list[dict[str
                 artifact_filter=wanted, sort=newest, limit=PAGE, offset=offset
             )
             for one in page:
-                if one.flow_run_id in flow_run_ids:
-                    rows = json.loads(str(one.data))
-                    found = {_frame(row): row for row in rows if row["frame"]} | found
+                sequences = of.get(one.flow_run_id, ()) if one.flow_run_id else ()
+                rows = json.loads(str(one.data)) if sequences else []
+                rows = [row for row in rows if row["frame"] and row["sequence"] in sequences]
+                found = {_frame(row): row for row in rows} | found
             if len(page) < PAGE:
                 break
     return sorted(found.values(), key=_frame)
@@ -104,33 +115,77 @@ def summary_markdown(summary: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def run_progress(key: str, shares: Sequence[float]) -> Callable[[int], None]:
-    """Create a run's progress artifact; returns what moves it when a sequence has ended.
+class FrameCount(Listener):
+    """A run's progress artifact: how many of its frames are through the model, as it goes on.
 
-    A server that is away only costs the bar.
+    A server that is away only costs the artifact.
 
     Args:
         key: of the artifact.
-        shares: of each sequence in the whole, such as its frames.
+        planned: frames of each sequence as planned; those of videos are estimates.
 
     """
-    import httpx
-    from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
-    bar: UUID | None = None
-    with contextlib.suppress(httpx.HTTPError):
-        bar = cast("UUID", create_progress_artifact(0.0, key=key, description="labeled"))
-    ended: set[int] = set()
-    told = time.monotonic()
+    def __init__(self, key: str, planned: Sequence[int]) -> None:
+        from prefect.artifacts import create_progress_artifact
 
-    def move(number: int) -> None:
-        nonlocal told
-        ended.add(number)
-        last = len(ended) == len(shares)
-        if bar and (last or time.monotonic() - told > PROGRESS_EVERY_S):
-            told = time.monotonic()
-            done = sum(shares[one] for one in ended)
+        self._planned, self._done, self._told = list(planned), 0, -1
+        self._ended, self._one_at_a_time = threading.Event(), threading.Lock()
+        self._artifact: UUID | None = None
+        with contextlib.suppress(httpx.HTTPError):
+            self._artifact = cast("UUID", create_progress_artifact(0.0, key, self._text()))
+
+    def opened(self, number: int, frames: int) -> None:
+        """Correct what was planned of a sequence."""
+        self._planned[number] = frames
+
+    def advanced(self, stage: str, frames: int, kept: bool) -> None:
+        """Count frames that are through the model, those from before, too."""
+        if stage == SEGMENT:
+            with self._one_at_a_time:
+                self._done += frames
+
+    def tell_now_and_then(self) -> None:
+        """Tell the server while the run goes on."""
+        while not self._ended.wait(PROGRESS_EVERY_S):
+            if self._done != self._told:
+                self._told = self._done
+                self._tell(self._text())
+
+    def end(self, *, interrupted: bool = False) -> None:
+        """Tell how it ended."""
+        if not self._ended.is_set():
+            self._ended.set()
+            self._tell(f"interrupted after {self._text()}" if interrupted else self._text())
+
+    def _of(self) -> tuple[int, int]:
+        """Frames that are through, and all; what a second pass does again counts once."""
+        total = sum(self._planned)
+        return min(self._done, total), total
+
+    def _text(self) -> str:
+        done, total = self._of()
+        return f"{done:,} of {counted(total, 'frame')}"
+
+    def _tell(self, text: str) -> None:
+        from prefect.artifacts import update_progress_artifact
+
+        done, total = self._of()
+        if self._artifact:
             with contextlib.suppress(httpx.HTTPError):
-                update_progress_artifact(bar, 100.0 if last else 100.0 * done / (sum(shares) or 1))
+                update_progress_artifact(self._artifact, 100 * done / total if total else 100, text)
 
-    return move
+
+@contextlib.contextmanager
+def frames_counted(tools: Tools, key: str, planned: Sequence[int]) -> Iterator[FrameCount]:
+    """Count a run's frames in an artifact while the block runs, and say if it was interrupted."""
+    count = FrameCount(key, planned)
+    telling = partial(contextvars.copy_context().run, count.tell_now_and_then)
+    threading.Thread(target=telling, name="progress", daemon=True).start()
+    interrupted = True
+    try:
+        with tools.progress.listening(count):
+            yield count
+        interrupted = tools.stop.requested
+    finally:
+        count.end(interrupted=interrupted)

@@ -49,7 +49,8 @@ class RunStatus:
         newest: every piece that a shard was to label.
         bad: what shards that failed or crashed were to label, where no later one had it.
         unlabeled: how many sequences of those are not complete.
-        flow_run_ids: of its shards.
+        content: of each sequence, the key of the frames that the newest shard was given.
+        latest: the sequences that each shard, by its flow run's id, was the last to label.
         failed_frames: frames without labels, each with its file and reason.
 
     """
@@ -67,7 +68,8 @@ class RunStatus:
     newest: set[Piece] = field(default_factory=set)
     bad: set[tuple[str, str]] = field(default_factory=set)
     unlabeled: int = 0
-    flow_run_ids: set[UUID] = field(default_factory=set)
+    content: dict[str, str] = field(default_factory=dict)
+    latest: dict[UUID, set[str]] = field(default_factory=dict)
     failed_frames: list[dict[str, str]] = field(default_factory=list)
     storage_error: str = ""
 
@@ -138,7 +140,7 @@ def collect_status(hours: float = 72) -> dict[str, Any]:
     for run in runs:
         _look_at_storage(run)
         _look_at_dataset(run)
-        run.failed_frames = failed_frames(run.run_key, run.flow_run_ids)
+        run.failed_frames = failed_frames(run.run_key, run.latest)
     described = [run.as_json() | {"to_do": list(run.to_do(len(workers)))} for run in runs]
     errors = server_errors()
     return {
@@ -168,9 +170,14 @@ def _count(run: RunStatus, shard: ShardParams, flow_run: FlowRun) -> None:
     if state is None:
         return
     run.states[state.name or state.type.value.title()] += 1
-    run.flow_run_ids.add(flow_run.id)
-    latest = {piece for piece in shard.pieces if piece not in run.newest}
+    latest = {
+        piece
+        for piece in shard.pieces
+        if piece not in run.newest
+        and run.content.setdefault(piece.sequence_id, piece.content_key) == piece.content_key
+    }
     run.newest |= latest
+    run.latest[flow_run.id] = {piece.sequence_id for piece in latest}
     if state.is_completed():
         run.frames += shard.frames
         run.not_loaded += NOT_LOADED in (state.message or "")

@@ -5,10 +5,11 @@ is small: frames by their addresses, boxes, counts. Pixels and masks are never a
 """
 
 # Without `from __future__ import annotations`: Prefect reads the annotations when it runs.
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from prefect import Task, task
+from prefect import Task, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
 from tasks.errors import redacted_errors
@@ -17,9 +18,13 @@ from tasks.pipeline.chunk import ChunkState, Job, detect_chunk, download_chunk, 
 from tasks.pipeline.outcome import SequenceOutcome, SequencePart
 from tasks.pipeline.sequence import Opened, check_sequence, load_labels, open_part
 from tasks.store.manifests import Manifest
+from tasks.types import FrameFailure
+from tasks.wording import counted
 
 # Chunks of a piece: a task run costs Prefect's server up to 0.1 s of CPU, whatever it does.
 MOST_CHUNKS = 8
+# A task's log names so many; the run's report and its table in Prefect have all.
+FAILURES_TOLD = 20
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -35,31 +40,71 @@ def step(name: str, of: str = "name") -> Callable[[Callable[Given, Result]], Tas
     """
     run_name = f"{name} {{{of}}}" if of else name
     as_task = task(name=name, task_run_name=run_name, cache_policy=NO_CACHE, persist_result=False)
-    return lambda function: as_task(redacted_errors()(function))
+
+    def made(function: Callable[Given, Result]) -> Task[Given, Result]:
+        # Not `redacted_errors()` as a decorator: it holds a generator, and Prefect pickles flows.
+        @functools.wraps(function)
+        def redacting(*values: Given.args, **named: Given.kwargs) -> Result:
+            with redacted_errors():
+                return function(*values, **named)
+
+        return as_task(redacting)
+
+    return made
+
+
+def _tell(text: str, failures: Iterable[FrameFailure] = ()) -> None:
+    """Log what a task made, and which files have no labels and why."""
+    logger = get_run_logger()
+    logger.info("%s", text)
+    failed = list(failures)
+    for one in failed[:FAILURES_TOLD]:
+        logger.warning("%s failed in %s: %s", one.uri.rpartition("/")[2], one.stage, one.reason)
+    if len(failed) > FAILURES_TOLD:
+        logger.warning("%d more frames failed", len(failed) - FAILURES_TOLD)
+
+
+def _frames(states: Iterable[ChunkState]) -> str:
+    return counted(sum(len(state.chunk.frames) for state in states), "frame")
+
+
+def _failures(states: Iterable[ChunkState]) -> list[FrameFailure]:
+    return [failure for state in states for failure in state.failures]
 
 
 @step(OPEN)
 def open_task(job: Job, part: SequencePart, name: str) -> Opened:
     """List a sequence, open its videos, cut it into chunks."""
-    return open_part(job, part)
+    opened = open_part(job, part)
+    frames = sum(len(chunk.frames) for chunk in opened.chunks)
+    _tell(f"{counted(frames, 'frame')} in {counted(len(opened.chunks), 'chunk')}", opened.failures)
+    return opened
 
 
 @step(DOWNLOAD)
 def download_task(job: Job, opened: Opened, first: int, stop: int, name: str) -> list[ChunkState]:
     """Bring the frames of a piece's chunks to this machine."""
-    return [download_chunk(job, chunk, opened.listed) for chunk in opened.chunks[first:stop]]
+    states = [download_chunk(job, chunk, opened.listed) for chunk in opened.chunks[first:stop]]
+    _tell(_frames(states), _failures(states))
+    return states
 
 
 @step(DETECT)
 def detect_task(job: Job, states: Sequence[ChunkState], name: str) -> list[ChunkState]:
     """Find the boxes of a piece's frames."""
-    return [detect_chunk(job, state) for state in states]
+    found = [detect_chunk(job, state) for state in states]
+    boxes = sum(len(boxes) for state in found for boxes in state.boxes.values())
+    _tell(f"{_frames(found)}, {counted(boxes, 'new box', 'new boxes')}", _failures(found))
+    return found
 
 
 @step(SEGMENT)
 def segment_task(job: Job, states: Sequence[ChunkState], name: str) -> list[ChunkState]:
     """Make the masks of a piece's boxes."""
-    return [segment_chunk(job, state) for state in states]
+    made = [segment_chunk(job, state) for state in states]
+    masks = sum(state.record.instances for state in made if state.record)
+    _tell(f"{_frames(made)}, {counted(masks, 'mask')}", _failures(made))
+    return made
 
 
 @step(CHECK)
@@ -67,7 +112,11 @@ def check_task(
     job: Job, opened: Opened, pieces: Sequence[Sequence[ChunkState]], name: str
 ) -> SequenceOutcome:
     """Check a sequence's labels and declare it complete."""
-    return check_sequence(job, opened, [state for piece in pieces for state in piece])
+    outcome = check_sequence(job, opened, [state for piece in pieces for state in piece])
+    frames, masks = counted(outcome.frames, "frame"), counted(outcome.instances, "mask")
+    missing = "" if outcome.manifest else ", the rest of it is done by other shards"
+    _tell(f"{frames}, {masks}{missing}", outcome.failures)
+    return outcome
 
 
 @step("prepare", of="dataset")
@@ -95,5 +144,6 @@ def load_task(
     if manifest is None or manifest.version in loaded:
         return None
     done = load_labels(dataset, out_uri, manifest)
+    _tell(f"{counted(manifest.frames - manifest.failed, 'frame')} loaded into {dataset}")
     progress.advance(LOAD, manifest.frames)
     return done

@@ -126,6 +126,14 @@ class Cluster:
                         found.append(one)
         return found
 
+    def process_of(self, run_id: str) -> psutil.Process | None:
+        """The process of one flow run, which those of other tests may be beside."""
+        for one in self.flow_run_processes():
+            with contextlib.suppress(psutil.Error):
+                if one.environ().get("PREFECT__FLOW_RUN_ID") == run_id:
+                    return one
+        return None
+
     def backfill(self, *arguments: str | Path, code: int = 0) -> dict[str, Any]:
         return self.home.run(
             "backfill", *arguments, "--model", MICRO, "--no-dataset", "--json",

@@ -59,6 +59,37 @@ def test_two_submissions_at_once_meet_the_same_shards(cluster, upload):
 
 
 @pytest.mark.ci
+@pytest.mark.timeout(600)
+def test_a_frame_without_labels_is_told_by_its_file(cluster, upload, s3):
+    arguments = upload(1, 3, "bad")
+    fs = s3fs.S3FileSystem()
+    whole = fs.cat_file(f"{s3}/in/bad000/0001.jpg")
+    fs.pipe_file(f"{s3}/in/bad000/0001.jpg", whole[: len(whole) // 2])
+    done = cluster.backfill(*arguments, "--wait", code=1)
+    assert (done["remaining"], done["failed"]) == (0, [])
+    (frame,) = done["failed_frames"]
+    assert frame["uri"].endswith("in/bad000/0001.jpg")
+    assert frame["reason"]
+
+    (run,) = cluster.runs(done["run_key"])
+    body = {"artifacts": {"flow_run_id": {"any_": [run["id"]]}, "type": {"any_": ["progress"]}}}
+    (progress,) = cluster.post("artifacts/filter", body)
+    assert (progress["description"], float(progress["data"])) == ("3 of 3 frames", 100)
+    body = {"logs": {"flow_run_id": {"any_": [run["id"]]}}}
+    expected = ["3 frames in 1 chunk", "3 frames, 4 masks", "0001.jpg failed in "]
+
+    def logged():
+        told = [one["message"] for one in cluster.post("logs/filter", body)]
+        return all(any(one.startswith(words) for one in told) for words in expected)
+
+    wait_for(logged, 60)
+    process = cluster.home.start("status", "--json")
+    status = json.loads(process.communicate(timeout=120)[0])
+    mine = next(run for run in status["runs"] if run["run_key"] == done["run_key"])
+    assert (mine["failed_frames"], mine["to_do"]) == ([frame], [])
+
+
+@pytest.mark.ci
 def test_a_server_with_a_password_refuses_those_without(cluster, tmp_path):
     write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 2)
     stranger = Home(tmp_path / "stranger", cluster.api)

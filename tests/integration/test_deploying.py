@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from uuid import uuid4
@@ -145,7 +146,7 @@ def test_a_schedule_that_comes_to_nothing_is_told(nightly, monkeypatch, capsys):
 
     monkeypatch.setattr(schedules, "PLANNED_WITHIN", timedelta(0))
     assert "planned no run" in mine()[0].problem
-    status._show_schedule(mine()[0].as_json())
+    status._show_schedule(asdict(mine()[0]))
     shown = capsys.readouterr().out
     assert "schedule of nightly/nightly: every day at 02:30 Europe/Berlin, on" in shown
     assert "to do: Prefect has planned no run" in shown

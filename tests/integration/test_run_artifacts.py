@@ -1,0 +1,61 @@
+"""What a run shows in Prefect while it goes on, and how it ended."""
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+
+from flows.server import run_artifacts
+from flows.server.run_artifacts import frames_counted
+from tasks.observe.progress import DETECT, SEGMENT
+from tasks.pipeline.tools import Tools
+from tests.integration.cluster import wait_for
+
+
+@pytest.fixture
+def shown(prefect_api, monkeypatch):
+    """What the server shows of a progress artifact."""
+    monkeypatch.setattr(run_artifacts, "PROGRESS_EVERY_S", 0.05)
+    with prefect_api.settings(), get_client(sync_client=True) as client:
+
+        def look(key):
+            wanted = ArtifactFilter(key=ArtifactFilterKey(any_=[key]))
+            (found,) = client.read_artifacts(artifact_filter=wanted)
+            return found.description, float(found.data)
+
+        yield look
+
+
+def test_frames_are_counted_while_a_run_goes_on(shown):
+    tools = Tools()
+
+    @flow(persist_result=False)
+    def run():
+        with frames_counted(tools, "going-on", [4, 0]) as count:
+            assert shown("going-on") == ("0 of 4 frames", 0)
+            tools.progress.advance(DETECT, 4)
+            tools.progress.advance(SEGMENT, 3)
+            wait_for(lambda: shown("going-on") == ("3 of 4 frames", 75), 60, every=0.05)
+            count.opened(1, 6)  # a video: its frames are known now
+            tools.progress.advance(SEGMENT, 1, kept=True)
+            wait_for(lambda: shown("going-on") == ("4 of 10 frames", 40), 60, every=0.05)
+            tools.progress.advance(SEGMENT, 8)  # a second pass over two of them
+
+    run()
+    assert shown("going-on") == ("10 of 10 frames", 100)
+
+
+@pytest.mark.parametrize("how", ["error", "stop"])
+def test_a_run_that_was_interrupted_says_so(shown, how):
+    tools = Tools()
+
+    @flow(persist_result=False)
+    def run():
+        with frames_counted(tools, how, [8]):
+            tools.progress.advance(SEGMENT, 2)
+            if how == "error":
+                raise KeyError(how)
+            tools.stop.request()
+
+    run(return_state=True)
+    assert shown(how) == ("interrupted after 2 of 8 frames", 25)
