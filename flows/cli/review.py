@@ -127,8 +127,9 @@ def calibrate(dataset: str) -> None:
 
     done = run(open_dataset(dataset))
     click.echo(
-        f"{dataset}: {counted(done.made.decisions, 'decision')}, {done.wrong} of them wrong; the "
-        f"risk was {done.error_before:.3f} off on the mean, and is {done.error_after:.3f} now"
+        f"{dataset}: decisions on {counted(done.labels, 'label')} of "
+        f"{counted(done.made.decisions, 'object')}, {done.wrong} of them wrong; the risk was "
+        f"{done.error_before:.3f} off on the mean, and is {done.error_after:.3f} now"
     )
     if done.uri:
         click.echo(f"  {done.uri}\n  {done.picture_uri}")

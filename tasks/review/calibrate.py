@@ -23,6 +23,7 @@ from tasks.store import storage
 from tasks.store.checksums import decode_json, encode_json
 
 FEWEST = 200
+_FEWEST_OBJECTS = 50
 _FEWEST_OF_A_KIND = 10
 _INNER = f"{MACHINE_FIELD}.detections"
 _INFO = "calibration"
@@ -34,7 +35,8 @@ class Calibrated:
 
     Attributes:
         made: slope and offset.
-        wrong: how many of the decisions found the label wrong.
+        labels: how many were decided on.
+        wrong: of how many objects the label was wrong.
         error_before, error_after: how far risk and share of wrong labels were apart on the mean; of
             labels that the fit has not seen.
         picture: reliability before and after, as a PNG.
@@ -43,6 +45,7 @@ class Calibrated:
     """
 
     made: Recalibration
+    labels: int
     wrong: int
     error_before: float
     error_after: float
@@ -63,12 +66,14 @@ def calibrate(dataset: Any) -> Calibrated:
 
     """
     known = recalibration_of(dataset)
-    shown, wrong = decided(dataset)
+    shown, wrong, labels = decided(dataset)
     kinds = (int(wrong.sum()), int(len(wrong) - wrong.sum()))
-    if len(wrong) < FEWEST or min(kinds) < _FEWEST_OF_A_KIND:
+    enough = labels >= FEWEST and len(wrong) >= _FEWEST_OBJECTS
+    if not enough or min(kinds) < _FEWEST_OF_A_KIND:
         raise AutolabelError(
-            f"{dataset.name} has decisions on {len(wrong)} objects, {kinds[0]} of them wrong: "
-            f"a calibration needs {FEWEST}, and {_FEWEST_OF_A_KIND} of either kind"
+            f"{dataset.name} has decisions on {labels} labels of {len(wrong)} objects, {kinds[0]} "
+            f"of them wrong: a calibration needs {FEWEST} of {_FEWEST_OBJECTS}, and "
+            f"{_FEWEST_OF_A_KIND} of either kind"
         )
     risk = known.before(shown)
     try:
@@ -76,18 +81,18 @@ def calibrate(dataset: Any) -> Calibrated:
     except ValueError as error:
         raise AutolabelError(f"the decisions on {dataset.name} do not fit: {error}") from error
     after = Recalibration.unseen(risk, wrong)
-    title = f"{dataset.name}: {len(wrong):,} decisions"
+    title = f"{dataset.name}: decisions on {len(wrong):,} objects"
     picture = reliability_picture(title, {"before": shown, "calibrated": after}, wrong)
     errors = [calibration_error(one, wrong) for one in (shown, after)]
-    done = Calibrated(made, kinds[0], errors[0], errors[1], picture, keep(dataset, made))
+    done = Calibrated(made, labels, kinds[0], errors[0], errors[1], picture, keep(dataset, made))
     if done.uri:
         storage.write_bytes(done.picture_uri, picture)
     _change(dataset, *made.after(known))
     return done
 
 
-def decided(dataset: Any) -> tuple[Numbers, Numbers]:
-    """Risk and outcome of what was decided: float64 (N,), and 1 where the label was wrong.
+def decided(dataset: Any) -> tuple[Numbers, Numbers, int]:
+    """Risk and outcome of what was decided: float64 (N,), 1 where it was wrong; how many labels.
 
     An object counts once for right and once for wrong, by its riskiest label: a hundred labels that
     a decision was spread to are no hundred decisions.
@@ -95,15 +100,17 @@ def decided(dataset: Any) -> tuple[Numbers, Numbers]:
     fields = {f"{_INNER}.{name}": 1 for name in ("_id", "object", "risk", "decision")}
     with_log = {f"{LOG_FIELD}.0": {"$exists": True}}
     riskiest: dict[tuple[str, bool], float] = {}
+    labels = 0
     for sample in sample_collection(dataset).find(with_log, fields).sort("_id", 1):
         for label in (sample.get(MACHINE_FIELD) or {}).get("detections") or ():
             decision, risk = label.get("decision"), label.get("risk")
             if risk is None or (decision != ACCEPTED and decision not in WRONG):
                 continue
+            labels += 1
             key = (object_of(label), decision in WRONG)
             riskiest[key] = max(float(risk), riskiest.get(key, 0.0))
     risks = np.array(list(riskiest.values()), np.float64)
-    return risks, np.array([wrong for _, wrong in riskiest], np.float64)
+    return risks, np.array([wrong for _, wrong in riskiest], np.float64), labels
 
 
 def recalibration_of(dataset: Any) -> Recalibration:

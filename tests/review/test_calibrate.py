@@ -45,10 +45,11 @@ def test_decisions_change_the_risk_for_good(database: str, tmp_path: Path) -> No
     prepare_dataset(name, out_uri=out)
     load.load_sequence(name, out, manifest)
     told = CliRunner().invoke(command, ["calibrate", name])
-    assert "decisions on 0 objects" in str(told.exception)
+    assert "decisions on 0 labels of 0 objects" in str(told.exception)
     dataset, before = schema.open_dataset(name), risks(name)
     decide(dataset)
-    _, wrong = decided(dataset)
+    _, wrong, labels = decided(dataset)
+    assert labels == len(before) == 320
     objects = {d.object for sample in dataset for d in sample.detections.detections}
     assert len(objects) <= len(wrong) <= len(before)
     done = calibrate(dataset)
