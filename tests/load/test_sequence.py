@@ -19,6 +19,7 @@ from tasks.frames.download import cached_path
 from tasks.frames.identity import frame_identity
 from tasks.load import sequence as load
 from tasks.load.prepare import prepare_dataset
+from tasks.review.sequences import sequence_view
 from tasks.risk.score import judge_frames
 from tasks.store import artifacts, storage
 from tasks.store.manifests import ChunkRecord, Manifest
@@ -203,7 +204,7 @@ def test_a_sequence_of_one_camera_is_seen_beside_groups(name: str, tmp_path: Pat
     load.load_sequence(name, str(tmp_path), manifest)
     dataset = schema.open_dataset(name)
     assert {sample.frame_number for sample in dataset} == {0, 1, 2}
-    assert len(dataset.load_saved_view("sequence alone")) == 3
+    assert len(sequence_view(dataset, "alone")) == 3
 
 
 def test_masks_on_disk(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
