@@ -38,7 +38,7 @@ def held(name: str) -> dict[str, Any]:
         for sample in view
     ]
     rows.sort(key=lambda row: (row["sequence"], row["camera"] or "", row["frame"]))
-    return {"media_type": dataset.media_type, "views": dataset.list_saved_views(), "rows": rows}
+    return {"media_type": dataset.media_type, "rows": rows}
 
 
 if __name__ == "__main__":
