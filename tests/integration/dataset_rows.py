@@ -21,7 +21,7 @@ def _object(one: Any) -> dict[str, Any]:
 
 
 def held(name: str) -> dict[str, Any]:
-    """Media type, saved views, and one row per sample in order."""
+    """Media type, and one row per sample in order."""
     from tasks.dataset.schema import open_dataset
 
     dataset = open_dataset(name)
