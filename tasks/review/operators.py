@@ -126,7 +126,8 @@ def reported(ctx: Any, act: Callable[[], Done], again: str = "") -> dict[str, An
         ctx.ops.notify(str(error), variant="error")
         return {"message": str(error), "ok": False}
     if done.events:
-        ctx.ops.clear_selected_labels()
+        if ctx.selected_labels:  # the App asks for all buttons anew when a selection changes
+            ctx.ops.clear_selected_labels()
         if is_patches(ctx.view):
             ctx.ops.clear_selected_samples()
         shown = {"focus": done.focus, "frame": done.frame, "step": 1 if again == "redo" else -1}
@@ -297,6 +298,7 @@ class Undo(ReviewOperator):
 
     identity, label, icon = "undo", "Undo the last decision (Shift+Z)", "undo"
     turn = staticmethod(undo)
+    focuses = True
 
     def act(self, ctx: Any) -> Done:
         """Revert it."""
@@ -304,7 +306,8 @@ class Undo(ReviewOperator):
         first = next((label for event in events for label in event.decisions), "")
         frame = str(sample_id(events[0].frame_key))
         (done,) = {name for event in events for name in event.changes.values()} or {""}
-        return Done(f"{self.identity}: {str(done).replace('_', ' ')}", events, first, frame)
+        text = f"{self.identity}: {str(done).replace('_', ' ')}"
+        return Done(text, events, first if self.focuses else "", frame)
 
 
 class Redo(Undo):
@@ -312,6 +315,7 @@ class Redo(Undo):
 
     identity, label, icon = "redo", "Redo (Shift+Y)", "redo"
     turn = staticmethod(redo)
+    focuses = False  # it is decided again, so the next one has it
 
 
 class ExportReviews(GridOperator):

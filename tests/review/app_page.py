@@ -88,6 +88,12 @@ def review_state(page: Any) -> dict[str, str]:
     return dict(held.evaluate("one => ({...one.dataset})")) if held.count() else {}
 
 
+def press(page: Any, key: str) -> None:
+    """Press a key and wait until the App is ready for the next."""
+    page.keyboard.press(key)
+    page.wait_for_function("() => !window.autolabelReview.busy()")
+
+
 def click_label(page: Any, place: list[float], size_hw: tuple[int, int]) -> None:
     """Select a label in the open sample by clicking into the middle of its box."""
     left, top, width, height = label_box(page, place, size_hw)

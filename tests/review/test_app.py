@@ -35,10 +35,10 @@ from tests.review.app_page import (
     needs_chromium,
     open_first_sample,
     open_view,
+    press,
     review_state,
     save_picture,
     submit_form,
-    wait_for,
 )
 from tests.review.labels import OTHER_STAMP
 
@@ -55,21 +55,34 @@ def disc(box: tuple[int, int, int, int]) -> np.ndarray:
     return image
 
 
-def three_labels(folder: Path) -> LabeledFrame:
-    """One picture with three labels far apart, all of them doubtful."""
+def frame_with(
+    folder: Path, index: int, places: list[tuple[int, int, int, int]], labels: tuple[str, ...],
+    quality: float,
+) -> LabeledFrame:  # fmt: skip
+    """One picture with labels far apart; the higher the quality, the less doubtful they are."""
     picture = np.full((*SIZE, 3), 90, np.uint8)
-    for place, colour in zip(PLACES, ((60, 60, 200), (60, 200, 60), (200, 60, 60)), strict=True):
+    for place, colour in zip(places, ((60, 60, 200), (60, 200, 60), (200, 60, 60)), strict=False):
         picture[disc(place) > 0] = colour
-    path = folder / "images" / "0.jpg"
-    path.parent.mkdir(parents=True)
+    path = folder / "images" / f"{index}.jpg"
+    path.parent.mkdir(parents=True, exist_ok=True)
     cv2.imwrite(str(path), picture)
-    rle = [coco_mask.encode(np.asfortranarray(disc(place)))["counts"] for place in PLACES]
-    areas = [int(disc(place).sum()) for place in PLACES]
-    masks = Masks(tuple(rle), SIZE, [0.4] * 3, [0.6] * 3, [1] * 3, areas, ("",) * 3)
-    boxes = Boxes(np.array(PLACES, np.float32), [0.5] * 3, ("car", "person", "truck"))
+    count = len(places)
+    rle = [coco_mask.encode(np.asfortranarray(disc(place)))["counts"] for place in places]
+    areas = [int(disc(place).sum()) for place in places]
+    scores = [quality] * count, [quality + 0.2] * count, [1] * count
+    masks = Masks(tuple(rle), SIZE, *scores, areas, ("",) * count)
+    boxes = Boxes(np.array(places, np.float32), [0.5] * count, labels)
     version = file_version(path) or ""
-    frame = FrameRef("drive", "", 0, 1, str(path), SIZE, version, path.stat().st_size, str(path))
+    size_bytes = path.stat().st_size
+    frame = FrameRef(
+        "drive", "", index, index + 1, str(path), SIZE, version, size_bytes, str(path)
+    )  # fmt: skip
     return LabeledFrame(frame, boxes, masks)
+
+
+def three_labels(folder: Path) -> LabeledFrame:
+    """One picture with three labels, all of them doubtful."""
+    return frame_with(folder, 0, PLACES, ("car", "person", "truck"), 0.4)
 
 
 def decisions(name: str) -> list[str]:
@@ -78,11 +91,15 @@ def decisions(name: str) -> list[str]:
     return [d.decision for d in sample.detections.detections]
 
 
-COLOURS_BGR = {"green": (94, 197, 34), "red": (68, 68, 239), "grey": (175, 163, 156)}
+COLOURS_BGR = {
+    "accepted": (94, 197, 34), "rejected": (68, 68, 239), "deleted": (175, 163, 156),
+    "corrected": (248, 189, 56), "merged": (252, 132, 192), "relabel": (11, 158, 245),
+}  # fmt: skip
 
 
 def looks(page: Any, before: list[np.ndarray], places: list[list[float]]) -> list[str]:
     """Which decision's colour each label has now; "" for one that looks as it did before."""
+    page.mouse.move(4, 4)
     found = []
     for old, place in zip(before, places, strict=True):
         new = label_pixels(page, place, SIZE)
@@ -125,8 +142,55 @@ def refuses_everybody_else(app: App, page: Any, picture: str) -> None:
     assert f"http://{listening.ip}:{listening.port}" == app.url, "no second way in"
 
 
+def decides_with_keys(page: Any, name: str, places: list[list[float]], ids: list[str]) -> int:
+    """Every kind of decision is drawn, and undone; return the row of the undecided label."""
+    before = [label_pixels(page, place, SIZE) for place in places]
+    first = review_state(page)["reviewSample"]
+    for row in (0, 1):
+        click_label(page, places[row], SIZE)
+    press(page, "Shift+M")
+    assert looks(page, before, places) == ["merged", "merged", ""]
+    press(page, "Shift+Z")
+    assert looks(page, before, places) == decisions(name) == ["", "", ""]
+    click_label(page, places[0], SIZE)
+    press(page, "Shift+A")
+    assert looks(page, before, places) == decisions(name) == ["accepted", "", ""]
+    press(page, "Shift+Z")
+    assert looks(page, before, places) == decisions(name) == ["", "", ""]
+    assert review_state(page)["reviewFocus"] == ids[0]
+    press(page, "Shift+Y")
+    assert looks(page, before, places) == decisions(name) == ["accepted", "", ""]
+    left = ids.index(review_state(page)["reviewFocus"])
+    page.keyboard.press("Shift+N")
+    wanted = ["accepted", "", ""]
+    wanted[3 - left] = "rejected"
+    press(page, "Shift+R")
+    assert looks(page, before, places) == decisions(name) == wanted, "only the one with the focus"
+    assert review_state(page)["reviewFocus"] == ids[left]
+    page.keyboard.press("Shift+F")
+    page.get_by_test_id("class-picker").wait_for()
+    page.keyboard.type("bu")  # the field has the focus
+    press(page, "Enter")
+    wanted[left] = "corrected"
+    assert decisions(name) == wanted
+    assert review_state(page)["reviewSample"] != first, "the next frame"
+    press(page, "Shift+ArrowLeft")
+    assert looks(page, before, places) == wanted
+    press(page, "Shift+Z")
+    wanted[left] = ""
+    assert looks(page, before, places) == decisions(name) == wanted
+    press(page, "Shift+D")
+    assert review_state(page)["reviewSample"] != first
+    press(page, "Shift+Z")
+    assert review_state(page)["reviewSample"] == first, "undo goes where it was decided"
+    assert review_state(page)["reviewFocus"] == ids[left]
+    assert looks(page, before, places) == decisions(name) == wanted
+    assert page.get_by_test_id("nav-right-button").count() == 1, "the arrows are there"
+    return left
+
+
 @pytest.mark.timeout(600)  # a busy machine draws slowly
-def test_accept_reject_send_back_and_see_it_come_back(
+def test_decide_see_it_send_back_and_see_it_come_back(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
@@ -136,7 +200,9 @@ def test_accept_reject_send_back_and_see_it_come_back(
     out = str(tmp_path / "out")
     name = f"app-{uuid.uuid4().hex[:8]}"
     labeled = three_labels(tmp_path)
-    manifest = replace(store(tmp_path / "out", [labeled]), frames_uri=str(tmp_path / "images"))
+    other = frame_with(tmp_path, 1, [(200, 430, 460, 690)], ("bus",), 0.7)
+    manifest = store(tmp_path / "out", [labeled, other])
+    manifest = replace(manifest, frames_uri=str(tmp_path / "images"))
     write_manifest(out, manifest)
     prepare_dataset(name, out_uri=out)
     load.load_sequence(name, out, manifest)
@@ -149,32 +215,18 @@ def test_accept_reject_send_back_and_see_it_come_back(
         assert app.token not in page.url
         refuses_everybody_else(app, page, labeled.frame.local_path)
         open_first_sample(page)
-        before = [label_pixels(page, place, SIZE) for place in places]
-        click_label(page, places[0], SIZE)
-        page.keyboard.press("Shift+A")
-        wait_for(lambda: decisions(name), ["accepted", "", ""])
-        wait_for(lambda: review_state(page)["reviewOpen"], "2")
-        page.mouse.move(4, 4)
-        assert looks(page, before, places) == ["green", "", ""]
-        focus = review_state(page)["reviewFocus"]
-        assert focus in ids[1:], "the focus is on an undecided one"
-        page.keyboard.press("Shift+N")
-        assert {focus, review_state(page)["reviewFocus"]} == {*ids[1:]}
-        click_label(page, places[1], SIZE)
-        page.keyboard.press("Shift+R")
-        wait_for(lambda: decisions(name), ["accepted", "rejected", ""])
-        wait_for(lambda: review_state(page)["reviewOpen"], "1")
-        page.mouse.move(4, 4)
-        assert looks(page, before, places) == ["green", "red", ""]
-        assert review_state(page)["reviewFocus"] == ids[2]
+        row = decides_with_keys(page, name, places, ids)
+        wanted = decisions(name)
+        wanted[row] = "relabel"
         page.keyboard.press("Shift+L")
         page.get_by_text("Prompt", exact=True).first.wait_for()
-        wanted = ["accepted", "rejected", "relabel"]
         submit_form(page, lambda: decisions(name) == wanted)
         assert decisions(name) == wanted
         (request,) = open_requests(out, name)
-        smaller = coco_mask.encode(np.asfortranarray(disc((950, 310, 1110, 550))))["counts"]
-        area = int(disc((950, 310, 1110, 550)).sum())
+        x0, y0, x1, y1 = PLACES[row]
+        square = disc((x0 + 50, y0 + 50, x1 - 50, y1 - 50))
+        smaller = coco_mask.encode(np.asfortranarray(square))["counts"]
+        area = int(square.sum())
         made = Masks((smaller,), SIZE, [0.9], [0.95], [9], [area], ("",))
         bring_back(request, out, [made], OTHER_STAMP.model)
         open_view(page, app.link(name, view="sent-back"))
@@ -186,11 +238,13 @@ def test_accept_reject_send_back_and_see_it_come_back(
     sample = schema.open_dataset(name).first()
     sample.reload()
     assert sample.relabel == "back"
-    assert sample.detections.detections[2].area_px == area
+    assert sample.detections.detections[row].area_px == area
     assert [d.label for d in sample.reviewed.detections] == ["car"]
-    actions = [(event.action, event.by) for event in read_events(out, name)]
-    assert actions == [
-        ("accept", "tester"), ("reject", "tester"), ("relabel", "tester"), ("relabeled", "tester"),
+    events = read_events(out, name)
+    assert {event.by for event in events} == {"tester"}
+    assert [event.action for event in events] == [
+        "merge", "undo", "accept", "undo", "redo", "reject", "fix_class", "undo", "delete", "undo",
+        "relabel", "relabeled",
     ]  # fmt: skip
     assert app.process.poll() is not None, "the server is gone"
 

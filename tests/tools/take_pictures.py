@@ -19,9 +19,16 @@ from tasks.review.actions import accept, choose, fix_class, reject  # noqa: E402
 from tasks.review.app import App, run_app  # noqa: E402
 from tasks.review.queue import CONTROL, NEEDS_REVIEW, build_queue  # noqa: E402
 from tasks.review.relabel_requests import request_relabel  # noqa: E402
-from tests.review.app_page import browser_page, click_label, open_view  # noqa: E402
+from tests.review.app_page import (  # noqa: E402
+    browser_page,
+    click_label,
+    open_first_sample,
+    open_view,
+    press,
+)
 
 VIEWPORT = {"width": 1280, "height": 800}
+KEYS = ("Shift+A", "Shift+R", "Shift+A", "Shift+F", "Shift+A", "Shift+D")
 TALL = {"width": 1280, "height": 1880}
 
 
@@ -112,14 +119,43 @@ def queue_and_forms(camera: Camera, app: App, dataset: Any) -> tuple[Any, Any]:
     camera.point_at(sample, label)
     camera.keep("review-frame", aside=False)
     page.keyboard.press("Shift+F")
-    page.get_by_placeholder("Type or select a value").click()
+    page.get_by_test_id("class-picker").wait_for()
+    page.keyboard.type("tr")
     camera.keep("review-class")
     page.keyboard.press("Escape")
-    page.get_by_role("button", name="Cancel").click()
     page.keyboard.press("Shift+L")
     page.get_by_text("Prompt", exact=True).first.wait_for()
     camera.keep("review-relabel")
     return sample, label
+
+
+def tiles(camera: Camera, app: App, dataset: Any) -> None:
+    """The same queue, label by label; three of them are selected."""
+    page = camera.page
+    open_view(page, app.link(dataset.name, view="label-by-label"))
+    for tile in page.locator("[data-cy=looker]").all()[:3]:
+        tile.hover()
+        tile.locator("input[type=checkbox]").click()
+    camera.keep("review-tiles")
+
+
+def from_the_keyboard(camera: Camera, app: App, dataset: Any) -> None:
+    """Twenty decisions, no mouse; the last frame that is done, and the same after an undo."""
+    page = camera.page
+    open_view(page, app.link(dataset.name, view="needs-review"))
+    open_first_sample(page)
+    for number in range(20):
+        page.wait_for_function("() => document.querySelector('[data-review-focus]')")
+        press(page, KEYS[number % len(KEYS)])
+        if KEYS[number % len(KEYS)] == "Shift+F":
+            page.get_by_test_id("class-picker").wait_for()
+            page.keyboard.type("tru")
+            press(page, "Enter")
+    camera.keep("review-next")
+    press(page, "Shift+ArrowLeft")
+    camera.keep("review-decided")
+    press(page, "Shift+Z")
+    camera.keep("review-undo")
 
 
 def by_hand(camera: Camera, app: App, dataset: Any) -> None:
@@ -165,6 +201,8 @@ def main(name: str, folder: Path) -> None:
         camera = Camera(page, folder)
         whole_dataset(camera, app, dataset)
         sample, label = queue_and_forms(camera, app, dataset)
+        tiles(camera, app, dataset)
+        from_the_keyboard(camera, app, dataset)
         sent_back(camera, app, dataset, sample, label)
         by_hand(camera, app, dataset)
         decide_a_little(dataset)

@@ -61,8 +61,8 @@
     };
     return new Promise((answer) => {
       const close = (name) => {
-        box.remove();
-        answer(name);
+        answer(name); // first: what is removed loses the focus, and that closes it as well
+        if (box.isConnected) box.remove();
       };
       const show = () => {
         const rows = choices();
@@ -101,8 +101,8 @@
     element("button", `${style}background:#374151;color:inherit`, box, "No (Escape)");
     return new Promise((answer) => {
       const close = (agreed) => {
-        box.remove();
         answer(agreed);
+        if (box.isConnected) box.remove();
       };
       yes.addEventListener("keydown", (event) => {
         event.stopPropagation();

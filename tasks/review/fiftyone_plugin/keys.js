@@ -21,10 +21,11 @@
   const MOVES = {
     N: () => review.moveFocus(1),
     P: () => review.moveFocus(-1),
-    ArrowRight: () => foo.executeOperator(`${PLUGIN}/turn`, { step: 1 }),
-    ArrowLeft: () => foo.executeOperator(`${PLUGIN}/turn`, { step: -1 }),
+    ArrowRight: () => turn({ step: 1 }),
+    ArrowLeft: () => turn({ step: -1 }),
   };
   const ASKS = new Set(["send_to_relabel"]);
+  const SEEN_MS = 150, TURN_MS = 8000;
   let busy = false;
 
   function frameIsOpen() {
@@ -81,21 +82,33 @@
     else move();
   }, true);
 
+  // Opens another frame; returns when it is drawn.
+  async function turn(params) {
+    const before = review.open.looker;
+    const done = await review.ask(`${PLUGIN}/turn`, params);
+    const late = performance.now() + TURN_MS;
+    while (done?.turned && performance.now() < late) {
+      const there = review.open.looker !== before && review.labels().length;
+      if (there && !review.waits(review.openId())) return;
+      await review.pause(20);
+    }
+  }
+
   // After a decision the focus goes to the next undecided label, and from the last one to the next
-  // frame; after an undo, to the label that is undecided again.
+  // frame, once the decision was seen; after an undo, to the label that is undecided again.
   review.afterRedraw = async ({ focus, frame, step, samples }) => {
-    const open = review.open.looker?.sample;
-    const id = open?._sample_id ?? open?._id ?? open?.id;
     if (!frameIsOpen()) return;
-    if (frame && frame !== id) {
+    if (frame && frame !== review.openId()) {
       review.focusNext(focus); // as soon as that frame is there
-      await review.ask(`${PLUGIN}/turn`, { to: frame, step });
+      await turn({ to: frame, step });
       return;
     }
-    if (!samples[id]) return;
+    if (!samples[review.openId()]) return;
     if (focus) review.focusOn(focus);
     else if (review.focused()?.decision) review.focusOn(null);
-    if (!focus && !review.undecided().length) foo.executeOperator(`${PLUGIN}/turn`, { step: 1 });
+    if (focus || review.undecided().length) return;
+    await review.pause(SEEN_MS);
+    await turn({ step: 1 });
   };
 
   // Buttons beside an open frame; they do what the keys do.
@@ -105,7 +118,8 @@
         return new foo.OperatorConfig({ name: `press_${name}`, label, unlisted: true });
       }
       async resolvePlacement() {
-        const view = new types.Button({ label: `${label} (Shift+${key})`, icon: `/assets/${icon}.svg`, prompt: false });
+        const text = `${label} (Shift+${key})`;
+        const view = new types.Button({ label: text, icon: `/assets/${icon}.svg`, prompt: false });
         return new types.Placement(types.Places.SAMPLES_VIEWER_ACTIONS, view);
       }
       async execute() {
@@ -115,5 +129,5 @@
     foo.registerOperator(Press, PLUGIN);
   }
 
-  Object.assign(review, { press, act });
+  Object.assign(review, { press, act, busy: () => busy });
 })();

@@ -20,7 +20,8 @@
   // Labels of the machine that FiftyOne draws now, riskiest first: view and filters are applied. It
   // draws none for a moment whenever it paints anew; those before still count then.
   function labels() {
-    const drawn = open.looker?.currentOverlays ?? [];
+    if (!open.looker || open.looker.state.destroyed) return [];
+    const drawn = open.looker.currentOverlays;
     const found = drawn.filter((one) => one.field === FIELD && one.label?.bounding_box);
     const now = performance.now();
     if (found.length) open.emptySince = null;
@@ -160,6 +161,12 @@
     container.dataset.reviewDrawn = ++open.drawn;
   }
 
+  // Id of the frame that is open; of the frame of a patch.
+  function openId() {
+    const sample = open.looker?.sample;
+    return sample?._sample_id ?? sample?._id ?? sample?.id;
+  }
+
   // Recoil holds the looker of the open frame; only an operator can ask it.
   class Attend extends window.__foo__.Operator {
     get config() {
@@ -172,6 +179,7 @@
         open.focus = open.next;
         open.next = null;
         open.last = [];
+        review.drawWaiting(review.openId());
       }
       paint();
     }
@@ -181,9 +189,14 @@
   // FiftyOne says so after it has drawn. Another canvas is another looker, of another frame.
   window.addEventListener("canvas-loaded", (event) => {
     if (!event.target.closest?.(CONTAINER)) return;
-    if (open.looker?.canvas === event.target && !open.looker.state.destroyed) paint();
-    else window.__foo__.executeOperator("sam2-autolabel/attend", {});
+    if (open.looker?.canvas === event.target && !open.looker.state.destroyed) {
+      paint();
+    } else {
+      window.__foo__.executeOperator("sam2-autolabel/attend", {});
+    }
   });
 
-  Object.assign(review, { open, labels, undecided, focused, focusOn, focusNext, moveFocus, paint });
+  Object.assign(review, {
+    open, openId, labels, undecided, focused, boxOnPage, focusOn, focusNext, moveFocus, paint,
+  });
 })();

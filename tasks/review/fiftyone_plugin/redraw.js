@@ -34,6 +34,28 @@
     return fresh;
   }
 
+  // Changes of a frame that is not open: recoil shows the frame as it was when it was open last, so
+  // they are drawn when it is opened.
+  const waiting = new Map();
+
+  function both(old, change) {
+    if (!old) return change;
+    const labels = {};
+    for (const field of FIELDS) {
+      const later = change.labels[field] ?? [], names = new Set(later.map((one) => one._id));
+      const before = old.labels[field] ?? [], gone = new Set(change.gone);
+      labels[field] = [...before.filter((one) => !names.has(one._id) && !gone.has(one._id)), ...later];
+    }
+    const made = new Set(FIELDS.flatMap((field) => labels[field].map((one) => one._id)));
+    const gone = [...new Set([...old.gone, ...change.gone])].filter((id) => !made.has(id));
+    return { labels, gone, values: { ...old.values, ...change.values } };
+  }
+
+  function drawWaiting(id) {
+    const change = waiting.get(id);
+    if (change) foo.executeOperator("sam2-autolabel/redraw", { samples: { [id]: change }, late: true });
+  }
+
   function shows(looker, change) {
     if (looker.isSampleUpdating || !looker.state.overlaysPrepared) return false;
     const shown = new Map();
@@ -99,9 +121,14 @@
         const looker = review.open.looker;
         if (modal && looker && isOf(modal.sample, id)) {
           await draw(looker, fresh.get(modal.sample._id), change);
+          waiting.delete(id);
+        } else {
+          waiting.set(id, both(waiting.get(id), change));
         }
       }
       review.paint();
+      document.dispatchEvent(new CustomEvent("autolabel-redrawn", { detail: params }));
+      if (params.late) return;
       await review.afterRedraw?.(params);
       review.settled?.();
     }
@@ -130,14 +157,14 @@
       const now = await state.snapshot.getPromise(fos.modalSelector);
       const step = params.step ?? 1;
       if (params.to) {
-        hooks.show(await frameOf(way, params.to, step));
-        return;
-      }
-      if (!way || !now || now[step > 0 ? "hasNext" : "hasPrevious"] === false) {
+        await hooks.show(await frameOf(way, params.to, step));
+      } else if (!way || !now || now[step > 0 ? "hasNext" : "hasPrevious"] === false) {
         hooks.notify({ msg: step > 0 ? "this was the last frame" : "this was the first frame" });
-        return;
+        return { turned: false };
+      } else {
+        await hooks.show(await (step > 0 ? way.next(1) : way.previous(1)));
       }
-      hooks.show(await (step > 0 ? way.next(1) : way.previous(1)));
+      return { turned: true };
     }
   }
 
@@ -151,5 +178,5 @@
     }
   }).observe(document.body, { childList: true, subtree: true });
 
-  Object.assign(review, { renewed });
+  Object.assign(review, { drawWaiting, pause, waits: (id) => waiting.has(id) });
 })();
