@@ -106,7 +106,7 @@ def click_label(page: Any, place: list[float], size_hw: tuple[int, int]) -> None
 
 def submit_form(page: Any, done: Callable[[], bool]) -> None:
     """Press the button of an operator's form until it acts: it checks itself over and over."""
-    for _ in range(20):
+    for _ in range(60):
         if done():
             return
         button = page.get_by_role("button", name="Execute")

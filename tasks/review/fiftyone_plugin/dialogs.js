@@ -3,11 +3,15 @@
 (function () {
   const review = window.autolabelReview;
   const foo = window.__foo__;
+  const SILENT_MS = 60_000;
 
+  // Runs an operator and returns what it says; null if it says nothing, as while the App still loads
+  // its operators.
   function ask(uri, params = {}) {
-    return new Promise((answer) => {
+    const said = new Promise((answer) => {
       foo.executeOperator(uri, params, { callback: (done) => answer(done?.result ?? null) });
     });
+    return Promise.race([said, new Promise((late) => setTimeout(late, SILENT_MS, null))]);
   }
 
   // Names that begin with what was typed, then those that hold it.

@@ -154,7 +154,8 @@
       if (LOOKS[label.decision]) paintDecided(pen, correctionOf(label), LOOKS[label.decision]);
     }
     const focus = focused();
-    if (focus) paintFocus(pen, focus);
+    const selected = looker.state.options.selectedLabels ?? [];
+    if (focus && !selected.length) paintFocus(pen, focus); // else keys act on what is selected
     container.dataset.reviewSample = looker.sample?._id ?? looker.sample?.id ?? "";
     container.dataset.reviewFocus = focus?.id ?? "";
     container.dataset.reviewOpen = undecided().length;
