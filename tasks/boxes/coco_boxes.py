@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sam2_core.types import AutolabelError, Boxes
-from tasks.wording import counted
 
 _TRACK_NAMES = ("track_id", "instance_id", "tracking_id")
 _SHOWN = 60
@@ -123,7 +122,7 @@ def read_coco(data: bytes, where: str) -> CocoFile:
             strangers.append(number)
     if strangers and len(strangers) == len(annotations):
         raise AutolabelError(
-            f"{where}: none of its {counted(len(strangers), 'annotation')} is of an image of it"
+            f"{where}: none of its annotations ({len(strangers)}) belongs to an image of the file"
         )
     notes = []
     if strangers:

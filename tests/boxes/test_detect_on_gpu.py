@@ -15,8 +15,8 @@ CPU = ["CPUExecutionProvider"]
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    return resolve_detector("compact", tmp_path_factory.mktemp("cache"))
+def file():
+    return resolve_detector("compact")
 
 
 @pytest.fixture

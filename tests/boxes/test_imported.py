@@ -279,7 +279,10 @@ def test_a_frame_whose_header_is_damaged_fails_as_undecodable(tmp_path):
         (b"[" * 100_000, "is not COCO json"),
         (b'{"images": []}', "is not COCO json"),
         (coco([], []), "holds no boxes"),
-        (coco([(1, "a.jpg")], [{"image_id": 2}]), "belong to no image"),
+        (
+            coco([(1, "a.jpg")], [{"image_id": 2}, {"image_id": 3}]),
+            r"none of its annotations \(2\) belongs to an image",
+        ),
     ],
 )
 def test_files_of_another_form_are_refused(tmp_path, content, reason):

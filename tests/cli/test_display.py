@@ -84,15 +84,17 @@ CHILD = """
 import threading, time
 from flows.cli.display import showing, stderr_console
 from flows.cli.label_run import prefect_if_needed
-from tasks.observe.progress import advance
+from tasks.observe.progress import Progress
+
+progress = Progress()
 
 def work():
     while True:
-        advance("download")
+        progress.advance("download")
         time.sleep(0.01)
 
 console = stderr_console()
-with prefect_if_needed(console), showing(console, ["download"], 10**6):
+with prefect_if_needed(console), showing(console, progress, ["download"], 10**6):
     threading.Thread(target=work, daemon=True).start()
     threading.Event().wait()
 """
