@@ -8,10 +8,11 @@ from typing import Any
 from tasks.review.queue import CONTROL
 from tasks.review.stats import Rate, Stats
 
-_ORANGE, _GREY, _GREEN, _RED = "#ff6d04", "#6b7280", "#2ee6a6", "#ff4d6d"
-_DECISION_COLOURS = {
-    "accepted": _GREEN, "corrected": "#ffd166", "edited": "#ffd166", "merged": "#b388ff",
-    "rejected": _RED, "deleted": "#ff9f1c", "relabel": "#3fa7ff",
+_ORANGE, _GREY, _RED = "#ff6d04", "#6b7280", "#ff4d6d"
+# The same colours as in fiftyone_plugin/open_frame.js.
+DECISION_COLOURS = {
+    "accepted": "#22c55e", "rejected": "#ef4444", "corrected": "#fde047", "edited": "#fde047",
+    "merged": "#c084fc", "deleted": "#9ca3af", "relabel": "#f59e0b",
 }  # fmt: skip
 
 
@@ -51,7 +52,7 @@ def decisions_plot(stats: Stats) -> list[dict[str, Any]]:
         {
             "type": "bar", "x": [stats.decisions[name] for name in names], "y": names,
             "orientation": "h", "hovertemplate": "%{x} %{y}<extra></extra>",
-            "marker": {"color": [_DECISION_COLOURS.get(name, _GREY) for name in names]},
+            "marker": {"color": [DECISION_COLOURS.get(name, _GREY) for name in names]},
         }
     ]  # fmt: skip
 

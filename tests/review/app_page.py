@@ -82,6 +82,14 @@ def label_pixels(page: Any, place: list[float], size_hw: tuple[int, int]) -> np.
     return cv2.imdecode(np.frombuffer(shown, np.uint8), cv2.IMREAD_COLOR)
 
 
+def outline_colour(page: Any, place: list[float], size_hw: tuple[int, int]) -> np.ndarray:
+    """Colour of the middle of a label's upper edge on the page, (3,) uint8 BGR."""
+    x, y, width, _ = label_box(page, place, size_hw)
+    clip = {"x": x + width / 3, "y": round(y), "width": width / 3, "height": 1}
+    shown = cv2.imdecode(np.frombuffer(page.screenshot(clip=clip), np.uint8), cv2.IMREAD_COLOR)
+    return np.median(shown.reshape(-1, 3), axis=0)
+
+
 def review_state(page: Any) -> dict[str, str]:
     """What the review layer says of the open frame: `reviewFocus`, `reviewOpen`, `reviewDrawn`."""
     held = page.get_by_test_id("modal-looker-container")

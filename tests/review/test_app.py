@@ -23,6 +23,7 @@ from tasks.review.app import App, install_plugin, run_app
 from tasks.review.events import read_events
 from tasks.review.queue import build_queue
 from tasks.review.relabel_requests import bring_back, open_requests
+from tasks.review.summary import DECISION_COLOURS
 from tasks.store.manifests import write_manifest
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
@@ -35,6 +36,7 @@ from tests.review.app_page import (
     needs_chromium,
     open_first_sample,
     open_view,
+    outline_colour,
     press,
     review_state,
     save_picture,
@@ -91,26 +93,29 @@ def decisions(name: str) -> list[str]:
     return [d.decision for d in sample.detections.detections]
 
 
-COLOURS_BGR = {
-    "accepted": (94, 197, 34), "rejected": (68, 68, 239), "deleted": (175, 163, 156),
-    "corrected": (248, 189, 56), "merged": (252, 132, 192), "relabel": (11, 158, 245),
-}  # fmt: skip
-
-
 def looks(page: Any, before: list[np.ndarray], places: list[list[float]]) -> list[str]:
-    """Which decision's colour each label has now; "" for one that looks as it did before."""
+    """Which decision's outline each label has now; "" for one that looks as it did before."""
     page.mouse.move(4, 4)
     found = []
     for old, place in zip(before, places, strict=True):
-        new = label_pixels(page, place, SIZE)
-        if np.abs(new.astype(int) - old).mean() < 3:
-            found.append("")
-            continue
-        height, width = new.shape[:2]  # beside the mark in the middle
-        shown = new[height // 4 : height // 3, width // 3 : 2 * width // 3].reshape(-1, 3).mean(0)
-        far = {name: np.abs(shown - colour).sum() for name, colour in COLOURS_BGR.items()}
-        found.append(min(far, key=lambda name: far[name]))
+        edge = outline_colour(page, place, SIZE)
+        far = {
+            name: np.abs(edge - list(bytes.fromhex(colour[1:]))[::-1]).sum()
+            for name, colour in DECISION_COLOURS.items() if name != "edited"
+        }  # fmt: skip
+        nearest = min(far, key=lambda name: far[name])
+        new = label_pixels(page, place, SIZE).astype(int)
+        unchanged = "" if np.abs(new - old).mean() < 3 else "not drawn"
+        found.append(nearest if far[nearest] < 40 else unchanged)
     return found
+
+
+def picture_is_seen(page: Any, place: list[float]) -> bool:
+    """Whether the accepted red disc is still more red than its decision's green."""
+    shown = label_pixels(page, place, SIZE)
+    height, width = shown.shape[:2]  # beside the mark in the middle
+    within = shown[height // 4 : height // 3, width // 3 : 2 * width // 3].reshape(-1, 3).mean(0)
+    return bool(within[2] > within[1])
 
 
 def refuses_everybody_else(app: App, page: Any, picture: str) -> None:
@@ -142,7 +147,9 @@ def refuses_everybody_else(app: App, page: Any, picture: str) -> None:
     assert f"http://{listening.ip}:{listening.port}" == app.url, "no second way in"
 
 
-def decides_with_keys(page: Any, name: str, places: list[list[float]], ids: list[str]) -> int:
+def decides_with_keys(
+    page: Any, name: str, places: list[list[float]], ids: list[str], queue: str
+) -> int:
     """Every kind of decision is drawn, and undone; return the row of the undecided label."""
     before = [label_pixels(page, place, SIZE) for place in places]
     first = review_state(page)["reviewSample"]
@@ -186,6 +193,11 @@ def decides_with_keys(page: Any, name: str, places: list[list[float]], ids: list
     assert review_state(page)["reviewFocus"] == ids[left]
     assert looks(page, before, places) == decisions(name) == wanted
     assert page.get_by_test_id("nav-right-button").count() == 1, "the arrows are there"
+    assert picture_is_seen(page, places[0])
+    open_view(page, queue)
+    open_first_sample(page)
+    wanted[3 - left] = "not drawn"  # nothing is left of what was rejected
+    assert looks(page, before, places) == wanted, "decided is decided when it is opened again"
     return left
 
 
@@ -215,7 +227,7 @@ def test_decide_see_it_send_back_and_see_it_come_back(
         assert app.token not in page.url
         refuses_everybody_else(app, page, labeled.frame.local_path)
         open_first_sample(page)
-        row = decides_with_keys(page, name, places, ids)
+        row = decides_with_keys(page, name, places, ids, app.link(name, view="needs-review"))
         wanted = decisions(name)
         wanted[row] = "relabel"
         page.keyboard.press("Shift+L")
@@ -265,6 +277,8 @@ def test_the_plugin_is_linked_next_to_the_users_own(
     for operator, icon in buttons:
         assert f"- {operator}\n" in listed
         assert (tmp_path / "sam2-autolabel" / "assets" / f"{icon}.svg").is_file()
+    layer = (tmp_path / "sam2-autolabel" / "open_frame.js").read_text()
+    assert dict(re.findall(r'(\w+): { colour: "(#\w+)", mark', layer)) == DECISION_COLOURS
     parts = re.findall(r'"(\w+\.js)"', (tmp_path / "sam2-autolabel" / "review.js").read_text())
     assert {one.name for one in (tmp_path / "sam2-autolabel").glob("*.js")} == {
         "review.js", *parts,

@@ -4,17 +4,18 @@
   const review = window.autolabelReview;
   const CONTAINER = "[data-cy=modal-looker-container]";
   const FIELD = "detections";
-  const LOOKS = {
+  const LOOKS = { // the same colours as in summary.py
     accepted: { colour: "#22c55e", mark: "✓" },
     rejected: { colour: "#ef4444", mark: "✗" },
-    corrected: { colour: "#38bdf8", mark: "✎" },
-    edited: { colour: "#38bdf8", mark: "✎" },
+    corrected: { colour: "#fde047", mark: "✎" },
+    edited: { colour: "#fde047", mark: "✎" },
     merged: { colour: "#c084fc", mark: "∪" },
     deleted: { colour: "#9ca3af", mark: "−" },
     relabel: { colour: "#f59e0b", mark: "↻" },
   };
   const FOCUS = "#ffffff";
   const MOMENT_MS = 1500;
+  const MOST_PX = 2048; // of a mask on the layer, however far somebody has zoomed in
   const open = { looker: null, focus: null, next: null, last: [], emptySince: null, drawn: 0 };
 
   // Labels of the machine that FiftyOne draws now, riskiest first: view and filters are applied. It
@@ -86,21 +87,54 @@
     return pen;
   }
 
-  // A decided label: its mask in the decision's colour, a solid outline, and a mark in the middle.
+  // A label's mask in one colour, in the layer's own pixels; `inside` says what is seen through it.
+  function stencil(bitmap, w, h, inside) {
+    const shrink = Math.min(1, MOST_PX / w, MOST_PX / h);
+    const made = new OffscreenCanvas(Math.max(1, Math.round(w * shrink)), Math.max(1, Math.round(h * shrink)));
+    const brush = made.getContext("2d");
+    brush.drawImage(bitmap, 0, 0, made.width, made.height);
+    brush.globalCompositeOperation = "source-in";
+    brush.scale(made.width / w, made.height / h);
+    inside(brush);
+    return made;
+  }
+
+  // FiftyOne's own mask is there twice once a label is accepted: most of the picture is put back, so
+  // that it can still be judged, under a tint of the decision's colour and within its outline.
+  function paintMask(pen, bitmap, [x, y, w, h], colour) {
+    const fill = (brush) => {
+      brush.fillStyle = colour;
+      brush.fillRect(0, 0, w, h);
+    };
+    const solid = stencil(bitmap, w, h, fill);
+    const { pan, scale, canvasBBox: [left, top, width, height] } = open.looker.state;
+    const seen = stencil(bitmap, w, h, (brush) => {
+      const picture = open.looker.getImageSource?.();
+      if (picture) {
+        brush.drawImage(picture, pan[0] + scale * left - x, pan[1] + scale * top - y, scale * width, scale * height);
+      }
+    });
+    const edge = new OffscreenCanvas(solid.width, solid.height), cut = edge.getContext("2d");
+    cut.drawImage(solid, 0, 0);
+    cut.globalCompositeOperation = "destination-out";
+    // What is left when the mask is moved by a little each way and taken out is its inside's rim.
+    const inner = new OffscreenCanvas(solid.width, solid.height), rest = inner.getContext("2d");
+    rest.drawImage(solid, 0, 0);
+    rest.globalCompositeOperation = "destination-in";
+    for (const [dx, dy] of [[2, 0], [-2, 0], [0, 2], [0, -2]]) rest.drawImage(solid, dx, dy);
+    cut.drawImage(inner, 0, 0);
+    for (const [what, share] of [[seen, 0.7], [solid, 0.3], [edge, 1]]) {
+      pen.globalAlpha = share;
+      pen.drawImage(what, x, y, w, h);
+    }
+    pen.globalAlpha = 1;
+  }
+
+  // A decided label: its mask as above, a solid box, and a mark in the middle.
   function paintDecided(pen, label, look) {
     const [x, y, w, h] = boxOnPage(label);
     const bitmap = label.mask?.bitmap;
-    if (bitmap?.width) {
-      const tint = new OffscreenCanvas(bitmap.width, bitmap.height);
-      const brush = tint.getContext("2d");
-      brush.drawImage(bitmap, 0, 0);
-      brush.globalCompositeOperation = "source-in";
-      brush.fillStyle = look.colour;
-      brush.fillRect(0, 0, bitmap.width, bitmap.height);
-      pen.globalAlpha = 0.8;
-      pen.drawImage(tint, x, y, w, h);
-      pen.globalAlpha = 1;
-    }
+    if (bitmap?.width && w > 0 && h > 0) paintMask(pen, bitmap, [x, y, w, h], look.colour);
     pen.lineWidth = 3;
     pen.setLineDash([]);
     pen.strokeStyle = look.colour;
@@ -145,12 +179,21 @@
     return shown.find((one) => one?.bounding_box && one.sources?.length === 1 && one.sources[0] === label.id) ?? label;
   }
 
+  // Reviewed labels whose machine labels are not drawn: the queue has no decided labels any more when
+  // it is opened again, and these are what people made of them.
+  function reviewedAlone(drawn) {
+    const shown = new Set(drawn.map((one) => one.id));
+    const reviewed = open.looker.currentOverlays.filter((one) => one.field === "reviewed").map((one) => one.label);
+    return reviewed.filter((one) => one?.bounding_box && !(one.sources ?? []).some((id) => shown.has(id)));
+  }
+
   function paint() {
     const container = document.querySelector(CONTAINER);
     const looker = open.looker;
     if (!container || !looker || looker.state.destroyed || !looker.state.canvasBBox) return;
     const pen = layer(container);
-    for (const label of labels()) {
+    const drawn = labels();
+    for (const label of [...drawn, ...reviewedAlone(drawn)]) {
       if (LOOKS[label.decision]) paintDecided(pen, correctionOf(label), LOOKS[label.decision]);
     }
     const focus = focused();
