@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from flows.backfill import plan_in_flight, submission, submit_plan
-from flows.cli.display import stderr_console
+from flows.cli.display import as_typed, stderr_console
 from flows.params import BackfillParams
 from flows.plan.backfill import BackfillPlan, plan_backfill
 from flows.plan.report import plan_rows
@@ -144,6 +144,9 @@ def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
         console.print(f"  [red]no labels[/] {escape(where)}")
     if len(frames) > 10:
         console.print(f"  and {len(frames) - 10} more; --json lists all")
+    if (dataset := plan.params.label.dataset_name) and left.up_to_date:
+        command = f"{as_typed()} review {dataset}"
+        console.print(f"look at it: [bold]{escape(command)}[/]")
     return {
         "states": counts(ours),
         "remaining": remaining,

@@ -24,7 +24,7 @@ KINDS = {
     "hashes": "digests of model files; made again",
     "risk": "drives rendered to fit the risk; rendered again",
     "demo-*": "the demo's sequences and labels; `autolabel demo`",
-    "prefect-*": "an empty Prefect database and a failed server's log; made again",
+    "prefect-*": "an empty Prefect database, and logs of servers that could not start; made again",
     "plugins": "links to the review plugin; made again",
     "services": "passwords, logs and Prefect's database of `autolabel up`: the history of runs",
     "mongodb": "FiftyOne's datasets; rebuilt from labels by `autolabel review rebuild`",

@@ -36,7 +36,7 @@ def _prefect() -> list[str]:
         return []
     return [
         f"export PREFECT_API_URL={shlex.quote(api)}",
-        f"export {CLIENT_AUTH}={_content(auth_file(folder()))}",
+        *_with_content(CLIENT_AUTH, auth_file(folder())),
     ]
 
 
@@ -47,14 +47,20 @@ def _fiftyone() -> list[str]:
     server = running_server()
     if not server:
         return []
-    before, after = server.uri_around_password
     return [
-        f"export {URI_VARIABLE}={shlex.quote(before)}{_content(server.password_file)}"
-        f"{shlex.quote(after)}",
+        *_with_content(URI_VARIABLE, server.password_file, *server.uri_around_password),
         f"export {VALIDATION_VARIABLE}=false",  # of MongoDB's version, which works
     ]
 
 
-def _content(file: Path) -> str:
-    """Let the shell read a file: what is printed may be seen by others."""
-    return f'"$(cat {shlex.quote(str(file))})"'
+def _with_content(variable: str, file: Path, before: str = "", after: str = "") -> list[str]:
+    """Let the shell read a file's line itself: what is printed may be seen by others.
+
+    `read` is part of every shell, so no PATH is needed. It also answers 1 where the last line of a
+    file has no end, so the variable decides. A file that is not there is an error.
+    """
+    return [
+        f"unset {variable}; IFS= read -r {variable} < {shlex.quote(str(file))} || "
+        f'[ -n "${{{variable}-}}" ]',
+        f'export {variable}={shlex.quote(before)}"${variable}"{shlex.quote(after)}',
+    ]

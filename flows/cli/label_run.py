@@ -27,6 +27,7 @@ from tasks.pipeline.outcome import SequenceOutcome, complete_before
 from tasks.pipeline.stopping import handling
 from tasks.pipeline.tools import Tools
 from tasks.pipeline.warm import warm_in_background
+from tasks.types import FrameRef
 from tasks.wording import counted
 
 
@@ -221,7 +222,9 @@ def _dry_run(console: Console, params: LabelParams) -> dict[str, Any]:
     announce(console, plan)
     for one in plan.sequences:
         state = "up to date" if one.manifest else "to label"
-        console.print(f"  {escape(one.found.sequence.sequence_id)}: {state}")
+        frames = sum(isinstance(frame, FrameRef) for frame in one.found.frames)
+        size = f", {counted(frames, 'frame')}" if frames else ""  # those of videos are not known
+        console.print(f"  {escape(one.found.sequence.sequence_id)}: {state}{size}")
     outcomes = [complete_before(one) for one in plan.sequences if one.manifest]
     return summary_of(plan, outcomes, 0.0) | {
         "dry_run": True,

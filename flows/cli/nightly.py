@@ -30,7 +30,7 @@ def _off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
     use_api()
     turn_off()
-    click.echo("nights are off; what they label is remembered: the same command turns them on")
+    click.echo("nights are off; the command that turned them on (with SOURCE) does so again")
     ctx.exit()
 
 

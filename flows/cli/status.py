@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import datetime
 from typing import Any
 
 import click
@@ -58,12 +59,17 @@ def _show_schedule(schedule: dict[str, Any]) -> None:
     state = "on" if schedule["on"] else "off"
     line = f"schedule of {schedule['deployment']}: {schedule['when']}, {state}"
     if schedule["last_run"]:
-        line += f", that of {schedule['last_run']} {schedule['last_state'].lower()}"
+        line += f", that of {_local(schedule['last_run'])} {schedule['last_state'].lower()}"
     click.echo(line)
     for moment in schedule["next_runs"]:
-        click.echo(f"  planned     {moment}")
+        click.echo(f"  planned     {_local(moment)}")
     if schedule["problem"]:
         click.echo(f"  to do: {schedule['problem']}")
+
+
+def _local(moment: str) -> str:
+    """Write a time of a schedule as `nightly` does; the line above names its zone."""
+    return f"{datetime.fromisoformat(moment):%a %Y-%m-%d %H:%M}"
 
 
 def _show(run: dict[str, Any]) -> None:

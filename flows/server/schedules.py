@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
 
 from flows.server.shard_runs import connected
 
@@ -35,8 +36,8 @@ class ScheduleStatus:
         deployment: its name with the flow's, as Prefect's commands take it.
         when: its rule.
         on: whether runs are to be made of it.
-        next_runs: when the next ones are planned, ISO 8601.
-        last_run: when the last that has ended was planned; "" for none.
+        next_runs: when the next ones are planned, ISO 8601 in the schedule's time zone.
+        last_run: when the last that has ended was planned, in the same way; "" for none.
         last_state: how that ended.
         problem: why it does not do what it should; "" when it does, or is off.
 
@@ -77,32 +78,39 @@ def _status_of(
     ended = _scheduled_runs(client, deployment, ended=True)
     changed = max(filter(None, (deployment.updated, schedule.updated)), default=None)
     last = ended[0] if ended else None
+    zone = ZoneInfo(getattr(schedule.schedule, "timezone", None) or "UTC")
     return ScheduleStatus(
         name,
         _rule(schedule),
         on=True,
-        next_runs=tuple(_text(one.expected_start_time) for one in planned[:RUNS_TOLD]),
-        last_run=_text(last.expected_start_time) if last else "",
+        next_runs=tuple(_text(one.expected_start_time, zone) for one in planned[:RUNS_TOLD]),
+        last_run=_text(last.expected_start_time, zone) if last else "",
         last_state=(last.state_name or "") if last else "",
-        problem=_problem(planned, last, changed, deployment.work_pool_name or ""),
+        problem=_problem(planned, last, changed, deployment.work_pool_name or "", zone),
     )
 
 
 def _problem(
-    planned: list[FlowRun], last: FlowRun | None, changed: datetime | None, pool: str
+    planned: list[FlowRun],
+    last: FlowRun | None,
+    changed: datetime | None,
+    pool: str,
+    zone: ZoneInfo,
 ) -> str:
     now = datetime.now(UTC)
     if not planned and (changed is None or now - changed > PLANNED_WITHIN):
         return "Prefect has planned no run of it: look into its server's log for the reason"
     late = [one for one in planned if now - _due(one) > STARTED_WITHIN]
     if late:
+        when = _text(late[0].expected_start_time, zone)
         return (
-            f"the run of {_text(late[0].expected_start_time)} has not started: is a worker of "
-            f"pool {pool} online (`autolabel up` or `autolabel worker --pool {pool}` starts one)?"
+            f"the run of {when} has not started: is a worker of pool {pool} "
+            f"online (`autolabel up` or `autolabel worker --pool {pool}` starts one)?"
         )
     if last and last.state and not last.state.is_completed():
         why = (last.state.message or "no reason given").partition("\n")[0][:300]
-        return f"the run of {_text(last.expected_start_time)} ended {last.state_name}: {why}"
+        when = _text(last.expected_start_time, zone)
+        return f"the run of {when} ended {last.state_name}: {why}"
     return ""
 
 
@@ -141,8 +149,8 @@ def _due(run: FlowRun) -> datetime:
     return run.next_scheduled_start_time or run.expected_start_time or datetime.now(UTC)
 
 
-def _text(moment: datetime | None) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="minutes") if moment else ""
+def _text(moment: datetime | None, zone: ZoneInfo) -> str:
+    return moment.astimezone(zone).isoformat(timespec="minutes") if moment else ""
 
 
 def _rule(schedule: DeploymentSchedule) -> str:

@@ -44,7 +44,7 @@ def test_lists_stand_for_their_lines(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("command", "words", "code", "told"),
     [
-        ("label", ["in/*/?.jpg", "--sequence", "monday"], 0, "monday: to label"),
+        ("label", ["in/*/?.jpg", "--sequence", "monday"], 0, "monday: to label, 2 frames"),
         ("label", ["in/*/?.jpg"], 0, "drive: to label"),
         ("backfill", ["in/*/?.jpg"], 2, "named one by one, and workers list"),
         ("backfill", ["in/dri*"], 0, "to label 1"),

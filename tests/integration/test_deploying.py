@@ -7,6 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from uuid import uuid4
+from zoneinfo import ZoneInfo
 
 import pytest
 import yaml
@@ -169,7 +170,7 @@ def planned_sources(client):
     }
 
 
-def test_the_command_sets_the_nights_and_shows_the_next_five(nightly):
+def test_the_command_sets_the_nights_and_shows_the_next_five(nightly, capsys):
     again, client = nightly
     again()
     run = partial(CliRunner().invoke, nightly_cli.command)
@@ -183,7 +184,11 @@ def test_the_command_sets_the_nights_and_shows_the_next_five(nightly):
     assert [(day - days[0]).days for day in days] == [0, 1, 2, 3, 4]
     assert planned_sources(client) == {("/drives",)}
     (found,) = mine()
-    assert len(found.next_runs) == 5
+    first = days[0].replace(tzinfo=ZoneInfo("America/New_York"))
+    assert found.next_runs[0] == first.isoformat(timespec="minutes")
+    status._show_schedule(asdict(found))
+    shown = [line.split("planned")[1].strip() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert shown == [night.strip()[:20] for night in nights], "both commands say the same"
 
     assert run(["/other", "--out", "/labels", "--at", "23:05"]).exit_code == 0
     assert planned_sources(client) == {("/other",)}, "no night labels what was set before"
@@ -267,6 +272,6 @@ def scheduled(minutes, state=None):
 def test_what_is_wrong_with_a_schedule(planned, last, problem):
     runs, before = [scheduled(minutes) for minutes in planned], last and scheduled(-60, last)
     an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
-    told = schedules._problem(runs, before, an_hour_ago, "cpu")
+    told = schedules._problem(runs, before, an_hour_ago, "cpu", ZoneInfo("UTC"))
     assert problem in told
     assert bool(problem) == bool(told)
