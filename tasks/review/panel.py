@@ -11,6 +11,8 @@ from tasks.review.queue import CONTROL, NEEDS_REVIEW
 from tasks.review.stats import review_stats
 from tasks.review.summary import decisions_plot, rates_plot, risks_plot, summary
 
+WHOLE_UP_TO = 10  # below it Plotly would divide an axis of counts into fractions
+
 
 class ReviewProgress(foo.Panel):  # type: ignore[misc]
     """How the review goes; reads the database when it opens and on demand."""
@@ -34,7 +36,9 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
         """Count everything again."""
         stats = review_stats(ctx.dataset)
         ctx.panel.set_state("summary", summary(stats))
-        ctx.panel.set_data("decisions", decisions_plot(stats))
+        decided = decisions_plot(stats)
+        ctx.panel.set_state("most_decided", max(decided[0]["x"], default=0))
+        ctx.panel.set_data("decisions", decided)
         ctx.panel.set_data("by_class", rates_plot(stats.by_class))
         ctx.panel.set_data("by_reason", rates_plot(stats.by_reason))
         ctx.panel.set_data("by_sequence", risks_plot(stats.by_sequence))
@@ -62,6 +66,8 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
         }  # fmt: skip
         for name, title in titles.items():
             layout = _layout(title, percent=name in {"by_class", "by_reason"})
+            if name == "decisions" and (ctx.panel.get_state("most_decided") or 0) < WHOLE_UP_TO:
+                layout["xaxis"] = {"dtick": 1}
             panel.plot(name, layout=layout, config={"displayModeBar": False})
         return types.Property(panel, view=types.GridView(orientation="vertical", gap=3, padding=2))
 

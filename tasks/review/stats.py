@@ -14,6 +14,7 @@ from tasks.review.events import ACCEPTED, WRONG
 from tasks.review.queue import control_labels, sequence_risks
 
 PAUSE_S = 300.0  # a longer gap between two decisions is not work
+LEAST_FOR_SPEED = 10  # decisions; the pace of fewer says nothing
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Stats:
         disagreement: decided labels that were wrong.
         by_class, by_reason: the same by class name and by reason.
         by_reviewer: decisions by person.
-        per_hour: decisions per hour while at work.
+        per_hour: decisions per hour while at work; 0 while there are too few to say.
         control: wrong labels in the control sample: what the unreviewed part is worth.
         relabel: frames by relabel state.
         by_sequence: risk of the sequences with open frames, riskiest first.
@@ -170,7 +171,7 @@ def _by_reviewer(times: Sequence[tuple[str, str, int]]) -> dict[str, int]:
 
 
 def _per_hour(times: Sequence[tuple[str, str, int]]) -> float:
-    """Decisions per hour, person by person, long pauses left out."""
+    """Decisions per hour, person by person, long pauses left out; 0 if there are too few."""
     seconds, counted = 0.0, 0
     for person in {who for who, _, _ in times}:
         moments = sorted((at, count) for who, at, count in times if who == person)
@@ -181,4 +182,4 @@ def _per_hour(times: Sequence[tuple[str, str, int]]) -> float:
                 seconds += (now - before).total_seconds()
                 counted += count
             before = now
-    return 3600 * counted / seconds if seconds else 0.0
+    return 3600 * counted / seconds if seconds and counted >= LEAST_FOR_SPEED else 0.0

@@ -23,14 +23,14 @@ def summary(stats: Stats) -> str:
     share = stats.decided / stats.labels if stats.labels else 0.0
     people = ", ".join(f"{who} {count}" for who, count in stats.by_reviewer.items()) or "nobody yet"
     relabel = ", ".join(f"{count} {state}" for state, count in stats.relabel.items()) or "none"
+    speed = f"{stats.per_hour:,.0f} decisions per hour" if stats.per_hour else "too few decisions"
     lines = [
-        "| | |",
-        "|---|---|",
         f"| Labels decided | **{stats.decided:,}** of {stats.labels:,} ({share:.1%}) |",
+        "|---|---|",
         f"| Frames done | **{stats.frames_done:,}** of {stats.frames:,} |",
         f"| Agreement with the machine | {agreed} |",
         f"| Wrong in the control sample | {_control(stats.control)} |",
-        f"| Speed | {stats.per_hour:,.0f} decisions per hour |",
+        f"| Speed | {speed} |",
         f"| Decisions by | {people} |",
         f"| Frames sent back | {relabel} |",
     ]

@@ -46,9 +46,6 @@ def open_view(page: Any, url: str) -> None:
     """Open a dataset and wait for its first picture."""
     page.goto(url)
     page.get_by_test_id("entry-counts").wait_for()
-    dismiss = page.get_by_text("Dismiss", exact=True)
-    if dismiss.count():
-        dismiss.first.click()
     page.wait_for_timeout(1500)
 
 

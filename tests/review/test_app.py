@@ -225,6 +225,7 @@ def test_decide_see_it_send_back_and_see_it_come_back(
     with run_app() as app, browser_page() as page:
         open_view(page, app.link(name, view="needs-review"))
         assert app.token not in page.url
+        assert not page.get_by_text("Accelerate your workflow").count(), "no advertisement"
         refuses_everybody_else(app, page, labeled.frame.local_path)
         open_first_sample(page)
         row = decides_with_keys(page, name, places, ids, app.link(name, view="needs-review"))

@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from tasks.review.queue import (
     build_queue,
     sequence_risks,
 )
-from tasks.review.stats import Rate, review_stats
+from tasks.review.stats import Rate, _per_hour, review_stats
 from tasks.review.summary import decisions_plot, rates_plot, risks_plot, summary
 from tests.review.labels import CLASSES, STAMP, labeled_frames
 
@@ -135,9 +136,17 @@ def test_the_control_sample_says_what_the_rest_is_worth(name: str) -> None:
     assert later >= {d.id for _, d in drawn if d.object not in queued}, "the rest stays"
     text = summary(stats)
     assert "**30** of 200" in text
+    assert "decisions per hour" in text
+    assert "too few decisions" in summary(replace(stats, per_hour=0.0))
     assert "10.0%" in text
     assert decisions_plot(stats)[0]["x"]
     assert len(rates_plot(stats.by_class)[0]["x"]) == len(stats.by_class)
+
+
+def test_a_speed_takes_ten_decisions() -> None:
+    decided = [("me", f"2026-01-01T00:00:{second:02}+00:00", 1) for second in range(11)]
+    assert _per_hour(decided) == 3600  # the first has no time before it
+    assert _per_hour(decided[1:]) == 0
 
 
 def test_intervals_are_clopper_and_pearsons() -> None:

@@ -2,6 +2,7 @@
 // React, recoil and its own packages as globals, so nothing has to be built.
 (function () {
   window.autolabelReview = {};
+  localStorage.setItem("fiftyone-enterprise-tooltip-seen", "true"); // an advertisement over the grid
   const here = document.currentScript.src;
   for (const part of ["open_frame.js", "redraw.js", "repair.js", "dialogs.js", "keys.js"]) {
     const script = document.createElement("script");
