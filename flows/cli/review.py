@@ -30,6 +30,20 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(one, handler)
 
 
+def _way_in(url: str, port: int) -> str:
+    """Say where the queue is: its address on a terminal, to anything else a file that has it.
+
+    The address signs a browser in, and a log may be read by others.
+    """
+    if sys.stdout.isatty():
+        return f"the queue is at {url}"
+    from flows.machine.services import folder
+    from flows.server.sign_in import write_links
+
+    file = write_links(folder(), {"FiftyOne": url}, f"review-{port}.html")
+    return f"the link in {file} leads to the queue; only you can read that file"
+
+
 class DefaultGroup(click.Group):
     """A group whose first word may be a dataset: `review DATASET` is `review open DATASET`."""
 
@@ -86,7 +100,7 @@ def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
             click.echo(f"port {DEFAULT_PORT} is taken: {app.port} is used", err=True)
         view = {"view": NEEDS_REVIEW.replace(" ", "-")} if queue.decisions else {}
         url = app.link(opened.name, **view)
-        click.echo(f"{dataset}: the queue is at {url}  (Ctrl-C stops the App)")
+        click.echo(f"{dataset}: {_way_in(url, app.port)}  (Ctrl-C stops the App)")
         if browser:
             open_in_browser(url)
         try:

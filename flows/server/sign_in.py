@@ -93,13 +93,13 @@ def sign_in_link(api: str, auth: str) -> str:
     return f"{api.removesuffix('/api')}{PATH}#{urllib.parse.quote(auth, safe='')}"
 
 
-def write_links(folder: Path, links: Mapping[str, str]) -> Path:
+def write_links(folder: Path, links: Mapping[str, str], name: str = "sign-in.html") -> Path:
     """Write a page of links that only this user can read; returns it."""
     rows = "".join(
         f'<p><a href="{html.escape(link)}">{html.escape(name)}</a>{html.escape(SHOWS[name])}</p>'
         for name, link in links.items()
     )
-    file = private_folder(folder) / "sign-in.html"
+    file = private_folder(folder) / name
     write_private(file, page("autolabel", rows))
     return file
 

@@ -6,6 +6,7 @@ list, looks, decides, exports and uninstalls, with what the checkout has and not
 
 from __future__ import annotations
 
+import html
 import http.cookiejar
 import json
 import os
@@ -71,7 +72,9 @@ def look(command: str) -> None:
     say(command)
     process = subprocess.Popen(shlex.split(command), stdout=subprocess.PIPE, text=True)
     assert process.stdout
-    link = next(filter(None, (re.search(r"http://\S+", line) for line in process.stdout)))[0]
+    way_in = (re.search(r"the link in (.+) leads to the queue", line) for line in process.stdout)
+    written = Path(next(filter(None, way_in))[1]).read_text()
+    (link,) = map(html.unescape, re.findall(r'href="(http://[^"]+)"', written))
     cookies = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
     browser = urllib.request.build_opener(urllib.request.ProxyHandler({}), cookies)
     assert b"Signed in" in browser.open(link, timeout=60).read()
