@@ -35,6 +35,7 @@ from tasks.dataset.schema import (
     LOG_FIELD,
     MACHINE_FIELD,
     PREVIOUS_FIELD,
+    dataset_lock,
     default_slice_of,
     open_dataset,
     sample_collection,
@@ -114,6 +115,8 @@ def load_sequence(dataset_name: str, out_uri: str, manifest: Manifest) -> LoadRe
             counted[0] += len(labeled)
             counted[1] += write_frames(dataset, labeled, origin, judgements, place, objects=objects)
     removed = set_aside_unlisted(dataset, manifest.sequence_id, place.listed)
+    with dataset_lock(dataset_name):
+        dataset.reload()  # samples that this process holds were written past FiftyOne
     changed, seconds = len(place.changed), time.perf_counter() - started
     return LoadReport(counted[0] - changed, counted[1], seconds, changed, removed)
 
