@@ -51,6 +51,7 @@ from tasks.pipeline.steps import (
     segment_task,
 )
 from tasks.store import quarantine
+from tasks.wording import counted
 
 # Of tasks: a piece that is segmented, one that is detected, two that download, and what waits.
 THREADS = 16
@@ -254,8 +255,8 @@ def label_sequences(
         return bool(todo) and not job.tools.stop.requested
 
     def tell(state: RetryCallState) -> None:
-        message = "%d sequences failed for now; trying again in %.0f s"
-        log.warning(message, len(todo), state.upcoming_sleep)
+        failed = counted(len(todo), "sequence")
+        log.warning("%s failed for now; trying again in %.0f s", failed, state.upcoming_sleep)
 
     retrying = Retrying(
         retry=retry_if_result(bool),

@@ -68,8 +68,12 @@ def _frames(states: Iterable[ChunkState]) -> str:
     return counted(sum(len(state.chunk.frames) for state in states), "frame")
 
 
-def _failures(states: Iterable[ChunkState]) -> list[FrameFailure]:
-    return [failure for state in states for failure in state.failures]
+def _failures(
+    states: Iterable[ChunkState], before: Iterable[ChunkState] = ()
+) -> list[FrameFailure]:
+    """Failures of chunks, without those that an earlier task has told."""
+    told = [failure for state in before for failure in state.failures]
+    return [one for state in states for one in state.failures if one not in told]
 
 
 @step(OPEN)
@@ -94,7 +98,7 @@ def detect_task(job: Job, states: Sequence[ChunkState], name: str) -> list[Chunk
     """Find the boxes of a piece's frames."""
     found = [detect_chunk(job, state) for state in states]
     boxes = sum(len(boxes) for state in found for boxes in state.boxes.values())
-    _tell(f"{_frames(found)}, {counted(boxes, 'new box', 'new boxes')}", _failures(found))
+    _tell(f"{_frames(found)}, {counted(boxes, 'new box', 'new boxes')}", _failures(found, states))
     return found
 
 
@@ -103,7 +107,7 @@ def segment_task(job: Job, states: Sequence[ChunkState], name: str) -> list[Chun
     """Make the masks of a piece's boxes."""
     made = [segment_chunk(job, state) for state in states]
     masks = sum(state.record.instances for state in made if state.record)
-    _tell(f"{_frames(made)}, {counted(masks, 'mask')}", _failures(made))
+    _tell(f"{_frames(made)}, {counted(masks, 'mask')}", _failures(made, states))
     return made
 
 
@@ -115,7 +119,7 @@ def check_task(
     outcome = check_sequence(job, opened, [state for piece in pieces for state in piece])
     frames, masks = counted(outcome.frames, "frame"), counted(outcome.instances, "mask")
     missing = "" if outcome.manifest else ", the rest of it is done by other shards"
-    _tell(f"{frames}, {masks}{missing}", outcome.failures)
+    _tell(f"{frames}, {masks}{missing}")
     return outcome
 
 

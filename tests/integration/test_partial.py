@@ -112,7 +112,7 @@ def test_what_never_comes_is_given_up_with_a_report(night, lost):
         assert (plan.to_label, plan.quarantined) == (
             (1, 0) if number < quarantine.ATTEMPTS else (0, 1)
         )
-    assert "1 of them are given up" in state.message
+    assert "1 sequence failed (1 of them given up)" in state.message
     assert night()[0] == []
     run_key = plan.stamp.run_key
     ((sequence_id, content_key),) = quarantine.listed(night.out, run_key)

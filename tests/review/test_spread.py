@@ -107,19 +107,22 @@ def test_the_key_spreads_what_is_selected_and_else_the_last_decision(still: str)
 
 
 def test_review_opens_at_the_queue_and_says_its_counts_and_port(
-    still: str, monkeypatch: pytest.MonkeyPatch
+    still: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """With a server that has ended already, at the port after the usual one."""
     ended = SimpleNamespace(poll=lambda: 0)
     server = app.App(f"http://127.0.0.1:{app.DEFAULT_PORT + 1}", ended, "secret")
     monkeypatch.setattr(app, "run_app", lambda _: contextlib.nullcontext(server))
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
     done = CliRunner().invoke(command, [still, "--budget", "2"])
     assert done.exit_code == 0
     view = schema.open_dataset(still).load_saved_view(NEEDS_REVIEW)
     assert f"2 decisions on {counted(len(view), 'frame')}, one for each object" in done.output
     assert f"{FRAMES} frames in all" in done.output
     assert f"port {app.DEFAULT_PORT} is taken: {app.DEFAULT_PORT + 1} is used" in done.output
-    assert "?view=needs-review&" in done.stdout
+    (file,) = tmp_path.rglob("review-*.html")
+    assert str(file) in done.stdout
+    assert "?view=needs-review&" in file.read_text().replace("&amp;", "&")
 
 
 def test_what_holds_for_one_frame_is_not_spread(still: str) -> None:
