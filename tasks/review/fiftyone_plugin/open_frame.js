@@ -101,7 +101,7 @@
 
   // FiftyOne's own mask is there twice once a label is accepted: most of the picture is put back, so
   // that it can still be judged, under a tint of the decision's colour and within its outline.
-  function paintMask(pen, bitmap, [x, y, w, h], colour) {
+  function renderedMask(bitmap, [x, y, w, h], colour, picture) {
     const fill = (brush) => {
       brush.fillStyle = colour;
       brush.fillRect(0, 0, w, h);
@@ -109,7 +109,6 @@
     const solid = stencil(bitmap, w, h, fill);
     const { pan, scale, canvasBBox: [left, top, width, height] } = open.looker.state;
     const seen = stencil(bitmap, w, h, (brush) => {
-      const picture = open.looker.getImageSource?.();
       if (picture) {
         brush.drawImage(picture, pan[0] + scale * left - x, pan[1] + scale * top - y, scale * width, scale * height);
       }
@@ -123,11 +122,24 @@
     rest.globalCompositeOperation = "destination-in";
     for (const [dx, dy] of [[2, 0], [-2, 0], [0, 2], [0, -2]]) rest.drawImage(solid, dx, dy);
     cut.drawImage(inner, 0, 0);
+    const whole = new OffscreenCanvas(solid.width, solid.height), brush = whole.getContext("2d");
     for (const [what, share] of [[seen, 0.7], [solid, 0.3], [edge, 1]]) {
-      pen.globalAlpha = share;
-      pen.drawImage(what, x, y, w, h);
+      brush.globalAlpha = share;
+      brush.drawImage(what, 0, 0);
     }
-    pen.globalAlpha = 1;
+    return whole;
+  }
+
+  // FiftyOne draws often, and each mask takes milliseconds: it is made once for each size.
+  const rendered = new WeakMap();
+
+  function paintMask(pen, bitmap, [x, y, w, h], colour) {
+    const picture = open.looker.getImageSource?.();
+    const look = `${w} ${h} ${colour} ${Boolean(picture)}`;
+    if (rendered.get(bitmap)?.look !== look) {
+      rendered.set(bitmap, { look, canvas: renderedMask(bitmap, [x, y, w, h], colour, picture) });
+    }
+    pen.drawImage(rendered.get(bitmap).canvas, x, y, w, h);
   }
 
   // A decided label: its mask as above, a solid box, and a mark in the middle.
