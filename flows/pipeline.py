@@ -17,7 +17,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from prefect.futures import PrefectFuture
@@ -38,6 +38,7 @@ from tasks.pipeline.outcome import (
     complete_before,
     outcome_so_far,
     with_error,
+    with_loaded,
 )
 from tasks.pipeline.sequence import Opened
 from tasks.pipeline.steps import (
@@ -187,12 +188,10 @@ class Chain:
             (outcome,) = results[CHECK]
         else:
             states = (state for piece in results.get(SEGMENT, ()) for state in piece)
-            outcome = outcome_so_far(self.part.name, states)
-            if self._opened:
-                outcome = replace(outcome, failures=(*self._opened.failures, *outcome.failures))
+            failures = self._opened.failures if self._opened else ()
+            outcome = outcome_so_far(self.part.name, states, failures)
         for loaded in filter(None, results.get(LOAD, ())):
-            seconds = outcome.seconds | {LOAD: loaded.seconds}
-            outcome = replace(outcome, seconds=seconds, left_out=loaded.changed)
+            outcome = with_loaded(outcome, loaded)
         if failed:
             stage, error = failed
             outcome = with_error(outcome, LOAD if stage == "prepare" else stage, error)

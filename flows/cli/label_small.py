@@ -10,7 +10,6 @@ import importlib
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 
 from flows.plan.run import Plan
 from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT
@@ -21,6 +20,7 @@ from tasks.pipeline.outcome import (
     complete_before,
     outcome_so_far,
     with_error,
+    with_loaded,
 )
 from tasks.pipeline.sequence import Opened, check_sequence, load_labels, open_part
 from tasks.types import FrameRef
@@ -114,10 +114,8 @@ class _Way:
             return outcome
         loaded = load_labels(dataset, self._job.out_uri, manifest)
         self._job.tools.progress.advance(LOAD, manifest.frames)
-        seconds = outcome.seconds | {LOAD: loaded.seconds}
-        return replace(outcome, seconds=seconds, left_out=loaded.changed)
+        return with_loaded(outcome, loaded)
 
     def _so_far(self) -> SequenceOutcome:
-        outcome = outcome_so_far(self._part.name, self._states)
         failures = self._opened.failures if self._opened else ()
-        return replace(outcome, failures=(*failures, *outcome.failures))
+        return outcome_so_far(self._part.name, self._states, failures)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from sam2_core.types import AutolabelError
 from tasks.errors import told
@@ -15,6 +16,9 @@ from tasks.store.manifests import Manifest
 from tasks.store.retry import is_transient
 from tasks.types import ALL_FRAMES, FrameFailure, FrameSelection
 from tasks.wording import counted
+
+if TYPE_CHECKING:
+    from tasks.load.sequence import LoadReport
 
 
 class UnreadableError(AutolabelError):
@@ -144,8 +148,10 @@ def complete_before(part: SequencePart) -> SequenceOutcome:
     )
 
 
-def outcome_so_far(name: str, states: Iterable[ChunkState]) -> SequenceOutcome:
-    """Sum up the chunks whose labels are complete."""
+def outcome_so_far(
+    name: str, states: Iterable[ChunkState], failures: Iterable[FrameFailure] = ()
+) -> SequenceOutcome:
+    """Sum up the chunks whose labels are complete; `failures` were met before there were chunks."""
     done = [(one, one.record) for one in states if one.record]
     labeled = [(one.computed, record.frames - record.failed) for one, record in done]
     return SequenceOutcome(
@@ -153,9 +159,15 @@ def outcome_so_far(name: str, states: Iterable[ChunkState]) -> SequenceOutcome:
         frames=sum(frames for _, frames in labeled),
         instances=sum(record.instances for _, record in done),
         computed_frames=sum(frames for computed, frames in labeled if computed),
-        failures=tuple(failure for one, _ in done for failure in one.failures),
+        failures=(*failures, *(failure for one, _ in done for failure in one.failures)),
         seconds=summed(one.seconds for one, _ in done),
     )
+
+
+def with_loaded(outcome: SequenceOutcome, loaded: LoadReport) -> SequenceOutcome:
+    """Return what became of a sequence whose labels were loaded into a dataset."""
+    seconds = outcome.seconds | {LOAD: loaded.seconds}
+    return replace(outcome, seconds=seconds, left_out=loaded.changed)
 
 
 def with_error(outcome: SequenceOutcome, stage: str, error: Exception) -> SequenceOutcome:

@@ -152,8 +152,7 @@ def check_sequence(job: Job, opened: Opened, states: Sequence[ChunkState]) -> Se
     started = time.perf_counter()
     others = _of_others(job, opened.rest)
     together = sorted([*states, *(others or ())], key=lambda one: one.chunk.stem)
-    outcome = outcome_so_far(part.name, together)
-    outcome = replace(outcome, failures=(*opened.failures, *outcome.failures))
+    outcome = outcome_so_far(part.name, together, opened.failures)
     if others is None:
         return outcome
     report = check(seen for one in together for seen in one.seen)

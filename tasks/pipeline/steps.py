@@ -72,7 +72,7 @@ def _failures(
     states: Iterable[ChunkState], before: Iterable[ChunkState] = ()
 ) -> list[FrameFailure]:
     """Failures of chunks, without those that an earlier task has told."""
-    told = [failure for state in before for failure in state.failures]
+    told = {failure for state in before for failure in state.failures}
     return [one for state in states for one in state.failures if one not in told]
 
 

@@ -22,9 +22,8 @@ from tasks.dataset.schema import MACHINE_FIELD
 from tasks.review import actions
 from tasks.review.actions import Chosen, choose
 from tasks.review.events import RELABEL, Event
-from tasks.review.export import export_reviews
 from tasks.review.patches import frames_of, is_patches, labels_of_patches
-from tasks.review.queue import build_queue, everything, known_classes
+from tasks.review.queue import everything, known_classes
 from tasks.review.redraw import redrawn
 from tasks.review.relabel_requests import PROMPTS, request_relabel
 from tasks.review.submit import submit_relabel
@@ -318,58 +317,6 @@ class Redo(Undo):
     focuses = False  # it is decided again, so the next one has it
 
 
-class ExportReviews(GridOperator):
-    """Write what was decided to the run's storage."""
-
-    identity, label, icon = "export_reviews", "Export reviewed labels", "download"
-
-    def act(self, ctx: Any) -> Done:
-        """Export."""
-        report = export_reviews(ctx.dataset.name)
-        return Done(f"{report.text()} written to {report.table_uri}")
-
-
-class RefreshQueue(GridOperator):
-    """Order the queue again."""
-
-    identity, label, icon = "refresh_queue", "Order the review queue again", "sort"
-
-    def act(self, ctx: Any) -> Done:
-        """Order it."""
-        queue = build_queue(ctx.dataset, int(ctx.params.get("budget") or 200))
-        ctx.ops.reload_dataset()
-        return Done(queue.text())
-
-
-class Ask(foo.Operator):  # type: ignore[misc]
-    """Open the form of another operator: what a keyboard shortcut cannot do by itself."""
-
-    @property
-    def config(self) -> Any:
-        """Name; not in the list of operators."""
-        return foo.OperatorConfig(name="ask", label="Ask", unlisted=True)
-
-    def execute(self, ctx: Any) -> None:
-        """Open it."""
-        known = {operator.identity for operator in OPERATORS if operator.asks}
-        if ctx.params.get("operator") in known:
-            ctx.prompt(f"{PLUGIN}/{ctx.params['operator']}", params=ctx.params.get("params"))
-
-
-class Classes(foo.Operator):  # type: ignore[misc]
-    """Say which classes there are to choose from."""
-
-    @property
-    def config(self) -> Any:
-        """Name; not in the list of operators."""
-        return foo.OperatorConfig(name="classes", label="Classes", unlisted=True)
-
-    def execute(self, ctx: Any) -> dict[str, list[str]]:
-        """List them."""
-        return {"classes": offered_classes(ctx.dataset) or known_classes(ctx.dataset)}
-
-
 OPERATORS: tuple[type[ReviewOperator], ...] = (
     Accept, Reject, FixClass, Merge, Delete, SendToRelabel, SequenceDone, Undo, Redo,
-    ExportReviews, RefreshQueue,
 )  # fmt: skip

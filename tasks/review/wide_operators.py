@@ -1,4 +1,4 @@
-"""Operators on more than what is open: an object in all its frames, one sequence of many."""
+"""Operators on more than what is open: an object in all its frames, one sequence, the dataset."""
 
 from __future__ import annotations
 
@@ -10,12 +10,37 @@ from fiftyone.operators import types
 from sam2_core.types import AutolabelError
 from tasks.dataset.ids import sample_id
 from tasks.review.actions import Chosen, choose
+from tasks.review.export import export_reviews
 from tasks.review.operators import Done, GridOperator, ReviewOperator, chosen_labels
 from tasks.review.patches import is_patches
+from tasks.review.queue import build_queue
 from tasks.review.sequences import MOST_LISTED, list_sequences, sequence_view
 from tasks.review.spread import spread
 from tasks.review.undo import last_act
 from tasks.wording import counted
+
+
+class ExportReviews(GridOperator):
+    """Write what was decided to the run's storage."""
+
+    identity, label, icon = "export_reviews", "Export reviewed labels", "download"
+
+    def act(self, ctx: Any) -> Done:
+        """Export."""
+        report = export_reviews(ctx.dataset.name)
+        return Done(f"{report.text()} written to {report.table_uri}")
+
+
+class RefreshQueue(GridOperator):
+    """Order the queue again."""
+
+    identity, label, icon = "refresh_queue", "Order the review queue again", "sort"
+
+    def act(self, ctx: Any) -> Done:
+        """Order it."""
+        queue = build_queue(ctx.dataset, int(ctx.params.get("budget") or 200))
+        ctx.ops.reload_dataset()
+        return Done(queue.text())
 
 
 class Spread(ReviewOperator):
@@ -70,4 +95,6 @@ class OpenSequence(GridOperator):
         return Done(f"{shown}: {counted(view.count(), 'frame')}")
 
 
-WIDE_OPERATORS: tuple[type[ReviewOperator], ...] = (Spread, OpenSequence)
+WIDE_OPERATORS: tuple[type[ReviewOperator], ...] = (
+    ExportReviews, RefreshQueue, Spread, OpenSequence,
+)  # fmt: skip

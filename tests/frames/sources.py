@@ -24,6 +24,16 @@ def serve(folder):
         server.shutdown()
 
 
+def anywhere(request, tmp_path):
+    """Return the address of an empty folder of the kind asked for, and where to write it."""
+    if request.param == "http":
+        folder, url = request.getfixturevalue("http_folder")
+        return url, str(folder)
+    if request.param == "local":
+        return (str(tmp_path / "tree"),) * 2
+    return (request.getfixturevalue(request.param) + "/tree",) * 2
+
+
 def write(root, *paths):
     for path in paths:
         storage.write_bytes(storage.join(str(root), path), path.encode())

@@ -6,7 +6,7 @@ import pytest
 from sam2_core.types import AutolabelError
 from tasks.frames.discover import discover, list_frames
 from tasks.store import storage
-from tests.frames.sources import shape
+from tests.frames.sources import anywhere, shape
 
 TREE = [
     "drive_a/frame_10.jpg", "drive_a/frame_2.JPG", "drive_a/frame_1.png", "drive_a/notes.txt",
@@ -33,13 +33,7 @@ EXPECTED = {
 
 @pytest.fixture(params=["local", "memory", "s3", "http"])
 def tree(request, tmp_path):
-    if request.param == "http":
-        folder, url = request.getfixturevalue("http_folder")
-        write_to = str(folder)
-    elif request.param == "local":
-        url = write_to = str(tmp_path / "tree")
-    else:
-        url = write_to = request.getfixturevalue(request.param) + "/tree"
+    url, write_to = anywhere(request, tmp_path)
     for path in TREE:
         storage.write_bytes(storage.join(write_to, path), path.encode())
     return url

@@ -7,6 +7,7 @@ from tasks.frames.discover import discover
 from tasks.frames.identity import frame_identity
 from tasks.frames.patterns import refuse_output_inside
 from tasks.store import storage
+from tests.frames.sources import anywhere
 
 TREE = ["a/1.jpg", "a/2.jpg", "a/10.jpg", "b/1.jpg", "b/notes.txt", "rig/CAM_FRONT/1.jpg",
         "rig/CAM_BACK/1.jpg", "empty/readme.md", "clip.mp4", "notes.txt"]  # fmt: skip
@@ -14,13 +15,7 @@ TREE = ["a/1.jpg", "a/2.jpg", "a/10.jpg", "b/1.jpg", "b/notes.txt", "rig/CAM_FRO
 
 @pytest.fixture(params=["local", "memory", "s3", "http"])
 def tree(request, tmp_path):
-    if request.param == "http":
-        folder, url = request.getfixturevalue("http_folder")
-        write_to = str(folder)
-    elif request.param == "local":
-        url = write_to = str(tmp_path / "tree")
-    else:
-        url = write_to = request.getfixturevalue(request.param) + "/tree"
+    url, write_to = anywhere(request, tmp_path)
     for path in TREE:
         storage.write_bytes(storage.join(write_to, path), b"x")
     return url

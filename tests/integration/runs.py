@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -11,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import simplejpeg
+
+from tasks.store import storage
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MICRO = REPOSITORY / "tests" / "data" / "micro"
@@ -95,3 +98,15 @@ def files_below(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.relative_to(folder).parts[0] in {"labels", "manifests"}
     }
+
+
+def no_space_for(part, monkeypatch):
+    """Let the disk be full for local files whose path has this part."""
+    write_whole = storage._write_local
+
+    def disk(path, data):
+        if part in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_whole(path, data)
+
+    monkeypatch.setattr(storage, "_write_local", disk)

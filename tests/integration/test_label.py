@@ -1,6 +1,5 @@
 """`autolabel label` end to end, as a process: frames in, artifacts and a dataset out."""
 
-import errno
 import json
 from pathlib import Path
 
@@ -11,9 +10,15 @@ import s3fs
 from PIL import Image
 
 from tasks.frames import download
-from tasks.store import manifests, storage
+from tasks.store import manifests
 from tests.integration.dataset_rows import held
-from tests.integration.runs import files_below, write_boxes, write_image, write_sequence
+from tests.integration.runs import (
+    files_below,
+    no_space_for,
+    write_boxes,
+    write_image,
+    write_sequence,
+)
 
 
 def test_second_run_of_the_same_command_does_no_model_work(terminal, tmp_path):
@@ -185,14 +190,7 @@ def test_odd_but_good_input_is_labeled(terminal, tmp_path):
 def test_no_space_for_an_artifact_fails_the_sequence_and_says_so(terminal, tmp_path, monkeypatch):
     write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 2)
     write_sequence(tmp_path / "in" / "full", tmp_path / "boxes", 2)
-    write_whole = storage._write_local
-
-    def disk(path, data):
-        if "labels/full" in str(path):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        write_whole(path, data)
-
-    monkeypatch.setattr(storage, "_write_local", disk)
+    no_space_for("labels/full", monkeypatch)
     arguments = [tmp_path / "in", "--boxes", tmp_path / "boxes", "--out", tmp_path / "out"]
     result, told = terminal.label(*arguments, "--no-dataset", code=1)
     assert result["frames"] == 2

@@ -4,7 +4,14 @@ import re
 
 from flows.cli import label_run
 from flows.server import own
-from tests.integration.runs import Home, files_below, write_boxes, write_image, write_sequence
+from tests.integration.runs import (
+    Home,
+    files_below,
+    no_space_for,
+    write_boxes,
+    write_image,
+    write_sequence,
+)
 
 
 def imported(errors: str) -> set[str]:
@@ -54,18 +61,10 @@ def test_a_small_run_leaves_what_the_flow_leaves(terminal, tmp_path, monkeypatch
 
 
 def test_what_ends_a_sequence_of_a_small_run_is_told(terminal, tmp_path, monkeypatch):
-    from tasks.store import storage
 
     write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 1)
     write_sequence(tmp_path / "in" / "full", tmp_path / "boxes", 1)
-    write_whole = storage._write_local
-
-    def disk(path, data):
-        if "labels/full" in str(path):
-            raise OSError(28, "No space left on device")
-        write_whole(path, data)
-
-    monkeypatch.setattr(storage, "_write_local", disk)
+    no_space_for("labels/full", monkeypatch)
     monkeypatch.setattr(label_run, "configured_api", lambda: None)
     arguments = [tmp_path / "in", "--boxes", tmp_path / "boxes", "--out", tmp_path / "out"]
     result, told = terminal.label(*arguments, "--no-dataset", code=1)

@@ -1,7 +1,5 @@
 """FiftyOne's own Annotate tab, in a headless Chromium: what is changed there is a human edit."""
 
-import uuid
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.dataset import schema
-from tasks.load import sequence as load
-from tasks.load.prepare import prepare_dataset
 from tasks.load.rebuild import rebuild
 from tasks.review.actions import accept, choose, reject
 from tasks.review.app import run_app
 from tasks.review.events import read_events
 from tasks.review.export import export_reviews
-from tasks.review.queue import build_queue
-from tasks.store.manifests import write_manifest
-from tests.load.test_sequence import store
 from tests.review.app_page import (
     browser_page,
     needs_chromium,
@@ -27,7 +20,6 @@ from tests.review.app_page import (
     save_picture,
     wait_for,
 )
-from tests.review.test_app import three_labels
 
 pytestmark = [needs_chromium, pytest.mark.ci]
 
@@ -39,24 +31,14 @@ def classes(name: str, field: str) -> list[str]:
 
 
 @pytest.fixture
-def name(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def name(one_frame: str) -> str:
     """A dataset of one frame: the machine's car is rejected, its person accepted."""
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("FIFTYONE_PLUGINS_DIR", raising=False)
-    monkeypatch.setenv("AUTOLABEL_REVIEWER", "tester")
-    name = f"annotate-{uuid.uuid4().hex[:8]}"
-    manifest = store(tmp_path / "out", [three_labels(tmp_path)])
-    manifest = replace(manifest, frames_uri=str(tmp_path / "images"))
-    write_manifest(str(tmp_path / "out"), manifest)
-    prepare_dataset(name, out_uri=str(tmp_path / "out"))
-    load.load_sequence(name, str(tmp_path / "out"), manifest)
-    dataset = schema.open_dataset(name)
-    build_queue(dataset, 10)
+    dataset = schema.open_dataset(one_frame)
     sample = dataset.first()
     car, person, _ = (label.id for label in sample.detections.detections)
     reject(dataset, choose(dataset, [sample.id], [car]))
     accept(dataset, choose(dataset, [sample.id], [person]))
-    return name
+    return one_frame
 
 
 def change_class(page: Any, old: str, new: str) -> None:

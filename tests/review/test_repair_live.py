@@ -1,7 +1,5 @@
 """Mending a mask by clicking, in a headless Chromium: pixels change, the correction is stored."""
 
-import uuid
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.dataset import schema
-from tasks.load import sequence as load
-from tasks.load.prepare import prepare_dataset
 from tasks.review.app import run_app
 from tasks.review.events import read_events
 from tasks.review.export import export_reviews
-from tasks.review.queue import build_queue
-from tasks.store.manifests import write_manifest
-from tests.load.test_sequence import store
 from tests.review.app_page import (
     browser_page,
     click_label,
@@ -29,24 +22,15 @@ from tests.review.app_page import (
     save_picture,
     wait_for,
 )
-from tests.review.test_app import PLACES, SIZE, decisions, three_labels
+from tests.review.test_app import PLACES, SIZE, decisions
 
 pytestmark = [needs_chromium, pytest.mark.ci]
 
 
 @pytest.fixture
-def name(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("FIFTYONE_PLUGINS_DIR", raising=False)
-    monkeypatch.setenv("AUTOLABEL_REVIEWER", "tester")
-    name = f"repair-{uuid.uuid4().hex[:8]}"
-    manifest = store(tmp_path / "out", [three_labels(tmp_path)])
-    manifest = replace(manifest, frames_uri=str(tmp_path / "images"))
-    write_manifest(str(tmp_path / "out"), manifest)
-    prepare_dataset(name, out_uri=str(tmp_path / "out"))
-    load.load_sequence(name, str(tmp_path / "out"), manifest)
-    build_queue(schema.open_dataset(name), 10)
-    return name
+def name(one_frame: str) -> str:
+    """A dataset of one frame in the queue."""
+    return one_frame
 
 
 class RepairPage:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.review.operators import OPERATORS, Ask, Classes
+from tasks.review.operators import OPERATORS
+from tasks.review.page_operators import PAGE_OPERATORS
 from tasks.review.panel import ReviewProgress
 from tasks.review.repair_operators import REPAIR_OPERATORS
 from tasks.review.wide_operators import WIDE_OPERATORS
@@ -12,8 +13,6 @@ from tasks.review.wide_operators import WIDE_OPERATORS
 
 def register(plugin: Any) -> None:
     """Tell FiftyOne what is here."""
-    for operator in (*OPERATORS, *WIDE_OPERATORS, *REPAIR_OPERATORS):
+    for operator in (*OPERATORS, *WIDE_OPERATORS, *REPAIR_OPERATORS, *PAGE_OPERATORS):
         plugin.register(operator)
-    plugin.register(Ask)
-    plugin.register(Classes)
     plugin.register(ReviewProgress)

@@ -3,6 +3,7 @@
 (function () {
   const review = window.autolabelReview;
   const foo = window.__foo__;
+  const { element } = review;
   const SILENT_MS = 60_000;
 
   // Runs an operator and returns what it says; null if it says nothing, as while the App still loads
@@ -20,14 +21,6 @@
     const begins = names.filter((one) => one.toLowerCase().startsWith(wanted));
     const holds = names.filter((one) => !begins.includes(one) && one.toLowerCase().includes(wanted));
     return [...begins, ...holds];
-  }
-
-  function element(tag, style, parent, text = "") {
-    const made = document.createElement(tag);
-    made.style.cssText = style;
-    made.textContent = text;
-    parent.append(made);
-    return made;
   }
 
   function panel(name, title) {

@@ -3,20 +3,13 @@
 (function () {
   const review = window.autolabelReview;
   const foo = window.__foo__;
+  const { element } = review;
   const PLUGIN = "sam2-autolabel";
   const DRAG_PX = 5; // less is a click
   const COLOURS = { mask: [56, 189, 248], old: [250, 204, 21], yes: "#22c55e", no: "#ef4444" };
   const HELP = "click: object · right or Alt+click: not the object · drag: box · wheel: zoom · " +
     "middle drag: move · Z: undo · Enter: accept · Escape: cancel";
   let repair = null; // the one that is open
-
-  function element(tag, style, parent, text = "") {
-    const made = document.createElement(tag);
-    made.style.cssText = style;
-    made.textContent = text;
-    parent.append(made);
-    return made;
-  }
 
   function focusParams() {
     const label = review.focused?.();

@@ -1,7 +1,16 @@
 // Loads the parts of the review plugin, in order. Each is a plain script: FiftyOne's App offers
 // React, recoil and its own packages as globals, so nothing has to be built.
 (function () {
-  window.autolabelReview = {};
+  // Puts an element with a style and a text at the end of another one; returns it.
+  function element(tag, style, parent, text = "") {
+    const made = document.createElement(tag);
+    made.style.cssText = style;
+    made.textContent = text;
+    parent.append(made);
+    return made;
+  }
+
+  window.autolabelReview = { element };
   localStorage.setItem("fiftyone-enterprise-tooltip-seen", "true"); // an advertisement over the grid
   const here = document.currentScript.src;
   for (const part of ["open_frame.js", "redraw.js", "repair.js", "dialogs.js", "keys.js"]) {
