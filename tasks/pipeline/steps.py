@@ -105,7 +105,8 @@ def detect_task(job: Job, states: Sequence[ChunkState], name: str) -> list[Chunk
 @step(SEGMENT)
 def segment_task(job: Job, states: Sequence[ChunkState], name: str) -> list[ChunkState]:
     """Make the masks of a piece's boxes."""
-    made = [segment_chunk(job, state) for state in states]
+    with job.tools.segmenting:
+        made = [segment_chunk(job, state) for state in states]
     masks = sum(state.record.instances for state in made if state.record)
     _tell(f"{_frames(made)}, {counted(masks, 'mask')}", _failures(made, states))
     return made

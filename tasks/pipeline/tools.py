@@ -23,6 +23,9 @@ class Tools:
         stop: asks it to begin nothing more.
         segmenters, detectors: models that were loaded.
         device: held by the chunk whose turn with the device it is.
+        segmenting: entered by a piece that is segmented. Two may, so that one reads and writes
+            beside the other's turn. Were it more, they would take turns, end together, and leave
+            the device to wait for whatever is downloaded next.
 
     """
 
@@ -30,6 +33,7 @@ class Tools:
         self.progress, self.stop = Progress(), StopRequest()
         self.segmenters, self.detectors = Segmenters(), Detectors()
         self.device = threading.Lock()
+        self.segmenting = threading.Semaphore(2)
         self._opening = threading.Lock()
         self._imported: dict[tuple[str, str, str], ImportedBoxes] = {}
 
