@@ -69,6 +69,11 @@ class LabelParams(BaseModel):
     precision: Literal["auto", "fp32", "fp16"] = Field(
         default="auto", description="fp16 on a GPU and fp32 on a CPU by default; part of the key."
     )
+    allow_uncertified: bool = Field(
+        default=False,
+        description="Label with a model that is not known to compute what PyTorch does (see "
+        "`autolabel models certify`); part of the key, so every label says so.",
+    )
     detector: Uri | None = Field(
         default=None,
         description="compact (default), yolox_nano, yolox_tiny, yolox_s, yolox_m, or an .onnx file "
@@ -172,7 +177,9 @@ class LabelParams(BaseModel):
 
         limit = max_megapixels()
         size = {} if limit == DEFAULT_MEGAPIXELS else {"max_megapixels": limit}
-        return {"classes": sorted(self.wanted_classes), "min_score": self.least_score} | size
+        uncertified = {"allow_uncertified": True} if self.allow_uncertified else {}
+        chosen = {"classes": sorted(self.wanted_classes), "min_score": self.least_score}
+        return chosen | size | uncertified
 
 
 def _moment(text: str) -> str:
@@ -198,7 +205,11 @@ class BackfillParams(BaseModel):
     until: Moment | None = Field(
         default=None, description="Only sequences taken before; a day includes that day."
     )
-    sequences: str = Field(default="*", min_length=1, description="Glob over sequence ids.")
+    sequences: str = Field(
+        default="*",
+        min_length=1,
+        description="Glob over sequence ids, or several, a line each; @FILE stands for its lines.",
+    )
     shard_minutes: float = Field(default=10.0, gt=0, le=24 * 60, description="Length of a shard.")
     max_concurrency: int | None = Field(default=None, ge=1, description="Shards at once.")
     priority: bool = Field(default=False, description="Before everything else that waits.")

@@ -12,7 +12,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.pipeline import PASSES, THREADS, label_sequences
 from flows.plan.backfill import refuse_other_run
-from flows.plan.run import Plan, job_of, stamp_of
+from flows.plan.run import Plan, job_of, model_of, stamp_of
 from flows.plan.shards import ShardParams
 from flows.plan.summary import summary_of
 from flows.server.fleet import refuse_unless_offered
@@ -22,7 +22,6 @@ from flows.server.shard_runs import MOST_STARTS, give_back
 from sam2_core.backends.device_owner import lost_device
 from tasks.errors import redacted_errors
 from tasks.frames.discover import Discovered
-from tasks.masks.model import choose_model
 from tasks.observe import metrics_server, tracing
 from tasks.pipeline.outcome import SequenceOutcome, SequencePart
 from tasks.pipeline.tools import Tools
@@ -55,7 +54,7 @@ def _label_shard(params: ShardParams) -> Any:
     started = time.perf_counter()
     if flow_run.run_count > MOST_STARTS:
         return Failed(message=f"its workers died {MOST_STARTS} times: not started again by itself")
-    model = choose_model(params.label.model, params.label.backend, params.label.precision)
+    model = model_of(params.label)
     refuse_unless_offered(model.backend)
     stamp = stamp_of(params.label, model)
     refuse_other_run(params, stamp.run_key)

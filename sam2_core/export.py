@@ -129,6 +129,9 @@ def export_model(
             "with --cache or AUTOLABEL_CACHE"
         ) from error
     try:
+        if not options.only:  # before the weights are cast
+            progress("PyTorch's answers, for certificates")
+            _write_answers(model, part, facts)
         _write_graphs(model, part, options, facts, progress)
         (part / "model.json").write_text(json.dumps(facts, indent=2) + "\n")
         part.chmod(0o755)
@@ -138,6 +141,20 @@ def export_model(
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return folder
+
+
+def _write_answers(model: Sam2, folder: Path, facts: dict[str, Any]) -> None:
+    """Record what engines of this export have to compute; see `sam2_core.trust`."""
+    from sam2_core.trust.answers import file_name
+    from sam2_core.trust.calibration import bundled_calibration
+    from sam2_core.trust.judge import torch_answers
+
+    for close_ups in (False, True) if facts["close_up_size"] else (False,):
+        answers = torch_answers(
+            model, bundled_calibration(), close_ups=close_ups,
+            checkpoint_sha256=facts["checkpoint_sha256"],
+        )  # fmt: skip
+        answers.write(folder / file_name(close_ups=close_ups))
 
 
 def _require_packages() -> None:

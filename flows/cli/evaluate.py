@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from tasks.wording import counted
-
-if TYPE_CHECKING:
-    from tasks.lab.evaluate import Detect, Segment
-
-NUMBERS = ("miou", "boundary_f", "miou_matched", "recall", "ap50")
-
 
 @click.command()
-@click.argument("truth", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("truth")
 @click.option(
     "--images",
-    required=True,
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of the truth's images.",
+    help="Folder of the truth's images; a dataset knows its own.",
 )
 @click.option(
     "--model",
@@ -31,18 +22,30 @@ NUMBERS = ("miou", "boundary_f", "miou_matched", "recall", "ap50")
     show_default=True,
     help="compact, tiny, small, base_plus, large, an exported model's folder or a checkpoint.",
 )
+@click.option("--backend", default="auto", show_default=True, help="As for `label`.")
+@click.option(
+    "--precision", type=click.Choice(["auto", "fp32", "fp16"]), default="auto", show_default=True,
+    help="As for `label`.",
+)  # fmt: skip
 @click.option(
     "--prompt",
-    type=click.Choice(["boxes", "detector"]),
+    type=click.Choice(["boxes", "jittered", "detector", "points"]),
     default="boxes",
     show_default=True,
-    help="Prompt with the true boxes, or with the detector's.",
+    help="Prompt with the true boxes, with these off by a tenth of their sides, with the "
+    "detector's, or with clicks on what is most wrong.",
 )
+@click.option(
+    "--clicks", type=click.IntRange(1, 20), default=1, show_default=True,
+    help="With --prompt points: how many on each object.",
+)  # fmt: skip
 @click.option("--detector", default="compact", show_default=True, help="As for `label`.")
 @click.option(
     "--min-score", type=click.FloatRange(0, 1), default=0.05, show_default=True,
     help="Least score of a detected box; average precision needs the low ones too.",
 )  # fmt: skip
+@click.option("--first-frames", is_flag=True, help="Only the first frame of each sequence.")
+@click.option("--limit", type=click.IntRange(min=1), help="Only so many pictures.")
 @click.option(
     "--baseline",
     type=click.Choice(["box", "grabcut"]),
@@ -52,75 +55,30 @@ NUMBERS = ("miou", "boundary_f", "miou_matched", "recall", "ap50")
     "--whole-frames", is_flag=True,
     help="Segment whole frames with a model that has close-ups, which `label` prefers.",
 )  # fmt: skip
+@click.option(
+    "--save", type=click.Path(path_type=Path, dir_okay=False),
+    help="Keep every instance in a file, for --against.",
+)  # fmt: skip
+@click.option(
+    "--against", type=click.Path(path_type=Path, dir_okay=False, exists=True), metavar="FILE",
+    help="Compare with an evaluation that --save kept, instance by instance.",
+)  # fmt: skip
+@click.option(
+    "--report", type=click.Path(path_type=Path, file_okay=False),
+    help="Write a page with tables, plots and the worst masks into this folder.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(
-    truth: Path,
-    images: Path,
-    model: str,
-    prompt: str,
-    detector: str,
-    min_score: float,
-    baseline: str | None,
-    whole_frames: bool,
-    as_json: bool,
-) -> None:
-    """Measure masks and boxes against TRUTH, a COCO instances json.
+def command(**given: Any) -> None:
+    """Measure masks and boxes against TRUTH.
+
+    TRUTH is a COCO instances json, a folder of indexed PNGs (DAVIS, MOSE, Cityscapes), or
+    `dataset:NAME.FIELD`, a field of a FiftyOne dataset.
 
     `miou` and `boundary_f` are means over all true instances, one that was not found counting 0;
     boundary F allows 0.2% of the diagonal (3 px at 1280x720). With true boxes, the boxes judged by
-    `ap50` are those of the masks. Exits with 1 when some images could not be measured.
+    `ap50` are those of the masks. Sequences get DAVIS's J and F, too. Exits with 1 when some images
+    could not be measured.
     """
-    from tasks.dataset.coco_truth import load_truth
-    from tasks.lab.evaluate import evaluate
+    from flows.cli.evaluate_run import run_evaluation
 
-    loaded = load_truth(truth)
-    detect = _detector(detector, min_score) if prompt == "detector" else None
-    segment, name = _segmenter(model, baseline, False if whole_frames else None)
-    result: dict[str, Any] = {}
-    from flows.cli.display import stderr_console, tracked
-
-    steps = evaluate(loaded, images, segment, detect)
-    for evaluation in tracked(stderr_console(), steps, "evaluating images", len(loaded.images)):
-        last = evaluation
-    result = {"model": name, "prompt": prompt, **last.result()}
-    if as_json:
-        click.echo(json.dumps(result))
-    else:
-        _print(result)
-    sys.exit(1 if last.failed else 0)
-
-
-def _segmenter(model: str, baseline: str | None, close_ups: bool | None) -> tuple[Segment, str]:
-    if baseline:
-        from tasks.lab.baselines import baseline_masks
-
-        return lambda image, boxes: baseline_masks(image, boxes, baseline), baseline
-    from tasks.masks.model import choose_model, load_segmenter
-
-    choice = choose_model(model, close_ups=close_ups)
-    segmenter = load_segmenter(choice)
-    return lambda image, boxes: segmenter.segment([image], [boxes])[0], choice.stamp.name
-
-
-def _detector(name: str, min_score: float) -> Detect:
-    from tasks.boxes.detectors import load_detector
-
-    found = load_detector(name)
-    return lambda image: found.detect([found.letterbox(image)], (), min_score)[0]
-
-
-def _print(result: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("instances", "count", *NUMBERS, box=None)
-    rows = {"all": result, **result["by_size"], **result["by_class"]}
-    for name, row in rows.items():
-        values = ["-" if row.get(key) is None else f"{row[key]:.3f}" for key in NUMBERS]
-        table.add_row(name, str(row["instances"]), *values)
-    console = Console()
-    images = counted(result["images"], "image")
-    console.print(f"{result['model']}, prompted by {result['prompt']}, {images}")
-    console.print(table)
-    for failed in result["failed_images"]:
-        console.print(f"not measured: {failed['file_name']}: {failed['reason']}", style="yellow")
+    sys.exit(1 if run_evaluation(given) else 0)

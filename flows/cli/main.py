@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cache": ("cache", "Show and clear what is kept on this machine."),
     "doctor": ("doctor", "Say what this machine has and lacks."),
     "evaluate": ("evaluate", "Measure masks and boxes against ground truth."),
+    "diff": ("diff", "Say what changes between two runs."),
 }
 
 

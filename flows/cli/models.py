@@ -13,6 +13,7 @@ from sam2_core.types import AutolabelError
 
 # Subcommands in modules of their own, imported when they are called.
 LAZY: dict[str, tuple[str, str]] = {
+    "certify": ("models_certify", "Hold a model on this machine against PyTorch in float32."),
     "build": ("models_build", "Build TensorRT engines for this machine's GPU."),
     "train": ("models_train", "Train the bundled models."),
 }
@@ -52,6 +53,17 @@ def _exports(cache: Path | None, name: str) -> list[str]:
     return [str(path.parent.relative_to(root)) for path in found]
 
 
+def _certificates(cache: Path | None, name: str) -> list[dict[str, str]]:
+    """List the engines of a preset that were certified, or failed, on this machine."""
+    from sam2_core.trust.certificate import certificates
+
+    return [
+        {"engine": one.title, "verdict": one.verdict, "file": str(one.path(cache))}
+        for one in certificates(cache)
+        if one.engine["name"].partition("/")[0] == name
+    ]
+
+
 @command.command("list")
 @_cache_option
 @_json_option
@@ -72,6 +84,7 @@ def list_models(cache: Path | None, as_json: bool) -> None:
                 "bytes": preset.checkpoint_bytes,
                 "downloaded": [str(path) for path in files if path.is_file()],
                 "exported": _exports(cache, preset.name),
+                "certificates": _certificates(cache, preset.name),
             }
         )
     if as_json:
@@ -80,7 +93,7 @@ def list_models(cache: Path | None, as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("model", "input", "checkpoint", "exported", box=None)
+    table = Table("model", "input", "checkpoint", "exported", "certificates", box=None)
     for model in models:
         size = f"{model['bytes'] / 1e6:.0f} MB"
         state = "downloaded" if model["downloaded"] else f"to download, {size}"
@@ -89,6 +102,7 @@ def list_models(cache: Path | None, as_json: bool) -> None:
             f"{model['image_size']} px",
             state if model["url"] else "of this project",
             "\n".join(model["exported"]) or "-",
+            "\n".join(f"{one['engine']}: {one['verdict']}" for one in model["certificates"]) or "-",
         )
     Console().print(table)
 

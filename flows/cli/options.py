@@ -102,5 +102,7 @@ def label_params(given: dict[str, Any]) -> LabelParams:
 def backfill_params(given: dict[str, Any]) -> BackfillParams:
     """Return the parameters that those options and the ones of BackfillParams say."""
     own = {name: given[name] for name in given if name in BackfillParams.model_fields}
+    if (own.get("sequences") or "").startswith("@"):  # as `autolabel diff` writes them
+        own["sequences"] = "\n".join(_listed([own["sequences"]]))
     label = label_params({name: given[name] for name in given if name not in own})
     return validated(BackfillParams, label=label.absolute(), **own)

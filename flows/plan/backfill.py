@@ -6,7 +6,7 @@ Streams: of a sequence only a few short strings stay in memory, so a hundred tho
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -185,7 +185,7 @@ def _missing(plan: BackfillPlan, in_flight: set[str]) -> Iterator[Work]:
 
 
 def _matching(plan: BackfillPlan) -> Iterator[Discovered]:
-    label, glob = plan.params.label, plan.params.sequences
+    label, wanted = plan.params.label, _wanted(plan.params.sequences)
     for one in discover(label.sources, FrameSelection.parse(label.frames), label.sequence):
         if one.picked:
             raise AutolabelError(
@@ -194,8 +194,16 @@ def _matching(plan: BackfillPlan) -> Iterator[Discovered]:
             )
         if plan.matching:
             plan.matching.add(one.frames)
-        if fnmatchcase(one.sequence.sequence_id, glob):
+        if wanted(one.sequence.sequence_id):
             yield one
+
+
+def _wanted(globs: str) -> Callable[[str], bool]:
+    """Return what tells whether a sequence's id is meant by globs, one in a line."""
+    lines = globs.splitlines()
+    plain = frozenset(line for line in lines if not set(line) & set("*?["))
+    others = [line for line in lines if line not in plain]
+    return lambda name: name in plain or any(fnmatchcase(name, line) for line in others)
 
 
 def _in_time(plan: BackfillPlan, one: Discovered) -> bool:

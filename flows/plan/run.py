@@ -88,7 +88,7 @@ def make_plan(params: LabelParams, detectors: Detectors | None = None) -> Plan:
     selection = FrameSelection.parse(params.frames)
     refuse_output_inside(params.out, params.sources)
     found = list(discover(params.sources, selection, params.sequence))
-    model = choose_model(params.model, params.backend, params.precision)
+    model = model_of(params)
     matching = matching_of(params)
     if matching:
         matching.add(frame for one in found for frame in one.frames)
@@ -105,6 +105,17 @@ def make_plan(params: LabelParams, detectors: Detectors | None = None) -> Plan:
     with ThreadPoolExecutor(LISTING_THREADS, "plan") as pool:
         sequences = tuple(pool.map(planned, found))
     return Plan(params, stamp, model, sequences, matching)
+
+
+def model_of(params: LabelParams) -> ModelChoice:
+    """Find the model of a run.
+
+    Raises:
+        AutolabelError: it is not there, or its backend cannot run here.
+
+    """
+    found = choose_model(params.model, params.backend, params.precision)
+    return replace(found, allow_uncertified=params.allow_uncertified)
 
 
 def matching_of(params: LabelParams) -> Matching | None:
@@ -135,7 +146,7 @@ def stamp_of(
         AutolabelError: the model, the detector or the boxes are not there or unusable.
 
     """
-    model = model or choose_model(params.model, params.backend, params.precision)
+    model = model or model_of(params)
     matching = matching or matching_of(params)
     boxes = matching.imported.stamp if matching else _detector_stamp(params, detectors)
     code = box_code(imported=bool(params.boxes))

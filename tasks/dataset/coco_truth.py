@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,10 @@ class TruthImage:
         area_px: int64 (N,), counted on the masks.
         crowd_rle: masks of regions annotated as crowds, which count neither way.
         crowd_labels: their category names.
+        visible_fraction: float32 (N,), how much of each object is not hidden; NaN where unknown,
+            None where nothing is known.
+        track_ids: int64 (N,), the same object has the same id in all frames of a sequence; or None.
+        sequence: what the image is a frame of, "" for none.
 
     """
 
@@ -40,11 +45,15 @@ class TruthImage:
     area_px: IntArray
     crowd_rle: tuple[bytes, ...] = ()
     crowd_labels: tuple[str, ...] = ()
+    visible_fraction: FloatArray | None = None
+    track_ids: IntArray | None = None
+    sequence: str = ""
 
     def __post_init__(self) -> None:
         freeze_arrays(
             self, boxes_xyxy_px="float32 (N, 4)", labels="tuple (N)", rle="tuple (N)",
             area_px="int64 (N)", crowd_rle="tuple (C)", crowd_labels="tuple (C)",
+            visible_fraction="float32 (N)", track_ids="int64 (N)",
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -172,4 +181,12 @@ def _image(
         area_px=np.array(coco_mask.area(rles) if rles else [], np.int64),
         crowd_rle=tuple(rle for _, rle in rows[True]),
         crowd_labels=tuple(label for label, _ in rows[True]),
+        visible_fraction=_visible(one for one in annotations if not one.get("iscrowd", 0)),
     )
+
+
+def _visible(annotations: Iterable[dict[str, Any]]) -> FloatArray | None:
+    given = [one.get("visible_fraction") for one in annotations]
+    if all(one is None for one in given):
+        return None
+    return np.array([np.nan if one is None else float(one) for one in given], np.float32)

@@ -12,6 +12,7 @@ import numpy as np
 from sam2_core.types import AutolabelError, Boxes, ImageArray, Masks
 from tasks.dataset.coco_truth import Truth, TruthImage
 from tasks.lab.metrics import Scores
+from tasks.lab.prompting import true_boxes
 
 Segment = Callable[[ImageArray, Boxes], Masks]
 Detect = Callable[[ImageArray], Boxes]
@@ -61,22 +62,38 @@ def read_rgb(path: Path, size_hw: tuple[int, int]) -> ImageArray:
     return np.asarray(image, np.uint8)
 
 
-def true_boxes(image: TruthImage) -> Boxes:
-    """Make prompts of the annotated boxes."""
-    scores = np.ones(len(image), np.float32)
-    return Boxes(image.boxes_xyxy_px, scores, image.labels, source="truth")
+@dataclass(frozen=True)
+class Asked:
+    """How a model is asked for the masks of a picture.
+
+    Attributes:
+        segment: makes masks of boxes.
+        boxes: makes prompts of what is annotated.
+        detect: finds boxes instead, where given.
+        clicked: makes a mask of every annotated object by clicks instead, where given.
+
+    """
+
+    segment: Segment
+    boxes: Callable[[TruthImage], Boxes] = true_boxes
+    detect: Detect | None = None
+    clicked: Callable[[ImageArray, TruthImage], Masks] | None = None
+
+    def masks(self, pixels: ImageArray, image: TruthImage) -> tuple[Boxes, Masks]:
+        """Return the boxes that were prompted with, and their masks."""
+        if self.clicked:
+            return true_boxes(image), self.clicked(pixels, image)
+        boxes = self.detect(pixels) if self.detect else self.boxes(image)
+        return boxes, self.segment(pixels, boxes)
 
 
-def evaluate(
-    truth: Truth, folder: str | Path, segment: Segment, detect: Detect | None = None
-) -> Iterator[Evaluation]:
+def evaluate(truth: Truth, folder: str | Path, asked: Asked) -> Iterator[Evaluation]:
     """Run a model over every image of the truth.
 
     Args:
         truth: what there is.
         folder: where the images lie.
-        segment: makes masks of boxes.
-        detect: finds boxes; None prompts with the true ones.
+        asked: the model, and what it is prompted with.
 
     Yields:
         The same growing `Evaluation` after each image, so that a caller can show progress.
@@ -94,9 +111,8 @@ def evaluate(
     for image in truth.images:
         try:
             pixels = read_rgb(find_image(folder, image.file_name), image.size_hw)
-            boxes = detect(pixels) if detect else true_boxes(image)
-            masks = segment(pixels, boxes)
-            evaluation.scores.add(image, boxes, masks, by_row=detect is None)
+            boxes, masks = asked.masks(pixels, image)
+            evaluation.scores.add(image, boxes, masks, by_row=asked.detect is None)
         except (OSError, ValueError, AutolabelError) as error:
             evaluation.failed.append(FailedImage(image.image_id, image.file_name, str(error)))
         yield evaluation

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,66 +9,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sam2_core.mask_metrics import (
+    SIZES,
+    boundary_f,
+    boundary_tolerance_px,
+    mask_iou,
+    size_class,
+)
 from sam2_core.types import Boxes, Masks
 from tasks.dataset.coco_truth import TruthImage, rle_box_xyxy_px
+from tasks.lab import davis
+from tasks.lab.records import Record, more_results
 
-# COCO's size classes, by the area of the true mask.
-SIZES = ("small", "medium", "large")
-SMALL_AREA_PX, MEDIUM_AREA_PX = 32**2, 96**2
 MATCH_BOX_IOU = 0.5
-
-
-def size_class(area_px: float) -> str:
-    """COCO's size class: small under 32x32 px, medium under 96x96, large."""
-    if area_px < SMALL_AREA_PX:
-        return "small"
-    return "medium" if area_px < MEDIUM_AREA_PX else "large"
-
-
-def mask_iou(first: bytes, second: bytes, size_hw: tuple[int, int]) -> float:
-    """IoU of two compressed run-length masks of one image; two empty masks give 1."""
-    from pycocotools import mask as coco_mask
-
-    a = {"counts": first, "size": list(size_hw)}
-    b = {"counts": second, "size": list(size_hw)}
-    if not coco_mask.area(a) and not coco_mask.area(b):
-        return 1.0
-    return float(coco_mask.iou([a], [b], [0])[0, 0])
-
-
-def boundary_tolerance_px(size_hw: tuple[int, int]) -> int:
-    """Tolerance of the boundary F measure: 0.2% of the image's diagonal, 3 px at 1280x720."""
-    return max(1, round(0.002 * math.hypot(*size_hw)))
-
-
-def boundary_f(first: bytes, second: bytes, size_hw: tuple[int, int], tolerance_px: int) -> float:
-    """Boundary F measure of two masks of one image (Perazzi et al., DAVIS, CVPR 2016).
-
-    Precision is the share of the first mask's contour within `tolerance_px` of the second's,
-    recall the other way round. Contours are inner ones, so a mask cut by the image's border ends
-    there. Two empty masks give 1, one empty mask 0.
-    """
-    import cv2
-    from pycocotools import mask as coco_mask
-
-    masks = [
-        np.ascontiguousarray(coco_mask.decode({"counts": rle, "size": list(size_hw)}))
-        for rle in (first, second)
-    ]
-    if not masks[0].any() or not masks[1].any():
-        return float(masks[0].any() == masks[1].any())
-    boxes = [rle_box_xyxy_px(rle, size_hw) for rle in (first, second)]
-    margin = tolerance_px + 2
-    left, top = np.maximum(np.minimum(boxes[0], boxes[1])[:2].astype(int) - margin, 0)
-    right, bottom = np.maximum(boxes[0], boxes[1])[2:].astype(int) + margin
-    crops = [np.pad(mask[top:bottom, left:right], 1) for mask in masks]
-    cross = cv2.getStructuringElement(cv2.MORPH_CROSS, (3, 3))
-    contours = [crop - cv2.erode(crop, cross) for crop in crops]
-    disk = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * tolerance_px + 1,) * 2)
-    near = [cv2.dilate(contour, disk) for contour in contours]
-    precision = (contours[0] & near[1]).sum() / contours[0].sum()
-    recall = (contours[1] & near[0]).sum() / contours[1].sum()
-    return float(2 * precision * recall / (precision + recall)) if precision + recall else 0.0
 
 
 def box_iou(
@@ -140,6 +92,7 @@ class Scores:
     _true: list[dict[str, Any]] = field(default_factory=list)
     _found: list[dict[str, Any]] = field(default_factory=list)
     other_classes: int = 0
+    records: list[Record] = field(default_factory=list)
 
     def add(self, truth: TruthImage, boxes: Boxes, masks: Masks, *, by_row: bool) -> list[float]:
         """Score one image.
@@ -184,6 +137,7 @@ class Scores:
             entry.matched += row is not None
             entry.iou += iou
             entry.boundary += boundary
+        self.records.append(_record(truth, i, masks, row, (iou, boundary)))
         return iou
 
     def _collect(self, truth: TruthImage, boxes: Boxes, masks: Masks, *, by_row: bool) -> None:
@@ -229,6 +183,7 @@ class Scores:
             },
             "by_class": {name: sums.as_dict() for name, sums in sorted(self._by_class.items())},
             "detections_of_other_classes": self.other_classes,
+            **more_results(self.records),
         }  # fmt: skip
 
     def _average_precision(self, kind: str) -> dict[str, float | None]:
@@ -255,6 +210,31 @@ class Scores:
         return {
             "ap": mean(precision[:, :, :, 0, -1]), "ap50": mean(precision[0, :, :, 0, -1]), **sizes
         }  # fmt: skip
+
+
+def _record(
+    truth: TruthImage, i: int, masks: Masks, row: int | None, agreement: tuple[float, float]
+) -> Record:
+    visible = None if truth.visible_fraction is None else float(truth.visible_fraction[i])
+    left, top, right, bottom = (float(value) for value in truth.boxes_xyxy_px[i])
+    contour = None
+    if truth.sequence:
+        contour = 0.0 if row is None else _davis_f(masks.rle[row], truth.rle[i], truth.size_hw)
+    return Record(
+        truth.file_name, i, truth.labels[i], int(truth.area_px[i]), (left, top, right, bottom),
+        round(agreement[0], 6), round(agreement[1], 6), row is not None,
+        0.0 if row is None else round(float(masks.predicted_iou[row]), 5),
+        None if visible is None or np.isnan(visible) else round(visible, 4), truth.sequence,
+        -1 if truth.track_ids is None else int(truth.track_ids[i]), contour,
+    )  # fmt: skip
+
+
+def _davis_f(found: bytes, true: bytes, size_hw: tuple[int, int]) -> float:
+    from pycocotools import mask as coco_mask
+
+    size = list(size_hw)
+    arrays = [coco_mask.decode({"counts": one, "size": size}) > 0 for one in (found, true)]
+    return round(davis.boundary_f(*arrays), 6)
 
 
 def _xywh(box: npt.NDArray[np.float32]) -> list[float]:

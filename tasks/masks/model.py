@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from sam2_core.trust.certificate import Certificate, UncertifiedEngineError
 from sam2_core.types import AutolabelError, ModelStamp
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class ModelChoice:
         stamp: what its labels will carry.
         reason: why this model and this backend, for the user.
         close_ups: as in `load_backend`.
+        allow_uncertified: label with it whatever its certificate says.
 
     """
 
@@ -39,6 +41,7 @@ class ModelChoice:
     stamp: ModelStamp
     reason: str = field(compare=False)
     close_ups: bool | None = None
+    allow_uncertified: bool = False
 
 
 def choose_model(
@@ -113,23 +116,61 @@ def _best_here(wanted: Wanted, backend: str) -> tuple[str, str]:
 
 
 class Segmenters:
-    """The models that a command or a flow run has loaded: each once, for any thread."""
+    """The models that a command or a flow run has loaded: each once, for any thread.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    Args:
+        certified: load only models that are certified on this machine; one without a certificate
+            proves itself when it is loaded. Off for what a person looks at while it is made.
+
+    """
+
+    def __init__(self, *, certified: bool = True) -> None:
+        self._lock, self._certified = threading.Lock(), certified
         self._loaded: dict[ModelChoice, Segmenter] = {}
+        self._refused: dict[ModelChoice, str] = {}
+        self._certificates: dict[ModelChoice, Certificate] = {}
 
     def load(self, choice: ModelChoice) -> Segmenter:
         """Return the one segmenter of a model; loads it the first time.
 
         Raises:
+            UncertifiedEngineError: it may not label on this machine.
             AutolabelError: as `load_segmenter`.
 
         """
         with self._lock:
+            self.refuse_known(choice)
             if choice not in self._loaded:
-                self._loaded[choice] = load_segmenter(choice)
+                self._loaded[choice] = self._proven(choice)
             return self._loaded[choice]
+
+    def refuse_known(self, choice: ModelChoice) -> None:
+        """Raise `UncertifiedEngineError` for a model that was refused here before."""
+        if choice in self._refused:
+            raise UncertifiedEngineError(self._refused[choice])
+
+    def certified_by(self, choice: ModelChoice) -> dict[str, Any] | None:
+        """Return, in short, the certificate of a model that is loaded; None where it has none."""
+        found = self._certificates.get(choice)
+        if found is None:
+            return None
+        over = found.measured["over_32x32"].get("iou", found.measured["iou"])
+        return {"verdict": found.verdict, "reference": found.reference, "iou_mean": over["mean"],
+                "iou_p1": over["p1"], "engine": found.path().stem}  # fmt: skip
+
+    def _proven(self, choice: ModelChoice) -> Segmenter:
+        segmenter = load_segmenter(choice)
+        if choice.allow_uncertified or not self._certified:
+            return segmenter
+        from sam2_core.trust.certify import ensure_certified
+
+        try:
+            self._certificates[choice] = ensure_certified(segmenter, choice.source)
+        except UncertifiedEngineError as error:
+            self._refused[choice] = str(error)
+            segmenter.close()
+            raise
+        return segmenter
 
 
 def load_segmenter(choice: ModelChoice) -> Segmenter:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from sam2_core.trust.certificate import UncertifiedEngineError
 from sam2_core.types import AutolabelError
 from tasks.errors import told
 from tasks.frames.discover import Discovered
@@ -176,6 +177,7 @@ def with_error(outcome: SequenceOutcome, stage: str, error: Exception) -> Sequen
         outcome,
         error=told(error),
         stage=stage,
-        transient=is_transient(error) or isinstance(error, NotFetchedError),
+        transient=is_transient(error)
+        or isinstance(error, (NotFetchedError, UncertifiedEngineError)),
         hopeless=outcome.hopeless or isinstance(error, UnreadableError),
     )

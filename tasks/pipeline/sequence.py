@@ -167,6 +167,7 @@ def check_sequence(job: Job, opened: Opened, states: Sequence[ChunkState]) -> Se
     )
     seconds = outcome.seconds | {CHECK: time.perf_counter() - started}
     report |= {"seconds": {stage: round(value, 3) for stage, value in seconds.items()}}
+    report |= {"certificate": job.tools.segmenters.certified_by(job.model)}
     manifests.write_report(
         job.out_uri, job.stamp.run_key, found.sequence, found.content_key, report
     )

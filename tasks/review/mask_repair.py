@@ -251,7 +251,7 @@ def click_model(name: str) -> Any:
 
 
 # FiftyOne makes operators anew for every call: what they keep is the App's process's.
-_models = Segmenters()
+_models = Segmenters(certified=False)
 _pictures: OrderedDict[tuple[str, ...], OpenImage] = OrderedDict()
 _pictures_lock = threading.Lock()
 

@@ -175,9 +175,9 @@ def test_a_steeper_model_draws_the_same_outlines_with_larger_logits():
 
 def test_bundled_models_fit_unseen_scenes_better_than_the_box():
     from sam2_core.load import load_backend
+    from sam2_core.mask_metrics import mask_iou
     from sam2_core.segmenter import Segmenter
     from tasks.lab.baselines import baseline_masks
-    from tasks.lab.metrics import mask_iou
     from tasks.lab.scenes import render_scene
     from tasks.lab.training.held_out import FIRST_HELD_OUT_SEED
 

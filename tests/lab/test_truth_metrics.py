@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
 
+from sam2_core.mask_metrics import boundary_f, mask_iou, size_class
 from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset.coco_truth import load_truth
 from tasks.lab.baselines import baseline_masks
-from tasks.lab.evaluate import evaluate, true_boxes
-from tasks.lab.metrics import Scores, boundary_f, box_iou, mask_iou, match_boxes, size_class
+from tasks.lab.evaluate import Asked, evaluate
+from tasks.lab.metrics import Scores, box_iou, match_boxes
+from tasks.lab.prompting import true_boxes
 
 H, W = 120, 160
 SIZE = [H, W]
@@ -205,7 +207,7 @@ def test_evaluate_reports_bad_frames_and_goes_on(tmp_path):
     cv2.imwrite(str(tmp_path / "small.png"), picture[:50])
     (tmp_path / "broken.png").write_bytes(b"no image")
     steps = list(
-        evaluate(truth, tmp_path, lambda image, boxes: baseline_masks(image, boxes, "box"))
+        evaluate(truth, tmp_path, Asked(lambda image, boxes: baseline_masks(image, boxes, "box")))
     )
     assert len(steps) == 4
     result = steps[-1].result()

@@ -1,0 +1,142 @@
+"""Running an evaluation from a terminal: measure, keep, compare, report."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from flows.cli.display import stderr_console, tracked
+from sam2_core.trust.pictures import write_difference
+from sam2_core.types import AutolabelError
+from tasks.dataset.coco_truth import Truth
+from tasks.lab.evaluate import Asked, evaluate, find_image, read_rgb
+from tasks.lab.metrics import match_boxes
+from tasks.lab.prompting import clicked_masks, jittered_boxes, true_boxes
+from tasks.lab.records import Record, paired, read_run, write_run
+from tasks.lab.report import write_report
+from tasks.lab.truths import open_truth
+from tasks.wording import counted
+
+NUMBERS = ("miou", "boundary_f", "miou_matched", "recall", "ap50")
+
+
+def run_evaluation(given: dict[str, Any]) -> bool:
+    """Do what `autolabel evaluate` was asked; returns whether images could not be measured."""
+    truth = open_truth(given["truth"], given["images"], first_frames=given["first_frames"])
+    if given["limit"]:
+        truth = Truth(truth.images[: given["limit"]], truth.categories)
+    folder = given["images"] or Path("/")  # a dataset's paths are absolute
+    asked, name = _asked(given)
+    steps = evaluate(truth, folder, asked)
+    for evaluation in tracked(stderr_console(), steps, "evaluating images", len(truth.images)):
+        last = evaluation
+    prompt = given["prompt"]
+    if prompt == "points":
+        prompt = counted(given["clicks"], "click")
+    result = {"model": name, "prompt": prompt, **last.result()}
+    records = last.scores.records
+    if given["against"]:
+        result["against"] = paired(read_run(given["against"])[1], records)
+    if given["save"]:
+        write_run(given["save"], result, records)
+    if given["report"]:
+        draw = partial(_draw, truth, folder, asked)
+        page = write_report(given["report"], result, records, draw, result.get("against"))
+        click.echo(f"report: {page}", err=True)
+    if given["as_json"]:
+        click.echo(json.dumps(result))
+    else:
+        _print(result)
+    return bool(last.failed)
+
+
+def _asked(given: dict[str, Any]) -> tuple[Asked, str]:
+    """Return how to ask the model for masks, and its name."""
+    detect = _detector(given["detector"], given["min_score"])
+    boxes = jittered_boxes if given["prompt"] == "jittered" else true_boxes
+    found = detect if given["prompt"] == "detector" else None
+    if given["baseline"]:
+        from tasks.lab.baselines import baseline_masks
+
+        if given["prompt"] == "points":
+            raise AutolabelError("a baseline is prompted with boxes, not with clicks")
+        method = given["baseline"]
+        segment = partial(baseline_masks, method=method)
+        return Asked(segment, boxes, found), method
+    from tasks.masks.model import choose_model, load_segmenter
+
+    clicks = given["prompt"] == "points"
+    close_ups = False if given["whole_frames"] or clicks else None
+    choice = choose_model(given["model"], given["backend"], given["precision"], close_ups=close_ups)
+    segmenter = load_segmenter(choice)
+    clicked = partial(_by_clicks, segmenter, given["clicks"]) if clicks else None
+    return (
+        Asked(lambda image, some: segmenter.segment([image], [some])[0], boxes, found, clicked),
+        choice.stamp.name,
+    )
+
+
+def _by_clicks(segmenter: Any, clicks: int, pixels: Any, image: Any) -> Any:
+    return clicked_masks(segmenter, pixels, image, clicks)
+
+
+def _detector(name: str, min_score: float) -> Any:
+    """Return what finds boxes; the detector is loaded when it is first needed."""
+    from functools import cache
+
+    @cache
+    def loaded() -> Any:
+        from tasks.boxes.detectors import load_detector
+
+        return load_detector(name)
+
+    return lambda image: loaded().detect([loaded().letterbox(image)], (), min_score)[0]
+
+
+def _draw(truth: Truth, folder: Path, asked: Asked, record: Record, path: Path) -> None:
+    """Segment a record's picture once more, and draw its mask beside the true one."""
+    image = next(one for one in truth.images if one.file_name == record.image)
+    pixels = read_rgb(find_image(folder, image.file_name), image.size_hw)
+    boxes, masks = asked.masks(pixels, image)
+    pairs = match_boxes(image, boxes) if asked.detect else {record.row: record.row}
+    row = pairs[record.row]
+    write_difference(
+        path, pixels, masks.rle[row], image.rle[record.row], np.array(record.box_xyxy_px)
+    )
+
+
+def _print(result: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("instances", "count", *NUMBERS, box=None)
+    rows = {"all": result, **result["by_size"], **result["by_class"], **result["by_occlusion"]}
+    for name, row in rows.items():
+        values = ["-" if row.get(key) is None else f"{row[key]:.3f}" for key in NUMBERS]
+        table.add_row(name, str(row["instances"]), *values)
+    console = Console()
+    images = counted(result["images"], "image")
+    console.print(f"{result['model']}, prompted by {result['prompt']}, {images}")
+    console.print(table)
+    if result["miou_interval"]:
+        low, high = result["miou_interval"]
+        console.print(f"mean IoU between {low:.3f} and {high:.3f} (95%, bootstrap over pictures)")
+    if davis := result.get("davis"):
+        console.print(
+            f"J&F {davis['j_and_f']:.3f}, J {davis['j']:.3f}, F {davis['f']:.3f} of "
+            f"{counted(davis['objects'], 'object')}"
+        )
+    if other := result.get("against"):
+        span = other["miou_gain_interval"]
+        between = f" ({span[0]:+.4f} to {span[1]:+.4f})" if span else ""
+        console.print(
+            f"against the other run: mean IoU {other['miou_gain']:+.4f}{between}, "
+            f"{other['better']} better, {other['worse']} worse, p = {other['p_value']}"
+        )
+    for failed in result["failed_images"]:
+        console.print(f"not measured: {failed['file_name']}: {failed['reason']}", style="yellow")

@@ -1,0 +1,115 @@
+"""`autolabel models certify`: a model on this machine, held against PyTorch in float32."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sam2_core.types import AutolabelError
+from tasks.wording import counted
+
+if TYPE_CHECKING:
+    from sam2_core.trust.certificate import Certificate
+
+
+@click.command("certify")
+@click.argument("model", default="auto")
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "onnxruntime", "onnxruntime-cpu", "onnxruntime-cuda", "torch",
+                       "tensorrt"]),
+    default="auto", show_default=True, help="As for `label`.",
+)  # fmt: skip
+@click.option(
+    "--precision", type=click.Choice(["auto", "fp32", "fp16"]), default="auto", show_default=True,
+    help="As for `label`.",
+)  # fmt: skip
+@click.option("--whole-frames", is_flag=True, help="Not in close-ups, where the model has them.")
+@click.option(
+    "--frames", type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Your own frames, with the detector's boxes, besides the bundled pictures.",
+)  # fmt: skip
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=20, show_default=True,
+    help="At most so many of them, spread over the folder.",
+)  # fmt: skip
+@click.option(
+    "--scenes", type=click.IntRange(min=0), default=4, show_default=True,
+    help="Rendered scenes, besides the bundled pictures.",
+)  # fmt: skip
+@click.option(
+    "--quick", is_flag=True, help="Only what labeling itself does before its first frame."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the certificate.")
+def command(**given: Any) -> None:
+    """Run MODEL as `label` would and hold its masks against PyTorch's in float32.
+
+    Writes a certificate into the cache; `label` and workers refuse an engine whose certificate
+    failed. Exits with 1 for one that failed. Other pictures than the bundled ones need PyTorch, or
+    are judged by the float32 graphs on the CPU, once those are certified.
+    """
+    from flows.cli.display import spinning, stderr_console
+
+    with spinning(stderr_console(), "certifying"):
+        certificate = _certified(given)
+        path = certificate.write()
+    if given["as_json"]:
+        click.echo(json.dumps(certificate.as_json() | {"file": str(path)}, indent=2))
+    else:
+        _print(certificate, path)
+    sys.exit(0 if certificate.passed else 1)
+
+
+def _certified(given: dict[str, Any]) -> Certificate:
+    from sam2_core.trust.calibration import bundled_calibration
+    from sam2_core.trust.certify import certify, recorded_answers, with_pictures
+    from tasks.lab.certifying import answers_to, more_pictures
+    from tasks.masks.model import choose_model, load_segmenter
+
+    close_ups = False if given["whole_frames"] else None
+    choice = choose_model(given["model"], given["backend"], given["precision"], close_ups=close_ups)
+    more = [] if given["quick"] else more_pictures(given["frames"], given["limit"], given["scenes"])
+    if given["frames"] and not given["quick"] and len(more) == given["scenes"]:
+        raise AutolabelError(f"no frame in {given['frames']} in which the detector finds a box")
+    with load_segmenter(choice) as segmenter:
+        answers = recorded_answers(choice.source, segmenter)
+        calibration = bundled_calibration()
+        if more:
+            answers = answers_to(choice, segmenter, calibration, answers, more)
+            calibration = calibration.with_more(more)
+        kind = "full" if more else "quick"
+        certificate, _, found = certify(segmenter, calibration, answers, kind=kind)
+        return with_pictures(certificate, calibration, answers, found)
+
+
+def _print(certificate: Certificate, path: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console, measured = Console(), certificate.measured
+    pictures = counted(certificate.calibration["pictures"], "picture")
+    boxes = counted(certificate.calibration["boxes"], "box", "boxes")
+    console.print(f"[bold]{certificate.title}[/]: {pictures}, {boxes}")
+    console.print(f"against {certificate.reference}", soft_wrap=True)
+    table = Table("masks", "count", "mean IoU", "p1", "p5", "worst", "boundary F", box=None)
+    rows = {"all": measured, "over 32x32 px": measured["over_32x32"], **measured["by_size"]}
+    for name, row in rows.items():
+        if row["masks"]:
+            values = [f"{row['iou'][key]:.4f}" for key in ("mean", "p1", "p5", "min")]
+            table.add_row(name, str(row["masks"]), *values, f"{row['boundary_f']:.4f}")
+    console.print(table)
+    apart, logits = measured["predicted_iou_apart"], measured["logits_apart"]
+    console.print(
+        f"predicted IoU off by {apart['max']:.2g} at most, logits by {logits['median']:.2g} "
+        f"deviations (median); {measured['latency_ms']:g} ms a picture"
+    )
+    for one in certificate.worst[:3]:
+        console.print(f"  {one['picture']}: IoU {one['iou']:.4f}  {one['file']}", soft_wrap=True)
+    for failure in certificate.failures:
+        console.print(f"[red]{failure}[/]")
+    colour = "green" if certificate.passed else "red"
+    console.print(f"[{colour}]{certificate.verdict}[/]  {path}", soft_wrap=True)

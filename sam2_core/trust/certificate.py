@@ -1,0 +1,203 @@
+"""Certificates: what an engine was held against, how far apart it was, and whether it may label.
+
+A certificate is for one engine: weights, graphs, backend, precision, code, device and the versions
+of the libraries that compute. Another driver's GPU, another ONNX Runtime or other graphs are
+another engine, which has to prove itself anew.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sam2_core.backends.protocol import BackendInfo
+from sam2_core.cache import cache_folder, write_whole
+from sam2_core.trust.signed import digest_of, read_signed, signed_text
+from sam2_core.types import AutolabelError, MachineError
+
+FORMAT = 1
+# Libraries whose version belongs to an engine: those of every engine, and those of a backend.
+_EVERYWHERE = ("numpy", "pillow")
+_LIBRARIES = {
+    "onnxruntime": ("onnxruntime-gpu", "onnxruntime"),
+    "torch": ("torch",),
+    "tensorrt": ("tensorrt", "tensorrt-cu13"),
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far an engine may be from PyTorch in float32.
+
+    Attributes:
+        iou_mean, iou_p1: least mean and first percentile of the IoU of masks over 32x32 px.
+        iou_mean_all: least mean of all masks, small ones included.
+        logits_median: most that half of the masks' logits may be apart, in deviations.
+
+    """
+
+    iou_mean: float
+    iou_p1: float
+    iou_mean_all: float
+    logits_median: float
+
+
+# fp32: what other exports are held to (mean 0.999), and the goal for original frames (0.98).
+# fp16: the goals that half precision was measured to reach; see BENCHMARKS.md.
+LIMITS = {
+    "fp32": Limits(0.999, 0.98, 0.998, 0.002),
+    "fp16": Limits(0.995, 0.95, 0.99, 0.1),
+}
+
+
+class UncertifiedEngineError(MachineError):
+    """An engine that may not label here: it failed, or nothing can tell whether it is right."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What was measured, and what follows.
+
+    Attributes:
+        engine: what it is for; see `engine_facts`.
+        calibration: digest, pictures, boxes and `kind` of the set.
+        reference: what it was held against, in words.
+        measured: see `sam2_core.trust.measure.summary`; `latency_ms`, `coordinates_kept`.
+        failures: which limits it does not keep, in words; none for one that may label.
+        worst: the worst masks: picture, row, IoU, and the file that shows it.
+
+    """
+
+    engine: Mapping[str, Any]
+    calibration: Mapping[str, Any]
+    reference: str
+    measured: Mapping[str, Any]
+    failures: tuple[str, ...]
+    worst: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether the engine may label."""
+        return not self.failures
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in a word."""
+        return "passed" if self.passed else "failed"
+
+    @property
+    def title(self) -> str:
+        """The engine in words."""
+        one = self.engine
+        return f"{one['name']} on {one['backend']}, {one['precision']}, {one['device']}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"format": FORMAT, "verdict": self.verdict, **asdict(self)}
+
+    def path(self, cache: Path | None = None) -> Path:
+        """Where it belongs."""
+        return certificate_path(self.engine, cache)
+
+    def write(self, cache: Path | None = None) -> Path:
+        """Write it, signed, in the place of an older one."""
+        path = self.path(cache)
+        write_whole(path, signed_text(self.as_json()))
+        return path
+
+    def refuse(self) -> None:
+        """Raise `UncertifiedEngineError` where the engine failed."""
+        if self.failures:
+            raise UncertifiedEngineError(
+                f"{self.title} does not compute what PyTorch does in float32, and may not label: "
+                f"{'; '.join(self.failures)}. `autolabel models certify` shows where; another "
+                "--precision or --backend may be right; --allow-uncertified labels all the same, "
+                "and every label says so"
+            )
+
+
+def engine_facts(info: BackendInfo) -> dict[str, Any]:
+    """Return what makes an engine the one that it is."""
+    family = next(name for name in _LIBRARIES if info.stamp.backend.startswith(name))
+    return {
+        **asdict(info.stamp), "close_ups": info.close_ups, "device": info.device,
+        "machine": platform.machine(),
+        "versions": {
+            name: found
+            for name in (*_EVERYWHERE, *_LIBRARIES[family])
+            if (found := _version(name))
+        },
+    }  # fmt: skip
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def certificate_path(engine: Mapping[str, Any], cache: Path | None = None) -> Path:
+    """Return where the certificate of an engine belongs."""
+    return cache_folder(cache) / "certificates" / f"{digest_of(engine)[:24]}.json"
+
+
+def _of(values: Mapping[str, Any], path: Path) -> Certificate:
+    if values.get("format") != FORMAT:
+        raise AutolabelError(f"{path} is of another version. Remove it to have it made again")
+    return Certificate(
+        values["engine"], values["calibration"], values["reference"], values["measured"],
+        tuple(values["failures"]), tuple(values["worst"]),
+    )  # fmt: skip
+
+
+def read_certificate(engine: Mapping[str, Any], cache: Path | None = None) -> Certificate | None:
+    """Return the certificate of an engine, None where it has none.
+
+    One that is damaged, or that is for another engine although it lies in this one's place, counts
+    for nothing: the engine has to prove itself anew.
+    """
+    path = certificate_path(engine, cache)
+    try:
+        found = _of(read_signed(path), path)
+    except (OSError, AutolabelError, KeyError, TypeError):
+        return None
+    return found if dict(found.engine) == dict(engine) else None
+
+
+def certificates(cache: Path | None = None) -> Iterator[Certificate]:
+    """Yield every sound certificate of this machine."""
+    for path in sorted((cache_folder(cache) / "certificates").glob("*.json")):
+        try:
+            yield _of(read_signed(path), path)
+        except (OSError, AutolabelError, KeyError, TypeError):
+            continue
+
+
+def failures_of(measured: Mapping[str, Any], precision: str) -> tuple[str, ...]:
+    """Return, in words, which limits of a precision something measured does not keep."""
+    limits, over = LIMITS[precision], measured["over_32x32"]
+    checks = [
+        ("mean mask IoU", measured["iou"]["mean"], limits.iou_mean_all),
+        *(
+            [
+                ("mean mask IoU over 32x32 px", over["iou"]["mean"], limits.iou_mean),
+                ("1st percentile of mask IoU over 32x32 px", over["iou"]["p1"], limits.iou_p1),
+            ]
+            if over["masks"]
+            else []
+        ),
+    ]
+    found = [
+        f"{name} {value:g}, needed {least:g}" for name, value, least in checks if value < least
+    ]
+    apart = measured["logits_apart"]["median"]
+    if apart > limits.logits_median:
+        found.append(f"logits {apart:g} deviations apart, at most {limits.logits_median:g}")
+    if not measured["coordinates_kept"]:
+        found.append("coordinates of boxes are rounded to half precision")
+    return tuple(found)

@@ -1,0 +1,90 @@
+"""Faults planted in exported graphs: what would damage masks and say nothing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from sam2_core.resolve import BUNDLED_GRAPHS
+
+ROOT = Path(__file__).parents[1]
+COMPACT = ROOT / "sam2_core" / "weights" / "compact" / BUNDLED_GRAPHS
+
+
+def copy_of_compact(folder: Path) -> Path:
+    """Copy what close-ups need of the bundled model."""
+    folder.mkdir()
+    kept = ("*_close_up.onnx", "*.safetensors", "*.bin", "*.json")
+    for pattern in kept:
+        for file in COMPACT.glob(pattern):
+            shutil.copy(file, folder)
+    return folder
+
+
+def _edit(path: Path, change) -> None:
+    model = onnx.load(str(path), load_external_data=False)
+    change(model.graph)
+    path.write_bytes(model.SerializeToString())
+
+
+def _put_behind_input(graph, name: str, *nodes, constants=()) -> None:
+    """Let all that reads an input read `<name>_other`, which the nodes make of it."""
+    for node in graph.node:
+        node.input[:] = [f"{name}_other" if one == name else one for one in node.input]
+    for i, node in enumerate(nodes):
+        graph.node.insert(i, node)
+    graph.initializer.extend(constants)
+
+
+def _constant(name: str, values) -> TensorProto:
+    return numpy_helper.from_array(np.asarray(values), name)
+
+
+def _dropped(graph) -> None:
+    for name in ("high_res_s0", "high_res_s1"):
+        node = helper.make_node("Mul", [name, f"{name}_none"], [f"{name}_other"])
+        nothing = _constant(f"{name}_none", np.float32(0))
+        _put_behind_input(graph, name, node, constants=[nothing])
+
+
+def _without_no_mem_embed(graph) -> None:
+    from tasks.lab.training.bundle import safetensors_places
+
+    weights = COMPACT / "compact.safetensors"
+    kind, _, offset, length = safetensors_places(weights)["no_mem_embed"]
+    raw = weights.read_bytes()[offset : offset + length]
+    embed = np.frombuffer(raw, {"F16": np.float16, "F32": np.float32}[kind]).astype(np.float32)
+    assert np.abs(embed).max() > 0
+    node = helper.make_node("Sub", ["embedding", "no_mem_embed"], ["embedding_other"])
+    _put_behind_input(graph, "embedding", node, constants=[_constant("no_mem_embed", embed)])
+
+
+def _swapped(graph) -> None:
+    node = helper.make_node("Gather", ["image", "bgr"], ["image_other"], axis=1)
+    _put_behind_input(graph, "image", node, constants=[_constant("bgr", np.array([2, 1, 0]))])
+
+
+def _coarse(graph) -> None:
+    down = helper.make_node("Cast", ["points"], ["points_half"], to=TensorProto.FLOAT16)
+    up = helper.make_node("Cast", ["points_half"], ["points_other"], to=TensorProto.FLOAT)
+    _put_behind_input(graph, "points", down, up)
+
+
+# Name: the graph and what becomes of it.
+FAULTS = {
+    "high-resolution features dropped": ("decoder", _dropped),
+    "no_mem_embed skipped": ("decoder", _without_no_mem_embed),
+    "red and blue swapped": ("encoder", _swapped),
+    "coordinates in half precision": ("decoder", _coarse),
+}
+
+
+def plant(folder: Path, fault: str) -> Path:
+    """Plant a fault in a folder of `copy_of_compact`."""
+    graph, change = FAULTS[fault]
+    _edit(folder / f"{graph}_close_up.onnx", change)
+    return folder

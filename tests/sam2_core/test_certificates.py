@@ -1,0 +1,157 @@
+"""No engine labels before its masks have been held against PyTorch's in float32."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sam2_core.load import load_backend
+from sam2_core.segmenter import Segmenter
+from sam2_core.trust import certify as certifying
+from sam2_core.trust.answers import Answers, file_name
+from sam2_core.trust.calibration import bundled_calibration
+from sam2_core.trust.certificate import (
+    UncertifiedEngineError,
+    certificate_path,
+    certificates,
+    engine_facts,
+    failures_of,
+    read_certificate,
+)
+from sam2_core.trust.certify import certify, ensure_certified, recorded_answers
+from sam2_core.types import AutolabelError
+from tasks.masks.model import Segmenters, choose_model
+from tests.planted_graphs import COMPACT, FAULTS, ROOT, copy_of_compact, plant
+
+MICRO = ROOT / "tests" / "data" / "micro"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def micro(tmp_path):
+    with Segmenter(load_backend(MICRO, "onnxruntime-cpu", cache=tmp_path / "cache")) as segmenter:
+        yield segmenter
+
+
+def test_the_bundled_model_proves_itself_once_without_pytorch(monkeypatch):
+    found = choose_model("compact", "onnxruntime-cpu")
+    monkeypatch.setattr(certifying, "judged", None)  # whoever asked PyTorch would fail
+    first = Segmenters()
+    first.load(found)
+    (certificate,) = certificates()
+    assert certificate.passed
+    assert certificate.engine["engine_sha256"] == found.stamp.engine_sha256
+    assert certificate.reference.startswith("PyTorch")
+    assert certificate.measured["over_32x32"]["iou"]["mean"] >= 0.999
+    assert first.certified_by(found)["verdict"] == "passed"
+    monkeypatch.setattr(certifying, "certify", None)  # a second process only reads
+    Segmenters().load(found)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_fails_certification_and_the_engine_is_refused(tmp_path, fault):
+    folder = plant(copy_of_compact(tmp_path / "model"), fault)
+    choice = choose_model(str(folder), "onnxruntime-cpu")
+    models = Segmenters()
+    with pytest.raises(UncertifiedEngineError, match="may not label"):
+        models.load(choice)
+    (certificate,) = certificates()
+    assert certificate.failures
+    with pytest.raises(UncertifiedEngineError, match="may not label"):
+        models.refuse_known(choice)
+    assert Segmenters().load(replace(choice, allow_uncertified=True))
+
+
+def test_a_resize_without_antialias_fails_certification(monkeypatch):
+    import cv2
+
+    def nearest_four(image, size):
+        return cv2.resize(image.astype(np.float32), (size, size), interpolation=cv2.INTER_LINEAR)
+
+    monkeypatch.setattr("sam2_core.close_ups.resize_square", nearest_four)
+    with pytest.raises(UncertifiedEngineError, match=r"mask IoU|logits"):
+        Segmenters().load(choose_model("compact", "onnxruntime-cpu"))
+
+
+def test_a_certificate_is_for_one_engine(micro, monkeypatch):
+    ensure_certified(micro, MICRO)
+    engine = engine_facts(micro.backend.info)
+    assert read_certificate(engine).passed
+    for name, value in (("precision", "fp16"), ("device", "a GPU"), ("code_version", "0" * 12)):
+        assert read_certificate(engine | {name: value}) is None
+    versions = engine["versions"] | {"numpy": "0.1"}
+    assert read_certificate(engine | {"versions": versions}) is None
+    other = engine | {"engine_sha256": "0" * 64}
+    certificate_path(other).write_bytes(certificate_path(engine).read_bytes())
+    assert read_certificate(other) is None  # it lies in another's place
+
+
+@pytest.mark.parametrize("damage", ["cut", "better", "other version"])
+def test_a_certificate_that_was_touched_counts_for_nothing(micro, damage):
+    ensure_certified(micro, MICRO)
+    engine = engine_facts(micro.backend.info)
+    path = certificate_path(engine)
+    text = path.read_text()
+    if damage == "cut":
+        path.write_text(text[:-20])
+    else:
+        changed = {"better": {"failures": []}, "other version": {"format": 99}}[damage]
+        values = json.loads(text)
+        path.write_text(json.dumps(values | {"reference": "trust me"} | changed))
+    assert read_certificate(engine) is None
+    assert ensure_certified(micro, MICRO).passed  # it proves itself anew
+    assert read_certificate(engine).passed
+
+
+def test_without_answers_and_without_pytorch_nothing_can_tell(micro, tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(UncertifiedEngineError, match=r"PyTorch is not here.*allow-uncertified"):
+        ensure_certified(micro, tmp_path)
+    assert not list(certificates())
+
+
+def test_answers_that_were_touched_judge_nothing(micro, tmp_path):
+    text = (MICRO / file_name(close_ups=False)).read_text()
+    (tmp_path / "reference.json").write_text(text.replace('"format": 1', '"format": 2'))
+    with pytest.raises(AutolabelError, match="not what was signed"):
+        recorded_answers(tmp_path, micro)
+
+
+def test_limits_are_those_of_the_precision(micro):
+    answers = recorded_answers(MICRO, micro)
+    certificate, rows, _ = certify(micro, bundled_calibration(), answers)
+    assert len(rows) == bundled_calibration().boxes
+    measured = json.loads(json.dumps(certificate.measured))
+    assert failures_of(measured, "fp32") == ()
+    measured["over_32x32"]["iou"]["mean"] = 0.997
+    assert "mean mask IoU over 32x32 px 0.997, needed 0.999" in failures_of(measured, "fp32")
+    assert failures_of(measured, "fp16") == ()
+    measured["coordinates_kept"] = False
+    assert failures_of(measured, "fp16") == ("coordinates of boxes are rounded to half precision",)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(("folder", "name", "close_ups"), [
+    (MICRO, "random:micro", False), (COMPACT, "compact", True),
+])  # fmt: skip
+def test_the_recorded_answers_are_pytorchs(folder, name, close_ups):
+    pytest.importorskip("torch", reason="needs PyTorch: make torch")
+    from sam2_core.resolve import resolve_weights
+    from sam2_core.trust.judge import torch_answers
+
+    recorded = Answers.read(folder / file_name(close_ups=close_ups))
+    weights = resolve_weights(name)
+    assert recorded.checkpoint_sha256 == weights.sha256
+    calibration = bundled_calibration()
+    assert recorded.calibration == calibration.digest
+    said = torch_answers(
+        weights.load(), calibration, close_ups=close_ups, checkpoint_sha256=weights.sha256
+    )
+    for before, now in zip(recorded.images, said.images, strict=True):
+        np.testing.assert_allclose(before.predicted_iou, now.predicted_iou, atol=1e-4)
+        np.testing.assert_allclose(before.logits, now.logits, atol=0.02)
