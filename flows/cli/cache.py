@@ -20,6 +20,8 @@ KINDS = {
     "detectors": "downloaded detectors; fetched again when asked for",
     "engines": "TensorRT engines; built again",
     "inductor": "what PyTorch has compiled; compiled again",
+    "certificates": "verdicts on engines; each proves itself again before it labels",
+    "references": "what PyTorch says to the calibration pictures; asked again",
     "tuning": "measured sizes of calls; measured again",
     "hashes": "digests of model files; made again",
     "risk": "drives rendered to fit the risk; rendered again",

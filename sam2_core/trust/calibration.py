@@ -60,7 +60,12 @@ class CalibrationImage:
     def boxes(self) -> Boxes:
         """The boxes as a segmenter takes them."""
         count = len(self.boxes_xyxy_px)
-        return Boxes(self.boxes_xyxy_px, np.ones(count), ("object",) * count, source="calibration")
+        return Boxes(
+            self.boxes_xyxy_px,
+            np.ones(count, np.float32),
+            ("object",) * count,
+            source="calibration",
+        )
 
 
 @dataclass(frozen=True, eq=False)

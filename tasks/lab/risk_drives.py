@@ -117,7 +117,7 @@ def _label(models: Models, folder: Path, truth: Truth, seed: int) -> None:
     """Write the labels of a drive: one encoding of each picture for both kinds of boxes."""
     from tasks.boxes.detect import detect
     from tasks.frames.images import read_image
-    from tasks.lab.evaluate import true_boxes
+    from tasks.lab.prompting import true_boxes
     from tasks.masks.segment import segment_frames
 
     refs = _frames(folder, truth, seed)
