@@ -41,6 +41,7 @@ help: ## Show this list
 	$(NEEDS_PYTHON)
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "$(PYTHON) cannot make virtual" \
 	"environments: install its package for that (python3-venv on Debian and Ubuntu), or uv" >&2; exit 1; }
+	@echo "installing uv, which installs the rest, into .uv"
 	$(PYTHON) -m venv .uv
 	.uv/bin/pip install --quiet --disable-pip-version-check uv
 
@@ -51,16 +52,20 @@ $(BIN)/python: | $(OWN_UV)
 	$(UV) venv --quiet --clear --python $(PYTHON) $(VENV)
 
 $(VENV)/.runtime: $(BIN)/python requirements.lock pyproject.toml
+	@echo "installing what labeling needs into $(VENV) (some 200 packages, 1.5 GB): a minute or two"
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps -e .
+	@echo "compiling it, so that every later start is quick"
 	@$(BYTECODE)
 	@: > $@
 
 $(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock
+	@echo "installing what the tests need into $(VENV)"
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements-dev.lock
 	@: > $@
 
 $(VENV)/.torch: $(VENV)/.dev
+	@echo "installing PyTorch (CPU) into $(VENV): about a minute"
 	$(UV) pip install --quiet --python $(BIN)/python $(FIND_LINKS) torch==2.13.0 --group oracle
 	@: > $@
 

@@ -13,15 +13,16 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from flows.pipeline import PASSES, THREADS, label_sequences
 from flows.plan.backfill import refuse_other_run
 from flows.plan.run import Plan, job_of, model_of, stamp_of
-from flows.plan.shards import ShardParams
+from flows.plan.shards import Piece, ShardParams
 from flows.plan.summary import summary_of
 from flows.server.fleet import refuse_unless_offered
 from flows.server.run_artifacts import frames_counted, publish
 from flows.server.shard_end import ending
 from flows.server.shard_runs import MOST_STARTS, give_back
 from sam2_core.backends.device_owner import lost_device
+from sam2_core.types import AutolabelError
 from tasks.errors import redacted_errors
-from tasks.frames.discover import Discovered
+from tasks.frames.discover import Discovered, discover
 from tasks.observe import metrics_server, tracing
 from tasks.pipeline.outcome import SequenceOutcome, SequencePart
 from tasks.pipeline.tools import Tools
@@ -92,12 +93,27 @@ def _label_shard(params: ShardParams) -> Any:
 
 
 def parts_of(shard: ShardParams) -> list[SequencePart]:
-    """Return what is to be labeled; every sequence is listed anew when its turn comes."""
+    """Return what is to be labeled; every sequence is listed anew when its turn comes.
+
+    Pictures that were named one by one are found as they were when this was planned.
+    """
     label = shard.label
     selection = FrameSelection.parse(label.frames)
+    named: dict[str, Discovered] = {}
+    if any(piece.picked for piece in shard.pieces):
+        found = discover(label.sources, selection, label.sequence)
+        named = {one.sequence.sequence_id: one for one in found if one.picked}
+
+    def sequence_of(piece: Piece) -> Discovered:
+        if not piece.picked:
+            return Discovered(SequenceRef(piece.sequence_id, piece.frames_uri), ())
+        if piece.sequence_id not in named:
+            raise AutolabelError(f"{piece.sequence_id}: none of its pictures is there any more")
+        return named[piece.sequence_id]
+
     return [
         SequencePart(
-            Discovered(SequenceRef(piece.sequence_id, piece.frames_uri), ()),
+            sequence_of(piece),
             selection,
             label.chunk_frames,
             piece.chunks,

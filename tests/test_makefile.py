@@ -64,3 +64,11 @@ def test_clean_needs_python_alone(checkout):
     assert make(checkout, "clean").returncode == 0
     assert not any((checkout / name).exists() for name in (".venv", ".uv", ".mypy_cache"))
     assert (checkout / "Makefile").exists()
+
+
+def test_what_takes_minutes_is_told_before_it_begins(checkout):
+    (checkout / "bin" / "python3").symlink_to(sys._base_executable)
+    lines = make(checkout, "-n", "demo").stdout.splitlines()
+    (told,) = (at for at, line in enumerate(lines) if "a minute or two" in line)
+    assert lines[told].startswith("echo ")
+    assert "requirements.lock" in lines[told + 1]

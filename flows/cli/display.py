@@ -31,12 +31,16 @@ from rich.progress import (
 from rich.text import Text
 
 from sam2_core.redaction import redact
-from tasks.observe.progress import LOAD, Listener
+from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT, Listener
 from tasks.observe.progress import Progress as RunProgress
 from tasks.wording import counted
 
 LOG_INTERVAL_S = 30.0
 TOTAL = "total"
+# What frames are that are through a stage.
+_THROUGH = {
+    DOWNLOAD: "fetched", DETECT: "with boxes", SEGMENT: "with masks", LOAD: "in the dataset"
+}  # fmt: skip
 Item = TypeVar("Item")
 # What moves on the terminal now: stopped before last words, which it would be drawn over and under.
 _moving: list[Callable[[], object]] = []
@@ -239,8 +243,8 @@ class RunDisplay(Listener):
         if self.console.is_terminal or now - self._logged < LOG_INTERVAL_S:
             return
         self._logged = now
-        done = ", ".join(f"{name} {count}" for name, count in self._done.items())
-        percent = f"{self._pace.fraction():.0%}"
+        done = ", ".join(f"{count} {_THROUGH[name]}" for name, count in self._done.items())
+        percent = f"{self._pace.fraction():.0%} done"
         self.console.print(
             f"{', '.join(filter(None, [percent, left]))}; "
             f"of {counted(self._pace.frames, 'frame')}: {done}"

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
-from flows.params import BackfillParams, nanoseconds
+from flows.params import BackfillParams, LabelParams, nanoseconds
 from flows.plan.rates import Rate, measured_rate
 from flows.plan.run import matching_of, stamp_of
 from flows.plan.shards import ShardParams, Work, pack, shard_lengths
@@ -24,9 +24,12 @@ from tasks.frames.timestamps import timestamp_ns
 from tasks.store import manifests, quarantine
 from tasks.store.artifacts import RunStamp
 from tasks.types import FrameSelection, VideoRef
+from tasks.wording import counted
 
 # A video's frames are not known before it is opened: dashcam H.264 has about this many bytes each.
 VIDEO_BYTES_PER_FRAME = 20_000
+# Prefect takes half a megabyte of parameters; a shard's have the sources and its pieces.
+MOST_SOURCE_CHARACTERS = 200_000
 _DATE_IN_NAME = re.compile(r"(?<!\d)((?:19|20)\d\d)[-_.]?(\d\d)[-_.]?(\d\d)(?!\d)")
 
 
@@ -188,10 +191,7 @@ def _matching(plan: BackfillPlan) -> Iterator[Discovered]:
     label, wanted = plan.params.label, _wanted(plan.params.sequences)
     for one in discover(label.sources, FrameSelection.parse(label.frames), label.sequence):
         if one.picked:
-            raise AutolabelError(
-                f"{one.sequence.sequence_id}: its pictures are named one by one, and workers list "
-                "what they label anew; name folders and videos, or use `autolabel label`"
-            )
+            _refuse_long_lists(label)
         if plan.matching:
             plan.matching.add(one.frames)
         if wanted(one.sequence.sequence_id):
@@ -204,6 +204,15 @@ def _wanted(globs: str) -> Callable[[str], bool]:
     plain = frozenset(line for line in lines if not set(line) & set("*?["))
     others = [line for line in lines if line not in plain]
     return lambda name: name in plain or any(fnmatchcase(name, line) for line in others)
+
+
+def _refuse_long_lists(label: LabelParams) -> None:
+    if sum(map(len, label.sources)) > MOST_SOURCE_CHARACTERS:
+        raise AutolabelError(
+            f"{counted(len(label.sources), 'picture')} named one by one are more than the "
+            "parameters of a run can hold: name their folders or a quoted pattern, or use "
+            "`autolabel label`"
+        )
 
 
 def _in_time(plan: BackfillPlan, one: Discovered) -> bool:
@@ -240,7 +249,9 @@ def work_of(one: Discovered, content_key: str) -> Work:
     frames = len(one.frames) - len(videos)
     frames += sum(max(frame.size_bytes // VIDEO_BYTES_PER_FRAME, 1) for frame in videos)
     sequence = one.sequence
-    return Work(sequence.sequence_id, sequence.frames_uri, content_key, frames, not videos)
+    return Work(
+        sequence.sequence_id, sequence.frames_uri, content_key, frames, not videos, one.picked
+    )
 
 
 def refuse_other_run(shard: ShardParams, run_key: str) -> None:

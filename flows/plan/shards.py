@@ -34,6 +34,7 @@ class Work:
         content_key: key of its frames.
         frames: how many; for a video an estimate from its size.
         splittable: whether it may be cut at chunk borders (a video's are not known yet).
+        picked: its pictures were named one by one.
 
     """
 
@@ -42,6 +43,7 @@ class Work:
     content_key: str
     frames: int
     splittable: bool = True
+    picked: bool = False
 
 
 class Piece(BaseModel):
@@ -49,6 +51,7 @@ class Piece(BaseModel):
 
     Attributes:
         chunks: (first, stop) of the sequence's chunks, None for all of them.
+        picked: its pictures are those that the sources name, and not all of their folder.
 
     """
 
@@ -59,6 +62,7 @@ class Piece(BaseModel):
     content_key: str
     frames: int = Field(ge=0)
     chunks: tuple[int, int] | None = None
+    picked: bool = False
 
 
 class ShardParams(BaseModel):
@@ -156,6 +160,7 @@ def _cut(work: Work, budget_frames: float, chunk_frames: int) -> Iterator[Piece]
         frames_uri=work.frames_uri,
         content_key=work.content_key,
         frames=work.frames,
+        picked=work.picked,
     )
     chunks = math.ceil(work.frames / chunk_frames)
     parts = min(round(work.frames / budget_frames), chunks)

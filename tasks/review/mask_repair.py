@@ -23,12 +23,13 @@ from sam2_core.clicks import OpenImage
 from sam2_core.prompts import PointPrompts
 from sam2_core.types import AutolabelError, FloatArray, Masks, ModelStamp
 from tasks.dataset.documents import stamp_text
-from tasks.dataset.labels import fingerprint, mask_of, window_of
+from tasks.dataset.labels import fingerprint, mask_of, rle_of, window_of
 from tasks.dataset.schema import MACHINE_FIELD, REVIEWED_FIELD, sample_collection
 from tasks.masks.crops import BoolArray, paint, segments_of
 from tasks.masks.model import Segmenters, choose_model
 from tasks.review.actions import Chosen, choose, kept
 from tasks.review.events import CORRECTED, Event, record
+from tasks.review.tidy import tidied
 from tasks.types import FrameRef
 
 MODEL_VARIABLE = "AUTOLABEL_CLICK_MODEL"
@@ -124,7 +125,7 @@ def open_label(dataset: Any, sample_id: str, label_id: str) -> dict[str, Any]:
     left, top, right, bottom = window_of(label["bounding_box"], frame.size_hw)
     mask = mask_of(label, frame.size_hw)
     return {
-        "dataset": dataset.name, "sample_id": sample_id, "label_id": str(label["_id"]),
+        "sample_id": sample_id, "label_id": str(label["_id"]),
         "version": version_of(label), "label": label.get("label") or "",
         "filepath": frame.filepath, "size_hw": list(frame.size_hw),
         "box_xyxy_px": [left, top, right, bottom], "mask": drawn(mask, left, top),
@@ -171,8 +172,17 @@ def mend(dataset: Any, clicked: Clicked) -> tuple[Chosen, Mended]:
     segments = segments_of(masks.rle, masks.size_hw)
     bounds = segments.bounds_xyxy_px()
     (mask,) = paint(segments, bounds)
-    left, top, right, bottom = bounds[0].tolist()
-    return frame, Mended(masks, mask, (left, top, right, bottom), image.backend.info.stamp)
+    left, top, _, _ = bounds[0].tolist()
+    mask = tidied(mask, (left, top), clicked.points, dragged)
+    if not mask.any():
+        raise AutolabelError(NOTHING_FOUND)
+    rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
+    mask = mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    left, top = left + int(columns[0]), top + int(rows[0])
+    box_px = (left, top, left + mask.shape[1], top + mask.shape[0])
+    run_lengths = rle_of(mask, left, top, frame.size_hw).encode("ascii")
+    masks = replace(masks, rle=(run_lengths,), area_px=np.array([mask.sum()]))
+    return frame, Mended(masks, mask, box_px, image.backend.info.stamp)
 
 
 def take(dataset: Any, clicked: Clicked) -> list[Event]:

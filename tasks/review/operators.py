@@ -1,9 +1,7 @@
 """Operators of the review plugin: thin, what they do is in `tasks.review.actions`.
 
-They act on the labels that are selected in the App; with none selected, on the one that has the
-focus in the open frame. In a view of patches every tile is a label: the selected or open ones.
-More than one label that nobody selected is acted on only after a question. Keys and buttons are in
-the plugin's JavaScript, which also draws the open frame anew.
+What they act on is in `tasks.review.selection`. Keys and buttons are in the plugin's JavaScript,
+which also draws the open frame anew.
 """
 
 from __future__ import annotations
@@ -18,24 +16,19 @@ from fiftyone.operators import types
 from sam2_core.types import AutolabelError
 from tasks.dataset.appearance import offered_classes
 from tasks.dataset.ids import sample_id
-from tasks.dataset.schema import MACHINE_FIELD
 from tasks.review import actions
-from tasks.review.actions import Chosen, choose
+from tasks.review.actions import Chosen
 from tasks.review.events import RELABEL, Event
-from tasks.review.patches import frames_of, is_patches, labels_of_patches
-from tasks.review.queue import everything, known_classes
-from tasks.review.redraw import redrawn
+from tasks.review.patches import frames_of, is_patches
+from tasks.review.queue import known_classes
+from tasks.review.redraw import as_stored, redrawn
 from tasks.review.relabel_requests import PROMPTS, request_relabel
+from tasks.review.selection import UnconfirmedError, chosen_labels, count_labels
 from tasks.review.submit import submit_relabel
 from tasks.review.undo import redo, undo
 from tasks.wording import counted
 
 PLUGIN = "sam2-autolabel"
-MAX_UNSELECTED_FRAMES = 20
-
-
-class UnconfirmedError(Exception):
-    """Something that is asked about first; says the question."""
 
 
 @dataclass(frozen=True)
@@ -56,58 +49,11 @@ class Done:
     frame: str = ""
 
 
-def chosen_labels(ctx: Any) -> list[Chosen]:
-    """Find what an operator is about.
-
-    Raises:
-        AutolabelError: nothing is selected, or far too much.
-        UnconfirmedError: it is more than one label, nobody has selected them, and nobody was asked.
-
-    """
-    selected = ctx.selected_labels or []
-    if selected:
-        samples = frames_of(ctx.view, [one["sample_id"] for one in selected])
-        labels = [one["label_id"] for one in selected]
-        return choose(ctx.dataset, list(samples.values()), labels)
-    focus = ctx.params.get("focus") or {}
-    if focus:
-        return choose(ctx.dataset, [focus["sample_id"]], [focus["label_id"]])
-    frames = [ctx.current_sample] if ctx.current_sample else list(ctx.selected or [])
-    if not frames:
-        raise AutolabelError("select labels, or frames, or open a frame first")
-    if is_patches(ctx.view):
-        samples = frames_of(ctx.view, frames)
-        return choose(ctx.dataset, list(samples.values()), labels_of_patches(ctx.view, frames))
-    if len(frames) > MAX_UNSELECTED_FRAMES:
-        raise AutolabelError(
-            f"{counted(len(frames), 'frame')} selected; "
-            f"select at most {MAX_UNSELECTED_FRAMES} at a time"
-        )
-    chosen = choose(ctx.dataset, frames, _undecided(ctx, frames))
-    if sum(len(frame.labels) for frame in chosen) > 1 and not ctx.params.get("confirmed"):
-        raise UnconfirmedError(
-            f"{_count(chosen)} on {counted(len(chosen), 'frame')}, none of them selected"
-        )
-    return chosen
-
-
-def _undecided(ctx: Any, frames: Sequence[str]) -> list[str]:
-    """Undecided machine labels of frames, those only that the current view shows."""
-    shown = everything(ctx.dataset) if ctx.view is None else ctx.view
-    if shown.media_type == "group":
-        shown = shown.select_group_slices(_allow_mixed=True)
-    inner = f"{MACHINE_FIELD}.detections"
-    ids, decisions = shown.select(list(frames)).values([f"{inner}.id", f"{inner}.decision"])
-    return [
-        label
-        for row, decided in zip(ids, decisions, strict=True)
-        for label, decision in zip(row or (), decided or (), strict=True)
-        if not decision
-    ]
-
-
 def reported(ctx: Any, act: Callable[[], Done], again: str = "") -> dict[str, Any]:
     """Run an action, draw what it changed anew, and say in the App how it went.
+
+    A page that asks directly, past FiftyOne's own queue, has drawn it already: it gets what is
+    stored as the result, and says itself what went wrong.
 
     Args:
         ctx: of the operator.
@@ -122,8 +68,12 @@ def reported(ctx: Any, act: Callable[[], Done], again: str = "") -> dict[str, An
         ctx.trigger(f"{PLUGIN}/confirm", asked)
         return {"message": str(question), "ok": False}
     except AutolabelError as error:
+        if ctx.params.get("direct"):
+            return {"message": str(error), "ok": False, "samples": _as_stored(ctx)}
         ctx.ops.notify(str(error), variant="error")
         return {"message": str(error), "ok": False}
+    if ctx.params.get("direct"):
+        return {"message": done.text, "ok": True, "samples": redrawn(ctx.dataset, done.events)}
     if done.events:
         if ctx.selected_labels:  # the App asks for all buttons anew when a selection changes
             ctx.ops.clear_selected_labels()
@@ -134,6 +84,11 @@ def reported(ctx: Any, act: Callable[[], Done], again: str = "") -> dict[str, An
         ctx.trigger(f"{PLUGIN}/redraw", {"samples": samples, **shown})
     ctx.ops.notify(done.text, variant="success")
     return {"message": done.text, "ok": True, "redraws": bool(done.events)}
+
+
+def _as_stored(ctx: Any) -> dict[str, Any]:
+    focus = ctx.params["focus"]
+    return as_stored(ctx.dataset, focus["sample_id"], focus["label_id"])
 
 
 class ReviewOperator(foo.Operator):  # type: ignore[misc]
@@ -173,10 +128,6 @@ class GridOperator(ReviewOperator):
         return types.Placement(types.Places.SAMPLES_GRID_SECONDARY_ACTIONS, button)
 
 
-def _count(chosen: Sequence[Chosen]) -> str:
-    return counted(sum(len(frame.labels) for frame in chosen), "label")
-
-
 class DecideOperator(ReviewOperator):
     """What needs nothing but the labels: one decision, and how it is told."""
 
@@ -186,7 +137,7 @@ class DecideOperator(ReviewOperator):
     def act(self, ctx: Any) -> Done:
         """Decide."""
         chosen = chosen_labels(ctx)
-        return Done(f"{self.told} {_count(chosen)}", self.decide(ctx.dataset, chosen))
+        return Done(f"{self.told} {count_labels(chosen)}", self.decide(ctx.dataset, chosen))
 
 
 class Accept(DecideOperator):
@@ -241,7 +192,7 @@ class FixClass(ReviewOperator):
         chosen = chosen_labels(ctx)
         name = str(ctx.params.get("class_name") or "")
         events = actions.fix_class(ctx.dataset, chosen, name)
-        return Done(f"{_count(chosen)} now of class {name}", events)
+        return Done(f"{count_labels(chosen)} now of class {name}", events)
 
 
 class SendToRelabel(ReviewOperator):
@@ -264,7 +215,7 @@ class SendToRelabel(ReviewOperator):
         request = request_relabel(
             ctx.dataset, chosen, ctx.params.get("model") or "", ctx.params.get("prompt") or "box"
         )
-        text = f"sent {_count(chosen)}: {submit_relabel(ctx.dataset, request)}"
+        text = f"sent {count_labels(chosen)}: {submit_relabel(ctx.dataset, request)}"
         return Done(text, [_sent_back(frame) for frame in chosen])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tasks.dataset.ids import sample_id
@@ -15,13 +15,26 @@ SHOWN = ("risk", "reasons", "review_status", "relabel")
 def redrawn(dataset: Any, events: Sequence[Event]) -> dict[str, Any]:
     """Return what events changed, by sample id, as the App's own samples are written.
 
-    `labels` has the labels by field, `gone` the ids of reviewed ones that are no more, `values`
-    the frame's other fields.
+    `labels` has the labels by field, `gone` the ids of those that are no more, `values` the frame's
+    other fields.
     """
+    wanted: dict[Any, set[str]] = {}
+    for event in events:
+        wanted.setdefault(sample_id(event.frame_key), set()).update(_touched(event))
+    return _as_shown(dataset, wanted)
+
+
+def as_stored(dataset: Any, sample: str, label: str) -> dict[str, Any]:
+    """Return the same of one machine label, whatever has happened to it."""
+    from bson import ObjectId
+
+    return _as_shown(dataset, {ObjectId(sample): {label}})
+
+
+def _as_shown(dataset: Any, wanted: Mapping[Any, Collection[str]]) -> dict[str, Any]:
     from fiftyone.core.json import stringify
 
     projection = dict.fromkeys((MACHINE_FIELD, REVIEWED_FIELD, *SHOWN), 1)
-    wanted = {sample_id(event.frame_key): _touched(event) for event in events}
     found = sample_collection(dataset).find({"_id": {"$in": list(wanted)}}, projection)
     return {str(one["_id"]): stringify(_change(one, wanted[one["_id"]])) for one in found}
 
@@ -31,7 +44,7 @@ def _touched(event: Event) -> set[str]:
     return changed | {str(one["id"]) for one in event.upserts}
 
 
-def _change(sample: Mapping[str, Any], touched: set[str]) -> dict[str, Any]:
+def _change(sample: Mapping[str, Any], touched: Collection[str]) -> dict[str, Any]:
     labels = {
         field: [
             one
@@ -42,4 +55,4 @@ def _change(sample: Mapping[str, Any], touched: set[str]) -> dict[str, Any]:
     }
     present = {str(one["_id"]) for rows in labels.values() for one in rows}
     values = {name: sample[name] for name in SHOWN if name in sample}
-    return {"labels": labels, "gone": sorted(touched - present), "values": values}
+    return {"labels": labels, "gone": sorted(set(touched) - present), "values": values}

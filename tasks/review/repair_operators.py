@@ -12,7 +12,8 @@ from sam2_core.types import AutolabelError
 from tasks.dataset.ids import sample_id
 from tasks.dataset.schema import open_dataset
 from tasks.review.mask_repair import Clicked, mend, open_label, take, warm_up
-from tasks.review.operators import Done, UnconfirmedError, chosen_labels, reported
+from tasks.review.operators import Done, reported
+from tasks.review.selection import UnconfirmedError, chosen_labels
 
 
 class _Unlisted(foo.Operator):  # type: ignore[misc]

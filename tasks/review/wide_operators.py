@@ -11,9 +11,10 @@ from sam2_core.types import AutolabelError
 from tasks.dataset.ids import sample_id
 from tasks.review.actions import Chosen, choose
 from tasks.review.export import export_reviews
-from tasks.review.operators import Done, GridOperator, ReviewOperator, chosen_labels
+from tasks.review.operators import Done, GridOperator, ReviewOperator
 from tasks.review.patches import is_patches
 from tasks.review.queue import build_queue
+from tasks.review.selection import chosen_labels
 from tasks.review.sequences import MOST_LISTED, list_sequences, sequence_view
 from tasks.review.spread import spread
 from tasks.review.undo import last_act

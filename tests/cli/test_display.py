@@ -64,8 +64,8 @@ def test_the_whole_is_above_its_stages(terminal, monkeypatch):
         assert "2/4" in segment
     else:
         last = text.strip().splitlines()[-1]
-        assert last.startswith("62%, 0:0")
-        assert last.endswith("left; of 4 frames: download 4, segment 2")
+        assert last.startswith("62% done, 0:0")
+        assert last.endswith("left; of 4 frames: 4 fetched, 2 with masks")
 
 
 def test_a_log_says_now_and_then_how_far_it_is(monkeypatch):

@@ -46,7 +46,7 @@ def test_lists_stand_for_their_lines(tmp_path, monkeypatch):
     [
         ("label", ["in/*/?.jpg", "--sequence", "monday"], 0, "monday: to label, 2 frames"),
         ("label", ["in/*/?.jpg"], 0, "drive: to label"),
-        ("backfill", ["in/*/?.jpg"], 2, "named one by one, and workers list"),
+        ("backfill", ["in/*/?.jpg"], 0, "to label 1"),
         ("backfill", ["in/dri*"], 0, "to label 1"),
         ("label", ["in", "--out", "in/out"], 2, "is inside the source"),
         ("backfill", ["in", "--out", "in"], 2, "is the source"),

@@ -5,6 +5,8 @@ import pytest
 from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.plan.report import plan_rows
+from flows.shard import parts_of
+from sam2_core.types import AutolabelError
 from tests.integration.runs import MICRO, write_sequence
 
 
@@ -30,3 +32,28 @@ def test_what_since_leaves_out_is_counted_and_told(params):
     assert (plan.sequences, plan.to_label, plan.hidden, plan.undated) == (2, 2, 1, 1)
     assert plan.as_json()["hidden"] == 1
     assert "1 not labeled" in dict(plan_rows(plan))["left out"]
+
+
+def test_a_worker_takes_the_pictures_that_were_named_and_not_all_of_their_folder(params, tmp_path):
+    whole = params().label
+    first, *others = sorted(map(str, (tmp_path / "in" / "undated").glob("*.jpg")))
+    assert others
+    label = whole.model_copy(update={"sources": (f"{tmp_path}/in/2026*/*", first)})
+    plan = plan_backfill(BackfillParams(label=label))
+    assert (plan.to_label, plan.frames) == (3, 5)
+    parts = [part for shard in plan.shards for part in parts_of(shard)]
+    assert {part.name: len(part.found.frames) for part in parts} == {
+        "2026-01-05-late": 2, "2026-11-20-new": 2, "undated": 1,
+    }  # fmt: skip
+    assert [part.found.content_key for part in parts] == [work.content_key for work in plan.works]
+    (tmp_path / "in" / "undated").rename(tmp_path / "elsewhere")
+    with pytest.raises(AutolabelError):
+        parts_of(plan.shards[-1])
+
+
+def test_lists_that_no_run_can_hold_are_refused(params, tmp_path):
+    pictures = tuple(sorted(map(str, (tmp_path / "in" / "undated").glob("*.jpg"))))
+    long = (*pictures, *pictures * (200_000 // len(pictures[0])))
+    label = params().label.model_copy(update={"sources": long})
+    with pytest.raises(AutolabelError, match="more than the parameters of a run can hold"):
+        plan_backfill(BackfillParams(label=label))

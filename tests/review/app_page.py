@@ -23,6 +23,8 @@ needs_chromium = pytest.mark.skipif(
 # for as long as the test sleeps.
 OFFLINE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 VIEWPORT = {"width": 1600, "height": 1000}
+# Every decision is written and drawn by FiftyOne, too.
+READY = "() => !window.autolabelReview.busy() && window.autolabelReview.isSettled()"
 
 
 @contextmanager
@@ -94,9 +96,9 @@ def review_state(page: Any) -> dict[str, str]:
 
 
 def press(page: Any, key: str) -> None:
-    """Press a key and wait until the App is ready for the next."""
+    """Press a key and wait until what it does is written and drawn."""
     page.keyboard.press(key)
-    page.wait_for_function("() => !window.autolabelReview.busy()")
+    page.wait_for_function(READY)
 
 
 def click_label(page: Any, place: list[float], size_hw: tuple[int, int]) -> None:

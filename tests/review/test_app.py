@@ -278,7 +278,7 @@ def test_the_plugin_is_linked_next_to_the_users_own(
     for operator, icon in buttons:
         assert f"- {operator}\n" in listed
         assert (tmp_path / "sam2-autolabel" / "assets" / f"{icon}.svg").is_file()
-    layer = (tmp_path / "sam2-autolabel" / "open_frame.js").read_text()
+    layer = (tmp_path / "sam2-autolabel" / "marks.js").read_text()
     assert dict(re.findall(r'(\w+): { colour: "(#\w+)", mark', layer)) == DECISION_COLOURS
     parts = re.findall(r'"(\w+\.js)"', (tmp_path / "sam2-autolabel" / "review.js").read_text())
     assert {one.name for one in (tmp_path / "sam2-autolabel").glob("*.js")} == {

@@ -20,7 +20,7 @@ def context(dataset: Any, view: Any, **chosen: Any) -> Any:
 
 @pytest.mark.parametrize("way", ["tiles", "open", "labels"])
 def test_operators_act_on_patches_as_on_frames(name: str, way: str) -> None:
-    from tasks.review.operators import chosen_labels
+    from tasks.review.selection import chosen_labels
 
     dataset = schema.open_dataset(name)
     patches = everything(dataset).to_patches("detections")
@@ -50,7 +50,8 @@ def test_operators_act_on_patches_as_on_frames(name: str, way: str) -> None:
 
 
 def test_a_sequence_is_done_from_one_of_its_patches(name: str) -> None:
-    from tasks.review.operators import SequenceDone, UnconfirmedError
+    from tasks.review.operators import SequenceDone
+    from tasks.review.selection import UnconfirmedError
 
     dataset = schema.open_dataset(name)
     patches = everything(dataset).to_patches("detections")
@@ -62,7 +63,8 @@ def test_a_sequence_is_done_from_one_of_its_patches(name: str) -> None:
 
 
 def test_more_labels_than_one_that_nobody_selected_are_asked_about(name: str) -> None:
-    from tasks.review.operators import Accept, UnconfirmedError, chosen_labels
+    from tasks.review.operators import Accept
+    from tasks.review.selection import UnconfirmedError, chosen_labels
 
     dataset = schema.open_dataset(name)
     sample = dataset.first()

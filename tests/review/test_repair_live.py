@@ -36,8 +36,8 @@ def name(one_frame: str) -> str:
 class RepairPage:
     """The page that Shift+C opens, as a person sees it."""
 
-    def __init__(self, page: Any) -> None:
-        self.page = page
+    def __init__(self, page: Any, around: tuple[int, int, int, int] = PLACES[0]) -> None:
+        self.page, self.around = page, around
         self.box = page.get_by_test_id("repair")
         self.canvas = self.box.locator("canvas")
 
@@ -47,7 +47,7 @@ class RepairPage:
     def place(self, x: float, y: float) -> tuple[float, float]:
         """Where a pixel of the picture is: the label is in the middle, with as much around it."""
         area = self.canvas.bounding_box()
-        x0, y0, x1, y1 = PLACES[0]
+        x0, y0, x1, y1 = self.around
         fit = min(area["width"] / (3 * (x1 - x0)), area["height"] / (3 * (y1 - y0)))
         whole = min(area["width"] / SIZE[1], area["height"] / SIZE[0])
         scale = min(max(fit, whole), 8)

@@ -1,9 +1,10 @@
 """Decisions per minute from the keyboard: `python -m tests.tools.decisions_per_minute DATASET [N]`.
 
-Presses a key as soon as the App has drawn the decision before and moved its focus, N times (60 by
-default), in the queue of a dataset. Every redraw is checked by pixels: when the App says that a
-decision is drawn, the outline of the label has the decision's colour, and before it had not.
-Exits 1 if one was not drawn, or if fewer than 60 a minute were made.
+Presses a key as soon as the decision before is seen and the focus has moved on, N times (60 by
+default), in the queue of a dataset. Every redraw is checked by pixels: the outline of the label
+gets the decision's colour, and before it had not. The clock ends when the last decision is written,
+and then each is looked up in the dataset. Exits 1 if one was not drawn or not written, or if fewer
+than 60 a minute were made.
 """
 
 from __future__ import annotations
@@ -18,76 +19,19 @@ from tasks.dataset.database import ensure_database
 
 ensure_database()
 
-from tasks.dataset.schema import open_dataset  # noqa: E402 - the database comes before fiftyone
+from tasks.dataset.schema import (  # noqa: E402 - the database comes before fiftyone
+    open_dataset,
+    sample_collection,
+)
 from tasks.review.app import run_app  # noqa: E402
 from tasks.review.queue import build_queue  # noqa: E402
 from tests.review.app_page import (  # noqa: E402
+    READY,
     browser_page,
     open_first_sample,
     open_view,
-    review_state,
 )
-
-KEYS = ("Shift+A", "Shift+R", "Shift+D")
-PATIENCE_S = 20.0
-# Share of the outline of a label, as the layer has it, that has a decision's colour, by key.
-WATCH = """() => {
-  const review = window.autolabelReview, colours = ["#22c55e", "#ef4444", "#9ca3af"];
-  const sharesOf = (label) => {
-    const layer = document.querySelector("canvas.autolabel-layer"), pen = layer.getContext("2d");
-    const density = window.devicePixelRatio || 1;
-    const [x, y, w, h] = review.boxOnPage(label).map((one) => one * density);
-    const points = [];
-    for (let part = 0.1; part < 0.95; part += 0.05) {
-      points.push([x + part * w, y], [x + part * w, y + h]);
-      points.push([x, y + part * h], [x + w, y + part * h]);
-    }
-    return colours.map((colour) => {
-      const wanted = [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
-      const same = points.filter(([px, py]) => {
-        const at = pen.getImageData(Math.round(px), Math.round(py), 1, 1).data;
-        return at[3] > 150 && wanted.every((one, i) => Math.abs(at[i] - one) < 12);
-      });
-      return same.length / points.length;
-    });
-  };
-  const labelOf = (id) => review.labels().find((one) => one.id === id);
-  window.watched = [];
-  window.sharesOf = (id) => sharesOf(labelOf(id));
-  document.addEventListener("autolabel-redrawn", ({ detail }) => {
-    for (const change of Object.values(detail.samples)) {
-      for (const one of change.labels.detections) {
-        const label = labelOf(one._id);
-        window.watched.push({ id: one._id, shares: label ? sharesOf(label) : [0, 0, 0] });
-      }
-    }
-  });
-}"""
-
-
-def decide(page: Any, number: int) -> str:
-    """Press one key and wait until the App is ready for the next; return what was wrong."""
-    focus = review_state(page).get("reviewFocus", "")
-    if not focus:
-        return "no label has the focus"
-    before = page.evaluate("id => window.sharesOf(id)", focus)
-    key = number % len(KEYS)
-    page.keyboard.press(KEYS[key])
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        drawn = page.evaluate("() => window.watched.splice(0)")
-        if drawn:
-            break
-        page.wait_for_timeout(5)
-    else:
-        return f"{KEYS[key]} on {focus}: nothing was drawn"
-    if [one["id"] for one in drawn] != [focus]:
-        return f"{KEYS[key]} on {focus}: {drawn} was drawn"
-    share = drawn[0]["shares"][key]
-    if share < before[key] + 0.3:  # marks of small labels cover a part of it
-        return f"{KEYS[key]} on {focus}: {before[key]:.0%} -> {share:.0%} of its outline"
-    page.wait_for_function("() => !window.autolabelReview.busy()", timeout=PATIENCE_S * 1000)
-    return ""
+from tests.review.keyboard import DECISION_OF, begin_watching, decide  # noqa: E402
 
 
 def _cpu_seconds(processes: list[psutil.Process]) -> float:
@@ -97,33 +41,50 @@ def _cpu_seconds(processes: list[psutil.Process]) -> float:
     return sum(one.user + one.system for one in times)
 
 
+def written(dataset: Any) -> dict[str, str]:
+    """Every label's decision, as the dataset has it."""
+    inner = "detections.detections"
+    found = sample_collection(dataset).find({}, {f"{inner}._id": 1, f"{inner}.decision": 1})
+    labels = [one for sample in found for one in sample["detections"]["detections"]]
+    return {str(one["_id"]): one["decision"] for one in labels}
+
+
 def main(name: str, wanted: int) -> int:
     """Press keys; return the exit code."""
     dataset = open_dataset(name)
     print(build_queue(dataset, wanted + 20).text())
-    wrong, seconds = [], []
+    wrong, made, drawn_ms = [], {}, []
     with run_app() as app, browser_page() as page:
         open_view(page, app.link(name, view="needs-review"))
         open_first_sample(page)
-        page.wait_for_function("() => document.querySelector('[data-review-focus]')")
-        page.evaluate(WATCH)
+        begin_watching(page)
         processes = [psutil.Process(app.process.pid), psutil.Process()]
         used, started = _cpu_seconds(processes), time.monotonic()
         for number in range(wanted):
-            begun = time.monotonic()
-            problem = decide(page, number)
-            seconds.append(time.monotonic() - begun)
+            key = list(DECISION_OF)[number % len(DECISION_OF)]
+            label, milliseconds, problem = decide(page, key)
             if problem:
                 wrong.append(problem)
-                print(f"decision {number + 1}: {problem}")
                 break
+            made[label] = DECISION_OF[key]
+            drawn_ms.append(milliseconds)
+        page.wait_for_function(READY)
         total = time.monotonic() - started
         used = _cpu_seconds(processes) - used
-    made = len(seconds) - len(wrong)
-    rate = 60 * made / total
-    middle = sorted(seconds)[len(seconds) // 2]
-    print(f"{made} decisions in {total:.1f} s: {rate:.0f} a minute (median {middle:.2f} s), "
-          f"{len(wrong)} not drawn; {used / len(seconds):.2f} s of CPU each")  # fmt: skip
+    stored = written(dataset)
+    wrong += [
+        f"{label}: {decision}, but {stored[label] or 'nothing'} is written"
+        for label, decision in made.items()
+        if stored[label] != decision
+    ]
+    for problem in wrong:
+        print(problem)
+    rate = 60 * len(made) / total
+    middle = sorted(drawn_ms)[len(drawn_ms) // 2] if drawn_ms else 0.0
+    print(
+        f"{len(made)} decisions in {total:.1f} s: {rate:.0f} a minute, drawn after {middle:.0f} "
+        f"ms (median), {len(wrong)} wrong; {used / max(len(made), 1):.2f} s of CPU each"
+    )
     return int(bool(wrong) or rate < 60)
 
 

@@ -25,7 +25,7 @@
     ArrowLeft: () => turn({ step: -1 }),
   };
   const ASKS = new Set(["send_to_relabel"]);
-  const SEEN_MS = 150, TURN_MS = 8000;
+  const SEEN_MS = 150, TURN_MS = 8000, EMPTY_MS = 300;
   let busy = false;
 
   function frameIsOpen() {
@@ -34,36 +34,56 @@
 
   function focusParams() {
     const label = frameIsOpen() ? review.focused() : null;
-    if (!label) return {};
-    const sample = review.open.looker.sample;
-    return { focus: { sample_id: sample._sample_id ?? sample._id ?? sample.id, label_id: label.id } };
+    return label ? { focus: { sample_id: review.openId(), label_id: label.id } } : {};
   }
 
-  async function press(name) {
-    if (busy) return; // the canvas has not caught up with the decision before
-    const params = focusParams();
-    if (ASKS.has(name)) {
-      foo.executeOperator(`${PLUGIN}/ask`, { operator: name, params });
-      return;
+  // Does one thing at a time: a key that comes while another frame opens would be about a label that
+  // nobody has seen.
+  async function alone(act) {
+    if (busy) return undefined;
+    busy = true;
+    try {
+      return await act();
+    } finally {
+      busy = false;
+      review.draw();
     }
+  }
+
+  function press(name) {
+    return alone(() => pressed(name));
+  }
+
+  async function pressed(name) {
+    const label = frameIsOpen() ? review.focused() : null, params = {};
     if (name === "fix_class") {
       params.class_name = await review.pickClass("Fix the class");
       if (!params.class_name) return;
     }
-    await act(name, params);
+    if (label && review.isQuick(name)) {
+      await review.decide(name, label, params);
+      return;
+    }
+    await review.allWritten();
+    Object.assign(params, focusParams());
+    if (ASKS.has(name)) foo.executeOperator(`${PLUGIN}/ask`, { operator: name, params });
+    else await run(name, params);
   }
 
   // Runs an operator; returns what it says when its labels are on the canvas.
   async function act(name, params) {
-    busy = true;
-    try {
-      const drawn = new Promise((settled) => { review.settled = settled; });
-      const done = await review.ask(`${PLUGIN}/${name}`, params);
-      if (done?.redraws) await Promise.race([drawn, new Promise((late) => setTimeout(late, 10_000))]);
-      return done;
-    } finally {
-      busy = false;
-    }
+    while (busy) await review.pause(20);
+    return alone(async () => {
+      await review.allWritten();
+      return run(name, params);
+    });
+  }
+
+  async function run(name, params) {
+    const drawn = new Promise((settled) => { review.settled = settled; });
+    const done = await review.ask(`${PLUGIN}/${name}`, params);
+    if (done?.redraws) await Promise.race([drawn, new Promise((late) => setTimeout(late, 10_000))]);
+    return done;
   }
 
   function typing(target) {
@@ -78,8 +98,8 @@
     if (!name && !move) return;
     event.preventDefault();
     event.stopPropagation();
-    if (name) press(name);
-    else move();
+    if (move) alone(move);
+    else if (!event.repeat) press(name); // a key that is held decides once
   }, true);
 
   // Opens another frame; returns when it is drawn.
@@ -87,15 +107,33 @@
     const before = review.open.looker;
     const done = await review.ask(`${PLUGIN}/turn`, params);
     const late = performance.now() + TURN_MS;
+    let prepared = 0;
     while (done?.turned && performance.now() < late) {
-      const there = review.open.looker !== before && review.labels().length;
-      if (there && !review.waits(review.openId())) return;
+      const looker = review.open.looker;
+      if (looker !== before && looker?.state.overlaysPrepared && !review.waits(review.openId())) {
+        prepared ||= performance.now();
+        if (review.labels().length || performance.now() - prepared > EMPTY_MS) return;
+      }
       await review.pause(20);
     }
   }
 
-  // After a decision the focus goes to the next undecided label, and from the last one to the next
-  // frame, once the decision was seen; after an undo, to the label that is undecided again.
+  // Opens a frame, if it is not open, with the focus on one of its labels.
+  async function goTo(frame, label) {
+    while (busy) await review.pause(20);
+    await alone(async () => {
+      if (!frameIsOpen()) return;
+      if (frame === review.openId()) {
+        review.focusOn(label);
+      } else {
+        review.focusNext(label);
+        await turn({ to: frame, step: -1 });
+      }
+    });
+  }
+
+  // After what was not shown before it was written: the focus goes on, from the last label to the next
+  // frame once the decision was seen; after an undo, to the label that is undecided again.
   review.afterRedraw = async ({ focus, frame, step, samples }) => {
     if (!frameIsOpen()) return;
     if (frame && frame !== review.openId()) {
@@ -105,7 +143,6 @@
     }
     if (!samples[review.openId()]) return;
     if (focus) review.focusOn(focus);
-    else if (review.focused()?.decision) review.focusOn(null);
     if (focus || review.undecided().length) return;
     await review.pause(SEEN_MS);
     await turn({ step: 1 });
@@ -129,5 +166,5 @@
     foo.registerOperator(Press, PLUGIN);
   }
 
-  Object.assign(review, { press, act, busy: () => busy });
+  Object.assign(review, { press, act, turn, goTo, busy: () => busy });
 })();

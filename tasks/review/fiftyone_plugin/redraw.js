@@ -39,7 +39,7 @@
   const waiting = new Map();
 
   function both(old, change) {
-    if (!old) return change;
+    if (!old || !change) return old ?? change;
     const labels = {};
     for (const field of FIELDS) {
       const later = change.labels[field] ?? [], names = new Set(later.map((one) => one._id));
@@ -58,18 +58,15 @@
 
   function shows(looker, change) {
     if (looker.isSampleUpdating || !looker.state.overlaysPrepared) return false;
-    const shown = new Map();
-    for (const field of FIELDS) {
-      const value = looker.sample[field];
-      for (const one of value?.detections ?? (value ? [value] : [])) shown.set(one.id ?? one._id, one);
-    }
-    const same = (one) => {
-      const old = shown.get(one._id);
-      return old && (old.decision ?? "") === (one.decision ?? "") && old.label === one.label
-        && (old.reviewed_at ?? "") === (one.reviewed_at ?? "");
-    };
-    return FIELDS.every((field) => (change.labels[field] ?? []).every(same))
-      && (change.gone ?? []).every((id) => !shown.has(id));
+    const same = (old, one) => old && (old.decision ?? "") === (one.decision ?? "") && old.label === one.label
+      && (old.reviewed_at ?? "") === (one.reviewed_at ?? "");
+    return FIELDS.every((field) => {
+      const value = looker.sample[field], made = change.labels[field] ?? [];
+      const shown = new Map((value?.detections ?? (value ? [value] : [])).map((one) => [one.id ?? one._id, one]));
+      // A patch has one label of its frame.
+      if (value?._cls === "Detection") return made.every((one) => !shown.has(one._id) || same(shown.get(one._id), one));
+      return made.every((one) => same(shown.get(one._id), one)) && (change.gone ?? []).every((id) => !shown.has(id));
+    });
   }
 
   async function draw(looker, sample, change) {
@@ -109,9 +106,15 @@
       return { update: fos.useUpdateSamples() };
     }
     // samples: for each sample id its changed labels (`labels`), removed ones (`gone`), `values`.
+    // `late`: of a frame that was not open when they changed; `quiet`: shown on the layer already.
     async execute({ hooks, params, state }) {
       stale = true;
-      for (const [id, change] of Object.entries(params.samples)) {
+      const samples = { ...params.samples };
+      if (!params.quiet && !params.late) {
+        for (const [id, change] of Object.entries(review.takeChanges())) samples[id] = both(change, samples[id]);
+      }
+      for (const [id, change] of Object.entries(samples)) {
+        if (!params.late) claim(change);
         const fresh = new Map(cached(id).map((one) => [one._id, renewed(one, change)]));
         const modal = document.querySelector("[data-cy=modal]")
           ? await state.snapshot.getPromise(fos.modalSample).catch(() => null)
@@ -119,18 +122,34 @@
         if (isOf(modal?.sample, id)) fresh.set(modal.sample._id, renewed(modal.sample, change));
         hooks.update([...fresh]);
         const looker = review.open.looker;
-        if (modal && looker && isOf(modal.sample, id)) {
-          await draw(looker, fresh.get(modal.sample._id), change);
+        const isOpen = modal && looker && isOf(modal.sample, id);
+        if (isOpen && (await draw(looker, fresh.get(modal.sample._id), change))) {
           waiting.delete(id);
+          disclaim(change);
         } else {
           waiting.set(id, both(waiting.get(id), change));
         }
       }
       review.paint();
-      document.dispatchEvent(new CustomEvent("autolabel-redrawn", { detail: params }));
-      if (params.late) return;
-      await review.afterRedraw?.(params);
+      document.dispatchEvent(new CustomEvent("autolabel-redrawn", { detail: { samples } }));
+      if (params.late || params.quiet) return;
+      await review.afterRedraw?.({ ...params, samples });
       review.settled?.();
+    }
+  }
+
+  // Decisions are on our layer at once; FiftyOne's own canvas takes its time.
+  function claim(change) {
+    for (const one of change.labels.detections ?? []) review.claim(one._id, one.decision ?? "", true);
+    review.paint();
+  }
+
+  // What FiftyOne shows itself needs no claim, unless a key has claimed another decision since.
+  function disclaim(change) {
+    const { claims } = review.open;
+    for (const one of change.labels.detections ?? []) {
+      const held = claims.get(one._id);
+      if (held?.written && held.decision === (one.decision ?? "")) claims.delete(one._id);
     }
   }
 
@@ -178,5 +197,5 @@
     }
   }).observe(document.body, { childList: true, subtree: true });
 
-  Object.assign(review, { drawWaiting, pause, waits: (id) => waiting.has(id) });
+  Object.assign(review, { both, drawWaiting, pause, waits: (id) => waiting.has(id) });
 })();

@@ -18,19 +18,11 @@
     return { focus: { sample_id: sample._sample_id ?? sample._id ?? sample.id, label_id: label.id } };
   }
 
-  // Asks an operator without FiftyOne's queue; `signal` takes a question back.
+  // `signal` takes a question back.
   async function send(operator, params, signal) {
-    const answer = await fetch("/operators/execute", {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ operator_uri: `${PLUGIN}/${operator}`, dataset_name: repair.about.dataset, params }),
-      signal,
-    });
-    if (!answer.ok) throw new Error(`the App answers ${answer.status}: reload the page and sign in again`);
-    const found = await answer.json();
-    if (found.error || !found.result) throw new Error(found.error_message || "the App gives no answer");
-    if (found.result.problem) throw new Error(found.result.problem);
-    return found.result;
+    const answer = await review.send(operator, params, { signal });
+    if (answer.problem) throw new Error(answer.problem);
+    return answer;
   }
 
   // Runs of a mask, row by row, as pixels of a colour; its edge is opaque.
@@ -188,8 +180,8 @@
     const done = await review.act("repair_accept", params);
     here.accepting = false;
     if (repair !== here) return;
-    if (done?.ok === false) say(done.message, "wrong");
-    else close();
+    if (done?.ok) close();
+    else say(done?.message ?? "the App gives no answer: try again", "wrong");
   }
 
   function close() {

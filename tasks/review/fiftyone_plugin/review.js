@@ -13,7 +13,7 @@
   window.autolabelReview = { element };
   localStorage.setItem("fiftyone-enterprise-tooltip-seen", "true"); // an advertisement over the grid
   const here = document.currentScript.src;
-  for (const part of ["open_frame.js", "redraw.js", "repair.js", "dialogs.js", "keys.js"]) {
+  for (const part of ["marks.js", "open_frame.js", "redraw.js", "repair.js", "dialogs.js", "decide.js", "keys.js"]) {
     const script = document.createElement("script");
     const address = new URL(part, here);
     address.search = `?${Date.now()}`; // never an older version from the browser's cache

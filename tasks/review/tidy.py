@@ -1,0 +1,98 @@
+"""A mask of clicks without what nobody meant: crumbs, pinholes, what is outside a dragged box.
+
+What somebody has clicked on stays, however small it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tasks.masks.crops import BoolArray
+
+# Parts and holes under this share of the largest part are crumbs and pinholes.
+CRUMB_SHARE = 0.02
+AROUND_CLICK_PX = 2
+
+
+def tidied(
+    mask: BoolArray,
+    corner_xy_px: tuple[int, int],
+    points: Sequence[tuple[float, float, bool]],
+    box_xyxy_px: tuple[float, float, float, float] | None,
+) -> BoolArray:
+    """Return a mask without crumbs, pinholes and what is outside a dragged box.
+
+    Args:
+        mask: bool (height, width), cut out of the picture.
+        corner_xy_px: where its first pixel is in the picture.
+        points: x, y in pixels of the picture, and whether the object is there.
+        box_xyxy_px: dragged; it grows until it holds the clicks on the object.
+
+    """
+    left, top = corner_xy_px
+    places = [(int(y) - top, int(x) - left, yes) for x, y, yes in points]
+    kept = mask.copy()
+    if box_xyxy_px is not None:
+        kept &= _within(mask.shape, corner_xy_px, points, box_xyxy_px)
+    kept = _without_small_parts(kept, _around(kept.shape, places, wanted=True))
+    framed = np.pad(~kept, 1, constant_values=True)  # what is outside of all is no hole
+    clicks = np.pad(_around(kept.shape, places, wanted=False), 1)
+    clicks[0, 0] = True
+    least = int(CRUMB_SHARE * kept.sum())
+    return ~_without_small_parts(framed, clicks, least)[1:-1, 1:-1]
+
+
+def _within(
+    shape: tuple[int, ...],
+    corner_xy_px: tuple[int, int],
+    points: Sequence[tuple[float, float, bool]],
+    box_xyxy_px: tuple[float, float, float, float],
+) -> BoolArray:
+    on = np.array([point[:2] for point in points if point[2]], np.float64).reshape(-1, 2)
+    low = np.vstack([[box_xyxy_px[:2]], on - AROUND_CLICK_PX]).min(0) - corner_xy_px
+    high = np.vstack([[box_xyxy_px[2:]], on + AROUND_CLICK_PX]).max(0) - corner_xy_px
+    (x0, y0), (x1, y1) = np.floor(low).clip(0).astype(int), np.ceil(high).clip(0).astype(int)
+    inside = np.zeros(shape, np.bool_)
+    inside[y0:y1, x0:x1] = True
+    return inside
+
+
+def _around(
+    shape: tuple[int, ...], places: Sequence[tuple[int, int, bool]], *, wanted: bool
+) -> BoolArray:
+    """Pixels around the clicks of one kind."""
+    found = np.zeros(shape, np.bool_)
+    for y, x, yes in places:
+        if yes == wanted:
+            rows, columns = (
+                slice(max(at - AROUND_CLICK_PX, 0), max(at + AROUND_CLICK_PX + 1, 0))
+                for at in (y, x)
+            )
+            found[rows, columns] = True
+    return found
+
+
+def _without_small_parts(
+    mask: BoolArray, clicked: BoolArray, least: int | None = None
+) -> BoolArray:
+    """Drop connected parts that are small, unless somebody has clicked on them.
+
+    Args:
+        mask: bool (height, width).
+        clicked: pixels around clicks.
+        least: pixels of a part that stays; by default a share of the largest one.
+
+    """
+    import cv2
+
+    _, parts, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=8)
+    areas = stats[:, cv2.CC_STAT_AREA]
+    if least is None:
+        least = int(CRUMB_SHARE * areas[1:].max(initial=0))
+    stays = areas >= least
+    stays[parts[clicked & mask]] = True
+    stays[0] = False
+    kept: BoolArray = stays[parts]
+    return kept

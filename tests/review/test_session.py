@@ -1,0 +1,204 @@
+"""A session of review as people have it, in Chromium, with pixels compared at each step.
+
+The queue, tiles, twenty decisions from the keyboard alone, undo, what the server refuses, a mask
+repaired by a click, then the commands: calibrate and export.
+"""
+
+import json
+import subprocess
+import sys
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from tasks.dataset import schema
+from tasks.load import sequence as load
+from tasks.load.prepare import prepare_dataset
+from tasks.review.actions import accept, choose, reject
+from tasks.review.app import run_app
+from tasks.review.queue import build_queue
+from tasks.store.manifests import write_manifest
+from tests.load.test_sequence import store
+from tests.review.app_page import (
+    READY,
+    browser_page,
+    needs_chromium,
+    open_first_sample,
+    open_view,
+    press,
+    review_state,
+    wait_for,
+)
+from tests.review.keyboard import DECISION_OF, begin_watching, decide
+from tests.review.test_app import frame_with
+from tests.review.test_repair_live import RepairPage
+
+pytestmark = [needs_chromium, pytest.mark.ci]
+
+FRAMES = 70
+CLASSES = ("car", "bus", "truck", "person", "rider", "bicycle", "train")
+
+
+def frame_of(folder: Path, index: int) -> Any:
+    """Three labels, of other objects than those of the frames before; later ones less doubtful."""
+    x, y = 40 + 53 * index % 160, 60 + 31 * index % 90
+    places = [(x, y, x + 260, y + 260), (x + 380, y + 30, x + 640, y + 290),
+              (x + 740, y + 140, x + 980, y + 460)]  # fmt: skip
+    labels = tuple(CLASSES[(index + row) % len(CLASSES)] for row in range(3))
+    return frame_with(folder, index, places, labels, 0.3 + 0.5 * index / FRAMES)
+
+
+@pytest.fixture
+def name(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A dataset of 210 labels, 40 of them in the queue."""
+    monkeypatch.delenv("FIFTYONE_PLUGINS_DIR", raising=False)
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("AUTOLABEL_REVIEWER", "tester")
+    name, out = f"session-{uuid.uuid4().hex[:8]}", tmp_path / "out"
+    manifest = store(out, [frame_of(tmp_path, index) for index in range(FRAMES)])
+    manifest = replace(manifest, frames_uri=str(tmp_path / "images"))
+    write_manifest(str(out), manifest)
+    prepare_dataset(name, out_uri=str(out))
+    load.load_sequence(name, str(out), manifest)
+    build_queue(schema.open_dataset(name), 40)
+    return name
+
+
+def decided(name: str) -> dict[str, str]:
+    """Labels that are decided on, as the dataset has them."""
+    found = schema.sample_collection(schema.open_dataset(name)).find({})
+    labels = [one for sample in found for one in sample["detections"]["detections"]]
+    return {str(one["_id"]): one["decision"] for one in labels if one["decision"]}
+
+
+def tiles(page: Any, name: str) -> None:
+    """Two labels are selected as tiles and accepted with one key."""
+    tile = page.locator("[data-cy=looker]")
+    for row in range(2):
+        tile.nth(row).hover()
+        tile.nth(row).locator("input[type=checkbox]").click()
+    press(page, "Shift+A")
+    wait_for(lambda: sorted(decided(name).values()), ["accepted", "accepted"])
+
+
+def twenty_keys(page: Any, name: str) -> None:
+    """Every decision is painted before the next key, and written when all is said."""
+    before, made = decided(name), {}
+    for number in range(20):
+        key = list(DECISION_OF)[number % len(DECISION_OF)]
+        label, _, problem = decide(page, key)
+        assert not problem
+        made[label] = DECISION_OF[key]
+    assert len(made) == 20
+    page.wait_for_function(READY)
+    assert decided(name) == before | made
+
+
+def undo_and_redo(page: Any, name: str) -> None:
+    """Three decisions are taken back and one is made again, with the picture each time."""
+    before = decided(name)
+    for count in (1, 2, 3):
+        press(page, "Shift+Z")
+        assert len(decided(name)) == len(before) - count
+        assert review_state(page)["reviewFocus"] in before.keys() - decided(name).keys()
+    press(page, "Shift+Y")
+    assert len(decided(name)) == len(before) - 2
+
+
+def refused(page: Any, name: str) -> None:
+    """What cannot be written is taken off the picture again, and the page says why."""
+    before, focus = decided(name), review_state(page)["reviewFocus"]
+    page.route("**/operators/execute", lambda route: route.abort())
+    _, _, problem = decide(page, "Shift+R")
+    assert not problem, "it is shown at once"
+    page.get_by_text("Failed to fetch").first.wait_for()
+    page.wait_for_function(READY)
+    assert review_state(page)["reviewFocus"] == focus
+    page.unroute("**/operators/execute")
+    share = page.evaluate("() => { const one = window.autolabelReview.focused();"
+                          "return window.autolabelReview.decisionOf(one); }")  # fmt: skip
+    assert (share, decided(name)) == ("", before)
+    dataset = schema.open_dataset(name)
+    sample = review_state(page)["reviewSample"]
+    accept(dataset, choose(dataset, [sample], [focus]))
+    page.keyboard.press("Shift+R")
+    page.get_by_text("accepted by now").first.wait_for()
+    page.wait_for_function(READY)
+    assert decided(name) == before | {focus: "accepted"}
+    assert review_state(page)["reviewFocus"] != focus
+
+
+def repair(page: Any, name: str) -> str:
+    """A click takes a part of a mask away; returns the label."""
+    focus = review_state(page)["reviewFocus"]
+    sample = schema.open_dataset(name)[review_state(page)["reviewSample"]]
+    (label,) = (one for one in sample.detections.detections if one.id == focus)
+    box = tuple(int(one) for one in label.box_xyxy_px)
+    page.keyboard.press("Shift+C")
+    repairing = RepairPage(page, box)
+    repairing.canvas.wait_for()
+    wait_for(lambda: repairing.data("model"), "compact/close-ups")
+    first = repairing.drawn()
+    away = repairing.place(box[0] + 50, (box[1] + box[3]) / 2)
+    cut = repairing.after(lambda: page.mouse.click(*away, button="right"))
+    assert (np.abs(cut.astype(int) - first).max(-1) > 30).sum() > 500, "another mask"
+    page.keyboard.press("Enter")
+    wait_for(lambda: decided(name).get(focus), "corrected")
+    wait_for(lambda: page.get_by_test_id("repair").count(), 0)
+    page.wait_for_function(READY)
+    return focus
+
+
+def decide_the_rest(name: str) -> None:
+    """What is riskier is wrong more often."""
+    dataset, rng = schema.open_dataset(name), np.random.default_rng(0)
+    for sample in dataset:
+        labels = [one for one in sample.detections.detections if not one.decision]
+        wrong = {one.id for one in labels if rng.random() < one.risk}
+        right = {one.id for one in labels} - wrong
+        for act, ids in ((reject, wrong), (accept, right)):
+            if ids:
+                act(dataset, choose(dataset, [sample.id], sorted(ids)))
+
+
+def command(*words: str) -> str:
+    """Run the command itself; return what it prints."""
+    done = subprocess.run([sys.executable, "-m", "flows.cli.main", *words], capture_output=True,
+                          text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(600)  # a busy machine draws slowly
+def test_an_hour_of_review_in_short(name: str, tmp_path: Path) -> None:
+    with run_app() as app, browser_page() as page:
+        open_view(page, app.link(name, view="label-by-label"))
+        tiles(page, name)
+        build_queue(schema.open_dataset(name), 40)
+        open_view(page, app.link(name, view="needs-review"))
+        open_first_sample(page)
+        begin_watching(page)
+        twenty_keys(page, name)
+        undo_and_redo(page, name)
+        refused(page, name)
+        mended = repair(page, name)
+    decide_the_rest(name)
+    told = command("review", "calibrate", name)
+    assert "decisions on 210 labels" in told
+    (plot,) = (line.strip() for line in told.splitlines() if line.endswith(".png"))
+    drawn = cv2.imread(plot.removeprefix("file://"))
+    assert drawn is not None
+    assert drawn.std() > 10
+    counts = json.loads(command("review", "export", name, "--json"))["by_decision"]
+    by_label = decided(name)
+    assert by_label[mended] == "corrected"
+    assert counts == {one: list(by_label.values()).count(one) for one in set(by_label.values())}
+    command("export", name, "--format", "coco", "--to", str(tmp_path / "exported"))
+    exported = json.loads((tmp_path / "exported" / "annotations" / "instances.json").read_text())
+    kept = counts["accepted"] + counts["corrected"]
+    assert len(exported["annotations"]) == kept
