@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sam2_core.cache import cache_folder, file_sha256
+from sam2_core.machine_errors import as_machine_error
 from sam2_core.segmenter import Segmenter
 from sam2_core.trust.answers import Answers, ImageAnswers, file_name
 from sam2_core.trust.calibration import Calibration, bundled_calibration
@@ -22,6 +23,7 @@ from sam2_core.trust.certificate import (
     read_certificate,
 )
 from sam2_core.trust.measure import Compared, compared, coordinates_kept, summary
+from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
     from sam2_core.resolve import Weights
@@ -154,13 +156,19 @@ def ensure_certified(
 
     Raises:
         UncertifiedEngineError: it fails, or nothing can tell.
+        MachineError: the device failed meanwhile.
 
     """
     engine = engine_facts(segmenter.backend.info)
     found = read_certificate(engine, cache)
     if found is None or found.calibration["bundled"] != bundled_calibration().digest:
         answers = recorded_answers(source, segmenter, cache)
-        found, *_ = certify(segmenter, bundled_calibration(), answers)
+        try:
+            found, *_ = certify(segmenter, bundled_calibration(), answers)
+        except AutolabelError:
+            raise
+        except Exception as error:  # sound pictures and boxes: it can only be the machine
+            raise as_machine_error(error, "certifying the model") from error
         try:
             found.write(cache)
         except OSError as error:
