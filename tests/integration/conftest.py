@@ -1,6 +1,7 @@
 """One Prefect server for all integration tests, and `autolabel` in this process or in others."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import s3fs
 
 from flows.server.own import OwnApi
+from tasks.masks.model import Segmenters, choose_model
 from tests.faults import FaultyProxy
 from tests.integration.cluster import Cluster
 from tests.integration.runs import MICRO, Home, write_sequence
@@ -23,9 +25,20 @@ def prefect_api(tmp_path_factory):
     server.stop()
 
 
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory):
+    """The micro model's certificate, so that it proves itself once and not in every test."""
+    cache = tmp_path_factory.mktemp("certified")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOLABEL_CACHE", str(cache))
+        Segmenters().load(choose_model(str(MICRO), "onnxruntime-cpu"))
+    return cache / "certificates"
+
+
 @pytest.fixture
-def home(tmp_path: Path, prefect_api: OwnApi) -> Home:
+def home(tmp_path: Path, prefect_api: OwnApi, certificates: Path) -> Home:
     """Processes of their own with an empty home."""
+    shutil.copytree(certificates, tmp_path / "home" / "cache" / "certificates")
     return Home(tmp_path / "home", **prefect_api.environment)
 
 
@@ -54,8 +67,9 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(monkeypatch, capsys, tmp_path, prefect_api, database):
-    """`autolabel` in this process, with an empty cache, a Prefect server and a database."""
+def terminal(monkeypatch, capsys, tmp_path, prefect_api, database, certificates):
+    """`autolabel` in this process, with a Prefect server and a database; nothing in its cache."""
+    shutil.copytree(certificates, tmp_path / "cache" / "certificates", dirs_exist_ok=True)
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
     for name, value in prefect_api.environment.items():
         monkeypatch.setenv(name, value)

@@ -1,0 +1,121 @@
+"""What changes between two runs, and the list of what has to be labeled again."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from pycocotools import mask as coco_mask
+
+from flows.cli.main import cli
+from flows.cli.options import backfill_params
+from flows.params import BackfillParams, LabelParams
+from flows.plan.backfill import _wanted
+from sam2_core.types import AutolabelError, Boxes
+from tasks.lab.run_diff import Side, diff_runs
+from tasks.store.tables import LabeledFrame
+from tests.export.test_export import run_of, store
+from tests.review.labels import labeled_frames
+
+
+def shifted(one, row, pixels):
+    """A frame whose mask in a row is moved to the right."""
+    size = list(one.masks.size_hw)
+    mask = coco_mask.decode({"size": size, "counts": one.masks.rle[row]})
+    moved = coco_mask.encode(np.asfortranarray(np.roll(mask, pixels, 1)))["counts"]
+    rle = tuple(moved if i == row else other for i, other in enumerate(one.masks.rle))
+    return replace(one, masks=replace(one.masks, rle=rle))
+
+
+def without(one, row):
+    kept = [i for i in range(len(one.boxes)) if i != row]
+    boxes = Boxes(one.boxes.xyxy_px[kept], one.boxes.scores[kept],
+                  tuple(one.boxes.labels[i] for i in kept))  # fmt: skip
+    masks = replace(
+        one.masks, rle=tuple(one.masks.rle[i] for i in kept),
+        reasons=tuple(one.masks.reasons[i] for i in kept),
+        **{name: getattr(one.masks, name)[kept]
+           for name in ("predicted_iou", "stability", "object_score", "area_px")},
+    )  # fmt: skip
+    return replace(one, boxes=boxes, masks=masks)
+
+
+def relabeled(one, row):
+    labels = tuple("zebra" if i == row else name for i, name in enumerate(one.boxes.labels))
+    return replace(one, boxes=replace(one.boxes, labels=labels))
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Three sequences, of which the second run changes two; the third is as it was."""
+    first = run_of(tmp_path, ("masks", "boxes", "same"))
+    second = str(tmp_path / "other")
+    for number, name in enumerate(("masks", "boxes", "same")):
+        labeled = [*labeled_frames(6, 5, sequence_id=name, seed=number)]
+        from_disk = {
+            one.frame.index: one.frame for one in frames_of(first, name)
+        }  # the same versions of the pictures
+        labeled = [
+            LabeledFrame(from_disk[one.frame.index], one.boxes, one.masks) for one in labeled
+        ]
+        if name == "masks":
+            labeled[1] = shifted(labeled[1], 0, 40)
+        if name == "boxes":
+            labeled[2] = without(labeled[2], 1)
+            labeled[3] = relabeled(labeled[3], 2)
+        store(second, str(tmp_path / "in" / name), labeled)
+    return first, second
+
+
+def frames_of(out, name):
+    side = Side(out)
+    from tasks.store.manifests import labels_of
+
+    manifest = side.manifests()[name]
+    return [one for chunk in manifest.chunks for one in labels_of(out, manifest, chunk)]
+
+
+def test_every_kind_of_change_is_found_and_nothing_else(runs):
+    *_, (found, done, total) = diff_runs(Side(runs[0]), Side(runs[1]), 0.9)
+    assert (done, total) == (3, 3)
+    result = found.result()
+    kinds = {name: count for name, count in result["by_kind"].items() if count}
+    assert kinds == {"mask": 1, "gone": 1, "class": 1}
+    assert result["changed"] == 3
+    assert result["instances"] == 3 * 6 * 5
+    assert result["changed_sequences"] == ["boxes", "masks"]
+    assert sum(one["changed"] for one in result["by_size"].values()) == 3
+    assert sum(one["instances"] for one in result["by_class"].values()) == 90
+    assert {change.kind for change in found.worst} == {"mask", "gone", "class"}
+    json.dumps(result)
+
+
+def test_the_command_draws_the_changes_and_lists_what_to_label_again(runs, tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    report = tmp_path / "report"
+    done = CliRunner().invoke(cli, ["diff", *runs, "--report", str(report)], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "--sequences" in done.stdout
+    assert (report / "changed.txt").read_text() == "boxes\nmasks\n"
+    page = (report / "diff.md").read_text()
+    assert page.count("change-") == 3
+    assert len(list(report.glob("change-*.png"))) == 3
+    names = LabelParams.model_fields.keys() | BackfillParams.model_fields.keys()
+    given = dict.fromkeys(names - {"label", "load_dataset"}) | {
+        "sources": (str(tmp_path / "in"),), "out": str(tmp_path / "new"), "no_dataset": True,
+        "classes": "", "sequences": f"@{report / 'changed.txt'}",
+    }  # fmt: skip
+    params = backfill_params(given)
+    meant = _wanted(params.sequences)
+    assert [name for name in ("masks", "boxes", "same") if meant(name)] == ["masks", "boxes"]
+
+
+def test_a_run_and_itself_or_a_stranger_are_refused(runs, tmp_path):
+    with pytest.raises(AutolabelError, match=r"both are the same run.*OUT#RUN_KEY"):
+        list(diff_runs(Side(runs[0]), Side.parse(runs[0]), 0.9))
+    strange = run_of(tmp_path / "x", ("strange",))
+    with pytest.raises(AutolabelError, match="no sequence in common"):
+        list(diff_runs(Side(runs[0]), Side(strange), 0.9))
+    assert Side.parse(f"s3://b/out#{'a' * 20}") == Side("s3://b/out", "a" * 20)
+    assert Side.parse("s3://b/out") == Side("s3://b/out")
