@@ -54,6 +54,10 @@ class LabelParams(BaseModel):
         default=None, description="FiftyOne dataset; by default the last part of `out`."
     )
     load_dataset: bool = Field(default=True, description="Load the labels into FiftyOne.")
+    tracks: bool = Field(
+        default=True,
+        description="Give labels of one object over time one track id, and a class of its own.",
+    )
     model: Uri = Field(
         default="auto",
         description="compact, tiny, small, base_plus, large, an exported model's folder or a "

@@ -2,7 +2,7 @@
 
 A sequence is a chain of Prefect tasks joined by their futures:
 
-    open -> download -> detect -> segment -> check -> load
+    open -> download -> detect -> segment -> check -> track -> load
 
 where download, detect and segment come once for each piece of at most eight chunks. The flow's task
 runner has a few threads, which take tasks in the order submitted and wait with them for what they
@@ -30,7 +30,7 @@ from tenacity import (
     wait_exponential_jitter,
 )
 
-from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT
+from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT, TRACK
 from tasks.pipeline.chunk import Job
 from tasks.pipeline.outcome import (
     SequenceOutcome,
@@ -50,6 +50,7 @@ from tasks.pipeline.steps import (
     open_task,
     prepare_task,
     segment_task,
+    track_task,
 )
 from tasks.store import quarantine
 from tasks.wording import counted
@@ -120,7 +121,8 @@ class Chain:
     def submit(self) -> Chain:
         """Submit what comes after opening; nothing when that failed."""
         if self.part.manifest is not None:
-            self._load(complete_before(self.part))
+            complete = complete_before(self.part)
+            self._load(complete if self.part.tracked else self._track(given(complete)))
             return self
         opening = self._tasks[0][1]
         opening.wait()
@@ -134,7 +136,7 @@ class Chain:
             states = self._add(DETECT, detect_task.submit(job, states, piece))
             pieces.append(self._add(SEGMENT, segment_task.submit(job, states, piece)))
         checked = self._add(CHECK, check_task.submit(job, opened, pieces, name))
-        self._load(checked)
+        self._load(self._track(checked))
         return self
 
     @property
@@ -152,6 +154,13 @@ class Chain:
             whole = (first, stop) == (0, chunks)
             yield first, stop, self.part.name if whole else f"{self.part.name} {first}-{stop}"
             first = stop
+
+    def _track(self, outcome: Any) -> Any:
+        """Submit the tracking where it is wanted; returns what the next task is to be given."""
+        if not self._run.job.tracks:
+            return outcome
+        job, name = given(self._run.job), self.part.name
+        return self._add(TRACK, track_task.submit(job, outcome, name))
 
     def _load(self, outcome: Any) -> None:
         run = self._run
@@ -175,6 +184,7 @@ class Chain:
     def outcome(self) -> SequenceOutcome:
         """Wait for the end of the sequence, tell it, and sum it up."""
         results: dict[str, list[Any]] = {}
+        outcome: SequenceOutcome
         failed: tuple[str, Exception] | None = None
         for stage, future in self._tasks:
             future.wait()
@@ -182,7 +192,9 @@ class Chain:
                 results.setdefault(stage, []).append(future.result())
             elif failed is None:
                 failed = stage, future.result(raise_on_failure=False)
-        if self.part.manifest is not None:
+        if TRACK in results:
+            (outcome,) = results[TRACK]
+        elif self.part.manifest is not None:
             outcome = complete_before(self.part)
         elif CHECK in results:
             (outcome,) = results[CHECK]

@@ -156,8 +156,8 @@ def _bars(console: Console, plan: Plan, job: Job) -> contextlib.AbstractContextM
 
 
 def _nothing_to_do(plan: Plan) -> list[SequenceOutcome] | None:
-    """Return the outcomes of a plan whose every sequence is labeled and loaded, else None."""
-    if plan.missing:
+    """Return the outcomes of a plan whose every sequence is labeled, tracked and loaded."""
+    if plan.missing or (plan.params.tracks and not all(one.tracked for one in plan.sequences)):
         return None
     if plan.params.dataset_name:
         from tasks.dataset.record import loaded_manifests

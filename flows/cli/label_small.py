@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from flows.plan.run import Plan
-from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT
+from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT, TRACK
 from tasks.pipeline.chunk import ChunkState, Job, detect_chunk, download_chunk, segment_chunk
 from tasks.pipeline.outcome import (
     SequenceOutcome,
@@ -23,6 +23,7 @@ from tasks.pipeline.outcome import (
     with_loaded,
 )
 from tasks.pipeline.sequence import Opened, check_sequence, load_labels, open_part
+from tasks.pipeline.track import track_sequence
 from tasks.types import FrameRef
 
 MOST_FRAMES = 16
@@ -82,6 +83,9 @@ class _Way:
         started, error = time.perf_counter(), None
         try:
             self._outcome = self._labeled()
+            self._stage = TRACK
+            if not self._part.tracked:
+                self._outcome = track_sequence(self._job, self._outcome)
             if dataset and prepared:
                 self._stage = LOAD
                 self._outcome = self._loaded(self._outcome, dataset, prepared.result())

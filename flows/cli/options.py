@@ -37,7 +37,9 @@ def _option(name: str, field: dict[str, Any], *, required: bool) -> Any:
     kind = next(one for one in field.get("anyOf", [field]) if one.get("type") != "null")
     flag = f"--{name.replace('_', '-')}"
     if kind["type"] == "boolean":
-        return click.option(flag, is_flag=True, help=told)
+        told += "  [default: on]" if default else ""
+        both = f"{flag}/--no-{name.replace('_', '-')}" if default else flag
+        return click.option(both, is_flag=True, default=None, show_default=False, help=told)
     if kind["type"] not in {"boolean", "array"} and default is not None:
         told += f"  [default: {default}]"
     choices = click.Choice(kind["enum"]) if "enum" in kind else None

@@ -24,6 +24,7 @@ from tasks.store import manifests, storage
 from tasks.store.artifacts import RunStamp
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import Manifest
+from tasks.store.tracks import list_tracked
 from tasks.types import FrameFailure, FrameRef, FrameSelection
 
 LISTING_THREADS = 16
@@ -95,11 +96,13 @@ def make_plan(params: LabelParams, detectors: Detectors | None = None) -> Plan:
         matching.refuse_nothing(params.wanted_classes)
     stamp = stamp_of(params, model, matching, detectors)
     complete = manifests.list_complete(params.out, stamp.run_key)
+    tracked = list_tracked(params.out, stamp.run_key) if complete else set()
 
     def planned(one: Discovered) -> SequencePart:
         part = SequencePart(one, selection, params.chunk_frames)
         if (part.name, one.content_key) not in complete:
             return part
+        part = replace(part, tracked=(part.name, one.content_key) in tracked)
         return _as_left(params.out, stamp.run_key, part)
 
     with ThreadPoolExecutor(LISTING_THREADS, "plan") as pool:
@@ -190,6 +193,7 @@ def job_of(plan: Plan, tools: Tools, *, counts_attempts: bool = False) -> Job:
         box_names_uri=params.box_names or "",
         classes=params.wanted_classes,
         min_score=params.least_score,
+        tracks=params.tracks,
         counts_attempts=counts_attempts,
         tools=tools,
     )

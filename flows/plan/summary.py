@@ -15,7 +15,8 @@ def summary_of(
 ) -> dict[str, Any]:
     """Return the object that `--json` prints.
 
-    `skipped` counts frames that were labeled before, `failed` lists frames and sequences with
+    `tracks` counts those of the sequences that this run looked at, `skipped` frames that were
+    labeled before, `failed` lists frames and sequences with
     their reasons, `left_out` counts labeled frames that the dataset lacks as their pictures have
     changed since, `nothing` says why there is not a single mask where there should be, `seconds`
     are summed over the threads of a stage (so they may exceed `total`).
@@ -26,6 +27,7 @@ def summary_of(
         "sequences": len(outcomes),
         "frames": sum(one.frames for one in outcomes),
         "instances": sum(one.instances for one in outcomes),
+        "tracks": sum(one.tracks for one in outcomes),
         "skipped": sum(one.frames - one.computed_frames for one in outcomes),
         "failed": failed,
         "left_out": sum(one.left_out for one in outcomes),

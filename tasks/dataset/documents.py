@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from sam2_core.types import Boxes, ModelStamp
+from sam2_core.types import ModelStamp
 from tasks.dataset.ids import label_prefix
 from tasks.dataset.labels import fingerprint, override_document
-from tasks.dataset.objects import ObjectLinker
+from tasks.dataset.objects import ObjectNames
 from tasks.frames.identity import frame_identity
 from tasks.masks.crops import (
     BoolArray,
@@ -65,7 +65,7 @@ def label_documents(
     origin: Origin,
     judgement: Judgement | None,
     mask_folder: Path | None,
-    objects: ObjectLinker | None = None,
+    objects: ObjectNames | None = None,
 ) -> list[Document]:
     """Make the documents of a frame's machine labels, one per box, in the boxes' order.
 
@@ -74,15 +74,13 @@ def label_documents(
         origin: of its labels.
         judgement: of its labels.
         mask_folder: where masks go as PNG files; into the documents by default.
-        objects: those of the frames before, which the labels are joined to.
+        objects: names the objects that the labels show.
 
     """
     from bson import ObjectId
 
     boxes, masks = labeled.boxes, labeled.masks
     if masks is None or not len(boxes):
-        if objects:
-            objects.link(Boxes.empty(), ())
         return []
     frame = labeled.frame
     key = frame_identity(frame, origin.frames_uri).key
@@ -102,7 +100,7 @@ def label_documents(
     tracks = boxes.track_ids.tolist() if boxes.track_ids is not None else None
     risks = judgement.risk.tolist() if judgement else None
     ids = [ObjectId(prefix + index.to_bytes(3, "big")) for index in range(len(boxes))]
-    names = objects.link(boxes, [str(one) for one in ids]) if objects else None
+    names = objects.names(frame, [str(one) for one in ids]) if objects else None
     documents: list[Document] = []
     for index, row in enumerate(columns):
         label, score, place, box, iou, stability, objectness, area, reason, mask = row
@@ -131,6 +129,8 @@ def label_documents(
         if tracks is not None:
             document["index"] = tracks[index]
             document["track"] = f"{frame.camera}/{tracks[index]}"
+        if labeled.track_labels:
+            document["track_label"] = labeled.track_labels[index]
         if names is not None:
             document["object"] = names[index]
         if origin.overrides and str(identity) in origin.overrides:

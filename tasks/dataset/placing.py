@@ -5,7 +5,7 @@ Names in rows are worth nothing until they equal the manifest's: anyone may have
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from tasks.store import artifacts, storage
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import ChunkRecord, Manifest, labels_of
 from tasks.store.tables import LabeledFrame
+from tasks.store.tracks import StoredTracks
 from tasks.types import FrameRef
 
 
@@ -41,6 +42,16 @@ def recorded_labels(out_uri: str, chunk: ChunkRecord, manifest: Manifest) -> lis
     for one in labeled:
         _of_manifest(one.frame, chunk, manifest)
     return labeled
+
+
+def recorded_parts(
+    out_uri: str, manifest: Manifest, camera: str, tracks: StoredTracks | None
+) -> Iterator[list[LabeledFrame]]:
+    """Read a camera's labels chunk by chunk, with their tracks; raises as `recorded_frames`."""
+    for chunk in manifest.chunks:
+        if chunk.camera == camera:
+            labeled = recorded_labels(out_uri, chunk, manifest)
+            yield [tracks.joined(one) for one in labeled] if tracks else labeled
 
 
 def _of_manifest(frame: FrameRef, chunk: ChunkRecord, manifest: Manifest) -> FrameRef:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sam2_core.types import AutolabelError, Masks
 from tasks.dataset.pictures import find_pictures
-from tasks.dataset.placing import recorded_labels
+from tasks.dataset.placing import recorded_parts
 from tasks.export.decided import Decided, Decisions
 from tasks.export.types import ExportFrame, Instance, Told
 from tasks.load.rebuild import list_manifests
@@ -19,6 +19,7 @@ from tasks.risk.score import Judgement
 from tasks.store import storage
 from tasks.store.manifests import Manifest
 from tasks.store.tables import LabeledFrame
+from tasks.store.tracks import StoredTracks, read_tracks
 from tasks.types import FrameRef
 
 
@@ -95,17 +96,16 @@ class Frames:
 
     def __iter__(self) -> Iterator[ExportFrame]:
         for manifest in self.manifests:
+            tracks = read_tracks(self._out_uri, manifest)
             for camera in sorted({chunk.camera for chunk in manifest.chunks}):
-                yield from self._of_camera(manifest, camera)
+                yield from self._of_camera(manifest, camera, tracks)
 
-    def _of_camera(self, manifest: Manifest, camera: str) -> Iterator[ExportFrame]:
+    def _of_camera(
+        self, manifest: Manifest, camera: str, tracks: StoredTracks | None
+    ) -> Iterator[ExportFrame]:
         from tasks.risk.score import judge_frames
 
-        parts = (
-            recorded_labels(self._out_uri, chunk, manifest)
-            for chunk in manifest.chunks
-            if chunk.camera == camera
-        )
+        parts = recorded_parts(self._out_uri, manifest, camera, tracks)
         for before, current, after in _with_neighbours(parts):
             judged = judge_frames(current, before[-1:], after[:1])
             yield from self._of_chunk(manifest, current, judged)

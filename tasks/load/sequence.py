@@ -28,8 +28,8 @@ from tasks.dataset.documents import (
     stamp_text,
 )
 from tasks.dataset.ids import sample_id
-from tasks.dataset.objects import ObjectLinker
-from tasks.dataset.placing import Place, place_frames, recorded_frames, recorded_labels
+from tasks.dataset.objects import ObjectNames
+from tasks.dataset.placing import Place, place_frames, recorded_frames, recorded_parts
 from tasks.dataset.schema import (
     GROUP_FIELD,
     LOG_FIELD,
@@ -48,6 +48,9 @@ from tasks.risk.score import Judgement, recalibrated
 from tasks.store import artifacts
 from tasks.store.manifests import Manifest
 from tasks.store.tables import LabeledFrame
+from tasks.store.tracks import read_tracks
+from tasks.tracks.sequence import make_tracks
+from tasks.tracks.track import track
 
 __all__ = ["LoadReport", "load_frames", "load_sequence"]
 
@@ -103,14 +106,11 @@ def load_sequence(dataset_name: str, out_uri: str, manifest: Manifest) -> LoadRe
         manifest.frames_uri,
     )
     set_aside(dataset, sorted(place.changed), CHANGED, keep_all=True)
+    stored = read_tracks(out_uri, manifest)
+    objects = ObjectNames(stored.by_frame if stored else make_tracks(out_uri, manifest).by_frame())
     counted = [0, 0]
     for camera in dict.fromkeys(chunk.camera for chunk in manifest.chunks):
-        parts = (
-            recorded_labels(out_uri, chunk, manifest)
-            for chunk in manifest.chunks
-            if chunk.camera == camera
-        )
-        objects = ObjectLinker()
+        parts = recorded_parts(out_uri, manifest, camera, stored)
         for labeled, judgements in _judged(parts):
             counted[0] += len(labeled)
             counted[1] += write_frames(dataset, labeled, origin, judgements, place, objects=objects)
@@ -165,10 +165,10 @@ def write_frames(
     judgements: Sequence[Judgement] | None,
     place: Place | None = None,
     *,
-    objects: ObjectLinker | None = None,
+    objects: ObjectNames | None = None,
 ) -> int:
     """Upsert frames by their ids, without touching what people decided; return the instances."""
-    total, place, objects = 0, place or Place(), objects or ObjectLinker()
+    total, place, objects = 0, place or Place(), objects or _objects_of(labeled)
     recalibration = recalibration_of(dataset)
     if recalibration.decisions and judgements:
         judgements = [recalibrated(one, recalibration) for one in judgements]
@@ -178,6 +178,12 @@ def write_frames(
         with _no_garbage_collection():
             total += _write_part(dataset, part, origin, judged, place, objects=objects)
     return total
+
+
+def _objects_of(labeled: Sequence[LabeledFrame]) -> ObjectNames:
+    """Name the objects of some frames of one camera."""
+    keys = [(one.frame.camera, one.frame.index) for one in labeled]
+    return ObjectNames(dict(zip(keys, track(labeled).frames, strict=True)))
 
 
 @contextlib.contextmanager
@@ -199,7 +205,7 @@ def _write_part(
     judged: Sequence[Judgement | None],
     place: Place,
     *,
-    objects: ObjectLinker,
+    objects: ObjectNames,
 ) -> int:
     from pymongo import UpdateOne
 

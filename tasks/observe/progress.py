@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 
 OPEN, DOWNLOAD, DETECT = "open", "download", "detect"
-SEGMENT, CHECK, LOAD = "segment", "check", "load"
+SEGMENT, CHECK, TRACK, LOAD = "segment", "check", "track", "load"
 
 
 class Listener:

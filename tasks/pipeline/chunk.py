@@ -41,6 +41,7 @@ class Job:
         box_names_uri: names of their classes where they are in YOLO's text form.
         classes: only these; all when empty.
         min_score: only boxes scored at least so.
+        tracks: whether labels of one object over time get one id.
         counts_attempts: whether sequences that kill this process again and again are given up.
         tools: what the run works with in this process.
 
@@ -53,6 +54,7 @@ class Job:
     boxes_uri: str
     classes: tuple[str, ...]
     min_score: float
+    tracks: bool = True
     counts_attempts: bool = False
     box_names_uri: str = ""
     tools: Tools = field(default_factory=Tools, repr=False, compare=False)

@@ -10,7 +10,7 @@ from sam2_core.trust.certificate import UncertifiedEngineError
 from sam2_core.types import AutolabelError
 from tasks.errors import told
 from tasks.frames.discover import Discovered
-from tasks.observe.progress import LOAD, summed
+from tasks.observe.progress import LOAD, TRACK, summed
 from tasks.pipeline.chunk import ChunkState
 from tasks.store import artifacts
 from tasks.store.manifests import Manifest
@@ -20,6 +20,10 @@ from tasks.wording import counted
 
 if TYPE_CHECKING:
     from tasks.load.sequence import LoadReport
+
+
+# What these stages do can be done again whenever the labels are complete.
+_AFTERWARDS = (TRACK, LOAD)
 
 
 class UnreadableError(AutolabelError):
@@ -41,6 +45,7 @@ class SequencePart:
         chunks: (first, stop) of the sequence's chunks; None for all of them.
         manifest: what an earlier run left, when nothing needs to be labeled.
         failures: frames that the earlier run could not label.
+        tracked: whether that run's labels have their tracks.
 
     """
 
@@ -50,6 +55,7 @@ class SequencePart:
     chunks: tuple[int, int] | None = None
     manifest: Manifest | None = None
     failures: tuple[FrameFailure, ...] = ()
+    tracked: bool = False
 
     @property
     def name(self) -> str:
@@ -66,6 +72,7 @@ class SequenceOutcome:
         manifest: what it consists of; None where chunks are missing, which others do, or it failed.
         frames: with labels.
         instances: rows of masks, rejected ones included.
+        tracks: objects over time that they show; 0 where nobody looked for them.
         computed_frames: labeled by this run; the others were up to date.
         failures: frames without labels.
         error: why the sequence is not complete, "" when it is; `stage` says where.
@@ -80,6 +87,7 @@ class SequenceOutcome:
     manifest: Manifest | None = None
     frames: int = 0
     instances: int = 0
+    tracks: int = 0
     computed_frames: int = 0
     failures: tuple[FrameFailure, ...] = ()
     error: str = ""
@@ -103,13 +111,13 @@ class SequenceOutcome:
     def worth_another_pass(self) -> bool:
         """Whether what went wrong may well go right in a moment."""
         absent = any(one.may_yet_come for one in self.failures)
-        return self.transient or self.stage == LOAD or absent
+        return self.transient or self.stage in _AFTERWARDS or absent
 
     @property
     def incomplete(self) -> str:
         """Why another run has to go on with this sequence; "" when none has to."""
         if self.error:
-            return "" if self.stage == LOAD else self.error
+            return "" if self.stage in _AFTERWARDS else self.error
         if not self.partial:
             return ""
         missing = [one for one in self.failures if one.may_yet_come] or self.failures[:1]
@@ -120,6 +128,8 @@ class SequenceOutcome:
     def text(self, seconds: float) -> str:
         """One line for the terminal."""
         parts = [counted(self.frames, "frame"), counted(self.instances, "mask")]
+        if self.tracks:
+            parts.append(counted(self.tracks, "track"))
         if self.left_out:
             parts.append(f"{counted(self.left_out, 'frame')} left out of the dataset")
         elif not self.computed_frames and self.good:

@@ -13,10 +13,20 @@ from prefect import Task, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
 from tasks.errors import redacted_errors
-from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT, Progress
+from tasks.observe.progress import (
+    CHECK,
+    DETECT,
+    DOWNLOAD,
+    LOAD,
+    OPEN,
+    SEGMENT,
+    TRACK,
+    Progress,
+)
 from tasks.pipeline.chunk import ChunkState, Job, detect_chunk, download_chunk, segment_chunk
 from tasks.pipeline.outcome import SequenceOutcome, SequencePart
 from tasks.pipeline.sequence import Opened, check_sequence, load_labels, open_part
+from tasks.pipeline.track import track_sequence
 from tasks.store.manifests import Manifest
 from tasks.types import FrameFailure
 from tasks.wording import counted
@@ -121,6 +131,14 @@ def check_task(
     frames, masks = counted(outcome.frames, "frame"), counted(outcome.instances, "mask")
     missing = "" if outcome.manifest else ", the rest of it is done by other shards"
     _tell(f"{frames}, {masks}{missing}")
+    return outcome
+
+
+@step(TRACK)
+def track_task(job: Job, labeled: SequenceOutcome, name: str) -> SequenceOutcome:
+    """Find out which of a sequence's labels show one object."""
+    outcome = track_sequence(job, labeled)
+    _tell(counted(outcome.tracks, "track"))
     return outcome
 
 

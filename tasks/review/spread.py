@@ -1,7 +1,9 @@
 """One decision for all frames of an object: what was decided on one of its labels, on the others.
 
-Labels that somebody has decided on stay as they are. A spread is an act like any other: written to
-storage first, signed, and undone at once.
+In some frames a detector may have taken the object for another class. What was accepted says which
+it is, and its other labels get that; what was rejected may have been so for its class, and only
+labels of that class are. Labels that somebody has decided on stay as they are. A spread is an act
+like any other: written to storage first, signed, and undone at once.
 """
 
 from __future__ import annotations
@@ -46,19 +48,18 @@ def spread(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
     frames, labels = _undecided_of(dataset, rulings)
     events: list[Event] = []
     for ruling in sorted(set(rulings.values())):
-        ids = [one for one, name in labels.items() if rulings[name] == ruling]
-        if ids:
-            events += _decide(dataset, choose(dataset, frames, ids), *ruling)
+        mine = {one: label for one, (name, label) in labels.items() if rulings[name] == ruling}
+        events += _decide(dataset, frames, mine, *ruling)
     if not events:
         raise AutolabelError("these objects have no other label that is undecided")
     return events
 
 
 def _ruling(dataset: Any, frame: Chosen, label: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what was decided on a label: the decision, and the class if it was corrected."""
+    """Return what was decided on a label: the decision, and the class that the label has now."""
     decision = str(label["decision"])
     if decision in _DECIDE:
-        return decision, ""
+        return decision, str(label["label"])
     if decision == CORRECTED:
         wanted = {"_id": sample_id(frame.frame_key)}
         sample = sample_collection(dataset).find_one(wanted, {REVIEWED_FIELD: 1}) or {}
@@ -68,23 +69,34 @@ def _ruling(dataset: Any, frame: Chosen, label: Mapping[str, Any]) -> tuple[str,
     raise AutolabelError(f"what was {decision} in one frame cannot be spread to others")
 
 
-def _decide(dataset: Any, chosen: Sequence[Chosen], decision: str, name: str) -> list[Event]:
-    if decision == CORRECTED:
-        return fix_class(dataset, chosen, name)
-    return _DECIDE[decision](dataset, chosen)
+def _decide(
+    dataset: Any, frames: Sequence[str], labels: Mapping[str, str], decision: str, name: str
+) -> list[Event]:
+    """Decide on labels, given with their classes, as on one that is of class `name` now."""
+    same = [one for one, label in labels.items() if label == name]
+    others = [one for one, label in labels.items() if label != name]
+    events: list[Event] = []
+    if same:
+        alike = ACCEPTED if decision == CORRECTED else decision
+        events += _DECIDE[alike](dataset, choose(dataset, frames, same))
+    if others and decision in {ACCEPTED, CORRECTED}:
+        events += fix_class(dataset, choose(dataset, frames, others), name)
+    return events
 
 
-def _undecided_of(dataset: Any, objects: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """Find undecided labels of objects on open frames: the samples' ids, label id -> object."""
+def _undecided_of(
+    dataset: Any, objects: Mapping[str, Any]
+) -> tuple[list[str], dict[str, tuple[str, str]]]:
+    """Find undecided labels of objects on open frames: samples' ids, label id -> object, class."""
     inner = f"{MACHINE_FIELD}.detections"
-    fields = {f"{inner}.{name}": 1 for name in ("_id", "object", "decision")}
+    fields = {f"{inner}.{name}": 1 for name in ("_id", "object", "decision", "label")}
     wanted = {OBJECT_PATH: {"$in": sorted(objects)}, "review_status": OPEN}
     frames: list[str] = []
-    labels: dict[str, str] = {}
+    labels: dict[str, tuple[str, str]] = {}
     for sample in sample_collection(dataset).find(wanted, fields).sort("_id", 1):
         frames.append(str(sample["_id"]))
         labels |= {
-            str(one["_id"]): object_of(one)
+            str(one["_id"]): (object_of(one), str(one["label"]))
             for one in labels_of_sample(sample)
             if object_of(one) in objects and not one.get("decision")
         }

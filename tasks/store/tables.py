@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,14 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sam2_core.types import Boxes, Masks
+from sam2_core.types import Boxes, IntArray, Masks
 from tasks.store import checksums
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.types import FrameFailure, FrameRef
 
 FORMAT_VERSION = 2
 
-Kind = Literal["boxes", "masks", "frames"]
+Kind = Literal["boxes", "masks", "frames", "tracks"]
 Columns = dict[str, Any]
 
 _FRAME_KEY: list[tuple[str, Any]] = [
@@ -66,10 +66,17 @@ _FRAME: list[tuple[str, Any]] = [
     ("reason", pa.string()),
     ("instances", pa.int32()),
 ]
+_TRACK: list[tuple[str, Any]] = [
+    *_FRAME_KEY,
+    ("box_index", pa.int32()),
+    ("track_id", pa.int64()),
+    ("track_label", pa.string()),
+]
 SCHEMAS: dict[Kind, pa.Schema] = {
     "boxes": pa.schema(_BOX),
     "masks": pa.schema([*_BOX, *_MASK]),
     "frames": pa.schema(_FRAME),
+    "tracks": pa.schema(_TRACK),
 }
 
 
@@ -82,6 +89,7 @@ class LabeledFrame:
         boxes: N boxes in the order of the detector or the imported file.
         masks: N masks, row i belongs to box i; None when the frame failed.
         failure: why there are no masks; None when there are.
+        track_labels: N classes, of each box's object over time; empty where tracks were not read.
 
     """
 
@@ -89,6 +97,7 @@ class LabeledFrame:
     boxes: Boxes
     masks: Masks | None = None
     failure: FrameFailure | None = None
+    track_labels: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.masks is None) == (self.failure is None):
@@ -167,6 +176,19 @@ def mask_columns(frame: FrameRef, boxes: Boxes, masks: Masks) -> Columns:
         "object_score": masks.object_score,
         "area_px": masks.area_px,
         "reason": list(masks.reasons),
+    }
+
+
+def track_columns(frame: FrameRef, ids: IntArray, labels: Sequence[str]) -> Columns:
+    """Columns of the tracks of the boxes of one frame."""
+    count = len(ids)
+    return {
+        "sequence_id": [frame.sequence_id] * count,
+        "camera": [frame.camera] * count,
+        "index": np.full(count, frame.index, np.int64),
+        "box_index": np.arange(count, dtype=np.int32),
+        "track_id": ids,
+        "track_label": list(labels),
     }
 
 

@@ -96,7 +96,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.relative_to(folder).parts[0] in {"labels", "manifests"}
+        if path.is_file() and path.relative_to(folder).parts[0] in {"labels", "manifests", "tracks"}
     }
 
 

@@ -55,7 +55,8 @@ def test_the_graph_shows_every_step_and_what_it_waits_for(recorded, cluster, tmp
         **{f"detect {one}": {f"download {one}"} for one in pieces},
         **{f"segment {one}": {f"detect {one}"} for one in pieces},
         "check long": {"open long", *(f"segment {one}" for one in pieces)},
-        "load long": {"prepare graph", "check long"},
+        "track long": {"check long"},
+        "load long": {"prepare graph", "track long"},
     }
 
     def drawn():
@@ -94,9 +95,9 @@ def test_what_comes_after_a_failed_task_is_not_run(recorded, cluster, tmp_path, 
     wait_for(lambda: states().get("check good") == "COMPLETED", 60)
     # A task run is given its name when it runs: these keep the task's with a random ending.
     left = wait_for(
-        lambda: len(one := {n for n, s in states().items() if s == "PENDING"}) == 2 and one, 60
+        lambda: len(one := {n for n, s in states().items() if s == "PENDING"}) == 3 and one, 60
     )
-    assert {name.partition("-")[0] for name in left} == {"segment", "check"}
+    assert {name.partition("-")[0] for name in left} == {"segment", "check", "track"}
     assert states()["detect full"] == "FAILED"
 
 
@@ -133,13 +134,13 @@ def requests(monkeypatch):
     return found
 
 
-def test_a_fresh_chunk_costs_three_puts_and_four_gets(terminal, tmp_path, requests):
+def test_a_fresh_chunk_costs_three_puts_and_six_gets(terminal, tmp_path, requests):
     write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 6)
     terminal.label(
         tmp_path / "in", "--out", tmp_path / "out", "--boxes", tmp_path / "boxes",
         "--dataset", "requests", "--chunk-frames", "2",
     )  # fmt: skip
-    assert requests == {"write_bytes": 3 * 3, "read_bytes": 3 * 4}
+    assert requests == {"write_bytes": 3 * 3, "read_bytes": 3 * 6}
 
 
 def test_a_shard_loads_and_downloads_the_selected_frames_only(terminal, s3, tmp_path, monkeypatch):

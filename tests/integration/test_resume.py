@@ -53,7 +53,7 @@ def test_the_same_command_in_two_terminals_at_once(home, tmp_path):
     for process in processes:
         _, errors = process.communicate(timeout=240)
         assert process.returncode == 0, errors[-3000:]
-    assert len(files_below(tmp_path / "out")) == 2 * 3 + 2
+    assert len(files_below(tmp_path / "out")) == 2 * 3 + 2 + 2, "manifests and tracks"
     (held,) = home.datasets("both")
     assert [(row["sequence"], row["frame"]) for row in held["rows"]] == [
         (name, index) for name in "ab" for index in range(6)

@@ -71,3 +71,35 @@ def test_what_ends_a_sequence_of_a_small_run_is_told(terminal, tmp_path, monkeyp
     assert result["frames"] == 1
     assert [(one["sequence"], one["stage"]) for one in result["failed"]] == [("full", "detect")]
     assert "no space left" in told
+
+
+def test_a_run_that_ended_before_its_tracks_makes_them_later_and_no_others(
+    terminal, tmp_path, monkeypatch
+):
+    write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 5)
+    monkeypatch.setattr(label_run, "configured_api", lambda: None)
+    common = [tmp_path / "in", "--boxes", tmp_path / "boxes", "--no-dataset", "--chunk-frames"]
+    calm, _ = terminal.label(*common, 2, "--out", tmp_path / "calm")
+    assert calm["tracks"] == 2
+    (expected,) = (tmp_path / "calm" / "tracks").rglob("*.parquet")
+
+    arguments = [*common, 2, "--out", tmp_path / "out"]
+    with monkeypatch.context() as full:
+        no_space_for("tracks/", full)
+        result, _ = terminal.label(*arguments, code=1)
+    assert [(one["sequence"], one["stage"]) for one in result["failed"]] == [("drive", "track")]
+    before = files_below(tmp_path / "out")
+    assert before.keys() == {
+        name for name in files_below(tmp_path / "calm") if "tracks" not in name
+    }
+    again, _ = terminal.label(*arguments)
+    assert (again["skipped"], again["tracks"]) == (5, 2)
+    (made,) = (tmp_path / "out" / "tracks").rglob("*.parquet")
+    assert made.read_bytes() == expected.read_bytes()
+    kept = made.stat().st_mtime_ns
+    terminal.label(*arguments)
+    assert made.stat().st_mtime_ns == kept
+    without, _ = terminal.label(*common, 2, "--no-tracks", "--out", tmp_path / "without")
+    assert (without["frames"], without["tracks"]) == (5, 0)
+    assert not (tmp_path / "without" / "tracks").exists()
+    assert without["run_key"] == calm["run_key"], "tracks change no label"

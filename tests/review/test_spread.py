@@ -151,3 +151,33 @@ def test_sequences_are_a_list_that_can_be_searched(still: str) -> None:
     build_queue(dataset, 5)
     assert "sequence drive" not in dataset.list_saved_views()
     assert {NEEDS_REVIEW, LABEL_BY_LABEL} <= set(dataset.list_saved_views())
+
+
+def test_what_was_accepted_says_the_class_of_the_object_in_all_frames(
+    database: str, tmp_path: Path
+) -> None:
+    """A detector took one object for a truck in two frames: rejecting a label rejects only such."""
+    name = f"classes {uuid.uuid4().hex[:8]}"
+    prepare_dataset(name, out_uri=str(tmp_path))
+    frames = [replace(labeled_frame(0, 1), frame=labeled_frame(i, 1).frame) for i in range(FRAMES)]
+    classes = ["car", "car", "truck", "car", "truck", "car"]
+    frames = [
+        replace(one, boxes=replace(one.boxes, labels=(label,)))
+        for one, label in zip(frames, classes, strict=True)
+    ]
+    load.load_frames(name, frames, STAMP)
+    dataset = schema.open_dataset(name)
+    in_order = dataset.sort_by("frame_number")
+    assert len({tuple(row) for row in in_order.values("detections.detections.object")}) == 1
+    samples, labels = in_order.values("id"), in_order.values("detections.detections.id")
+    reject(dataset, choose(dataset, [samples[2]], labels[2]))
+    spread(dataset, choose(dataset, [samples[2]], labels[2]))
+    assert decisions(name) == [[""], [""], ["rejected"], [""], ["rejected"], [""]]
+    for _ in range(2):
+        undo(dataset)
+    accept(dataset, choose(dataset, [samples[0]], labels[0]))
+    spread(dataset, choose(dataset, [samples[0]], labels[0]))
+    wanted = ["accepted" if one == "car" else "corrected" for one in classes]
+    assert decisions(name) == [[one] for one in wanted]
+    dataset.reload()
+    assert {row[0] for row in dataset.values("reviewed.detections.label")} == {"car"}

@@ -1,0 +1,163 @@
+"""Tracks of a labeled sequence: a table of their own beside its manifest.
+
+Chunks are written once, by whoever comes first and in any order; tracks need all of them. So they
+are made of the stored labels alone when the sequence is complete, and joined to the labels by
+whoever reads both. The table is kept, whichever version made it: ids that were given do not change.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sam2_core.arrays import freeze_arrays
+from sam2_core.types import IntArray
+from tasks.store import storage, tables
+from tasks.store.checksums import IncompleteArtifactError, sha256_of
+from tasks.store.manifests import Key, Manifest
+from tasks.store.tables import LabeledFrame
+from tasks.types import FrameRef
+
+TRACKS = "tracks"
+_SUFFIX, _PARTIAL = ".parquet", ".partial.parquet"
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class FrameTracks:
+    """Which objects the N labels of a frame show.
+
+    Attributes:
+        ids: int64 (N,), the same for one object in all frames of a camera.
+        labels: N classes, each that of the object as a whole.
+
+    """
+
+    ids: IntArray
+    labels: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        freeze_arrays(self, ids="int64 (N)", labels="tuple (N)")
+
+
+@dataclass(frozen=True, eq=False)
+class StoredTracks:
+    """The tracks of a sequence, as they lie in storage.
+
+    Attributes:
+        by_frame: of each frame that has labels, by camera and index.
+        made: what made them and what was measured on them, plain JSON values.
+
+    """
+
+    by_frame: Mapping[tuple[str, int], FrameTracks]
+    made: Mapping[str, Any]
+
+    def joined(self, labeled: LabeledFrame) -> LabeledFrame:
+        """Return a frame's labels with their tracks.
+
+        Raises:
+            IncompleteArtifactError: the tracks are those of other labels.
+
+        """
+        frame, boxes = labeled.frame, labeled.boxes
+        found = self.by_frame.get((frame.camera, frame.index))
+        if len(boxes) != (len(found.ids) if found else 0):
+            raise IncompleteArtifactError(
+                f"tracks of {frame.sequence_id} do not fit the labels of camera {frame.camera!r}, "
+                f"frame {frame.index}"
+            )
+        if found is None:
+            return labeled
+        return replace(
+            labeled, boxes=replace(boxes, track_ids=found.ids), track_labels=found.labels
+        )
+
+
+def path_of(manifest: Manifest) -> str:
+    """Path of the tracks of a sequence's labels, below the run's storage."""
+    suffix = _PARTIAL if manifest.partial else _SUFFIX
+    key = f"{manifest.sequence_id}@{manifest.content_key}"
+    return f"{TRACKS}/{manifest.stamp.run_key}/{key}{suffix}"
+
+
+def _key(manifest: Manifest) -> str:
+    """Key of the labels that a manifest lists: other labels, other key."""
+    chunks = (f"{one.stem} {one.frames_sha256} {one.masks_sha256}" for one in manifest.chunks)
+    return sha256_of("\n".join(chunks).encode())[:20]
+
+
+def write_tracks(
+    out_uri: str,
+    manifest: Manifest,
+    tracks: Iterable[tuple[FrameRef, FrameTracks]],
+    made: Mapping[str, Any],
+) -> None:
+    """Write the tracks of a sequence, in the order of its chunks.
+
+    Args:
+        out_uri: the run's storage.
+        manifest: which labels they are of.
+        tracks: of each frame; those without labels may be left out.
+        made: what made them and what was measured on them, plain JSON values.
+
+    """
+    parts = [tables.track_columns(frame, one.ids, one.labels) for frame, one in tracks]
+    metadata = {"key": _key(manifest), "made": dict(made)}
+    data = tables.encode_table("tracks", parts, metadata)
+    storage.write_bytes(storage.join(out_uri, path_of(manifest)), data)
+
+
+def read_tracks(out_uri: str, manifest: Manifest) -> StoredTracks | None:
+    """Read the tracks of a sequence; None where there are none of these very labels."""
+    uri = storage.join(out_uri, path_of(manifest))
+    try:
+        table, metadata = tables.decode_table(
+            storage.read_bytes(uri), "tracks", _key(manifest), storage.redact(uri)
+        )
+        return StoredTracks(dict(_by_frame(table, manifest.sequence_id)), metadata["made"])
+    except storage.NotFoundError:
+        return None
+    except (IncompleteArtifactError, KeyError, ValueError) as error:
+        log.warning("tracks do not count: %s", error)
+        return None
+
+
+def _by_frame(
+    table: Any, sequence_id: str
+) -> Iterable[tuple[tuple[str, int], FrameTracks]]:  # fmt: skip
+    """Cut a table into its frames.
+
+    Raises:
+        IncompleteArtifactError: it is no table of ours.
+
+    """
+    cameras = table["camera"].to_numpy()
+    index, number = table["index"].to_numpy(), table["box_index"].to_numpy()
+    changes = np.flatnonzero((cameras[1:] != cameras[:-1]) | (np.diff(index) != 0)) + 1
+    edges = [0, *changes.tolist(), len(index)] if len(index) else [0]
+    starts = np.repeat(edges[:-1], np.diff(edges))
+    if (number != np.arange(len(index)) - starts).any():
+        raise IncompleteArtifactError("rows are missing or out of order")
+    if set(table["sequence_id"].unique().to_pylist()) - {sequence_id}:
+        raise IncompleteArtifactError("rows of another sequence")
+    ids, labels = table["track_id"].to_numpy(), table["track_label"].to_pylist()
+    for start, stop in itertools.pairwise(edges):
+        key = (str(cameras[start]), int(index[start]))
+        yield key, FrameTracks(ids[start:stop], tuple(labels[start:stop]))
+
+
+def list_tracked(out_uri: str, run_key: str) -> set[Key]:
+    """(sequence_id, content_key) of every complete sequence of a run that has tracks."""
+    names = storage.list_names(storage.join(out_uri, TRACKS, run_key))
+    found = set()
+    for name, size in names.items():
+        if size and name.endswith(_SUFFIX) and not name.endswith(_PARTIAL):
+            sequence_id, _, content_key = name.removesuffix(_SUFFIX).rpartition("@")
+            found.add((sequence_id, content_key))
+    return found

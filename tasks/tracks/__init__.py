@@ -1,0 +1,1 @@
+"""One object over time: labels of one camera that show the same thing."""

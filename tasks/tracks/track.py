@@ -1,0 +1,204 @@
+"""Track ids and classes along tracks, for the labels of one camera sequence.
+
+The tracker goes by boxes. Masks are the second cue: they part what the tracker has joined although
+the two masks are of different things, and join what it has lost although the mask is where its
+object was going. The same labels give the same ids, wherever and however often this is done.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sam2_core.types import IntArray
+from tasks.risk.geometry import Numbers, box_ious
+from tasks.store.tables import LabeledFrame
+from tasks.store.tracks import FrameTracks
+from tasks.tracks import associate
+from tasks.tracks.measures import measured
+from tasks.tracks.shapes import agreements, placed_iou
+from tasks.tracks.sightings import Sightings, sightings_of
+
+# Two masks of successive sightings that agree less are of different things.
+LEAST_AGREEMENT = 0.1
+# Frames that a lost object may be gone for, and how well its mask must fit where it was going.
+REACH_FRAMES, LEAST_PLACED_IOU = 12, 0.3
+_MOTION_SIGHTINGS = 3  # the last ones, of which an object's motion is taken
+
+
+@dataclass(frozen=True, eq=False)
+class Tracked:
+    """The tracks of one camera sequence.
+
+    Attributes:
+        frames: of each frame, in order.
+        measures: see `tasks.tracks.measures`.
+
+    """
+
+    frames: Sequence[FrameTracks]
+    measures: dict[str, Any]
+
+
+def settings() -> dict[str, Any]:
+    """Return what decides the ids, as plain JSON values."""
+    return {
+        **associate.settings(),
+        "least_agreement": LEAST_AGREEMENT,
+        "reach_frames": REACH_FRAMES,
+        "least_placed_iou": LEAST_PLACED_IOU,
+    }
+
+
+def track(frames: Iterable[LabeledFrame]) -> Tracked:
+    """Track the labels of one camera sequence.
+
+    Ids that came with the boxes are kept, and so are the classes along them; other ids follow
+    them, in the order in which objects are first seen.
+
+    Args:
+        frames: every frame of the camera in order, failed ones too; looked at once, one by one.
+
+    """
+    seen = sightings_of(frames)
+    chains = _joined(seen, _chains(seen))
+    ids = _numbered(seen, chains)
+    labels = _smoothed(seen, chains)
+    edges = np.cumsum([0, *seen.counts])
+    found = [
+        FrameTracks(ids[start:stop], tuple(labels[start:stop]))
+        for start, stop in itertools.pairwise(edges.tolist())
+    ]
+    return Tracked(found, measured(seen, chains))
+
+
+def _chains(seen: Sightings) -> IntArray:
+    """Give equal numbers to the sightings of one object, int64 (S,).
+
+    They are the tracker's where masks agree.
+    Boxes with ids of their own are joined by id and class.
+    """
+    names: dict[Any, int] = {}
+    keys = [
+        names.setdefault(("given", label, given) if given >= 0 else number, len(names))
+        if given >= 0 or number >= 0
+        else names.setdefault(("alone", index), len(names))
+        for index, (label, given, number) in enumerate(
+            zip(seen.labels, seen.given.tolist(), seen.number.tolist(), strict=True)
+        )
+    ]
+    key = np.array(keys, np.int64)
+    order = np.lexsort((np.arange(len(key)), key))
+    one, other = order[:-1], order[1:]
+    agree = agreements(seen.shapes[one], seen.shapes[other]) >= LEAST_AGREEMENT
+    empty = ~(seen.shapes[one].any(axis=1) & seen.shapes[other].any(axis=1))
+    goes_on = (key[one] == key[other]) & (agree | empty | (seen.given[one] >= 0))
+    chains = np.zeros(len(key), np.int64)
+    chains[order] = np.cumsum(np.r_[True, ~goes_on])[: len(key)] - 1
+    return chains
+
+
+def _joined(seen: Sightings, chains: IntArray) -> IntArray:
+    """Join chains that begin with ones that ended shortly before and were going there.
+
+    Frame by frame, so that what has been joined shows the motion for what comes next.
+    """
+    members = _members(chains)
+    starting: dict[int, list[int]] = {}
+    for chain, rows in members.items():
+        if seen.number[rows[0]] >= 0:
+            starting.setdefault(int(seen.frame[rows[0]]), []).append(chain)
+    ending: dict[int, list[int]] = {}
+    goes_on: dict[int, int] = {}
+    for frame in range(len(seen.counts)):
+        lost = [one for end in range(frame - REACH_FRAMES, frame) for one in ending.get(end, ())]
+        heads = starting.get(frame, [])
+        for tail, head in _pairs(seen, members, lost, heads):
+            goes_on[head] = tail
+            ending[int(seen.frame[members[tail][-1]])].remove(tail)
+            members[tail] = np.concatenate([members[tail], members.pop(head)])
+            ending.setdefault(int(seen.frame[members[tail][-1]]), []).append(tail)
+        for chain in heads:
+            if chain not in goes_on:
+                ending.setdefault(int(seen.frame[members[chain][-1]]), []).append(chain)
+    found = chains.copy()
+    for chain, rows in members.items():
+        found[rows] = chain
+    return found
+
+
+def _members(chains: IntArray) -> dict[int, IntArray]:
+    """Sightings of each chain in order."""
+    order = np.lexsort((np.arange(len(chains)), chains))
+    starts = np.flatnonzero(np.diff(chains[order], prepend=-1))
+    parts = np.split(order, starts[1:]) if len(order) else []
+    return {int(chains[rows[0]]): rows for rows in parts}
+
+
+def _pairs(
+    seen: Sightings, members: dict[int, IntArray], lost: Sequence[int], heads: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Pair lost chains with such as begin, the best fits first, each once."""
+    if not lost or not heads:
+        return []
+    new = np.array([members[head][0] for head in heads])
+    frame = int(seen.frame[new[0]])
+    expected = np.stack([_expected_px(seen, members[one], frame) for one in lost])
+    last = [int(members[one][-1]) for one in lost]
+    groups = np.array([associate.group_of(seen.labels[row]) for row in last])
+    near = box_ious(expected, seen.boxes_px[new]) > 0
+    near &= groups[:, None] == np.array([associate.group_of(seen.labels[row]) for row in new])
+    fits = sorted(
+        (-placed_iou(seen.shapes[last[i]], expected[i], seen.shapes[new[j]], seen.boxes_px[new[j]]),
+         lost[i], heads[j])
+        for i, j in np.argwhere(near).tolist()
+    )  # fmt: skip
+    found: list[tuple[int, int]] = []
+    for fit, tail, head in fits:
+        free = all(tail != one and head != other for one, other in found)
+        if free and -fit >= LEAST_PLACED_IOU:
+            found.append((tail, head))
+    return found
+
+
+def _expected_px(seen: Sightings, rows: IntArray, frame: int) -> Numbers:
+    """Box of an object in a later frame, as it moved before; its size stays as it is."""
+    box: Numbers = seen.boxes_px[rows[-1]]
+    earlier = rows[-min(len(rows), _MOTION_SIGHTINGS)]
+    passed = int(seen.frame[rows[-1]] - seen.frame[earlier])
+    if not passed:
+        return box
+    before = seen.boxes_px[earlier]
+    step = ((box - before)[:2] + (box - before)[2:]) / 2 / passed
+    return np.asarray(box + np.tile(step * (frame - int(seen.frame[rows[-1]])), 2))
+
+
+def _numbered(seen: Sightings, chains: IntArray) -> IntArray:
+    """Give ids: those that came with boxes, the others after them by first sighting."""
+    following = int(seen.given.max(initial=0)) + 1
+    ids: dict[int, int] = {}
+    found = seen.given.copy()
+    for index, chain in enumerate(chains.tolist()):
+        if found[index] < 0:
+            found[index] = ids.setdefault(chain, following + len(ids))
+    return found
+
+
+def _smoothed(seen: Sightings, chains: IntArray) -> list[str]:
+    """Class of each sighting's track: the one with the largest sum of scores, each at least 0.01.
+
+    Of equal ones, the first by name.
+    """
+    votes: dict[int, dict[str, float]] = {}
+    for chain, label, score in zip(chains.tolist(), seen.labels, seen.scores.tolist(), strict=True):
+        votes.setdefault(chain, defaultdict(float))[label] += max(score, 0.01)
+    best = {
+        chain: min(count, key=lambda label: (-count[label], label))
+        for chain, count in votes.items()
+    }
+    return [best[chain] for chain in chains.tolist()]

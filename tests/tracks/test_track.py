@@ -1,0 +1,241 @@
+"""Track ids and classes along tracks: by boxes, by masks, by ids that came with the boxes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from pycocotools import mask as coco_mask
+
+from sam2_core.types import Boxes, Masks
+from tasks.dataset.coco_truth import rle_box_xyxy_px
+from tasks.lab.scenes import write_sequence
+from tasks.store.artifacts import chunks_of, write_labels
+from tasks.store.manifests import ChunkRecord, Manifest
+from tasks.store.tables import LabeledFrame
+from tasks.store.tracks import list_tracked, path_of, read_tracks, write_tracks
+from tasks.tracks import track as tracking
+from tasks.tracks.sequence import make_tracks
+from tasks.tracks.shapes import agreements, placed_iou, shapes_of
+from tasks.tracks.track import track
+from tasks.types import FrameFailure, FrameRef
+from tests.store.test_artifacts import STAMP
+from tests.tools.track_metrics import track_metrics, true_frames
+
+SIZE_HW = (480, 800)
+RAIL = (0.0, 300.0, 400.0, 420.0)
+
+
+def filled(box, size_hw=SIZE_HW):
+    """A mask that fills its box."""
+    mask = np.zeros(size_hw, np.uint8, order="F")
+    left, top, right, bottom = (int(max(side, 0)) for side in np.nan_to_num(box))
+    mask[top:bottom, left:right] = 1
+    return mask
+
+
+def labeled(index, *rows, tracks=(), masks=None, scores=None, size_hw=SIZE_HW):
+    """One frame of (class, box) rows."""
+    boxes = Boxes(
+        np.array([box for _, box in rows], np.float32).reshape(-1, 4),
+        scores or [0.5] * len(rows), tuple(name for name, _ in rows),
+        np.array(tracks, np.int64) if tracks else None, "test",
+    )  # fmt: skip
+    pixels = masks or [filled(box) for _, box in rows]
+    rle = tuple(coco_mask.encode(np.asfortranarray(one))["counts"] for one in pixels)
+    ones = np.ones(len(rows), np.float32)
+    areas = np.array([int(one.sum()) for one in pixels], np.int64)
+    frame = FrameRef("drive", "", index, None, f"s3://b/{index}.jpg", size_hw, f"e{index}")
+    whole = Masks(rle, size_hw, ones, ones, ones, areas, ("",) * len(rows))
+    return LabeledFrame(frame, boxes, whole)
+
+
+def ids(*frames):
+    return [one.ids.tolist() for one in track(list(frames)).frames]
+
+
+def moved(box, x):
+    return (box[0] + x, box[1], box[2] + x, box[3])
+
+
+def test_a_guard_rail_of_a_hundred_frames_is_one_object():
+    car = (500.0, 300.0, 600.0, 360.0)
+    frames = [labeled(i, ("truck", moved(RAIL, 3 * i % 7)), ("person", car)) for i in range(102)]
+    assert ids(*frames) == [[1, 2]] * 102
+
+
+def test_what_moves_steadily_is_followed_even_past_its_own_width():
+    start = (0.0, 100.0, 40.0, 140.0)
+    places = np.cumsum([0, 8, 16, 24, 32, 40, 48, 56])
+    frames = [labeled(i, ("car", moved(start, x))) for i, x in enumerate(places)]
+    assert {one for names in ids(*frames) for one in names} == {1}
+    jumps = [labeled(i, ("car", moved(start, x))) for i, x in enumerate((0, 400))]
+    assert ids(*jumps) == [[1], [2]], "without a motion known before it is another one"
+
+
+def test_an_object_may_be_missed_for_a_second_or_so():
+    frames = [labeled(i, ("truck", RAIL)) if i in {0, 1, 9} else labeled(i) for i in range(10)]
+    assert ids(*frames)[-1] == [1]
+    failure = FrameFailure.of(frames[5].frame, "decode", "cut off")
+    frames[5] = LabeledFrame(frames[5].frame, Boxes.empty(), failure=failure)
+    assert ids(*frames)[-1] == [1], "a failed frame is a frame without boxes"
+    long = [labeled(i, ("truck", RAIL)) if i in {0, 60} else labeled(i) for i in range(61)]
+    assert ids(*long)[-1] == [2]
+
+
+def test_an_object_keeps_its_id_when_the_detector_changes_its_mind_and_has_one_class():
+    names = ["car", "truck", "car", "car", "bus"]
+    frames = [labeled(i, (name, RAIL)) for i, name in enumerate(names)]
+    tracked = track(frames)
+    assert [one.ids.tolist() for one in tracked.frames] == [[1]] * 5
+    assert [one.labels for one in tracked.frames] == [("car",)] * 5
+    assert [one.boxes.labels[0] for one in frames] == names, "what the detector said stays"
+    assert tracked.measures["class_changes"] == 3
+    sure = [replace_scores(one, [0.1 if one.boxes.labels[0] == "car" else 0.9]) for one in frames]
+    assert track(sure).frames[0].labels == ("bus",), "scores count; of equal ones the first by name"
+    other = [labeled(0, ("car", RAIL)), labeled(1, ("person", RAIL))]
+    assert ids(*other) == [[1], [2]], "a car becomes no person"
+
+
+def replace_scores(one, scores):
+    return replace(one, boxes=replace(one.boxes, scores=np.array(scores, np.float32)))
+
+
+def test_masks_part_what_boxes_join():
+    left, right = filled(RAIL), filled(RAIL)
+    left[:, 190:] = 0
+    right[:, :210] = 0
+    frames = [
+        labeled(i, ("car", RAIL), masks=[left if i < 3 else right]) for i in range(6)
+    ]  # fmt: skip
+    assert ids(*frames) == [[1]] * 3 + [[2]] * 3
+    empty = [labeled(i, ("car", RAIL), masks=[filled(RAIL) * (i != 1)]) for i in range(3)]
+    assert ids(*empty) == [[1]] * 3, "an empty mask says nothing of its object"
+
+
+def test_masks_join_what_boxes_have_lost(monkeypatch):
+    """A bus that a tracker loses where its box shrinks to what is seen of it beside a truck."""
+    bus = (100.0, 100.0, 500.0, 220.0)
+    seen = (100.0, 100.0, 134.0, 220.0)
+    shown = filled(bus)
+    shown[:, 130:] = 0
+    frames = [labeled(i, ("bus", bus), masks=[shown]) for i in range(4)]
+    frames += [labeled(4), labeled(5, ("bus", seen)), labeled(6, ("bus", seen))]
+    assert ids(*frames) == [[1]] * 4 + [[], [1], [1]]
+    monkeypatch.setattr(tracking, "REACH_FRAMES", 0)
+    assert ids(*frames) == [[1]] * 4 + [[], [2], [2]], "by its boxes it is another one"
+
+
+def test_a_mask_that_has_moved_is_compared_where_it_is():
+    box = np.array((100.0, 100.0, 130.0, 220.0))
+    one = labeled(0, ("person", tuple(box)))
+    (shape,) = shapes_of(one.masks, one.boxes.xyxy_px)
+    assert placed_iou(shape, box, shape, box) == 1
+    assert placed_iou(shape, box + 15, shape, box) == pytest.approx(0.28, abs=0.02)
+
+
+def test_ids_that_came_with_the_boxes_are_kept_and_others_follow_them():
+    far = (600.0, 0.0, 660.0, 60.0)
+    frames = [
+        labeled(0, ("car", RAIL), ("car", far), tracks=(7, -1)),
+        labeled(1, ("car", far), ("truck", RAIL), tracks=(-1, 7)),
+        labeled(2, ("car", far)),
+    ]
+    tracked = track(frames)
+    assert [one.ids.tolist() for one in tracked.frames] == [[7, 8], [8, 7], [8]]
+    assert tracked.frames[1].labels == ("car", "truck"), "so are their classes"
+
+
+def test_boxes_that_are_none_are_objects_of_their_own():
+    broken = [labeled(i, ("car", (np.nan, 0, 1, 1)), ("car", (50, 50, 10, 10))) for i in range(2)]
+    assert ids(*broken) == [[1, 2], [3, 4]]
+    assert ids() == []
+
+
+def test_equal_boxes_get_the_same_ids_every_time():
+    twins = [("car", RAIL)] * 5 + [("car", moved(RAIL, 3))] * 5
+    frames = [labeled(i, *twins) for i in range(12)]
+    assert len({str(ids(*frames)) for _ in range(8)}) == 1
+
+
+def test_a_shape_is_the_mask_in_its_box():
+    one = labeled(0, ("car", RAIL), ("car", (500, 10, 560, 70)))
+    half = filled(RAIL)
+    half[360:] = 0
+    other = labeled(1, ("car", RAIL), masks=[half])
+    shapes = shapes_of(one.masks, one.boxes.xyxy_px)
+    assert agreements(shapes[:1], shapes[1:])[0] == 1, "wherever and however large the box is"
+    cut = shapes_of(other.masks, other.boxes.xyxy_px)
+    assert agreements(shapes[:1], cut)[0] == pytest.approx(0.5)
+    beyond = labeled(2, ("car", (-40, -40, 40, 40)))
+    inside = shapes_of(beyond.masks, beyond.boxes.xyxy_px)
+    assert agreements(inside, shapes[:1])[0] == pytest.approx(0.25, abs=0.02)
+
+
+def test_measures_count_what_flickers_and_what_is_missing():
+    half = filled(RAIL)
+    half[360:] = 0
+    frames = [
+        labeled(0, ("car", RAIL)), labeled(1, ("car", RAIL), masks=[half]), labeled(2),
+        labeled(3, ("car", RAIL)), labeled(4, ("car", RAIL)),
+    ]  # fmt: skip
+    assert track(frames).measures == {
+        "labels": 4, "tracks": 1, "pairs": 2, "agreement": 0.75, "flicker": 1, "gaps": 1,
+        "gap_frames": 1, "class_changes": 0,
+    }  # fmt: skip
+
+
+def stored(out, frames, size):
+    """Write labels in chunks of a size, the last chunk first; return their manifest."""
+    by_index = {one.frame.index: one for one in frames}
+    records = []
+    for chunk in reversed(chunks_of([one.frame for one in frames], STAMP.run_key, size)):
+        outcome = [by_index[frame.index] for frame in chunk.frames]
+        written = write_labels(out, chunk, outcome, STAMP)
+        records.insert(0, ChunkRecord.of(chunk, outcome).with_checksums(written))
+    return Manifest("drive", "s3://b", f"c{size}", STAMP, tuple(records))
+
+
+def test_ids_do_not_depend_on_how_a_sequence_was_cut_and_are_kept(memory):
+    frames = [
+        labeled(i, ("car", moved(RAIL, 9 * i)), *[("bus", (500, 20, 600, 90))] * (i > 3))
+        for i in range(11)
+    ]
+    made = {size: make_tracks(memory, stored(memory, frames, size)) for size in (2, 5, 11)}
+    every = {str([one.ids.tolist() for _, one in some.frames]) for some in made.values()}
+    assert every == {str([[1]] * 4 + [[1, 2]] * 7)}
+
+    manifest = stored(memory, frames, 5)
+    assert read_tracks(memory, manifest) is None
+    write_tracks(memory, manifest, made[5].frames, {"settings": {"tracker": "an old one"}})
+    found = read_tracks(memory, manifest)
+    assert found.made["settings"]["tracker"] == "an old one", "whatever made them"
+    joined = found.joined(frames[6])
+    assert (joined.boxes.track_ids.tolist(), joined.track_labels) == ([1, 2], ("car", "bus"))
+    assert list_tracked(memory, STAMP.run_key) == {("drive", "c5")}
+    partial = replace(manifest, partial=True)
+    assert path_of(partial) != path_of(manifest)
+    assert read_tracks(memory, partial) is None
+    others = replace(manifest, chunks=manifest.chunks[:1])
+    assert read_tracks(memory, others) is None, "tracks of other labels are none"
+
+
+def test_tracks_of_a_rendered_drive_follow_its_truth(tmp_path):
+    """A detector that misses every eighth object, moves boxes and takes cars for trucks."""
+    pytest.importorskip("motrics")
+    write_sequence(tmp_path, 70_000_123, 16, (288, 512))
+    truth, frames = true_frames(tmp_path / "truth.json"), []
+    for index, true in enumerate(truth):
+        rng = np.random.default_rng([7, index])
+        kept = np.flatnonzero(rng.random(len(true.ids)) > 0.125)
+        rle = [true.rle[row]["counts"].encode() for row in kept]
+        rows = [
+            ("truck" if true.labels[row] == "car" and rng.random() < 0.2 else true.labels[row],
+             rle_box_xyxy_px(one, (288, 512)) + rng.normal(0, 1, 4))
+            for row, one in zip(kept, rle, strict=True)
+        ]  # fmt: skip
+        masks = [coco_mask.decode(true.rle[row]) for row in kept]
+        frames.append(labeled(index, *rows, masks=masks, size_hw=(288, 512)))
+    found = track_metrics(truth, frames, track(frames).frames)
+    assert found["HOTA"] > 85, found
+    assert found["IDF1"] > 88, found
+    assert found["class_detector"] < 95 < found["class_track"], found
