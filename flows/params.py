@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.schema import check_name
+from tasks.frames.addresses import Format
 from tasks.store import storage
 from tasks.store.addresses import checked
 from tasks.types import FrameSelection
@@ -47,6 +48,11 @@ class LabelParams(BaseModel):
         min_length=1,
         description="Folders of images, folders of camera folders, videos, or a parent folder "
         "of any of these; local paths or any fsspec URL (s3://, https://).",
+    )
+    format: Format = Field(
+        default="auto",
+        description="Format of the sources: nuscenes is also nuImages and T4; coco and parquet are "
+        "lists of frames. `auto` looks at each.",
     )
     out: Place = Field(description="Folder or URL below which all labels and reports are written.")
     sequence: str = Field(default="", description="What the one sequence of the sources is called.")

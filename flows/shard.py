@@ -101,7 +101,7 @@ def parts_of(shard: ShardParams) -> list[SequencePart]:
     selection = FrameSelection.parse(label.frames)
     named: dict[str, Discovered] = {}
     if any(piece.picked for piece in shard.pieces):
-        found = discover(label.sources, selection, label.sequence)
+        found = discover(label.sources, selection, label.sequence, label.format)
         named = {one.sequence.sequence_id: one for one in found if one.picked}
 
     def sequence_of(piece: Piece) -> Discovered:

@@ -60,7 +60,8 @@ class SequenceRef:
     Attributes:
         sequence_id: path of the sequence below the source, "/" replaced where needed; safe as a
             file name.
-        frames_uri: fsspec URL of the folder of images, folder of camera folders, or video file.
+        frames_uri: fsspec URL of the folder of images, folder of camera folders, or video file; of
+            other formats `FOLDER#READER=PART` (`tasks.frames.addresses`).
 
     """
 
@@ -85,6 +86,7 @@ class FrameRef:
         etag: what tells one version of the content from another (etag, or size and mtime).
         size_bytes: of the file, 0 when unknown.
         local_path: the downloaded file, "" before.
+        problem: why it cannot be labeled, where its listing tells; "" else.
 
     """
 
@@ -97,6 +99,7 @@ class FrameRef:
     etag: str = ""
     size_bytes: int = 0
     local_path: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,30 @@ class VideoRef:
     selection: FrameSelection
     etag: str = ""
     size_bytes: int = 0
+
+    @property
+    def address(self) -> str:
+        """Address that those of its frames begin with."""
+        return self.uri
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRef(VideoRef):
+    """All selected pictures of a topic in a recording, which nobody has opened yet.
+
+    Several of one camera follow each other: their frames are numbered through.
+
+    Attributes:
+        stream: the topic; `uri` is the recording's address.
+
+    """
+
+    stream: str = ""
+
+    @property
+    def address(self) -> str:
+        """Address that those of its frames begin with."""
+        return f"{self.uri}#{self.stream}"
 
 
 Footage = FrameRef | VideoRef

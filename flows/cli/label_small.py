@@ -24,15 +24,24 @@ from tasks.pipeline.outcome import (
 )
 from tasks.pipeline.sequence import Opened, check_sequence, load_labels, open_part
 from tasks.pipeline.track import track_sequence
-from tasks.types import FrameRef
+from tasks.types import Footage, FrameRef
 
 MOST_FRAMES = 16
 
 
 def is_small(plan: Plan) -> bool:
-    """Whether what a plan lacks are but a few frames; a video may have any number."""
-    frames = [frame for one in plan.missing for frame in one.found.frames]
-    return len(frames) <= MOST_FRAMES and all(isinstance(one, FrameRef) for one in frames)
+    """Whether what a plan lacks are but a few frames; a video may have as many as are selected."""
+    return sum(_most(frame) for one in plan.missing for frame in one.found.frames) <= MOST_FRAMES
+
+
+def _most(one: Footage) -> int:
+    """Return how many frames there may be at most."""
+    if isinstance(one, FrameRef):
+        return 1
+    chosen = one.selection
+    if chosen.stop is None:
+        return MOST_FRAMES + 1
+    return len(range(chosen.start, chosen.stop, chosen.step))
 
 
 def label_small(plan: Plan, job: Job) -> list[SequenceOutcome]:

@@ -189,7 +189,8 @@ def _missing(plan: BackfillPlan, in_flight: set[str]) -> Iterator[Work]:
 
 def _matching(plan: BackfillPlan) -> Iterator[Discovered]:
     label, wanted = plan.params.label, _wanted(plan.params.sequences)
-    for one in discover(label.sources, FrameSelection.parse(label.frames), label.sequence):
+    selection = FrameSelection.parse(label.frames)
+    for one in discover(label.sources, selection, label.sequence, label.format):
         if one.picked:
             _refuse_long_lists(label)
         if plan.matching:

@@ -88,7 +88,7 @@ def make_plan(params: LabelParams, detectors: Detectors | None = None) -> Plan:
     """
     selection = FrameSelection.parse(params.frames)
     refuse_output_inside(params.out, params.sources)
-    found = list(discover(params.sources, selection, params.sequence))
+    found = list(discover(params.sources, selection, params.sequence, params.format))
     model = model_of(params)
     matching = matching_of(params)
     if matching:

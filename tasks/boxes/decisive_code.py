@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from sam2_core.source_digest import source_digest
 
-_PIXELS = ("tasks.frames.images", "tasks.frames.orientation", "tasks.frames.video")
+_PIXELS = (
+    "tasks.frames.images", "tasks.frames.orientation", "tasks.frames.video",
+    "tasks.frames.streams", "tasks.frames.mcap_pictures", "tasks.frames.raw_pictures",
+)  # fmt: skip
 _DETECTED = (
     "tasks.boxes.detect", "tasks.boxes.yolox", "tasks.boxes.coco_classes",
     "sam2_core.backends.onnxruntime_network", "sam2_core.backends.pixel_kernels",

@@ -33,6 +33,7 @@ from tasks.boxes.displayed import as_displayed
 from tasks.boxes.text_boxes import parse_text, parse_yolo, read_names
 from tasks.frames.images import BadImageError
 from tasks.frames.listing import File, stat_file, walk
+from tasks.frames.parts import part_of
 from tasks.store import storage
 from tasks.types import Footage, FrameFailure, FrameRef, VideoRef
 
@@ -54,7 +55,6 @@ _WRAPPERS = frozenset(
         "annotations",
     ]
 )
-_VIDEO_FRAME = re.compile(r"#frame=(\d+)$")
 _NUMBERED = re.compile(r"(?:frame[_-]?)?0*(\d+)")
 _SHOWN_NAMES = 5
 _READERS = 16
@@ -141,9 +141,9 @@ class ImportedBoxes:
 
     def entries_of(self, frame: FrameRef) -> list[Entry]:
         """Entries that fit a frame; those that name most of its folders."""
-        number = _VIDEO_FRAME.search(frame.uri)
-        if number:
-            around, index = _around(frame), int(number[1])
+        index = _number_of(frame)
+        if index is not None:
+            around = _around(frame)
             found = [self._by_number.get(folder, {}).get(index, []) for folder in around]
         else:
             named = self._by_stem.get(PurePosixPath(_path(frame)).stem)
@@ -188,14 +188,21 @@ class ImportedBoxes:
 
 def _path(one: Footage) -> str:
     """Path of a frame or video in its address, unquoted, without the number of a video's frame."""
-    uri = _VIDEO_FRAME.sub("", one.uri)
+    part = part_of(f"{one.address}#frame=0" if isinstance(one, VideoRef) else one.uri)
+    uri = part.path if part else one.uri
     return unquote(uri) if uri.startswith(("http://", "https://")) else uri
+
+
+def _number_of(frame: Footage) -> int | None:
+    """Return the number of a video's frame in it; pictures with names of their own have none."""
+    part = part_of(frame.uri)
+    return None if part is None or part.is_member else part.number
 
 
 def _around(one: Footage) -> set[str]:
     """Folders that a frame lies in; a video is one for its frames."""
     path = PurePosixPath(_path(one))
-    if isinstance(one, VideoRef) or _VIDEO_FRAME.search(one.uri):
+    if isinstance(one, VideoRef) or _number_of(one) is not None:
         return {*path.with_suffix("").parts, one.camera, one.sequence_id, ""}
     return {*path.parent.parts, one.camera, one.sequence_id, ""}
 

@@ -46,7 +46,7 @@ class Matching:
         for one in footage:
             if isinstance(one, VideoRef):
                 for index, entries in self.imported.entries_of_video(one):
-                    self._take(entries, f"{one.uri}#frame={index}")
+                    self._take(entries, f"{one.address}#frame={index}")
                 continue
             entries = self.imported.entries_of(one)
             self.frames += 1

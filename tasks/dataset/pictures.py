@@ -7,19 +7,20 @@ and labels are never shown on it; one that cannot be had leaves labels without a
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from tasks.frames.download import CONNECTIONS, cached_path, download
 from tasks.frames.identity import file_version
 from tasks.frames.listing import stat_file
+from tasks.frames.parts import is_file_here, part_of
+from tasks.frames.streams import stream_frame_path
 from tasks.frames.video import expand_videos, video_frame_path
 from tasks.store import storage
-from tasks.types import FrameRef, FrameSelection, VideoRef
+from tasks.types import FrameRef, FrameSelection, StreamRef, VideoRef
 
-_VIDEO_FRAME = re.compile(r"#frame=(\d+)$")
 _SAME, _OTHER, _GONE = "same", "other", "gone"
 
 
@@ -49,7 +50,7 @@ def find_pictures(recorded: Sequence[FrameRef]) -> Pictures:
     """
     missing, changed = [], set()
     for frame in recorded:
-        if storage.is_local(frame.uri) and not _VIDEO_FRAME.search(frame.uri):
+        if is_file_here(frame.uri):
             version = file_version(storage.local_path(frame.uri))
             if version is not None and frame.etag not in {"", version}:
                 changed.add(frame.uri)
@@ -61,7 +62,7 @@ def find_pictures(recorded: Sequence[FrameRef]) -> Pictures:
 
 def _fetch_images(frames: Iterable[FrameRef]) -> Pictures:
     """Bring images that are in the cache, or still what they were when they were labeled."""
-    images = [frame for frame in frames if not _VIDEO_FRAME.search(frame.uri)]
+    images = [frame for frame in frames if _number_of(frame.uri) is None]
     with ThreadPoolExecutor(CONNECTIONS, "compare") as threads:
         states = list(threads.map(_state, images))
     same = [frame for frame, state in zip(images, states, strict=True) if state == _SAME]
@@ -75,44 +76,60 @@ def _state(frame: FrameRef) -> str:
     copy = cached_path(frame.uri, frame.etag)
     if copy.is_file() and frame.size_bytes in {0, copy.stat().st_size}:
         return _SAME
+    part = part_of(frame.uri)
     try:
-        now = stat_file(frame.uri)
+        now = stat_file(part.file_uri if part else frame.uri)
     except storage.NotFoundError:
         return _GONE
     if now is None:
         return _GONE
-    sizes = frame.size_bytes in {0, now.size_bytes} or not now.size_bytes
+    sizes = part is not None or frame.size_bytes in {0, now.size_bytes} or not now.size_bytes
     return _SAME if now.etag == frame.etag and sizes else _OTHER
 
 
 def _fetch_videos(frames: Iterable[FrameRef]) -> Pictures:
     """Take frames out of their videos, where those are still what they were."""
-    videos: dict[tuple[str, str], dict[int, FrameRef]] = {}
+    videos: dict[tuple[str, str, str], dict[int, FrameRef]] = {}
     for frame in frames:
-        match = _VIDEO_FRAME.search(frame.uri)
-        if match:
-            video = (frame.uri[: match.start()], frame.etag)
-            videos.setdefault(video, {})[int(match[1])] = frame
+        part = part_of(frame.uri)
+        if part is not None and not part.is_member:
+            video = (part.file_uri, part.stream, frame.etag)
+            videos.setdefault(video, {})[part.number] = frame
     paths: dict[str, str] = {}
     changed: set[str] = set()
-    for (uri, etag), wanted in videos.items():
-        here = {number: video_frame_path(uri, etag, number) for number in wanted}
-        if not all(path.is_file() for path in here.values()):
+    for (uri, stream, etag), wanted in videos.items():
+        here = _extracted(uri, stream, etag, wanted)
+        if len(here) < len(wanted):
             first = next(iter(wanted.values()))
             state = _state(replace(first, uri=uri, size_bytes=0))
             if state == _OTHER:
-                changed |= {
-                    frame.uri for number, frame in wanted.items() if not here[number].is_file()
-                }
+                changed |= {frame.uri for number, frame in wanted.items() if number not in here}
             if state == _SAME:
-                expand_videos([_video(first, uri, wanted)])
-        paths |= {frame.uri: str(here[n]) for n, frame in wanted.items() if here[n].is_file()}
+                expand_videos([_video(first, uri, stream, wanted)])
+                here = _extracted(uri, stream, etag, wanted)
+        paths |= {wanted[number].uri: str(path) for number, path in here.items()}
     return Pictures(paths, frozenset(changed))
 
 
-def _video(frame: FrameRef, uri: str, numbers: Iterable[int]) -> VideoRef:
+def _extracted(uri: str, stream: str, etag: str, numbers: Iterable[int]) -> dict[int, Path]:
+    """Find those frames of a video or a recording that are in the cache."""
+    if stream:
+        places = {number: stream_frame_path(uri, stream, etag, number) for number in numbers}
+    else:
+        places = {number: video_frame_path(uri, etag, number) for number in numbers}
+    return {number: path for number, path in places.items() if path.is_file()}
+
+
+def _video(frame: FrameRef, uri: str, stream: str, numbers: Iterable[int]) -> VideoRef:
     """Name those frames of a video, and as few others as a selection allows."""
     ordered = sorted(numbers)
     step = math.gcd(*(number - ordered[0] for number in ordered)) or 1
     selection = FrameSelection(ordered[0], ordered[-1] + 1, step)
-    return VideoRef(frame.sequence_id, frame.camera, None, uri, selection, frame.etag)
+    where = (frame.sequence_id, frame.camera, None, uri, selection, frame.etag)
+    return StreamRef(*where, stream=stream) if stream else VideoRef(*where)
+
+
+def _number_of(uri: str) -> int | None:
+    """Return a frame's number in its video or recording, None for what is none."""
+    part = part_of(uri)
+    return None if part is None or part.is_member else part.number

@@ -14,6 +14,7 @@ from tasks.dataset.pictures import find_pictures
 from tasks.dataset.placing import recorded_parts
 from tasks.export.decided import Decided, Decisions
 from tasks.export.types import ExportFrame, Instance, Told
+from tasks.frames.parts import is_file_here
 from tasks.load.rebuild import list_manifests
 from tasks.risk.score import Judgement
 from tasks.store import storage
@@ -185,7 +186,7 @@ class _Paths:
     def of(self, frame: FrameRef) -> Path | None:
         if frame.uri in self.copies:
             return Path(self.copies[frame.uri])
-        if storage.is_local(frame.uri) and storage.local_path(frame.uri).is_file():
+        if is_file_here(frame.uri) and storage.local_path(frame.uri).is_file():
             return storage.local_path(frame.uri)
         return None
 

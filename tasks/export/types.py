@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from tasks.frames.parts import part_of
+
 XyxyPx = tuple[float, float, float, float]
 
 
@@ -45,7 +47,7 @@ class ExportFrame:
     Attributes:
         sequence_id, camera, index: which frame.
         timestamp_ns: or None.
-        uri: address of its picture; `video#frame=N` for a frame of a video.
+        uri: address of its picture; see `tasks.frames.parts` for those inside of files.
         size_hw: (height, width).
         split: train, val, ...; "" where there are none.
         model: what made the masks, for people.
@@ -83,8 +85,12 @@ class ExportFrame:
     @property
     def suffix(self) -> str:
         """Ending of its picture, with the dot."""
-        path = self.uri.partition("#frame=")
-        return ".jpg" if path[1] else Path(path[0]).suffix.lower()
+        if self.image is not None and part_of(self.uri):
+            return self.image.suffix
+        part = part_of(self.uri)
+        if part is None or part.is_member:
+            return Path(part.stream if part else self.uri).suffix.lower()
+        return ".jpg"
 
 
 class Classes:

@@ -3,19 +3,19 @@
 A source is a folder of images, a video file, a folder of camera folders (or of one video a
 camera), or a folder of any of these, at any depth, under any fsspec URL. A folder holds cameras
 when its subfolders are named like cameras (CAM_FRONT, camera_05, ring_side_left, image_02); other
-subfolders are sequences of their own. Patterns (`drives/2026-*`) are sources, too, and so are
-pictures named one by one: those of a folder are a sequence, called after it.
+subfolders are sequences of their own. Other formats have readers of their own
+(`tasks.frames.readers`). Patterns (`drives/2026-*`) are sources, too, and so are pictures named one
+by one: those of a folder are a sequence, called after it.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from sam2_core.types import AutolabelError
-from tasks.frames.listing import File, natural_key, stat_file, walk
+from tasks.frames.addresses import split_address
 from tasks.frames.patterns import (
     IMAGE_SUFFIXES,
     VIDEO_SUFFIXES,
@@ -25,8 +25,10 @@ from tasks.frames.patterns import (
     pictures_among,
     suffix_of,
 )
-from tasks.frames.source_names import CAMERA_BYTES, is_camera_name, safe_name, sequence_id_of
-from tasks.frames.timestamps import timestamps_ns
+from tasks.frames.readers.choice import BY_SUFFIX, FOLDERS, reader_of
+from tasks.frames.readers.folders import by_camera
+from tasks.frames.readers.protocol import Picture, Reader
+from tasks.frames.source_names import CAMERA_BYTES, safe_name, sequence_id_of
 from tasks.store import storage
 from tasks.store.artifacts import content_key
 from tasks.types import (
@@ -36,6 +38,7 @@ from tasks.types import (
     FrameSelection,
     NothingToLabelError,
     SequenceRef,
+    StreamRef,
     VideoRef,
 )
 
@@ -63,32 +66,11 @@ class Discovered:
         return content_key(self.frames)
 
 
-@dataclass
-class _Group:
-    """A sequence while the files below its folder are read; cameras by their safe names."""
-
-    names: tuple[str, ...]
-    cameras: dict[str, list[File]] = field(default_factory=dict)
-
-    def add(self, camera: str, files: list[File]) -> None:
-        """Add a camera.
-
-        Raises:
-            AutolabelError: there is one of this name.
-
-        """
-        name = safe_name(camera, CAMERA_BYTES)
-        if name in self.cameras:
-            raise AutolabelError(
-                f"two cameras are both called {name}: that of "
-                f"{storage.redact(self.cameras[name][0].uri)} and that of "
-                f"{storage.redact(files[0].uri)}; rename one of them"
-            )
-        self.cameras[name] = files
-
-
 def discover(
-    sources: Sequence[str], selection: FrameSelection = ALL_FRAMES, name: str = ""
+    sources: Sequence[str],
+    selection: FrameSelection = ALL_FRAMES,
+    name: str = "",
+    format_: str = "auto",
 ) -> Iterator[Discovered]:
     """Every sequence of the sources with its frames, one listing per source, as a stream.
 
@@ -96,6 +78,7 @@ def discover(
         sources: fsspec URLs, or patterns of them; one that is named twice counts once.
         selection: which frames of each camera; indices keep counting over all frames.
         name: what the one sequence of the sources is to be called; by default after its folder.
+        format_: that of every source; "auto" looks at each.
 
     Raises:
         AutolabelError: a source is missing, has no images or videos, or is inside another one, or
@@ -110,7 +93,7 @@ def discover(
     owners: dict[str, str] = {}
     selected = False
     pattern_of = distinct(expanded(sources))
-    for source, one in _found(pattern_of, selection):
+    for source, one in _found(pattern_of, selection, format_):
         if len(pattern_of) > 1 and storage.is_local(source):
             _refuse_same_places(one, source, owners)
         named = _named(one, name) if name else one
@@ -125,7 +108,7 @@ def discover(
 
 
 def _found(
-    pattern_of: Mapping[str, str], selection: FrameSelection
+    pattern_of: Mapping[str, str], selection: FrameSelection, format_: str
 ) -> Iterator[tuple[str, Discovered]]:
     """Sequences as they are called by themselves, each with its source."""
     pictures = pictures_among(list(pattern_of))
@@ -136,7 +119,7 @@ def _found(
         if source in pictures:
             continue
         found = 0
-        for one in _discover_source(source, selection):
+        for one in _discover_source(source, reader_of(_plain(source), format_), selection):
             found += 1
             yield source, one
         if not found and not pattern:
@@ -148,7 +131,7 @@ def _found(
             sequence = SequenceRef(sequence_id_of(root, names), storage.join(root, *names))
             yield (
                 sequence.frames_uri,
-                replace(_discovered(sequence, cameras, selection), picked=True),
+                replace(_discovered(sequence, by_camera(cameras), selection), picked=True),
             )
     for pattern in (one for one, found in fitting.items() if not found and not pictures):
         raise _no_media(pattern)
@@ -216,7 +199,9 @@ def list_frames(sequence: SequenceRef, selection: FrameSelection = ALL_FRAMES) -
         AutolabelError: it is gone.
 
     """
-    for one in _discover_source(sequence.frames_uri, selection):
+    folder, name, part = split_address(sequence.frames_uri)
+    reader = reader_of(folder, name or FOLDERS.name)
+    for one in _discover_source(reader.source_of(folder, part), reader, selection):
         if one.sequence.frames_uri.rstrip("/") == sequence.frames_uri.rstrip("/"):
             return [replace(frame, sequence_id=sequence.sequence_id) for frame in one.frames]
     raise AutolabelError(
@@ -224,89 +209,50 @@ def list_frames(sequence: SequenceRef, selection: FrameSelection = ALL_FRAMES) -
     )
 
 
-def _discover_source(source: str, selection: FrameSelection) -> Iterator[Discovered]:
-    root = str(storage.local_path(source)) if storage.is_local(source) else source.rstrip("/")
-    if suffix_of(root) in IMAGE_SUFFIXES | VIDEO_SUFFIXES:
-        file = stat_file(root)
-        if file is not None:
-            yield _discovered(SequenceRef(safe_name(_stem(file)), root), {"": [file]}, selection)
-            return
-    for group in _groups(root):
-        uri = storage.join(root, *group.names) if group.names else root
-        if set(group.cameras) == {""} and suffix_of(group.cameras[""][0].name) in VIDEO_SUFFIXES:
-            uri = group.cameras[""][0].uri
-        yield _discovered(
-            SequenceRef(sequence_id_of(root, group.names), uri), group.cameras, selection
-        )
+def _discover_source(
+    source: str, reader: Reader, selection: FrameSelection
+) -> Iterator[Discovered]:
+    root = _plain(source)
+    called = root.rpartition(".")[0] if suffix_of(root) in BY_SUFFIX else root
+    for listed in reader.sequences(root):
+        name = sequence_id_of(called, listed.names)
+        if listed.names and listed.address == root:  # one file, called after itself
+            name = safe_name(listed.names[-1])
+        yield _discovered(SequenceRef(name, listed.address), listed.cameras, selection)
 
 
-def _groups(root: str) -> Iterator[_Group]:
-    """Sort folders into sequences: cameras wait until their parent folder has been read."""
-    waiting: dict[tuple[str, ...], _Group] = {}
-    for names, files in walk(root, _refuse_camera_link):
-        for parent in [p for p in waiting if p != names[: len(p)]]:
-            yield waiting.pop(parent)
-        images = [file for file in files if suffix_of(file.name) in IMAGE_SUFFIXES]
-        videos = [file for file in files if suffix_of(file.name) in VIDEO_SUFFIXES]
-        if images and names in waiting:
-            cameras = ", ".join(sorted(waiting[names].cameras))
-            raise AutolabelError(
-                f"{storage.redact(storage.join(root, *names))} holds images ({images[0].name}) and "
-                f"camera folders ({cameras}): move the images into a folder of their own"
-            )
-        if images and names and is_camera_name(names[-1]):
-            waiting.setdefault(names[:-1], _Group(names[:-1])).add(names[-1], images)
-        elif images:
-            yield _Group(names, {"": images})
-        if videos and all(is_camera_name(_stem(file)) for file in videos) and not images:
-            group = waiting.setdefault(names, _Group(names))
-            for file in videos:
-                group.add(_stem(file), [file])
-        else:
-            for file in sorted(videos, key=lambda one: natural_key(one.name)):
-                yield _Group((*names, _stem(file)), {"": [file]})
-    yield from waiting.values()
-
-
-def _refuse_camera_link(folder: Path, target: Path) -> None:
-    """Refuse a camera whose folder is below the source under another name, too.
-
-    Listing its sequence alone would find the camera, and listing the source would not.
-    """
-    elsewhere = not target.is_relative_to(folder.parent.resolve())
-    if is_camera_name(folder.name) and elsewhere and _holds_images(target):
-        raise AutolabelError(
-            f"{folder} and {target} are one folder, and both are below the source: give as the "
-            "source what holds one of them"
-        )
-
-
-def _holds_images(folder: Path) -> bool:
-    with os.scandir(folder) as entries:
-        return any(suffix_of(entry.name) in IMAGE_SUFFIXES for entry in entries)
+def _plain(source: str) -> str:
+    return str(storage.local_path(source)) if storage.is_local(source) else source.rstrip("/")
 
 
 def _discovered(
-    sequence: SequenceRef, cameras: dict[str, list[File]], selection: FrameSelection
+    sequence: SequenceRef, cameras: Mapping[str, Sequence[Picture]], selection: FrameSelection
 ) -> Discovered:
     frames: list[Footage] = []
-    for camera in sorted(cameras, key=natural_key):
-        files = sorted(cameras[camera], key=lambda file: natural_key(file.name))
-        frames += _frames_of(sequence.sequence_id, camera, files, selection)
+    named: dict[str, str] = {}
+    for camera, pictures in cameras.items():
+        name = camera and safe_name(camera, CAMERA_BYTES)
+        if named.setdefault(name, camera) != camera:
+            where = storage.redact(sequence.frames_uri)
+            raise AutolabelError(
+                f"{where}: cameras {named[name]} and {camera} are both called {name}"
+            )
+        frames += _frames_of(sequence.sequence_id, name, pictures, selection)
     return Discovered(sequence, tuple(frames))
 
 
 def _frames_of(
-    sequence_id: str, camera: str, files: Sequence[File], selection: FrameSelection
+    sequence_id: str, camera: str, pictures: Sequence[Picture], selection: FrameSelection
 ) -> Iterable[Footage]:
-    times = timestamps_ns([_stem(file) for file in files])
-    for index, (file, time_ns) in enumerate(zip(files, times, strict=True)):
-        where, version = (sequence_id, camera), (file.etag, file.size_bytes)
-        if suffix_of(file.name) in VIDEO_SUFFIXES:
-            yield VideoRef(*where, time_ns, file.uri, selection, *version)
+    for index, one in enumerate(pictures):
+        file, where = one.file, (sequence_id, camera)
+        version = (file.etag, file.size_bytes)
+        if one.stream:
+            time_ns, uri = one.timestamp_ns, file.uri
+            yield StreamRef(*where, time_ns, uri, selection, *version, stream=one.stream)
+        elif suffix_of(file.name) in VIDEO_SUFFIXES:
+            yield VideoRef(*where, one.timestamp_ns, file.uri, selection, *version)
         elif index in selection:
-            yield FrameRef(*where, index, time_ns, file.uri, (0, 0), *version)
-
-
-def _stem(file: File) -> str:
-    return file.name.rpartition(".")[0] or file.name
+            yield FrameRef(
+                *where, index, one.timestamp_ns, file.uri, (0, 0), *version, problem=one.problem
+            )

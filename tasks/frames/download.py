@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from sam2_core.cache import cache_folder
 from sam2_core.machine_errors import as_machine_error, is_host_full, is_machine_error
 from tasks.frames.identity import CHANGED_SINCE_LISTED, stat_version
 from tasks.frames.listing import stat_file
+from tasks.frames.parts import Part, part_of
 from tasks.frames.transfer import transfer
 from tasks.store import storage
 from tasks.store.retry import CutBodyError, with_retries
@@ -65,9 +67,14 @@ def download(
 
 
 def _fetch_frame(frame: FrameRef) -> FrameRef | FrameFailure:
+    if frame.problem:
+        return FrameFailure.of(frame, "list", frame.problem)
     if frame.local_path:
         return frame
+    part = part_of(frame.uri)
     try:
+        if part is not None and part.is_member:
+            return replace(frame, local_path=str(_member(frame, part)))
         path = fetch(frame.uri, frame.etag, frame.size_bytes)
         return replace(frame, local_path=str(path), size_bytes=path.stat().st_size)
     except CacheError:
@@ -83,9 +90,32 @@ def _fetch_frame(frame: FrameRef) -> FrameRef | FrameFailure:
         )
 
 
+def _member(frame: FrameRef, part: Part) -> Path:
+    """Take a picture out of its archive: the bytes at which its address points."""
+    path = cached_path(frame.uri, frame.etag)
+    if path.is_file() and path.stat().st_size == frame.size_bytes:
+        return path
+    archive = fetch(part.file_uri, frame.etag)
+    with storage.explained("read", part.file_uri), archive.open("rb") as file:
+        file.seek(part.number)
+        data = file.read(frame.size_bytes)
+        version = stat_version(os.fstat(file.fileno()))
+    if storage.is_local(part.file_uri) and frame.etag not in {"", version}:
+        raise ChangedError(part.file_uri)
+    if len(data) < frame.size_bytes:
+        raise CutBodyError(f"{part.stream}: {len(data)} bytes are there of {frame.size_bytes}")
+    try:
+        storage.write_bytes(str(path), data)
+    except storage.StorageError as error:
+        raise CacheError(str(error)) from error
+    return path
+
+
 def cached_path(uri: str, etag: str) -> Path:
     """Where the content of an address lies in the cache; the extension is kept."""
     digest = hashlib.sha256(f"{uri}\n{etag}".encode()).hexdigest()
+    part = part_of(uri)
+    uri = part.path if part else uri
     path = uri.partition("?")[0] if uri.startswith(("http://", "https://")) else uri
     name = path.rsplit("/", 1)[-1]
     suffix = Path(name).suffix.lower() if len(Path(name).suffix) <= 6 else ""

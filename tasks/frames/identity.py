@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from tasks.frames.addresses import split_address
 from tasks.types import FrameRef
 
 CHANGED_SINCE_LISTED = "its content changed while it was being labeled: run again"
@@ -58,7 +59,7 @@ def frame_identity(frame: FrameRef, frames_uri: str = "") -> FrameIdentity:
 
 def relative_address(uri: str, frames_uri: str) -> str:
     """Address of a frame below that of its sequence; unchanged where it is elsewhere."""
-    address, root = _plain(uri), _plain(frames_uri).rstrip("/")
+    address, root = _plain(uri), _plain(split_address(frames_uri)[0]).rstrip("/")
     if root and address.startswith(f"{root}/"):
         return address[len(root) + 1 :]
     if root and (address == root or address.startswith(f"{root}#")):  # the sequence is the video

@@ -18,7 +18,7 @@ from sam2_core.machine_errors import as_machine_error, is_machine_error
 from sam2_core.types import AutolabelError, ImageArray
 from tasks.frames.identity import CHANGED_SINCE_LISTED, read_versioned
 from tasks.frames.orientation import turn_pixels
-from tasks.store.storage import is_local
+from tasks.frames.parts import is_file_here
 from tasks.types import FrameFailure, FrameRef
 
 LIMIT_NAME = "AUTOLABEL_MAX_MEGAPIXELS"
@@ -93,8 +93,7 @@ def _read(frame: FrameRef) -> bytes:
         if isinstance(error, FileNotFoundError) and _is_lost_video_frame(frame):
             raise BadImageError("this frame of the video could not be decoded") from error
         raise NotReadError(f"cannot read {path.name}: {error.strerror}") from error
-    in_place = is_local(frame.uri) and "#frame=" not in frame.uri
-    if in_place and frame.etag not in {"", version}:
+    if is_file_here(frame.uri) and frame.etag not in {"", version}:
         raise NotReadError(f"{path.name}: {CHANGED_SINCE_LISTED}")
     return data
 

@@ -18,6 +18,8 @@ IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2"}
 )
 VIDEO_SUFFIXES = frozenset({".mp4", ".avi", ".mov", ".mkv", ".m4v", ".webm", ".mpg", ".mpeg"})
+# Files of other formats with many pictures in each (`tasks.frames.readers`).
+CONTAINER_SUFFIXES = frozenset({".mcap", ".parquet", ".tar"})
 _MAGIC = re.compile(r"[*?\[]")
 _LOOKERS = 16
 
@@ -72,7 +74,7 @@ def _fitting(pattern: str) -> Iterator[str]:
         entries = with_retries(lambda: fs.glob(path, detail=True), what)
     for name, info in entries.items():
         last = name.rstrip("/").rpartition("/")[2]
-        media = suffix_of(last) in IMAGE_SUFFIXES | VIDEO_SUFFIXES
+        media = suffix_of(last) in IMAGE_SUFFIXES | VIDEO_SUFFIXES | CONTAINER_SUFFIXES
         if not is_hidden(last) and (media or info["type"] == "directory"):
             yield name if storage.is_local(pattern) else str(fs.unstrip_protocol(name))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,8 +16,9 @@ from sam2_core.machine_errors import as_machine_error
 from tasks.frames.download import CacheError, ChangedError, fetch
 from tasks.frames.identity import file_version
 from tasks.frames.images import TooLargeError, refuse_large
+from tasks.frames.streams import BadRecordingError, frames_of_stream
 from tasks.store import storage
-from tasks.types import Footage, FrameFailure, FrameRef, FrameSelection, VideoRef
+from tasks.types import Footage, FrameFailure, FrameRef, FrameSelection, StreamRef, VideoRef
 
 JPEG_QUALITY = 95
 # Index, (height, width), bytes of the JPEG, when it is shown (ns since the video's start, or None).
@@ -33,7 +35,8 @@ def expand_videos(frames: Iterable[Footage]) -> list[FrameRef | FrameFailure]:
     """Replace each video by its frames, in place; images pass unchanged.
 
     Videos are fetched and decoded to the end, so that the frames are those that are there and not
-    those that the header promises. A frame's URL is `video#frame=INDEX`.
+    those that the header promises. A frame's URL is `video#frame=INDEX`, that of a topic of a
+    recording `FILE#TOPIC#frame=NUMBER`.
 
     Args:
         frames: of one sequence, from `list_frames`.
@@ -51,18 +54,24 @@ def expand_videos(frames: Iterable[Footage]) -> list[FrameRef | FrameFailure]:
     # the nearest.
     dated = any(frame.timestamp_ns is not None for frame in frames)
     expanded: list[FrameRef | FrameFailure] = []
+    passed: Counter[str] = Counter()  # pictures of recordings, by camera
     for one in frames:
         if isinstance(one, FrameRef):
             expanded.append(one)
             continue
         start_ns = one.timestamp_ns if dated else 0
         try:
-            expanded += _frames_of(one, start_ns)
+            if isinstance(one, StreamRef):
+                found, count = frames_of_stream(one, passed[one.camera])
+                expanded += found
+                passed[one.camera] += count
+            else:
+                expanded += _frames_of(one, start_ns)
         except CacheError:
             raise
         except storage.StorageError as error:
             expanded.append(FrameFailure.of(one, "download", str(error)))
-        except (BadVideoError, TooLargeError) as error:
+        except (BadVideoError, BadRecordingError, TooLargeError) as error:
             expanded.append(FrameFailure.of(one, "decode", str(error)))
     return expanded
 

@@ -96,8 +96,10 @@ def _digest(lines: Iterable[str]) -> str:
 
 def _identities(frames: Iterable[Footage]) -> Iterator[str]:
     for one in frames:
-        which = one.selection if isinstance(one, VideoRef) else one.index
-        yield f"{one.camera}\0{which}\0{one.uri}\0{one.etag}"
+        if isinstance(one, VideoRef):
+            yield f"{one.camera}\0{one.selection}\0{one.address}\0{one.etag}"
+        else:
+            yield f"{one.camera}\0{one.index}\0{one.uri}\0{one.etag}"
 
 
 def content_key(frames: Iterable[Footage]) -> str:

@@ -1,0 +1,1 @@
+"""Formats of sources: one module each, chosen by looking at the source or by name."""

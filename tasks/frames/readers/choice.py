@@ -1,0 +1,54 @@
+"""Which reader a source is for: by name, or by looking at the names in it."""
+
+from __future__ import annotations
+
+from sam2_core.types import AutolabelError
+from tasks.frames.addresses import FORMATS
+from tasks.frames.patterns import suffix_of
+from tasks.frames.readers.cityscapes import Cityscapes
+from tasks.frames.readers.coco_list import CocoList
+from tasks.frames.readers.folders import Folders
+from tasks.frames.readers.kitti_raw import KittiRaw
+from tasks.frames.readers.kitti_tracking import KittiTracking
+from tasks.frames.readers.mcap import Mcap
+from tasks.frames.readers.nuscenes import NuScenes
+from tasks.frames.readers.parquet_list import ParquetList
+from tasks.frames.readers.protocol import Place, Reader
+from tasks.frames.readers.tar import Tar
+from tasks.store import storage
+
+FOLDERS: Reader = Folders()
+# In this order: the first that fits is taken.
+READERS: tuple[Reader, ...] = (
+    NuScenes(), KittiRaw(), KittiTracking(), Cityscapes(), CocoList(), ParquetList(), Tar(),
+    Mcap(), FOLDERS,
+)  # fmt: skip
+# Formats of which a source is one file.
+BY_SUFFIX = {".json": "coco", ".parquet": "parquet", ".tar": "tar", ".mcap": "mcap"}
+
+
+def reader_of(source: str, format_: str = "auto") -> Reader:
+    """Return the reader of a source.
+
+    Raises:
+        AutolabelError: there is no format of that name.
+
+    """
+    if format_ != "auto":
+        return _named(format_)
+    suffix = suffix_of(source.rstrip("/").rpartition("/")[2])
+    if suffix in BY_SUFFIX and not _is_folder(source):
+        return _named(BY_SUFFIX[suffix])
+    place = Place(source)
+    return next((one for one in READERS if one.fits(place)), FOLDERS)
+
+
+def _is_folder(source: str) -> bool:
+    return storage.is_local(source) and storage.local_path(source).is_dir()
+
+
+def _named(name: str) -> Reader:
+    for one in READERS:
+        if one.name == name:
+            return one
+    raise AutolabelError(f"--format {name}: there are {', '.join(FORMATS)}")

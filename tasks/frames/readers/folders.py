@@ -1,0 +1,177 @@
+"""Folders of images, folders of camera folders, videos, and folders of any of these."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sam2_core.types import AutolabelError
+from tasks.frames.addresses import address_of
+from tasks.frames.listing import File, natural_key, stat_file, walk
+from tasks.frames.patterns import IMAGE_SUFFIXES, VIDEO_SUFFIXES, suffix_of
+from tasks.frames.readers.protocol import Listed, Picture, Place
+from tasks.frames.source_names import CAMERA_BYTES, is_camera_name, safe_name
+from tasks.frames.timestamps import timestamps_ns
+from tasks.store import storage
+
+
+@dataclass
+class _Group:
+    """A sequence while the files below its folder are read; cameras by their safe names."""
+
+    names: tuple[str, ...]
+    cameras: dict[str, list[File]] = field(default_factory=dict)
+
+    def add(self, camera: str, files: list[File]) -> None:
+        """Add a camera.
+
+        Raises:
+            AutolabelError: there is one of this name.
+
+        """
+        name = safe_name(camera, CAMERA_BYTES)
+        if name in self.cameras:
+            raise AutolabelError(
+                f"two cameras are both called {name}: that of "
+                f"{storage.redact(self.cameras[name][0].uri)} and that of "
+                f"{storage.redact(files[0].uri)}; rename one of them"
+            )
+        self.cameras[name] = files
+
+
+class Folders:
+    """Whatever has pictures and videos in folders; every source that is of no other format."""
+
+    name = "folders"
+
+    def fits(self, _place: Place) -> bool:
+        """Any folder."""
+        return True
+
+    def source_of(self, folder: str, _part: str) -> str:
+        """Return the folder itself."""
+        return folder
+
+    def sequences(self, source: str) -> Iterator[Listed]:
+        """List sequences: a picture or video is one, and so is every folder of pictures."""
+        if suffix_of(source) in IMAGE_SUFFIXES | VIDEO_SUFFIXES:
+            file = stat_file(source)
+            if file is not None:
+                yield Listed((stem(file),), source, {"": pictures([file])})
+                return
+        archives: list[_Archive] = []
+        for group in _groups(source, archives):
+            uri = storage.join(source, *group.names) if group.names else source
+            files = group.cameras.get("", [])
+            if len(group.cameras) == 1 and files and suffix_of(files[0].name) in VIDEO_SUFFIXES:
+                uri = files[0].uri
+            yield Listed(group.names, uri, by_camera(group.cameras))
+        for archive in archives:
+            yield from archive.sequences(source)
+
+
+@dataclass
+class _Archive:
+    """An archive or a recording among folders: a damaged one costs its own sequence only."""
+
+    names: tuple[str, ...]
+    files: list[File]
+    is_bag: bool = False  # of rosbag2: the folder is the recording
+
+    def sequences(self, source: str) -> Iterator[Listed]:
+        """List it."""
+        from tasks.frames.readers.mcap import Mcap, listed_recording
+        from tasks.frames.readers.tar import Tar, listed_archive
+
+        first, tar = self.files[0], suffix_of(self.files[0].name) == ".tar"
+        place = storage.join(source, *self.names) if self.is_bag and self.names else first.uri
+        names = self.names if self.is_bag else (*self.names, stem(first))
+        try:
+            if tar:
+                yield from listed_archive(first, self.names)
+            else:
+                yield listed_recording(self.files, names, place)
+        except AutolabelError as error:
+            broken = Picture(File(first.name, first.uri, 0, ""), None, str(error))
+            address = address_of(place, Tar.name if tar else Mcap.name, "")
+            yield Listed(names, address, {"": [broken]})
+
+
+def _archives(names: tuple[str, ...], files: list[File]) -> Iterator[_Archive]:
+    """Find archives in a folder; the recordings of a rosbag2 folder are one."""
+    recordings = [file for file in files if suffix_of(file.name) == ".mcap"]
+    if any(file.name == "metadata.yaml" for file in files) and recordings:
+        yield _Archive(names, recordings, is_bag=True)
+        recordings = []
+    tars = [file for file in files if suffix_of(file.name) == ".tar"]
+    for file in sorted([*tars, *recordings], key=lambda one: natural_key(one.name)):
+        yield _Archive(names, [file])
+
+
+def stem(file: File) -> str:
+    """Return a file's name without its ending."""
+    return file.name.rpartition(".")[0] or file.name
+
+
+def by_camera(cameras: dict[str, list[File]]) -> dict[str, list[Picture]]:
+    """Put cameras and their pictures in order, with the times that their names tell."""
+    return {camera: pictures(cameras[camera]) for camera in sorted(cameras, key=natural_key)}
+
+
+def pictures(files: Sequence[File]) -> list[Picture]:
+    """Put files of one camera in order, with the times that their names tell."""
+    ordered = sorted(files, key=lambda file: natural_key(file.name))
+    times = timestamps_ns([stem(file) for file in ordered])
+    return [Picture(file, time_ns) for file, time_ns in zip(ordered, times, strict=True)]
+
+
+def _groups(root: str, archives: list[_Archive]) -> Iterator[_Group]:
+    """Sort folders into sequences: cameras wait until their parent folder has been read.
+
+    Archives that are met on the way are put aside, each with the names that lead to its folder.
+    """
+    waiting: dict[tuple[str, ...], _Group] = {}
+    for names, files in walk(root, _refuse_camera_link):
+        for parent in [p for p in waiting if p != names[: len(p)]]:
+            yield waiting.pop(parent)
+        images = [file for file in files if suffix_of(file.name) in IMAGE_SUFFIXES]
+        videos = [file for file in files if suffix_of(file.name) in VIDEO_SUFFIXES]
+        archives += _archives(names, files)
+        if images and names in waiting:
+            cameras = ", ".join(sorted(waiting[names].cameras))
+            raise AutolabelError(
+                f"{storage.redact(storage.join(root, *names))} holds images ({images[0].name}) and "
+                f"camera folders ({cameras}): move the images into a folder of their own"
+            )
+        if images and names and is_camera_name(names[-1]):
+            waiting.setdefault(names[:-1], _Group(names[:-1])).add(names[-1], images)
+        elif images:
+            yield _Group(names, {"": images})
+        if videos and all(is_camera_name(stem(file)) for file in videos) and not images:
+            group = waiting.setdefault(names, _Group(names))
+            for file in videos:
+                group.add(stem(file), [file])
+        else:
+            for file in sorted(videos, key=lambda one: natural_key(one.name)):
+                yield _Group((*names, stem(file)), {"": [file]})
+    yield from waiting.values()
+
+
+def _refuse_camera_link(folder: Path, target: Path) -> None:
+    """Refuse a camera whose folder is below the source under another name, too.
+
+    Listing its sequence alone would find the camera, and listing the source would not.
+    """
+    elsewhere = not target.is_relative_to(folder.parent.resolve())
+    if is_camera_name(folder.name) and elsewhere and _holds_images(target):
+        raise AutolabelError(
+            f"{folder} and {target} are one folder, and both are below the source: give as the "
+            "source what holds one of them"
+        )
+
+
+def _holds_images(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return any(suffix_of(entry.name) in IMAGE_SUFFIXES for entry in entries)

@@ -1,0 +1,110 @@
+"""KITTI raw: DATE/DRIVE/image_02/data/0000000005.png and image_02/timestamps.txt beside them.
+
+A sequence is a drive, a camera one of its folders `image_NN`. Line n of `timestamps.txt` is when
+picture n was taken, in UTC: `2011-09-26 13:02:25.964389445`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tasks.frames.addresses import address_of
+from tasks.frames.listing import File, natural_key, walk
+from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
+from tasks.frames.readers.folders import stem
+from tasks.frames.readers.protocol import Listed, Picture, Place
+from tasks.frames.timestamps import timestamp_ns
+from tasks.store import storage
+
+CAMERA = re.compile(r"image_\d\d")
+_DRIVE, _DATE = re.compile(r".*_drive_\d+.*"), re.compile(r"\d{4}_\d\d_\d\d")
+_TIMES = "timestamps.txt"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Drive:
+    cameras: dict[str, list[File]] = field(default_factory=dict)
+    times: dict[str, str] = field(default_factory=dict)  # addresses by camera
+
+
+class KittiRaw:
+    """Reads drives of KITTI's raw data."""
+
+    name = "kitti-raw"
+
+    def fits(self, place: Place) -> bool:
+        """Whether it is a drive, a date's folder of drives, or a folder of dates."""
+        if any(_is_camera(place / name) for name in place.folders if CAMERA.fullmatch(name)):
+            return True
+        below = [name for name in place.folders if _DRIVE.fullmatch(name) or _DATE.fullmatch(name)]
+        return bool(below) and self.fits(place / below[0])
+
+    def source_of(self, folder: str, _part: str) -> str:
+        """Return the drive's folder."""
+        return folder
+
+    def sequences(self, source: str) -> Iterator[Listed]:
+        """List the drives."""
+        drives: dict[tuple[str, ...], _Drive] = {}
+        for names, files in walk(source):
+            for done in [one for one in drives if one != names[: len(one)]]:
+                yield _listed(source, done, drives.pop(done))
+            if len(names) >= 2 and names[-1] == "data" and CAMERA.fullmatch(names[-2]):
+                images = [file for file in files if suffix_of(file.name) in IMAGE_SUFFIXES]
+                drive = drives.setdefault(names[:-2], _Drive())
+                if images:
+                    drive.cameras[names[-2]] = images
+            elif names and CAMERA.fullmatch(names[-1]):
+                times = [file.uri for file in files if file.name == _TIMES]
+                if times:
+                    drives.setdefault(names[:-1], _Drive()).times[names[-1]] = times[0]
+        for names, drive in drives.items():
+            yield _listed(source, names, drive)
+
+
+def _is_camera(place: Place) -> bool:
+    return "data" in place.folders
+
+
+def _listed(source: str, names: tuple[str, ...], drive: _Drive) -> Listed:
+    folder = storage.join(source, *names) if names else source
+    return Listed(
+        names,
+        address_of(folder, KittiRaw.name, ""),
+        {
+            camera: _pictures(drive.cameras[camera], drive.times.get(camera, ""))
+            for camera in sorted(drive.cameras, key=natural_key)
+        },
+    )
+
+
+def _pictures(files: list[File], times_uri: str) -> list[Picture]:
+    ordered = sorted(files, key=lambda file: natural_key(file.name))
+    times = _times(times_uri) if times_uri else []
+    found: list[int | None] = []
+    for place, file in enumerate(ordered):
+        number = int(stem(file)) if stem(file).isdecimal() else place
+        found.append(times[number] if number < len(times) else None)
+    if None in found and times_uri:
+        missing = ordered[found.index(None)].name
+        log.warning(
+            "%s tells no time of %s: this camera has none", storage.redact(times_uri), missing
+        )
+    if None in found:
+        found = [None] * len(ordered)
+    return [Picture(file, time_ns) for file, time_ns in zip(ordered, found, strict=True)]
+
+
+def _times(uri: str) -> list[int | None]:
+    """Nanoseconds since 1970 of each line, None for one that is no time."""
+    try:
+        text = storage.read_bytes(uri).decode("utf-8", "replace")
+    except storage.StorageError as error:
+        log.warning("%s", error)
+        return []
+    return [timestamp_ns(line.strip().replace(" ", "_")) for line in text.splitlines()]

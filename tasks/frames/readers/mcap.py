@@ -1,0 +1,120 @@
+"""MCAP recordings and rosbag2 folders with MCAP storage: topics with pictures are cameras.
+
+A recording is a sequence; a rosbag2 folder (`metadata.yaml` beside its files) is one, too, whose
+files follow each other. A camera is called after the part of its topic that tells it from others.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+from sam2_core.types import AutolabelError
+from tasks.frames.addresses import address_of
+from tasks.frames.download import fetch
+from tasks.frames.listing import File, natural_key, stat_file, walk
+from tasks.frames.mcap_pictures import COMPRESSED, KINDS, RAW, VIDEO, require_mcap, topics_of
+from tasks.frames.patterns import suffix_of
+from tasks.frames.readers.protocol import Listed, Picture, Place
+from tasks.store import storage
+
+SUFFIX, METADATA = ".mcap", "metadata.yaml"
+# Ends of topics that say what is sent and not by whom.
+_ENDS = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        compressed compressed_video image image_raw image_rect image_rect_color image_color
+        image_mono raw rect color video h264 h265 ffmpeg
+        """,
+    )
+)
+_NO_CAMERAS = ("depth", "disparity")
+_ORDER = (COMPRESSED, VIDEO, RAW)
+_SHOWN = 8
+
+log = logging.getLogger(__name__)
+
+
+class Mcap:
+    """Reads recordings."""
+
+    name = "mcap"
+
+    def fits(self, place: Place) -> bool:
+        """Whether it is a rosbag2 folder."""
+        return METADATA in place.files and any(
+            suffix_of(name) in {SUFFIX, ".db3"} for name in place.files
+        )
+
+    def source_of(self, folder: str, _part: str) -> str:
+        """Return the recording, or the folder of its files."""
+        return folder
+
+    def sequences(self, source: str) -> Iterator[Listed]:
+        """List a recording, or a rosbag2 folder, as one sequence."""
+        require_mcap()
+        file = stat_file(source)
+        if file is not None:
+            yield listed_recording([file], (file.name.rpartition(".")[0],), source)
+            return
+        files = next((files for names, files in walk(source) if not names), [])
+        parts = [one for one in files if suffix_of(one.name) == SUFFIX]
+        if not parts:
+            raise AutolabelError(
+                f"{storage.redact(source)} holds no .mcap file; `ros2 bag convert` makes them of "
+                "rosbag2's other storages"
+            )
+        yield listed_recording(parts, (), source)
+
+
+def listed_recording(files: Sequence[File], names: tuple[str, ...], folder: str) -> Listed:
+    """List a recording in one or several files.
+
+    Raises:
+        AutolabelError: it cannot be read, or has no pictures; names its topics.
+
+    """
+    ordered = sorted(files, key=lambda one: natural_key(one.name))
+    of_file = {one.uri: _topics(one) for one in ordered}
+    schemas = {topic: name for topics in of_file.values() for topic, name in topics.items()}
+    cameras = cameras_of(schemas)
+    if not cameras:
+        some = [f"{topic} ({name})" for topic, name in sorted(schemas.items())[:_SHOWN]]
+        raise AutolabelError(
+            f"{storage.redact(ordered[0].uri)} holds no topic with pictures, only: "
+            + ", ".join(some) + (", ..." if len(schemas) > _SHOWN else "")
+        )  # fmt: skip
+    pictures = {
+        camera: [
+            Picture(one, stream=topic) for one in ordered if topic in of_file[one.uri]
+        ]
+        for camera, topic in sorted(cameras.items(), key=lambda one: natural_key(one[0]))
+    }  # fmt: skip
+    return Listed(names, address_of(folder, Mcap.name, ""), pictures)
+
+
+def _topics(file: File) -> dict[str, str]:
+    return topics_of(file.uri, partial(fetch, file.uri, file.etag, file.size_bytes))
+
+
+def cameras_of(schemas: Mapping[str, str]) -> dict[str, str]:
+    """Choose a topic for each camera: compressed pictures before video before raw ones."""
+    ways: dict[tuple[str, ...], dict[str, str]] = {}
+    for topic, name in sorted(schemas.items()):
+        if name in KINDS and not any(word in topic.lower() for word in _NO_CAMERAS):
+            way = [part for part in topic.split("/") if part]
+            while len(way) > 1 and way[-1] in _ENDS:
+                way.pop()
+            ways.setdefault(tuple(way), {}).setdefault(KINDS[name], topic)
+    last = [parts[-1] for parts in ways]
+    cameras = {}
+    for parts, topics in ways.items():
+        camera = parts[-1] if last.count(parts[-1]) == 1 else "_".join(parts)
+        cameras[camera] = next(topics[kind] for kind in _ORDER if kind in topics)
+        unused = sorted({*topics.values()} - {cameras[camera]})
+        if unused:
+            log.info("camera %s: %s, not %s", camera, cameras[camera], ", ".join(unused))
+    return cameras

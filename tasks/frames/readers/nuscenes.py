@@ -1,0 +1,291 @@
+"""nuScenes, nuImages and T4: tables of tokens that say which picture is whose, and when.
+
+A dataset has its tables in `v1.0-*/` (nuScenes, nuImages) or `annotation/` (T4) and its pictures
+beside them. A sequence is a scene; of nuImages, which has none, a log. Of a folder of datasets each
+is found, and of T4's numbered versions the last. Pictures that the tables name and that are not
+there are failures, but for sweeps: those are often left out of a download.
+
+Formats: nuscenes-devkit, docs/schema_nuscenes.md and schema_nuimages.md; tier4/t4-devkit,
+docs/schema.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sam2_core.types import AutolabelError
+from tasks.frames.addresses import address_of
+from tasks.frames.listing import File, natural_key, stat_file, walk
+from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
+from tasks.frames.readers.protocol import Listed, Picture, Place
+from tasks.store import storage
+from tasks.wording import counted
+
+_TABLES = re.compile(r"annotation|v\d+\.\d+(-\w+)*")
+_NEEDED = {"sample_data.json", "calibrated_sensor.json", "sensor.json", "sample.json"}
+_LEVELS = 2  # of folders above a dataset: T4's are in ID/VERSION
+_PIECE = 1 << 20
+Row = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+
+class NuScenes:
+    """Reads datasets of tokens."""
+
+    name = "nuscenes"
+
+    def fits(self, place: Place) -> bool:
+        """Whether it, or the first folder in it, has such tables."""
+        for _ in range(_LEVELS + 1):
+            if table_folders(place):
+                return True
+            folders = [name for name in place.folders if not name.startswith(".")]
+            if not folders:
+                return False
+            place = place / folders[0]
+        return False
+
+    def source_of(self, folder: str, _part: str) -> str:
+        """Return the dataset's folder."""
+        return folder
+
+    def sequences(self, source: str) -> Iterator[Listed]:
+        """List the scenes of each dataset."""
+        found = False
+        for names, folder, tables in datasets(Place(source)):
+            for listed in _scenes(names, folder, tables):
+                found = True
+                yield listed
+        if not found:
+            raise AutolabelError(
+                f"{storage.redact(source)} holds no dataset of nuScenes' form: a folder "
+                f"`annotation` or `v1.0-...` with {', '.join(sorted(_NEEDED))}"
+            )
+
+
+def table_folders(place: Place) -> list[str]:
+    """Names of the folders in a dataset that hold its tables."""
+    names = [name for name in place.folders if _TABLES.fullmatch(name)]
+    return [name for name in names if (place / name).files >= _NEEDED]
+
+
+def datasets(
+    place: Place, names: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], str, list[str]]]:
+    """Yield the datasets in a folder: way to it, its folder, the folders of its tables."""
+    tables = table_folders(place)
+    if tables:
+        yield names, place.uri, tables
+        return
+    if len(names) == _LEVELS:
+        return
+    folders = sorted(place.folders, key=natural_key)
+    versions = [name for name in folders if name.isdecimal()]
+    for name in versions[-1:] if names and versions == folders else folders:
+        if not name.startswith("."):
+            yield from datasets(place / name, (*names, name))
+
+
+def rows(uri: str) -> Iterator[Row]:
+    """Rows of a table, one after another: large datasets have gigabytes of them.
+
+    Raises:
+        AutolabelError: it cannot be read, or is damaged; says where.
+
+    """
+    text: io.TextIOBase
+    if storage.is_local(uri):
+        with storage.explained("read", uri):
+            text = storage.local_path(uri).open(encoding="utf-8")
+    else:
+        text = io.StringIO(storage.read_bytes(uri).decode("utf-8", "replace"))
+    with text:
+        yield from _objects(text, storage.redact(uri))
+
+
+def _objects(file: io.TextIOBase, where: str) -> Iterator[Row]:
+    decode = json.JSONDecoder().raw_decode
+    text, at, passed = "", 0, 0
+    while True:
+        at = _next(text, at)
+        if at < len(text) and text[at] == "]":
+            return
+        try:
+            row, end = decode(text, at)
+            whole = end < len(text)
+        except ValueError:
+            whole = False
+        if whole:
+            if isinstance(row, dict):
+                yield row
+            at = end
+            continue
+        more = file.read(_PIECE)
+        if not more:
+            raise AutolabelError(f"{where} is damaged at its character {passed + at}: no list ends")
+        passed, text, at = passed + at, text[at:] + more, 0
+
+
+def _next(text: str, at: int) -> int:
+    """Pass over what stands between the objects of a list."""
+    while at < len(text) and text[at] in " \t\r\n,[\ufeff":
+        at += 1
+    return at
+
+
+@dataclass
+class _Dataset:
+    """The short tables of a dataset, by token."""
+
+    folder: str
+    tables: str
+    channels: dict[str, str] = field(default_factory=dict)  # of calibrated sensors, cameras only
+    others: set[str] = field(default_factory=set)  # calibrated sensors that are no cameras
+    sequences: dict[str, str] = field(default_factory=dict)  # of samples: name of the scene
+
+    def table(self, name: str) -> Iterator[Row]:
+        return rows(storage.join(self.folder, self.tables, f"{name}.json"))
+
+    def read(self, has: set[str]) -> None:
+        sensors = {str(row.get("token")): row for row in self.table("sensor")}
+        for row in self.table("calibrated_sensor"):
+            sensor = sensors.get(str(row.get("sensor_token")), {})
+            if sensor.get("modality") == "camera":
+                self.channels[str(row.get("token"))] = str(sensor.get("channel"))
+            elif sensor:
+                self.others.add(str(row.get("token")))
+        by_log = "scene.json" not in has
+        called = "logfile" if by_log else "name"
+        names = {
+            str(row.get("token")): str(row.get(called) or row.get("token"))
+            for row in self.table("log" if by_log else "scene")
+        }
+        key = "log_token" if by_log else "scene_token"
+        for row in self.table("sample"):
+            name = names.get(str(row.get(key)))
+            if name is not None:
+                self.sequences[str(row.get("token"))] = name
+
+
+@dataclass(slots=True)
+class _Shot:
+    """A picture as `sample_data` names it."""
+
+    filename: str
+    timestamp_ns: int
+    is_key: bool
+    problem: str
+
+
+def _scenes(names: tuple[str, ...], folder: str, tables: list[str]) -> Iterator[Listed]:
+    for table in tables:
+        dataset = _Dataset(folder, table)
+        dataset.read((Place(folder) / table).files)
+        scenes = _shots(dataset)
+        files = _Files(folder)
+        for scene, cameras in scenes.items():
+            alone = len(scenes) == 1 and len(tables) == 1
+            own = (() if alone and names else (scene,)) if len(tables) == 1 else (table, scene)
+            part = scene if len(tables) == 1 else f"{table}/{scene}"
+            pictures = {
+                camera: list(_pictures(shots, files))
+                for camera, shots in sorted(cameras.items(), key=lambda one: natural_key(one[0]))
+            }
+            if any(pictures.values()):
+                yield Listed((*names, *own), address_of(folder, NuScenes.name, part), pictures)
+
+
+def _shots(dataset: _Dataset) -> dict[str, dict[str, list[_Shot]]]:
+    """Sort pictures by scene and camera; what no token leads to a scene is told and left out."""
+    found: dict[str, dict[str, list[_Shot]]] = {
+        name: {} for name in dict.fromkeys(dataset.sequences.values())
+    }
+    only = next(iter(found)) if len(found) == 1 else None
+    strays = []
+    for row in dataset.table("sample_data"):
+        sensor, filename = str(row.get("calibrated_sensor_token")), str(row.get("filename") or "")
+        if sensor in dataset.others or suffix_of(filename) not in IMAGE_SUFFIXES:
+            continue
+        scene = dataset.sequences.get(str(row.get("sample_token")), only)
+        if scene is None:
+            strays.append(str(row.get("token")))
+            continue
+        camera = dataset.channels.get(sensor) or filename.rpartition("/")[0].rpartition("/")[2]
+        shot = _Shot(filename, _time_ns(row), bool(row.get("is_key_frame", True)), "")
+        why = _why_not(row, dataset)
+        if why:
+            shot.problem = f"{dataset.tables}/sample_data.json, token {row.get('token')}: {why}"
+        found[scene].setdefault(camera or "_", []).append(shot)
+    if strays:
+        log.warning(
+            "%s: %s of no sample that belongs to a scene, the first is %s",
+            storage.redact(dataset.folder), counted(len(strays), "picture"), strays[0],
+        )  # fmt: skip
+    return found
+
+
+def _time_ns(row: Row) -> int:
+    """Nanoseconds since 1970 of a row's microseconds, -1 where it has none."""
+    try:
+        return int(row["timestamp"]) * 1000
+    except (KeyError, TypeError, ValueError):
+        return -1
+
+
+def _why_not(row: Row, dataset: _Dataset) -> str:
+    filename = str(row["filename"])
+    if str(row.get("calibrated_sensor_token")) not in dataset.channels:
+        return f"calibrated_sensor_token {row.get('calibrated_sensor_token')} is in no table"
+    if str(row.get("sample_token")) not in dataset.sequences:
+        return f"sample_token {row.get('sample_token')} is of no sample of a scene"
+    if filename.startswith("/") or ".." in filename.split("/"):
+        return f"filename {filename!r} leads out of the dataset"
+    if row.get("is_valid") is False:
+        return "is_valid is false"
+    return "" if _time_ns(row) >= 0 else f"timestamp {row.get('timestamp')!r} is no number"
+
+
+class _Files:
+    """Files of a dataset by their paths in it: looked at one by one here, listed elsewhere."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._listed: Mapping[str, File] | None = None
+
+    def get(self, path: str) -> File | None:
+        """Return a file, None where there is none."""
+        if storage.is_local(self._folder):
+            try:
+                return stat_file(storage.join(self._folder, path))
+            except storage.NotFoundError:
+                return None
+        if self._listed is None:
+            self._listed = {
+                "/".join((*names, file.name)): file
+                for names, files in walk(self._folder)
+                for file in files
+                if suffix_of(file.name) in IMAGE_SUFFIXES
+            }
+        return self._listed.get(path)
+
+    def missing(self, path: str) -> File:
+        """Name a file of which nothing is known, always below the dataset."""
+        below = "/".join(part for part in path.split("/") if part not in {"", ".", ".."})
+        return File(below.rpartition("/")[2], storage.join(self._folder, below), 0, "")
+
+
+def _pictures(shots: list[_Shot], files: _Files) -> Iterator[Picture]:
+    first_ns = min((one.timestamp_ns for one in shots if one.timestamp_ns >= 0), default=None)
+    for shot in sorted(shots, key=lambda one: (one.timestamp_ns, one.filename)):
+        file = None if shot.problem else files.get(shot.filename)
+        if file is None and not shot.problem and not shot.is_key:
+            continue
+        time_ns = shot.timestamp_ns if shot.timestamp_ns >= 0 else first_ns
+        yield Picture(file or files.missing(shot.filename), time_ns, shot.problem)

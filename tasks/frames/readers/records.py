@@ -1,0 +1,135 @@
+"""Pictures that a list names one by one, sorted into sequences and cameras."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from tasks.frames.addresses import address_of
+from tasks.frames.listing import File, natural_key, stat_file
+from tasks.frames.readers.protocol import Listed, Picture
+from tasks.frames.source_names import is_camera_name
+from tasks.frames.timestamps import timestamps_ns
+from tasks.store import storage
+
+_LOOKERS, _PIECE = 16, 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A picture as a list names it.
+
+    Attributes:
+        uri: its address.
+        sequence, camera: as the list calls them; "" for those of its folders.
+        order: its place within them, where the list tells; else names decide.
+        timestamp_ns: since 1970, or None.
+        etag, size_bytes: where the list tells them; else the file is looked at.
+        problem: why it cannot be labeled, "" for nothing.
+
+    """
+
+    uri: str
+    sequence: str = ""
+    camera: str = ""
+    order: int | None = None
+    timestamp_ns: int | None = None
+    etag: str = ""
+    size_bytes: int = 0
+    problem: str = ""
+
+
+def listed_records(records: Iterable[Record], reader: str, source: str) -> Iterator[Listed]:
+    """Yield the sequences of a list.
+
+    Args:
+        records: of all pictures.
+        reader: the list's format.
+        source: the list's own address, by which sequences are found again.
+
+    """
+    sequences: dict[str, list[Record]] = {}
+    for one in records:
+        sequences.setdefault(one.sequence or _folders(one)[0], []).append(one)
+    around = _common(sequences) if not any(one.sequence for one in _all(sequences)) else ""
+    for name in sorted(sequences, key=natural_key):
+        cameras: dict[str, list[Record]] = {}
+        for one in sequences[name]:
+            camera = one.camera if one.sequence else one.camera or _folders(one)[1]
+            cameras.setdefault(camera, []).append(one)
+        folder = _folder_of(sequences[name])
+        pictures = {
+            camera: _pictures(cameras[camera]) for camera in sorted(cameras, key=natural_key)
+        }
+        own = name.removeprefix(around).strip("/") if around else name
+        names = tuple(part for part in own.split("/") if part)
+        yield Listed(names, address_of(folder, reader, f"{source}#{name}"), pictures)
+
+
+def source_of(part: str) -> str:
+    """Return the address of the list, from the part of a sequence's address."""
+    return part.partition("#")[0]
+
+
+def _all(sequences: dict[str, list[Record]]) -> Iterator[Record]:
+    for records in sequences.values():
+        yield from records
+
+
+def _folders(one: Record) -> tuple[str, str]:
+    """Folder that is a record's sequence, and its camera."""
+    folder = one.uri.rpartition("/")[0]
+    above, _, last = folder.rpartition("/")
+    return (above, last) if is_camera_name(last) else (folder, "")
+
+
+def _common(folders: Iterable[str]) -> str:
+    """Return the folder around all of these; of a single one its parent."""
+    ways = [folder.split("/") for folder in folders]
+    if len(ways) == 1:
+        return "/".join(ways[0][:-1])
+    length = 0
+    for level in zip(*ways, strict=False):
+        if len({*level}) > 1:
+            break
+        length += 1
+    return "/".join(ways[0][:length])
+
+
+def _folder_of(records: list[Record]) -> str:
+    folders = {one.uri.rpartition("/")[0] for one in records}
+    return folders.pop() if len(folders) == 1 else _common(folders)
+
+
+def _pictures(records: list[Record]) -> list[Picture]:
+    known = all(one.order is not None for one in records)
+    timed = all(one.timestamp_ns is not None for one in records)
+
+    def key(one: Record) -> object:
+        return one.order if known else one.timestamp_ns if timed else natural_key(one.uri)
+
+    ordered = sorted(records, key=key)  # type: ignore[arg-type]
+    if timed:
+        times: list[int | None] = [one.timestamp_ns for one in ordered]
+    else:
+        times = timestamps_ns([PurePosixPath(one.uri).stem for one in ordered])
+    found: list[Picture] = []
+    with ThreadPoolExecutor(_LOOKERS, "look") as pool:
+        for start in range(0, len(ordered), _PIECE):
+            part = ordered[start : start + _PIECE]
+            for one, file, time_ns in zip(part, pool.map(_file, part), times[start:], strict=False):
+                found.append(Picture(file, time_ns, one.problem))
+    return found
+
+
+def _file(one: Record) -> File:
+    """Look at a file, unless the list tells its version; one that is gone has none."""
+    name = one.uri.rpartition("/")[2]
+    if one.problem or (one.etag and not storage.is_local(one.uri)):
+        return File(name, one.uri, one.size_bytes, "" if one.problem else one.etag)
+    try:
+        return stat_file(one.uri) or File(name, one.uri, 0, "")
+    except storage.NotFoundError:
+        return File(name, one.uri, 0, "")

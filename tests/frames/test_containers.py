@@ -1,0 +1,320 @@
+"""Pictures inside of archives and recordings: listed, taken out once, found again, or explained."""
+
+import base64
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from flows.cli.main import cli
+from sam2_core.types import AutolabelError
+from tasks.dataset.pictures import find_pictures
+from tasks.frames.discover import discover, list_frames
+from tasks.frames.download import download
+from tasks.frames.identity import frame_identity, is_below
+from tasks.frames.images import load_frame, read_image
+from tasks.frames.raw_pictures import as_png
+from tasks.frames.video import expand_videos
+from tasks.store import storage
+from tasks.types import FrameFailure, FrameRef, FrameSelection, StreamRef
+from tests.frames import recordings
+from tests.frames.recordings import T0_NS, jpeg
+from tests.sam2_core.test_stamps import MICRO
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+
+
+def opened(one):
+    return download([frame for frame in expand_videos(one.frames) if isinstance(frame, FrameRef)])
+
+
+def good(outcomes):
+    return [one for one in outcomes if isinstance(one, FrameRef)]
+
+
+def reasons(outcomes):
+    return [one.reason for one in outcomes if isinstance(one, FrameFailure)]
+
+
+MEMBERS = [
+    ("./CAM_FRONT/1.jpg", jpeg(1)), ("CAM_FRONT/10.jpg", jpeg(2)), ("CAM_BACK/1.jpg", jpeg(3)),
+    ("CAM_BACK/1.json", b"{}"), ("other/a#b.jpg", jpeg(4)), ("000.cam_left.jpg", jpeg(5)),
+    ("000.cls", b"3"), ("../up.jpg", b"x"), (".hidden.jpg", b"x"),
+]  # fmt: skip
+
+
+@pytest.fixture(params=["local", "s3"])
+def place(request, tmp_path):
+    folder = str(tmp_path / "in")
+    return folder if request.param == "local" else request.getfixturevalue("s3") + "/in"
+
+
+def test_an_archive_is_a_folder_of_its_members(place, tmp_path):
+    data = recordings.tar(tmp_path / "made.tar", MEMBERS).read_bytes()
+    storage.write_bytes(f"{place}/shard-0001.tar", data)
+    for source in (place, f"{place}/shard-0001.tar"):
+        found = {one.sequence.sequence_id: one for one in discover([source])}
+        shapes = {
+            name: [(f.camera, f.index, f.uri.split("#")[1]) for f in one.frames]
+            for name, one in found.items()
+        }
+        assert shapes == {
+            "shard-0001": [
+                ("CAM_BACK", 0, "CAM_BACK/1.jpg"), ("CAM_FRONT", 0, "CAM_FRONT/1.jpg"),
+                ("CAM_FRONT", 1, "CAM_FRONT/10.jpg"), ("cam_left", 0, "000.cam_left.jpg"),
+            ],
+            "shard-0001__other": [("", 0, "other/a")],
+        }  # fmt: skip
+    for one in found.values():
+        assert list_frames(one.sequence) == list(one.frames)
+        assert all(is_below(frame.uri, one.sequence.frames_uri) for frame in one.frames)
+    frames = [frame for one in found.values() for frame in one.frames]
+    fetched = download(frames)
+    by_name = {name.removeprefix("./"): content for name, content in MEMBERS}
+    for frame in fetched:
+        name = frame.uri.partition("#")[2].rpartition("#at=")[0]
+        assert Path(frame.local_path).read_bytes() == by_name[name]
+        assert read_image(frame).shape == (48, 64, 3)
+    pictures = find_pictures(frames)
+    assert pictures.paths == {frame.uri: frame.local_path for frame in fetched}
+    storage.write_bytes(f"{place}/shard-0001.tar", data + b"\0")
+    assert find_pictures(frames).paths == pictures.paths  # copies of what was labeled
+    assert {one.content_key for one in discover([place])}.isdisjoint(
+        one.content_key for one in found.values()
+    )
+
+
+def test_a_cut_archive_gives_what_is_whole_and_names_the_rest(tmp_path):
+    path = recordings.tar(tmp_path / "a.tar", [(f"{i}.jpg", jpeg(i)) for i in range(3)])
+    path.write_bytes(path.read_bytes()[: 512 * 3 + 2 * 6000])
+    (one,) = discover([str(path)])
+    outcomes = download(one.frames)
+    assert len(good(outcomes)) == len(outcomes) - 1 > 0
+    (reason,) = reasons(outcomes)
+    assert "a.tar, member " in reason
+    assert "the archive ends before this member does (at byte" in reason
+    path.write_bytes(b"no archive" * 100)
+    with pytest.raises(AutolabelError, match=r"a\.tar is no plain tar archive"):
+        list(discover([str(path)]))
+    recordings.tar(tmp_path / "b.tar", [("1.jpg", jpeg(1))])
+    found = {one.sequence.sequence_id: download(one.frames) for one in discover([str(tmp_path)])}
+    assert good(found["b"])
+    assert "is no plain tar archive" in reasons(found["a"])[0]
+
+
+def test_topics_with_pictures_are_cameras(place, tmp_path):
+    data = recordings.drive(tmp_path / "made.mcap").read_bytes()
+    storage.write_bytes(f"{place}/drive.mcap", data)
+    for source in (place, f"{place}/drive.mcap"):
+        (one,) = discover([source])
+        assert one.sequence.sequence_id == "drive"
+        assert [frame.camera for frame in one.frames] == ["front", "rear"]
+        assert list_frames(one.sequence) == list(one.frames)
+    frames = opened(one)
+    assert [(f.camera, f.index) for f in frames] == [
+        (c, i) for c in ("front", "rear") for i in range(3)
+    ]
+    for frame in frames:
+        assert frame.timestamp_ns == T0_NS + frame.index * 10**8 - 10**7  # of the header
+        assert Path(frame.local_path).read_bytes() == jpeg(frame.index)  # as they were
+        assert is_below(frame.uri, one.sequence.frames_uri)
+    address = frame_identity(frames[0], one.sequence.frames_uri).address
+    assert address.endswith("drive.mcap#/sensing/camera/front/image_color/compressed#frame=0")
+    assert opened(one) == frames
+    (some,) = discover([place], FrameSelection.parse("1:3"))
+    assert [frame.index for frame in opened(some)] == [1, 2, 1, 2]
+    recorded = [
+        FrameRef(f.sequence_id, f.camera, f.index, None, f.uri, etag=f.etag) for f in frames
+    ]
+    assert find_pictures(recorded).paths == {f.uri: f.local_path for f in frames}
+
+
+def test_files_of_a_bag_follow_each_other(tmp_path):
+    bag = tmp_path / "night" / "rosbag2"
+    recordings.drive(bag / "rosbag2_0.mcap", 2)
+    recordings.drive(bag / "rosbag2_1.mcap", 3, first=2)
+    (bag / "metadata.yaml").write_text("rosbag2_bagfile_information:\n  storage_identifier: mcap\n")
+    for source in (bag, bag.parent):
+        (one,) = discover([str(source)])
+        assert one.sequence.sequence_id == "rosbag2"
+        assert all(isinstance(frame, StreamRef) for frame in one.frames)
+        assert list_frames(one.sequence) == list(one.frames)
+        front = [frame for frame in opened(one) if frame.camera == "front"]
+        assert [frame.index for frame in front] == list(range(5))
+        assert [frame.timestamp_ns for frame in front] == [
+            T0_NS + i * 10**8 - 10**7 for i in range(5)
+        ]
+    (some,) = discover([str(bag)], FrameSelection.parse("1:4:2"))
+    assert [f.uri.rpartition("/")[2] for f in opened(some) if f.camera == "front"] == [
+        "compressed#frame=1", "compressed#frame=1",
+    ]  # fmt: skip
+    (bag / "rosbag2_0.mcap").rename(bag / "x.db3")
+    (bag / "rosbag2_1.mcap").unlink()
+    with pytest.raises(AutolabelError, match="ros2 bag convert"):
+        list(discover([str(bag)]))
+
+
+COLOURS = np.random.default_rng(0).integers(0, 255, (32, 48, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pixels", "shown"),
+    [
+        ("bgr8", COLOURS, COLOURS[:, :, ::-1]),
+        ("rgb8", COLOURS, COLOURS),
+        ("rgba8", np.dstack([COLOURS, COLOURS[:, :, 0]]), COLOURS),
+        ("mono8", COLOURS[:, :, 0], np.repeat(COLOURS[:, :, :1], 3, 2)),
+        ("mono16", COLOURS[:, :, 0].astype("<u2") * 257, np.repeat(COLOURS[:, :, :1], 3, 2)),
+    ],
+)
+def test_raw_pictures_are_kept_exactly(tmp_path, encoding, pixels, shown):
+    fields = recordings.raw(np.ascontiguousarray(pixels), encoding, T0_NS)
+    path = recordings.ros2(tmp_path / "a.mcap", [("/cam/image_raw", "raw", fields, T0_NS)])
+    (one,) = discover([str(path)])
+    (frame,) = opened(one)
+    assert frame.local_path.endswith(".png")
+    np.testing.assert_array_equal(read_image(frame), shown)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "corner"), [("rggb", 0), ("bggr", 3), ("gbrg", 2), ("grbg", 1)]
+)
+def test_a_bayer_pattern_begins_with_the_colour_that_it_says(encoding, corner):
+    """A red picture as a sensor sees it: light only where the filter is red."""
+    from types import SimpleNamespace
+
+    mosaic = np.zeros((16, 16), np.uint8)
+    mosaic[corner // 2 :: 2, corner % 2 :: 2] = 200
+    message = SimpleNamespace(
+        height=16, width=16, step=16, encoding=f"bayer_{encoding}8", data=mosaic.tobytes()
+    )
+    pixels = cv2.imdecode(np.frombuffer(as_png(message), np.uint8), cv2.IMREAD_COLOR)[4:12, 4:12]
+    assert pixels[:, :, 2].mean() > 150
+    assert pixels[:, :, :2].max() == 0
+
+
+def video_messages(packets, codec="h264"):
+    return [
+        (
+            {
+                "timestamp": {"sec": T0_NS // 10**9, "nsec": number}, "frame_id": "cam",
+                "format": codec, "data": base64.b64encode(data).decode(),
+            },
+            T0_NS + number,
+        )
+        for number, data in enumerate(packets)
+    ]  # fmt: skip
+
+
+def test_video_in_messages_is_decoded_and_a_lost_packet_is_told(tmp_path):
+    packets = recordings.packets()
+    path = recordings.foxglove_json(
+        tmp_path / "a.mcap", "foxglove.CompressedVideo", video_messages(packets)
+    )
+    (one,) = discover([str(path)])
+    frames = opened(one)
+    assert [frame.index for frame in frames] == list(range(6))
+    for frame in frames:
+        assert frame.timestamp_ns == T0_NS // 10**9 * 10**9 + frame.index
+        assert abs(float(read_image(frame).mean()) - 30 * frame.index) < 4
+    broken = [packets[0], b"\0\0\0\1\x65garbage", *packets[2:]]
+    path = recordings.foxglove_json(
+        tmp_path / "b.mcap", "foxglove.CompressedVideo", video_messages(broken)
+    )
+    (one,) = discover([str(path)])
+    outcomes = opened(one)
+    assert len(outcomes) == 6
+    assert (
+        "b.mcap, topic /cam/video, message number 1: this frame of the video"
+        in reasons(outcomes)[0]
+    )
+    (one,) = discover([
+        str(recordings.foxglove_json(
+            tmp_path / "c.mcap", "foxglove.CompressedVideo", video_messages(packets[:1], "theora")
+        ))
+    ])  # fmt: skip
+    assert "video in 'theora'; known are h265" in reasons(opened(one))[0]
+
+
+def test_broken_messages_cost_their_frames_only(tmp_path):
+    small = np.zeros((4, 4, 3), np.uint8)
+    topic = "/cam/image_raw"
+    path = recordings.ros2(
+        tmp_path / "a.mcap",
+        [
+            (topic, "raw", recordings.raw(small, "bgr8", T0_NS), T0_NS),
+            (topic, "raw", recordings.raw(small, "bgr8", T0_NS, data=b"short"), T0_NS + 1),
+            (topic, "raw", recordings.raw(small, "secret12", T0_NS), T0_NS + 2),
+            (topic, "raw", recordings.raw(small, "rgb8", T0_NS), T0_NS + 3),
+            ("/c2/compressed", "compressed", recordings.compressed(0, T0_NS, b"text"), T0_NS),
+        ],
+    )
+    (one,) = discover([str(path)])
+    outcomes = opened(one)
+    assert [one.index for one in good(outcomes)] == [0, 3]
+    assert [reason.partition(": ")[2] for reason in reasons(outcomes)] == [
+        "4 bytes that are no JPEG, PNG, WebP, BMP or TIFF (format 'jpeg')",
+        "5 bytes for 4x4 pixels of bgr8 in rows of 12 bytes",
+        next(one for one in (r.partition(": ")[2] for r in reasons(outcomes)) if "secret12" in one),
+    ]
+
+
+def test_a_cut_recording_gives_what_is_whole_and_names_the_place(tmp_path):
+    whole = recordings.drive(tmp_path / "in" / "a.mcap", 8, chunk_size=20_000).read_bytes()
+    for keep in (len(whole) // 2, len(whole) - 9):
+        (tmp_path / "in" / "a.mcap").write_bytes(whole[:keep])
+        (one,) = discover([str(tmp_path / "in")])
+        outcomes = opened(one)
+        assert len(good(outcomes)) >= 4
+        for reason in reasons(outcomes):
+            assert "a.mcap, topic /sensing/camera/" in reason
+            assert "the file is cut or damaged behind its byte" in reason
+        assert len(reasons(outcomes)) == 2  # once for each camera
+        assert all(not isinstance(load_frame(frame), FrameFailure) for frame in good(outcomes))
+    damaged = bytearray(whole)
+    damaged[len(whole) // 2] ^= 0xFF
+    (tmp_path / "in" / "a.mcap").write_bytes(damaged)
+    (one,) = discover([str(tmp_path / "in")])
+    outcomes = opened(one)
+    assert len(good(outcomes)) >= 10
+    assert any("is damaged" in reason for reason in reasons(outcomes))
+
+
+def test_recordings_without_pictures_name_their_topics(tmp_path):
+    path = recordings.ros2(tmp_path / "a.mcap", [("/speed", "float", {"data": 1.0}, T0_NS)])
+    with pytest.raises(AutolabelError, match=r"no topic with pictures, only: /speed \(std_msgs"):
+        list(discover([str(path)]))
+    recordings.drive(tmp_path / "b.mcap")
+    found = {one.sequence.sequence_id: opened(one) for one in discover([str(tmp_path)])}
+    assert len(good(found["b"])) == 6
+    assert "no topic with pictures" in reasons(found["a"])[0]
+    path.write_bytes(b"nothing of the kind")
+    with pytest.raises(AutolabelError, match=r"a\.mcap is no MCAP file"):
+        list(discover([str(path)]))
+
+
+def test_one_command_labels_and_exports_what_lies_in_containers(tmp_path):
+    recordings.drive(tmp_path / "in" / "drive.mcap")
+    recordings.tar(tmp_path / "in" / "shard.tar", MEMBERS[:3])
+    out = str(tmp_path / "out")
+    given = ["label", str(tmp_path / "in"), "--out", out, "--no-dataset", "--json"]
+    given += ["--model", str(MICRO), "--frames", ":2"]
+    done = CliRunner().invoke(cli, given)
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.stdout)
+    assert (summary["sequences"], summary["frames"], summary["failed"]) == (2, 7, [])
+    again = json.loads(CliRunner().invoke(cli, given).stdout)
+    assert again["skipped"] == 7
+    target = str(tmp_path / "coco")
+    done = CliRunner().invoke(cli, ["export", out, "--format", "coco", "--to", target, "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["frames_without_picture"] == 0
+    copies = sorted(path.relative_to(target) for path in (tmp_path / "coco").rglob("*.jpg"))
+    assert len(copies) == 7
+    assert (tmp_path / "coco/images/drive/front/000000.jpg").read_bytes() == jpeg(0)

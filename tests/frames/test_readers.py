@@ -1,0 +1,212 @@
+"""Sources in the formats of the field: what is found in them, and what is broken in them."""
+
+import json
+import shutil
+from collections import Counter
+
+import pytest
+from click.testing import CliRunner
+
+from flows.cli.main import cli
+from sam2_core.types import AutolabelError
+from tasks.frames.discover import discover, list_frames
+from tasks.frames.download import download
+from tasks.frames.identity import is_below
+from tasks.store import storage
+from tasks.types import FrameFailure
+from tests.frames import formats
+from tests.sam2_core.test_stamps import MICRO
+
+S = 1_000_000_000
+T0_NS = formats.T0_US * 1000
+KITTI_NS = 1317042145964389445
+
+
+def t4(root):
+    """T4 is nuScenes with other names of folders, and one scene a dataset."""
+    for version in ("0", "1"):
+        formats.nuscenes(root / "db_1" / version, ["drive"], "annotation", "data")
+    return root
+
+
+SHAPES = {
+    formats.nuscenes: {
+        f"scene-{name}": {
+            camera: [T0_NS + (number * 20 + moment) * S // 2 for moment in range(2)]
+            for camera in ("CAM_BACK", "CAM_FRONT")
+        }
+        for number, name in enumerate(("0061", "0103"))
+    },
+    formats.nuimages: {"n003-2018-01-02-11-48-43+0800": {"CAM_FRONT": [T0_NS, T0_NS + S // 2]}},
+    t4: {"db_1__1": {camera: [T0_NS, T0_NS + S // 2] for camera in ("CAM_BACK", "CAM_FRONT")}},
+    formats.kitti_raw: {
+        "2011_09_26__2011_09_26_drive_0001_sync": {
+            "image_02": [KITTI_NS, KITTI_NS + S], "image_03": [KITTI_NS + S, KITTI_NS + 2 * S],
+        }
+    },
+    formats.kitti_tracking: {
+        f"training__{name}": {"image_02": [None, None]} for name in ("0000", "0001")
+    },
+    formats.cityscapes: {"train__aachen": {"": [None]}, "train__bochum": {"": [None]}},
+    formats.coco: {"a": {"": [None, None]}, "b": {"": [None]}},
+    formats.parquet: {
+        "tunnel__night": {
+            "left": [(10**9 - 1) * S, 10**9 * S], "right": [(10**9 - 3) * S, (10**9 - 2) * S],
+        }
+    },
+}  # fmt: skip
+EVERY = pytest.mark.parametrize("make", SHAPES, ids=lambda make: make.__name__)
+
+
+def times(found):
+    shape = {}
+    for one in found:
+        cameras = shape.setdefault(one.sequence.sequence_id, {})
+        for frame in one.frames:
+            cameras.setdefault(frame.camera, []).append(frame.timestamp_ns)
+            assert frame.index == len(cameras[frame.camera]) - 1
+    return shape
+
+
+@EVERY
+def test_a_source_is_known_by_looking_at_it(make, tmp_path):
+    source = str(make(tmp_path / "in"))
+    found = list(discover([source]))
+    assert times(found) == SHAPES[make]
+    for one in found:
+        assert list_frames(one.sequence) == list(one.frames)  # as a worker finds it
+        assert all(is_below(frame.uri, one.sequence.frames_uri) for frame in one.frames)
+        assert all(frame.etag and frame.size_bytes for frame in one.frames)
+    assert not [one for f in found for one in download(f.frames) if isinstance(one, FrameFailure)]
+
+
+@pytest.mark.parametrize(
+    "make", [formats.nuscenes, formats.kitti_raw, formats.coco], ids=lambda make: make.__name__
+)
+def test_buckets_have_the_same_formats(make, tmp_path, s3):
+    path = make(tmp_path / "in")
+    for file in (tmp_path / "in").rglob("*"):
+        if file.is_file():
+            storage.write_bytes(f"{s3}/{file.relative_to(tmp_path)}", file.read_bytes())
+    found = list(discover([f"{s3}/{path.relative_to(tmp_path)}"]))
+    assert times(found) == SHAPES[make]
+    for one in found:
+        assert list_frames(one.sequence) == list(one.frames)
+
+
+def test_one_command_labels_sources_of_every_format(tmp_path):
+    sources = [str(make(tmp_path / make.__name__)) for make in SHAPES]
+    out = str(tmp_path / "out")
+    given = ["label", "--out", out, "--no-dataset", "--json", "--model", str(MICRO)]
+    given += ["--frames", ":1"]
+    done = CliRunner().invoke(cli, [*given, *sources])
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.stdout)
+    cameras = sum(len(one) for shape in SHAPES.values() for one in shape.values())
+    assert (summary["sequences"], summary["frames"], summary["failed"]) == (12, cameras, [])
+    again = CliRunner().invoke(cli, [*given, *sources])
+    assert json.loads(again.stdout)["skipped"] == cameras
+
+
+def test_the_t4_sample_is_read_where_it_lies(shared_data):
+    (one,) = discover([str(shared_data / "t4_sample" / "t4dataset")])
+    assert one.sequence.sequence_id == "minimal_test_scene"
+    assert Counter(frame.camera for frame in one.frames) == {"CAM_BACK": 3, "CAM_FRONT": 3}
+    assert one.frames[0].timestamp_ns == 1704067200 * S
+    assert (one.frames[1].timestamp_ns - one.frames[0].timestamp_ns) == S
+
+
+def test_broken_rows_cost_their_frames_and_say_which(tmp_path):
+    root = formats.nuscenes(tmp_path / "in", ["drive"])
+
+    def breaks(rows):
+        rows[0]["calibrated_sensor_token"] = "nobody"
+        rows[1]["sample_token"] = "nobody"
+        rows[3]["filename"] = "../elsewhere.jpg"
+
+    formats.change_table(root / "v1.0-mini" / "sample_data.json", breaks)
+    (root / json.loads((root / "v1.0-mini/sample_data.json").read_text())[4]["filename"]).unlink()
+    (one,) = discover([str(root)])
+    outcomes = download(one.frames)
+    reasons = {
+        (o.camera, o.index): (o.stage, o.reason) for o in outcomes if isinstance(o, FrameFailure)
+    }
+    assert len(outcomes) == len(reasons) == 4
+    texts = [reason for _, reason in reasons.values()]
+    table = "v1.0-mini/sample_data.json, token data-"
+    assert sum(text.startswith(table) for text in texts) == 3
+    for wrong in ("calibrated_sensor_token nobody", "sample_token nobody", "leads out"):
+        assert any(wrong in text for text in texts), wrong
+    gone = next(text for text in texts if "does not exist" in text)
+    assert "samples/CAM_BACK/drive__CAM_BACK__" in gone
+    assert all(is_below(frame.uri, one.sequence.frames_uri) for frame in one.frames)
+
+
+def test_a_damaged_table_is_named_with_the_place(tmp_path):
+    root = formats.nuscenes(tmp_path / "in")
+    table = root / "v1.0-mini" / "sample_data.json"
+    table.write_text(table.read_text()[:700])
+    with pytest.raises(AutolabelError, match=r"sample_data\.json is damaged at its character \d+"):
+        list(discover([str(root)]))
+    with pytest.raises(AutolabelError, match="holds no dataset of nuScenes' form"):
+        list(discover([str(root / "samples")], format_="nuscenes"))
+
+
+def test_times_that_are_not_all_there_count_for_none(tmp_path, caplog):
+    root = formats.kitti_raw(tmp_path / "in")
+    drive = next((root / "2011_09_26").iterdir())
+    (drive / "image_02" / "timestamps.txt").write_text("2011-09-26 13:02:25.9\n")
+    (drive / "image_03" / "timestamps.txt").unlink()
+    (one,) = discover([str(root)])
+    assert [frame.timestamp_ns for frame in one.frames] == [None] * 4
+    assert "image_02/timestamps.txt tells no time of 0000000001.png" in caplog.text
+
+
+def test_lists_name_what_is_wrong_in_them(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = formats.coco(tmp_path / "in")
+    content = json.loads(path.read_text())
+    content["images"] += [{"id": 7, "file_name": "../../secret.jpg"}, {"id": 8}]
+    content["images"] += [{"id": 9, "file_name": "b/gone.jpg"}]
+    path.write_text(json.dumps(content))
+    outcomes = [one for found in discover([str(path)]) for one in download(found.frames)]
+    reasons = " ".join(one.reason for one in outcomes if isinstance(one, FrameFailure))
+    assert sum(isinstance(one, FrameFailure) for one in outcomes) == 3
+    assert "image number 3: file_name '../../secret.jpg' is no path below" in reasons
+    assert "image number 4: file_name ''" in reasons
+    assert "b/gone.jpg: it does not exist" in reasons
+    shutil.rmtree(tmp_path / "in" / "images")
+    with pytest.raises(AutolabelError, match=r"names 'a/0001\.jpg', which is in none of"):
+        list(discover([str(path)]))
+    table = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"picture": ["a.jpg"]}), table)
+    with pytest.raises(AutolabelError, match=r"has no column uri or path.*it has picture"):
+        list(discover([str(table)]))
+    table.write_bytes(table.read_bytes()[:40])
+    with pytest.raises(AutolabelError, match=r"x\.parquet is no Parquet table, or is damaged"):
+        list(discover([str(table)]))
+
+
+def test_a_format_that_was_named_is_not_looked_for(tmp_path):
+    root = formats.cityscapes(tmp_path / "in")
+    plain = times(discover([str(root)], format_="folders"))
+    assert set(plain) == {
+        f"{kind}__train__{city}" for kind in ("gtFine", "leftImg8bit")
+        for city in ("aachen", "bochum")
+    }  # fmt: skip
+    with pytest.raises(AutolabelError, match="holds no images"):
+        list(discover([str(root)], format_="kitti-raw"))
+
+
+@pytest.mark.parametrize(("url", "package"), [("gs://b/x", "gcsfs"), ("abfs://b/x", "adlfs")])
+def test_a_driver_that_is_not_installed_is_named(url, package):
+    pytest.importorskip("fsspec")
+    try:
+        __import__(package)
+    except ImportError:
+        with pytest.raises(AutolabelError, match=package):
+            list(discover([url]))
+    else:
+        pytest.skip(f"{package} is installed")
