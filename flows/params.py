@@ -91,8 +91,8 @@ class LabelParams(BaseModel):
     )
     boxes: Place | None = Field(
         default=None,
-        description="Boxes instead of a detector: COCO json, or text files 'label score x1 y1 x2 "
-        "y2'.",
+        description="Boxes instead of a detector: COCO json, CVAT xml, KITTI's label files, a "
+        "dataset of nuImages' or T4's form, or text files 'label score x1 y1 x2 y2'.",
     )
     box_names: Place | None = Field(
         default=None,

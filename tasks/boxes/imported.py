@@ -1,4 +1,6 @@
-"""Boxes that somebody else made, instead of a detector: COCO json or text files.
+"""Boxes that somebody else made, instead of a detector.
+
+They are in COCO json, CVAT's XML, KITTI's label files, tables of nuImages and T4, or text files.
 
 Text: one file per image, named like it, each line `label score x1 y1 x2 y2` in original pixels.
 YOLO's text: the same in fractions, where a file of class names is given.
@@ -19,63 +21,36 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
 
 from sam2_core.types import AutolabelError, Boxes
 from tasks.boxes.coco_boxes import BadBoxesError, CocoFile, read_coco
+from tasks.boxes.cvat_boxes import read_cvat
 from tasks.boxes.displayed import as_displayed
+from tasks.boxes.entry import Entry, entry_of
+from tasks.boxes.kitti_boxes import is_tracking_line, read_tracking
+from tasks.boxes.nuscenes_boxes import read_nuscenes
+from tasks.boxes.rows import ImageRows, Rows
 from tasks.boxes.text_boxes import parse_text, parse_yolo, read_names
 from tasks.frames.images import BadImageError
 from tasks.frames.listing import File, stat_file, walk
 from tasks.frames.parts import part_of
+from tasks.frames.patterns import suffix_of
+from tasks.frames.readers.nuscenes import NuScenes
+from tasks.frames.readers.protocol import Place
 from tasks.store import storage
 from tasks.types import Footage, FrameFailure, FrameRef, VideoRef
 
-# Folders that only say what is in them.
-_WRAPPERS = frozenset(
-    [
-        "images",
-        "image",
-        "imgs",
-        "img",
-        "frames",
-        "data",
-        "rgb",
-        "color",
-        "labels",
-        "label",
-        "boxes",
-        "bboxes",
-        "annotations",
-    ]
-)
 _NUMBERED = re.compile(r"(?:frame[_-]?)?0*(\d+)")
 _SHOWN_NAMES = 5
 _READERS = 16
-
-
-@dataclass(frozen=True)
-class Entry:
-    """The boxes of one image: its name, where a mistake would be, and how to read them.
-
-    Attributes:
-        size_hw: of the image that they were made on, None where nobody says.
-        fractions: they are in fractions of the picture, not in pixels.
-
-    """
-
-    name: str
-    parents: tuple[str, ...]
-    stem: str
-    read: Callable[[str], Boxes]
-    size_hw: tuple[int, int] | None = None
-    fractions: bool = False
 
 
 @dataclass(frozen=True)
@@ -225,12 +200,13 @@ def chosen_boxes(boxes: Boxes, classes: Collection[str], min_score: float) -> Bo
 
 
 def import_boxes(path_or_url: str, names_uri: str = "") -> ImportedBoxes:
-    """Open imported boxes: a COCO .json, a .txt file, or a folder of .txt files.
+    """Open imported boxes.
 
     Text files are read when a frame asks for them.
 
     Args:
-        path_or_url: where they are.
+        path_or_url: a COCO .json, CVAT's .xml, a .txt file or a folder of them, or a dataset in the
+            form of nuImages or T4.
         names_uri: names of the classes of YOLO's text files.
 
     Raises:
@@ -238,44 +214,74 @@ def import_boxes(path_or_url: str, names_uri: str = "") -> ImportedBoxes:
 
     """
     file, where = stat_file(path_or_url), storage.redact(path_or_url)
-    coco: CocoFile | None = None
     listed = storage.read_bytes(names_uri) if names_uri else b""
     names = read_names(listed, storage.redact(names_uri)) if names_uri else ()
-    if file is None:
-        entries, identity = _text_folder(path_or_url, names, names_uri)
-    elif file.name.lower().endswith(".json"):
-        if names:
-            raise AutolabelError(f"{where} is COCO, which names its classes: leave out --box-names")
-        data = storage.read_bytes(file.uri)
-        coco, identity = read_coco(data, where), hashlib.sha256(data).hexdigest()
-        entries = _coco_entries(coco)
-    elif file.name.lower().endswith(".txt"):
-        entries, identity = [_text_entry((), file, names)], file.etag
-    else:
-        raise AutolabelError(f"{where} is neither a COCO .json nor .txt boxes")
-    if not entries:
-        raise AutolabelError(f"{where} holds no boxes: no .txt files and no images")
+    if file is not None and not file.name.lower().endswith(".txt") and names:
+        raise AutolabelError(f"{where} names its classes: leave out --box-names")
     name = PurePosixPath(path_or_url.rstrip("/")).name
-    digest = hashlib.sha256(identity.encode() + listed).hexdigest()[:16]
-    stamp = f"imported:{name}@{digest}"
-    if coco is None:
-        return ImportedBoxes(where, stamp, tuple(entries))
-    return ImportedBoxes(where, stamp, tuple(entries), coco.counts(), coco.notes)
+
+    def imported(entries: list[Entry], identity: str, **more: Any) -> ImportedBoxes:
+        if not entries:
+            raise AutolabelError(f"{where} holds no boxes: no .txt files and no images")
+        digest = hashlib.sha256(identity.encode() + listed).hexdigest()[:16]
+        return ImportedBoxes(where, f"imported:{name}@{digest}", tuple(entries), **more)
+
+    if file is None:
+        rows = _rows_of_folder(path_or_url)
+        if rows is None:
+            return imported(*_text_folder(path_or_url, names, names_uri))
+        return imported(rows.entries(), rows.digest(), class_counts=rows.counts(), notes=rows.notes)
+    suffix = suffix_of(file.name)
+    if suffix == ".txt":
+        if _is_tracking(file):
+            found = read_tracking(_text(file), PurePosixPath(file.name).stem, where)
+            rows = Rows(found)
+            return imported(rows.entries(), rows.digest(), class_counts=rows.counts())
+        return imported([_text_entry((), file, names)], file.etag)
+    if suffix not in {".json", ".xml"}:
+        raise AutolabelError(f"{where} is neither COCO's .json nor CVAT's .xml nor .txt boxes")
+    data = storage.read_bytes(file.uri)
+    identity = hashlib.sha256(data).hexdigest()
+    if suffix == ".xml":
+        rows = read_cvat(data, where)
+        return imported(rows.entries(), identity, class_counts=rows.counts())
+    coco = read_coco(data, where)
+    return imported(_coco_entries(coco), identity, class_counts=coco.counts(), notes=coco.notes)
+
+
+def _rows_of_folder(uri: str) -> Rows | None:
+    """Read a folder whose files hold the boxes of many images; None for one of plain text files."""
+    if NuScenes().fits(Place(uri)):
+        return read_nuscenes(uri)
+    files = [
+        (file, "/".join((*names, PurePosixPath(file.name).stem)))
+        for names, files in walk(uri)
+        for file in sorted(files, key=lambda one: one.name)
+        if suffix_of(file.name) == ".txt"
+    ]
+    if not files or not _is_tracking(files[0][0]):
+        return None
+    images: dict[str, ImageRows] = {}
+    for file, name in files:
+        images |= read_tracking(_text(file), name, storage.redact(file.uri))
+    return Rows(images)
+
+
+def _is_tracking(file: File) -> bool:
+    """Whether the first line of a file is one of KITTI's tracking labels."""
+    first = next((line for line in _text(file).splitlines() if line.strip()), "")
+    return is_tracking_line(first.split())
+
+
+def _text(file: File) -> str:
+    return storage.read_bytes(file.uri).decode("utf-8-sig", "replace")
 
 
 def _coco_entries(coco: CocoFile) -> list[Entry]:
     return [
-        _entry(image.name, lambda stamp, image=image: coco.boxes_of(image, stamp), image.size_hw)  # type: ignore[misc]
+        entry_of(image.name, lambda stamp, image=image: coco.boxes_of(image, stamp), image.size_hw)  # type: ignore[misc]
         for image in coco.images
     ]
-
-
-def _entry(
-    path: str, read: Callable[[str], Boxes], size_hw: tuple[int, int] | None = None
-) -> Entry:
-    pure = PurePosixPath(path.replace("\\", "/"))
-    parents = tuple(part for part in pure.parent.parts if part.lower() not in _WRAPPERS)
-    return Entry(path, parents, pure.stem, read, size_hw)
 
 
 def _text_folder(url: str, classes: tuple[str, ...], classes_uri: str) -> tuple[list[Entry], str]:
@@ -303,4 +309,4 @@ def _text_entry(names: Iterable[str], file: File, classes: tuple[str, ...]) -> E
             return parse_yolo(data, storage.redact(file.uri), stamp, classes)
         return parse_text(data, storage.redact(file.uri), stamp)
 
-    return replace(_entry("/".join((*names, file.name)), read), fractions=bool(classes))
+    return entry_of("/".join((*names, file.name)), read, fractions=bool(classes))

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sam2_core.types import AutolabelError
-from tasks.boxes.imported import Entry, ImportedBoxes
+from tasks.boxes.entry import Entry
+from tasks.boxes.imported import ImportedBoxes
 from tasks.store import storage
 from tasks.types import Footage, FrameRef, NothingToLabelError, VideoRef
 from tasks.wording import counted

@@ -11,6 +11,7 @@ import numpy as np
 
 from sam2_core.types import AutolabelError, Boxes
 from tasks.boxes.coco_boxes import BadBoxesError
+from tasks.boxes.kitti_boxes import is_object_line, object_row
 from tasks.wording import counted
 
 # A box may reach over the picture's edge; what is far beyond is in pixels.
@@ -101,7 +102,7 @@ def _is_yolo(label: str, values: list[float]) -> bool:
 
 
 def parse_text(data: bytes, where: str, source: str) -> Boxes:
-    """Read lines of `label score x1 y1 x2 y2`; a label may hold spaces.
+    """Read lines of `label score x1 y1 x2 y2`, or KITTI's; a label may hold spaces.
 
     Raises:
         BadBoxesError: names the file and every line that is not of this form.
@@ -111,6 +112,10 @@ def parse_text(data: bytes, where: str, source: str) -> Boxes:
     wrong: list[str] = []
     for number, line in enumerate(data.decode("utf-8-sig", "replace").splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if is_object_line(line.split()):
+            row = object_row(line.split())
+            rows += [(row.label, [row.score, *row.xyxy_px])] if row else []
             continue
         fields = line.rsplit(maxsplit=5)
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sam2_core.types import AutolabelError
 from tasks.frames.addresses import FORMATS
-from tasks.frames.patterns import suffix_of
+from tasks.frames.patterns import IMAGE_SUFFIXES, VIDEO_SUFFIXES, suffix_of
 from tasks.frames.readers.cityscapes import Cityscapes
 from tasks.frames.readers.coco_list import CocoList
 from tasks.frames.readers.folders import Folders
@@ -39,6 +39,8 @@ def reader_of(source: str, format_: str = "auto") -> Reader:
     suffix = suffix_of(source.rstrip("/").rpartition("/")[2])
     if suffix in BY_SUFFIX and not _is_folder(source):
         return _named(BY_SUFFIX[suffix])
+    if suffix in IMAGE_SUFFIXES | VIDEO_SUFFIXES:
+        return FOLDERS
     place = Place(source)
     return next((one for one in READERS if one.fits(place)), FOLDERS)
 

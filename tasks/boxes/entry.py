@@ -1,0 +1,50 @@
+"""The boxes of one image in an import: its name, where a mistake would be, and how to read them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from sam2_core.types import Boxes
+
+# Folders that only say what is in them.
+_WRAPPERS = frozenset(
+    re.findall(r"\w+", "images image imgs img frames data rgb color")
+    + re.findall(r"\w+", "labels label boxes bboxes annotations")
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The boxes of one image.
+
+    Attributes:
+        name: of the image, or of the file of its boxes.
+        parents, stem: what of it the image's address has to hold.
+        read: returns the boxes, whose source is the text given.
+        size_hw: of the image that they were made on, None where nobody says.
+        fractions: they are in fractions of the picture, not in pixels.
+
+    """
+
+    name: str
+    parents: tuple[str, ...]
+    stem: str
+    read: Callable[[str], Boxes]
+    size_hw: tuple[int, int] | None = None
+    fractions: bool = False
+
+
+def entry_of(
+    path: str,
+    read: Callable[[str], Boxes],
+    size_hw: tuple[int, int] | None = None,
+    *,
+    fractions: bool = False,
+) -> Entry:
+    """Make the entry of an image, or of the file of its boxes, at this path of an import."""
+    pure = PurePosixPath(path.replace("\\", "/"))
+    parents = tuple(part for part in pure.parent.parts if part.lower() not in _WRAPPERS)
+    return Entry(path, parents, pure.stem, read, size_hw, fractions)
