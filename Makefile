@@ -66,14 +66,15 @@ $(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock
 
 $(VENV)/.torch: $(VENV)/.dev
 	@echo "installing PyTorch (CPU) into $(VENV): about a minute"
-	$(UV) pip install --quiet --python $(BIN)/python $(FIND_LINKS) torch==2.13.0 --group oracle
+	$(UV) pip install --quiet --python $(BIN)/python $(FIND_LINKS) torch==2.13.0 --group oracle --group server
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps nvidia-pytriton==0.7.0
 	@: > $@
 
 setup: $(VENV)/.runtime ## Install what labeling needs into .venv
 
 dev: $(VENV)/.dev ## Install what the tests need
 
-torch: $(VENV)/.torch ## Add PyTorch (CPU) and the reference implementations
+torch: $(VENV)/.torch ## Add PyTorch (CPU), the reference implementations and a Triton server
 
 demo: setup ## Set up, label the demo sequences and say where to look at them
 	$(BIN)/autolabel demo

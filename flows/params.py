@@ -70,11 +70,17 @@ class LabelParams(BaseModel):
         "checkpoint; auto takes the largest one on this machine, else the bundled compact one.",
     )
     backend: Literal[
-        "auto", "onnxruntime", "onnxruntime-cpu", "onnxruntime-cuda", "torch", "tensorrt"
+        "auto", "onnxruntime", "onnxruntime-cpu", "onnxruntime-cuda", "torch", "tensorrt", "triton"
     ] = Field(
         default="auto",
         description="What runs the model: part of a run's key. `auto` is this machine's best; a "
-        "backfill asks the pool's workers.",
+        "backfill asks the pool's workers. `triton`: on servers.",
+    )
+    triton_urls: tuple[str, ...] = Field(
+        default=(),
+        description="Servers of the backend `triton` (`autolabel serve`), in the order in which "
+        "they are tried: grpc://HOST:PORT or http://HOST:PORT. By default AUTOLABEL_TRITON_URLS, "
+        "else grpc://127.0.0.1:8001.",
     )
     precision: Literal["auto", "fp32", "fp16"] = Field(
         default="auto", description="fp16 on a GPU and fp32 on a CPU by default; part of the key."
@@ -127,6 +133,8 @@ class LabelParams(BaseModel):
     def _consistent(self) -> Self:
         if self.detector and self.boxes:
             raise ValueError("give either a detector or boxes, not both")
+        if self.triton_urls and self.backend != "triton":
+            raise ValueError("triton_urls are servers of the backend triton: choose it")
         if self.box_names and not self.boxes:
             raise ValueError("box_names are names of the classes of boxes: give boxes, too")
         return self

@@ -26,6 +26,7 @@ from sam2_core.types import (
     POINT_PADDING,
     POINT_POSITIVE,
     AutolabelError,
+    EncoderImage,
     Features,
     FloatArray,
     ImageArray,
@@ -34,6 +35,7 @@ from sam2_core.types import (
     Masks,
     Prompts,
 )
+from sam2_core.views import View
 
 NO_BOX = "no box: this model looks at the surroundings of one; drag a box around the object"
 # Regions of an image whose features are kept: what somebody goes back and forth between.
@@ -54,6 +56,7 @@ class OpenImage:
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
             raise ValueError(f"expected a uint8 (H, W, 3) image, got {image.dtype} {image.shape}")
         self.backend, self._image = backend, image
+        self._staged = backend.stage(image)  # for a device that cuts and resizes by itself
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[int, ...], Features] = OrderedDict()
 
@@ -149,16 +152,21 @@ class OpenImage:
         )  # fmt: skip
         return replace(decoded, logits=logits[None])
 
+    def _seen(self, region_xyxy_px: tuple[int, ...]) -> EncoderImage:
+        """Return a part of the image as the model takes it."""
+        left, top, right, bottom = region_xyxy_px
+        if self._staged is not None:
+            return View(self._staged, (left, top, right, bottom))
+        size = self.backend.info.image_size
+        return resize_square(self._image[top:bottom, left:right], size)
+
     def _features(self, around: IntArray) -> Features:
         """Return what the model has encoded of a close-up, or of the whole image."""
         whole = (0, 0, self.size_hw[1], self.size_hw[0])
         key = tuple(around.tolist()) if self.backend.info.close_ups else whole
         with self._lock:
             if key not in self._kept:
-                left, top, right, bottom = key
-                size = self.backend.info.image_size
-                square = resize_square(self._image[top:bottom, left:right], size)
-                self._kept[key] = self.backend.encode([square])
+                self._kept[key] = self.backend.encode([self._seen(key)])
                 if len(self._kept) > KEPT_REGIONS:
                     self._kept.popitem(last=False)
             self._kept.move_to_end(key)

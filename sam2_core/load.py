@@ -7,7 +7,7 @@ import ctypes
 import functools
 import importlib.util
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-BACKENDS = ("auto", "onnxruntime", "onnxruntime-cpu", "onnxruntime-cuda", "tensorrt", "torch")
+BACKENDS = (
+    "auto",
+    "onnxruntime",
+    "onnxruntime-cpu",
+    "onnxruntime-cuda",
+    "tensorrt",
+    "torch",
+    "triton",
+)
 # What "auto" takes first: PyTorch is the one that was measured to be fastest, see BENCHMARKS.md.
 BEST_FIRST = ("torch", "tensorrt", "onnxruntime-cuda", "onnxruntime-cpu")
 PRECISIONS = ("auto", "fp32", "fp16")
@@ -156,6 +164,7 @@ def load_backend(
     close_ups: bool | None = None,
     cache: str | Path | None = None,
     progress: Callable[[str], object] = lambda _: None,
+    triton_urls: Sequence[str] = (),
 ) -> Backend:
     """Load a model on this machine.
 
@@ -172,12 +181,17 @@ def load_backend(
             In windows, None is whole frames.
         cache: cache folder; the default one when None.
         progress: called with what is being done, when it takes long.
+        triton_urls: servers of the backend "triton", see `sam2_core.serving.labeling`.
 
     Raises:
         AutolabelError: the model or the backend is not there, or cannot be used.
 
     """
     chosen, reason = choose_backend(backend)
+    if chosen == "triton":
+        from sam2_core.serving.labeling import load_triton
+
+        return load_triton(model, precision, triton_urls)
     exact = precision_for(chosen, precision)
     close_ups = False if windows and close_ups is None else close_ups
     logger.info("backend %s (%s), precision %s", chosen, reason, exact)

@@ -246,13 +246,23 @@ class Segmenter:
             prompts = _prompts_of(frames[index], images[0], images[-1], position)
             given.append((index, prompts))
             position += len(images)
-        decoded = self._decode(features, [prompts for _, prompts in given])
+        decoded = self.decode(features, [prompts for _, prompts in given])
         start = 0
         for index, prompts in given:
             parts[index].append((decoded, slice(start, start + len(prompts))))
             start += len(prompts)
 
-    def _decode(self, features: Features, frames: Sequence[Prompts]) -> PendingMasks:
+    def decode(self, features: Features, frames: Sequence[Prompts]) -> PendingMasks:
+        """Queue the prompts of several frames on encoded images, in chunks of what fits.
+
+        Args:
+            features: B encoded images.
+            frames: prompts of each frame; their image index is among the B.
+
+        Returns:
+            Masks of all prompts, one frame's after another's.
+
+        """
         parts: list[tuple[npt.NDArray[np.int64], PendingMasks]] = []
         for rows, prompts in group_prompts(frames):
             start = 0

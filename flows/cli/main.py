@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("up", "Start what a workstation needs: server, database, workers."),
     "down": ("down", "Stop what `up` started."),
     "env": ("env", "Let `prefect` and `fiftyone` find what `up` or `review` runs."),
+    "serve": ("serve", "Serve models with Triton."),
     "worker": ("worker", "Work on shards: one worker per GPU."),
     "models": ("models", "Fetch checkpoints, export and build models."),
     "bench": ("bench", "Measure this machine, side by side with other ways to run SAM 2."),

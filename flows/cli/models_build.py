@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from sam2_core.resolve import Wanted
 
 
-def _numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
+def numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
+    """Read numbers with commas between them."""
     if text is None:
         return ()
     try:
@@ -43,13 +44,13 @@ def _numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> 
 )
 @click.option(
     "--box-buckets",
-    callback=_numbers,
+    callback=numbers,
     show_default="1,8,32,64,128",
     help="Boxes in one decoder call: each size gets kernels tuned for it.",
 )
 @click.option(
     "--image-buckets",
-    callback=_numbers,
+    callback=numbers,
     show_default="1,2,4,8; of close-ups 1,8,32,64",
     help="Frames, or close-ups, in one encoder call.",
 )

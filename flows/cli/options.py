@@ -94,11 +94,15 @@ def _text_of(source: str) -> str:
 
 def label_params(given: dict[str, Any]) -> LabelParams:
     """Return the parameters that the options of `label_options` say."""
-    classes = tuple(one.strip() for one in (given["classes"] or "").split(",") if one.strip())
+    lists = {name: _split(given[name]) for name in ("classes", "triton_urls")}
     sources, wanted = tuple(_listed(given["sources"])), not given["no_dataset"]
-    own = {"sources": sources, "classes": classes, "load_dataset": wanted}
+    own = {"sources": sources, "load_dataset": wanted, **lists}
     others = {name: value for name, value in given.items() if name != "no_dataset"}
     return validated(LabelParams, **others | own)
+
+
+def _split(text: str | None) -> tuple[str, ...]:
+    return tuple(one.strip() for one in (text or "").split(",") if one.strip())
 
 
 def backfill_params(given: dict[str, Any]) -> BackfillParams:

@@ -117,7 +117,9 @@ def model_of(params: LabelParams) -> ModelChoice:
         AutolabelError: it is not there, or its backend cannot run here.
 
     """
-    found = choose_model(params.model, params.backend, params.precision)
+    found = choose_model(
+        params.model, params.backend, params.precision, triton_urls=params.triton_urls
+    )
     return replace(found, allow_uncertified=params.allow_uncertified)
 
 

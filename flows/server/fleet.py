@@ -11,7 +11,7 @@ from flows.params import LabelParams
 from flows.server.submit import workers_online
 from sam2_core.load import BEST_FIRST, choose_backend, fits, offered_backends, precision_of
 from sam2_core.types import AutolabelError
-from tasks.masks.model import only_exported
+from tasks.masks.model import TRITON, only_exported
 
 Offers = dict[str, tuple[str, ...]]  # backends by worker, best first
 
@@ -40,6 +40,8 @@ def decided(label: LabelParams, online: Offers | None = None) -> LabelParams:
         precision = label.precision
         exact = precision_of(label.backend) if precision == "auto" else precision
         return label.model_copy(update={"precision": exact})
+    if label.backend == TRITON:  # not the workers': servers run it, and plans ask them
+        return label
     without_torch = only_exported(label.model)
     chosen = {
         name: _chosen(label.backend, offers, without_torch=without_torch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 # What `auto` takes, best masks first, if it has been exported on this machine.
 BY_QUALITY = ("large", "base_plus", "small", "tiny")
 BUNDLED = "compact"
+TRITON = "triton"
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class ModelChoice:
         reason: why this model and this backend, for the user.
         close_ups: as in `load_backend`.
         allow_uncertified: label with it whatever its certificate says.
+        triton_urls: as in `load_backend`.
 
     """
 
@@ -42,6 +45,7 @@ class ModelChoice:
     reason: str = field(compare=False)
     close_ups: bool | None = None
     allow_uncertified: bool = False
+    triton_urls: tuple[str, ...] = ()
 
 
 def choose_model(
@@ -50,6 +54,7 @@ def choose_model(
     precision: str = "auto",
     *,
     close_ups: bool | None = None,
+    triton_urls: Sequence[str] = (),
 ) -> ModelChoice:
     """Find the model and what runs it, without reading weights into memory.
 
@@ -59,6 +64,7 @@ def choose_model(
         backend: auto, a family (onnxruntime), or exactly which; see `sam2_core.load.BACKENDS`.
         precision: auto, fp32 or fp16.
         close_ups: take each box in a crop of its own; None: where the model can.
+        triton_urls: servers of the backend "triton".
 
     Raises:
         AutolabelError: there is no such model, or this backend cannot run here.
@@ -68,6 +74,8 @@ def choose_model(
     from sam2_core.resolve import Wanted, resolve_model
 
     chosen, reason = choose_backend(backend)
+    if chosen == TRITON:
+        return _served_choice(model, precision, triton_urls)
     wanted = Wanted(precision_for(chosen, precision))
     if model == "auto":
         model, why = _best_here(wanted, chosen)
@@ -81,6 +89,18 @@ def choose_model(
     folder = resolve_model(model, wanted).for_close_ups(close_ups)
     stamp = folder.stamp(chosen)
     return ModelChoice(str(folder.path), chosen, wanted.precision, stamp, reason, close_ups)
+
+
+def _served_choice(model: str, precision: str, urls: Sequence[str]) -> ModelChoice:
+    from sam2_core.serving.labeling import find_served, server_urls
+
+    urls = server_urls(urls)
+    models = (*BY_QUALITY, BUNDLED) if model == "auto" else (model,)
+    name, served = find_served(models, precision, urls)
+    reason = f"served by {', '.join(urls)}"
+    return ModelChoice(
+        name, TRITON, served.stamp.precision, served.stamp, reason, served.close_ups, tuple(urls)
+    )
 
 
 def only_exported(model: str) -> bool:
@@ -184,8 +204,9 @@ def load_segmenter(choice: ModelChoice) -> Segmenter:
     from sam2_core.segmenter import Segmenter
 
     backend = load_backend(
-        choice.source, choice.backend, choice.precision, close_ups=choice.close_ups
-    )
+        choice.source, choice.backend, choice.precision, close_ups=choice.close_ups,
+        triton_urls=choice.triton_urls,
+    )  # fmt: skip
     _refuse_another(choice, backend.info.stamp)
     return Segmenter(backend)
 

@@ -1,0 +1,91 @@
+"""`autolabel models triton-repository`: a model repository for a Triton server elsewhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flows.cli.models_build import numbers
+
+
+@click.command("triton-repository")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    required=True,
+    metavar="MODEL",
+    help="As `autolabel label` takes it, with `:whole` behind for whole frames; several "
+    "lie side by side.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Folder to write.",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["onnxruntime-cpu", "onnxruntime-cuda", "tensorrt", "torch"]),
+    default="onnxruntime-cpu",
+    show_default=True,
+    help="What runs the graphs there.",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(["auto", "fp32", "fp16"]),
+    default="auto",
+    show_default=True,
+    help="fp16 on a GPU and fp32 on a CPU by default.",
+)
+@click.option("--gpus", callback=numbers, metavar="0,1", help="CUDA devices; none: the CPU.")
+@click.option(
+    "--instances",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Processes of encoder and decoder on each.",
+)
+@click.option(
+    "--cache-mb",
+    type=click.IntRange(16),
+    default=1024,
+    show_default=True,
+    help="Memory for embeddings.",
+)
+@click.option("--response-cache", is_flag=True, help="Let Triton answer from its cache.")
+@click.option(
+    "--version",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Number of this version; others that are there stay.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(models: tuple[str, ...], out: Path, **given: Any) -> None:  # fmt: skip
+    """Write a Triton model repository: the graphs, config.pbtxt and a line of Python for each.
+
+    The server needs sam2-autolabel installed beside it, as deploy/triton/Dockerfile does.
+    """
+    from sam2_core.load import precision_for
+    from sam2_core.serving.repository import RepositoryOptions, write_repository
+    from sam2_core.serving.repository_graphs import copy_graphs
+
+    precision = precision_for(given["backend"], given["precision"])
+    options = RepositoryOptions(
+        given["backend"], precision, embedding_bytes=given["cache_mb"] << 20, gpus=given["gpus"],
+        instances=given["instances"], response_cache=given["response_cache"],
+    )  # fmt: skip
+    version = given["version"]
+    names = write_repository(
+        out, models, options, version=version,
+        where_is=lambda model: copy_graphs(out, model, version, given["backend"], precision),
+    )  # fmt: skip
+    if given["as_json"]:
+        click.echo(json.dumps({"folder": str(out), "models": names}))
+        return
+    for name in names:
+        click.echo(f"{name}: {out / name}")

@@ -1,0 +1,175 @@
+"""`autolabel serve`: models on a Triton server of this machine, without containers."""
+
+from __future__ import annotations
+
+import json
+import signal
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sam2_core.types import AutolabelError
+
+if TYPE_CHECKING:
+    from sam2_core.serving.server_process import RunningServer, ServerOptions
+
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+@click.command(short_help="Serve models with Triton.")
+@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@click.option("--backend", default="auto", show_default=True, help="What runs the models.")
+@click.option("--precision", default="auto", show_default=True, help="auto, fp32 or fp16.")
+@click.option("--threads", type=click.IntRange(0), default=0, help="CPU threads; 0: every core.")
+@click.option("--gpus", default="", metavar="0,1", help="CUDA devices, an instance on each.")
+@click.option(
+    "--cache-mb",
+    type=click.IntRange(16),
+    default=1024,
+    show_default=True,
+    help="Memory for embeddings; what was not used for longest goes first.",
+)
+@click.option(
+    "--response-cache-mb",
+    type=click.IntRange(0),
+    default=0,
+    help="Memory to answer a request again that was answered before.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--http-port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="0: any free one.",
+)
+@click.option(
+    "--grpc-port",
+    type=click.IntRange(0, 65535),
+    default=8001,
+    show_default=True,
+    help="0: any free one.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    default=8002,
+    show_default=True,
+    help="0: any free one.",
+)
+@click.option("--tls-certificate", type=_FILE, help="Of this server: gRPC speaks TLS.")
+@click.option("--tls-key", type=_FILE, help="Of that certificate.")
+@click.option("--tls-clients", type=_FILE, help="Certificates of the clients that may connect.")
+@click.option(
+    "--repository",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Serve a repository that is there, all of its models.",
+)
+@click.option(
+    "--log",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File for the server's log; without, its last errors are shown if it ends.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout when ready.")
+def command(models: tuple[str, ...], **given: Any) -> None:  # fmt: skip
+    """Serve SAM 2 to labeling on other machines and to interactive tools.
+
+    A MODEL is one that `autolabel label --model` takes; with `:whole` behind it a model of
+    close-ups takes whole frames. By default: compact, compact:whole.
+    """
+    from flows.cli.display import stderr_console
+    from sam2_core.serving.installed_server import find_server
+    from sam2_core.serving.server_process import new_prefix, remove_shared_memory, start_server
+
+    if bool(given["tls_certificate"]) != bool(given["tls_key"]):
+        raise click.UsageError("--tls-certificate and --tls-key go together")
+    if models and given["repository"]:
+        raise click.UsageError("a repository has its models: name none beside --repository")
+    console, prefix = stderr_console(), new_prefix()
+    installed = find_server()
+    with tempfile.TemporaryDirectory(prefix="autolabel-serve-") as folder:
+        repository = given["repository"] or Path(folder) / "repository"
+        names = _written(repository, models or ("compact", "compact:whole"), prefix, given)
+        log = (given["log"] or Path(folder) / "server.log").absolute()
+        with console.status("starting the server"):
+            server = start_server(
+                installed, repository, names, _options(given), prefix=prefix, log=log
+            )
+            try:
+                _on_signals(server)
+                server.wait_ready()
+            except BaseException:
+                server.stop()
+                raise
+        try:
+            _tell(console, server, names, as_json=given["as_json"])
+            status = server.process.wait()
+        finally:
+            server.stop()
+            remove_shared_memory(prefix)
+    if status > 0:
+        raise AutolabelError(f"the Triton server has ended with status {status}")
+
+
+def _written(
+    repository: Path, models: tuple[str, ...], prefix: str, given: dict[str, Any]
+) -> list[str]:
+    """Return what to load; writes a repository unless one is there."""
+    from sam2_core.serving.repository import RepositoryOptions, write_repository
+    from sam2_core.serving.server_process import SHARED_MEMORY
+
+    if given["repository"]:
+        return sorted(path.parent.name for path in repository.glob("*/config.pbtxt"))
+    options = RepositoryOptions(
+        given["backend"], given["precision"], given["threads"],
+        str(SHARED_MEMORY / f"{prefix}-store"), given["cache_mb"] << 20,
+        gpus=tuple(int(one) for one in given["gpus"].split(",") if one.strip()),
+        response_cache=given["response_cache_mb"] > 0,
+    )  # fmt: skip
+    return write_repository(repository, models, options, where_is=_absolute)
+
+
+def _absolute(model: str) -> str:
+    """Return a model's name as it is the same in any folder."""
+    from sam2_core.serving.contract import WHOLE_FRAMES
+
+    name = model.removesuffix(WHOLE_FRAMES)
+    path = Path(name).expanduser()
+    return str(path.absolute()) + model[len(name) :] if path.exists() else model
+
+
+def _options(given: dict[str, Any]) -> ServerOptions:
+    from sam2_core.serving.server_process import ServerOptions
+
+    names = (
+        "host", "http_port", "grpc_port", "metrics_port", "tls_certificate", "tls_key",
+        "tls_clients",
+    )  # fmt: skip
+    cached = given["response_cache_mb"] << 20
+    return ServerOptions(**{name: given[name] for name in names}, response_cache_bytes=cached)
+
+
+def _on_signals(server: RunningServer) -> None:
+    """Let the server end when this command is told to; what waits for it goes on then."""
+
+    def end(*_: object) -> None:
+        server.process.terminate()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
+
+
+def _tell(console: Any, server: RunningServer, names: list[str], *, as_json: bool) -> None:
+    where = {"grpc": server.grpc_url, "http": server.http_url, "metrics": server.metrics_url}
+    for name, url in where.items():
+        console.print(f"[dim]{name:<8}[/] {url}", soft_wrap=True)
+    console.print(f"[dim]{'models':<8}[/] {', '.join(names)}", soft_wrap=True)
+    console.print(
+        "Ctrl-C ends it. Label with it: [bold]autolabel label ... --backend triton --triton-urls "
+        f"{server.grpc_url}",
+        soft_wrap=True,
+    )
+    if as_json:
+        click.echo(json.dumps(where | {"models": names, "pid": server.process.pid}))

@@ -1,0 +1,1 @@
+"""SAM 2 on a Triton server, and its clients."""

@@ -1,0 +1,193 @@
+"""The server's encoder and decoder: the backends of labeling, each batch of requests in few calls.
+
+Features stay on the server, in memory that both processes see; clients get an id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sam2_core.onnx_contract import FEATURES
+from sam2_core.segmenter import Segmenter
+from sam2_core.serving.contract import ServedModel, embedding_id, image_id, text_tensor
+from sam2_core.serving.cropped import cropped
+from sam2_core.serving.host_features import from_host, rows_of, to_host
+from sam2_core.serving.python_model import (
+    Asked,
+    ExpiredError,
+    Outputs,
+    PythonModel,
+)
+from sam2_core.serving.store import SharedStore
+from sam2_core.types import Features, ImageArray, LowResMasks, Prompts
+
+_PLAIN_PX = 64
+
+
+class _Loaded(PythonModel):
+    """A model with the backend."""
+
+    segmenter: Segmenter
+    served: ServedModel
+    example: Features
+    store: SharedStore
+
+    def prepare(self) -> None:
+        """Load the backend and use it once: what it cannot do is said now, and it is warm."""
+        backend = self.settings.load()
+        self.segmenter = Segmenter(backend)
+        self.served = ServedModel.of(backend.info)
+        self.store = self.settings.embeddings()
+        self.example = backend.encode([np.zeros((_PLAIN_PX, _PLAIN_PX, 3), np.uint8)])
+        to_host(self.example)
+        box = np.array([[[8, 8], [48, 48], [0, 0]]], np.float32)
+        labels = np.array([[2, 3, -1]], np.int32)
+        backend.decode(self.example, Prompts(box, labels, np.zeros(1, np.int64)))
+
+    def finalize(self) -> None:
+        """Stop the threads."""
+        self.segmenter.close()
+
+
+@dataclass(frozen=True, eq=False)
+class _ToEncode:
+    """A request whose features are not there yet."""
+
+    asked: Asked
+    name: str
+    parts: list[ImageArray]
+
+
+class EncoderModel(_Loaded):
+    """An image, or regions of it, to an id of its features; or what this model is."""
+
+    def answer_all(self, requests: Sequence[Asked]) -> None:
+        """Encode what is not known yet, of all requests together."""
+        waiting = []
+        for asked in requests:
+            try:
+                found = self._known(asked)
+            except Exception as error:  # noqa: BLE001 - the answer to this one
+                asked.refuse(error)
+                continue
+            if found is not None:
+                waiting.append(found)
+        self._encode(waiting)
+
+    def _known(self, asked: Asked) -> _ToEncode | None:
+        """Answer where nothing has to be encoded, else return what has to be."""
+        if asked.wanted == {"info"}:
+            asked.answer({"info": text_tensor(self.served.to_json())})
+            return None
+        image = asked.given.image()
+        if image is None:
+            raise ValueError("the request has no image: give image or jpeg")
+        regions = asked.given.regions_xyxy_px((image.shape[0], image.shape[1]))
+        name = embedding_id(self.served.key, image_id(image), regions)
+        if not asked.wanted.intersection(FEATURES) and name in self.store:
+            asked.answer(self._named(name))
+            return None
+        parts = [image]
+        if regions is not None:
+            parts = [image[top:bottom, left:right] for left, top, right, bottom in regions.tolist()]
+        return _ToEncode(asked, name, parts)
+
+    def _named(self, name: str) -> dict[str, np.ndarray[Any, Any]]:
+        return {"embedding_id": text_tensor(name), "info": text_tensor(self.served.to_json())}
+
+    def _encode(self, waiting: Sequence[_ToEncode]) -> None:
+        parts = [part for one in waiting for part in one.parts]
+        if not parts:
+            return
+        step = self.segmenter.encoder_batch
+        encoded = [
+            to_host(self.segmenter.backend.encode(parts[start : start + step]))
+            for start in range(0, len(parts), step)
+        ]
+        whole = encoded[0]
+        if len(encoded) > 1:
+            whole = {name: np.concatenate([one[name] for one in encoded]) for name in whole}
+        start = 0
+        for one in waiting:
+            rows = rows_of(whole, start, start + len(one.parts))
+            start += len(one.parts)
+            one.asked.each(lambda one=one, rows=rows: self._keep(one, rows))  # type: ignore[misc]
+
+    def _keep(self, one: _ToEncode, rows: dict[str, np.ndarray[Any, Any]]) -> Outputs:
+        sizes = [list(part.shape[:2]) for part in one.parts]
+        self.store.put(one.name, rows, sizes)
+        features = zip(FEATURES, rows.values(), strict=True)
+        return self._named(one.name) | {
+            name: array.astype(np.float32, copy=False) for name, array in features
+        }
+
+
+class DecoderModel(_Loaded):
+    """Prompts in model pixels on features of an id to low-resolution masks."""
+
+    def answer_all(self, requests: Sequence[Asked]) -> None:
+        """Decode; requests on the same features share the decoder's calls."""
+        together: dict[str, list[Asked]] = {}
+        for asked in requests:
+            together.setdefault(asked.given.text("embedding_id") or "", []).append(asked)
+        for name, some in together.items():
+            try:
+                self._decode(name, some)
+            except Exception as error:  # noqa: BLE001 - the answer to these
+                for asked in some:
+                    asked.refuse(error)
+
+    def _features(self, name: str) -> Features:
+        if not name:
+            raise ValueError("the request lacks embedding_id")
+        if not name.startswith(f"{self.served.key}-"):
+            raise ExpiredError(
+                f"the embedding {name[:80]} is not of this server's model: encode the image again"
+            )
+        found = self.store.get(name)
+        if found is None:
+            raise ExpiredError(
+                f"the embedding {name[:80]} is not, or no longer, on this server: encode the image "
+                "again"
+            )
+        arrays, sizes = found
+        return from_host(arrays, [(height, width) for height, width in sizes], self.example)
+
+    def _decode(self, name: str, requests: Sequence[Asked]) -> None:
+        features = self._features(name)
+        good: list[tuple[Asked, Prompts]] = []
+        for asked in requests:
+            try:
+                grid = self.served.image_size // 4
+                good.append((asked, asked.given.prompts(features.batch, grid)))
+            except Exception as error:  # noqa: BLE001 - the answer to this one
+                asked.refuse(error)
+        if not good:
+            return
+        masks = self.segmenter.decode(features, [prompts for _, prompts in good]).wait()
+        start = 0
+        for asked, prompts in good:
+            stop = start + len(prompts)
+            rows = slice(start, stop)
+            asked.each(lambda asked=asked, rows=rows: _answer(asked, masks, rows))  # type: ignore[misc]
+            start = stop
+
+
+def _answer(asked: Asked, masks: LowResMasks, rows: slice) -> Outputs:
+    windows, flat = cropped(masks, rows, whole=asked.given.flag("whole_grid"))
+    outputs: dict[str, np.ndarray[Any, Any]] = {
+        "windows": windows, "predicted_iou": masks.predicted_iou[rows],
+        "object_score": masks.object_score[rows], "stability": masks.stability[rows],
+    }  # fmt: skip
+    if "logits" in asked.wanted:
+        outputs["logits"] = flat
+    if "logits_fp16" in asked.wanted:
+        outputs["logits_fp16"] = flat.clip(-60000, 60000).astype(np.float16)
+    if "mask_bits" in asked.wanted:
+        whole = [np.asarray(one) > 0 for one in masks.logits[rows]]
+        outputs["mask_bits"] = np.packbits(np.array(whole).reshape(len(whole), -1), axis=1)
+    return outputs

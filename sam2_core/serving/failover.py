@@ -1,0 +1,139 @@
+"""One of several servers: the first in their order that answers, with patience for all of them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from sam2_core.serving.contract import DESCRIBE, ServedModel, names_of, text_in
+from sam2_core.serving.transport import (
+    Call,
+    ModelReplacedError,
+    ServerAbsentError,
+    ServerError,
+    Tensors,
+    Transport,
+)
+from sam2_core.types import AutolabelError
+
+logger = logging.getLogger(__name__)
+# Pauses between rounds over all servers.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class _Reached:
+    """A server that answers, and what it serves."""
+
+    transport: Transport
+    served: ServedModel
+
+
+class Servers:
+    """Servers of one model; all must serve the very same. Any thread may ask.
+
+    Args:
+        transports: connections, in the order in which they are tried.
+        model: what it is served as.
+        patience_s: how long a request goes on while no server answers.
+        sleep: waits; for tests.
+
+    Raises:
+        AutolabelError: no server is there, or none serves the model.
+
+    """
+
+    def __init__(
+        self,
+        transports: Sequence[Transport],
+        model: str,
+        *,
+        patience_s: float = 60.0,
+        first_patience_s: float = 5.0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.names = names_of(model)
+        self._transports = list(transports)
+        self._patience_s, self._sleep = patience_s, sleep
+        self._lock = threading.Lock()
+        self._current: _Reached | None = None
+        self._expected: ServedModel | None = None
+        self.served = self._expected = self._reach(first_patience_s).served
+
+    def infer(self, call: Call) -> Tensors:
+        """Send a request that may be sent twice; another server gets it where one does not answer.
+
+        Raises:
+            ServerAbsentError: none has answered for as long as the patience lasts.
+            ServerError: it was refused.
+
+        """
+        until = time.monotonic() + self._patience_s
+        while True:
+            reached = self._reach(until - time.monotonic())
+            try:
+                return reached.transport.infer(call)
+            except ServerAbsentError as error:
+                logger.warning("%s", error)
+                with self._lock:
+                    if self._current is reached:
+                        self._current = None
+                if time.monotonic() >= until:
+                    raise
+
+    def _reach(self, patience_s: float) -> _Reached:
+        """Return the server in use, or the first that answers now."""
+        until, pause = time.monotonic() + patience_s, _FIRST_PAUSE_S
+        while True:
+            with self._lock:
+                if self._current is not None:
+                    return self._current
+                try:
+                    self._current = self._first()
+                    return self._current
+                except ServerAbsentError as error:
+                    if time.monotonic() + pause > until:
+                        raise ServerAbsentError(
+                            f"{error} (tried for {patience_s:.0f} s; is `autolabel serve` running?)"
+                        ) from error
+            self._sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _first(self) -> _Reached:
+        problems: list[AutolabelError] = []
+        for transport in self._transports:
+            try:
+                return _Reached(transport, self._asked(transport))
+            except (ServerAbsentError, ServerError) as error:
+                problems.append(error)
+        refusals = [one for one in problems if not isinstance(one, ServerAbsentError)]
+        raise (refusals or problems)[0]
+
+    def _asked(self, transport: Transport) -> ServedModel:
+        """Ask a server what it serves; only the model of this run will do."""
+        try:
+            told = transport.infer(Call(self.names.encoder, DESCRIBE, ["info"], 10.0))
+        except ServerError as error:
+            if self._expected is not None or _is_loading(error):  # it has just started again
+                raise ServerAbsentError(str(error)) from error
+            raise
+        served = ServedModel.from_json(text_in(told["info"]))
+        if self._expected is not None and served != replace(self._expected, device=served.device):
+            raise ModelReplacedError(
+                f"the Triton server {transport.url} serves another model than the one that this "
+                f"run began with ({served.stamp.name}, {served.stamp.backend}): run again, and the "
+                "labels get their own key"
+            )
+        return served
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        for transport in self._transports:
+            transport.close()
+
+
+def _is_loading(error: ServerError) -> bool:
+    return "not ready" in str(error)

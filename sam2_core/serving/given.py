@@ -1,0 +1,194 @@
+"""What a request has brought: tensors of a Triton request, checked beyond their types and ranks.
+
+Triton itself refuses unknown tensors and other types or ranks than the configuration's.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sam2_core.arrays import read_only
+from sam2_core.prompts import PointPrompts
+from sam2_core.serving.contract import (
+    MOST_PIXELS,
+    MOST_POINTS,
+    MOST_PROMPTS,
+    MOST_REGIONS,
+    text_in,
+)
+from sam2_core.types import AutolabelError, FloatArray, ImageArray, IntArray, Prompts
+
+# Returns a tensor of the request, None where it has none of that name.
+Tensors = Callable[[str], np.ndarray[Any, Any] | None]
+
+
+class Given:
+    """The tensors of one request, without their first dimension.
+
+    Args:
+        tensors: returns a tensor by its name.
+
+    """
+
+    def __init__(self, tensors: Tensors) -> None:
+        self._tensors = tensors
+
+    def _tensor(self, name: str) -> np.ndarray[Any, Any] | None:
+        found = self._tensors(name)
+        if found is None:
+            return None
+        if found.ndim < 2 or found.shape[0] != 1:
+            raise AutolabelError(
+                f"{name} is {found.shape}: the first dimension must be 1, a request is about one "
+                "image (the server batches requests by itself)"
+            )
+        inner: np.ndarray[Any, Any] = found[0]
+        return inner
+
+    def text(self, name: str) -> str | None:
+        """Return a text."""
+        found = self._tensor(name)
+        if found is None:
+            return None
+        return text_in(found)
+
+    def flag(self, name: str) -> bool:
+        """Return a yes or no; no where it is not said."""
+        found = self._tensor(name)
+        return found is not None and bool(found.any())
+
+    def image(self) -> ImageArray | None:
+        """Return the image, uint8 (H, W, 3), of the tensor `image` or decoded from `jpeg`."""
+        pixels, encoded = self._tensor("image"), self._tensor("jpeg")
+        if pixels is not None and encoded is not None:
+            raise AutolabelError("give either image or jpeg, not both")
+        if encoded is not None:
+            return decoded(encoded.tobytes())
+        if pixels is None:
+            return None
+        if pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
+            raise AutolabelError(
+                f"image is {(1, *pixels.shape)}: expected uint8 (1, height, width, 3), RGB"
+            )
+        _refuse_large(pixels.shape[1], pixels.shape[0])
+        return read_only(pixels)
+
+    def regions_xyxy_px(self, size_hw: tuple[int, int]) -> IntArray | None:
+        """Return the parts of the image to encode, int64 (R, 4); None: the whole image."""
+        found = self._tensor("regions_xyxy_px")
+        if found is None:
+            return None
+        self._refuse_many("regions_xyxy_px", len(found), MOST_REGIONS)
+        height, width = size_hw
+        regions = found.reshape(-1, 4).astype(np.int64)
+        inside = ((regions >= 0) & (regions <= [width, height, width, height])).all()
+        if not inside or (regions[:, 2:] <= regions[:, :2]).any():
+            raise AutolabelError(
+                f"regions_xyxy_px must have an area and lie inside the image of {width}x{height} px"
+            )
+        return regions
+
+    @staticmethod
+    def _refuse_many(name: str, count: int, most: int) -> None:
+        if not 1 <= count <= most:
+            raise AutolabelError(f"{name} has {count} rows: from 1 to {most} are possible")
+
+    def prompts(self, images: int, grid: int) -> Prompts:
+        """Return prompts in model pixels, of the tensors points, labels, image_index, mask_logits.
+
+        Args:
+            images: how many there are in the features.
+            grid: G, side of mask logits.
+
+        """
+        points, labels = self._needed("points"), self._needed("labels")
+        self._check_points(points, labels)
+        index = self._tensor("image_index")
+        index = np.zeros(len(labels), np.int64) if index is None else index.astype(np.int64)
+        if index.shape != (len(labels),) or ((index < 0) | (index >= images)).any():
+            raise AutolabelError(
+                f"image_index must name one of {images} encoded regions for each prompt"
+            )
+        if not np.isfinite(points).all():
+            raise AutolabelError("points: a coordinate is not a finite number")
+        logits = self._logits(len(labels), grid)
+        return Prompts(points, labels.astype(np.int32), index, logits)
+
+    def _needed(self, name: str) -> np.ndarray[Any, Any]:
+        found = self._tensor(name)
+        if found is None:
+            raise AutolabelError(f"the request lacks {name}")
+        return found
+
+    def _check_points(self, points: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> None:
+        self._refuse_many("labels", len(labels), MOST_PROMPTS)
+        if labels.ndim != 2 or points.shape != (*labels.shape, 2):
+            raise AutolabelError(
+                f"points is {(1, *points.shape)} and labels {(1, *labels.shape)}: expected "
+                "(1, P, K, 2) and (1, P, K)"
+            )
+        if labels.shape[1] > MOST_POINTS:
+            raise AutolabelError(f"{labels.shape[1]} points: at most {MOST_POINTS} a prompt")
+
+    def _logits(self, count: int, grid: int) -> FloatArray | None:
+        logits = self._tensor("mask_logits")
+        if logits is None:
+            return None
+        if logits.shape != (count, grid, grid):
+            raise AutolabelError(
+                f"mask_logits is {(1, *logits.shape)}: expected (1, {count}, {grid}, {grid})"
+            )
+        if not np.isfinite(logits).all():
+            raise AutolabelError("mask_logits: a value is not a finite number")
+        return logits.astype(np.float32, copy=False)
+
+    def point_prompts(self, grid: int) -> PointPrompts:
+        """Return prompts in the image's pixels, of boxes_xyxy_px, points, labels, mask_logits."""
+        boxes, points = self._tensor("boxes_xyxy_px"), self._tensor("points")
+        labels = self._tensor("labels")
+        if boxes is None and points is None:
+            raise AutolabelError("the request has no prompt: give boxes_xyxy_px, or points, labels")
+        if boxes is not None:
+            self._refuse_many("boxes_xyxy_px", len(boxes), MOST_PROMPTS)
+            boxes = boxes.reshape(-1, 4)
+        if points is None or labels is None:
+            if (points is None) != (labels is None):
+                raise AutolabelError("points and labels go together")
+            count = len(boxes) if boxes is not None else 0
+            points, labels = np.zeros((count, 0, 2), np.float32), np.zeros((count, 0), np.int32)
+        else:
+            self._check_points(points, labels)
+        if boxes is not None and len(boxes) != len(labels):
+            raise AutolabelError(f"{len(boxes)} boxes and {len(labels)} sets of points")
+        return PointPrompts(points, labels, boxes, self._logits(len(labels), grid))
+
+
+def _refuse_large(width: int, height: int) -> None:
+    if width * height > MOST_PIXELS:
+        raise AutolabelError(
+            f"the image of {width}x{height} px is larger than {MOST_PIXELS / 1e6:.0f} megapixels"
+        )
+
+
+def decoded(encoded: bytes) -> ImageArray:
+    """Decode a JPEG as labeling decodes one: uint8 (H, W, 3) RGB.
+
+    Raises:
+        AutolabelError: it is none, it is damaged, or it would be too large; then it is not decoded.
+
+    """
+    import simplejpeg
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(encoded), formats=("JPEG",)) as header:
+            width, height = header.size
+        _refuse_large(width, height)
+        pixels: ImageArray = simplejpeg.decode_jpeg(encoded, "RGB", strict=True)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise AutolabelError(f"jpeg cannot be decoded: {error}") from error
+    return pixels

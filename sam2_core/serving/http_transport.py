@@ -1,0 +1,129 @@
+"""Triton's HTTP protocol (KServe v2 with its binary extension), over httpx."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from typing import Any
+
+import httpx
+import numpy as np
+
+from sam2_core.serving.transport import (
+    Access,
+    Call,
+    DeadlineError,
+    Tensors,
+    Transport,
+    absent,
+    refused,
+    triton_type,
+)
+
+_LENGTH = "Inference-Header-Content-Length"
+_KINDS = {
+    "UINT8": "u1", "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "BOOL": "?",
+}  # fmt: skip
+_ABSENT = {502, 503, 504}
+
+
+def tls_context(access: Access) -> ssl.SSLContext | bool:
+    """Return what certificates to trust and to show; True for the usual ones."""
+    if access.root_certificates is None and access.client_certificate is None:
+        return True
+    context = ssl.create_default_context(
+        cafile=str(access.root_certificates) if access.root_certificates else None
+    )
+    if access.client_certificate is not None:
+        context.load_cert_chain(access.client_certificate, access.client_key)
+    return context
+
+
+class HttpTransport(Transport):
+    """A connection over HTTP or HTTPS.
+
+    Args:
+        url: http://HOST:PORT or https://HOST:PORT, with the path of a proxy.
+        access: TLS and headers.
+
+    """
+
+    def __init__(self, url: str, access: Access) -> None:
+        self._url = url.rstrip("/")
+        self._client = httpx.Client(
+            headers={"accept-encoding": "identity"} | access.all_headers(),
+            verify=tls_context(access),
+            trust_env=False,
+        )
+
+    @property
+    def url(self) -> str:
+        """Address of the server."""
+        return self._url
+
+    def infer(self, call: Call) -> Tensors:
+        """Send a request and wait for its answer."""
+        header, body = encoded(call)
+        try:
+            answer = self._client.post(
+                f"{self._url}/v2/models/{call.model}/infer",
+                content=header + body,
+                headers={_LENGTH: str(len(header)), "Content-Type": "application/octet-stream"},
+                timeout=httpx.Timeout(call.deadline_s, connect=min(call.deadline_s, 5.0)),
+            )
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.RemoteProtocolError) as error:
+            raise absent(self._url, str(error) or type(error).__name__) from error
+        except httpx.TimeoutException as error:
+            raise DeadlineError(
+                f"the Triton server {self._url} did not answer within {call.deadline_s:g} s"
+            ) from error
+        except httpx.TransportError as error:  # it died while it answered
+            raise absent(self._url, str(error) or type(error).__name__) from error
+        if answer.status_code in _ABSENT:
+            raise absent(self._url, _told(answer))
+        if answer.status_code != httpx.codes.OK:
+            raise refused(_told(answer), self._url)
+        length = int(answer.headers.get(_LENGTH, len(answer.content)))
+        return decoded(answer.content, length)
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._client.close()
+
+
+def _told(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["error"])
+    except (ValueError, KeyError, TypeError):
+        return f"{answer.status_code} {answer.text[:200]}"
+
+
+def encoded(call: Call) -> tuple[bytes, bytes]:
+    """Return a request's JSON and the tensors behind it."""
+    inputs, bodies = [], []
+    for name, array in call.inputs.items():
+        body = np.ascontiguousarray(array).tobytes()
+        bodies.append(body)
+        inputs.append({
+            "name": name, "shape": list(array.shape), "datatype": triton_type(array),
+            "parameters": {"binary_data_size": len(body)},
+        })  # fmt: skip
+    outputs = [{"name": name, "parameters": {"binary_data": True}} for name in call.outputs]
+    header: dict[str, Any] = {
+        "inputs": inputs, "outputs": outputs,
+        "parameters": {"timeout": int(call.deadline_s * 1e6)},
+    }  # fmt: skip
+    if call.request_id:
+        header["id"] = call.request_id
+    return json.dumps(header).encode(), b"".join(bodies)
+
+
+def decoded(content: bytes, length: int) -> Tensors:
+    """Return the tensors of an answer."""
+    found, start = {}, length
+    for output in json.loads(content[:length])["outputs"]:
+        size = output["parameters"]["binary_data_size"]
+        body, start = content[start : start + size], start + size
+        array = np.frombuffer(body, _KINDS[output["datatype"]])
+        found[output["name"]] = array.reshape(output["shape"])
+    return found

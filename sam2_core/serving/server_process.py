@@ -1,0 +1,225 @@
+"""A Triton server as a child process: started, waited for, stopped; nothing of it stays behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import httpx
+
+from sam2_core.serving.installed_server import InstalledServer
+from sam2_core.types import AutolabelError
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the server's own way to its models
+_POLL_S = 0.05
+_PDEATHSIG = 1  # PR_SET_PDEATHSIG of prctl
+_STOP_S = 15
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Where a server listens and what it may do.
+
+    Attributes:
+        host: address to listen on.
+        http_port, grpc_port, metrics_port: 0 takes a free one.
+        tls_certificate, tls_key: files; gRPC speaks TLS then.
+        tls_clients: file with the certificates of clients that may connect; any when None.
+        response_cache_bytes: 0 for none.
+        verbose: log every request.
+
+    """
+
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    grpc_port: int = 8001
+    metrics_port: int = 8002
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    tls_clients: Path | None = None
+    response_cache_bytes: int = 0
+    verbose: bool = False
+
+    def with_free_ports(self) -> ServerOptions:
+        """Return options with a port for each 0."""
+        with contextlib.ExitStack() as stack:
+            ports = {
+                name: getattr(self, name) or _free_port(stack, self.host)
+                for name in ("http_port", "grpc_port", "metrics_port")
+            }
+        return ServerOptions(**self.__dict__ | ports)
+
+
+def _free_port(stack: contextlib.ExitStack, host: str) -> int:
+    one = stack.enter_context(socket.socket())
+    one.bind((host, 0))
+    return int(one.getsockname()[1])
+
+
+@dataclass(eq=False)
+class RunningServer:
+    """A server that runs as a child of this process.
+
+    Attributes:
+        options: with the ports that it listens on.
+        process: tritonserver.
+        prefix: of the names of its shared memory.
+
+    """
+
+    options: ServerOptions
+    process: subprocess.Popen[bytes]
+    prefix: str
+    log: Path | None = field(default=None)
+
+    @property
+    def http_url(self) -> str:
+        """Address of the HTTP protocol."""
+        return f"http://{self._host}:{self.options.http_port}"
+
+    @property
+    def grpc_url(self) -> str:
+        """Address of the gRPC protocol."""
+        scheme = "grpcs" if self.options.tls_certificate else "grpc"
+        return f"{scheme}://{self._host}:{self.options.grpc_port}"
+
+    @property
+    def metrics_url(self) -> str:
+        """Address of the metrics."""
+        return f"http://{self._host}:{self.options.metrics_port}/metrics"
+
+    @property
+    def _host(self) -> str:
+        everywhere = self.options.host in {"0.0.0.0", "::"}  # noqa: S104 - as asked for
+        return "127.0.0.1" if everywhere else self.options.host
+
+    def wait_ready(self, patience_s: float = 300.0) -> None:
+        """Wait until all models are loaded.
+
+        Raises:
+            AutolabelError: the server has ended, or is not ready by then.
+
+        """
+        until = time.monotonic() + patience_s
+        while time.monotonic() < until:
+            if self.process.poll() is not None:
+                raise AutolabelError(
+                    f"the Triton server has ended with status {self.process.returncode}"
+                    + (f"; {self.log} says why:\n{_last_errors(self.log)}" if self.log else "")
+                )
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(f"{self.http_url}/v2/health/ready", trust_env=False).is_success:
+                    return
+            time.sleep(_POLL_S)
+        raise AutolabelError(f"the Triton server was not ready within {patience_s:.0f} s")
+
+    def stop(self) -> None:
+        """Stop it and remove its shared memory."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self.process.poll() is None:
+                self.process.send_signal(number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.process.wait(_STOP_S)
+        remove_shared_memory(self.prefix)
+
+
+def _last_errors(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()
+    errors = [line for line in lines if "error" in line.lower() or line.startswith("E")]
+    return "\n".join((errors or lines)[-8:])
+
+
+def remove_shared_memory(prefix: str) -> None:
+    """Remove what a server, or its models, left in shared memory."""
+    for path in SHARED_MEMORY.glob(f"{prefix}*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def new_prefix() -> str:
+    """Return a prefix for the shared memory of one server."""
+    return f"autolabel-triton-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+
+
+def start_server(
+    installed: InstalledServer,
+    repository: Path,
+    models: Sequence[str],
+    options: ServerOptions,
+    *,
+    prefix: str = "",
+    log: Path | None = None,
+) -> RunningServer:
+    """Start a server; it ends with this process.
+
+    Args:
+        installed: which one.
+        repository: model repository.
+        models: to load first; more can be loaded and unloaded later.
+        options: where it listens.
+        prefix: of the names of its shared memory.
+        log: file for its output; this process's stderr when None.
+
+    """
+    options, prefix = options.with_free_ports(), prefix or new_prefix()
+    command = _command(installed, repository, models, options, prefix)
+    with contextlib.ExitStack() as stack:
+        output: IO[bytes] | None = stack.enter_context(log.open("ab")) if log else None
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output or 2, stderr=output,
+            env=installed.environment(os.environ), start_new_session=True,
+            preexec_fn=_end_with_parent,  # noqa: PLW1509 - one call of the C library
+        )  # fmt: skip
+    return RunningServer(options, process, prefix, log)
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGTERM)
+
+
+def _command(
+    installed: InstalledServer,
+    repository: Path,
+    models: Sequence[str],
+    options: ServerOptions,
+    prefix: str,
+) -> list[str]:
+    def arguments() -> Iterator[str]:
+        yield f"--model-repository={repository}"
+        yield f"--backend-directory={installed.backends}"
+        # Explicit: models are loaded and unloaded by request, and a folder that is not finished
+        # is not taken for one.
+        yield "--model-control-mode=explicit"
+        yield from (f"--load-model={model}" for model in models)
+        yield f"--backend-config=python,shm-region-prefix-name={prefix}-"
+        for protocol in ("http", "grpc", "metrics"):
+            yield f"--{protocol}-address={options.host}"
+            yield f"--{protocol}-port={getattr(options, f'{protocol}_port')}"
+        yield "--metrics-config=summary_latencies=true"
+        yield "--exit-timeout-secs=10"
+        yield f"--log-verbose={int(options.verbose)}"
+        if options.response_cache_bytes:
+            yield f"--cache-directory={installed.caches}"
+            yield f"--cache-config=local,size={options.response_cache_bytes}"
+        if options.tls_certificate:
+            yield "--grpc-use-ssl=true"
+            yield f"--grpc-server-cert={options.tls_certificate}"
+            yield f"--grpc-server-key={options.tls_key}"
+        if options.tls_clients:
+            yield "--grpc-use-ssl-mutual=true"
+            yield f"--grpc-root-cert={options.tls_clients}"
+
+    return [str(installed.binary), *arguments()]

@@ -1,0 +1,171 @@
+"""Ways to a Triton server: what all of them do, and their errors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from sam2_core.redaction import redact
+from sam2_core.serving.contract import EXPIRED, TOKEN_VARIABLE
+from sam2_core.types import AutolabelError, MachineError
+
+Tensors = dict[str, np.ndarray[Any, Any]]
+SCHEMES = ("grpc", "grpcs", "http", "https")
+# numpy's kind and size to Triton's name.
+_TYPES = {"u1": "UINT8", "i4": "INT32", "i8": "INT64", "f2": "FP16", "f4": "FP32", "b1": "BOOL"}
+
+
+class ServerError(AutolabelError):
+    """The server has refused a request; it is of no use to send it again."""
+
+
+class ExpiredOnServerError(ServerError):
+    """What a request refers to is no longer on the server: send it anew."""
+
+
+class ServerAbsentError(MachineError):
+    """The server does not answer, or not yet, or no more; another one, or a later one, may."""
+
+
+class DeadlineError(ServerError):
+    """The answer has not come in time."""
+
+
+class ModelReplacedError(ServerError):
+    """The server has another model than the one that a run began with."""
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A request to a model.
+
+    Attributes:
+        model: its name on the server.
+        inputs: tensors by name; texts and files are bytes, uint8.
+        outputs: which to send.
+        deadline_s: how long to wait; then the server drops it, too, if it still waits there.
+        request_id: shown in the server's log.
+
+    """
+
+    model: str
+    inputs: Mapping[str, np.ndarray[Any, Any]]
+    outputs: Sequence[str]
+    deadline_s: float = 60.0
+    request_id: str = ""
+
+
+@dataclass(frozen=True)
+class Access:
+    """How to reach servers: TLS, headers.
+
+    Attributes:
+        token: sent as `Authorization: Bearer ...`; the environment's where it is empty.
+        headers: more of them.
+        root_certificates: file with the certificates to trust, of servers behind grpcs and https.
+        client_certificate, client_key: files, where the server asks for them.
+
+    """
+
+    token: str = field(default="", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    root_certificates: Path | None = None
+    client_certificate: Path | None = None
+    client_key: Path | None = None
+
+    def all_headers(self) -> dict[str, str]:
+        """Return the headers of every request."""
+        token = self.token or os.environ.get(TOKEN_VARIABLE, "")
+        signed = {"authorization": f"Bearer {token}"} if token else {}
+        return signed | {name.lower(): value for name, value in self.headers.items()}
+
+
+class Transport(Protocol):
+    """A connection to one server; any thread may use it."""
+
+    @property
+    def url(self) -> str:
+        """Address of the server, without secrets."""
+        ...
+
+    def infer(self, call: Call) -> Tensors:
+        """Send a request and wait for its answer.
+
+        Raises:
+            ServerAbsentError: there is no server, or it has gone while it worked.
+            ExpiredOnServerError, DeadlineError, ServerError: as they say.
+
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+
+
+def connect(url: str, access: Access | None = None, *, shared_memory: bool = False) -> Transport:
+    """Return a connection to a server; it is made with the first request.
+
+    Args:
+        url: grpc://HOST:PORT, grpcs://, http:// or https://.
+        access: TLS and headers.
+        shared_memory: pass images through this host's memory: the server must be on it.
+
+    """
+    access = access or Access()
+    scheme, address = split_url(url)
+    if scheme in {"http", "https"}:
+        if shared_memory:
+            raise AutolabelError("shared memory goes with grpc://, not with http://")
+        from sam2_core.serving.http_transport import HttpTransport
+
+        return HttpTransport(url, access)
+    from sam2_core.serving.grpc_transport import GrpcTransport
+
+    return GrpcTransport(
+        address, access, secure=scheme == "grpcs", url=url, shared_memory=shared_memory
+    )
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """Return scheme and HOST:PORT of a server's address.
+
+    Raises:
+        AutolabelError: it is none, or has a password in it.
+
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES or not parts.hostname:
+        raise AutolabelError(
+            f"{redact(url)!r} is no address of a Triton server: such as grpc://host:8001 or "
+            "http://host:8000"
+        )
+    if parts.username or parts.password or parts.query:
+        raise AutolabelError(
+            f"{redact(url)}: no password in an address, give a token in {TOKEN_VARIABLE}"
+        )
+    return parts.scheme, parts.netloc
+
+
+def triton_type(array: np.ndarray[Any, Any]) -> str:
+    """Return Triton's name of an array's type."""
+    return _TYPES[array.dtype.str[1:]]
+
+
+def refused(text: str, url: str) -> ServerError:
+    """Return the error for a server's refusal."""
+    # Triton puts words of its own around what a model says.
+    _, expired, rest = text.partition(EXPIRED)
+    if expired:
+        return ExpiredOnServerError(rest.strip())
+    return ServerError(f"the Triton server {url} refused the request: {text.strip()}")
+
+
+def absent(url: str, why: str) -> ServerAbsentError:
+    """Return the error for a server that is not there."""
+    return ServerAbsentError(f"the Triton server {url} does not answer: {why.strip()}")

@@ -1,0 +1,222 @@
+"""A real Triton server: the masks of its models, its health, and what it refuses."""
+
+import threading
+
+import httpx
+import numpy as np
+import pytest
+
+from sam2_core.clicks import OpenImage
+from sam2_core.load import load_backend
+from sam2_core.segmenter import Segmenter
+from sam2_core.serving.client import Sam2Client
+from sam2_core.serving.contract import DESCRIBE, text_tensor
+from sam2_core.serving.image_requests import SentImage, as_prompts
+from sam2_core.serving.transport import (
+    Access,
+    Call,
+    ExpiredOnServerError,
+    ServerAbsentError,
+    ServerError,
+    connect,
+)
+from sam2_core.types import AutolabelError, Boxes
+from tasks.masks.model import choose_model
+from tests.sam2_core.serving.conftest import MICRO, metric, statistics
+
+pytestmark = pytest.mark.ci
+BOXES = [[195, 290, 405, 410], [590, 95, 705, 190], [0, 0, 50, 50], [5, 5, 1, 1]]
+NAN = [[np.nan, 0, 5, 5]]
+
+
+def street():
+    image = np.full((720, 1280, 3), 110, np.uint8)
+    image[300:400, 200:400] = (200, 40, 40)
+    image[100:180, 600:700] = (20, 40, 200)
+    image[::7, ::5] += np.uint8(9)
+    return image
+
+
+@pytest.fixture(scope="module", params=["compact", str(MICRO)], ids=["compact", "micro"])
+def model(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def local(model):
+    return load_backend(model, "onnxruntime-cpu")
+
+
+@pytest.fixture(scope="module")
+def close_ups(local):
+    return local.info.close_ups
+
+
+@pytest.mark.parametrize("way", ["http", "grpc", "shared memory"])
+def test_boxes_and_clicks_have_the_masks_of_an_image_opened_here(server, model, local, way):
+    here = OpenImage(local, street())
+    url = server["http" if way == "http" else "grpc"]
+    with Sam2Client(url, model, shared_memory=way == "shared memory") as client:
+        image = client.set_image(street())
+        grid = client.served.image_size // 4
+        asked = [{"boxes_xyxy_px": BOXES},
+                 {"boxes_xyxy_px": BOXES[:1], "points_px": [[[250, 350]]], "labels": [[1]]},
+                 {"boxes_xyxy_px": NAN}]  # fmt: skip
+        if not local.info.close_ups:
+            earlier = np.zeros((1, 720, 1280), bool)
+            earlier[0, 300:400, 200:400] = True
+            asked += [{"points_px": [[[300, 350]]], "labels": [[1]]},
+                      {"points_px": [[[300, 350]]], "labels": [[1]], "masks": earlier}]  # fmt: skip
+        for one in asked:
+            found, expected = (
+                client.predict(image, **one),
+                here.segment(as_prompts(**one, grid=grid)),
+            )
+            assert found.rle == expected.rle, one
+            assert found.reasons == expected.reasons
+            np.testing.assert_allclose(found.predicted_iou, expected.predicted_iou, atol=1e-5)
+        assert found.reasons != ("",) or not local.info.close_ups
+        assert len(client.predict(image, boxes_xyxy_px=np.zeros((0, 4)))) == 0
+
+
+def test_the_backend_of_labeling_has_the_masks_of_the_local_one(server, model, local):
+    boxes = Boxes(BOXES, [1.0] * 4, ("car",) * 4)
+    images = [street(), street()[::-1].copy(), street()[:300, :500].copy()]
+    remote = load_backend(model, "triton", triton_urls=[server["grpc"]])
+    assert remote.info.stamp == local.info.stamp
+    with Segmenter(remote) as there, Segmenter(local) as here:
+        found = there.segment(images, [boxes, boxes, Boxes.empty()])
+        expected = here.segment(images, [boxes, boxes, Boxes.empty()])
+    for one, other in zip(found, expected, strict=True):
+        assert one.rle == other.rle
+        assert one.reasons == other.reasons
+    assert found[0].area_px[:2].min() > 0
+    remote.close()
+
+
+def test_a_server_that_runs_another_precision_or_code_is_refused(server, monkeypatch):
+    urls = [server["grpc"]]
+    with pytest.raises(AutolabelError, match="fp32, not in fp16"):
+        load_backend("compact", "triton", "fp16", triton_urls=urls)
+    with pytest.raises(AutolabelError, match="autolabel serve tiny"):
+        choose_model("tiny", "triton", triton_urls=urls)
+    monkeypatch.setattr("sam2_core.serving.labeling.mask_code", lambda _: "another")
+    with pytest.raises(AutolabelError, match="install the same one on both sides"):
+        load_backend("compact", "triton", triton_urls=urls)
+
+
+def test_an_image_is_sent_once_and_again_where_the_server_has_forgotten_it(server):
+    with Sam2Client(server["grpc"], "compact") as client:
+        image = client.set_image(street())
+        first = client.predict(image, boxes_xyxy_px=BOXES[:1])
+        before = statistics(server, "sam2_encoder_compact")["success"]["count"]
+        assert client.set_image(street()).name == image.name
+        assert client.predict(image, boxes_xyxy_px=BOXES[:1]).rle == first.rle
+        assert statistics(server, "sam2_encoder_compact")["success"]["count"] == before
+        for shade in range(20):  # 37 MB of others, and there is room for 256 MB of images
+            client.set_image(np.full((720, 1280 + shade, 3), 7, np.uint8))
+        forgotten = SentImage("0" * 32, image.size_hw, image.content)
+        assert client.predict(forgotten, boxes_xyxy_px=BOXES[:1]).rle == first.rle
+        remote = load_backend("compact", "triton", triton_urls=[server["grpc"]])
+        features = remote.encode([remote.stage(street()).whole()])
+        name = features.data[0].name.result()
+        with pytest.raises(ExpiredOnServerError, match="encode the image again"):
+            client._servers.infer(
+                Call(
+                    "sam2_decoder_compact",
+                    {"embedding_id": text_tensor(name[:-4])[None]},
+                    ["windows"],
+                )
+            )
+        remote.close()
+
+
+def test_a_jpeg_is_opened_as_its_pixels_are(server):
+    import simplejpeg
+
+    encoded = simplejpeg.encode_jpeg(street(), 90, "RGB")
+    pixels = simplejpeg.decode_jpeg(encoded, "RGB")
+    with Sam2Client(server["http"], "compact") as client:
+        one, other = client.set_image(encoded), client.set_image(pixels)
+        assert one.name == other.name
+        assert one.size_hw == (720, 1280)
+
+
+def test_health_metadata_metrics_and_reload(server):
+    def ask(path, method="GET", **options):
+        return httpx.request(method, f"{server['http']}/v2{path}", trust_env=False, **options)
+
+    assert ask("/health/live").is_success
+    assert ask("/models/sam2_compact/ready").is_success
+    assert {one["name"] for one in ask("/models/sam2_compact").json()["inputs"]} > {"image"}
+    assert metric(server, "nv_inference_request_success", model="sam2_encoder_compact") > 0
+    states = {one["name"]: one["state"] for one in ask("/repository/index", "POST").json()}
+    assert states["sam2_decoder_micro"] == "READY"
+
+    failed, stop = [], threading.Event()
+
+    def keep_asking():
+        with Sam2Client(server["grpc"], "micro") as client:
+            image = client.set_image(street())
+            while not stop.is_set():
+                try:
+                    client.predict(image, boxes_xyxy_px=BOXES[:1])
+                except Exception as error:
+                    failed.append(error)
+
+    thread = threading.Thread(target=keep_asking)
+    thread.start()
+    for part in ("sam2_encoder_micro", "sam2_decoder_micro", "sam2_micro"):
+        assert ask(f"/repository/models/{part}/load", "POST", json={}).is_success
+    stop.set()
+    thread.join()
+    assert not failed
+    for action, ready in (("unload", False), ("load", True)):
+        assert ask(f"/repository/models/sam2_micro/{action}", "POST", json={}).is_success
+        until_ready = httpx.get(f"{server['http']}/v2/models/sam2_micro/ready", trust_env=False)
+        assert until_ready.is_success == ready
+
+
+@pytest.mark.parametrize("way", ["http", "grpc"])
+@pytest.mark.parametrize(
+    ("part", "inputs", "says"),
+    [
+        ("encoder", {"image": np.zeros((1, 4, 3), np.uint8)}, "(?i)shape"),
+        ("encoder", {"image": np.zeros((1, 4, 4, 3), np.float32)}, "data-?type"),
+        ("encoder", {"picture": np.zeros((1, 4, 4, 3), np.uint8)}, "picture"),
+        ("encoder", {"image": np.zeros((1, 1, 65_000_000, 3), np.uint8)}, "megapixels"),
+        ("encoder", {"jpeg": text_tensor(b"\xff\xd8 no")[None]}, "cannot be decoded"),
+        ("decoder", {"embedding_id": text_tensor("../../etc")[None]}, "not of this server"),
+        ("image", {"image_id": text_tensor("no session")[None]}, "no id of this server"),
+        ("image", {"image_id": text_tensor("ab" * 16)[None]}, "send it again"),
+        ("image", {"image": np.zeros((1, 4, 4, 3), np.uint8)}, "no prompt"),
+        ("image", {"image": np.zeros((1, 4, 4, 3), np.uint8),
+                   "boxes_xyxy_px": np.zeros((1, 0, 4), np.float32)}, "(?i)0 rows|element|shape"),
+    ],
+)  # fmt: skip
+def test_what_is_malformed_is_refused_and_the_server_lives_on(server, way, part, inputs, says):
+    name = "sam2_compact" if part == "image" else f"sam2_{part}_compact"
+    outputs = {"encoder": ["embedding_id"], "decoder": ["windows"], "image": ["rle"]}[part]
+    transport = connect(server[way])
+    with pytest.raises((ServerError, ValueError), match=says):
+        transport.infer(Call(name, inputs, outputs, 20.0))
+    told = transport.infer(Call("sam2_encoder_compact", DESCRIBE, ["info"]))
+    assert told["info"].size
+    transport.close()
+
+
+def test_nobody_there_is_another_error_than_a_refusal(unused_port):
+    for scheme in ("http", "grpc"):
+        transport = connect(f"{scheme}://127.0.0.1:{unused_port}", Access("t"))
+        with pytest.raises(ServerAbsentError, match="does not answer"):
+            transport.infer(Call("m", DESCRIBE, ["info"], 3.0))
+        transport.close()
+
+
+@pytest.fixture
+def unused_port():
+    import socket
+
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        yield one.getsockname()[1]

@@ -1,0 +1,270 @@
+"""What travels between a client and a server, without one: masks, requests, refusals, servers."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sam2_core.postprocess import finish
+from sam2_core.serving.contract import ServedModel, image_id, names_of, served_as, text_tensor
+from sam2_core.serving.cropped import cropped, pasted
+from sam2_core.serving.failover import Servers
+from sam2_core.serving.given import Given
+from sam2_core.serving.http_transport import decoded, encoded
+from sam2_core.serving.image_requests import as_prompts, mask_logits
+from sam2_core.serving.repository import RepositoryOptions, write_repository
+from sam2_core.serving.transport import (
+    Access,
+    Call,
+    ModelReplacedError,
+    ServerAbsentError,
+    ServerError,
+    connect,
+)
+from sam2_core.types import AutolabelError, LowResMasks, ModelStamp
+
+STAMP = ModelStamp("micro/restructured", "ab", "cd", "onnxruntime-cpu", "fp32", "1")
+SERVED = ServedModel(STAMP, 128, "cpu", close_ups=False)
+
+
+def low_res(logits):
+    ones = np.ones(len(logits), np.float32)
+    grid = logits.shape[1:]
+    return LowResMasks(logits, np.zeros((len(logits), 2), np.int32), grid, ones, ones, ones)
+
+
+@pytest.mark.parametrize("size_hw", [(97, 161), (32, 32), (720, 1280)])
+def test_a_mask_that_was_cut_for_the_wire_is_the_same_mask_of_the_image(size_hw):
+    rng = np.random.default_rng(3)
+    noise = rng.normal(size=(6, 32, 32)).astype(np.float32)
+    spots = np.full((6, 32, 32), -4, np.float32)
+    places = [(0, 0), (25, 27), (0, 20), (12, 3), (31, 31), (10, 10)]
+    for mask, (row, column) in zip(spots, places, strict=True):
+        mask[row : row + 7, column : column + 5] = rng.uniform(0.1, 3, (7, 5))[
+            : 32 - row, : 32 - column
+        ]
+    nothing = np.full((1, 32, 32), -1, np.float32)
+    masks = low_res(np.concatenate([noise, spots, nothing, np.ones((1, 32, 32), np.float32)]))
+    windows, flat = cropped(masks, slice(None))
+    back = pasted(windows, flat, np.ones((3, 14), np.float32), 32)
+    assert finish(back, size_hw).rle == finish(masks, size_hw).rle
+    assert flat.nbytes < masks.logits.nbytes
+    whole, everything = cropped(masks, slice(2, 4), whole=True)
+    assert whole.tolist() == [[0, 0, 32, 32]] * 2
+    np.testing.assert_array_equal(everything.reshape(2, 32, 32), masks.logits[2:4])
+
+
+def test_masks_that_do_not_fit_their_windows_are_refused():
+    for windows in ([[0, 0, 4, 4]], [[30, 0, 4, 4]], [[-1, 0, 4, 4]]):
+        with pytest.raises(AutolabelError, match="another version"):
+            pasted(np.array(windows, np.int32), np.zeros(15, np.float32), np.ones((3, 1)), 32)
+
+
+def test_a_request_over_http_is_triton_s_json_and_the_bytes_behind_it():
+    inputs = {
+        "image": np.arange(12, dtype=np.uint8).reshape(1, 2, 2, 3),
+        "id": text_tensor("é")[None],
+    }
+    header, body = encoded(Call("m", inputs, ["a"], 2.5))
+    told = json.loads(header)
+    assert [one["datatype"] for one in told["inputs"]] == ["UINT8", "UINT8"]
+    assert [one["parameters"]["binary_data_size"] for one in told["inputs"]] == [12, 2]
+    assert body == bytes(range(12)) + "é".encode()
+    assert told["parameters"]["timeout"] == 2_500_000
+    answer = {"outputs": [
+        {"name": "a", "datatype": "FP32", "shape": [1, 2], "parameters": {"binary_data_size": 8}},
+        {"name": "b", "datatype": "INT64", "shape": [1], "parameters": {"binary_data_size": 8}},
+    ]}  # fmt: skip
+    text = json.dumps(answer).encode()
+    found = decoded(text + np.float32([1, 2]).tobytes() + np.int64([7]).tobytes(), len(text))
+    assert found["a"].tolist() == [[1, 2]]
+    assert found["b"].tolist() == [7]
+
+
+def given(**tensors):
+    return Given(tensors.get)
+
+
+def jpeg(width, height):
+    file = io.BytesIO()
+    Image.new("RGB", (width, height)).save(file, "JPEG")
+    return file.getvalue()
+
+
+BOMB = jpeg(16, 16).replace(b"\x00\x10\x00\x10\x03", b"\xff\xff\xff\xff\x03", 1)
+POINTS, LABELS = np.zeros((1, 2, 3, 2), np.float32), np.full((1, 2, 3), -1, np.int32)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "read", "says"),
+    [
+        ({"image": np.zeros((2, 4, 4, 3), np.uint8)}, "image", "first dimension must be 1"),
+        ({"image": np.zeros((1, 4, 4, 4), np.uint8)}, "image", "expected uint8"),
+        ({"image": np.zeros((1, 0, 4, 3), np.uint8)}, "image", "expected uint8"),
+        ({"jpeg": text_tensor(b"no jpeg")[None]}, "image", "cannot be decoded"),
+        ({"jpeg": text_tensor(jpeg(64, 64)[:200])[None]}, "image", "cannot be decoded"),
+        ({"jpeg": text_tensor(BOMB)[None]}, "image", "larger than|exceeds limit"),
+        ({"image": np.zeros((1, 4, 4, 3), np.uint8), "jpeg": text_tensor(b"x")[None]}, "image",
+         "not both"),
+        ({"points": POINTS}, "prompts", "lacks labels"),
+        ({"points": POINTS, "labels": LABELS[:, :1]}, "prompts", "expected"),
+        ({"points": POINTS[:, :0], "labels": LABELS[:, :0]}, "prompts", "0 rows"),
+        ({"points": POINTS * np.float32(np.nan), "labels": LABELS}, "prompts", "not a finite"),
+        ({"points": POINTS, "labels": LABELS, "image_index": np.int32([[0, 1]])}, "prompts",
+         "image_index"),
+        ({"points": POINTS, "labels": LABELS, "mask_logits": np.zeros((1, 2, 5, 5), np.float32)},
+         "prompts", "mask_logits"),
+        ({"points": np.zeros((1, 1, 65, 2), np.float32), "labels": np.zeros((1, 1, 65), np.int32)},
+         "prompts", "at most 64"),
+        ({}, "point_prompts", "no prompt"),
+        ({"boxes_xyxy_px": np.zeros((1, 0, 4), np.float32)}, "point_prompts", "0 rows"),
+        ({"points": POINTS}, "point_prompts", "go together"),
+        ({"boxes_xyxy_px": np.zeros((1, 3, 4), np.float32), "points": POINTS, "labels": LABELS},
+         "point_prompts", "3 boxes and 2"),
+    ],
+)  # fmt: skip
+def test_a_request_that_is_wrong_is_told_what_is_wrong(tensors, read, says):
+    ways = {
+        "image": lambda one: one.image(), "prompts": lambda one: one.prompts(1, 32),
+        "point_prompts": lambda one: one.point_prompts(32),
+    }  # fmt: skip
+    with pytest.raises(AutolabelError, match=says):
+        ways[read](given(**tensors))
+
+
+@pytest.mark.parametrize("region", [(0, 0, 0, 5), (-1, 0, 4, 4), (0, 0, 11, 4), (5, 5, 4, 6)])
+def test_regions_lie_inside_the_image(region):
+    with pytest.raises(AutolabelError, match="inside the image of 10x8"):
+        given(regions_xyxy_px=np.int32([[region]])).regions_xyxy_px((8, 10))
+
+
+def test_earlier_masks_become_the_logits_of_the_model_s_grid():
+    mask = np.zeros((1, 90, 160), bool)
+    mask[0, :45] = True
+    logits = mask_logits(mask, 32)
+    assert logits.shape == (1, 32, 32)
+    assert (logits[0, :15] > 9).all()
+    assert (logits[0, 17:] < -9).all()
+    with pytest.raises(ValueError, match="go together"):
+        as_prompts(points_px=[[[1, 2]]], grid=32)
+    with pytest.raises(ValueError, match="no prompt"):
+        as_prompts(grid=32)
+
+
+def test_models_have_names_that_a_server_takes():
+    assert served_as("/models/my-model.pt:whole") == "my_model_pt_whole"
+    assert served_as("random:tiny") == "random_tiny"
+    assert names_of("tiny").decoder == "sam2_decoder_tiny"
+    image = np.zeros((4, 6, 3), np.uint8)
+    assert image_id(image) == image_id(image.copy()) != image_id(image.reshape(6, 4, 3))
+
+
+def test_a_repository_holds_several_models_and_all_that_was_asked_for(tmp_path):
+    options = RepositoryOptions("tensorrt", "fp16", gpus=(0, 2), instances=3, response_cache=True)
+    names = write_repository(tmp_path, ["compact", "compact:whole"], options)
+    write_repository(tmp_path, ["compact"], options, version=2)
+    assert len(names) == 6
+    text = (tmp_path / "sam2_decoder_compact_whole" / "config.pbtxt").read_text()
+    for part in (
+        'name: "sam2_decoder_compact_whole"',
+        "instance_group { count: 3 kind: KIND_GPU gpus: [ 0, 2 ] }",
+        "dynamic_batching", "response_cache { enable: true }", 'value { string_value: "tensorrt" }',
+        "version_policy { latest { num_versions: 1 } }", 'string_value: "compact:whole"',
+    ):  # fmt: skip
+        assert part in text
+    assert "model_warmup" in (tmp_path / "sam2_encoder_compact" / "config.pbtxt").read_text()
+    assert "KIND_CPU" in (tmp_path / "sam2_compact" / "config.pbtxt").read_text()
+    assert (tmp_path / "sam2_compact" / "1" / "model.py").is_file()
+    assert (tmp_path / "sam2_compact" / "2" / "model.py").is_file()
+    assert "second copy of that code" in (tmp_path / "README.md").read_text()
+    with pytest.raises(AutolabelError, match="names of their own: compact"):
+        write_repository(tmp_path, ["compact", "x/compact"], options)
+
+
+class Fake:
+    """A server that answers, is absent, or refuses, as its script says."""
+
+    def __init__(self, *script, served=SERVED):
+        self.script, self.served, self.url, self.calls = list(script), served, "grpc://x:1", []
+
+    def infer(self, call):
+        if list(call.outputs) == ["info"]:
+            if self.script and self.script[0] == "gone":
+                raise ServerAbsentError("gone")
+            return {"info": text_tensor(self.served.to_json())[None]}
+        self.calls.append(call)
+        what = self.script.pop(0) if self.script else "fine"
+        if isinstance(what, Exception):
+            raise what
+        if what == "gone":
+            raise ServerAbsentError("gone")
+        return {"from": self}
+
+    def close(self):
+        pass
+
+
+def test_the_next_server_gets_what_the_first_does_not_answer():
+    first, second = Fake("fine", "gone", "gone", "gone"), Fake()
+    servers = Servers([first, second], "micro", sleep=lambda _: None)
+    call = Call("m", {}, ["from"])
+    assert servers.infer(call)["from"] is first
+    assert servers.infer(call)["from"] is second
+    assert servers.infer(call)["from"] is second  # and it stays with it
+
+
+def test_a_server_that_comes_back_is_waited_for():
+    only = Fake("fine", "gone", "gone")
+    naps = []
+
+    def nap(seconds):
+        naps.append(seconds)
+        only.script.clear()
+
+    servers = Servers([only], "micro", sleep=nap)
+    servers.infer(Call("m", {}, ["from"]))
+    assert servers.infer(Call("m", {}, ["from"]))["from"] is only
+    assert naps
+
+
+def test_patience_ends_and_says_what_to_do():
+    with pytest.raises(ServerAbsentError, match="is `autolabel serve` running"):
+        Servers([Fake("gone")], "micro", first_patience_s=0)
+
+
+def test_what_is_refused_is_not_sent_again():
+    only = Fake(ServerError("no"), "fine")
+    servers = Servers([only], "micro", sleep=lambda _: None)
+    with pytest.raises(ServerError, match="no"):
+        servers.infer(Call("m", {}, ["from"]))
+    assert len(only.calls) == 1
+
+
+def test_a_server_with_another_model_does_not_step_in():
+    other = ServedModel(ModelStamp("tiny", "x", "y", "torch", "fp16", "1"), 1024, "cuda", False)
+    servers = Servers([Fake("fine", "gone", "gone"), Fake(served=other)], "micro")
+    servers.infer(Call("m", {}, ["from"]))
+    with pytest.raises(ModelReplacedError, match="another model"):
+        servers.infer(Call("m", {}, ["from"]))
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [("host:8001", "no address"), ("ftp://host:1", "no address"), ("grpc://", "no address"),
+     ("http://me:secret-word@host:8000", "AUTOLABEL_TRITON_TOKEN")],
+)  # fmt: skip
+def test_an_address_that_is_none_is_refused_without_its_password(url, says):
+    with pytest.raises(AutolabelError, match=says) as caught:
+        connect(url)
+    assert "secret-word" not in str(caught.value)
+
+
+def test_a_token_is_sent_and_shown_nowhere(monkeypatch):
+    assert Access("abc").all_headers() == {"authorization": "Bearer abc"}
+    monkeypatch.setenv("AUTOLABEL_TRITON_TOKEN", "of-the-environment")
+    assert Access(headers={"X-A": "1"}).all_headers() == {
+        "authorization": "Bearer of-the-environment", "x-a": "1"
+    }  # fmt: skip
+    assert "abc" not in repr(Access("abc"))
