@@ -59,7 +59,7 @@ class TritonBackend(Backend):
     def __init__(self, servers: Servers, at_once: int = _AT_ONCE) -> None:
         self._servers = servers
         self._pool = ThreadPoolExecutor(at_once, "triton") if at_once else None
-        served = servers.served
+        self.served = served = servers.served
         self._key = served.key
         self._info = BackendInfo(
             stamp=served.stamp,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.backends.protocol import BackendInfo
+from sam2_core.trust.certificate import UncertifiedEngineError
 from sam2_core.types import AutolabelError, ImageArray, ModelStamp
 
 ByteArray = npt.NDArray[np.uint8]
@@ -74,17 +75,36 @@ def served_as(model: str | Path) -> str:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """What a client has to know of a model: `BackendInfo` on its way."""
+    """What a client has to know of a model: `BackendInfo` on its way, and whether it may label."""
 
     stamp: ModelStamp
     image_size: int
     device: str
     close_ups: bool
+    certificate: dict[str, Any] = field(default_factory=dict, compare=False)
+    uncertified: str = field(default="", compare=False)
 
     @staticmethod
-    def of(info: BackendInfo) -> ServedModel:
+    def of(
+        info: BackendInfo, certificate: dict[str, Any] | None = None, uncertified: str = ""
+    ) -> ServedModel:
         """Say what a loaded backend is."""
-        return ServedModel(info.stamp, info.image_size, info.device, info.close_ups)
+        return ServedModel(
+            info.stamp, info.image_size, info.device, info.close_ups, certificate or {}, uncertified
+        )
+
+    def certified(self) -> dict[str, Any]:
+        """Return the certificate that it has on its server, in short.
+
+        Raises:
+            UncertifiedEngineError: it has none.
+
+        """
+        if not self.certificate:
+            raise UncertifiedEngineError(
+                f"on its server: {self.uncertified or 'it was not certified there'}"
+            )
+        return self.certificate
 
     @property
     def key(self) -> str:

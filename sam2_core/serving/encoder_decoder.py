@@ -5,6 +5,7 @@ Features stay on the server, in memory that both processes see; clients get an i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +24,10 @@ from sam2_core.serving.python_model import (
     PythonModel,
 )
 from sam2_core.serving.store import SharedStore
-from sam2_core.types import Features, ImageArray, LowResMasks, Prompts
+from sam2_core.trust.certify import ensure_certified
+from sam2_core.types import AutolabelError, Features, ImageArray, LowResMasks, Prompts
 
+logger = logging.getLogger(__name__)
 _PLAIN_PX = 64
 
 
@@ -64,6 +67,18 @@ class _ToEncode:
 
 class EncoderModel(_Loaded):
     """An image, or regions of it, to an id of its features; or what this model is."""
+
+    def prepare(self) -> None:
+        """Load the backend and hold it against PyTorch, as labeling without a server does."""
+        super().prepare()
+        info = self.segmenter.backend.info
+        try:
+            found = ensure_certified(self.segmenter, self.settings.path)
+        except AutolabelError as error:  # for labeling to refuse; interactive use goes on
+            logger.warning("%s", error)
+            self.served = ServedModel.of(info, None, str(error))
+        else:
+            self.served = ServedModel.of(info, found.short)
 
     def answer_all(self, requests: Sequence[Asked]) -> None:
         """Encode what is not known yet, of all requests together."""

@@ -81,12 +81,17 @@ class ModelSettings:
         """Return where open images lie."""
         return SharedStore(Path(self.store) / "images", self.image_bytes)
 
+    @property
+    def path(self) -> str:
+        """What is loaded, without what is said of how."""
+        return self.source.removesuffix(WHOLE_FRAMES)
+
     def load(self) -> Any:
         """Load the model on this machine."""
         from sam2_core.load import load_backend
 
         return load_backend(
-            self.source.removesuffix(WHOLE_FRAMES), self.backend, self.precision,
+            self.path, self.backend, self.precision,
             threads=self.threads or None,
             close_ups=False if self.source.endswith(WHOLE_FRAMES) else None,
         )  # fmt: skip

@@ -95,6 +95,13 @@ class Certificate:
         one = self.engine
         return f"{one['name']} on {one['backend']}, {one['precision']}, {one['device']}"
 
+    @property
+    def short(self) -> dict[str, Any]:
+        """What labels say of it."""
+        over = self.measured["over_32x32"].get("iou", self.measured["iou"])
+        return {"verdict": self.verdict, "reference": self.reference, "iou_mean": over["mean"],
+                "iou_p1": over["p1"], "engine": self.path().stem}  # fmt: skip
+
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
         return {"format": FORMAT, "verdict": self.verdict, **asdict(self)}

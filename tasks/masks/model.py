@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sam2_core.trust.certificate import Certificate, UncertifiedEngineError
+from sam2_core.trust.certificate import UncertifiedEngineError
 from sam2_core.types import AutolabelError, ModelStamp
 
 if TYPE_CHECKING:
@@ -99,8 +99,9 @@ def _served_choice(model: str, precision: str, urls: Sequence[str]) -> ModelChoi
     name, served = find_served(models, precision, urls)
     reason = f"served by {', '.join(urls)}"
     return ModelChoice(
-        name, TRITON, served.stamp.precision, served.stamp, reason, served.close_ups, tuple(urls)
-    )
+        name, TRITON, served.stamp.precision, served.stamp, reason, served.close_ups,
+        triton_urls=tuple(urls),
+    )  # fmt: skip
 
 
 def only_exported(model: str) -> bool:
@@ -148,7 +149,7 @@ class Segmenters:
         self._lock, self._certified = threading.Lock(), certified
         self._loaded: dict[ModelChoice, Segmenter] = {}
         self._refused: dict[ModelChoice, str] = {}
-        self._certificates: dict[ModelChoice, Certificate] = {}
+        self._certificates: dict[ModelChoice, dict[str, Any]] = {}
 
     def load(self, choice: ModelChoice) -> Segmenter:
         """Return the one segmenter of a model; loads it the first time.
@@ -171,21 +172,20 @@ class Segmenters:
 
     def certified_by(self, choice: ModelChoice) -> dict[str, Any] | None:
         """Return, in short, the certificate of a model that is loaded; None where it has none."""
-        found = self._certificates.get(choice)
-        if found is None:
-            return None
-        over = found.measured["over_32x32"].get("iou", found.measured["iou"])
-        return {"verdict": found.verdict, "reference": found.reference, "iou_mean": over["mean"],
-                "iou_p1": over["p1"], "engine": found.path().stem}  # fmt: skip
+        return self._certificates.get(choice)
 
     def _proven(self, choice: ModelChoice) -> Segmenter:
         segmenter = load_segmenter(choice)
         if choice.allow_uncertified or not self._certified:
             return segmenter
+        from sam2_core.backends.triton_backend import TritonBackend
         from sam2_core.trust.certify import ensure_certified
 
         try:
-            self._certificates[choice] = ensure_certified(segmenter, choice.source)
+            if isinstance(segmenter.backend, TritonBackend):
+                self._certificates[choice] = segmenter.backend.served.certified()
+            else:
+                self._certificates[choice] = ensure_certified(segmenter, choice.source).short
         except UncertifiedEngineError as error:
             self._refused[choice] = str(error)
             segmenter.close()

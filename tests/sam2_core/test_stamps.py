@@ -36,6 +36,7 @@ NOT_DECISIVE = {
     "serving.http_transport": "carries",
     "serving.labeling": "finds servers; what they run is in the stamp",
     "serving.transport": "carries",
+    "trust.certificate": "refuses; no mask depends on it",
     "backends.tensorrt_versions": "names of versions, which are in the stamp",
     "cache": "finds files",
     "checkpoints": "finds files; their content is in the stamp",
