@@ -9,7 +9,8 @@ import click
 from tasks.wording import counted
 
 FORMATS = (
-    "coco", "coco-polygons", "yolo", "png", "cityscapes", "mots", "davis", "t4", "overlay",
+    "coco", "coco-polygons", "yolo", "png", "cityscapes", "mots", "davis", "t4", "cvat",
+    "label-studio", "fiftyone", "overlay",
 )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,23 @@ def bitmap(instance: Instance, size_hw: tuple[int, int]) -> Bitmap:
     from pycocotools import mask as coco_mask
 
     return np.asarray(coco_mask.decode(rle_dict(instance, size_hw)), np.uint8)
+
+
+def tight_crops(
+    frame: ExportFrame,
+) -> Iterator[tuple[Instance, tuple[int, int, int, int], npt.NDArray[np.bool_]]]:
+    """Yield each label with the smallest box around its mask, xyxy in pixels, and what is in it.
+
+    The masks are bool (height, width) of their boxes; no picture of the whole image is made.
+    """
+    from tasks.masks.crops import paint, segments_of
+
+    segments = segments_of([one.rle for one in frame.instances], frame.size_hw)
+    bounds = segments.bounds_xyxy_px()
+    masks = paint(segments, bounds)
+    for one, box, mask in zip(frame.instances, bounds.tolist(), masks, strict=True):
+        left, top, right, bottom = box
+        yield one, (left, top, right, bottom), np.ascontiguousarray(mask)
 
 
 def tight_box(instance: Instance, size_hw: tuple[int, int]) -> tuple[float, float, float, float]:

@@ -9,9 +9,12 @@ from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.export.coco import CocoWriter
+from tasks.export.cvat import CvatWriter
 from tasks.export.davis import DavisWriter
 from tasks.export.decided import Decisions
+from tasks.export.fiftyone_dataset import FiftyOneWriter
 from tasks.export.frames import Choice, Frames, source_of
+from tasks.export.label_studio import LabelStudioWriter
 from tasks.export.mots import MotsWriter
 from tasks.export.overlay import OverlayWriter
 from tasks.export.pngs import CityscapesWriter, PngWriter
@@ -30,6 +33,9 @@ FORMATS: dict[str, Callable[[Sink, Classes, Told], Writer]] = {
     "mots": MotsWriter,
     "davis": DavisWriter,
     "t4": T4Writer,
+    "cvat": CvatWriter,
+    "label-studio": LabelStudioWriter,
+    "fiftyone": FiftyOneWriter,
     "overlay": OverlayWriter,
 }
 NEED_PICTURES = frozenset({"overlay"})
