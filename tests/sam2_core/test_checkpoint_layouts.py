@@ -1,0 +1,126 @@
+"""Meta's and Hugging Face's layout of the same weights make one model; damaged files make none."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
+safetensors = pytest.importorskip("safetensors.torch", reason="needs safetensors: make torch")
+pytest.importorskip("transformers", reason="needs transformers: make torch")
+
+from sam2_core.architecture import build_model, random_weights  # noqa: E402
+from sam2_core.checkpoints import load_checkpoint, verify  # noqa: E402
+from sam2_core.hugging_face_keys import from_hugging_face  # noqa: E402
+from sam2_core.presets import BASE_PLUS, LARGE, MICRO, SMALL, TINY  # noqa: E402
+from sam2_core.types import AutolabelError  # noqa: E402
+from tests.sam2_core.test_architecture import oracle, paired  # noqa: E402
+from tests.sam2_core.test_checkpoints import MEMORY, same  # noqa: E402
+
+POINTS = "prompt_encoder.point_embed.weight"
+COPY = "prompt_encoder.shared_embedding.positional_embedding"
+
+
+@pytest.mark.parametrize("preset", [TINY, SMALL, BASE_PLUS, LARGE], ids=lambda one: one.name)
+def test_every_parameter_of_both_layouts_is_used_once_and_none_is_left(preset):
+    with torch.device("meta"):  # shapes alone: the large ones' weights take gigabytes
+        hub, ours = oracle(preset).state_dict(), build_model(preset).state_dict()
+    tagged = {
+        name: torch.tensor(float(tag)).expand(value.shape)
+        for tag, (name, value) in enumerate(hub.items())
+    }
+    mapped = from_hugging_face(tagged | MEMORY)
+    assert {k: v.shape for k, v in mapped.items()} == {k: v.shape for k, v in ours.items()}
+    names = list(hub)
+    used = Counter(names[int(value.flatten()[0])] for value in mapped.values())
+    assert used == Counter({name: 1 for name in names if name != COPY} | {POINTS: 4})
+
+
+@pytest.mark.parametrize("preset", [
+    MICRO,
+    pytest.param(TINY, marks=pytest.mark.ci),
+    *(pytest.param(one, marks=pytest.mark.slow) for one in (SMALL, BASE_PLUS, LARGE)),
+], ids=lambda one: one.name)  # fmt: skip
+def test_both_layouts_of_the_same_weights_are_the_same_model(preset, tmp_path):
+    ours, theirs = paired(preset)
+    torch.save({"model": ours.state_dict() | MEMORY}, tmp_path / "meta.pt")
+    hub = {name: value.clone() for name, value in theirs.state_dict().items()}
+    safetensors.save_file(hub | MEMORY, tmp_path / "model.safetensors")
+    del hub, theirs
+    meta = load_checkpoint(tmp_path / "meta.pt")
+    assert meta.preset == preset
+    assert same(meta, ours)
+    assert same(load_checkpoint(tmp_path / "model.safetensors"), ours)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    state = random_weights(MICRO, 3).state_dict()
+    torch.save({"model": state}, folder / "weights.pt")
+    safetensors.save_file(state, folder / "weights.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.01, 0.5, 0.999])
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_a_cut_file_is_refused(whole, tmp_path, suffix, kept):
+    data = (whole / f"weights{suffix}").read_bytes()
+    path = tmp_path / f"weights{suffix}"
+    path.write_bytes(data[: int(len(data) * kept)])
+    with pytest.raises(AutolabelError, match="cannot read the checkpoint"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_a_file_that_is_longer_or_has_other_bytes_is_refused(whole, tmp_path, suffix):
+    data = (whole / f"weights{suffix}").read_bytes()
+    path = tmp_path / f"weights{suffix}"
+    path.write_bytes(data)
+    published = verify(path, cache=tmp_path / "cache")
+    middle = len(data) // 2
+    for changed in (data + b"\0", data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]):
+        path.write_bytes(changed)
+        for pinned in (published, ""):  # as published, or as it was when it was first seen
+            with pytest.raises(AutolabelError, match=r"damaged or has been replaced"):
+                verify(path, pinned, cache=tmp_path / "cache")
+
+
+class Evil:
+    def __init__(self, target):
+        self.target = target
+
+    def __reduce__(self):
+        return (open, (self.target, "w"))
+
+
+@pytest.mark.parametrize("way", ["in the weights", "beside them", "old format", "plain pickle"])
+def test_code_hidden_in_a_checkpoint_is_not_run(tmp_path, way):
+    ran, path = tmp_path / "ran", tmp_path / "evil.pt"
+    state = dict(random_weights(MICRO, 3).state_dict())
+    if way == "in the weights":
+        torch.save({"model": state | {"no_mem_embed": Evil(str(ran))}}, path)
+    elif way == "beside them":
+        torch.save({"model": state, "optimizer": Evil(str(ran))}, path)
+    elif way == "old format":
+        torch.save({"model": Evil(str(ran))}, path, _use_new_zipfile_serialization=False)
+    else:
+        path.write_bytes(pickle.dumps({"model": Evil(str(ran))}))
+    with pytest.raises(AutolabelError, match="cannot read the checkpoint"):
+        load_checkpoint(path)
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_weights_of_other_shapes_are_refused_by_name(whole, tmp_path, suffix):
+    state = dict(random_weights(MICRO, 3).state_dict())
+    state["sam_mask_decoder.conv_s0.weight"] = torch.zeros(1)
+    path = tmp_path / f"weights{suffix}"
+    if suffix == ".pt":
+        torch.save({"model": state}, path)
+    else:
+        safetensors.save_file(state, path)
+    with pytest.raises(AutolabelError, match=r"has misshapen sam_mask_decoder\.conv_s0\.weight"):
+        load_checkpoint(path)
