@@ -83,8 +83,8 @@ FAULTS = {
 }
 
 
-def plant(folder: Path, fault: str) -> Path:
-    """Plant a fault in a folder of `copy_of_compact`."""
+def plant(folder: Path, fault: str, suffix: str = "_close_up") -> Path:
+    """Plant a fault in a folder of `copy_of_compact`, or, without the suffix, of any model."""
     graph, change = FAULTS[fault]
-    _edit(folder / f"{graph}_close_up.onnx", change)
+    _edit(folder / f"{graph}{suffix}.onnx", change)
     return folder
