@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from sam2_core.types import AutolabelError
 from tasks.dataset.schema import check_name
 from tasks.frames.addresses import Format
+from tasks.masks.rules import MaskRules
 from tasks.store import storage
 from tasks.store.addresses import checked
 from tasks.types import FrameSelection
@@ -60,6 +61,18 @@ class LabelParams(BaseModel):
         default=None, description="FiftyOne dataset; by default the last part of `out`."
     )
     load_dataset: bool = Field(default=True, description="Load the labels into FiftyOne.")
+    clean_masks: float = Field(
+        default=0,
+        ge=0,
+        le=0.2,
+        description="Fill holes and remove pieces of at most this share of a mask, 0.01 for "
+        "instance; 0: masks as the model makes them.",
+    )
+    overlap: Literal["keep", "score", "depth"] = Field(
+        default="keep",
+        description="Whose a pixel is that several masks claim: all of theirs, the higher score's, "
+        "or the nearer object's (its box reaches further down).",
+    )
     tracks: bool = Field(
         default=True,
         description="Give labels of one object over time one track id, and a class of its own.",
@@ -185,6 +198,11 @@ class LabelParams(BaseModel):
             return self.min_score
         return 0.0 if self.boxes else DETECTOR_MIN_SCORE
 
+    @property
+    def mask_rules(self) -> MaskRules:
+        """What is done to masks after the model."""
+        return MaskRules(self.clean_masks, self.overlap)
+
     def deciding(self) -> dict[str, Any]:
         """Return the parameters that change labels, besides the detector's and the model's stamps.
 
@@ -197,7 +215,7 @@ class LabelParams(BaseModel):
         size = {} if limit == DEFAULT_MEGAPIXELS else {"max_megapixels": limit}
         uncertified = {"allow_uncertified": True} if self.allow_uncertified else {}
         chosen = {"classes": sorted(self.wanted_classes), "min_score": self.least_score}
-        return chosen | size | uncertified
+        return chosen | size | uncertified | self.mask_rules.as_parameters()
 
 
 def _moment(text: str) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from sam2_core.types import Boxes
 from tasks.masks.device_turn import DeviceTurn
+from tasks.masks.rules import MaskRules, tidied
 from tasks.observe.progress import DETECT, DOWNLOAD, SEGMENT
 from tasks.pipeline.tools import Tools
 from tasks.store import artifacts
@@ -41,6 +42,7 @@ class Job:
         box_names_uri: names of their classes where they are in YOLO's text form.
         classes: only these; all when empty.
         min_score: only boxes scored at least so.
+        rules: what is done to masks after the model.
         tracks: whether labels of one object over time get one id.
         counts_attempts: whether sequences that kill this process again and again are given up.
         tools: what the run works with in this process.
@@ -54,6 +56,7 @@ class Job:
     boxes_uri: str
     classes: tuple[str, ...]
     min_score: float
+    rules: MaskRules = field(default_factory=MaskRules)
     tracks: bool = True
     counts_attempts: bool = False
     box_names_uri: str = ""
@@ -248,4 +251,6 @@ def _segment(
     segmenter = job.tools.segmenters.load(job.model)
     for one in segment_frames(segmenter, todo, read_image, turn=turn):
         job.tools.progress.advance(SEGMENT)
+        if one.masks and job.rules:
+            one = replace(one, masks=tidied(one.masks, one.boxes, job.rules))  # noqa: PLW2901
         yield one

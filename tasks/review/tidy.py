@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tasks.masks.crops import BoolArray
+from tasks.masks.parts import without_small_parts
 
 # Parts and holes under this share of the largest part are crumbs and pinholes.
 CRUMB_SHARE = 0.02
@@ -36,12 +37,12 @@ def tidied(
     kept = mask.copy()
     if box_xyxy_px is not None:
         kept &= _within(mask.shape, corner_xy_px, points, box_xyxy_px)
-    kept = _without_small_parts(kept, _around(kept.shape, places, wanted=True))
+    kept = without_small_parts(kept, _around(kept.shape, places, wanted=True), share=CRUMB_SHARE)
     framed = np.pad(~kept, 1, constant_values=True)  # what is outside of all is no hole
     clicks = np.pad(_around(kept.shape, places, wanted=False), 1)
     clicks[0, 0] = True
     least = int(CRUMB_SHARE * kept.sum())
-    return ~_without_small_parts(framed, clicks, least)[1:-1, 1:-1]
+    return ~without_small_parts(framed, clicks, least)[1:-1, 1:-1]
 
 
 def _within(
@@ -72,27 +73,3 @@ def _around(
             )
             found[rows, columns] = True
     return found
-
-
-def _without_small_parts(
-    mask: BoolArray, clicked: BoolArray, least: int | None = None
-) -> BoolArray:
-    """Drop connected parts that are small, unless somebody has clicked on them.
-
-    Args:
-        mask: bool (height, width).
-        clicked: pixels around clicks.
-        least: pixels of a part that stays; by default a share of the largest one.
-
-    """
-    import cv2
-
-    _, parts, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=8)
-    areas = stats[:, cv2.CC_STAT_AREA]
-    if least is None:
-        least = int(CRUMB_SHARE * areas[1:].max(initial=0))
-    stays = areas >= least
-    stays[parts[clicked & mask]] = True
-    stays[0] = False
-    kept: BoolArray = stays[parts]
-    return kept

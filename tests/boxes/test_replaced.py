@@ -45,6 +45,8 @@ NOT_DECISIVE = {
     "tasks.masks.crops": "masks as FiftyOne holds them; labels hold their runs",
     "tasks.masks.device_turn": "order and threads",
     "tasks.masks.model": "finds models; their content is in the stamp",
+    "tasks.masks.parts": "its digest is among the parameters of the runs that it changes",
+    "tasks.masks.rules": "its digest is among the parameters of the runs that it changes",
     "tasks.masks.segment": "order and threads; masks are sam2_core's",
 }
 
