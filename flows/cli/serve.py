@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +99,7 @@ def command(models: tuple[str, ...], **given: Any) -> None:  # fmt: skip
                 installed, repository, names, _options(given), prefix=prefix, log=log
             )
             try:
-                _on_signals(server)
+                told_to_end = _on_signals(server)
                 server.wait_ready()
             except BaseException:
                 server.stop()
@@ -109,7 +110,7 @@ def command(models: tuple[str, ...], **given: Any) -> None:  # fmt: skip
         finally:
             server.stop()
             remove_shared_memory(prefix)
-    if status > 0:
+    if status and not told_to_end.is_set():
         raise AutolabelError(f"the Triton server has ended with status {status}")
 
 
@@ -151,14 +152,17 @@ def _options(given: dict[str, Any]) -> ServerOptions:
     return ServerOptions(**{name: given[name] for name in names}, response_cache_bytes=cached)
 
 
-def _on_signals(server: RunningServer) -> None:
+def _on_signals(server: RunningServer) -> threading.Event:
     """Let the server end when this command is told to; what waits for it goes on then."""
+    told = threading.Event()
 
     def end(*_: object) -> None:
+        told.set()
         server.process.terminate()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
+    return told
 
 
 def _tell(console: Any, server: RunningServer, names: list[str], *, as_json: bool) -> None:

@@ -169,18 +169,8 @@ def config_of(name: str, kind: str, settings: ModelSettings, options: Repository
         "  default_queue_policy {\n    timeout_action: REJECT\n    allow_timeout_override: true\n"
         f"    max_queue_size: {options.most_waiting}\n  }}\n}}\n"
         + ("response_cache { enable: true }\n" if options.response_cache else "")
-        + (_WARM_UP if kind == "EncoderModel" else "")
         + parameters
     )  # fmt: skip
-
-
-# The decoder decodes once while it loads: what it needs for that is not in a request.
-_WARM_UP = """model_warmup {
-  name: "plain image"
-  batch_size: 1
-  inputs { key: "image" value { data_type: TYPE_UINT8 dims: [ 64, 64, 3 ] zero_data: true } }
-}
-"""
 
 
 def _tensor(of: str, name: str, form: tuple[str, tuple[int, ...], bool]) -> str:

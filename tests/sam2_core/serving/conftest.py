@@ -44,7 +44,7 @@ def serving(*arguments, ports=(0, 0, 0)):
 @pytest.fixture(scope="session")
 def server():
     """Addresses of a server with two models: close-ups, and random weights on whole frames."""
-    with serving("compact", str(MICRO), "--cache-mb", "64") as found:
+    with serving("compact", str(MICRO), "--cache-mb", "64", "--threads", "1") as found:
         yield found
 
 
@@ -61,3 +61,10 @@ def metric(server, name, **labels):
         if line.startswith(f"{name}{{") and all(f'{k}="{v}"' in line for k, v in labels.items()):
             total += float(line.rpartition(" ")[2])
     return total
+
+
+def store_of(server):
+    """Folder of what a server's processes share, as its models' configuration says."""
+    url = f"{server['http']}/v2/models/sam2_compact/config"
+    config = httpx.get(url, trust_env=False).json()
+    return Path(config["parameters"]["store"]["string_value"])

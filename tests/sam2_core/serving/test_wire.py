@@ -174,7 +174,6 @@ def test_a_repository_holds_several_models_and_all_that_was_asked_for(tmp_path):
         "version_policy { latest { num_versions: 1 } }", 'string_value: "compact:whole"',
     ):  # fmt: skip
         assert part in text
-    assert "model_warmup" in (tmp_path / "sam2_encoder_compact" / "config.pbtxt").read_text()
     assert "KIND_CPU" in (tmp_path / "sam2_compact" / "config.pbtxt").read_text()
     assert (tmp_path / "sam2_compact" / "1" / "model.py").is_file()
     assert (tmp_path / "sam2_compact" / "2" / "model.py").is_file()

@@ -1,0 +1,43 @@
+"""Labels made on a Triton server are those of this machine, also when the server dies meanwhile."""
+
+import os
+import signal
+import time
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.integration.runs import Home, files_below
+from tests.sam2_core.serving.conftest import serving, statistics
+
+pytestmark = pytest.mark.ci
+FRAMES = 12
+
+
+def test_a_server_that_is_killed_and_comes_back_costs_no_label(tmp_path, shared_data):
+    home = Home(tmp_path / "home")
+    arguments = [shared_data / "dashcam", "--frames", f"0:{FRAMES}", "--no-dataset"]
+    arguments += ["--model", "compact"]
+    here, _ = home.run(
+        "label", *arguments, "--json", "--out", tmp_path / "here", "--backend", "onnxruntime-cpu"
+    )
+    assert here["instances"] > FRAMES
+
+    there = [*arguments, "--out", tmp_path / "there", "--backend", "triton"]
+    with serving("compact") as server:
+        there += ["--triton-urls", f"grpc://127.0.0.1:9,{server['grpc']}"]
+        ports = [urlsplit(server[name]).port for name in ("http", "grpc", "metrics")]
+        encoded = statistics(server, "sam2_encoder_compact")["success"]["count"]
+        run = home.start("label", *there, "--json")
+        while statistics(server, "sam2_encoder_compact")["success"]["count"] < encoded + 4:
+            assert run.poll() is None, run.communicate()
+            time.sleep(0.01)
+        os.kill(server["pid"], signal.SIGKILL)
+        assert server["process"].wait(30) == 2  # `serve` tells that its server has ended
+        assert run.poll() is None
+    with serving("compact", ports=ports):
+        run.communicate(timeout=200)
+        again, _ = home.run("label", *there, "--json")
+    assert again["skipped"] == (FRAMES if run.returncode == 0 else 0)
+    assert again["failed"] == []
+    assert files_below(tmp_path / "there") == files_below(tmp_path / "here") != {}

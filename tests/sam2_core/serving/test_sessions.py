@@ -1,0 +1,200 @@
+"""Sessions against a real server: what a newer request replaces is not executed."""
+
+import asyncio
+from functools import partial
+
+import numpy as np
+import pytest
+
+from sam2_core.serving.client import Sam2Client
+from sam2_core.serving.contract import DESCRIBE
+from sam2_core.serving.image_requests import SentImage, as_prompts
+from sam2_core.serving.store import SharedStore
+from sam2_core.serving.transport import Access, Call, DeadlineError, ServerAbsentError
+from tests.sam2_core.serving.conftest import metric, statistics
+from tests.sam2_core.serving.test_triton_server import BOXES, street
+
+pytestmark = pytest.mark.ci
+IMAGE_MODEL, DECODER = "sam2_compact", "sam2_decoder_compact"
+MOVES, SESSIONS, OVER_S = 200, 3, 3.0
+INSTANCES = 2  # of the model of images
+
+
+@pytest.fixture(autouse=True)
+def client_of_nvidia():
+    pytest.importorskip("tritonclient.grpc", reason="no Triton client: make torch installs it")
+
+
+def executed(server, model=IMAGE_MODEL):
+    return statistics(server, model)["success"]["count"]
+
+
+def waiting(server):
+    """How many requests for masks of images wait in the server's queue."""
+    return metric(server, "nv_inference_pending_request_count", model=IMAGE_MODEL)
+
+
+def move(number):
+    """Where the mouse is: a box that follows it, and a click."""
+    left = 180 + number % 60
+    return as_prompts([[left, 280, left + 220, 420]], [[[left + 100, 350]]], [[1]], grid=64)
+
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+def test_of_a_moving_mouse_only_what_matters_is_executed(server, record_property):
+    from sam2_core.serving.async_client import AsyncSam2Client
+    from sam2_core.serving.sessions import SupersededError
+
+    with Sam2Client(server["grpc"], "compact") as direct:
+        image = direct.set_image(street())
+        last = direct.segment(image, move(MOVES - 1))
+    before, decoded_before = executed(server), executed(server, DECODER)
+
+    async def moving(client, session):
+        tasks = []
+        for number in range(MOVES):
+            tasks.append(asyncio.create_task(session.segment(image, move(number))))
+            await asyncio.sleep(OVER_S / MOVES)
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def run():
+        async with AsyncSam2Client(server["grpc"], "compact") as client:
+            sessions = [client.session(f"tab {number}") for number in range(SESSIONS)]
+            found = await asyncio.gather(*(moving(client, one) for one in sessions))
+            return found, client.counts, client.on_their_way
+
+    found, counts, left = asyncio.run(run())
+    for results in found:
+        assert results[-1].rle == last.rle
+        others = [one for one in results if isinstance(one, Exception)]
+        assert all(isinstance(one, SupersededError) for one in others)
+    assert counts.asked == MOVES * SESSIONS
+    superseded = counts.never_sent + counts.cancelled
+    assert superseded + counts.answered == counts.asked
+    for_nothing = executed(server) - before - counts.answered
+    record_property("counts", str(counts))
+    assert superseded > MOVES  # else this shows nothing
+    assert 0 <= for_nothing <= 0.2 * superseded
+    assert executed(server, DECODER) - decoded_before <= counts.answered + for_nothing
+    assert left == 0
+    assert metric(server, "nv_inference_pending_request_count") == 0
+
+
+def test_what_is_cancelled_in_the_queue_is_dropped_there(server):
+    from sam2_core.serving.async_client import AsyncSam2Client
+    from sam2_core.serving.sessions import SupersededError
+
+    cancelled = {"model": IMAGE_MODEL, "reason": "CANCELED"}
+
+    async def run():
+        client = AsyncSam2Client(server["grpc"], "compact", grace_s=0.0, deadline_s=120)
+        async with client:
+            image = await client.set_image(street())
+            many = as_prompts(np.tile(BOXES[:2], (60, 1)) + np.arange(120)[:, None] % 9, grid=64)
+            before = executed(server)
+            dropped = metric(server, "nv_inference_request_failure", **cancelled)
+            busy = []
+            for _ in range(INSTANCES):  # one after another: together they would be one batch
+                busy.append(asyncio.create_task(client.segment(image, many)))
+                await asyncio.sleep(0.3)
+                await until(lambda: not waiting(server))
+            sessions = [client.session(str(number)) for number in range(3)]
+            asked = []
+            for number in range(4):
+                asked += [asyncio.create_task(one.segment(image, move(number))) for one in sessions]
+                await asyncio.sleep(0.05)  # on their way before the next ones come
+            await until(lambda: waiting(server))
+            assert sum(one.cancel() for one in sessions) == 3
+            results = await asyncio.gather(*asked, return_exceptions=True)
+            assert {type(one) for one in results} == {SupersededError}
+            await asyncio.gather(*busy)
+            await until(lambda: not waiting(server))
+            return (
+                executed(server) - before,
+                metric(server, "nv_inference_request_failure", **cancelled) - dropped,
+            )
+
+    done, dropped = asyncio.run(run())
+    assert done == 2
+    assert dropped >= 3
+
+
+def test_a_deadline_ends_the_waiting_and_takes_the_request_out_of_the_queue(server):
+    from sam2_core.serving.async_client import AsyncSam2Client
+
+    async def run():
+        async with AsyncSam2Client(server["grpc"], "compact", deadline_s=0.001) as client:
+            with pytest.raises(DeadlineError, match=r"within 0\.001 s"):
+                await client.segment(SentImage("ab" * 16, (720, 1280), street()), move(0))
+            return client.counts
+
+    assert asyncio.run(run()).failed == 1
+    with Sam2Client(server["http"], "compact", deadline_s=20) as client:
+        assert client.served.close_ups
+
+
+def test_a_server_that_is_absent_is_not_waited_for_beyond_the_deadline(server):
+    from sam2_core.serving.async_client import AsyncSam2Client
+
+    async def run():
+        urls = ["grpc://127.0.0.1:9", server["grpc"]]
+        async with AsyncSam2Client(urls, "compact") as client:  # the second one steps in
+            assert (await client.served()).close_ups
+        async with AsyncSam2Client(urls[:1], "compact", deadline_s=1.0) as client:
+            with pytest.raises((ServerAbsentError, DeadlineError)):
+                await client.served()
+
+    asyncio.run(run())
+
+
+def test_threads_share_a_client(server):
+    from concurrent.futures import ThreadPoolExecutor
+
+    for way in ("http", "grpc"):
+        with Sam2Client(server[way], "compact") as client, ThreadPoolExecutor(8) as pool:
+            image = client.set_image(street())
+            found = list(pool.map(partial(client.segment, image), (move(n % 4) for n in range(24))))
+        assert len({one.rle for one in found}) == 4
+        assert all(one.rle == found[n % 4].rle for n, one in enumerate(found))
+
+
+def test_embeddings_stay_within_their_bound(server):
+    from tests.sam2_core.serving.conftest import store_of
+
+    with Sam2Client(server["grpc"], "micro") as client:
+        for shade in range(40):
+            image = np.full((64 + shade, 64, 3), 9, np.uint8)
+            client.predict(client.set_image(image), boxes_xyxy_px=[[4, 4, 40, 40]])
+    store = SharedStore(store_of(server) / "embeddings", 64 << 20)
+    assert 0 < store.nbytes <= 64 << 20
+
+
+def test_a_token_reaches_what_stands_before_the_server():
+    import http.server
+    import threading
+
+    from sam2_core.serving.transport import ServerError, connect
+
+    seen = []
+
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            seen.append(self.headers["Authorization"])
+            self.send_response(401)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    proxy = http.server.HTTPServer(("127.0.0.1", 0), Proxy)
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    transport = connect(f"http://127.0.0.1:{proxy.server_port}", Access("word-of-mine"))
+    with pytest.raises(ServerError, match="401") as caught:
+        transport.infer(Call("m", DESCRIBE, ["info"]))
+    proxy.shutdown()
+    assert seen == ["Bearer word-of-mine"]
+    assert "word-of-mine" not in str(caught.value)
