@@ -13,9 +13,13 @@ from flows.cli.options import label_options, label_params
 @click.command(short_help="Label sequences of frames.")
 @label_options
 @click.option("--sequence", metavar="NAME", help="What to call the one sequence of SOURCE.")
+@click.option(
+    "--overlays", type=click.IntRange(0), default=0, metavar="N",
+    help="Leave N pictures with their labels drawn over them beside the reports.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def command(dry_run: bool, as_json: bool, **values: Any) -> None:
+def command(overlays: int, dry_run: bool, as_json: bool, **values: Any) -> None:
     """Label every sequence below SOURCE: a folder of images, a folder of camera folders, a video,
     or a folder of these, on this machine or under an s3:// or https:// URL; a picture, or a quoted
     pattern of any of these; @FILE for a list of them, one a line; - for a list on stdin.
@@ -25,5 +29,6 @@ def command(dry_run: bool, as_json: bool, **values: Any) -> None:
     """  # noqa: D205
     from flows.cli.label_run import run_label
 
-    summary = run_label(label_params(values), dry_run=dry_run, as_json=as_json)
+    params = label_params(values)
+    summary = run_label(params, dry_run=dry_run, as_json=as_json, overlays=overlays)
     sys.exit(1 if summary.get("failed") or summary.get("nothing") else 0)

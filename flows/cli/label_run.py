@@ -37,6 +37,7 @@ def run_label(
     *,
     dry_run: bool = False,
     as_json: bool = False,
+    overlays: int = 0,
 ) -> dict[str, Any]:
     """Plan and run; prints to stderr, and with `as_json` one object to stdout.
 
@@ -45,6 +46,7 @@ def run_label(
         tools: its own when None.
         dry_run: plan and say only.
         as_json: print the summary.
+        overlays: pictures to leave beside the reports.
 
     Raises:
         AutolabelError: nothing could be started (missing source, unusable model, ...).
@@ -57,10 +59,26 @@ def run_label(
     else:
         with prefect_if_needed(console) as api:
             summary = label_with_progress(console, params, api, tools)
+        if overlays:
+            summary["overlays"] = _leave_overlays(console, summary, overlays)
     summary["seconds"]["total"] = round(time.perf_counter() - started, 3)
     if as_json:
         click.echo(json.dumps(summary, indent=2))
     return summary
+
+
+def _leave_overlays(console: Console, summary: dict[str, Any], count: int) -> list[str]:
+    from tasks.export.few_overlays import overlays_uri, write_overlays
+
+    out, run_key = summary["out"], summary["run_key"]
+    with spinning(console, "drawing"):
+        drawn = write_overlays(out, run_key, count)
+    if drawn:
+        pictures, where = counted(len(drawn), "picture"), overlays_uri(out, run_key)
+        console.print(f"{pictures} with their labels: [bold]{escape(where)}[/]")
+    else:
+        console.print("no pictures with labels: no frame has both")
+    return drawn
 
 
 class ApiIfNeeded:

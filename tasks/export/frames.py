@@ -11,14 +11,14 @@ from typing import Any
 
 from sam2_core.types import AutolabelError, Masks
 from tasks.dataset.pictures import find_pictures
-from tasks.dataset.placing import recorded_parts
+from tasks.dataset.placing import recorded_labels, recorded_parts
 from tasks.export.decided import Decided, Decisions
 from tasks.export.types import ExportFrame, Instance, Told
 from tasks.frames.parts import is_file_here
 from tasks.load.rebuild import list_manifests
 from tasks.risk.score import Judgement
 from tasks.store import storage
-from tasks.store.manifests import Manifest
+from tasks.store.manifests import ChunkRecord, Manifest
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import StoredTracks, read_tracks
 from tasks.types import FrameRef
@@ -100,6 +100,15 @@ class Frames:
             tracks = read_tracks(self._out_uri, manifest)
             for camera in sorted({chunk.camera for chunk in manifest.chunks}):
                 yield from self._of_camera(manifest, camera, tracks)
+
+    def of_chunk(self, manifest: Manifest, chunk: ChunkRecord) -> Iterator[ExportFrame]:
+        """Yield the frames of one chunk alone; risk is judged within it."""
+        from tasks.risk.score import judge_frames
+
+        tracks = read_tracks(self._out_uri, manifest)
+        labeled = recorded_labels(self._out_uri, chunk, manifest)
+        labeled = [tracks.joined(one) for one in labeled] if tracks else labeled
+        yield from self._of_chunk(manifest, labeled, judge_frames(labeled, [], []))
 
     def _of_camera(
         self, manifest: Manifest, camera: str, tracks: StoredTracks | None
