@@ -77,6 +77,13 @@ class LabelParams(BaseModel):
         default=True,
         description="Give labels of one object over time one track id, and a class of its own.",
     )
+    fill_gaps: int = Field(
+        default=0,
+        ge=0,
+        le=3,
+        description="Where an object was lost for at most so many frames, prompt with the box "
+        "between those before and after, and keep masks that agree with both; 0: never.",
+    )
     model: Uri = Field(
         default="auto",
         description="compact, tiny, small, base_plus, large, an exported model's folder or a "
@@ -148,6 +155,8 @@ class LabelParams(BaseModel):
             raise ValueError("give either a detector or boxes, not both")
         if self.triton_urls and self.backend != "triton":
             raise ValueError("triton_urls are servers of the backend triton: choose it")
+        if self.fill_gaps and not self.tracks:
+            raise ValueError("fill_gaps follows tracks: leave no_tracks out")
         if self.box_names and not self.boxes:
             raise ValueError("box_names are names of the classes of boxes: give boxes, too")
         return self
@@ -210,12 +219,14 @@ class LabelParams(BaseModel):
         size is, where it is another than usual: it decides which frames have labels.
         """
         from tasks.frames.images import DEFAULT_MEGAPIXELS, max_megapixels
+        from tasks.tracks.track import filling_parameters
 
         limit = max_megapixels()
         size = {} if limit == DEFAULT_MEGAPIXELS else {"max_megapixels": limit}
         uncertified = {"allow_uncertified": True} if self.allow_uncertified else {}
         chosen = {"classes": sorted(self.wanted_classes), "min_score": self.least_score}
-        return chosen | size | uncertified | self.mask_rules.as_parameters()
+        chosen |= size | uncertified | self.mask_rules.as_parameters()
+        return chosen | (filling_parameters(self.fill_gaps) if self.fill_gaps else {})
 
 
 def _moment(text: str) -> str:

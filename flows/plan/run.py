@@ -197,6 +197,7 @@ def job_of(plan: Plan, tools: Tools, *, counts_attempts: bool = False) -> Job:
         min_score=params.least_score,
         rules=params.mask_rules,
         tracks=params.tracks,
+        fill_gaps=params.fill_gaps,
         counts_attempts=counts_attempts,
         tools=tools,
     )

@@ -29,7 +29,7 @@ RELABEL_FIELD, RISK_FIELD, REASONS_FIELD = "relabel", "risk", "reasons"
 GROUP_FIELD = "group"
 OBJECT_PATH = f"{MACHINE_FIELD}.detections.object"
 OPEN, DONE = "open", "done"
-FIELDS_VERSION = 4  # of what `_declare_fields` declares
+FIELDS_VERSION = 5  # of what `_declare_fields` declares
 LOCK_SECONDS = 60.0
 # FiftyOne has one object a dataset in a process, for all threads. Loading it saves it, and what
 # another thread changes meanwhile is then taken for saved.
@@ -185,8 +185,8 @@ def _declare_fields(dataset: Any) -> None:
                     label="", bounding_box=[0.0, 0.0, 0.0, 0.0], confidence=0.0, index=0,
                     predicted_iou=0.0, stability=0.0, object_score=0.0, risk=0.0, box_index=0,
                     area_px=0, model="", mask_reason="", decision="", track="", track_label="",
-                    object="",
-                    changed="", fingerprint="", difference=0.0, reasons=[""], box_xyxy_px=[0.0],
+                    source="", object="", changed="", fingerprint="", difference=0.0, reasons=[""],
+                    box_xyxy_px=[0.0],
                     **more,
                 )
             ]

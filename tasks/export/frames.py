@@ -229,6 +229,7 @@ def _instance(
         None if boxes.track_ids is None else int(boxes.track_ids[number]),
         float(judgement.risk[number]),
         float(masks.predicted_iou[number]),
+        interpolated=number >= len(boxes) - one.interpolated,
     )
 
 

@@ -44,6 +44,7 @@ class Job:
         min_score: only boxes scored at least so.
         rules: what is done to masks after the model.
         tracks: whether labels of one object over time get one id.
+        fill_gaps: frames of the longest gap that is filled along a track; 0: none.
         counts_attempts: whether sequences that kill this process again and again are given up.
         tools: what the run works with in this process.
 
@@ -58,6 +59,7 @@ class Job:
     min_score: float
     rules: MaskRules = field(default_factory=MaskRules)
     tracks: bool = True
+    fill_gaps: int = 0
     counts_attempts: bool = False
     box_names_uri: str = ""
     tools: Tools = field(default_factory=Tools, repr=False, compare=False)

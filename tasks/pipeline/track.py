@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from tasks.observe.progress import TRACK
 from tasks.pipeline.chunk import Job
+from tasks.pipeline.fill import Filled, fill
 from tasks.pipeline.outcome import SequenceOutcome
 from tasks.store.manifests import withdrawn_if_damaged
-from tasks.store.tracks import read_tracks, write_tracks
+from tasks.store.tracks import FrameTracks, read_tracks, write_tracks
 from tasks.tracks.sequence import make_tracks
+from tasks.types import FrameRef
 
 
 def track_sequence(job: Job, outcome: SequenceOutcome) -> SequenceOutcome:
-    """Make the tracks of a complete sequence, unless they are there.
+    """Make the tracks of a complete sequence, unless they are there; fill gaps if asked to.
 
     While chunks of other shards are missing there is nothing to do: whoever declares the sequence
     complete makes them. Two that do so at the same moment write equal bytes.
@@ -32,9 +37,23 @@ def track_sequence(job: Job, outcome: SequenceOutcome) -> SequenceOutcome:
         facts = stored.made
     else:
         with withdrawn_if_damaged(job.out_uri, manifest):
-            made = make_tracks(job.out_uri, manifest)
-        write_tracks(job.out_uri, manifest, made.frames, made.made)
+            made = make_tracks(job.out_uri, manifest, job.fill_gaps)
+        filled = fill(job, made.gaps)
+        more = [(one.frame, one.boxes, one.masks) for one in filled]
+        write_tracks(job.out_uri, manifest, _with_filled(made.frames, filled), made.made, more)
         facts = made.made
     tracks = sum(one["tracks"] for one in facts["measures"].values())
     seconds = outcome.seconds | {TRACK: time.perf_counter() - started}
     return replace(outcome, tracks=tracks, seconds=seconds)
+
+
+def _with_filled(
+    frames: Iterable[tuple[FrameRef, FrameTracks]], filled: Sequence[Filled]
+) -> Iterator[tuple[FrameRef, FrameTracks]]:
+    """Put the tracks of filled gaps after those of each frame's own labels."""
+    more = {(one.frame.camera, one.frame.index): one.gaps for one in filled}
+    for frame, tracks in frames:
+        gaps = more.get((frame.camera, frame.index), ())
+        ids = np.array([gap.track_id for gap in gaps], np.int64)
+        labels = (*tracks.labels, *(gap.label for gap in gaps))
+        yield frame, FrameTracks(np.concatenate([tracks.ids, ids]), labels)

@@ -90,6 +90,8 @@ class LabeledFrame:
         masks: N masks, row i belongs to box i; None when the frame failed.
         failure: why there are no masks; None when there are.
         track_labels: N classes, of each box's object over time; empty where tracks were not read.
+        interpolated: how many of the last boxes no detector has found: they lie between those of
+            the frames before and after.
 
     """
 
@@ -98,6 +100,7 @@ class LabeledFrame:
     masks: Masks | None = None
     failure: FrameFailure | None = None
     track_labels: tuple[str, ...] = ()
+    interpolated: int = 0
 
     def __post_init__(self) -> None:
         if (self.masks is None) == (self.failure is None):
@@ -206,6 +209,46 @@ def frame_columns(labeled: LabeledFrame) -> Columns:
         "instances": 0 if failure else len(labeled.boxes),
     }  # fmt: skip
     return {name: [value] for name, value in row.items()}
+
+
+def chosen_rows(boxes: Boxes, masks: Masks, rows: Sequence[int]) -> tuple[Boxes, Masks]:
+    """Return some rows of a frame's boxes and masks."""
+    chosen = list(rows)
+    tracks = None if boxes.track_ids is None else boxes.track_ids[chosen]
+    return (
+        Boxes(
+            boxes.xyxy_px[chosen], boxes.scores[chosen], tuple(boxes.labels[i] for i in chosen),
+            tracks, boxes.source,
+        ),
+        Masks(
+            tuple(masks.rle[i] for i in chosen), masks.size_hw, masks.predicted_iou[chosen],
+            masks.stability[chosen], masks.object_score[chosen], masks.area_px[chosen],
+            tuple(masks.reasons[i] for i in chosen),
+        ),
+    )  # fmt: skip
+
+
+def with_more(labeled: LabeledFrame, boxes: Boxes, masks: Masks) -> LabeledFrame:
+    """Return a frame with interpolated boxes and their masks after its own; without track ids."""
+    own, made = labeled.boxes, labeled.masks
+    if made is None or made.size_hw != masks.size_hw:
+        raise ValueError(f"{labeled.frame.uri}: masks of another size than the frame's")
+    arrays = {
+        name: np.concatenate([getattr(made, name), getattr(masks, name)])
+        for name in ("predicted_iou", "stability", "object_score", "area_px")
+    }
+    return LabeledFrame(
+        labeled.frame,
+        Boxes(
+            np.concatenate([own.xyxy_px, boxes.xyxy_px]),
+            np.concatenate([own.scores, boxes.scores]),
+            (*own.labels, *boxes.labels), None, own.source,
+        ),
+        Masks(
+            (*made.rle, *masks.rle), made.size_hw, **arrays, reasons=(*made.reasons, *masks.reasons)
+        ),
+        interpolated=len(boxes),
+    )  # fmt: skip
 
 
 def split_by_frame(table: pa.Table) -> dict[int, pa.Table]:

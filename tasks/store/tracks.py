@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from sam2_core.arrays import freeze_arrays
-from sam2_core.types import IntArray
+from sam2_core.types import Boxes, IntArray, Masks
 from tasks.store import storage, tables
 from tasks.store.checksums import IncompleteArtifactError, sha256_of
 from tasks.store.manifests import Key, Manifest
-from tasks.store.tables import LabeledFrame
+from tasks.store.tables import LabeledFrame, with_more
 from tasks.types import FrameRef
 
 TRACKS = "tracks"
-_SUFFIX, _PARTIAL = ".parquet", ".partial.parquet"
+_SUFFIX, _PARTIAL, _MORE = ".parquet", ".partial.parquet", ".interpolated.parquet"
 log = logging.getLogger(__name__)
 
 
@@ -52,11 +52,14 @@ class StoredTracks:
     Attributes:
         by_frame: of each frame that has labels, by camera and index.
         made: what made them and what was measured on them, plain JSON values.
+        more: interpolated boxes and their masks, by camera and index; their tracks follow those of
+            the frame's own labels.
 
     """
 
     by_frame: Mapping[tuple[str, int], FrameTracks]
     made: Mapping[str, Any]
+    more: Mapping[tuple[str, int], tuple[Boxes, Masks]] = field(default_factory=dict)
 
     def joined(self, labeled: LabeledFrame) -> LabeledFrame:
         """Return a frame's labels with their tracks.
@@ -65,8 +68,11 @@ class StoredTracks:
             IncompleteArtifactError: the tracks are those of other labels.
 
         """
-        frame, boxes = labeled.frame, labeled.boxes
+        frame = labeled.frame
         found = self.by_frame.get((frame.camera, frame.index))
+        more = self.more.get((frame.camera, frame.index))
+        labeled = with_more(labeled, *more) if more and labeled.masks is not None else labeled
+        boxes = labeled.boxes
         if len(boxes) != (len(found.ids) if found else 0):
             raise IncompleteArtifactError(
                 f"tracks of {frame.sequence_id} do not fit the labels of camera {frame.camera!r}, "
@@ -97,18 +103,29 @@ def write_tracks(
     manifest: Manifest,
     tracks: Iterable[tuple[FrameRef, FrameTracks]],
     made: Mapping[str, Any],
+    more: Sequence[tuple[FrameRef, Boxes, Masks]] = (),
 ) -> None:
     """Write the tracks of a sequence, in the order of its chunks.
+
+    Interpolated labels are a table of masks beside it, written first.
 
     Args:
         out_uri: the run's storage.
         manifest: which labels they are of.
         tracks: of each frame; those without labels may be left out.
         made: what made them and what was measured on them, plain JSON values.
+        more: interpolated boxes and their masks; `tracks` has them after the frame's own labels.
 
     """
+    key, made = _key(manifest), dict(made)
+    if more:
+        rows = [tables.mask_columns(*one) for one in more]
+        data = tables.encode_table("masks", rows, {"key": key})
+        storage.write_bytes(storage.join(out_uri, _path_of_more(manifest)), data)
+        made["interpolated"] = {"labels": sum(map(len, (boxes for _, boxes, _ in more))),
+                                "sha256": sha256_of(data)}  # fmt: skip
     parts = [tables.track_columns(frame, one.ids, one.labels) for frame, one in tracks]
-    metadata = {"key": _key(manifest), "made": dict(made)}
+    metadata = {"key": key, "made": made}
     data = tables.encode_table("tracks", parts, metadata)
     storage.write_bytes(storage.join(out_uri, path_of(manifest)), data)
 
@@ -120,12 +137,38 @@ def read_tracks(out_uri: str, manifest: Manifest) -> StoredTracks | None:
         table, metadata = tables.decode_table(
             storage.read_bytes(uri), "tracks", _key(manifest), storage.redact(uri)
         )
-        return StoredTracks(dict(_by_frame(table, manifest.sequence_id)), metadata["made"])
+        made = metadata["made"]
+        more = _read_more(out_uri, manifest, made["interpolated"]) if "interpolated" in made else {}
+        return StoredTracks(dict(_by_frame(table, manifest.sequence_id)), made, more)
     except storage.NotFoundError:
         return None
     except (IncompleteArtifactError, KeyError, ValueError) as error:
         log.warning("tracks do not count: %s", error)
         return None
+
+
+def _path_of_more(manifest: Manifest) -> str:
+    return path_of(manifest).removesuffix(_SUFFIX) + _MORE
+
+
+def _read_more(
+    out_uri: str, manifest: Manifest, recorded: Mapping[str, Any]
+) -> dict[tuple[str, int], tuple[Boxes, Masks]]:
+    """Read interpolated labels; raises IncompleteArtifactError for others than were recorded."""
+    uri = storage.join(out_uri, _path_of_more(manifest))
+    data = storage.read_bytes(uri)
+    if sha256_of(data) != recorded["sha256"]:
+        raise IncompleteArtifactError(f"{storage.redact(uri)} was written again")
+    table, _ = tables.decode_table(data, "masks", _key(manifest), storage.redact(uri))
+    found: dict[tuple[str, int], tuple[Boxes, Masks]] = {}
+    cameras = np.array(table["camera"].to_pylist(), object)
+    for camera in dict.fromkeys(cameras.tolist()):
+        rows = table.filter(cameras == camera)
+        for index, part in tables.split_by_frame(rows).items():
+            size_hw = (part["height"][0].as_py(), part["width"][0].as_py())
+            masks = tables.to_masks(part, size_hw)
+            found[camera, index] = tables.to_boxes(part, "interpolated"), masks
+    return found
 
 
 def _by_frame(
@@ -157,7 +200,7 @@ def list_tracked(out_uri: str, run_key: str) -> set[Key]:
     names = storage.list_names(storage.join(out_uri, TRACKS, run_key))
     found = set()
     for name, size in names.items():
-        if size and name.endswith(_SUFFIX) and not name.endswith(_PARTIAL):
+        if size and name.endswith(_SUFFIX) and not name.endswith((_PARTIAL, _MORE)):
             sequence_id, _, content_key = name.removesuffix(_SUFFIX).rpartition("@")
             found.add((sequence_id, content_key))
     return found

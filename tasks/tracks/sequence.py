@@ -9,6 +9,7 @@ from typing import Any
 from tasks.store.manifests import Manifest, labels_of
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import FrameTracks
+from tasks.tracks.gaps import Gap
 from tasks.tracks.track import settings, track
 from tasks.types import FrameRef
 
@@ -20,40 +21,52 @@ class MadeTracks:
     Attributes:
         frames: every frame of it and its tracks, one camera after another.
         made: what made them, and `measures` by camera; plain JSON values.
+        gaps: where an object was lost for a few frames, with the frames.
 
     """
 
     frames: list[tuple[FrameRef, FrameTracks]]
     made: dict[str, Any]
+    gaps: list[tuple[FrameRef, Gap]]
 
     def by_frame(self) -> dict[tuple[str, int], FrameTracks]:
         """Return them by camera and index, as `StoredTracks` has them."""
         return {(frame.camera, frame.index): one for frame, one in self.frames}
 
 
-def make_tracks(out_uri: str, manifest: Manifest) -> MadeTracks:
+def make_tracks(out_uri: str, manifest: Manifest, gap_frames: int = 0) -> MadeTracks:
     """Track the labels of a sequence, camera by camera; of masks only samples are kept in memory.
+
+    Args:
+        out_uri: the run's storage.
+        manifest: which labels.
+        gap_frames: how long the gaps are at most that are returned.
 
     Raises:
         NotFoundError, IncompleteArtifactError: labels are gone or damaged.
 
     """
     frames: list[tuple[FrameRef, FrameTracks]] = []
+    gaps: list[tuple[FrameRef, Gap]] = []
     measures = {}
     for camera in dict.fromkeys(chunk.camera for chunk in manifest.chunks):
         refs: list[FrameRef] = []
-        tracked = track(_looked_at(out_uri, manifest, camera, refs))
+        failed: set[int] = set()
+        tracked = track(_looked_at(out_uri, manifest, camera, refs, failed), gap_frames)
+        gaps += [(refs[gap.frame], gap) for gap in tracked.gaps if gap.frame not in failed]
         frames += zip(refs, tracked.frames, strict=True)
         measures[camera] = tracked.measures
-    return MadeTracks(frames, {"settings": settings(), "measures": measures})
+    return MadeTracks(frames, {"settings": settings(), "measures": measures}, gaps)
 
 
 def _looked_at(
-    out_uri: str, manifest: Manifest, camera: str, refs: list[FrameRef]
+    out_uri: str, manifest: Manifest, camera: str, refs: list[FrameRef], failed: set[int]
 ) -> Iterator[LabeledFrame]:
-    """Yield a camera's frames in order, remembering which they are."""
+    """Yield a camera's frames in order, remembering which they are, and which have failed."""
     for chunk in manifest.chunks:
         if chunk.camera == camera:
             for one in labels_of(out_uri, manifest, chunk):
+                if one.failure:
+                    failed.add(len(refs))
                 refs.append(one.frame)
                 yield one

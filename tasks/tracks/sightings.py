@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sam2_core.arrays import freeze_arrays
 from sam2_core.types import IntArray
 from tasks.risk.geometry import Numbers
 from tasks.store.tables import LabeledFrame
@@ -40,6 +41,13 @@ class Sightings:
     shapes: ShapeArray
     labels: tuple[str, ...]
     counts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        freeze_arrays(
+            self, frame="int64 (S)", row="int64 (S)", given="int64 (S)", number="int64 (S)",
+            boxes_px="float64 (S, 4)", scores="float64 (S)", shapes="uint64 (S, 16)",
+            labels="tuple (S)",
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.frame)

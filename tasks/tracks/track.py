@@ -15,11 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from sam2_core.source_digest import source_digest
 from sam2_core.types import IntArray
 from tasks.risk.geometry import Numbers, box_ious
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import FrameTracks
 from tasks.tracks import associate
+from tasks.tracks.gaps import Gap, gaps_of
 from tasks.tracks.measures import measured
 from tasks.tracks.shapes import agreements, placed_iou
 from tasks.tracks.sightings import Sightings, sightings_of
@@ -38,11 +40,13 @@ class Tracked:
     Attributes:
         frames: of each frame, in order.
         measures: see `tasks.tracks.measures`.
+        gaps: of at most as many frames as asked for.
 
     """
 
     frames: Sequence[FrameTracks]
     measures: dict[str, Any]
+    gaps: Sequence[Gap] = ()
 
 
 def settings() -> dict[str, Any]:
@@ -55,7 +59,16 @@ def settings() -> dict[str, Any]:
     }
 
 
-def track(frames: Iterable[LabeledFrame]) -> Tracked:
+def filling_parameters(gap_frames: int) -> dict[str, Any]:
+    """Return what decides which labels are interpolated, for the stamp: with the code's digest."""
+    names = ("associate", "gaps", "shapes", "sightings", "track")
+    return {
+        "fill_gaps": gap_frames,
+        "tracks": source_digest(tuple(f"tasks.tracks.{name}" for name in names)),
+    }
+
+
+def track(frames: Iterable[LabeledFrame], gap_frames: int = 0) -> Tracked:
     """Track the labels of one camera sequence.
 
     Ids that came with the boxes are kept, and so are the classes along them; other ids follow
@@ -63,6 +76,7 @@ def track(frames: Iterable[LabeledFrame]) -> Tracked:
 
     Args:
         frames: every frame of the camera in order, failed ones too; looked at once, one by one.
+        gap_frames: how long the gaps are at most that are returned.
 
     """
     seen = sightings_of(frames)
@@ -74,7 +88,8 @@ def track(frames: Iterable[LabeledFrame]) -> Tracked:
         FrameTracks(ids[start:stop], tuple(labels[start:stop]))
         for start, stop in itertools.pairwise(edges.tolist())
     ]
-    return Tracked(found, measured(seen, chains))
+    gaps = gaps_of(seen, chains, ids, labels, gap_frames) if gap_frames else ()
+    return Tracked(found, measured(seen, chains), gaps)
 
 
 def _chains(seen: Sightings) -> IntArray:

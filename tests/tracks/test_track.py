@@ -8,11 +8,13 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks
 from tasks.dataset.coco_truth import rle_box_xyxy_px
+from tasks.dataset.documents import Origin, label_documents
 from tasks.lab.scenes import write_sequence
+from tasks.store import storage
 from tasks.store.artifacts import chunks_of, write_labels
 from tasks.store.manifests import ChunkRecord, Manifest
 from tasks.store.tables import LabeledFrame
-from tasks.store.tracks import list_tracked, path_of, read_tracks, write_tracks
+from tasks.store.tracks import FrameTracks, list_tracked, path_of, read_tracks, write_tracks
 from tasks.tracks import track as tracking
 from tasks.tracks.sequence import make_tracks
 from tasks.tracks.shapes import agreements, placed_iou, shapes_of
@@ -239,3 +241,50 @@ def test_tracks_of_a_rendered_drive_follow_its_truth(tmp_path):
     assert found["HOTA"] > 80, found
     assert found["IDF1"] > 86, found
     assert found["class_detector"] < 95 < found["class_track"], found
+
+
+def test_a_gap_is_filled_by_a_mask_that_agrees_with_both_neighbours():
+    here = [("car", moved(RAIL, 6 * i)) for i in range(6)]
+    frames = [labeled(i, row) if i not in {2, 3} else labeled(i) for i, row in enumerate(here)]
+    assert track(frames, 1).gaps == [], "longer than asked for"
+    first, second = track(frames, 2).gaps
+    assert (first.frame, second.frame, first.track_id, first.label) == (2, 3, 1, "car")
+    np.testing.assert_allclose(second.box_px, moved(RAIL, 18), atol=0.01)
+    (whole,) = shapes_of(frames[0].masks, frames[0].boxes.xyxy_px)
+    assert first.is_filled_by(whole, 0.9)
+    assert not first.is_filled_by(whole, 0.5), "the model doubts it"
+    half = filled(RAIL)
+    half[360:] = 0
+    (cut,) = shapes_of(labeled(0, ("car", RAIL), masks=[half]).masks, np.array([RAIL]))
+    assert not first.is_filled_by(cut, 0.9)
+    frames[2] = labeled(2, ("person", moved(RAIL, 12)))
+    covered = track(frames, 2).gaps[0]
+    assert not covered.is_filled_by(whole, 0.9), "another label is there already"
+
+
+def test_interpolated_labels_follow_a_frames_own_and_say_what_they_are(memory):
+    frames = [labeled(i, ("car", RAIL), ("person", (500, 10, 530, 90))) for i in range(4)]
+    frames[1] = labeled(1, ("person", (500, 10, 530, 90)))
+    manifest = stored(memory, frames, 2)
+    made = make_tracks(memory, manifest, 3)
+    ((frame, gap),) = made.gaps
+    assert (frame.index, gap.label) == (1, "car")
+    more = labeled(1, ("car", RAIL))
+    tracks = dict(made.frames)
+    ids = np.append(tracks[frame].ids, gap.track_id)
+    tracks[frame] = FrameTracks(ids, (*tracks[frame].labels, "car"))
+    row = (frame, more.boxes, more.masks)
+    write_tracks(memory, manifest, tracks.items(), made.made, [row])
+    found = read_tracks(memory, manifest)
+    joined = found.joined(frames[1])
+    assert (joined.interpolated, joined.boxes.labels) == (1, ("person", "car"))
+    assert joined.boxes.track_ids.tolist() == [2, 1]
+    assert joined.masks.rle[1] == frames[0].masks.rle[0]
+    assert found.joined(frames[0]).interpolated == 0
+    assert list_tracked(memory, STAMP.run_key) == {("drive", "c2")}
+    documents = label_documents(joined, Origin("run", "model", {}), None, None)
+    assert [one.get("source") for one in documents] == [None, "interpolated"]
+    assert [one["track"] for one in documents] == ["/2", "/1"]
+    name = path_of(manifest).replace(".parquet", ".interpolated.parquet")
+    storage.write_bytes(storage.join(memory, name), b"damaged")
+    assert read_tracks(memory, manifest) is None, "made again as a whole"

@@ -1,0 +1,92 @@
+"""Masks for objects that were lost for a few frames: prompted by where they must have been."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sam2_core.types import Boxes, Masks
+from tasks.masks.device_turn import DeviceTurn
+from tasks.masks.rules import tidied
+from tasks.pipeline.chunk import Job
+from tasks.store.tables import LabeledFrame, chosen_rows
+from tasks.tracks.gaps import Gap
+from tasks.tracks.shapes import shapes_of
+from tasks.types import FrameRef
+
+INTERPOLATED = "interpolated"
+
+
+@dataclass(frozen=True, eq=False)
+class Filled:
+    """The masks that were found in a frame's gaps.
+
+    Attributes:
+        frame: which.
+        gaps: those that are filled.
+        boxes: one for each.
+        masks: one for each.
+
+    """
+
+    frame: FrameRef
+    gaps: Sequence[Gap]
+    boxes: Boxes
+    masks: Masks
+
+
+def fill(job: Job, gaps: Iterable[tuple[FrameRef, Gap]]) -> list[Filled]:
+    """Prompt frames with the boxes of their gaps and keep the masks that fit before and after.
+
+    A frame that cannot be fetched or read any more stays as it is.
+
+    Args:
+        job: what every step knows.
+        gaps: with their frames, in the order of frames.
+
+    """
+    from tasks.frames.download import download
+    from tasks.frames.images import read_image
+    from tasks.masks.segment import segment_frames
+
+    by_frame: dict[FrameRef, list[Gap]] = {}
+    for frame, gap in gaps:
+        by_frame.setdefault(frame, []).append(gap)
+    if not by_frame:
+        return []
+    fetched = download(list(by_frame))
+    todo = [
+        (there, _boxes(by_frame[frame]))
+        for frame, there in zip(by_frame, fetched, strict=True)
+        if isinstance(there, FrameRef)
+    ]
+    of_frame = {(one.camera, one.index): several for one, several in by_frame.items()}
+    turn = DeviceTurn(job.tools.device)
+    labeled = segment_frames(job.tools.segmenters.load(job.model), todo, read_image, turn=turn)
+    made = (_believed(job, one, of_frame[one.frame.camera, one.frame.index]) for one in labeled)
+    return [one for one in made if one]
+
+
+def _boxes(gaps: Sequence[Gap]) -> Boxes:
+    px = np.stack([gap.box_px for gap in gaps]).astype(np.float32)
+    scores = np.array([gap.score for gap in gaps], np.float32)
+    return Boxes(px, scores, tuple(gap.label for gap in gaps), source=INTERPOLATED)
+
+
+def _believed(job: Job, one: LabeledFrame, gaps: Sequence[Gap]) -> Filled | None:
+    if one.masks is None:
+        return None
+    masks = tidied(one.masks, one.boxes, job.rules)
+    shapes = shapes_of(masks, one.boxes.xyxy_px.astype(np.float64))
+    rows = [
+        row
+        for row, gap in enumerate(gaps)
+        if gap.is_filled_by(shapes[row], float(masks.predicted_iou[row]))
+    ]
+    if not rows:
+        return None
+    boxes, masks = chosen_rows(one.boxes, masks, rows)
+    frame = replace(one.frame, local_path="")
+    return Filled(frame, [gaps[row] for row in rows], boxes, masks)

@@ -1,0 +1,67 @@
+"""Frames in which an object was lost for a moment get its mask, if it fits."""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from tasks.masks.rules import MaskRules
+from tasks.pipeline.outcome import SequenceOutcome
+from tasks.pipeline.track import track_sequence
+from tasks.store import storage
+from tasks.store.tables import LabeledFrame
+from tasks.store.tracks import path_of, read_tracks
+from tasks.types import FrameFailure
+from tests.tracks.test_track import RAIL, filled, labeled, moved, stored
+
+
+def job_of(out, gap_frames):
+    tools = SimpleNamespace(
+        device=None, segmenters=SimpleNamespace(load=lambda model: SimpleNamespace(model=model))
+    )
+    return SimpleNamespace(
+        out_uri=out, tracks=True, fill_gaps=gap_frames, rules=MaskRules(), model="m", tools=tools
+    )
+
+
+def test_gaps_are_filled_once_and_what_does_not_fit_or_come_stays_as_it_is(memory, monkeypatch):
+    asked = []
+
+    def fetched(frames):
+        return [
+            FrameFailure.of(one, "download", "gone") if one.index == 5 else one for one in frames
+        ]
+
+    def segmented(segmenter, todo, read_image, *, turn):
+        assert segmenter.model == "m"
+        for frame, boxes in todo:
+            asked.append((frame.index, boxes.labels, boxes.xyxy_px.round().tolist()))
+            mask = filled(boxes.xyxy_px[0])
+            if frame.index == 3:
+                mask[360:] = 0  # half of it: not what is before and after
+            yield LabeledFrame(frame, boxes, labeled(0, ("car", RAIL), masks=[mask]).masks)
+
+    monkeypatch.setattr("tasks.frames.download.download", fetched)
+    monkeypatch.setattr("tasks.masks.segment.segment_frames", segmented)
+    lost = {1, 3, 5}
+    frames = [
+        labeled(i) if i in lost else labeled(i, ("car", moved(RAIL, 10 * i))) for i in range(7)
+    ]
+    manifest = stored(memory, frames, 3)
+    outcome = SequenceOutcome("drive", manifest)
+    done = track_sequence(job_of(memory, 1), outcome)
+    assert done.tracks == 1
+    assert asked == [(i, ("car",), [list(moved(RAIL, 10 * i))]) for i in (1, 3)]
+    found = read_tracks(memory, manifest)
+    made = [found.joined(one) for one in frames]
+    assert [one.interpolated for one in made] == [0, 1, 0, 0, 0, 0, 0]
+    assert made[1].boxes.track_ids.tolist() == made[0].boxes.track_ids.tolist() == [1]
+    np.testing.assert_array_equal(made[1].masks.area_px, made[0].masks.area_px)
+    uri = storage.join(memory, path_of(manifest))
+    before = storage.read_bytes(uri)
+    assert track_sequence(job_of(memory, 1), outcome).tracks == 1
+    assert (len(asked), storage.read_bytes(uri)) == (2, before), "what is there is kept"
+
+    plain = stored(memory, frames, 7)
+    track_sequence(job_of(memory, 0), SequenceOutcome("drive", plain))
+    assert len(asked) == 2
+    assert not any(read_tracks(memory, plain).joined(one).interpolated for one in frames)
