@@ -14,6 +14,7 @@ from flows.server.run_artifacts import frames_counted, publish
 from tasks.errors import redacted_errors
 from tasks.pipeline.chunk import Job
 from tasks.pipeline.tools import Tools
+from tasks.pipeline.warm import warmed
 
 LabelFlow = Flow[[LabelParams], dict[str, Any]]
 
@@ -45,7 +46,8 @@ def _label(params: LabelParams, plan: Plan | None, job: Job | None) -> dict[str,
     tools = Tools()
     plan = plan or make_plan(params, tools.detectors)
     job = job or job_of(plan, tools)
-    with frames_counted(job.tools, f"run-{plan.stamp.run_key}", plan.frames_to_label) as count:
+    key, planned = f"run-{plan.stamp.run_key}", plan.frames_to_label
+    with warmed(job), frames_counted(job.tools, key, planned) as count:
         outcomes = label_sequences(
             job, plan.sequences, params.dataset_name, plan.cameras, on_open=count.opened
         )

@@ -8,8 +8,8 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.pipeline import ahead, given, result_of
 from tasks.errors import redacted_errors, told
-from tasks.observe.progress import Progress
 from tasks.pipeline.steps import load_task, prepare_task, step
+from tasks.pipeline.tools import Tools
 from tasks.store import manifests
 from tasks.store.manifests import Manifest
 from tasks.wording import counted
@@ -63,13 +63,14 @@ def _load_missing(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[s
     """
     todo, failed = find_task.submit(dataset, out_uri, run_key).result()
     cameras = dict.fromkeys(chunk.camera for one in todo for chunk in one.chunks)
-    prepared = prepare_task.submit(dataset, list(cameras), out_uri)
-    loaded, progress = result_of(prepared), given(Progress())
+    tools = given(Tools())
+    prepared = prepare_task.submit(tools, dataset, list(cameras), out_uri)
+    loaded = result_of(prepared)
     submitted = (
         (
             one,
             load_task.submit(
-                progress, dataset, out_uri, given(one), loaded=loaded, name=one.sequence_id
+                tools, dataset, out_uri, given(one), loaded=loaded, name=one.sequence_id
             ),
         )
         for one in todo

@@ -30,6 +30,7 @@ from tenacity import (
     wait_exponential_jitter,
 )
 
+from sam2_core.cores import usable_cores
 from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT, TRACK
 from tasks.pipeline.chunk import Job
 from tasks.pipeline.outcome import (
@@ -55,10 +56,11 @@ from tasks.pipeline.steps import (
 from tasks.store import quarantine
 from tasks.wording import counted
 
-# Of tasks: a piece that is segmented, one that is detected, two that download, and what waits.
-THREADS = 16
-# Sequences that are under way beside the oldest, and opened beside those. A worker's death counts
-# against every one of them.
+# Of tasks: a piece that is segmented, one that is detected, two that download, and what waits; for
+# as many processes as cores may have beside a GPU (tasks/pipeline/step_processes.py).
+THREADS = max(16, 4 * usable_cores())
+# Sequences that are under way for each process that labels, beside the oldest, and opened beside
+# those. A worker's death counts against every one of them.
 AHEAD, OPENED_AHEAD = 2, 1
 PASSES = 3
 FIRST_PAUSE_S = 5.0
@@ -172,7 +174,7 @@ class Chain:
             outcome = given(outcome)
         self._add("prepare", run.prepared)
         loading = load_task.submit(
-            given(run.job.tools.progress),
+            given(run.job.tools),
             run.dataset,
             run.job.out_uri,
             outcome,
@@ -257,7 +259,8 @@ def label_sequences(
         nonlocal todo
         if dataset and (run.prepared is None or run.prepared.state.is_failed()):
             # FiftyOne takes seconds to import: behind the first chunks, not before them.
-            run.prepared = prepare_task.submit(dataset, list(cameras), job.out_uri)
+            tools = given(job.tools)
+            run.prepared = prepare_task.submit(tools, dataset, list(cameras), job.out_uri)
         for number, chain in zip(todo, _chains(run, (parts[one] for one in todo)), strict=False):
             if chain.frames is not None:
                 on_open(number, chain.frames)
@@ -284,7 +287,8 @@ def _chains(run: Run, parts: Iterable[SequencePart]) -> Iterator[Chain]:
     """Chains with all their tasks submitted, a few at a time."""
     begun = (Chain(run, part) for part in parts if not run.job.tools.stop.requested)
     submitted = (chain.submit() for chain in ahead(begun, OPENED_AHEAD))
-    return ahead(submitted, AHEAD)
+    processes = run.job.tools.processes
+    return ahead(submitted, AHEAD * (processes.count if processes else 1))
 
 
 def ahead(items: Iterable[Item], count: int) -> Iterator[Item]:

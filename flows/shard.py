@@ -19,14 +19,13 @@ from flows.server.fleet import refuse_unless_offered
 from flows.server.run_artifacts import frames_counted, publish
 from flows.server.shard_end import ending
 from flows.server.shard_runs import MOST_STARTS, give_back
-from sam2_core.backends.device_owner import lost_device
 from sam2_core.types import AutolabelError
 from tasks.errors import redacted_errors
 from tasks.frames.discover import Discovered, discover
 from tasks.observe import metrics_server, tracing
 from tasks.pipeline.outcome import SequenceOutcome, SequencePart
 from tasks.pipeline.tools import Tools
-from tasks.pipeline.warm import warm_in_background
+from tasks.pipeline.warm import warmed
 from tasks.store import quarantine
 from tasks.types import FrameSelection, SequenceRef
 from tasks.wording import counted
@@ -62,10 +61,10 @@ def _label_shard(params: ShardParams) -> Any:
     plan = Plan(params.label, stamp, model, ())
     tools = Tools()
     job = job_of(plan, tools, counts_attempts=True)
-    warm_in_background(job)
     planned = [piece.frames for piece in params.pieces]
     with (
         tools.stop.on_sigterm(),
+        warmed(job),
         metrics_server.serving(tools.progress),
         frames_counted(tools, f"shard-{params.key}", planned) as count,
     ):
@@ -77,8 +76,8 @@ def _label_shard(params: ShardParams) -> Any:
             passes=PASSES,
             on_open=count.opened,
         )
-        if lost_device() is not None and give_back():
-            get_run_logger().error("%s", lost_device())
+        if tools.lost is not None and give_back():
+            get_run_logger().error("%s", tools.lost)
             raise Abort("the device is lost to this process: another one labels the shard")
         if tools.stop.requested:
             if give_back():

@@ -51,6 +51,16 @@ def cuda_devices() -> int:
     return count.value
 
 
+def device_memory_bytes() -> int:
+    """Return the memory of the first GPU that this process sees; 0 where it sees none."""
+    if not cuda_devices():
+        return 0
+    driver = ctypes.CDLL("libcuda.so.1")
+    device, size = ctypes.c_int(0), ctypes.c_size_t(0)
+    failed = driver.cuDeviceGet(ctypes.byref(device), 0)
+    return 0 if failed or driver.cuDeviceTotalMem_v2(ctypes.byref(size), device) else size.value
+
+
 def _has(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 

@@ -52,8 +52,9 @@ def _size(text: str | None) -> tuple[int, int] | None:
 )
 @click.option(
     "--boxes",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Its boxes: text (lines of `label score x1 y1 x2 y2`) or COCO json.",
+    type=click.Path(path_type=Path),
+    help="Its boxes: text (lines of `label score x1 y1 x2 y2`) or COCO json; with --pipeline as "
+    "`autolabel label` takes them.",
 )
 @click.option("--size", metavar="WxH", help="Resize the frame [default: 1920x1280 where rendered].")
 @click.option(
@@ -175,6 +176,8 @@ def _frame(given: dict[str, Any]) -> BenchFrame:
     size = _size(given["size"])
     if (given["image"] is None) != (given["boxes"] is None):
         raise click.UsageError("--image and --boxes go together")
+    if given["boxes"] is not None and given["boxes"].is_dir():
+        raise click.UsageError("--boxes is a folder: without --pipeline it is one frame's file")
     if given["image"] is not None:
         return frame_from_files(given["image"], given["boxes"], given["num_boxes"], size)
     return rendered_frame(given["num_boxes"] or 135, size or DEFAULT_SIZE_HW)

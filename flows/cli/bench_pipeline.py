@@ -11,6 +11,7 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
+from flows.machine.worker import gpu_ids
 from sam2_core.types import AutolabelError
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT, Listener, summed
 from tasks.wording import counted
@@ -44,8 +45,9 @@ class Watch(Listener):
     def __enter__(self) -> Watch:
         smi = which("nvidia-smi")
         if smi:
-            command = [smi, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits",
-                       "-lms", str(SAMPLE_MS)]  # fmt: skip
+            # One run uses one GPU: the first that it sees.
+            command = [smi, *(f"--id={one}" for one in gpu_ids()[:1]), "-lms", str(SAMPLE_MS),
+                       "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]  # fmt: skip
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             threading.Thread(target=self._sample, daemon=True).start()
         return self

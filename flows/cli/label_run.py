@@ -26,7 +26,7 @@ from tasks.pipeline.chunk import Job
 from tasks.pipeline.outcome import SequenceOutcome, complete_before
 from tasks.pipeline.stopping import handling
 from tasks.pipeline.tools import Tools
-from tasks.pipeline.warm import warm_in_background
+from tasks.pipeline.warm import warmed
 from tasks.types import FrameRef
 from tasks.wording import counted
 
@@ -131,11 +131,11 @@ def label_with_progress(
         summary = summary_of(plan, outcomes, time.perf_counter() - started)
     else:
         prefect, job = api.begin(), job_of(plan, tools)
-        warm_in_background(job)
-        with spinning(console, "starting"):
-            prefect.wait()
-        with prefect.settings():
-            summary = _run_flow(console, plan, job)
+        with warmed(job):
+            with spinning(console, "starting"):
+                prefect.wait()
+            with prefect.settings():
+                summary = _run_flow(console, plan, job)
     conclude(console, summary)
     return summary
 

@@ -22,7 +22,13 @@ from tasks.pipeline.outcome import (
     with_error,
     with_loaded,
 )
-from tasks.pipeline.sequence import Opened, check_sequence, load_labels, open_part
+from tasks.pipeline.sequence import (
+    Opened,
+    check_sequence,
+    load_labels,
+    open_part,
+    prepare_load,
+)
 from tasks.pipeline.track import track_sequence
 from tasks.types import Footage, FrameRef
 
@@ -64,18 +70,15 @@ def _models(job: Job) -> list[Callable[[], object]]:
     return [lambda: tools.detectors.load(job.detector, stamp=stamp, backend=backend), *masks]
 
 
-def _prepare(dataset: str, cameras: list[str], out_uri: str) -> set[str]:
+def _prepare(dataset: str, cameras: list[str], out_uri: str) -> frozenset[str]:
     from tasks.dataset.database import ensure_database
-    from tasks.dataset.record import loaded_manifests
-    from tasks.load.prepare import prepare_dataset
 
     with ThreadPoolExecutor(1) as pool:
         database = pool.submit(ensure_database)
         # A third of what FiftyOne imports; FiftyOne itself has to wait for its database.
         importlib.import_module("sklearn.linear_model")
         database.result()
-    prepare_dataset(dataset, cameras, out_uri)
-    return loaded_manifests(dataset)
+    return prepare_load(dataset, cameras, out_uri)
 
 
 class _Way:
@@ -87,7 +90,7 @@ class _Way:
         self._states: list[ChunkState] = []
         self._outcome: SequenceOutcome | None = None
 
-    def to_the_end(self, dataset: str | None, prepared: Future[set[str]] | None) -> SequenceOutcome:
+    def to_the_end(self, dataset: str | None, prepared: Future[frozenset[str]] | None) -> SequenceOutcome:
         """Label and load it; what fails is told in its outcome."""
         started, error = time.perf_counter(), None
         try:
@@ -121,7 +124,7 @@ class _Way:
         self._stage = CHECK
         return check_sequence(self._job, self._opened, self._states)
 
-    def _loaded(self, outcome: SequenceOutcome, dataset: str, known: set[str]) -> SequenceOutcome:
+    def _loaded(self, outcome: SequenceOutcome, dataset: str, known: frozenset[str]) -> SequenceOutcome:
         manifest = outcome.manifest
         if manifest is None or manifest.version in known:
             return outcome

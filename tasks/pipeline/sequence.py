@@ -187,6 +187,15 @@ def _of_others(job: Job, chunks: Iterable[Chunk]) -> list[ChunkState] | None:
     return states
 
 
+def prepare_load(dataset: str, cameras: Sequence[str], out_uri: str) -> frozenset[str]:
+    """Make a dataset ready for loads; returns the manifests that it holds already."""
+    from tasks.dataset.record import loaded_manifests
+    from tasks.load.prepare import prepare_dataset
+
+    prepare_dataset(dataset, cameras, out_uri)
+    return frozenset(loaded_manifests(dataset))
+
+
 def load_labels(dataset: str, out_uri: str, manifest: Manifest) -> LoadReport:
     """Load a labeled sequence into FiftyOne; the frames that it has are brought here first.
 

@@ -7,25 +7,24 @@ is small: frames by their addresses, boxes, counts. Pixels and masks are never a
 # Without `from __future__ import annotations`: Prefect reads the annotations when it runs.
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
 from prefect import Task, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
 from tasks.errors import redacted_errors
-from tasks.observe.progress import (
-    CHECK,
-    DETECT,
-    DOWNLOAD,
-    LOAD,
-    OPEN,
-    SEGMENT,
-    TRACK,
-    Progress,
-)
+from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT, TRACK
 from tasks.pipeline.chunk import ChunkState, Job, detect_chunk, download_chunk, segment_chunk
 from tasks.pipeline.outcome import SequenceOutcome, SequencePart
-from tasks.pipeline.sequence import Opened, check_sequence, load_labels, open_part
+from tasks.pipeline.sequence import (
+    Opened,
+    check_sequence,
+    load_labels,
+    open_part,
+    prepare_load,
+)
+from tasks.pipeline.tools import Tools
 from tasks.pipeline.track import track_sequence
 from tasks.store.manifests import Manifest
 from tasks.types import FrameFailure
@@ -86,6 +85,29 @@ def _failures(
     return [one for state in states for one in state.failures if one not in told]
 
 
+def _stepped(
+    job: Job,
+    do: Callable[[Job, ChunkState], ChunkState],
+    state: ChunkState,
+    *,
+    beside: bool = True,
+) -> ChunkState:
+    """Take a chunk through a step, in a process beside this one where there are some.
+
+    Of several at a time each counts as long as it keeps the machine: its share.
+    """
+    processes = job.tools.processes
+    if processes is None or not beside or state.record:
+        return do(job, state)
+    job.tools.stop.check()
+    made: ChunkState = processes.run(do, state, progress=job.tools.progress)
+    spent = {
+        stage: seconds if stage in state.seconds else seconds / processes.count
+        for stage, seconds in made.seconds.items()
+    }
+    return replace(made, seconds=spent)
+
+
 @step(OPEN)
 def open_task(job: Job, part: SequencePart, name: str) -> Opened:
     """List a sequence, open its videos, cut it into chunks."""
@@ -106,7 +128,8 @@ def download_task(job: Job, opened: Opened, first: int, stop: int, name: str) ->
 @step(DETECT)
 def detect_task(job: Job, states: Sequence[ChunkState], name: str) -> list[ChunkState]:
     """Find the boxes of a piece's frames."""
-    found = [detect_chunk(job, state) for state in states]
+    # Boxes that are imported need no device, and a file of them is opened once.
+    found = [_stepped(job, detect_chunk, state, beside=not job.boxes_uri) for state in states]
     boxes = sum(len(boxes) for state in found for boxes in state.boxes.values())
     _tell(f"{_frames(found)}, {counted(boxes, 'new box', 'new boxes')}", _failures(found, states))
     return found
@@ -116,7 +139,7 @@ def detect_task(job: Job, states: Sequence[ChunkState], name: str) -> list[Chunk
 def segment_task(job: Job, states: Sequence[ChunkState], name: str) -> list[ChunkState]:
     """Make the masks of a piece's boxes."""
     with job.tools.segmenting:
-        made = [segment_chunk(job, state) for state in states]
+        made = [_stepped(job, segment_chunk, state) for state in states]
     masks = sum(state.record.instances for state in made if state.record)
     _tell(f"{_frames(made)}, {counted(masks, 'mask')}", _failures(made, states))
     return made
@@ -143,18 +166,23 @@ def track_task(job: Job, labeled: SequenceOutcome, name: str) -> SequenceOutcome
 
 
 @step("prepare", of="dataset")
-def prepare_task(dataset: str, cameras: Sequence[str], out_uri: str) -> frozenset[str]:
+def prepare_task(
+    tools: Tools, dataset: str, cameras: Sequence[str], out_uri: str
+) -> frozenset[str]:
     """Make the dataset ready for loads; returns the manifests that it holds already."""
-    from tasks.dataset.record import loaded_manifests
-    from tasks.load.prepare import prepare_dataset
+    given = (dataset, tuple(cameras), out_uri)
+    if tools.loader is None:
+        return prepare_load(*given)
+    from tasks.dataset.database import ensure_database
 
-    prepare_dataset(dataset, cameras, out_uri)
-    return frozenset(loaded_manifests(dataset))
+    ensure_database()  # ours ends with this process, not with the loader
+    held: frozenset[str] = tools.loader.run(prepare_load, *given)
+    return held
 
 
 @step(LOAD)
 def load_task(
-    progress: Progress,
+    tools: Tools,
     dataset: str,
     out_uri: str,
     labeled: SequenceOutcome | Manifest | None,
@@ -166,7 +194,8 @@ def load_task(
     manifest = labeled.manifest if isinstance(labeled, SequenceOutcome) else labeled
     if manifest is None or manifest.version in loaded:
         return None
-    done = load_labels(dataset, out_uri, manifest)
+    given = (dataset, out_uri, manifest)
+    done = load_labels(*given) if tools.loader is None else tools.loader.run(load_labels, *given)
     _tell(f"{counted(manifest.frames - manifest.failed, 'frame')} loaded into {dataset}")
-    progress.advance(LOAD, manifest.frames)
+    tools.progress.advance(LOAD, manifest.frames)
     return done

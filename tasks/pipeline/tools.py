@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from sam2_core.types import AutolabelError
+from sam2_core.backends.device_owner import lost_device
+from sam2_core.types import AutolabelError, DeviceLostError
 from tasks.boxes.detectors import Detectors
 from tasks.masks.model import Segmenters
 from tasks.observe.progress import Progress
@@ -13,6 +14,7 @@ from tasks.pipeline.stopping import StopRequest
 
 if TYPE_CHECKING:
     from tasks.boxes.imported import ImportedBoxes
+    from tasks.pipeline.step_processes import StepProcesses
 
 
 class Tools:
@@ -23,9 +25,11 @@ class Tools:
         stop: asks it to begin nothing more.
         segmenters, detectors: models that were loaded.
         device: held by the chunk whose turn with the device it is.
-        segmenting: entered by a piece that is segmented. Two may, so that one reads and writes
-            beside the other's turn. Were it more, they would take turns, end together, and leave
+        segmenting: entered by a piece that is segmented. Two may (in each of `processes`), so that
+            one reads and writes beside the other's turn. Were it more, they would take turns, end together, and leave
             the device to wait for whatever is downloaded next.
+        processes: those that detect and segment for this one; None: it does so itself.
+        loader: one that loads labels into FiftyOne; None: this process does.
 
     """
 
@@ -34,6 +38,8 @@ class Tools:
         self.segmenters, self.detectors = Segmenters(), Detectors()
         self.device = threading.Lock()
         self.segmenting = threading.Semaphore(2)
+        self.processes: StepProcesses | None = None
+        self.loader: StepProcesses | None = None
         self._opening = threading.Lock()
         self._imported: dict[tuple[str, str, str], ImportedBoxes] = {}
 
@@ -54,3 +60,8 @@ class Tools:
                     raise AutolabelError(f"{boxes_uri} changed while it was being read: run again")
                 self._imported[key] = boxes
             return self._imported[key]
+
+    @property
+    def lost(self) -> DeviceLostError | None:
+        """Why the device is lost to this run; None while it works."""
+        return self.processes.lost if self.processes else lost_device()

@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+from collections.abc import Iterator
 
 from tasks.pipeline.chunk import Job
+from tasks.pipeline.step_processes import StepProcesses, wanted_processes
 
 log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def warmed(job: Job) -> Iterator[None]:
+    """Get ready, while other things start, what a run on a GPU needs; end it with the block.
+
+    That is processes beside this one where the machine has the cores and the device the memory for
+    them, else models in this process. Blocks may be nested; the outermost one counts.
+    """
+    tools = job.tools
+    count = 0 if tools.processes else wanted_processes(job.model.backend)
+    if not count:
+        if tools.processes is None:
+            warm_in_background(job)
+        yield
+        return
+    tools.processes, tools.loader = StepProcesses(count, job), StepProcesses(1)
+    tools.segmenting = threading.Semaphore(2 * count)
+    tools.processes.start()
+    try:
+        yield
+    finally:
+        for one in (tools.processes, tools.loader):
+            one.end()
+        tools.processes = tools.loader = None
 
 
 def warm_in_background(job: Job) -> threading.Thread | None:

@@ -1,133 +1,37 @@
 """Measure the whole product on a GPU: `label` as its users run it, faults, fidelity, start-up.
 
-    python tests/tools/gpu_product.py --clip VIDEO --out OUT [SECTION ...]
+    python tests/tools/gpu_product.py --clip VIDEO --out OUT [--repeats N] [SECTION ...]
 
-VIDEO is any driving clip; its frames become JPEGs of eight sequences. Every section prints one line
-of JSON a result and appends it to OUT/product.jsonl; what a command writes lies beside it.
+VIDEO is any driving clip; its frames become JPEGs of 8 and of 24 sequences. Every section prints one
+line of JSON a result and appends it to OUT/product.jsonl; what a command writes lies beside it.
 
-    parity    masks and boxes of the GPU's graphs against float32 on the CPU, on frames of the clip
-    stages    milliseconds of each stage in a process, without Prefect, storage and the database
-    label     the command, several times: failures, seconds, frames/s, how busy the device was
-    lone      the same where PyTorch cannot be imported
-    first     seconds from the command to the first labeled frame, twice: the second one is warm
-    faults    a poisoned device context, and memory that somebody else holds
+    parity     masks and boxes of the GPU's graphs against float32 on the CPU, on frames of the clip
+    stages     milliseconds of each stage in a process, without Prefect, storage and the database
+    label      the command on 8 sequences, repeatedly: failures, seconds, how busy the device was
+    lone       the same where PyTorch cannot be imported
+    sustained  `bench --pipeline` over 24 sequences with FiftyOne, for numbers of processes
+    first      seconds from the command to the first labeled frame; the second one is warm
+    large      Meta's base_plus by its size, 135 given boxes a frame of 1920x1280 (--street, --boxes)
+    fleet      `up`, 24 sequences by `backfill` on the workers, repeatedly; idle between shards
+    poison     a poisoned device context in the middle of a run
+    stale      ESTALE from one file system while frames are read
+    memory     a frame of 2,000 boxes and a run while somebody else holds the device's memory
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import shutil
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-AUTOLABEL = (sys.executable, "-c", "from flows.cli.main import main; main()")
-SEQUENCES = 8
-
-
-class Busy:
-    """How busy the device is, sampled by nvidia-smi while a block runs."""
-
-    def __enter__(self) -> Busy:
-        self.samples: list[tuple[float, int, int]] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-        return self
-
-    def _watch(self) -> None:
-        query = ["nvidia-smi", "--query-gpu=utilization.gpu,memory.used",
-                 "--format=csv,noheader,nounits", "-lms", "100"]  # fmt: skip
-        with subprocess.Popen(query, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if self._stop.is_set():
-                    break
-                share, memory = (int(one) for one in line.split(",")[:2])
-                self.samples.append((time.time(), share, memory))
-            process.kill()
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(5)
-
-    def summary(self) -> dict[str, float]:
-        """Mean share between the first and the last busy sample, and the most memory."""
-        shares = [share for _, share, _ in self.samples]
-        busy = [i for i, share in enumerate(shares) if share > 0]
-        if not busy:
-            return {}
-        inside = shares[busy[0] : busy[-1] + 1]
-        memory = max(memory for *_, memory in self.samples)
-        return {"busy_share": round(float(np.mean(inside)) / 100, 3), "gpu_mib": memory}
-
-
-class Run:
-    """Where everything is."""
-
-    def __init__(self, clip: Path, out: Path) -> None:
-        self.out, self.frames = out, out / "frames"
-        out.mkdir(parents=True, exist_ok=True)
-        self.cache = out / "cache"
-        if not self.frames.is_dir():
-            self._cut(clip)
-
-    def _cut(self, clip: Path) -> None:
-        import cv2
-
-        video, frames = cv2.VideoCapture(str(clip)), []
-        while True:
-            there, frame = video.read()
-            if not there:
-                break
-            frames.append(cv2.imencode(".jpg", frame, [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes())
-        for sequence in range(SEQUENCES):
-            folder = self.frames / f"drive-{sequence}"
-            folder.mkdir(parents=True)
-            for index, data in enumerate(frames):
-                (folder / f"{index:06d}.jpg").write_bytes(data)
-
-    def images(self, count: int, every: int = 12) -> list[np.ndarray]:
-        import simplejpeg
-
-        files = sorted((self.frames / "drive-0").iterdir())[::every][:count]
-        return [simplejpeg.decode_jpeg(file.read_bytes(), "RGB") for file in files]
-
-    def record(self, section: str, **values: Any) -> None:
-        line = json.dumps({"section": section, **values}, default=str)
-        print(line, flush=True)
-        with (self.out / "product.jsonl").open("a") as file:
-            file.write(line + "\n")
-
-    def label(self, name: str, *more: str, env: dict[str, str] | None = None,
-              command: Sequence[str] = AUTOLABEL) -> dict[str, Any]:  # fmt: skip
-        """Run the command; returns its JSON with `exit`, `wall_s` and how busy the device was."""
-        target = self.out / "labels" / name
-        shutil.rmtree(target, ignore_errors=True)
-        source = [] if any(one.startswith("--source=") for one in more) else [str(self.frames)]
-        source += [one.removeprefix("--source=") for one in more if one.startswith("--source=")]
-        options = [one for one in more if not one.startswith("--source=")]
-        command = [*command, "label", *source, "--out", str(target), "--json", *options]
-        environment = os.environ | {"AUTOLABEL_CACHE": str(self.cache)} | (env or {})
-        started = time.perf_counter()
-        with Busy() as busy:
-            done = subprocess.run(command, capture_output=True, text=True, env=environment,
-                                  check=False, timeout=400)  # fmt: skip
-        wall = time.perf_counter() - started
-        (self.out / f"{name}.log").write_text(done.stderr)
-        found: dict[str, Any] = json.loads(done.stdout) if done.stdout.startswith("{") else {}
-        if done.returncode:
-            print(done.stderr[-1500:], flush=True)
-        found |= {"exit": done.returncode, "wall_s": round(wall, 2), **busy.summary()}
-        return found
+from gpu_product_faults import memory, poison, stale
+from gpu_product_fleet import fleet
+from gpu_product_large import large
+from gpu_product_run import Run, told
 
 
 def close_up_masks(run: Run, backend: Any, images: list[Any], boxes: list[Any]) -> list[Any]:
@@ -199,7 +103,7 @@ def stages(run: Run) -> None:
     from sam2_core.segmenter import Segmenter
     from tasks.boxes.detectors import load_detector
 
-    data = (run.frames / "drive-0" / "000040.jpg").read_bytes()
+    data = (run.few / "drive-00" / "000040.jpg").read_bytes()
     image = simplejpeg.decode_jpeg(data, "RGB")
     detector = load_detector("compact", backend="onnxruntime-cuda")
     eight = [detector.letterbox(image)] * 8
@@ -232,87 +136,54 @@ def stages(run: Run) -> None:
         run.record("stages", nvjpeg=repr(error)[:200])
 
 
-def told(found: dict[str, Any]) -> dict[str, Any]:
-    """What is worth a line of a run's summary."""
-    keys = ("exit", "wall_s", "frames", "instances", "busy_share", "gpu_mib", "seconds", "error")
-    some = {key: found[key] for key in keys if key in found}
-    some["failed"] = len(found.get("failed", ()))
-    some["reasons"] = sorted({str(one.get("reason"))[:120] for one in found.get("failed", ())})[:3]
-    some["model"] = {k: found.get("model", {}).get(k) for k in ("name", "backend", "precision")}
-    if found.get("frames"):
-        some["ms_per_frame_of_command"] = round(found["wall_s"] / found["frames"] * 1e3, 2)
-    return some
-
-
-def label(run: Run, repeats: int) -> None:
+def label(run: Run, given: argparse.Namespace) -> None:
     """The command as it is, FiftyOne included."""
-    for number in range(repeats):
+    for number in range(given.repeats):
         found = run.label(f"label-{number}", "--dataset", f"measured-{number}")
         run.record("label", number=number, **told(found))
 
 
-def lone(run: Run, repeats: int) -> None:
+def lone(run: Run, given: argparse.Namespace) -> None:
     """The same without PyTorch."""
     blocked = run.out / "no-torch"
     for name in ("torch", "torchvision"):
         (blocked / name).mkdir(parents=True, exist_ok=True)
         (blocked / name / "__init__.py").write_text("raise ImportError('no PyTorch here')\n")
     env = {"PYTHONPATH": f"{blocked}:{os.environ.get('PYTHONPATH', '')}"}
-    for number in range(repeats):
-        found = run.label(f"lone-{number}", "--no-dataset", "--backend", "onnxruntime", env=env)
+    for number in range(given.repeats):
+        found = run.label(f"lone-{number}", "--dataset", f"lone-{number}", env=env)
         run.record("lone", number=number, **told(found))
 
 
-def first(run: Run, repeats: int) -> None:
-    """One frame, from the command to its end."""
-    for number in range(max(repeats, 2)):
+def sustained(run: Run, given: argparse.Namespace) -> None:
+    """Rates of the middle of a longer run, by how many processes share the device."""
+    for number, count in enumerate(given.processes.split(",")):
+        env = {"AUTOLABEL_DEVICE_PROCESSES": count} if count else {}
+        for dataset in ((), ("--dataset", f"sustained-{number}")):
+            if not dataset and not given.without_dataset:
+                continue
+            name = f"sustained-{count or 'default'}-{'with' if dataset else 'without'}"
+            picture = run.out / f"{name}.png"
+            words = ("bench", "--pipeline", str(run.frames), "--plot", str(picture), *dataset)
+            found = run.command(name, *words, env=env)
+            for curve in ("curves", "busy"):
+                found.pop(curve, None)
+            run.record("sustained", processes=count, dataset=bool(dataset), **found)
+
+
+def first(run: Run, given: argparse.Namespace) -> None:
+    """One frame, from the command to its end, and the first of many."""
+    for number in range(max(given.repeats, 2)):
         found = run.label(f"first-{number}", "--no-dataset", "--frames", "0:1",
-                          f"--source={run.frames / 'drive-0'}")  # fmt: skip
+                          source=run.few / "drive-00")  # fmt: skip
         run.record("first", number=number, **told(found))
 
 
-POISON = """
-import sys, threading, time
-after_s, architecture = float(sys.argv[1]), sys.argv[2]
-def poison():
-    time.sleep(after_s)
-    from cuda.bindings import runtime
-    from sam2_core.backends.cuda_kernels import compiled, launch, POINTER
-    from sam2_core.backends.device_owner import device_owner
-    def bad():
-        source = 'extern "C" __global__ void bad(int* p) { *p = 1; }'
-        kernel = compiled(source, ["bad"], architecture)["bad"]
-        launch(kernel, (1, 1, 1), (1, 1, 1), ((16, POINTER),), 0)
-    device_owner().run(bad)
-threading.Thread(target=poison, daemon=True).start()
-sys.argv = ["autolabel", *sys.argv[3:]]
-from flows.cli.main import main
-main()
-"""
-
-
-def faults(run: Run) -> None:
-    """A context poisoned in the middle of a run; then the same command again, undisturbed."""
-    poisoned = [sys.executable, "-c", POISON, "16", "sm_90"]
-    hurt = run.label("poisoned", "--no-dataset", command=poisoned)
-    run.record("faults", what="poisoned after 16 s", **told(hurt))
-    labels = run.out / "labels" / "poisoned"
-    kept = run.out / "labels" / "kept"
-    shutil.rmtree(kept, ignore_errors=True)
-    if labels.is_dir():
-        labels.rename(kept)
-    manifests = len(list(kept.glob("manifests/*/*.json")))
-    environment = os.environ | {"AUTOLABEL_CACHE": str(run.cache)}
-    done = subprocess.run(
-        [*AUTOLABEL, "label", str(run.frames), "--out", str(kept), "--json", "--no-dataset"],
-        capture_output=True, text=True, env=environment, check=False, timeout=400,
-    )  # fmt: skip
-    again = (
-        json.loads(done.stdout) if done.stdout.startswith("{") else {"error": done.stderr[-500:]}
-    )
-    run.record("faults", what="again", complete_before=manifests, exit=done.returncode,
-               frames=again.get("frames"), skipped=again.get("skipped"),
-               failed=len(again.get("failed", ())))  # fmt: skip
+SECTIONS: dict[str, Callable[[Run, argparse.Namespace], None]] = {
+    "parity": lambda run, _: parity(run), "stages": lambda run, _: stages(run), "label": label,
+    "lone": lone, "sustained": sustained, "first": first, "large": large, "fleet": fleet,
+    "poison": poison, "stale": stale, "memory": memory,
+}  # fmt: skip
 
 
 def main() -> None:
@@ -320,17 +191,18 @@ def main() -> None:
     parser.add_argument("--clip", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--processes", default="", help="for `sustained`: numbers, A,B,C")
+    parser.add_argument("--without-dataset", action="store_true", help="for `sustained`: also so")
+    parser.add_argument("--street", type=Path, help="for `large`: a picture of a street")
+    parser.add_argument("--boxes", type=Path, help="its boxes, lines of `label score x1 y1 x2 y2`")
+    parser.add_argument("--workers", type=int, help="for `fleet`")
     parser.add_argument("sections", nargs="*", default=["parity", "stages", "label"])
     given = parser.parse_args()
     run = Run(given.clip, given.out)
-    repeated = {"label": label, "lone": lone, "first": first}
     for section in given.sections:
         started = time.perf_counter()
         try:
-            if section in repeated:
-                repeated[section](run, given.repeats)
-            else:
-                {"parity": parity, "stages": stages, "faults": faults}[section](run)
+            SECTIONS[section](run, given)
         except Exception as error:
             import traceback
 

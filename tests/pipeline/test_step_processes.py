@@ -1,0 +1,184 @@
+"""Steps in processes of their own: the same labels, and a process that dies costs none."""
+
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sam2_core.types import DeviceLostError, DeviceMemoryError, MachineError
+from tasks.observe.progress import DETECT, SEGMENT, Listener, Progress
+from tasks.pipeline import steps
+from tasks.pipeline.chunk import ChunkState, detect_chunk, download_chunk, segment_chunk
+from tasks.pipeline.step_process import carried
+from tasks.pipeline.step_processes import (
+    COUNT_VARIABLE,
+    ProcessDiedError,
+    StepProcesses,
+    Told,
+    wanted_processes,
+)
+from tasks.pipeline.warm import warmed
+from tests.pipeline.test_machine_errors import FRAMES, chunk_of, job_of, source
+
+__all__ = ["source"]  # the fixture
+
+pytestmark = pytest.mark.timeout(180)
+
+
+class Heard(Listener):
+    def __init__(self):
+        self.frames = {}
+
+    def advanced(self, stage, frames, kept):
+        self.frames[stage] = self.frames.get(stage, 0) + frames
+
+
+# Steps for processes; they are found there by this module's name.
+
+
+def who(*_):
+    logging.getLogger("tasks.test").warning("here is %d", os.getpid())
+    return os.getpid()
+
+
+def ends_once(marker, frames):
+    """End the process the first time."""
+    if not Path(marker).exists():
+        Path(marker).write_text(str(os.getpid()))
+        os._exit(9)
+    return frames, os.getpid() != int(Path(marker).read_text())
+
+
+def ends_always():
+    os._exit(9)
+
+
+def loses_the_device():
+    raise DeviceLostError("the GPU is lost to this process")
+
+
+def needs_the_device_alone(folder):
+    """Fail for want of memory in all but the first of the processes that come here."""
+    try:
+        os.mkdir(f"{folder}/taken")
+        Path(f"{folder}/by").write_text(str(os.getpid()))
+    except FileExistsError:
+        if Path(f"{folder}/by").read_text() != str(os.getpid()):
+            raise DeviceMemoryError("the GPU has no memory left") from None
+    return os.getpid()
+
+
+def test_chunks_labeled_by_processes_are_as_those_labeled_here(source, monkeypatch):
+    here, beside = job_of(source), job_of(source)
+    object.__setattr__(beside, "out_uri", str(source / "beside"))
+    begun = download_chunk(here, chunk_of(here, source), ())
+    expected = segment_chunk(here, detect_chunk(here, begun))
+    heard = Heard()
+    monkeypatch.setenv(COUNT_VARIABLE, "2")
+    with beside.tools.progress.listening(heard), warmed(beside):
+        state = download_chunk(beside, chunk_of(beside, source), ())
+        for step in (detect_chunk, segment_chunk):
+            state = steps._stepped(beside, step, state)
+        assert not beside.tools.segmenters._loaded  # it was not this process
+    assert beside.tools.processes is None
+    assert state.record == expected.record
+    assert heard.frames[DETECT] == heard.frames[SEGMENT] == FRAMES
+    for name in ("masks", "frames"):
+        path = state.chunk.path(name)
+        assert (source / "beside" / path).read_bytes() == (source / "out" / path).read_bytes()
+
+
+def test_a_step_whose_process_dies_is_done_once_more_in_another(tmp_path, caplog):
+    processes = StepProcesses(1)
+    try:
+        assert processes.run(ends_once, str(tmp_path / "marker"), 5) == (5, True)
+        with pytest.raises(ProcessDiedError, match="exit code 9"):
+            processes.run(ends_always)
+        assert processes.run(who) != os.getpid()  # what comes next is done
+        assert "here is" in caplog.text  # what is logged there is heard here
+    finally:
+        processes.end()
+
+
+def test_a_device_that_new_processes_lose_too_is_asked_no_more():
+    processes = StepProcesses(1)
+    try:
+        for _ in range(2):
+            with pytest.raises(DeviceLostError):
+                processes.run(loses_the_device)
+        assert processes.lost
+        assert not processes._processes
+    finally:
+        processes.end()
+
+
+def test_where_memory_is_too_little_for_several_processes_one_goes_on(tmp_path):
+    processes = StepProcesses(2)
+    try:
+        found = {processes.run(who), processes.run(needs_the_device_alone, str(tmp_path))}
+        assert processes.count == 2
+        others = [one for one in processes._processes if one._process.pid not in found]
+        for one in others:  # the next step is another process's
+            one.busy = lambda _: (-1, -1)
+        assert processes.run(needs_the_device_alone, str(tmp_path)) in found
+        assert processes.count == len(processes._processes) == 1
+    finally:
+        processes.end()
+
+
+def test_what_a_second_try_tells_again_is_heard_once():
+    progress, heard = Progress(), Heard()
+    with progress.listening(heard):
+        told = Told(progress)
+        told.tell("advanced", (SEGMENT, 3, False))
+        told.again()
+        for _ in range(5):
+            told.tell("advanced", (SEGMENT, 1, False))
+    assert heard.frames == {SEGMENT: 5}
+
+
+def test_an_error_comes_back_with_its_causes_and_one_that_cannot_be_sent_in_words():
+    class Local(Exception):
+        pass
+
+    error, cause = RuntimeError("it broke"), OSError(5, "Input/output error")
+    error.__cause__, cause.__cause__ = cause, Local("CUDA error: gone")
+    first, second, third = carried(error)
+    assert (type(first), type(second), second.errno) == (RuntimeError, OSError, 5)
+    assert "CUDA error: gone" in str(third)
+    assert carried(RuntimeError("CUDA error: gone", Local()))[0].__class__ is MachineError
+
+
+def test_several_processes_are_for_gpus_with_cores_and_memory(monkeypatch):
+    monkeypatch.delenv(COUNT_VARIABLE, raising=False)
+    assert wanted_processes("onnxruntime-cpu") == 0
+    module = "tasks.pipeline.step_processes"
+    for cores, gib, count in ((16, 139, 4), (16, 24, 3), (16, 8, 0), (8, 139, 2), (4, 139, 0)):
+        monkeypatch.setattr(f"{module}.usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr("sam2_core.load.device_memory_bytes", lambda gib=gib: gib << 30)
+        assert wanted_processes("onnxruntime-cuda") == count
+
+
+def test_a_chunk_that_is_complete_goes_to_no_process(source):
+    job = job_of(source)
+    job.tools.processes = None
+    chunk = chunk_of(job, source)
+    done = segment_chunk(job, detect_chunk(job, download_chunk(job, chunk, ())))
+    job.tools.processes = object()  # would not know how to run anything
+    assert steps._stepped(job, detect_chunk, done) is done
+
+
+def test_seconds_of_processes_side_by_side_are_shared_out(source):
+    job = job_of(source)
+
+    class Four:
+        count = 4
+
+        def run(self, step, state, progress):
+            return replace(state, seconds={**state.seconds, SEGMENT: 8.0})
+
+    job.tools.processes = Four()
+    state = ChunkState(chunk_of(job, source), seconds={DETECT: 1.0})
+    assert steps._stepped(job, segment_chunk, state).seconds == {DETECT: 1.0, SEGMENT: 2.0}
