@@ -90,7 +90,9 @@ class _Way:
         self._states: list[ChunkState] = []
         self._outcome: SequenceOutcome | None = None
 
-    def to_the_end(self, dataset: str | None, prepared: Future[frozenset[str]] | None) -> SequenceOutcome:
+    def to_the_end(
+        self, dataset: str | None, prepared: Future[frozenset[str]] | None
+    ) -> SequenceOutcome:
         """Label and load it; what fails is told in its outcome."""
         started, error = time.perf_counter(), None
         try:
@@ -124,7 +126,9 @@ class _Way:
         self._stage = CHECK
         return check_sequence(self._job, self._opened, self._states)
 
-    def _loaded(self, outcome: SequenceOutcome, dataset: str, known: frozenset[str]) -> SequenceOutcome:
+    def _loaded(
+        self, outcome: SequenceOutcome, dataset: str, known: frozenset[str]
+    ) -> SequenceOutcome:
         manifest = outcome.manifest
         if manifest is None or manifest.version in known:
             return outcome

@@ -26,8 +26,8 @@ class Tools:
         segmenters, detectors: models that were loaded.
         device: held by the chunk whose turn with the device it is.
         segmenting: entered by a piece that is segmented. Two may (in each of `processes`), so that
-            one reads and writes beside the other's turn. Were it more, they would take turns, end together, and leave
-            the device to wait for whatever is downloaded next.
+            one reads and writes beside the other's turn. Were it more, they would take turns, end
+            together, and leave the device to wait for whatever is downloaded next.
         processes: those that detect and segment for this one; None: it does so itself.
         loader: one that loads labels into FiftyOne; None: this process does.
 

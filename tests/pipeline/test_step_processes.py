@@ -1,13 +1,11 @@
 """Steps in processes of their own: the same labels, and a process that dies costs none."""
 
-import logging
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from sam2_core.types import DeviceLostError, DeviceMemoryError, MachineError
+from sam2_core.types import DeviceLostError, MachineError
 from tasks.observe.progress import DETECT, SEGMENT, Listener, Progress
 from tasks.pipeline import steps
 from tasks.pipeline.chunk import ChunkState, detect_chunk, download_chunk, segment_chunk
@@ -20,6 +18,13 @@ from tasks.pipeline.step_processes import (
     wanted_processes,
 )
 from tasks.pipeline.warm import warmed
+from tests.pipeline.fateful_steps import (
+    ends_always,
+    ends_once,
+    loses_the_device,
+    needs_the_device_alone,
+    who,
+)
 from tests.pipeline.test_machine_errors import FRAMES, chunk_of, job_of, source
 
 __all__ = ["source"]  # the fixture
@@ -33,41 +38,6 @@ class Heard(Listener):
 
     def advanced(self, stage, frames, kept):
         self.frames[stage] = self.frames.get(stage, 0) + frames
-
-
-# Steps for processes; they are found there by this module's name.
-
-
-def who(*_):
-    logging.getLogger("tasks.test").warning("here is %d", os.getpid())
-    return os.getpid()
-
-
-def ends_once(marker, frames):
-    """End the process the first time."""
-    if not Path(marker).exists():
-        Path(marker).write_text(str(os.getpid()))
-        os._exit(9)
-    return frames, os.getpid() != int(Path(marker).read_text())
-
-
-def ends_always():
-    os._exit(9)
-
-
-def loses_the_device():
-    raise DeviceLostError("the GPU is lost to this process")
-
-
-def needs_the_device_alone(folder):
-    """Fail for want of memory in all but the first of the processes that come here."""
-    try:
-        os.mkdir(f"{folder}/taken")
-        Path(f"{folder}/by").write_text(str(os.getpid()))
-    except FileExistsError:
-        if Path(f"{folder}/by").read_text() != str(os.getpid()):
-            raise DeviceMemoryError("the GPU has no memory left") from None
-    return os.getpid()
 
 
 def test_chunks_labeled_by_processes_are_as_those_labeled_here(source, monkeypatch):

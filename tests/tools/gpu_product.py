@@ -2,8 +2,8 @@
 
     python tests/tools/gpu_product.py --clip VIDEO --out OUT [--repeats N] [SECTION ...]
 
-VIDEO is any driving clip; its frames become JPEGs of 8 and of 24 sequences. Every section prints one
-line of JSON a result and appends it to OUT/product.jsonl; what a command writes lies beside it.
+VIDEO is any driving clip; its frames become JPEGs of 8 and of 24 sequences. Every section prints
+one line of JSON a result and appends it to OUT/product.jsonl; what a command writes lies beside.
 
     parity     masks and boxes of the GPU's graphs against float32 on the CPU, on frames of the clip
     stages     milliseconds of each stage in a process, without Prefect, storage and the database
@@ -11,7 +11,10 @@ line of JSON a result and appends it to OUT/product.jsonl; what a command writes
     lone       the same where PyTorch cannot be imported
     sustained  `bench --pipeline` over 24 sequences with FiftyOne, for numbers of processes
     first      seconds from the command to the first labeled frame; the second one is warm
-    large      Meta's base_plus by its size, 135 given boxes a frame of 1920x1280 (--street, --boxes)
+    compilation, large   Meta's base_plus by its size on PyTorch, 135 given boxes a frame of
+               1920x1280 (--street, --boxes): the first run, which compiles; then
+               `bench --pipeline`
+    spy        who holds Python's lock in each process of a run (needs py-spy)
     fleet      `up`, 24 sequences by `backfill` on the workers, repeatedly; idle between shards
     poison     a poisoned device context in the middle of a run
     stale      ESTALE from one file system while frames are read
@@ -30,8 +33,9 @@ from typing import Any
 import numpy as np
 from gpu_product_faults import memory, poison, stale
 from gpu_product_fleet import fleet
-from gpu_product_large import large
+from gpu_product_large import compilation, large
 from gpu_product_run import Run, told
+from gpu_product_spy import spy
 
 
 def close_up_masks(run: Run, backend: Any, images: list[Any], boxes: list[Any]) -> list[Any]:
@@ -182,6 +186,7 @@ def first(run: Run, given: argparse.Namespace) -> None:
 SECTIONS: dict[str, Callable[[Run, argparse.Namespace], None]] = {
     "parity": lambda run, _: parity(run), "stages": lambda run, _: stages(run), "label": label,
     "lone": lone, "sustained": sustained, "first": first, "large": large, "fleet": fleet,
+    "compilation": compilation, "spy": spy,
     "poison": poison, "stale": stale, "memory": memory,
 }  # fmt: skip
 

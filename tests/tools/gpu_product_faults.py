@@ -139,9 +139,7 @@ def memory(run: Run, _: argparse.Namespace) -> None:
     crowded = crowded_frame(run)
     for free_gib in (12.0, 4.0):
         command = [sys.executable, "-c", HOLDER, str(free_gib)]
-        holder = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert holder.stdout is not None
         try:
             holder.stdout.readline()

@@ -1,4 +1,4 @@
-"""Section `large` of `gpu_product.py`: a model of base_plus's size on crowded frames, by `label`."""
+"""Section `large` of `gpu_product.py`: base_plus's size on crowded frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpu_product_run import Run, told
 WIDTH, HEIGHT, BOXES, FRAMES, SEQUENCES = 1920, 1280, 135, 124, 8
 # Random weights draw noise, which no trained model does; the device draws outlines in the boxes
 # instead, after all of the model's work is done (see BENCHMARKS.md).
-OUTLINES = '''
+OUTLINES = """
 
 class _Outlined(nn.Module):
     def __init__(self, decoder: nn.Module) -> None:
@@ -36,7 +36,7 @@ def build_modules(*given: object) -> Modules:
     for name in ("decoder", "decoder_single"):
         object.__setattr__(modules, name, _Outlined(getattr(modules, name)).eval())
     return modules
-'''
+"""
 
 
 def copied_product(run: Run) -> Path:
@@ -78,19 +78,30 @@ def frames_of(run: Run, street: Path, boxes: Path) -> tuple[Path, Path]:
     return frames, texts
 
 
-def large(run: Run, given: argparse.Namespace) -> None:
-    """A first run, which compiles, of one sequence; then `bench --pipeline` of all, warm."""
+def setup(run: Run, given: argparse.Namespace) -> tuple[Path, Path, dict[str, str]]:
+    """Return the frames, their boxes and the environment of runs."""
     frames, texts = frames_of(run, given.street, given.boxes)
-    product = copied_product(run)
-    options = ("--model", "random:base_plus", "--backend", "torch")
+    path = f"{copied_product(run)}:{os.environ.get('PYTHONPATH', '')}"
+    return frames, texts, {"PYTHONPATH": path}
+
+
+OPTIONS = ("--model", "random:base_plus", "--backend", "torch")
+
+
+def compilation(run: Run, given: argparse.Namespace) -> None:
+    """The first run on a machine, of one sequence: it compiles."""
+    frames, texts, env = setup(run, given)
+    found = run.label("large-cold", *OPTIONS, "--boxes", str(texts), "--no-dataset",
+                      source=frames / "drive-00", env=env)  # fmt: skip
+    run.record("large", what="cold", **told(found))
+
+
+def large(run: Run, given: argparse.Namespace) -> None:
+    """`bench --pipeline` over all sequences, warm."""
+    frames, texts, env = setup(run, given)
     for number, count in enumerate(given.processes.split(",")):
-        env = {"PYTHONPATH": f"{product}:{os.environ.get('PYTHONPATH', '')}"}
-        env |= {"AUTOLABEL_DEVICE_PROCESSES": count} if count else {}
-        if not number:
-            cold = run.label("large-cold", *options, "--boxes", str(texts), "--no-dataset",
-                             source=frames / "drive-00", env=env | {"AUTOLABEL_DEVICE_PROCESSES": "0"})  # fmt: skip
-            run.record("large", what="cold", **told(cold))
-        words = ("bench", "--pipeline", str(frames), *options, "--boxes", str(texts),
+        chosen = {"AUTOLABEL_DEVICE_PROCESSES": count} if count else {}
+        words = ("bench", "--pipeline", str(frames), *OPTIONS, "--boxes", str(texts),
                  "--dataset", f"large-{number}")  # fmt: skip
-        found = run.command(f"large-{count or 'default'}", *words, env=env)
+        found = run.command(f"large-{count or 'default'}", *words, env=env | chosen)
         run.record("large", what="warm", processes=count, **found)

@@ -17,6 +17,7 @@ import numpy as np
 
 AUTOLABEL = (sys.executable, "-c", "from flows.cli.main import main; main()")
 SEQUENCES = 24
+LIMIT_S = 300.0
 FEW = 8  # of them, where a run is not to take long
 
 
@@ -109,17 +110,21 @@ class Run:
     def environment(self, more: dict[str, str] | None = None) -> dict[str, str]:
         return os.environ | {"AUTOLABEL_CACHE": str(self.cache)} | (more or {})
 
-    def command(self, name: str, *words: str, env: dict[str, str] | None = None,
-                command: Sequence[str] = AUTOLABEL, limit_s: float = 400) -> dict[str, Any]:  # fmt: skip
-        """Run `autolabel WORDS --json`; returns its JSON, `exit`, `wall_s`, how busy devices were."""
+    def command(
+        self, name: str, *words: str, env: dict[str, str] | None = None,
+        command: Sequence[str] = AUTOLABEL,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Run `autolabel WORDS --json`; its JSON, `exit`, `wall_s`, and how busy devices were."""
         started = time.perf_counter()
         with Busy() as busy:
             try:
-                done = subprocess.run([*command, *words, "--json"], capture_output=True, text=True,
-                                      env=self.environment(env), check=False, timeout=limit_s)  # fmt: skip
+                done = subprocess.run(
+                    [*command, *words, "--json"], capture_output=True, text=True,
+                    env=self.environment(env), check=False, timeout=LIMIT_S,
+                )  # fmt: skip
             except subprocess.TimeoutExpired as late:
                 (self.out / f"{name}.log").write_bytes(late.stderr or b"")
-                return {"exit": "timeout", "wall_s": limit_s, **busy.summary()}
+                return {"exit": "timeout", "wall_s": LIMIT_S, **busy.summary()}
         wall = time.perf_counter() - started
         (self.out / f"{name}.log").write_text(done.stderr)
         found: dict[str, Any] = json.loads(done.stdout) if done.stdout.startswith("{") else {}
