@@ -47,7 +47,7 @@ def _label(params: LabelParams, plan: Plan | None, job: Job | None) -> dict[str,
     plan = plan or make_plan(params, tools.detectors)
     job = job or job_of(plan, tools)
     key, planned = f"run-{plan.stamp.run_key}", plan.frames_to_label
-    with warmed(job), frames_counted(job.tools, key, planned) as count:
+    with warmed(job, params.dataset_name), frames_counted(job.tools, key, planned) as count:
         outcomes = label_sequences(
             job, plan.sequences, params.dataset_name, plan.cameras, on_open=count.opened
         )

@@ -64,7 +64,7 @@ def _label_shard(params: ShardParams) -> Any:
     planned = [piece.frames for piece in params.pieces]
     with (
         tools.stop.on_sigterm(),
-        warmed(job),
+        warmed(job, params.label.dataset_name),
         metrics_server.serving(tools.progress),
         frames_counted(tools, f"shard-{params.key}", planned) as count,
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -131,8 +132,9 @@ def label_with_progress(
         summary = summary_of(plan, outcomes, time.perf_counter() - started)
     else:
         prefect, job = api.begin(), job_of(plan, tools)
-        with warmed(job):
+        with warmed(job, plan.params.dataset_name):
             with spinning(console, "starting"):
+                importlib.import_module("flows.label")  # seconds, beside the server's start
                 prefect.wait()
             with prefect.settings():
                 summary = _run_flow(console, plan, job)

@@ -118,8 +118,9 @@ def _torch_choice(model: str, wanted: Wanted, reason: str, close_ups: bool | Non
 
     weights = resolve_weights(model, wanted)
     name = Path(model).name if weights.preset == "*" else weights.preset
-    if close_ups is not False and name in PRESETS and close_up_size(PRESETS[name], wanted.graph):
-        name = f"{name}/{CLOSE_UPS}"
+    if weights.preset != "*":
+        size = close_ups is not False and close_up_size(PRESETS[name], wanted.graph)
+        name = f"{name}/{CLOSE_UPS if size else wanted.graph}"
     stamp = ModelStamp(name, weights.sha256, "", "torch", wanted.precision, mask_code("torch"))
     return ModelChoice(model, "torch", wanted.precision, stamp, reason, close_ups)
 
@@ -213,7 +214,9 @@ def load_segmenter(choice: ModelChoice) -> Segmenter:
 
 def _refuse_another(choice: ModelChoice, loaded: ModelStamp) -> None:
     """Refuse a model that was replaced since it was chosen: labels carry the stamp of that one."""
-    names = ["name", "checkpoint_sha256", "precision", "code_version"]
+    names = ["checkpoint_sha256", "precision", "code_version"]
+    if "/" in choice.stamp.name:  # else only reading the checkpoint tells the preset
+        names.insert(0, "name")
     if choice.stamp.engine_sha256:
         names.append("engine_sha256")
     other = [name for name in names if getattr(choice.stamp, name) != getattr(loaded, name)]

@@ -167,13 +167,28 @@ def check_sequence(job: Job, opened: Opened, states: Sequence[ChunkState]) -> Se
     )
     seconds = outcome.seconds | {CHECK: time.perf_counter() - started}
     report |= {"seconds": {stage: round(value, 3) for stage, value in seconds.items()}}
-    report |= {"certificate": job.tools.segmenters.certified_by(job.model)}
+    report |= {"certificate": _certificate(job)}
     manifests.write_report(
         job.out_uri, job.stamp.run_key, found.sequence, found.content_key, report
     )
     manifests.write_manifest(job.out_uri, manifest)
     hopeless = partial and not any(one.may_yet_come for one in outcome.failures)
     return replace(outcome, manifest=manifest, hopeless=hopeless, seconds=seconds)
+
+
+def _certificate(job: Job) -> dict[str, Any] | None:
+    """Return the certificate of the model where it is loaded: here or in the processes beside."""
+    processes = job.tools.processes
+    if processes is None:
+        return job.tools.segmenters.certified_by(job.model)
+    found: dict[str, Any] | None = processes.run(certificate_of)
+    return found
+
+
+def certificate_of(job: Job) -> dict[str, Any] | None:
+    """Return the certificate of the job's model, which is loaded where it is not yet."""
+    job.tools.segmenters.load(job.model)
+    return job.tools.segmenters.certified_by(job.model)
 
 
 def _of_others(job: Job, chunks: Iterable[Chunk]) -> list[ChunkState] | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from tasks.pipeline.chunk import Job
 from tasks.pipeline.step_processes import StepProcesses, wanted_processes
@@ -14,11 +16,16 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def warmed(job: Job) -> Iterator[None]:
+def warmed(job: Job, dataset: str | None = None) -> Iterator[None]:
     """Get ready, while other things start, what a run on a GPU needs; end it with the block.
 
     That is processes beside this one where the machine has the cores and the device the memory for
     them, else models in this process. Blocks may be nested; the outermost one counts.
+
+    Args:
+        job: of the run.
+        dataset: that it loads labels into.
+
     """
     tools = job.tools
     count = 0 if tools.processes else wanted_processes(job.model.backend)
@@ -27,15 +34,35 @@ def warmed(job: Job) -> Iterator[None]:
             warm_in_background(job)
         yield
         return
-    tools.processes, tools.loader = StepProcesses(count, job), StepProcesses(1)
+    tools.processes, tools.loader = StepProcesses(count, job), StepProcesses(max(count // 2, 1))
     tools.segmenting = threading.Semaphore(2 * count)
     tools.processes.start()
+    if dataset:
+        threading.Thread(target=_warm_loader, args=(tools.loader,), daemon=True).start()
     try:
         yield
     finally:
         for one in (tools.processes, tools.loader):
             one.end()
         tools.processes = tools.loader = None
+
+
+def _warm_loader(loader: StepProcesses) -> None:
+    """Let processes import FiftyOne, which takes seconds; it wants to know its database first."""
+    from tasks.dataset.database import ensure_database
+
+    try:
+        ensure_database()
+        with ThreadPoolExecutor(loader.count) as pool:
+            list(pool.map(lambda _: loader.run(import_fiftyone), range(loader.count)))
+    except Exception as error:  # noqa: BLE001 - told where labels are loaded
+        log.debug("the loader is not warm: %s", error)
+
+
+def import_fiftyone() -> None:
+    """Import what loading needs."""
+    importlib.import_module("tasks.load.sequence")
+    importlib.import_module("fiftyone")
 
 
 def warm_in_background(job: Job) -> threading.Thread | None:
@@ -53,6 +80,7 @@ def warm_in_background(job: Job) -> threading.Thread | None:
 
 def _warm(job: Job) -> None:
     try:
+        importlib.import_module("pandas")  # pyarrow does, a second, where the first table is made
         if job.detector:
             backend = job.model.backend
             found = job.tools.detectors.load(

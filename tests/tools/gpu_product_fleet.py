@@ -7,8 +7,25 @@ import re
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
+import numpy as np
 from gpu_product_run import AUTOLABEL, Run
+
+
+def written(labels: Path) -> dict[str, float]:
+    """When labels were written: frames/s of the middle 80%, and the longest time without any."""
+    times = np.sort([one.stat().st_mtime for one in labels.glob("labels/**/*.frames.parquet")])
+    if len(times) < 10:
+        return {}
+    low, high = len(times) // 10, len(times) - len(times) // 10
+    frames = (high - low) * 62  # 124 frames are two chunks
+    return {
+        "frames_per_s": round(frames / float(times[high - 1] - times[low]), 1),
+        "chunks": len(times),
+        "first_to_last_s": round(float(times[-1] - times[0]), 2),
+        "longest_pause_s": round(float(np.max(np.diff(times))), 2),
+    }
 
 
 def fleet(run: Run, given: argparse.Namespace) -> None:
@@ -32,7 +49,8 @@ def fleet(run: Run, given: argparse.Namespace) -> None:
             for name in ("plan", "shards"):
                 found.pop(name, None)
             complete = len(list(target.glob("manifests/*/*.json")))
-            run.record("fleet", what="backfill", number=number, complete=complete, **found)
+            run.record("fleet", what="backfill", number=number, complete=complete,
+                       workers=given.workers, **written(target), **found)  # fmt: skip
     finally:
         down = subprocess.run([*AUTOLABEL, "down"], env=env, check=False, capture_output=True,
                               text=True, timeout=120)  # fmt: skip
