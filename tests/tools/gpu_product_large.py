@@ -91,8 +91,10 @@ OPTIONS = ("--model", "random:base_plus", "--backend", "torch")
 def compilation(run: Run, given: argparse.Namespace) -> None:
     """The first run on a machine, of one sequence: it compiles."""
     frames, texts, env = setup(run, given)
-    found = run.label("large-cold", *OPTIONS, "--allow-uncertified", "--boxes", str(texts), "--no-dataset",
-                      source=frames / "drive-00", env=env)  # fmt: skip
+    found = run.label(
+        "large-cold", *OPTIONS, "--allow-uncertified", "--boxes", str(texts), "--no-dataset",
+        source=frames / "drive-00", env=env,
+    )  # fmt: skip
     run.record("large", what="cold", **told(found))
 
 
