@@ -160,7 +160,11 @@ def check_task(
 @step(TRACK)
 def track_task(job: Job, labeled: SequenceOutcome, name: str) -> SequenceOutcome:
     """Find out which of a sequence's labels show one object."""
-    outcome = track_sequence(job, labeled)
+    processes = job.tools.processes
+    if processes is None or labeled.manifest is None:
+        outcome = track_sequence(job, labeled)
+    else:
+        outcome = processes.run(track_sequence, labeled)
     _tell(counted(outcome.tracks, "track"))
     return outcome
 
