@@ -15,6 +15,7 @@ import numpy.typing as npt
 from sam2_core.backends.cuda_device import CudaDevice, Device
 from sam2_core.backends.device_owner import device_owner
 from sam2_core.backends.device_slots import FeatureSlots, Slot, SlotPool
+from sam2_core.backends.gpu import Gpu
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.protocol import Backend, BackendInfo
 from sam2_core.backends.tensorrt_calls import DecoderCall, DecoderEngines
@@ -33,10 +34,12 @@ from sam2_core.types import (
     AutolabelError,
     EncoderImage,
     Features,
+    ImageArray,
     LowResMasks,
     Prompts,
     SquareArray,
 )
+from sam2_core.views import StagedFrame, View
 
 if TYPE_CHECKING:
     from sam2_core.backends.tensorrt_build import BuildOptions
@@ -124,7 +127,8 @@ class TensorRTBackend(Backend):
         self.folder = folder
         self._device = device
         self._owner = device_owner()
-        self._stream = device.create_stream()
+        self._gpu = Gpu(device, self._owner)
+        self._stream = self._gpu.stream
         engines = {
             kind: LoadedEngine(path, device, self._stream) for kind, path in engine_paths.items()
         }
@@ -183,35 +187,44 @@ class TensorRTBackend(Backend):
 
         self._owner.run(warm)
 
+    def stage(self, image: ImageArray) -> StagedFrame | None:
+        """Copy a frame to page-locked memory, where the device cuts and resizes."""
+        return self._gpu.stage(image) if self._gpu.kernels else None
+
     def encode(self, images: Sequence[EncoderImage]) -> Features:
-        """Encode B images, each uint8 (H, W, 3) RGB of any size, or squares."""
+        """Encode B images: views of staged frames, or uint8 (H, W, 3) of any size, or squares."""
         size = self.folder.image_size
-        squares = [resize_square(image, size) for image in images]
+        given = [one if isinstance(one, View) else resize_square(one, size) for one in images]
         encoded: list[dict[str, Slot]] = []
 
         def queue() -> None:
-            for start, stop, bucket in split_into_buckets(len(squares), self._image_buckets):
-                encoded.extend(self._encode_bucket(squares[start:stop], bucket))
+            kept = []
+            for start, stop, bucket in split_into_buckets(len(given), self._image_buckets):
+                kept.append(self._fill(given[start:stop]))
+                self._encoder.run({"image": (bucket, 3, size, size)})
+                encoded.extend(self._features.keep(self._encoder.tensors, stop - start))
             # Pinned frames may be overwritten once they are on the device.
             self._device.synchronize(self._stream)
 
         self._owner.run(queue)
-        return Features(encoded, len(images), tuple((i.shape[0], i.shape[1]) for i in images))
+        return Features(encoded, len(images), tuple(_size_hw(one) for one in images))
 
-    def _encode_bucket(self, squares: Sequence[SquareArray], bucket: int) -> list[dict[str, Slot]]:
-        size = self.folder.image_size
-        shape = (bucket, 3, size, size)
-        tensor = self._encoder.tensors["image"]
+    def _fill(self, images: Sequence[SquareArray | View]) -> Any:
+        """Queue the encoder's input; returns what must live until that is done.
+
+        Rows of the bucket behind the images keep what they held.
+        """
+        tensor, size = self._encoder.tensors["image"], self.folder.image_size
+        views = [one for one in images if isinstance(one, View)]
+        if len(views) == len(images):
+            return self._gpu.squares(views, tensor.address, size)
         slot = self._staged("image", tensor.nbytes)
-        batch = slot.as_array(np.float32, shape)
-        for row in range(bucket):
-            batch[row] = squares[min(row, len(squares) - 1)].transpose(2, 0, 1)
+        batch = slot.as_array(np.float32, (len(images), 3, size, size))
+        for row, one in enumerate(images):
+            square = resize_square(one.cut(), size) if isinstance(one, View) else one
+            batch[row] = square.transpose(2, 0, 1)
         self._device.copy(tensor.address, slot.address, batch.nbytes, self._stream)
-        self._encoder.run({"image": shape})
-        encoded = self._features.keep(self._encoder.tensors, len(squares))
-        # Kept until the copy is done: encode() waits before it lets go of this slot.
-        encoded[0]["image"] = slot
-        return encoded
+        return slot
 
     def decode(self, features: Features, prompts: Prompts) -> LowResMasks:
         """Decode P prompts; all that fit a bucket share a call."""
@@ -297,3 +310,7 @@ class TensorRTBackend(Backend):
         view[...] = values
         self._device.copy(tensor.address, slot.address, view.nbytes, self._stream)
         return slot
+
+
+def _size_hw(image: EncoderImage) -> tuple[int, int]:
+    return image.size_hw if isinstance(image, View) else (image.shape[0], image.shape[1])

@@ -19,8 +19,9 @@ class FakeDevice:
     name = "Fake GPU 9000"
     current: FakeDevice
 
-    def __init__(self, memory_bytes: int = 1 << 40) -> None:
+    def __init__(self, memory_bytes: int = 1 << 40, *, kernels: bool = False) -> None:
         FakeDevice.current = self
+        self.kernels = kernels
         self.left = memory_bytes
         self.memory: dict[int, Any] = {}
         self.pending: dict[int, list[Any]] = {}
@@ -90,6 +91,22 @@ class FakeDevice:
         self.graphs.append(self.capturing)
         self.capturing = None
         return len(self.graphs) - 1
+
+    def compile(self, source: str, names: Any) -> dict[str, Any]:
+        from sam2_core.types import AutolabelError
+        from tests.sam2_core.host_device import compiled_for_host
+
+        if not self.kernels:
+            raise AutolabelError("no NVRTC here")
+        library = compiled_for_host(source)
+        return {name: getattr(library, f"run_{name}") for name in names}
+
+    def run_kernel(
+        self, kernel: Any, blocks: Any, threads: Any, arguments: Any, stream: int
+    ) -> None:
+        sizes = [ctypes.c_int(n) for n in (*blocks, *threads[:2])]
+        given = [kind(value) for value, kind in arguments]
+        self.enqueue(stream, lambda: kernel(*sizes, *given))
 
     def launch(self, graph: int, stream: int) -> None:
         self.launches += 1

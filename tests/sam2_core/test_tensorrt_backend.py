@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 import sys
 import threading
 from dataclasses import replace
@@ -19,6 +20,7 @@ from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
 from sam2_core.backends.tensorrt_plan import Buckets
 from sam2_core.types import AutolabelError, DeviceMemoryError, Prompts
+from sam2_core.views import View
 from tests.sam2_core import fake_tensorrt
 from tests.sam2_core.fake_cuda_device import FakeDevice
 from tests.sam2_core.fake_tensorrt_build import Builder
@@ -97,6 +99,20 @@ def test_rows_and_images_stay_together_in_any_bucket(trt, model, tmp_path, frame
     given, asked = images(frames), prompts(count, frames)
     got = backend.decode(backend.encode(given), asked)
     assert_same(got, reference(model, given, asked))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the kernels are compiled for the host")
+def test_staged_frames_are_cut_and_resized_on_the_device(trt, model, tmp_path):
+    backend = load(trt, model, tmp_path, FakeDevice(kernels=True))
+    frames = np.random.default_rng(0).integers(0, 255, (3, 90, 120, 3), np.uint8)
+    staged = [backend.stage(frame) for frame in frames]
+    views = [View(one, (10, 5, 110, 85)) for one in staged] + [staged[0].whole()]
+    crops = [frame[5:85, 10:110] for frame in frames] + [frames[0]]
+    asked = prompts(9, len(views))
+    got = backend.decode(backend.encode(views), asked)
+    assert_same(got, backend.decode(backend.encode(crops), asked))  # resized on the host
+    mixed = backend.decode(backend.encode([views[0], *crops[1:]]), asked)
+    assert_same(mixed, got)
 
 
 def test_points_and_masks_go_through_the_same_door(trt, model, tmp_path):
