@@ -10,8 +10,9 @@ from flows.machine.offers import OFFERS, offers_of
 from flows.params import LabelParams
 from flows.server.submit import workers_online
 from sam2_core.load import BEST_FIRST, choose_backend, fits, offered_backends, precision_of
+from sam2_core.resolve import Wanted
 from sam2_core.types import AutolabelError
-from tasks.masks.model import TRITON, only_exported
+from tasks.masks.model import TRITON, best_here, only_exported
 
 Offers = dict[str, tuple[str, ...]]  # backends by worker, best first
 
@@ -42,7 +43,10 @@ def decided(label: LabelParams, online: Offers | None = None) -> LabelParams:
         return label.model_copy(update={"precision": exact})
     if label.backend == TRITON:  # not the workers': servers run it, and plans ask them
         return label
-    without_torch = only_exported(label.model)
+    model = label.model
+    if model == "auto":  # as this machine would take it; workers have what it has, or fail
+        model, _ = best_here(Wanted(), "torch")
+    without_torch = only_exported(model)
     chosen = {
         name: _chosen(label.backend, offers, without_torch=without_torch)
         for name, offers in online.items()

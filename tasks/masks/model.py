@@ -78,7 +78,7 @@ def choose_model(
         return _served_choice(model, precision, triton_urls)
     wanted = Wanted(precision_for(chosen, precision))
     if model == "auto":
-        model, why = _best_here(wanted, chosen)
+        model, why = best_here(wanted, chosen)
         reason = f"{why}; {reason}"
     if chosen == "torch" and backend == "auto" and only_exported(model):
         # PyTorch needs weights, and these come as graphs only.
@@ -125,7 +125,8 @@ def _torch_choice(model: str, wanted: Wanted, reason: str, close_ups: bool | Non
     return ModelChoice(model, "torch", wanted.precision, stamp, reason, close_ups)
 
 
-def _best_here(wanted: Wanted, backend: str) -> tuple[str, str]:
+def best_here(wanted: Wanted, backend: str) -> tuple[str, str]:
+    """Return the model that "auto" means on this machine, and why."""
     from sam2_core.checkpoints import checkpoint_path
     from sam2_core.presets import preset_named
 

@@ -48,6 +48,14 @@ def test_workers_decide(online, workers, asked, expected):
     assert decided(found) == found
 
 
+def test_the_bundled_model_asks_no_worker_for_pytorch(monkeypatch, tmp_path):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))  # nothing exported or downloaded
+    workers = {"a~torch+onnxruntime-cuda": ("torch", "onnxruntime-cuda")}
+    for model in ("auto", "compact"):
+        found = decided(LabelParams(sources=("drives",), out="labels", model=model), workers)
+        assert (found.backend, found.precision) == ("onnxruntime-cuda", "fp16")
+
+
 def test_a_mixed_fleet_is_refused_at_submission(online):
     online(("a", GPU), ("b", CPU))
     with pytest.raises(FleetError, match="a has onnxruntime-cuda; b has onnxruntime-cpu"):
