@@ -1,8 +1,6 @@
 """No engine labels before its masks have been held against PyTorch's in float32."""
 
 import json
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -64,7 +62,6 @@ def test_a_planted_fault_fails_certification_and_the_engine_is_refused(tmp_path,
     assert certificate.failures
     with pytest.raises(UncertifiedEngineError, match="may not label"):
         models.refuse_known(choice)
-    assert Segmenters().load(replace(choice, allow_uncertified=True))
 
 
 def test_a_resize_without_antialias_fails_certification(monkeypatch):
@@ -91,19 +88,17 @@ def test_a_certificate_is_for_one_engine(micro, monkeypatch):
     assert read_certificate(other) is None  # it lies in another's place
 
 
-@pytest.mark.parametrize("damage", ["cut", "better", "other version"])
-def test_a_certificate_that_was_touched_counts_for_nothing(micro, damage):
+def test_a_certificate_that_was_touched_counts_for_nothing(micro):
     ensure_certified(micro, MICRO)
     engine = engine_facts(micro.backend.info)
     path = certificate_path(engine)
     text = path.read_text()
-    if damage == "cut":
-        path.write_text(text[:-20])
-    else:
-        changed = {"better": {"failures": []}, "other version": {"format": 99}}[damage]
-        values = json.loads(text)
-        path.write_text(json.dumps(values | {"reference": "trust me"} | changed))
-    assert read_certificate(engine) is None
+    values = json.loads(text)
+    changed = [values | {"reference": "trust me"}, values | {"failures": []} | {"verdict": "x"},
+               values | {"format": 99}]  # fmt: skip
+    for damaged in (text[:-20], *map(json.dumps, changed)):
+        path.write_text(damaged)
+        assert read_certificate(engine) is None
     assert ensure_certified(micro, MICRO).passed  # it proves itself anew
     assert read_certificate(engine).passed
 
