@@ -1,6 +1,7 @@
 """No engine labels before its masks have been held against PyTorch's in float32."""
 
 import json
+
 import numpy as np
 import pytest
 
