@@ -14,6 +14,7 @@ from pycocotools import mask as coco_mask
 from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset import schema
 from tasks.dataset.database import OWNED_VARIABLE, URI_VARIABLE
+from tasks.lab.truths import open_truth
 from tasks.load import sequence as load
 from tasks.load.ground_truth import evaluate, load_truth
 from tasks.load.prepare import prepare_dataset
@@ -83,6 +84,16 @@ def test_truth_is_found_by_name_and_evaluated_by_masks(database: str, tmp_path: 
     assert len(dataset.load_saved_view("missed objects")) == 2
     assert len(dataset.load_saved_view("wrong labels")) == 1
     assert "fn 2" in said_by_the_command(name)
+    measured = open_truth(f"dataset:{name}.ground_truth", None).images  # for `autolabel evaluate`
+    assert {(one.file_name, *one.area_px.tolist()) for one in measured} == {
+        ("/data/a/0.jpg", 400, 400), ("/data/a/1.jpg", 225)
+    }  # fmt: skip
+    (second,) = (one for one in measured if one.file_name.endswith("1.jpg"))
+    assert (second.labels, second.size_hw, second.sequence) == (("car",), SIZE, "drive")
+    np.testing.assert_array_equal(second.boxes_xyxy_px, [[40, 20, 55, 35]])
+    assert second.rle[0].decode() == square(40, 20, 15)["counts"]
+    with pytest.raises(AutolabelError, match="has masks in its field nothing"):
+        open_truth(f"dataset:{name}.nothing", None)
     coco["images"] = coco["images"][3:]
     path.write_text(json.dumps({**coco, "annotations": coco["annotations"][4:]}))
     with pytest.raises(AutolabelError, match="none of its 1 image is"):
