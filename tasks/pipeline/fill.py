@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sam2_core.types import Boxes, Masks
+from tasks.frames.parts import is_file_here
 from tasks.masks.device_turn import DeviceTurn
 from tasks.masks.rules import tidied
 from tasks.pipeline.chunk import Job
+from tasks.pipeline.outcome import NotFetchedError
+from tasks.store import storage
 from tasks.store.tables import LabeledFrame, chosen_rows
 from tasks.tracks.gaps import Gap
 from tasks.tracks.shapes import shapes_of
@@ -40,14 +43,17 @@ class Filled:
 def fill(job: Job, gaps: Iterable[tuple[FrameRef, Gap]]) -> list[Filled]:
     """Prompt frames with the boxes of their gaps and keep the masks that fit before and after.
 
-    A frame that cannot be fetched or read any more stays as it is.
+    A frame whose picture is another one by now, or cannot be read, stays as it is.
 
     Args:
         job: what every step knows.
         gaps: with their frames, in the order of frames.
 
+    Raises:
+        NotFetchedError: a picture cannot be had: what is made now would differ from what is made
+            when it can.
+
     """
-    from tasks.frames.download import download
     from tasks.frames.images import read_image
     from tasks.masks.segment import segment_frames
 
@@ -56,17 +62,30 @@ def fill(job: Job, gaps: Iterable[tuple[FrameRef, Gap]]) -> list[Filled]:
         by_frame.setdefault(frame, []).append(gap)
     if not by_frame:
         return []
-    fetched = download(list(by_frame))
-    todo = [
-        (there, _boxes(by_frame[frame]))
-        for frame, there in zip(by_frame, fetched, strict=True)
-        if isinstance(there, FrameRef)
-    ]
+    todo = [(there, _boxes(by_frame[frame])) for frame, there in _here(by_frame)]
     of_frame = {(one.camera, one.index): several for one, several in by_frame.items()}
     turn = DeviceTurn(job.tools.device)
     labeled = segment_frames(job.tools.segmenters.load(job.model), todo, read_image, turn=turn)
     made = (_believed(job, one, of_frame[one.frame.camera, one.frame.index]) for one in labeled)
     return [one for one in made if one]
+
+
+def _here(frames: Iterable[FrameRef]) -> Iterator[tuple[FrameRef, FrameRef]]:
+    """Bring the pictures of frames here; yields each frame as it is stored and with its file."""
+    from tasks.dataset.pictures import find_pictures
+
+    wanted = list(frames)
+    pictures = find_pictures(wanted)
+    for frame in wanted:
+        if frame.uri in pictures.changed:
+            continue
+        local = str(storage.local_path(frame.uri)) if is_file_here(frame.uri) else ""
+        path = pictures.paths.get(frame.uri, local)
+        if not path:
+            raise NotFetchedError(
+                f"{storage.redact(frame.uri)} cannot be fetched, and fill_gaps needs it: run again"
+            )
+        yield frame, replace(frame, local_path=path)
 
 
 def _boxes(gaps: Sequence[Gap]) -> Boxes:

@@ -3,14 +3,15 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
+from tasks.dataset.pictures import Pictures
 from tasks.masks.rules import MaskRules
-from tasks.pipeline.outcome import SequenceOutcome
+from tasks.pipeline.outcome import NotFetchedError, SequenceOutcome
 from tasks.pipeline.track import track_sequence
 from tasks.store import storage
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import path_of, read_tracks
-from tasks.types import FrameFailure
 from tests.tracks.test_track import RAIL, filled, labeled, moved, stored
 
 
@@ -26,21 +27,22 @@ def job_of(out, gap_frames):
 def test_gaps_are_filled_once_and_what_does_not_fit_or_come_stays_as_it_is(memory, monkeypatch):
     asked = []
 
-    def fetched(frames):
-        return [
-            FrameFailure.of(one, "download", "gone") if one.index == 5 else one for one in frames
-        ]
+    def found(frames):
+        paths = {one.uri: f"/cache/{one.index}.jpg" for one in frames if one.index != gone}
+        return Pictures(paths, frozenset(one.uri for one in frames if one.index == 5))
 
     def segmented(segmenter, todo, read_image, *, turn):
         assert segmenter.model == "m"
         for frame, boxes in todo:
+            assert frame.local_path == f"/cache/{frame.index}.jpg"
             asked.append((frame.index, boxes.labels, boxes.xyxy_px.round().tolist()))
             mask = filled(boxes.xyxy_px[0])
             if frame.index == 3:
                 mask[360:] = 0  # half of it: not what is before and after
             yield LabeledFrame(frame, boxes, labeled(0, ("car", RAIL), masks=[mask]).masks)
 
-    monkeypatch.setattr("tasks.frames.download.download", fetched)
+    gone = 1
+    monkeypatch.setattr("tasks.dataset.pictures.find_pictures", found)
     monkeypatch.setattr("tasks.masks.segment.segment_frames", segmented)
     lost = {1, 3, 5}
     frames = [
@@ -48,6 +50,10 @@ def test_gaps_are_filled_once_and_what_does_not_fit_or_come_stays_as_it_is(memor
     ]
     manifest = stored(memory, frames, 3)
     outcome = SequenceOutcome("drive", manifest)
+    with pytest.raises(NotFetchedError, match=r"1\.jpg cannot be fetched"):
+        track_sequence(job_of(memory, 1), outcome)
+    assert read_tracks(memory, manifest) is None, "nothing rather than less than there will be"
+    gone, asked = -1, []
     done = track_sequence(job_of(memory, 1), outcome)
     assert done.tracks == 1
     assert asked == [(i, ("car",), [list(moved(RAIL, 10 * i))]) for i in (1, 3)]
