@@ -18,6 +18,8 @@ SIDEBAR = {
     "frame": ["sequence_id", "camera", "frame_number", "timestamp_ns", "instances"],
     "origin": ["model", "previous_model", "run_key", "frame_uri", "frame_key", "stamp"],
 }
+# What a view that shows label by label has instead of a frame's own: there a sample is a label.
+OF_PATCHES = ["detections.risk", "detections.reasons", "detections.decision"]
 EDITABLE = "reviewed"
 # FiftyOne 1.22 saves an edit by the label's place in the list that the view shows, and most of our
 # views show a part of the machine's labels: the edit would land on another one.
@@ -39,6 +41,9 @@ def arrange_app(dataset: Any) -> None:
         )
     if config.sidebar_groups is None:
         config.sidebar_groups = _sidebar(dataset)
+    for group in config.sidebar_groups:  # of datasets that were made before there were these
+        if (group.name, group.paths) == ("review", SIDEBAR["review"]):
+            group.paths = [*group.paths, *OF_PATCHES]
     if config.active_fields is None:
         config.active_fields = fo.ActiveFields(exclude=False, paths=["detections", "reviewed"])
 

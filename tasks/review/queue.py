@@ -154,11 +154,16 @@ def needs_review(dataset: Any, wanted: Mapping[str, str]) -> Any:
     return view.sort_by(F(f"{MACHINE_FIELD}.detections").map(F("risk")).max(), reverse=True)
 
 
+# What a tile says of its frame.
+OF_FRAMES = ("sequence_id", "camera", "frame_number")
+
+
 def label_by_label(dataset: Any, wanted: Mapping[str, str]) -> Any:
     """View of the same labels as tiles of their own, riskiest first; decided ones leave it."""
     from fiftyone import ViewField as F
 
-    patches = only_labels(dataset, wanted).match({"review_status": OPEN}).to_patches(MACHINE_FIELD)
+    frames = only_labels(dataset, wanted).match({"review_status": OPEN})
+    patches = frames.to_patches(MACHINE_FIELD, other_fields=list(OF_FRAMES))
     undecided = patches.match(F(f"{MACHINE_FIELD}.decision") == "")
     return undecided.sort_by(f"{MACHINE_FIELD}.risk", reverse=True)
 

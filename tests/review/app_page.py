@@ -111,6 +111,14 @@ def click_label(page: Any, place: list[float], size_hw: tuple[int, int]) -> None
     page.wait_for_timeout(400)
 
 
+def select_tile(page: Any, row: int) -> None:
+    """Select a tile of the grid by the box in its upper left corner."""
+    tile = page.locator("[data-cy=looker]").nth(row)
+    tile.hover()
+    place = tile.bounding_box()
+    page.mouse.click(place["x"] + 18, place["y"] + 18)
+
+
 def submit_form(page: Any, done: Callable[[], bool]) -> None:
     """Press the button of an operator's form until it acts: it checks itself over and over."""
     for _ in range(60):

@@ -36,8 +36,13 @@ def name(one_frame: str) -> str:
 class RepairPage:
     """The page that Shift+C opens, as a person sees it."""
 
-    def __init__(self, page: Any, around: tuple[int, int, int, int] = PLACES[0]) -> None:
-        self.page, self.around = page, around
+    def __init__(
+        self,
+        page: Any,
+        around: tuple[int, ...] = PLACES[0],
+        size_hw: tuple[int, int] = SIZE,
+    ) -> None:
+        self.page, self.around, self.size_hw = page, around, size_hw
         self.box = page.get_by_test_id("repair")
         self.canvas = self.box.locator("canvas")
 
@@ -49,7 +54,7 @@ class RepairPage:
         area = self.canvas.bounding_box()
         x0, y0, x1, y1 = self.around
         fit = min(area["width"] / (3 * (x1 - x0)), area["height"] / (3 * (y1 - y0)))
-        whole = min(area["width"] / SIZE[1], area["height"] / SIZE[0])
+        whole = min(area["width"] / self.size_hw[1], area["height"] / self.size_hw[0])
         scale = min(max(fit, whole), 8)
         return (
             area["x"] + area["width"] / 2 + scale * (x - (x0 + x1) / 2),

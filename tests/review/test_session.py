@@ -32,6 +32,7 @@ from tests.review.app_page import (
     open_view,
     press,
     review_state,
+    select_tile,
     wait_for,
 )
 from tests.review.keyboard import DECISION_OF, begin_watching, decide
@@ -77,13 +78,22 @@ def decided(name: str) -> dict[str, str]:
 
 
 def tiles(page: Any, name: str) -> None:
-    """Two labels are selected as tiles and accepted with one key."""
-    tile = page.locator("[data-cy=looker]")
+    """Two labels are selected as tiles and accepted with one key; then from tile to tile."""
     for row in range(2):
-        tile.nth(row).hover()
-        tile.nth(row).locator("input[type=checkbox]").click()
+        select_tile(page, row)
     press(page, "Shift+A")
     wait_for(lambda: sorted(decided(name).values()), ["accepted", "accepted"])
+    page.get_by_test_id("entry-counts").get_by_text("38").first.wait_for()
+    open_first_sample(page)
+    begin_watching(page)
+    first, _, _ = decide(page, "Shift+R")
+    second, _, _ = decide(page, "Shift+D")
+    page.wait_for_function(READY)
+    assert (decided(name)[first], decided(name)[second]) == ("rejected", "deleted")
+    for label in (second, first):
+        press(page, "Shift+Z")
+        assert review_state(page)["reviewFocus"] == label, "its tile is open again"
+        assert label not in decided(name)
 
 
 def twenty_keys(page: Any, name: str) -> None:
@@ -116,7 +126,7 @@ def refused(page: Any, name: str) -> None:
     page.route("**/operators/execute", lambda route: route.abort())
     _, _, problem = decide(page, "Shift+R")
     assert not problem, "it is shown at once"
-    page.get_by_text("Failed to fetch").first.wait_for()
+    page.get_by_text("the App does not answer").first.wait_for()
     page.wait_for_function(READY)
     assert review_state(page)["reviewFocus"] == focus
     page.unroute("**/operators/execute")
@@ -179,6 +189,7 @@ def test_an_hour_of_review_in_short(name: str, tmp_path: Path) -> None:
     with run_app() as app, browser_page() as page:
         open_view(page, app.link(name, view="label-by-label"))
         tiles(page, name)
+        page.goto("about:blank")
         build_queue(schema.open_dataset(name), 40)
         open_view(page, app.link(name, view="needs-review"))
         open_first_sample(page)

@@ -25,7 +25,10 @@ from tests.review.app_page import (  # noqa: E402
     open_first_sample,
     open_view,
     press,
+    select_tile,
+    wait_for,
 )
+from tests.review.test_repair_live import RepairPage  # noqa: E402
 
 VIEWPORT = {"width": 1280, "height": 800}
 KEYS = ("Shift+A", "Shift+R", "Shift+A", "Shift+F", "Shift+A", "Shift+D")
@@ -133,9 +136,8 @@ def tiles(camera: Camera, app: App, dataset: Any) -> None:
     """The same queue, label by label; three of them are selected."""
     page = camera.page
     open_view(page, app.link(dataset.name, view="label-by-label"))
-    for tile in page.locator("[data-cy=looker]").all()[:3]:
-        tile.hover()
-        tile.locator("input[type=checkbox]").click()
+    for row in range(3):
+        select_tile(page, row)
     camera.keep("review-tiles")
 
 
@@ -156,6 +158,31 @@ def from_the_keyboard(camera: Camera, app: App, dataset: Any) -> None:
     camera.keep("review-decided")
     press(page, "Shift+Z")
     camera.keep("review-undo")
+
+
+def by_clicks(camera: Camera, app: App, dataset: Any) -> None:
+    """A mask repaired by a box and two clicks: the largest label of the control sample."""
+    page = camera.page
+    sample, label = clearest_label(dataset, dataset.load_saved_view(CONTROL))
+    camera.open_sample(app.link(dataset.name, view="control-sample", id=sample.id))
+    camera.point_at(sample, label)
+    page.keyboard.press("Shift+C")
+    x0, y0, x1, y1 = box = tuple(round(one) for one in label.box_xyxy_px)
+    repair = RepairPage(page, box, (sample.metadata.height, sample.metadata.width))
+    repair.canvas.wait_for()
+    wait_for(lambda: bool(repair.data("model")), True)
+    width, height = x1 - x0, y1 - y0
+
+    def click(across: float, down: float, button: str) -> None:
+        place = repair.place(x0 + across * width, y0 + down * height)
+        repair.after(lambda: page.mouse.click(*place, button=button))
+
+    click(0.5, 0.4, "left")
+    click(0.5, 0.97, "right")
+    camera.keep("review-repair")
+    page.keyboard.press("Enter")
+    wait_for(lambda: page.get_by_test_id("repair").count(), 0)
+    camera.keep("review-repaired")
 
 
 def by_hand(camera: Camera, app: App, dataset: Any) -> None:
@@ -203,6 +230,7 @@ def main(name: str, folder: Path) -> None:
         sample, label = queue_and_forms(camera, app, dataset)
         tiles(camera, app, dataset)
         from_the_keyboard(camera, app, dataset)
+        by_clicks(camera, app, dataset)
         sent_back(camera, app, dataset, sample, label)
         by_hand(camera, app, dataset)
         decide_a_little(dataset)

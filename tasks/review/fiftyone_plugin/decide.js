@@ -15,13 +15,16 @@
 
   // Asks an operator without FiftyOne's own queue and forms, which take longer than the answer.
   async function send(operator, params, more = {}) {
-    const answer = await fetch("/operators/execute", {
+    const asked = fetch("/operators/execute", {
       method: "POST",
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify({
         operator_uri: `${PLUGIN}/${operator}`, dataset_name: review.open.dataset, params,
       }),
       ...more,
+    });
+    const answer = await asked.catch((error) => {
+      throw error.name === "AbortError" ? error : new Error("the App does not answer: is it still running?");
     });
     if (!answer.ok) throw new Error(`the App answers ${answer.status}: reload the page and sign in again`);
     const found = await answer.json();

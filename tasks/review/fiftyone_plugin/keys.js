@@ -25,7 +25,7 @@
     ArrowLeft: () => turn({ step: -1 }),
   };
   const ASKS = new Set(["send_to_relabel"]);
-  const SEEN_MS = 150, TURN_MS = 8000, EMPTY_MS = 300;
+  const SEEN_MS = 150, TURN_MS = 20_000, EMPTY_MS = 300;
   let busy = false;
 
   function frameIsOpen() {
@@ -118,17 +118,23 @@
     }
   }
 
-  // Opens a frame, if it is not open, with the focus on one of its labels.
+  // Shows a frame, or the tile of a label, with the focus on the label.
+  async function show(frame, label, step) {
+    const wanted = review.isPatch() ? label : frame;
+    if (wanted === review.tileId()) {
+      review.focusOn(label);
+    } else if (wanted) {
+      review.focusNext(label); // as soon as it is there
+      await turn({ to: wanted, step });
+    }
+  }
+
+  // The same, of what was refused.
   async function goTo(frame, label) {
     while (busy) await review.pause(20);
     await alone(async () => {
       if (!frameIsOpen()) return;
-      if (frame === review.openId()) {
-        review.focusOn(label);
-      } else {
-        review.focusNext(label);
-        await turn({ to: frame, step: -1 });
-      }
+      await show(frame, label, -1);
     });
   }
 
@@ -136,14 +142,11 @@
   // frame once the decision was seen; after an undo, to the label that is undecided again.
   review.afterRedraw = async ({ focus, frame, step, samples }) => {
     if (!frameIsOpen()) return;
-    if (frame && frame !== review.openId()) {
-      review.focusNext(focus); // as soon as that frame is there
-      await turn({ to: frame, step });
+    if (focus || (frame && frame !== review.openId())) {
+      await show(frame || review.openId(), focus, step);
       return;
     }
-    if (!samples[review.openId()]) return;
-    if (focus) review.focusOn(focus);
-    if (focus || review.undecided().length) return;
+    if (!samples[review.openId()] || review.undecided().length) return;
     await review.pause(SEEN_MS);
     await turn({ step: 1 });
   };

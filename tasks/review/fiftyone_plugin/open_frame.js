@@ -134,6 +134,16 @@
     return sample?._sample_id ?? sample?._id ?? sample?.id;
   }
 
+  // In a view of patches every tile is a label of its own, and the arrows lead from tile to tile.
+  function isPatch() {
+    return Boolean(open.looker?.sample?._sample_id);
+  }
+
+  // Id by which the arrows know what is open.
+  function tileId() {
+    return open.looker?.sample?._id ?? open.looker?.sample?.id;
+  }
+
   // Recoil holds the looker of the open frame; only an operator can ask it.
   class Attend extends window.__foo__.Operator {
     get config() {
@@ -165,7 +175,7 @@
   });
 
   Object.assign(review, {
-    open, openId, labels, decisionOf, claim, undecided, focused, boxOnPage, focusOn, focusNext,
+    open, openId, isPatch, tileId, labels, decisionOf, claim, undecided, focused, boxOnPage, focusOn, focusNext,
     moveFocus, paint, selectedLabels,
   });
 })();
