@@ -26,6 +26,14 @@ def calibration_error(risk: Numbers, bad: Numbers) -> float:
     return sum(abs(mean - share) * count for mean, share, count in rows) / max(len(risk), 1)
 
 
+def _interval(share: Numbers, count: Numbers) -> tuple[Numbers, Numbers]:
+    """Wilson's 95% interval of shares: one label that was wrong does not make a share certain."""
+    z = 1.96
+    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
+    return np.minimum(middle - half, share), np.maximum(middle + half, share)
+
+
 def reliability_picture(title: str, risks: Mapping[str, Numbers], bad: Numbers) -> bytes:
     """Draw reliability diagrams over one another, and how many labels have which risk: a PNG.
 
@@ -44,16 +52,17 @@ def reliability_picture(title: str, risks: Mapping[str, Numbers], bad: Numbers) 
     for (name, risk), colour in zip(risks.items(), (_ORANGE, _BLUE), strict=False):
         rows = reliability(risk, bad)
         mean, share, count = (np.array(one, np.float64) for one in zip(*rows, strict=True))
-        spread = 1.96 * np.sqrt(share * (1 - share) / count)
-        low, high = (share - spread).clip(0), (share + spread).clip(None, 1)
+        low, high = _interval(share, count)
         error = calibration_error(risk, bad)
         above.errorbar(
             mean, share, yerr=[share - low, high - share], color=colour, marker="o", capsize=3,
             label=f"{name}: off by {error:.3f} on the mean",
         )  # fmt: skip
         below.hist(risk, bins=edges, histtype="step", color=colour, linewidth=1.5)
-    above.set(title=title, ylabel="share that was wrong", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-    above.legend(loc="upper left", frameon=False)
+    above.set(ylabel="share that was wrong", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    figure.suptitle(title)
+    # Above the diagram: nobody knows which of its corners is free.
+    above.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
     below.set(xlabel="risk", ylabel="labels")
     for axes in (above, below):
         axes.spines[["top", "right"]].set_visible(False)
