@@ -103,7 +103,8 @@ class BoundGraph:
         try:
             self._session.run_with_iobinding(self._binding, self._options)
         except Exception as error:
-            if is_out_of_memory(error):
+            # Memory that is lacking inside a capture shows itself as the capture's end in error.
+            if is_out_of_memory(error) or (not self._ran and "during capture" in str(error)):
                 raise DeviceMemoryError(f"the GPU has no memory left: {error}") from error
             raise
 

@@ -201,7 +201,7 @@ class StepProcesses:
     def __init__(self, count: int, job: Job | None = None) -> None:
         self.count, self._job = count, job
         self._cores = max(usable_cores() // count, 1)
-        self._lock = threading.Lock()
+        self._lock, self._leaving = threading.Lock(), threading.Lock()
         self._processes: list[StepProcess] = []
         self.lost: DeviceLostError | None = None
 
@@ -269,12 +269,14 @@ class StepProcesses:
             process.end()
 
     def _leave_one(self) -> None:
-        log.warning("the device has too little memory for several processes: one goes on")
-        with self._lock:
-            self.count, others = 1, self._processes[1:]
-        for one in others:
-            one.dismissed = True
-        self._end(others)
+        with self._leaving:  # whoever comes second waits until there is memory
+            with self._lock:
+                self.count, others = 1, self._processes[1:]
+            for one in others:
+                one.dismissed = True
+            if others:
+                log.warning("the device has too little memory for several processes: one goes on")
+            self._end(others)
 
     def _end(self, processes: Sequence[StepProcess]) -> None:
         with self._lock:
