@@ -137,6 +137,13 @@ class LabelParams(BaseModel):
         description="Only boxes scored at least so; by default 0.3 for a detector's boxes and 0 "
         "for imported ones.",
     )
+    tiles: int = Field(
+        default=1,
+        ge=1,
+        le=8,
+        description="The detector looks at N x N overlapping tiles of each frame, too, for small "
+        "objects in large frames: N x N + 1 times its work.",
+    )
     frames: Annotated[str, _passing(FrameSelection.parse)] = Field(
         default="::", description="START:STOP:STEP of every camera's frames, counted from 0."
     )
@@ -157,6 +164,8 @@ class LabelParams(BaseModel):
             raise ValueError("triton_urls are servers of the backend triton: choose it")
         if self.fill_gaps and not self.tracks:
             raise ValueError("fill_gaps follows tracks: leave no_tracks out")
+        if self.tiles > 1 and self.boxes:
+            raise ValueError("tiles are for a detector, and boxes are given")
         if self.box_names and not self.boxes:
             raise ValueError("box_names are names of the classes of boxes: give boxes, too")
         return self
@@ -225,6 +234,7 @@ class LabelParams(BaseModel):
         size = {} if limit == DEFAULT_MEGAPIXELS else {"max_megapixels": limit}
         uncertified = {"allow_uncertified": True} if self.allow_uncertified else {}
         chosen = {"classes": sorted(self.wanted_classes), "min_score": self.least_score}
+        size |= {"tiles": self.tiles} if self.tiles > 1 else {}
         chosen |= size | uncertified | self.mask_rules.as_parameters()
         return chosen | (filling_parameters(self.fill_gaps) if self.fill_gaps else {})
 

@@ -195,6 +195,7 @@ def job_of(plan: Plan, tools: Tools, *, counts_attempts: bool = False) -> Job:
         box_names_uri=params.box_names or "",
         classes=params.wanted_classes,
         min_score=params.least_score,
+        tiles=params.tiles,
         rules=params.mask_rules,
         tracks=params.tracks,
         fill_gaps=params.fill_gaps,

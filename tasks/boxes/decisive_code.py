@@ -12,7 +12,7 @@ _PIXELS = (
     "tasks.frames.streams", "tasks.frames.mcap_pictures", "tasks.frames.raw_pictures",
 )  # fmt: skip
 _DETECTED = (
-    "tasks.boxes.detect", "tasks.boxes.yolox", "tasks.boxes.coco_classes",
+    "tasks.boxes.detect", "tasks.boxes.tiles", "tasks.boxes.yolox", "tasks.boxes.coco_classes",
     "sam2_core.backends.onnxruntime_network", "sam2_core.backends.pixel_kernels",
 )  # fmt: skip
 _IMPORTED = (

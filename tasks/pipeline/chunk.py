@@ -39,6 +39,7 @@ class Job:
         model: the model, resolved but not loaded.
         detector: name or path, "" where boxes are imported.
         boxes_uri: imported boxes, "" where a detector finds them.
+        tiles: frames are looked at in so many parts each way, too.
         box_names_uri: names of their classes where they are in YOLO's text form.
         classes: only these; all when empty.
         min_score: only boxes scored at least so.
@@ -62,6 +63,7 @@ class Job:
     fill_gaps: int = 0
     counts_attempts: bool = False
     box_names_uri: str = ""
+    tiles: int = 1
     tools: Tools = field(default_factory=Tools, repr=False, compare=False)
 
 
@@ -195,7 +197,7 @@ def _finder(job: Job) -> Callable[[list[FrameRef]], dict[int, Boxes | FrameFailu
     load, advance = job.tools.detectors.load, job.tools.progress.advance
     detector = load(job.detector, stamp=job.stamp.detector, backend=job.model.backend)
     return lambda frames: detect(
-        frames, detector, job.classes, job.min_score, on_frame=lambda *_: advance(DETECT)
+        frames, detector, job.classes, job.min_score, lambda *_: advance(DETECT), tiles=job.tiles
     )
 
 

@@ -1,0 +1,82 @@
+"""Frames in tiles: everything is seen, nothing twice, and small objects are found."""
+
+import numpy as np
+import pytest
+
+from flows.params import LabelParams
+from sam2_core.types import Boxes
+from tasks.boxes.detect import detect
+from tasks.boxes.imported import import_boxes
+from tasks.boxes.tiles import Tile, merged, tiles_of
+from tasks.frames.discover import discover
+
+
+@pytest.mark.parametrize("size_hw", [(1860, 2880), (48, 64), (7, 3001)])
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_tiles_cover_a_frame_and_overlap(size_hw, count):
+    whole, *tiles = tiles_of(size_hw, count)
+    assert whole == Tile(0, 0, size_hw[1], size_hw[0])
+    assert len(tiles) == (0 if count == 1 else count**2)
+    seen = np.zeros(size_hw, int)
+    for tile in tiles:
+        seen[tile.top : tile.bottom, tile.left : tile.right] += 1
+        assert tile.left < tile.right <= size_hw[1]
+        assert tile.top < tile.bottom <= size_hw[0]
+    if tiles:
+        assert seen.min() >= 1
+        assert seen.max() >= 2 or min(size_hw) < 10
+
+
+def boxes(*rows):
+    return Boxes(
+        [row[:4] for row in rows],
+        [row[4] for row in rows],
+        tuple(row[5] for row in rows),
+        None,
+        "d",
+    )
+
+
+def test_an_object_in_two_tiles_is_one_box_and_a_cut_part_gives_way():
+    left, right = Tile(0, 0, 60, 100), Tile(40, 0, 100, 100)
+    found = [
+        (Tile(0, 0, 100, 100), boxes((5, 5, 95, 95, 0.4, "bus"))),
+        # Cut by the tile's right border: a part of the car that the other tile has whole.
+        (left, boxes((44, 50, 60, 70, 0.9, "car"), (2, 2, 8, 8, 0.5, "sign"))),
+        (right, boxes((5, 50, 35, 70, 0.6, "car"), (10, 10, 14, 14, 0.3, "car"))),
+    ]
+    one = merged(found, (100, 100))
+    rows = list(zip(one.labels, one.scores.tolist(), one.xyxy_px.tolist(), strict=True))
+    assert [(label, box) for label, _, box in rows] == [
+        ("car", [45, 50, 75, 70]), ("sign", [2, 2, 8, 8]), ("bus", [5, 5, 95, 95]),
+        ("car", [50, 10, 54, 14]),
+    ]  # fmt: skip
+    assert one.source == "d"
+
+
+def test_tiles_are_a_part_of_the_key_and_only_for_detectors():
+    plain = LabelParams(sources=("/x",), out="/y")
+    assert "tiles" not in plain.deciding()
+    assert plain.model_copy(update={"tiles": 3}).deciding()["tiles"] == 3
+    with pytest.raises(ValueError, match="tiles are for a detector"):
+        LabelParams(sources=("/x",), out="/y", boxes="/z", tiles=2)
+
+
+def recall(found, truth):
+    """Share of boxes that one of the found ones overlaps by half, whatever its class."""
+    low = np.maximum(truth[:, None, :2], found[None, :, :2])
+    high = np.minimum(truth[:, None, 2:], found[None, :, 2:])
+    shared = np.clip(high - low, 0, None).prod(2)
+    area = [(one[:, 2:] - one[:, :2]).prod(1) for one in (truth, found)]
+    iou = shared / (area[0][:, None] + area[1][None] - shared)
+    return (iou.max(1, initial=0) >= 0.5).mean()
+
+
+def test_small_objects_of_a_large_frame_are_found_in_tiles(shared_data):
+    (one,) = discover([str(shared_data / "tokyo_street")])
+    truth = import_boxes(str(shared_data / "tokyo_street" / "bboxes")).of(one.frames[0]).xyxy_px
+    nano = str(shared_data / "yolox_nano" / "yolox_nano.onnx")
+    found = [
+        recall(detect(one.frames, nano, (), 0.3, tiles=tiles)[0].xyxy_px, truth) for tiles in (1, 3)
+    ]
+    assert found[1] > 1.5 * found[0] > 0
