@@ -103,8 +103,12 @@ class FeatureSlots:
         """Queue copies of the first images' features out of an encoder's buffers."""
         return [self._keep(encoder, row) for row in range(images)]
 
+    def take(self) -> dict[str, Slot]:
+        """Lend slots for one image."""
+        return {name: pool.take() for name, pool in self._pools.items()}
+
     def _keep(self, encoder: Mapping[str, _Addressed], row: int) -> dict[str, Slot]:
-        slots = {name: pool.take() for name, pool in self._pools.items()}
+        slots = self.take()
         for name, slot in slots.items():
             made = encoder[name].address + row * slot.nbytes
             self._device.copy(slot.address, made, slot.nbytes, self._stream)

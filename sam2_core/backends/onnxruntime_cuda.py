@@ -23,7 +23,7 @@ from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import open_session, run_session
 from sam2_core.backends.onnxruntime_fusion import fused_model
 from sam2_core.backends.onnxruntime_graph import BoundGraph, FixedGraph, Shape, cuda_provider
-from sam2_core.backends.protocol import Backend, BackendInfo, PendingMasks
+from sam2_core.backends.protocol import Backend, BackendInfo, HostFeatures, PendingMasks
 from sam2_core.batching import bucket_for, collect
 from sam2_core.library_messages import preload_cuda
 from sam2_core.onnx_contract import BOX_POINTS, DECODED, FEATURES, PROMPTS, SCORES
@@ -298,12 +298,14 @@ class OnnxRuntimeCudaBackend(Backend):
         grid = (self._grid, self._grid)
         return LowResMasks(logits, np.zeros((len(logits), 2), np.int32), grid, *scores)
 
-    def _decode_freely(self, features: Features, prompts: Prompts) -> LowResMasks:
-        """Decode any prompts: features go through the host, nothing is captured. Rarely used."""
-        encoder = self._graphs["encoder"]
-        inputs: dict[str, Any] = {}
+    def features_to_host(self, features: Features) -> HostFeatures:
+        """Copy features to this machine's memory."""
+        return self._on_device(partial(self._features_on_host, features))
+
+    def _features_on_host(self, features: Features) -> HostFeatures:
+        found = {}
         for name in FEATURES:
-            one = encoder.declared[name]
+            one = self._graphs["encoder"].declared[name]
             parts = [
                 self._download(
                     features.data[image // self._most_images][name].address
@@ -313,7 +315,30 @@ class OnnxRuntimeCudaBackend(Backend):
                 for image in range(features.batch)
             ]  # fmt: skip
             self.gpu.device.synchronize(self.gpu.stream)
-            inputs[name] = np.stack(parts)
+            found[name] = np.stack(parts)
+        return found
+
+    def features_from_host(
+        self, arrays: HostFeatures, sizes_hw: Sequence[tuple[int, int]]
+    ) -> Features:
+        """Copy features to the device."""
+
+        def queued(start: int) -> dict[str, Slot]:
+            slots, kept = {}, []
+            for name, array in arrays.items():
+                some = np.ascontiguousarray(array[start : start + self._most_images])
+                slots[name] = self.gpu.memory(some.nbytes)
+                kept.append(self.gpu.upload(slots[name].address, some))
+            self.gpu.queued(kept)
+            return slots
+
+        starts = range(0, len(sizes_hw), self._most_images)
+        data = self._on_device(lambda: [queued(start) for start in starts])
+        return Features(data, len(sizes_hw), tuple(sizes_hw))
+
+    def _decode_freely(self, features: Features, prompts: Prompts) -> LowResMasks:
+        """Decode any prompts: features go through the host, nothing is captured. Rarely used."""
+        inputs: dict[str, Any] = self._features_on_host(features)
         inputs |= {
             "points": prompts.points_model.astype(np.float32),
             "labels": prompts.labels.astype(np.int32),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy.typing as npt
 
 from sam2_core.types import (
     EncoderImage,
@@ -17,6 +19,8 @@ from sam2_core.types import (
     SquareArray,
 )
 from sam2_core.views import StagedFrame
+
+HostFeatures = dict[str, npt.NDArray[Any]]
 
 
 class PendingMasks:
@@ -108,6 +112,21 @@ class Backend(Protocol):
     def stage_square(self, square: SquareArray) -> SquareArray:
         """Return a square that the device can fetch by itself; on any thread, ahead of it."""
         return square
+
+    def features_to_host(self, features: Features) -> HostFeatures | None:
+        """Copy features to this machine's memory, for another process: arrays (B, ...) by name.
+
+        None: they are arrays or tensors that anybody can read.
+        """
+        del features
+        return None
+
+    def features_from_host(
+        self, arrays: HostFeatures, sizes_hw: Sequence[tuple[int, int]]
+    ) -> Features | None:
+        """Make features of what `features_to_host` returned, in any process; None as there."""
+        del arrays, sizes_hw
+        return None
 
     def warm_up(self) -> None:
         """Do before the first frame what would keep it waiting; nothing where nothing would."""

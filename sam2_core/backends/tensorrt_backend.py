@@ -17,7 +17,7 @@ from sam2_core.backends.device_owner import device_owner
 from sam2_core.backends.device_slots import FeatureSlots, Slot, SlotPool
 from sam2_core.backends.gpu import Gpu
 from sam2_core.backends.model_folder import ModelFolder
-from sam2_core.backends.protocol import Backend, BackendInfo
+from sam2_core.backends.protocol import Backend, BackendInfo, HostFeatures
 from sam2_core.backends.tensorrt_calls import DecoderCall, DecoderEngines
 from sam2_core.backends.tensorrt_plan import (
     CLOSE_UP_BUCKETS,
@@ -208,6 +208,40 @@ class TensorRTBackend(Backend):
 
         self._owner.run(queue)
         return Features(encoded, len(images), tuple(_size_hw(one) for one in images))
+
+    def features_to_host(self, features: Features) -> HostFeatures:
+        """Copy features to this machine's memory, as they lie: uint8 (B, bytes)."""
+        return self._owner.run(lambda: self._copied(features))
+
+    def _copied(self, features: Features) -> HostFeatures:
+        found = {}
+        for name in FEATURES:
+            nbytes = features.data[0][name].nbytes
+            host = self._staged(name, nbytes * features.batch)
+            for row, slots in enumerate(features.data):
+                place = host.address + row * nbytes
+                self._device.copy(place, slots[name].address, nbytes, self._stream)
+            self._device.synchronize(self._stream)
+            found[name] = host.as_array(np.uint8, (features.batch, nbytes)).copy()
+        return found
+
+    def features_from_host(
+        self, arrays: HostFeatures, sizes_hw: Sequence[tuple[int, int]]
+    ) -> Features:
+        """Copy features to the device."""
+
+        def queue() -> list[dict[str, Slot]]:
+            encoded = []
+            for row in range(len(sizes_hw)):
+                encoded.append(slots := self._features.take())
+                for name, slot in slots.items():
+                    host = self._staged(name, slot.nbytes)
+                    np.copyto(host.as_array(np.uint8, (slot.nbytes,)), arrays[name][row])
+                    self._device.copy(slot.address, host.address, slot.nbytes, self._stream)
+                    self._device.synchronize(self._stream)  # pinned memory is reused
+            return encoded
+
+        return Features(self._owner.run(queue), len(sizes_hw), tuple(sizes_hw))
 
     def _fill(self, images: Sequence[SquareArray | View]) -> Any:
         """Queue the encoder's input; returns what must live until that is done.

@@ -46,7 +46,7 @@ class _Loaded(PythonModel):
         self.served = ServedModel.of(backend.info)
         self.store = self.settings.embeddings()
         self.example = backend.encode([np.zeros((_PLAIN_PX, _PLAIN_PX, 3), np.uint8)])
-        to_host(self.example)
+        to_host(backend, self.example)
         box = np.array([[[8, 8], [48, 48], [0, 0]]], np.float32)
         labels = np.array([[2, 3, -1]], np.int32)
         backend.decode(self.example, Prompts(box, labels, np.zeros(1, np.int64)))
@@ -118,9 +118,9 @@ class EncoderModel(_Loaded):
         parts = [part for one in waiting for part in one.parts]
         if not parts:
             return
-        step = self.segmenter.encoder_batch
+        step, backend = self.segmenter.encoder_batch, self.segmenter.backend
         encoded = [
-            to_host(self.segmenter.backend.encode(parts[start : start + step]))
+            to_host(backend, backend.encode(parts[start : start + step]))
             for start in range(0, len(parts), step)
         ]
         whole = encoded[0]
@@ -137,7 +137,9 @@ class EncoderModel(_Loaded):
         self.store.put(one.name, rows, sizes)
         features = zip(FEATURES, rows.values(), strict=True)
         return self._named(one.name) | {
-            name: array.astype(np.float32, copy=False) for name, array in features
+            name: array.astype(np.float32, copy=False)
+            for name, array in features
+            if array.ndim == 4  # TensorRT's are bytes
         }
 
 
@@ -170,7 +172,8 @@ class DecoderModel(_Loaded):
                 "again"
             )
         arrays, sizes = found
-        return from_host(arrays, [(height, width) for height, width in sizes], self.example)
+        sizes_hw = [(height, width) for height, width in sizes]
+        return from_host(self.segmenter.backend, arrays, sizes_hw, self.example)
 
     def _decode(self, name: str, requests: Sequence[Asked]) -> None:
         features = self._features(name)

@@ -220,5 +220,7 @@ masks one day. What it costs: the server needs `sam2-autolabel` installed beside
 Texts and files are tensors of bytes (UINT8). The first dimension of every tensor is 1: a request is
 about one image, and the server batches requests.
 
+Every model runs once while it is loaded, so that its first request finds it warm.
+
 An error that begins with `expired:` means: send the image again.
 """

@@ -155,3 +155,14 @@ def test_a_capture_that_breaks_off_is_a_lack_of_memory(folder):
     with pytest.raises(DeviceMemoryError, match="no memory left"):
         backend.encode(images(2))
     assert_same(backend.decode(backend.encode(frames), boxes), expected)  # all was released
+
+
+def test_features_go_through_the_host_to_another_process(folder, reference):
+    frames, prompts = images(6), sample_prompts(20, 128)
+    index = np.arange(20) % 6
+    prompts = Prompts(prompts.points_model, prompts.labels, np.sort(index))
+    one, other = (OnnxRuntimeCudaBackend(folder, host_gpu(), CPU) for _ in range(2))
+    arrays = one.features_to_host(one.encode(frames))
+    assert {len(array) for array in arrays.values()} == {6}
+    there = other.features_from_host(arrays, [(128, 128)] * 6)
+    assert_same(other.decode(there, prompts), reference.decode(reference.encode(frames), prompts))

@@ -284,3 +284,13 @@ def test_close_ups_have_engines_and_buckets_of_their_own(trt, model, tmp_path):
     frames = images(70)
     asked = replace(prompts(70), image_index=np.arange(70))
     assert_same(backend.decode(backend.encode(frames), asked), reference(model, frames, asked))
+
+
+def test_features_go_through_the_host_to_another_process(trt, model, tmp_path):
+    device = FakeDevice()
+    one, other = (load(trt, model, tmp_path, device) for _ in range(2))
+    given, asked = images(3), prompts(9, 3)
+    arrays = one.features_to_host(one.encode(given))
+    assert {len(array) for array in arrays.values()} == {3}
+    there = other.features_from_host(arrays, [(SIZE, SIZE)] * 3)
+    assert_same(other.decode(there, asked), reference(model, given, asked))

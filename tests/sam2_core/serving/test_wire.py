@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from sam2_core.serving.transport import (
 )
 from sam2_core.types import AutolabelError, LowResMasks, ModelStamp
 
+MICRO = Path(__file__).resolve().parents[2] / "data" / "micro"
 STAMP = ModelStamp("micro/restructured", "ab", "cd", "onnxruntime-cpu", "fp32", "1")
 SERVED = ServedModel(STAMP, 128, "cpu", close_ups=False)
 
@@ -267,3 +269,21 @@ def test_a_token_is_sent_and_shown_nowhere(monkeypatch):
         "authorization": "Bearer of-the-environment", "x-a": "1"
     }  # fmt: skip
     assert "abc" not in repr(Access("abc"))
+
+
+def test_features_of_pytorch_and_onnxruntime_go_through_the_host():
+    pytest.importorskip("torch")
+    from sam2_core.load import load_backend
+    from sam2_core.serving.host_features import from_host, rows_of, to_host
+    from sam2_core.tuning import sample_prompts
+
+    frames = list(np.random.default_rng(0).integers(0, 255, (2, 128, 128, 3), np.uint8))
+    for source, backend in ((str(MICRO), "onnxruntime-cpu"), ("random:micro", "torch")):
+        loaded = load_backend(source, backend)
+        features, asked = loaded.encode(frames), sample_prompts(3, 128)
+        arrays = to_host(loaded, features)
+        second = from_host(loaded, rows_of(arrays, 1, 2), [(128, 128)], features)
+        alone = loaded.encode(frames[1:])
+        np.testing.assert_allclose(
+            loaded.decode(second, asked).logits, loaded.decode(alone, asked).logits, atol=1e-3
+        )
