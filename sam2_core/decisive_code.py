@@ -21,6 +21,7 @@ _BACKENDS = {
     "tensorrt": (
         "onnx_contract", "backends.tensorrt_backend", "backends.tensorrt_build",
         "backends.tensorrt_calls", "backends.tensorrt_engine", "backends.tensorrt_plan",
+        "backends.gpu", "backends.pixel_kernels",
     ),
     "torch": (
         "backends.torch_backend", "backends.torch_modules", "backends.torch_staging",

@@ -9,11 +9,11 @@ halves add up in halves.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,13 @@ from sam2_core.backends.device_slots import Slot
 from sam2_core.backends.gpu import Gpu
 from sam2_core.backends.onnx_graph import fold_constants
 from sam2_core.backends.onnxruntime_backend import open_session
-from sam2_core.backends.onnxruntime_graph import FixedGraph, Shape, cuda_provider
+from sam2_core.backends.onnxruntime_graph import (
+    Declared,
+    FixedGraph,
+    Shape,
+    Tensor,
+    cuda_provider,
+)
 from sam2_core.batching import bucket_for
 from sam2_core.types import AutolabelError, DeviceMemoryError, FloatArray
 from sam2_core.views import StagedFrame
@@ -194,6 +200,34 @@ class Rows:
         return Rows(cells, rows[cells])
 
 
+class Bound(Protocol):
+    """A graph at one shape: its buffers, and what queues a run."""
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Buffers by name."""
+        ...
+
+    @property
+    def run(self) -> Callable[[], object]:
+        """Queue a run."""
+        ...
+
+
+class Graph(Protocol):
+    """What runs a network; `FixedGraph` is ONNX Runtime's."""
+
+    declared: dict[str, Declared]
+
+    def bound(self, counts: Mapping[str, int]) -> Bound:
+        """Return the graph for first sizes of its input and its output."""
+        ...
+
+    def release(self) -> None:
+        """Give memory back."""
+        ...
+
+
 class CudaNetwork:
     """A network of letterboxed frames on the process's GPU; any thread may call.
 
@@ -204,17 +238,19 @@ class CudaNetwork:
         shapes: sizes but the first of its input and its output.
         providers: ONNX Runtime's; CUDA on the device's stream when None.
         captured: as a CUDA graph for each number of images.
+        graph: what runs it, where that is not ONNX Runtime.
 
     """
 
     def __init__(
         self, path: Path, data: bytes, gpu: Gpu, shapes: dict[str, Shape],
         providers: Sequence[Any] | None = None, *, captured: bool = True,
+        graph: Graph | None = None,
     ) -> None:  # fmt: skip
         self.path, self.gpu, self._data = path, gpu, data
         self._providers, self._captured = providers, captured
         self._most = BUCKETS[-1]
-        self._graph = gpu.run(lambda: FixedGraph(self._open, gpu, shapes))
+        self._graph: Graph = graph or gpu.run(lambda: FixedGraph(self._open, gpu, shapes))
         self._input, self._output = list(self._graph.declared)
 
     def _open(self) -> Any:

@@ -21,6 +21,8 @@ Shape = tuple[int, ...]
 
 DEFAULT_BOX_BUCKETS = (1, 8, 32, 64, 128)
 DEFAULT_IMAGE_BUCKETS = (1, 2, 4, 8)
+# A graph that is not the mask model's: one input of images, one output.
+NETWORK = "network"
 # Of close-ups, small images of which a frame has dozens, each with one box.
 CLOSE_UP_BUCKETS = (1, 8, 32, 64)
 
@@ -115,7 +117,7 @@ def profiles_for(
     Args:
         inputs: (name, shape) of each of the graph's inputs; a size that is not a positive int
             is dynamic.
-        kind: name of the graph: "encoder", "decoder" or "decoder_mask".
+        kind: name of the graph: "encoder", "decoder" or "decoder_mask"; or `NETWORK`.
         buckets: what to build for.
 
     Raises:
@@ -126,6 +128,13 @@ def profiles_for(
         (name, tuple(size if isinstance(size, int) and size > 0 else -1 for size in shape))
         for name, shape in inputs
     ]
+    if kind == NETWORK:  # whatever its input is called, its first size is the number of images
+        return [
+            Profile(
+                f"images-{count}", {name: ((count, *shape[1:]),) * 3 for name, shape in declared}
+            )
+            for count in buckets.images
+        ]
     if kind == "encoder":
         return [
             Profile(

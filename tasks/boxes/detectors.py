@@ -10,19 +10,21 @@ from sam2_core.load import choose_backend
 from tasks.boxes.detector_files import DetectorFile, resolve_detector
 from tasks.boxes.yolox import CPU, CUDA, Detector, ReplacedError, replaced
 
+TENSORRT = "tensorrt"
+
 
 class Detectors:
     """The detectors that a command or a flow run has loaded: each once, for any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._loaded: dict[tuple[DetectorFile, bool, bool], Detector] = {}
+        self._loaded: dict[tuple[DetectorFile, str], Detector] = {}
 
     def load(self, name_or_path: str, stamp: str = "", backend: str = CPU[0]) -> Detector:
         """Return the one detector of this file and backend; as `load_detector` the first time."""
         file = _file_of(name_or_path, stamp)
         with self._lock:
-            key = (file, _gpu_beside(backend) is not None, backend == CUDA)
+            key = (file, _kind(backend))
             if key not in self._loaded:
                 self._loaded[key] = load_detector(name_or_path, stamp, backend)
             return self._loaded[key]
@@ -41,7 +43,14 @@ def load_detector(name_or_path: str, stamp: str = "", backend: str = CPU[0]) -> 
 
     """
     file = _file_of(name_or_path, stamp)
-    # Beside PyTorch or TensorRT, whose threads ask the device while this one would capture.
+    if backend == TENSORRT:
+        from sam2_core.backends.tensorrt_backend import engines_folder, require_tensorrt
+
+        require_tensorrt()
+        gpu = process_gpu()
+        if gpu.kernels:
+            return Detector(file, gpu, engines=engines_folder())
+    # Beside PyTorch, whose threads ask the device while this one would capture.
     return Detector(file, _gpu_beside(backend), captured=backend == CUDA)
 
 
@@ -50,6 +59,13 @@ def _file_of(name_or_path: str, stamp: str) -> DetectorFile:
     if stamp and file.stamp != stamp:
         raise ReplacedError(replaced(file.path, f" (now {file.stamp}, {stamp} then)"))
     return file
+
+
+def _kind(backend: str) -> str:
+    """Tell backends apart by what they mean for a detector."""
+    if backend in {CUDA, TENSORRT}:
+        return backend
+    return "cpu" if _gpu_beside(backend) is None else "beside"
 
 
 def _gpu_beside(backend: str) -> Gpu | None:

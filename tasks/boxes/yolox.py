@@ -64,6 +64,7 @@ class Detector:
         gpu: the device that runs it, on which it scales frames too; None: the CPU.
         captured: on a GPU, as CUDA graphs: only where nothing but this and ONNX Runtime's mask
             model uses the device.
+        engines: on a GPU, TensorRT's cache of engines, where that is to run it.
 
     Raises:
         AutolabelError: the file cannot be read or is not of YOLOX's form.
@@ -71,8 +72,9 @@ class Detector:
     """
 
     def __init__(
-        self, file: DetectorFile, gpu: Gpu | None = None, *, captured: bool = True
-    ) -> None:
+        self, file: DetectorFile, gpu: Gpu | None = None, *, captured: bool = True,
+        engines: Path | None = None,
+    ) -> None:  # fmt: skip
         self.file = file
         try:
             data = self._read()
@@ -99,11 +101,22 @@ class Detector:
         self.classes = self._class_names()
         self._network: CudaNetwork | None = None
         if gpu is not None:
-            self._network = self._on_gpu(gpu, data, captured=captured)
+            self._network = self._on_gpu(gpu, data, engines, captured=captured)
             self.batch = BUCKETS[-1]
 
-    def _on_gpu(self, gpu: Gpu, data: bytes, *, captured: bool) -> CudaNetwork:
+    def _on_gpu(
+        self, gpu: Gpu, data: bytes, engines: Path | None, *, captured: bool
+    ) -> CudaNetwork:
         """Open it on a device; afterwards the CPU's session is not needed any more."""
+        if engines is not None:
+            from sam2_core.backends.tensorrt_network import tensorrt_network
+
+            # The placeholders that tests run engines on know no halves.
+            network = tensorrt_network(
+                self.file.path, data, gpu, engines, halves=gpu.where == "cuda"
+            )
+            self._session = None
+            return network
         shapes = {
             self._input[0].name: (3, *self.input_hw),
             self._output[0].name: (len(self._grid), 5 + len(self.classes)),

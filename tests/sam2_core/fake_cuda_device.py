@@ -84,6 +84,9 @@ class FakeDevice:
         for step in work:
             step()
 
+    def record(self, stream: int) -> Event:
+        return Event(self, stream)
+
     def capture(self, stream: int, work: Any) -> int:
         assert not self.pending[stream], "capture with work still on the stream"
         self.capturing = []
@@ -112,3 +115,16 @@ class FakeDevice:
         self.launches += 1
         for step in self.graphs[graph]:
             self.enqueue(stream, step)
+
+
+class Event:
+    """Comes when the stream is synchronised; whoever waits does that."""
+
+    def __init__(self, device: FakeDevice, stream: int) -> None:
+        self.device, self.stream = device, stream
+
+    def wait(self) -> None:
+        self.device.synchronize(self.stream)
+
+    def done(self) -> bool:
+        return not self.device.pending[self.stream]

@@ -16,16 +16,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from sam2_core.backends.device_owner import DeviceOwner
+from sam2_core.backends.gpu import Gpu
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
 from sam2_core.backends.tensorrt_plan import Buckets
 from sam2_core.types import AutolabelError, DeviceMemoryError, Prompts
 from sam2_core.views import View
+from tasks.boxes.detector_files import resolve_detector
+from tasks.boxes.yolox import Detector
+from tests.onnx_file import write_yolox
 from tests.sam2_core import fake_tensorrt
 from tests.sam2_core.fake_cuda_device import FakeDevice
 from tests.sam2_core.fake_tensorrt_build import Builder
 from tests.sam2_core.small_graphs import SIZE, with_close_ups, write_model
 
+MODULES = ("versions", "build", "engine", "network", "backend")
 BUCKETS = Buckets(boxes=(1, 4, 16), images=(1, 2), free_prompts=4, free_points=6)
 
 
@@ -33,13 +39,13 @@ BUCKETS = Buckets(boxes=(1, 4, 16), images=(1, 2), free_prompts=4, free_points=6
 def trt(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorrt", fake_tensorrt.module())
     loaded = {}
-    for name in ("versions", "build", "engine", "backend"):
+    for name in MODULES:
         full = f"sam2_core.backends.tensorrt_{name}"
         monkeypatch.delitem(sys.modules, full, raising=False)
-    for name in ("versions", "build", "engine", "backend"):
+    for name in MODULES:
         loaded[name] = importlib.import_module(f"sam2_core.backends.tensorrt_{name}")
     yield type("Modules", (), loaded)
-    for name in ("versions", "build", "engine", "backend"):
+    for name in MODULES:
         sys.modules.pop(f"sam2_core.backends.tensorrt_{name}", None)
 
 
@@ -113,6 +119,29 @@ def test_staged_frames_are_cut_and_resized_on_the_device(trt, model, tmp_path):
     assert_same(got, backend.decode(backend.encode(crops), asked))  # resized on the host
     mixed = backend.decode(backend.encode([views[0], *crops[1:]]), asked)
     assert_same(mixed, got)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the kernels are compiled for the host")
+def test_a_detector_runs_on_an_engine_in_batches(trt, tmp_path):
+    rows = np.random.default_rng(0).uniform(-1, 1, (84, 6)).astype(np.float32)
+    rows[:, 4:] = np.abs(rows[:, 4:])
+    path = write_yolox(tmp_path / "detector.onnx", rows, 64, 1, ["car"])
+    file = resolve_detector(str(path))
+    device = FakeDevice(kernels=True)
+    gpu, engines = Gpu(device, DeviceOwner("fake"), "cpu"), tmp_path / "engines"
+    on_engine, on_cpu = Detector(file, gpu, engines=engines), Detector(file)
+    on_engine.warm_up()
+    assert len(device.graphs) == 3  # one for each number of images
+    frames = np.random.default_rng(1).integers(0, 255, (11, 40, 90, 3), np.uint8)
+    found = on_engine.detect([on_engine.letterbox(frame) for frame in frames])
+    (expected,) = on_cpu.detect([on_cpu.letterbox(frames[0])])
+    assert len(expected) > 1
+    assert len(found) == len(frames)
+    for boxes in found:
+        np.testing.assert_allclose(boxes.xyxy_px, expected.xyxy_px, atol=1e-3)
+        np.testing.assert_allclose(boxes.scores, expected.scores, atol=1e-5)
+    (graph,) = (engines / "networks").glob("*.onnx")
+    assert len(list(engines.glob(f"fake-gpu-9000-*/{graph.stem}-*.engine"))) == 1
 
 
 def test_points_and_masks_go_through_the_same_door(trt, model, tmp_path):
