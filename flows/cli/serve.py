@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import tempfile
 import threading
@@ -73,6 +74,12 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     type=click.Path(path_type=Path, dir_okay=False),
     help="File for the server's log; without, its last errors are shown if it ends.",
 )
+@click.option(
+    "--demo",
+    "picture",
+    type=_FILE,
+    help="Also show a page in this machine's browser, to click on this picture.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout when ready.")
 def command(models: tuple[str, ...], **given: Any) -> None:  # fmt: skip
     """Serve SAM 2 to labeling on other machines and to interactive tools.
@@ -105,7 +112,8 @@ def command(models: tuple[str, ...], **given: Any) -> None:  # fmt: skip
                 server.stop()
                 raise
         try:
-            _tell(console, server, names, as_json=given["as_json"])
+            page = _show(given["picture"], server, names) if given["picture"] else ""
+            _tell(console, server, names, page, as_json=given["as_json"])
             status = server.process.wait()
         finally:
             server.stop()
@@ -118,10 +126,12 @@ def _written(
     repository: Path, models: tuple[str, ...], prefix: str, given: dict[str, Any]
 ) -> list[str]:
     """Return what to load; writes a repository unless one is there."""
+    from sam2_core.serving.python_model import STORE_VARIABLE
     from sam2_core.serving.repository import RepositoryOptions, write_repository
     from sam2_core.serving.server_process import SHARED_MEMORY
 
     if given["repository"]:
+        os.environ[STORE_VARIABLE] = str(SHARED_MEMORY / f"{prefix}-store")
         return sorted(path.parent.name for path in repository.glob("*/config.pbtxt"))
     options = RepositoryOptions(
         given["backend"], given["precision"], given["threads"],
@@ -165,8 +175,23 @@ def _on_signals(server: RunningServer) -> threading.Event:
     return told
 
 
-def _tell(console: Any, server: RunningServer, names: list[str], *, as_json: bool) -> None:
-    where = {"grpc": server.grpc_url, "http": server.http_url, "metrics": server.metrics_url}
+def _show(picture: Path, server: RunningServer, names: list[str]) -> str:
+    """Serve the page of a picture for as long as this process runs; return its address."""
+    from sam2_core.serving.client import Sam2Client
+    from sam2_core.serving.demo_page import demo_server
+
+    images = (one.removeprefix("sam2_") for one in names)
+    model = next(one for one in images if not one.startswith(("encoder_", "decoder_")))
+    page = demo_server(Sam2Client(server.http_url, model), picture)
+    threading.Thread(target=page.serve_forever, name="page", daemon=True).start()
+    return f"http://127.0.0.1:{page.server_port}/"
+
+
+def _tell(
+    console: Any, server: RunningServer, names: list[str], page: str, *, as_json: bool
+) -> None:
+    where = {"page": page} if page else {}
+    where |= {"grpc": server.grpc_url, "http": server.http_url, "metrics": server.metrics_url}
     for name, url in where.items():
         console.print(f"[dim]{name:<8}[/] {url}", soft_wrap=True)
     console.print(f"[dim]{'models':<8}[/] {', '.join(names)}", soft_wrap=True)

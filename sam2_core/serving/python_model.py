@@ -25,6 +25,8 @@ from sam2_core.types import AutolabelError
 logger = logging.getLogger(__name__)
 # How settings name graphs that lie in the repository itself: beside the encoder, of one version.
 IN_REPOSITORY = "{{repository}}/{}/{{version}}/graphs"
+# Another folder than the configuration's for what the server's processes share.
+STORE_VARIABLE = "AUTOLABEL_TRITON_STORE"
 Outputs = Mapping[str, np.ndarray[Any, Any]]
 
 
@@ -71,7 +73,10 @@ class ModelSettings:
         settings = ModelSettings(**values)
         here = str(Path(args["model_repository"]).parent)
         source = settings.source.replace("{repository}", here)
-        return replace(settings, source=source.replace("{version}", args["model_version"]))
+        return replace(
+            settings, source=source.replace("{version}", args["model_version"]),
+            store=os.environ.get(STORE_VARIABLE, settings.store),
+        )  # fmt: skip
 
     def embeddings(self) -> SharedStore:
         """Return where features lie."""
