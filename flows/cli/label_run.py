@@ -76,7 +76,7 @@ def _leave_overlays(console: Console, summary: dict[str, Any], count: int) -> li
         drawn = write_overlays(out, run_key, count)
     if drawn:
         pictures, where = counted(len(drawn), "picture"), overlays_uri(out, run_key)
-        console.print(f"{pictures} with their labels: [bold]{escape(where)}[/]")
+        console.print(f"labels drawn over {pictures}: [bold]{escape(where)}[/]")
     else:
         console.print("no pictures with labels: no frame has both")
     return drawn
