@@ -94,7 +94,7 @@ def _text_of(source: str) -> str:
 
 def label_params(given: dict[str, Any]) -> LabelParams:
     """Return the parameters that the options of `label_options` say."""
-    lists = {name: _split(given[name]) for name in ("classes", "triton_urls")}
+    lists = {name: _split(given.get(name)) for name in ("classes", "triton_urls")}
     sources, wanted = tuple(_listed(given["sources"])), not given["no_dataset"]
     own = {"sources": sources, "load_dataset": wanted, **lists}
     others = {name: value for name, value in given.items() if name != "no_dataset"}
