@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 # Chooses how many processes share a GPU; 0: none beside the run's own.
 COUNT_VARIABLE = "AUTOLABEL_DEVICE_PROCESSES"
-# On an H200 with 16 cores four were fastest; see BENCHMARKS.md.
-MOST, CORES_EACH, MEMORY_EACH = 4, 4, 8 << 30
+# With four, 16 cores keep an H200 busy (BENCHMARKS.md). On PyTorch each compiles for itself.
+MOST, MOST_ON_TORCH, CORES_EACH, MEMORY_EACH = 4, 2, 4, 8 << 30
 STOP_S = 20.0
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,8 @@ def wanted_processes(backend: str) -> int:
         return 0
     from sam2_core.load import device_memory_bytes
 
-    count = min(MOST, usable_cores() // CORES_EACH, device_memory_bytes() // MEMORY_EACH)
+    most = MOST_ON_TORCH if backend == "torch" else MOST
+    count = min(most, usable_cores() // CORES_EACH, device_memory_bytes() // MEMORY_EACH)
     return count if count > 1 else 0
 
 

@@ -129,6 +129,7 @@ def test_several_processes_are_for_gpus_with_cores_and_memory(monkeypatch):
         monkeypatch.setattr(f"{module}.usable_cores", lambda cores=cores: cores)
         monkeypatch.setattr("sam2_core.load.device_memory_bytes", lambda gib=gib: gib << 30)
         assert wanted_processes("onnxruntime-cuda") == count
+        assert wanted_processes("torch") == min(count, 2)
 
 
 def test_a_chunk_that_is_complete_goes_to_no_process(source):
