@@ -32,13 +32,22 @@ def truth(tmp_path):
     return tmp_path / "truth.json"
 
 
-def test_close_ups_and_whole_frames_are_measured_as_such(truth):
-    found = {}
-    for options in ([], ["--whole-frames"]):
+def test_close_ups_whole_frames_and_clicks_are_measured_as_such(truth):
+    found, kept = {}, str(truth.parent / "kept.json")
+    for options in (["--save", kept], ["--whole-frames", "--against", kept],
+                    ["--prompt", "points", "--clicks", "2"]):  # fmt: skip
         asked = ["evaluate", str(truth), "--images", str(truth.parent), "--json", *options]
         result = CliRunner().invoke(cli, asked)
         assert result.exit_code == 0, result.output
         measured = json.loads(result.stdout)
-        found[measured["model"]] = measured["miou"]
-    assert set(found) == {"compact/close-ups", "compact/restructured"}
-    assert min(found.values()) > 0.6
+        found[measured["model"], measured["prompt"]] = measured
+    miou = {key: one["miou"] for key, one in found.items()}
+    assert set(miou) == {
+        ("compact/close-ups", "boxes"), ("compact/restructured", "boxes"),
+        ("compact/restructured", "2 clicks"),
+    }  # fmt: skip
+    boxes, whole, clicks = miou.values()
+    assert boxes > whole > clicks > 0.3
+    against = found["compact/restructured", "boxes"]["against"]
+    assert against["miou_gain"] == pytest.approx(whole - boxes, abs=2e-4)
+    assert against["worse"] > against["better"]
