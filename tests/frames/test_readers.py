@@ -98,12 +98,14 @@ def test_one_command_labels_sources_of_every_format(tmp_path):
     sources = [str(make(tmp_path / make.__name__)) for make in SHAPES]
     out = str(tmp_path / "out")
     given = ["label", "--out", out, "--no-dataset", "--json", "--model", str(MICRO)]
-    given += ["--frames", ":1"]
+    storage.write_bytes(str(tmp_path / "boxes" / "a" / "0001.txt"), b"car 0.9 5 5 40 40\n")
+    given += ["--frames", ":1", "--boxes", str(tmp_path / "boxes")]
     done = CliRunner().invoke(cli, [*given, *sources])
     assert done.exit_code == 0, done.output
     summary = json.loads(done.stdout)
     cameras = sum(len(one) for shape in SHAPES.values() for one in shape.values())
     assert (summary["sequences"], summary["frames"], summary["failed"]) == (12, cameras, [])
+    assert summary["instances"] == 1
     again = CliRunner().invoke(cli, [*given, *sources])
     assert json.loads(again.stdout)["skipped"] == cameras
 
