@@ -148,11 +148,13 @@ def from_the_keyboard(camera: Camera, app: App, dataset: Any) -> None:
     open_first_sample(page)
     for number in range(20):
         page.wait_for_function("() => document.querySelector('[data-review-focus]')")
-        press(page, KEYS[number % len(KEYS)])
-        if KEYS[number % len(KEYS)] == "Shift+F":
-            page.get_by_test_id("class-picker").wait_for()
-            page.keyboard.type("tru")
-            press(page, "Enter")
+        if KEYS[number % len(KEYS)] != "Shift+F":
+            press(page, KEYS[number % len(KEYS)])
+            continue
+        page.keyboard.press("Shift+F")
+        page.get_by_test_id("class-picker").wait_for()
+        page.keyboard.type("tru")
+        press(page, "Enter")
     camera.keep("review-next")
     press(page, "Shift+ArrowLeft")
     camera.keep("review-decided")
