@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from sam2_core.arrays import check_arrays
 from sam2_core.onnx_contract import FEATURES
 from sam2_core.segmenter import Segmenter
 from sam2_core.serving.contract import ServedModel, embedding_id, image_id, text_tensor
@@ -63,6 +64,9 @@ class _ToEncode:
     asked: Asked
     name: str
     parts: list[ImageArray]
+
+    def __post_init__(self) -> None:
+        check_arrays(self, parts="sequence (N)")
 
 
 class EncoderModel(_Loaded):

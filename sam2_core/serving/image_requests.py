@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sam2_core.arrays import freeze_arrays
 from sam2_core.prompts import PointPrompts
 from sam2_core.serving.contract import image_id, text_in, text_tensor
 from sam2_core.serving.transport import Call, Tensors
@@ -37,6 +38,10 @@ class SentImage:
     name: str
     size_hw: tuple[int, int]
     content: ImageArray | bytes
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.content, bytes):
+            freeze_arrays(self, content="uint8 (H, W, 3)")
 
 
 def known_name(content: ImageArray | bytes) -> str | None:

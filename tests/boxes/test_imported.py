@@ -297,5 +297,5 @@ def test_missing_and_empty_imports(tmp_path):
     with pytest.raises(AutolabelError, match="holds no boxes"):
         import_boxes(str(tmp_path))
     (tmp_path / "x.csv").write_text("")
-    with pytest.raises(AutolabelError, match="neither a COCO"):
+    with pytest.raises(AutolabelError, match="neither COCO's"):
         import_boxes(str(tmp_path / "x.csv"))

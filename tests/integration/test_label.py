@@ -30,7 +30,7 @@ def test_second_run_of_the_same_command_does_no_model_work(terminal, tmp_path):
     assert (first["skipped"], first["failed"], first["dataset"]) == (0, [], "twice run")
     assert first["seconds"]["segment"] > 0
     written = files_below(tmp_path / "out")
-    assert len(written) == 2 * 3 + 2
+    assert len(written) == 2 * (3 + 1) + 2  # tables of a chunk and of its tracks, and the reports
 
     second, told = terminal.label(*arguments, "--dataset", "twice run")
     assert (second["sequences"], second["frames"], second["instances"]) == (2, 6, 12)

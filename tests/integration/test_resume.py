@@ -42,6 +42,7 @@ def test_a_killed_run_continues_with_the_missing_chunks_only(home, tmp_path):
     assert disturbed == expected
 
 
+@pytest.mark.ci
 def test_the_same_command_in_two_terminals_at_once(home, tmp_path):
     write_sequence(tmp_path / "in" / "a", tmp_path / "boxes", 6)
     write_sequence(tmp_path / "in" / "b", tmp_path / "boxes", 6)
