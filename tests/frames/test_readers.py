@@ -94,6 +94,7 @@ def test_buckets_have_the_same_formats(make, tmp_path, s3):
         assert list_frames(one.sequence) == list(one.frames)
 
 
+@pytest.mark.ci
 def test_one_command_labels_sources_of_every_format(tmp_path):
     sources = [str(make(tmp_path / make.__name__)) for make in SHAPES]
     out = str(tmp_path / "out")

@@ -104,6 +104,7 @@ def test_one_bad_sequence_is_told_and_the_others_are_loaded(night, database):
     assert {row["sequence"] for row in held("damaged too")["rows"]} == {"drive001"}
 
 
+@pytest.mark.ci
 def test_what_never_comes_is_given_up_with_a_report(night, lost):
     lost.add("drive000/0001.jpg")
     for number in range(1, quarantine.ATTEMPTS + 1):

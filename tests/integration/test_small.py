@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from flows.cli import label_run
 from flows.server import own
 from tests.integration.runs import (
@@ -19,6 +21,7 @@ def imported(errors: str) -> set[str]:
     return {one.partition(".")[0] for one in re.findall(r"^import time:.*\| +(\S+)$", errors, re.M)}
 
 
+@pytest.mark.ci
 def test_nothing_is_imported_that_is_not_needed(tmp_path):
     home = Home(tmp_path / "home", PYTHONPROFILEIMPORTTIME="1")
     write_image(tmp_path / "one.jpg")

@@ -48,6 +48,7 @@ def said_by_the_command(name: str) -> str:
     return subprocess.run(command, env=inherited, check=True, capture_output=True, text=True).stdout
 
 
+@pytest.mark.ci
 def test_truth_is_found_by_name_and_evaluated_by_masks(database: str, tmp_path: Path) -> None:
     name = f"truth {uuid.uuid4().hex[:8]}"
     prepare_dataset(name)

@@ -247,6 +247,7 @@ def write_two(name: str, out: str, orders: list[list[Manifest]]) -> None:
             done.result()
 
 
+@pytest.mark.ci
 def test_four_writers_also_of_the_same_sequence(name: str, tmp_path: Path) -> None:
     manifests = [store(tmp_path, labeled_frames(12, sequence_id=f"drive{i}")) for i in range(3)]
     orders = [manifests, manifests, manifests[::-1], [manifests[1]]]
