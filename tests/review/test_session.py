@@ -184,7 +184,7 @@ def command(*words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.timeout(600)  # a busy machine draws slowly
+@pytest.mark.timeout(900)  # a busy machine draws slowly
 def test_an_hour_of_review_in_short(name: str, tmp_path: Path) -> None:
     with run_app() as app, browser_page() as page:
         open_view(page, app.link(name, view="label-by-label"))

@@ -131,6 +131,7 @@
         }
       }
       review.paint();
+      follow(); // of tiles that were decided on in the grid nothing else may tell
       document.dispatchEvent(new CustomEvent("autolabel-redrawn", { detail: { samples } }));
       if (params.late || params.quiet) return;
       await review.afterRedraw?.({ ...params, samples });
@@ -190,12 +191,13 @@
   for (const operator of [Redraw, Turn]) foo.registerOperator(operator, "sam2-autolabel");
 
   // The grid follows when the frame is closed: it would cost seconds with every decision.
-  new MutationObserver(() => {
+  function follow() {
     if (stale && !document.querySelector("[data-cy=modal]")) {
       stale = false;
       foo.executeOperator("@voxel51/operators/reload_dataset", {});
     }
-  }).observe(document.body, { childList: true, subtree: true });
+  }
+  new MutationObserver(follow).observe(document.body, { childList: true, subtree: true });
 
   Object.assign(review, { both, drawWaiting, pause, waits: (id) => waiting.has(id) });
 })();
