@@ -77,12 +77,14 @@ def decided(name: str) -> dict[str, str]:
     return {str(one["_id"]): one["decision"] for one in labels if one["decision"]}
 
 
-def tiles(page: Any, name: str) -> None:
+def tiles(page: Any, name: str, link: str) -> None:
     """Two labels are selected as tiles and accepted with one key; then from tile to tile."""
     for row in range(2):
         select_tile(page, row)
     press(page, "Shift+A")
     wait_for(lambda: sorted(decided(name).values()), ["accepted", "accepted"])
+    page.goto("about:blank")
+    open_view(page, link)
     page.get_by_test_id("entry-counts").get_by_text("38").first.wait_for()
     open_first_sample(page)
     begin_watching(page)
@@ -188,7 +190,7 @@ def command(*words: str) -> str:
 def test_an_hour_of_review_in_short(name: str, tmp_path: Path) -> None:
     with run_app() as app, browser_page() as page:
         open_view(page, app.link(name, view="label-by-label"))
-        tiles(page, name)
+        tiles(page, name, app.link(name, view="label-by-label"))
         page.goto("about:blank")
         build_queue(schema.open_dataset(name), 40)
         open_view(page, app.link(name, view="needs-review"))
