@@ -46,12 +46,14 @@ CLASSES = ("car", "bus", "truck", "person", "rider", "bicycle", "train")
 
 
 def frame_of(folder: Path, index: int) -> Any:
-    """Three labels, of other objects than those of the frames before; later ones less doubtful."""
+    """Three labels, each of an object of its own; later ones less doubtful."""
     x, y = 40 + 53 * index % 160, 60 + 31 * index % 90
     places = [(x, y, x + 260, y + 260), (x + 380, y + 30, x + 640, y + 290),
               (x + 740, y + 140, x + 980, y + 460)]  # fmt: skip
     labels = tuple(CLASSES[(index + row) % len(CLASSES)] for row in range(3))
-    return frame_with(folder, index, places, labels, 0.3 + 0.5 * index / FRAMES)
+    frame = frame_with(folder, index, places, labels, 0.3 + 0.5 * index / FRAMES)
+    boxes = replace(frame.boxes, track_ids=np.arange(3, dtype=np.int64) + 3 * index)
+    return replace(frame, boxes=boxes)
 
 
 @pytest.fixture
