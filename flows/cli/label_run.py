@@ -142,6 +142,10 @@ def label_with_progress(
     return summary
 
 
+STOPPED = "stopped; what is labeled is kept, and the same command continues there"
+SHOW_CURSOR = "\x1b[?25h"
+
+
 @contextlib.contextmanager
 def _interruptible(console: Console, api: ApiIfNeeded) -> Iterator[None]:
     """End at once on Ctrl-C or SIGTERM: every finished chunk is whole, an unfinished one is not."""
@@ -151,9 +155,14 @@ def _interruptible(console: Console, api: ApiIfNeeded) -> Iterator[None]:
 
         for one in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C would say all of it again
             signal.signal(one, signal.SIG_IGN)
-        stop_moving()
-        console.show_cursor(True)
-        console.print("\nstopped; what is labeled is kept, and the same command continues there")
+        try:
+            stop_moving()
+            console.show_cursor(True)
+            console.print(f"\n{STOPPED}")
+        except (
+            RuntimeError
+        ):  # in the middle of a write of this thread, which Python refuses to nest
+            os.write(2, f"{SHOW_CURSOR if console.is_terminal else ''}\n{STOPPED}\n".encode())
         api.stop()
         release_database()
         os._exit(128 + number)
