@@ -73,7 +73,7 @@ def fill(folder, most_bytes, first):
 
 def test_processes_that_write_at_once_stay_within_the_bound(tmp_path):
     most = 5 * size_of(tmp_path)
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")  # threads of other tests survive no fork
     some = [context.Process(target=fill, args=(tmp_path / "s", most, n)) for n in (0, 20, 100)]
     for one in some:
         one.start()
