@@ -125,6 +125,18 @@ def undo_and_redo(page: Any, name: str) -> None:
     assert len(decided(name)) == len(before) - 2
 
 
+def shift_hides_nothing(page: Any) -> None:
+    """FiftyOne's own Shift hides labels; a release between two frames would leave them hidden."""
+    drawn = "() => window.autolabelReview.open.looker.currentOverlays.length"
+    page.keyboard.down("Shift")
+    assert page.evaluate(drawn)
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.up("Shift")
+    page.wait_for_function(READY)
+    assert page.evaluate(drawn)
+    press(page, "Shift+ArrowRight")
+
+
 def refused(page: Any, name: str) -> None:
     """What cannot be written is taken off the picture again, and the page says why."""
     before, focus = decided(name), review_state(page)["reviewFocus"]
@@ -201,6 +213,7 @@ def test_an_hour_of_review_in_short(name: str, tmp_path: Path) -> None:
         begin_watching(page)
         twenty_keys(page, name)
         undo_and_redo(page, name)
+        shift_hides_nothing(page)
         refused(page, name)
         mended = repair(page, name)
     decide_the_rest(name)

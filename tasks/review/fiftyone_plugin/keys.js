@@ -90,6 +90,14 @@
     return target && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
   }
 
+  // FiftyOne hides all labels while Shift is held, and for good when its release falls between two
+  // frames. Shift belongs to the keys of the review here.
+  for (const kind of ["keydown", "keyup"]) {
+    window.addEventListener(kind, (event) => {
+      if (event.key === "Shift" && frameIsOpen()) event.stopImmediatePropagation();
+    }, true);
+  }
+
   window.addEventListener("keydown", (event) => {
     if (!event.shiftKey || event.ctrlKey || event.metaKey || event.altKey) return;
     if (typing(event.target) || document.querySelector("[data-cy=review-confirm]")) return;
