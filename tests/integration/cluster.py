@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -157,8 +158,16 @@ class Cluster:
         auth = self.home.environment.get("PREFECT_API_AUTH_STRING")
         if auth:
             request.add_header("Authorization", f"Basic {base64.b64encode(auth.encode()).decode()}")
-        with urllib.request.urlopen(request, timeout=120) as response:
-            return json.loads(response.read())
+        for patience in range(10, -1, -1):
+            try:
+                with urllib.request.urlopen(request, timeout=120) as response:
+                    return json.loads(response.read())
+            except urllib.error.HTTPError as error:
+                # What Prefect says on SQLite when it is busy; its own client asks again, too.
+                if error.code != 503 or not patience:
+                    raise
+                time.sleep(1)
+        raise AssertionError
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
