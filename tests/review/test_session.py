@@ -181,6 +181,21 @@ def repair(page: Any, name: str) -> str:
     return focus
 
 
+def nothing_left(page: Any, name: str) -> None:
+    """A key after the last decision of a frame says so and does nothing."""
+    assert review_state(page)["reviewOpen"] != "0"
+    page.evaluate("""() => {
+        const { undecided, claim, paint } = window.autolabelReview;
+        for (const one of undecided()) claim(one.id, "accepted", true);
+        paint();
+    }""")
+    assert review_state(page)["reviewOpen"] == "0"
+    before = decided(name)
+    page.keyboard.press("Shift+A")
+    page.get_by_text("no label of this frame is left to decide").first.wait_for()
+    assert decided(name) == before
+
+
 def decide_the_rest(name: str) -> None:
     """What is riskier is wrong more often."""
     dataset, rng = schema.open_dataset(name), np.random.default_rng(0)
@@ -216,6 +231,7 @@ def test_an_hour_of_review_in_short(name: str, tmp_path: Path) -> None:
         shift_hides_nothing(page)
         refused(page, name)
         mended = repair(page, name)
+        nothing_left(page, name)
     decide_the_rest(name)
     told = command("review", "calibrate", name)
     assert "decisions on 210 labels" in told

@@ -25,6 +25,7 @@
     ArrowLeft: () => turn({ step: -1 }),
   };
   const ASKS = new Set(["send_to_relabel"]);
+  const ON_LABELS = new Set(["accept", "reject", "fix_class", "merge", "delete", "send_to_relabel"]);
   const SEEN_MS = 150, TURN_MS = 20_000, EMPTY_MS = 300;
   let busy = false;
 
@@ -56,6 +57,10 @@
 
   async function pressed(name) {
     const label = frameIsOpen() ? review.focused() : null, params = {};
+    if (frameIsOpen() && ON_LABELS.has(name) && !label && !review.selectedLabels().length) {
+      foo.executeOperator("@voxel51/operators/notify", { message: "no label of this frame is left to decide" });
+      return;
+    }
     if (name === "fix_class") {
       params.class_name = await review.pickClass("Fix the class");
       if (!params.class_name) return;
