@@ -7,6 +7,7 @@ import os
 import signal
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
     from sam2_core.serving.server_process import RunningServer, ServerOptions
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+def _port(name: str, default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    kind = click.IntRange(0, 65535)
+    return click.option(
+        name, type=kind, default=default, show_default=True, help="0: any free one."
+    )
 
 
 @click.command(short_help="Serve models with Triton.")
@@ -40,27 +48,9 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
     help="Memory to answer a request again that was answered before.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
-    "--http-port",
-    type=click.IntRange(0, 65535),
-    default=8000,
-    show_default=True,
-    help="0: any free one.",
-)
-@click.option(
-    "--grpc-port",
-    type=click.IntRange(0, 65535),
-    default=8001,
-    show_default=True,
-    help="0: any free one.",
-)
-@click.option(
-    "--metrics-port",
-    type=click.IntRange(0, 65535),
-    default=8002,
-    show_default=True,
-    help="0: any free one.",
-)
+@_port("--http-port", 8000)
+@_port("--grpc-port", 8001)
+@_port("--metrics-port", 8002)
 @click.option("--tls-certificate", type=_FILE, help="Of this server: gRPC speaks TLS.")
 @click.option("--tls-key", type=_FILE, help="Of that certificate.")
 @click.option("--tls-clients", type=_FILE, help="Certificates of the clients that may connect.")

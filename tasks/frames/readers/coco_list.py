@@ -13,28 +13,8 @@ from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
-from tasks.frames.readers import records
-from tasks.frames.readers.protocol import Listed, Place
-from tasks.frames.readers.records import Record, listed_records
+from tasks.frames.readers.records import Record, RecordList
 from tasks.store import storage
-
-
-class CocoList:
-    """Reads the pictures that a COCO file names."""
-
-    name = "coco"
-
-    def fits(self, _place: Place) -> bool:
-        """No folder is: a source is the json."""
-        return False
-
-    def source_of(self, _folder: str, part: str) -> str:
-        """Return the json."""
-        return records.source_of(part)
-
-    def sequences(self, source: str) -> Iterator[Listed]:
-        """List the sequences of a json."""
-        yield from listed_records(_records(source), self.name, source)
 
 
 def _records(source: str) -> Iterator[Record]:
@@ -105,3 +85,6 @@ def _is_file(uri: str) -> bool:
         return stat_file(uri) is not None
     except storage.StorageError:
         return False
+
+
+COCO_LIST = RecordList("coco", _records)

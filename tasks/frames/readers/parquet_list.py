@@ -14,9 +14,7 @@ from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
-from tasks.frames.readers import records
-from tasks.frames.readers.protocol import Listed, Place
-from tasks.frames.readers.records import Record, listed_records
+from tasks.frames.readers.records import Record, RecordList
 from tasks.store import storage
 from tasks.store.addresses import checked
 
@@ -30,24 +28,6 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "size_bytes": ("size_bytes",),
 }
 _ROWS = 10_000
-
-
-class ParquetList:
-    """Reads the pictures that a table names."""
-
-    name = "parquet"
-
-    def fits(self, _place: Place) -> bool:
-        """No folder is: a source is the table."""
-        return False
-
-    def source_of(self, _folder: str, part: str) -> str:
-        """Return the table."""
-        return records.source_of(part)
-
-    def sequences(self, source: str) -> Iterator[Listed]:
-        """List the sequences of a table."""
-        yield from listed_records(_records(source), self.name, source)
 
 
 def _records(source: str) -> Iterator[Record]:
@@ -114,3 +94,6 @@ def _record(row: Mapping[str, Any], folder: str, where: str) -> Record:
         order if isinstance(order, int) else None, time_ns if isinstance(time_ns, int) else None,
         str(row.get("etag") or ""), int(row.get("size_bytes") or 0), problem,
     )  # fmt: skip
+
+
+PARQUET_LIST = RecordList("parquet", _records)

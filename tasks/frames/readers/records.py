@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from tasks.frames.addresses import address_of
 from tasks.frames.listing import File, natural_key, stat_file
-from tasks.frames.readers.protocol import Listed, Picture
+from tasks.frames.readers.protocol import Listed, Picture, Place
 from tasks.frames.source_names import is_camera_name
 from tasks.frames.timestamps import timestamps_ns
 from tasks.store import storage
@@ -68,9 +68,29 @@ def listed_records(records: Iterable[Record], reader: str, source: str) -> Itera
         yield Listed(names, address_of(folder, reader, f"{source}#{name}"), pictures)
 
 
-def source_of(part: str) -> str:
-    """Return the address of the list, from the part of a sequence's address."""
-    return part.partition("#")[0]
+class RecordList:
+    """Reads a file that names pictures.
+
+    Args:
+        name: of its format.
+        records: reads the records of the file at an address.
+
+    """
+
+    def __init__(self, name: str, records: Callable[[str], Iterable[Record]]) -> None:
+        self.name, self._records = name, records
+
+    def fits(self, _place: Place) -> bool:
+        """No folder is: a source is the file."""
+        return False
+
+    def source_of(self, _folder: str, part: str) -> str:
+        """Return the address of the list, from the part of a sequence's address."""
+        return part.partition("#")[0]
+
+    def sequences(self, source: str) -> Iterator[Listed]:
+        """List the sequences of a list."""
+        yield from listed_records(self._records(source), self.name, source)
 
 
 def _all(sequences: dict[str, list[Record]]) -> Iterator[Record]:
