@@ -133,9 +133,8 @@ def download_chunk(job: Job, chunk: Chunk, listed: Collection[str]) -> ChunkStat
     if stored and not absent:
         _keep(job, chunk, DOWNLOAD, DETECT, SEGMENT)
         return replace(stored, seconds=_since(started, DOWNLOAD))
-    job.tools.segmenters.refuse_known(
-        job.model
-    )  # nothing is fetched for a model that may not label
+    # Nothing is fetched for a model that may not label.
+    job.tools.segmenters.refuse_known(job.model)
     frames, failures = _download(job, chunk)
     if stored and absent <= {failure.index for failure in failures}:
         _keep(job, chunk, DETECT, SEGMENT)
