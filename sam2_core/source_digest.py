@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import hashlib
 import io
+import threading
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,9 @@ from pathlib import Path
 from sam2_core.types import AutolabelError
 
 ROOT = Path(__file__).resolve().parents[1]
+# CPython 3.11 counts the depth of a syntax tree once for all threads (python/cpython#106905): if
+# the garbage collector lets another thread make a tree meanwhile, this one ends in a SystemError.
+_PARSING = threading.Lock()
 
 
 @functools.cache
@@ -51,10 +56,21 @@ def decisive_source(text: str) -> str:
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column]
-    for node in _not_counted(ast.parse(text)):
+    for node in _not_counted(_parsed(text)):
         for row in range(node.lineno - 1, node.end_lineno or node.lineno):
             lines[row] = ""
     return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+def _parsed(text: str) -> ast.Module:
+    with _PARSING:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return ast.parse(text)
+        finally:
+            if collects:
+                gc.enable()
 
 
 def _not_counted(tree: ast.Module) -> Iterator[ast.stmt]:

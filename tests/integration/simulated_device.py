@@ -82,7 +82,7 @@ class SimulatedDevice(FakeDeviceBackend):
             log.write(line + "\n")
 
 
-def load_backend(source, backend, _precision, *, close_ups):
+def load_backend(source, backend, _precision, *, close_ups, **_):
     """The device, which says that it is the model that was asked for."""
     return SimulatedDevice(choose_model(source, backend, close_ups=close_ups).stamp)
 

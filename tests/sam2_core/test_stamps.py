@@ -1,8 +1,10 @@
 """A stamp says which weights and which code made a mask, and nothing else may make it."""
 
 import ast
+import gc
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +146,36 @@ def test_any_change_of_the_code_is_another_stamp(tmp_path, monkeypatch, before, 
         digests.add(source_digest(("one",)))
     source_digest.cache_clear()
     assert len(digests) == 2
+
+
+def test_a_tree_that_another_thread_makes_meanwhile_spoils_no_digest(monkeypatch):
+    text = "x = 1\n" * 99
+    parse, made = ast.parse, []
+
+    class Garbage:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            made.append(threading.Thread(target=parse, args=("y = 2",)))
+            made[-1].start()
+            made[-1].join()
+
+    def littered(source):
+        Garbage()
+        gc.set_threshold(1)
+        return parse(source)
+
+    before = gc.get_threshold()
+    with monkeypatch.context() as patched:
+        patched.setattr(ast, "parse", littered)
+        try:
+            found = decisive_source(text)
+        finally:
+            gc.set_threshold(*before)
+    assert found == text.rstrip()
+    gc.collect()
+    assert made
 
 
 def test_the_stamp_of_a_backend_covers_its_own_code_and_no_other():
