@@ -15,6 +15,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import sam2_core.load
 import sam2_core.trust.certify
@@ -89,4 +90,4 @@ def load_backend(source, backend, _precision, *, close_ups, **_):
 
 sam2_core.load.load_backend = load_backend
 # Its masks are no model's, and nothing judges them.
-sam2_core.trust.certify.ensure_certified = lambda *_: None
+sam2_core.trust.certify.ensure_certified = lambda *_: SimpleNamespace(short={})
