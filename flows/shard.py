@@ -56,10 +56,10 @@ def _label_shard(params: ShardParams) -> Any:
         return Failed(message=f"its workers died {MOST_STARTS} times: not started again by itself")
     model = model_of(params.label)
     refuse_unless_offered(model.backend)
-    stamp = stamp_of(params.label, model)
+    tools = Tools()
+    stamp = stamp_of(params.label, model, tools)
     refuse_other_run(params, stamp.run_key)
     plan = Plan(params.label, stamp, model, ())
-    tools = Tools()
     job = job_of(plan, tools, counts_attempts=True)
     planned = [piece.frames for piece in params.pieces]
     with (

@@ -120,7 +120,7 @@ def label_with_progress(
     started, tools = time.perf_counter(), tools or Tools()
     with spinning(console, "looking for sequences"):
         check_writable(params.out)
-        plan = make_plan(params, tools.detectors)
+        plan = make_plan(params, tools)
     announce(console, plan)
     outcomes = _nothing_to_do(plan)
     if outcomes is not None:

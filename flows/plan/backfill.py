@@ -21,6 +21,7 @@ from tasks.boxes.matching import Matching
 from tasks.frames.discover import Discovered, discover
 from tasks.frames.patterns import refuse_output_inside
 from tasks.frames.timestamps import timestamp_ns
+from tasks.pipeline.tools import Tools
 from tasks.store import manifests, quarantine
 from tasks.store.artifacts import RunStamp
 from tasks.types import FrameSelection, VideoRef
@@ -144,8 +145,9 @@ def plan_backfill(params: BackfillParams, in_flight: Collection[str] = ()) -> Ba
 
     """
     refuse_output_inside(params.label.out, params.label.sources)
-    matching = matching_of(params.label)
-    stamp = stamp_of(params.label, matching=matching)
+    tools = Tools()
+    matching = matching_of(params.label, tools)
+    stamp = stamp_of(params.label, tools=tools)
     rate = measured_rate(params.label.out, stamp.run_key)
     plan = BackfillPlan(params, stamp, rate, matching=matching)
     plan.works = list(_missing(plan, set(in_flight)))

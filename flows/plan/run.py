@@ -11,8 +11,7 @@ from flows.params import LabelParams
 from sam2_core.types import AutolabelError
 from tasks.boxes.decisive_code import box_code
 from tasks.boxes.detector_files import detector_stamp
-from tasks.boxes.detectors import Detectors
-from tasks.boxes.imported import import_boxes
+from tasks.boxes.imported import ImportedBoxes
 from tasks.boxes.matching import Matching
 from tasks.frames.discover import Discovered, discover
 from tasks.frames.patterns import refuse_output_inside
@@ -75,12 +74,12 @@ class Plan:
         }
 
 
-def make_plan(params: LabelParams, detectors: Detectors | None = None) -> Plan:
+def make_plan(params: LabelParams, tools: Tools | None = None) -> Plan:
     """Find the sequences and compare them with what is already labeled.
 
     Args:
         params: of the run.
-        detectors: those of the run, where it follows in this process.
+        tools: those of the run, where it follows in this process.
 
     Raises:
         AutolabelError: a source, the model, the detector or the boxes are not there or unusable.
@@ -90,11 +89,12 @@ def make_plan(params: LabelParams, detectors: Detectors | None = None) -> Plan:
     refuse_output_inside(params.out, params.sources)
     found = list(discover(params.sources, selection, params.sequence, params.format))
     model = model_of(params)
-    matching = matching_of(params)
+    tools = tools or Tools()
+    matching = matching_of(params, tools)
     if matching:
         matching.add(frame for one in found for frame in one.frames)
         matching.refuse_nothing(params.wanted_classes)
-    stamp = stamp_of(params, model, matching, detectors)
+    stamp = stamp_of(params, model, tools)
     complete = manifests.list_complete(params.out, stamp.run_key)
     tracked = list_tracked(params.out, stamp.run_key) if complete else set()
 
@@ -123,44 +123,43 @@ def model_of(params: LabelParams) -> ModelChoice:
     return replace(found, allow_uncertified=params.allow_uncertified)
 
 
-def matching_of(params: LabelParams) -> Matching | None:
+def matching_of(params: LabelParams, tools: Tools) -> Matching | None:
     """Open the boxes of a run, where they are imported, to match frames with them.
 
     Raises:
         AutolabelError: they are not there or unusable.
 
     """
-    return Matching(import_boxes(params.boxes, params.box_names or "")) if params.boxes else None
+    return Matching(_imported(params, tools)) if params.boxes else None
+
+
+def _imported(params: LabelParams, tools: Tools) -> ImportedBoxes:
+    return tools.imported(params.boxes or "", params.box_names or "")
 
 
 def stamp_of(
-    params: LabelParams,
-    model: ModelChoice | None = None,
-    matching: Matching | None = None,
-    detectors: Detectors | None = None,
+    params: LabelParams, model: ModelChoice | None = None, tools: Tools | None = None
 ) -> RunStamp:
     """Return what decides the labels, without listing any source.
 
     Args:
         params: of the run.
         model: where it is chosen already.
-        matching: where the boxes are imported already.
-        detectors: where one may be loaded already.
+        tools: those of the run, which may hold its boxes or its detector.
 
     Raises:
         AutolabelError: the model, the detector or the boxes are not there or unusable.
 
     """
-    model = model or model_of(params)
-    matching = matching or matching_of(params)
-    boxes = matching.imported.stamp if matching else _detector_stamp(params, detectors)
+    model, tools = model or model_of(params), tools or Tools()
+    boxes = _imported(params, tools).stamp if params.boxes else _detector_stamp(params, tools)
     code = box_code(imported=bool(params.boxes))
     return RunStamp(boxes, model.stamp, params.deciding(), code)
 
 
-def _detector_stamp(params: LabelParams, detectors: Detectors | None) -> str:
+def _detector_stamp(params: LabelParams, tools: Tools) -> str:
     if params.wanted_classes:
-        found = (detectors or Detectors()).load(params.detector_name)
+        found = tools.detectors.load(params.detector_name)
         found.class_mask(params.wanted_classes)
     return detector_stamp(params.detector_name)
 

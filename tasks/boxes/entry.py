@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,6 +46,14 @@ def entry_of(
     fractions: bool = False,
 ) -> Entry:
     """Make the entry of an image, or of the file of its boxes, at this path of an import."""
-    pure = PurePosixPath(path.replace("\\", "/"))
-    parents = tuple(part for part in pure.parent.parts if part.lower() not in _WRAPPERS)
-    return Entry(path, parents, pure.stem, read, size_hw, fractions)
+    folder, _, name = path.replace("\\", "/").rstrip("/").rpartition("/")
+    stem, _, suffix = name.rpartition(".")
+    stem = stem if stem and suffix else name  # as pathlib, which takes ten times as long
+    return Entry(path, _naming(folder), stem, read, size_hw, fractions)
+
+
+@functools.lru_cache(maxsize=256)  # one folder after the other, with thousands of files each
+def _naming(folder: str) -> tuple[str, ...]:
+    """Folders that name something."""
+    parts = PurePosixPath(folder).parts
+    return tuple(part for part in parts if part.lower() not in _WRAPPERS)

@@ -227,9 +227,13 @@ def import_boxes(path_or_url: str, names_uri: str = "") -> ImportedBoxes:
         return ImportedBoxes(where, f"imported:{name}@{digest}", tuple(entries), **more)
 
     if file is None:
-        rows = _rows_of_folder(path_or_url)
-        if rows is None:
-            return imported(*_text_folder(path_or_url, names, names_uri))
+        if NuScenes().fits(Place(path_or_url)):
+            rows = read_nuscenes(path_or_url)
+        else:
+            files = _text_files(path_or_url, names_uri)
+            if not (files and _is_tracking(files[0][1])):
+                return imported(*_text_folder(files, names))
+            rows = _tracking_folder(files)
         return imported(rows.entries(), rows.digest(), class_counts=rows.counts(), notes=rows.notes)
     suffix = suffix_of(file.name)
     if suffix == ".txt":
@@ -237,7 +241,7 @@ def import_boxes(path_or_url: str, names_uri: str = "") -> ImportedBoxes:
             found = read_tracking(_text(file), PurePosixPath(file.name).stem, where)
             rows = Rows(found)
             return imported(rows.entries(), rows.digest(), class_counts=rows.counts())
-        return imported([_text_entry((), file, names)], file.etag)
+        return imported([_text_entry(file.name, file, names)], file.etag)
     if suffix not in {".json", ".xml"}:
         raise AutolabelError(f"{where} is neither COCO's .json nor CVAT's .xml nor .txt boxes")
     data = storage.read_bytes(file.uri)
@@ -249,21 +253,24 @@ def import_boxes(path_or_url: str, names_uri: str = "") -> ImportedBoxes:
     return imported(_coco_entries(coco), identity, class_counts=coco.counts(), notes=coco.notes)
 
 
-def _rows_of_folder(uri: str) -> Rows | None:
-    """Read a folder whose files hold the boxes of many images; None for one of plain text files."""
-    if NuScenes().fits(Place(uri)):
-        return read_nuscenes(uri)
-    files = [
-        (file, "/".join((*names, PurePosixPath(file.name).stem)))
+def _text_files(uri: str, but: str) -> list[tuple[str, File]]:
+    """Return the text files below a folder by their paths from it, sorted; without the one named.
+
+    A long run may have hundreds of thousands of them: they are listed once.
+    """
+    found = [
+        ("/".join((*names, file.name)), file)
         for names, files in walk(uri)
-        for file in sorted(files, key=lambda one: one.name)
-        if suffix_of(file.name) == ".txt"
+        for file in files
+        if file.name.lower().endswith(".txt") and file.uri != but
     ]
-    if not files or not _is_tracking(files[0][0]):
-        return None
+    return sorted(found, key=lambda one: one[0])
+
+
+def _tracking_folder(files: list[tuple[str, File]]) -> Rows:
     images: dict[str, ImageRows] = {}
-    for file, name in files:
-        images |= read_tracking(_text(file), name, storage.redact(file.uri))
+    for name, file in files:
+        images |= read_tracking(_text(file), name[: -len(".txt")], storage.redact(file.uri))
     return Rows(images)
 
 
@@ -284,20 +291,14 @@ def _coco_entries(coco: CocoFile) -> list[Entry]:
     ]
 
 
-def _text_folder(url: str, classes: tuple[str, ...], classes_uri: str) -> tuple[list[Entry], str]:
-    found = [
-        ("/".join((*names, file.name)), file)
-        for names, files in walk(url)
-        for file in files
-        if file.name.lower().endswith(".txt") and file.uri != classes_uri
-    ]
-    found.sort(key=lambda one: one[0])
-    identity = "\n".join(f"{name} {file.etag}" for name, file in found)
-    entries = [_text_entry(name.split("/")[:-1], file, classes) for name, file in found]
-    return entries, identity
+def _text_folder(
+    files: list[tuple[str, File]], classes: tuple[str, ...]
+) -> tuple[list[Entry], str]:
+    identity = "\n".join(f"{name} {file.etag}" for name, file in files)
+    return [_text_entry(name, file, classes) for name, file in files], identity
 
 
-def _text_entry(names: Iterable[str], file: File, classes: tuple[str, ...]) -> Entry:
+def _text_entry(path: str, file: File, classes: tuple[str, ...]) -> Entry:
     def read(stamp: str) -> Boxes:
         data, now = storage.read_bytes(file.uri), stat_file(file.uri)
         if now is None or now.etag != file.etag:
@@ -309,4 +310,4 @@ def _text_entry(names: Iterable[str], file: File, classes: tuple[str, ...]) -> E
             return parse_yolo(data, storage.redact(file.uri), stamp, classes)
         return parse_text(data, storage.redact(file.uri), stamp)
 
-    return entry_of("/".join((*names, file.name)), read, fractions=bool(classes))
+    return entry_of(path, read, fractions=bool(classes))

@@ -41,25 +41,24 @@ class Tools:
         self.processes: StepProcesses | None = None
         self.loader: StepProcesses | None = None
         self._opening = threading.Lock()
-        self._imported: dict[tuple[str, str, str], ImportedBoxes] = {}
+        self._imported: dict[tuple[str, str], ImportedBoxes] = {}
 
-    def imported(self, boxes_uri: str, names_uri: str, stamp: str) -> ImportedBoxes:
+    def imported(self, boxes_uri: str, names_uri: str = "", stamp: str = "") -> ImportedBoxes:
         """Return imported boxes, opened the first time.
 
         Raises:
-            AutolabelError: they are not those of the stamp any more.
+            AutolabelError: they are unusable, or not those of the stamp any more.
 
         """
         from tasks.boxes.imported import import_boxes
 
-        key = (boxes_uri, names_uri, stamp)
+        key = (boxes_uri, names_uri)
         with self._opening:
-            if key not in self._imported:
-                boxes = import_boxes(boxes_uri, names_uri)
-                if boxes.stamp != stamp:
-                    raise AutolabelError(f"{boxes_uri} changed while it was being read: run again")
-                self._imported[key] = boxes
-            return self._imported[key]
+            boxes = self._imported.pop(key, None) or import_boxes(boxes_uri, names_uri)
+            if stamp and boxes.stamp != stamp:
+                raise AutolabelError(f"{boxes_uri} changed while it was being read: run again")
+            self._imported[key] = boxes
+            return boxes
 
     @property
     def lost(self) -> DeviceLostError | None:

@@ -5,8 +5,11 @@ import pytest
 from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.plan.report import plan_rows
+from flows.plan.run import make_plan
 from flows.shard import parts_of
 from sam2_core.types import AutolabelError
+from tasks.frames.listing import walk
+from tasks.pipeline.tools import Tools
 from tests.integration.runs import MICRO, write_sequence
 
 
@@ -57,3 +60,20 @@ def test_lists_that_no_run_can_hold_are_refused(params, tmp_path):
     label = params().label.model_copy(update={"sources": long})
     with pytest.raises(AutolabelError, match="more than the parameters of a run can hold"):
         plan_backfill(BackfillParams(label=label))
+
+
+def test_a_folder_of_boxes_is_listed_once_for_a_run(params, monkeypatch):
+    """It may hold a hundred thousand files, and every shard lists it before its first frame."""
+    label, listed = params().label, []
+
+    def counted(uri, *more):
+        listed.append(uri)
+        return walk(uri, *more)
+
+    monkeypatch.setattr("tasks.boxes.imported.walk", counted)
+    tools = Tools()
+    plan = make_plan(label, tools)
+    assert tools.imported(label.boxes, "", plan.stamp.detector).entries
+    assert listed == [label.boxes]
+    (listed.clear(), plan_backfill(BackfillParams(label=label)))
+    assert listed == [label.boxes]
