@@ -227,13 +227,9 @@ def import_boxes(path_or_url: str, names_uri: str = "") -> ImportedBoxes:
         return ImportedBoxes(where, f"imported:{name}@{digest}", tuple(entries), **more)
 
     if file is None:
-        if NuScenes().fits(Place(path_or_url)):
-            rows = read_nuscenes(path_or_url)
-        else:
-            files = _text_files(path_or_url, names_uri)
-            if not (files and _is_tracking(files[0][1])):
-                return imported(*_text_folder(files, names))
-            rows = _tracking_folder(files)
+        rows = _of_folder(path_or_url, names_uri)
+        if not isinstance(rows, Rows):
+            return imported(*_text_folder(rows, names))
         return imported(rows.entries(), rows.digest(), class_counts=rows.counts(), notes=rows.notes)
     suffix = suffix_of(file.name)
     if suffix == ".txt":
@@ -251,6 +247,14 @@ def import_boxes(path_or_url: str, names_uri: str = "") -> ImportedBoxes:
         return imported(rows.entries(), identity, class_counts=rows.counts())
     coco = read_coco(data, where)
     return imported(_coco_entries(coco), identity, class_counts=coco.counts(), notes=coco.notes)
+
+
+def _of_folder(uri: str, names_uri: str) -> Rows | list[tuple[str, File]]:
+    """Read a folder whose files hold the boxes of many images; return the files of another one."""
+    if NuScenes().fits(Place(uri)):
+        return read_nuscenes(uri)
+    files = _text_files(uri, names_uri)
+    return _tracking_folder(files) if files and _is_tracking(files[0][1]) else files
 
 
 def _text_files(uri: str, but: str) -> list[tuple[str, File]]:
