@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,21 +13,27 @@ from typing import Any
 
 import numpy as np
 
+from sam2_core.serving.contract import CERTIFICATE_VARIABLE
 from sam2_core.serving.transport import (
     Access,
     Call,
     DeadlineError,
     Tensors,
+    TlsFiles,
     Transport,
     absent,
     refused,
     triton_type,
+    unauthorized,
+    untrusted,
 )
 from sam2_core.types import AutolabelError
 
 # Tensors of at least so many bytes go through shared memory, where it is used.
 _LEAST_SHARED = 1 << 16
 _SECOND_US = 1_000_000
+# What gRPC says of a handshake that failed; a server that has died fails none.
+_TLS_FAILURE = re.compile(r"certificate|SSL_ERROR_SSL|Hostname Verification|handshake", re.I)
 
 
 def need_client() -> Any:
@@ -43,8 +50,10 @@ def need_client() -> Any:
 
 def channel_options(access: Access, *, secure: bool) -> dict[str, Any]:
     """Return NVIDIA's client's arguments for TLS."""
-    files = (access.root_certificates, access.client_key, access.client_certificate)
-    root, key, chain = (str(path) if path else None for path in files)
+    files = access.tls_files() if secure else TlsFiles(None, None, None)
+    root, key, chain = (
+        str(path) if path else None for path in (files.roots, files.key, files.certificate)
+    )
     return {
         "ssl": secure,
         "root_certificates": root,
@@ -74,8 +83,15 @@ def error_of(error: Any, call: Call, url: str) -> Exception:
     status, text = str(error.status() or ""), str(error.message() or error)
     if "DEADLINE_EXCEEDED" in status or "Request timeout expired" in text:
         return DeadlineError(f"the Triton server {url} did not answer within {call.deadline_s:g} s")
+    if "UNAUTHENTICATED" in status or "PERMISSION_DENIED" in status:
+        return unauthorized(text, url)
+    if "UNAVAILABLE" in status and _TLS_FAILURE.search(text):
+        return untrusted(url, text)
     if "UNAVAILABLE" in status:
-        return absent(url, text)
+        # TLS 1.3 tells a client no more than this when its certificate is not wanted.
+        closed = url.startswith("grpcs") and "Socket closed" in text
+        hint = f" (does it want a certificate in {CERTIFICATE_VARIABLE}?)" if closed else ""
+        return absent(url, text + hint)
     return refused(text, url)
 
 

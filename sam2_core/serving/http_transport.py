@@ -18,24 +18,32 @@ from sam2_core.serving.transport import (
     absent,
     refused,
     triton_type,
+    unauthorized,
+    untrusted,
 )
+from sam2_core.types import AutolabelError
 
 _LENGTH = "Inference-Header-Content-Length"
 _KINDS = {
     "UINT8": "u1", "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "BOOL": "?",
 }  # fmt: skip
 _ABSENT = {502, 503, 504}
+_UNAUTHORIZED = {401, 403}
 
 
 def tls_context(access: Access) -> ssl.SSLContext | bool:
     """Return what certificates to trust and to show; True for the usual ones."""
-    if access.root_certificates is None and access.client_certificate is None:
+    files = access.tls_files()
+    if files.roots is None and files.certificate is None:
         return True
-    context = ssl.create_default_context(
-        cafile=str(access.root_certificates) if access.root_certificates else None
-    )
-    if access.client_certificate is not None:
-        context.load_cert_chain(access.client_certificate, access.client_key)
+    try:
+        context = ssl.create_default_context(cafile=str(files.roots) if files.roots else None)
+        if files.certificate is not None:
+            context.load_cert_chain(files.certificate, files.key)
+    except ssl.SSLError as error:
+        raise AutolabelError(
+            f"the files of TLS ({files.roots or files.certificate}) cannot be used: {error}"
+        ) from error
     return context
 
 
@@ -71,16 +79,20 @@ class HttpTransport(Transport):
                 headers={_LENGTH: str(len(header)), "Content-Type": "application/octet-stream"},
                 timeout=httpx.Timeout(call.deadline_s, connect=min(call.deadline_s, 5.0)),
             )
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.RemoteProtocolError) as error:
+        except httpx.ConnectTimeout as error:
             raise absent(self._url, str(error) or type(error).__name__) from error
         except httpx.TimeoutException as error:
             raise DeadlineError(
                 f"the Triton server {self._url} did not answer within {call.deadline_s:g} s"
             ) from error
-        except httpx.TransportError as error:  # it died while it answered
+        except httpx.TransportError as error:  # not there, or it died while it answered
+            if _is_tls(error):
+                raise untrusted(self._url, str(error)) from error
             raise absent(self._url, str(error) or type(error).__name__) from error
         if answer.status_code in _ABSENT:
             raise absent(self._url, _told(answer))
+        if answer.status_code in _UNAUTHORIZED:
+            raise unauthorized(_told(answer), self._url)
         if answer.status_code != httpx.codes.OK:
             raise refused(_told(answer), self._url)
         length = int(answer.headers.get(_LENGTH, len(answer.content)))
@@ -89,6 +101,15 @@ class HttpTransport(Transport):
     def close(self) -> None:
         """Let go of connections."""
         self._client.close()
+
+
+def _is_tls(error: BaseException | None) -> bool:
+    """Tell whether an error comes from TLS: httpx keeps the cause behind its own."""
+    while error is not None:
+        if isinstance(error, ssl.SSLError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _told(answer: httpx.Response) -> str:

@@ -32,7 +32,8 @@ class ServerOptions:
     """Where a server listens and what it may do.
 
     Attributes:
-        host: address to listen on.
+        host: address to listen on. HTTP has no TLS of its own and stays on 127.0.0.1 where gRPC
+            has: it would be a way around.
         http_port, grpc_port, metrics_port: 0 takes a free one.
         tls_certificate, tls_key: files; gRPC speaks TLS then.
         tls_clients: file with the certificates of clients that may connect; any when None.
@@ -50,6 +51,11 @@ class ServerOptions:
     tls_clients: Path | None = None
     response_cache_bytes: int = 0
     verbose: bool = False
+
+    @property
+    def http_host(self) -> str:
+        """Address on which HTTP listens."""
+        return "127.0.0.1" if self.tls_certificate else self.host
 
     def with_free_ports(self) -> ServerOptions:
         """Return options with a port for each 0."""
@@ -86,23 +92,18 @@ class RunningServer:
     @property
     def http_url(self) -> str:
         """Address of the HTTP protocol."""
-        return f"http://{self._host}:{self.options.http_port}"
+        return f"http://{_reached(self.options.http_host)}:{self.options.http_port}"
 
     @property
     def grpc_url(self) -> str:
         """Address of the gRPC protocol."""
         scheme = "grpcs" if self.options.tls_certificate else "grpc"
-        return f"{scheme}://{self._host}:{self.options.grpc_port}"
+        return f"{scheme}://{_reached(self.options.host)}:{self.options.grpc_port}"
 
     @property
     def metrics_url(self) -> str:
         """Address of the metrics."""
-        return f"http://{self._host}:{self.options.metrics_port}/metrics"
-
-    @property
-    def _host(self) -> str:
-        everywhere = self.options.host in {"0.0.0.0", "::"}  # noqa: S104 - as asked for
-        return "127.0.0.1" if everywhere else self.options.host
+        return f"http://{_reached(self.options.host)}:{self.options.metrics_port}/metrics"
 
     def wait_ready(self, patience_s: float = 300.0) -> None:
         """Wait until all models are loaded.
@@ -132,6 +133,11 @@ class RunningServer:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self.process.wait(_STOP_S)
         remove_shared_memory(self.prefix)
+
+
+def _reached(host: str) -> str:
+    everywhere = host in {"0.0.0.0", "::"}  # noqa: S104 - as asked for
+    return "127.0.0.1" if everywhere else host
 
 
 def _last_errors(log: Path) -> str:
@@ -206,7 +212,8 @@ def _command(
         yield from (f"--load-model={model}" for model in models)
         yield f"--backend-config=python,shm-region-prefix-name={prefix}-"
         for protocol in ("http", "grpc", "metrics"):
-            yield f"--{protocol}-address={options.host}"
+            host = options.http_host if protocol == "http" else options.host
+            yield f"--{protocol}-address={host}"
             yield f"--{protocol}-port={getattr(options, f'{protocol}_port')}"
         yield "--metrics-config=summary_latencies=true"
         yield "--exit-timeout-secs=10"

@@ -12,7 +12,13 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from sam2_core.redaction import redact
-from sam2_core.serving.contract import EXPIRED, TOKEN_VARIABLE
+from sam2_core.serving.contract import (
+    CA_VARIABLE,
+    CERTIFICATE_VARIABLE,
+    EXPIRED,
+    KEY_VARIABLE,
+    TOKEN_VARIABLE,
+)
 from sam2_core.types import AutolabelError, MachineError
 
 Tensors = dict[str, np.ndarray[Any, Any]]
@@ -35,6 +41,10 @@ class ServerAbsentError(MachineError):
 
 class DeadlineError(ServerError):
     """The answer has not come in time."""
+
+
+class UntrustedError(ServerError):
+    """The server, or what stands before it, and this side do not trust each other."""
 
 
 class ModelReplacedError(ServerError):
@@ -63,13 +73,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Access:
-    """How to reach servers: TLS, headers.
+    """How to reach servers: TLS, headers. What is left out is the environment's, if it has it.
 
     Attributes:
-        token: sent as `Authorization: Bearer ...`; the environment's where it is empty.
+        token: sent as `Authorization: Bearer ...`; else `AUTOLABEL_TRITON_TOKEN`.
         headers: more of them.
-        root_certificates: file with the certificates to trust, of servers behind grpcs and https.
-        client_certificate, client_key: files, where the server asks for them.
+        root_certificates: PEM file with the certificates to trust, of servers behind grpcs and
+            https; else `AUTOLABEL_TRITON_CA`, else those that this machine trusts.
+        client_certificate, client_key: PEM files, where the server asks for them; else
+            `AUTOLABEL_TRITON_CERTIFICATE` and `AUTOLABEL_TRITON_KEY`.
 
     """
 
@@ -84,6 +96,46 @@ class Access:
         token = self.token or os.environ.get(TOKEN_VARIABLE, "")
         signed = {"authorization": f"Bearer {token}"} if token else {}
         return signed | {name.lower(): value for name, value in self.headers.items()}
+
+    def tls_files(self) -> TlsFiles:
+        """Return the files of TLS.
+
+        Raises:
+            AutolabelError: one is not there, or a certificate has no key.
+
+        """
+        found = TlsFiles(
+            _pem(self.root_certificates, CA_VARIABLE),
+            _pem(self.client_certificate, CERTIFICATE_VARIABLE),
+            _pem(self.client_key, KEY_VARIABLE),
+        )
+        if (found.certificate is None) != (found.key is None):
+            raise AutolabelError(
+                "a client's certificate and its key go together: "
+                f"{CERTIFICATE_VARIABLE} and {KEY_VARIABLE}"
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """PEM files: certificates to trust, and a certificate to show with its key."""
+
+    roots: Path | None
+    certificate: Path | None
+    key: Path | None
+
+
+def _pem(given: Path | None, variable: str) -> Path | None:
+    path = given or (Path(named) if (named := os.environ.get(variable, "")) else None)
+    if path is None:
+        return None
+    try:
+        if b"-----BEGIN " not in path.read_bytes():
+            raise AutolabelError(f"{path} is no PEM file: it has no line -----BEGIN ...-----")
+    except OSError as error:
+        raise AutolabelError(f"{path} cannot be read for TLS: {error.strerror}") from error
+    return path
 
 
 class Transport(Protocol):
@@ -164,6 +216,23 @@ def refused(text: str, url: str) -> ServerError:
     if expired:
         return ExpiredOnServerError(rest.strip())
     return ServerError(f"the Triton server {url} refused the request: {text.strip()}")
+
+
+def unauthorized(text: str, url: str) -> UntrustedError:
+    """Return the error for a token that is missing or wrong."""
+    return UntrustedError(
+        f"the Triton server {url}, or a proxy before it, wants another token than this side has "
+        f"(in {TOKEN_VARIABLE}): {text.strip()}"
+    )
+
+
+def untrusted(url: str, why: str) -> UntrustedError:
+    """Return the error for a TLS connection that one of both sides does not want."""
+    return UntrustedError(
+        f"no TLS connection with the Triton server {url}: {why.strip()}. The certificate that it "
+        f"shows must name this host and be signed by one in {CA_VARIABLE} (without it, by one that "
+        f"this machine trusts); a server that asks for one gets {CERTIFICATE_VARIABLE}"
+    )
 
 
 def absent(url: str, why: str) -> ServerAbsentError:

@@ -1,0 +1,132 @@
+"""TLS from end to end: a private CA, tokens, clients with certificates, and who is refused."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from sam2_core.load import load_backend
+from sam2_core.serving.client import Sam2Client
+from sam2_core.serving.contract import DESCRIBE
+from sam2_core.serving.transport import Access, Call, ServerAbsentError, UntrustedError, connect
+from sam2_core.types import AutolabelError
+from tests.sam2_core.serving.conftest import serving
+from tests.sam2_core.serving.private_ca import TOKEN, PrivateCa, grpcs_proxy, https_proxy
+from tests.sam2_core.serving.test_triton_server import BOXES, street
+
+
+@pytest.fixture(scope="module")
+def ca(tmp_path_factory):
+    pytest.importorskip("cryptography")
+    return PrivateCa(tmp_path_factory.mktemp("tls") / "ca")
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory):
+    pytest.importorskip("cryptography")
+    return PrivateCa(tmp_path_factory.mktemp("tls") / "stranger")
+
+
+@pytest.fixture(scope="module", params=["https", "grpcs"])
+def proxy(request, ca):
+    """Address of a proxy with TLS before the one server of these tests, and what it wants."""
+    server = request.getfixturevalue("server")
+    way, start = {"https": ("http", https_proxy), "grpcs": ("grpc", grpcs_proxy)}[request.param]
+    with start(server[way], *ca.issue(request.param)) as url:
+        yield url
+
+
+@pytest.mark.ci
+def test_through_a_proxy_with_tls_and_a_token_masks_are_the_same(server, proxy, ca):
+    with Sam2Client(server["http"], "compact") as direct:
+        expected = direct.predict(direct.set_image(street()), boxes_xyxy_px=BOXES)
+    with Sam2Client(proxy, "compact", access=Access(TOKEN, {}, ca.certificate)) as client:
+        assert client.predict(client.set_image(street()), boxes_xyxy_px=BOXES).rle == expected.rle
+
+
+@pytest.mark.ci
+def test_labeling_takes_ca_and_token_from_the_environment(proxy, ca, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_TRITON_CA", str(ca.certificate))
+    monkeypatch.setenv("AUTOLABEL_TRITON_TOKEN", TOKEN)
+    remote = load_backend("compact", "triton", triton_urls=[proxy])
+    assert remote.info.close_ups
+    remote.close()
+
+
+@pytest.mark.ci
+def test_another_ca_and_another_token_are_refused_and_nothing_secret_is_said(proxy, ca, stranger):
+    for access, says in (
+        (Access(TOKEN, {}, stranger.certificate), "AUTOLABEL_TRITON_CA"),
+        (Access(TOKEN), "AUTOLABEL_TRITON_CA"),  # those that this machine trusts
+        (Access("word-of-another", {}, ca.certificate), "AUTOLABEL_TRITON_TOKEN.*who are you"),
+    ):
+        transport = connect(proxy, access)
+        with pytest.raises(UntrustedError, match=says) as caught:
+            transport.infer(Call("sam2_encoder_compact", DESCRIBE, ["info"], 20.0))
+        assert "word-of" not in str(caught.value)
+        transport.close()
+
+
+@pytest.mark.ci
+def test_a_certificate_of_another_host_is_refused(server, ca):
+    for way, start, scheme in (("http", https_proxy, "https"), ("grpc", grpcs_proxy, "grpcs")):
+        with start(server[way], *ca.issue(f"elsewhere-{scheme}", "127.9.9.9")) as url:
+            transport = connect(url, Access(TOKEN, {}, ca.certificate))
+            with pytest.raises(UntrustedError, match="must name this host"):
+                transport.infer(Call("m", DESCRIBE, ["info"], 20.0))
+            transport.close()
+
+
+@pytest.mark.ci
+def test_the_server_s_own_tls_lets_in_who_shows_a_certificate_of_the_ca(ca, stranger):
+    certificate, key = ca.issue("server")
+    options = ["--tls-certificate", str(certificate), "--tls-key", str(key)]
+    options += ["--tls-clients", str(ca.certificate), "--host", "0.0.0.0"]
+    with serving("compact", *options) as server:
+        assert server["grpc"].startswith("grpcs://")
+        mine = Access("", {}, ca.certificate, *ca.issue("me"))
+        with Sam2Client(server["grpc"], "compact", access=mine) as client:
+            image = client.set_image(street())
+            expected = client.predict(image, boxes_xyxy_px=BOXES)
+        assert asyncio.run(_asked(server["grpc"], mine)) == expected.rle
+        for access in (
+            Access("", {}, ca.certificate),
+            Access("", {}, ca.certificate, *stranger.issue("me")),
+            Access("", {}, stranger.certificate, *ca.issue("me")),
+        ):
+            transport = connect(server["grpc"], access)
+            with pytest.raises((UntrustedError, ServerAbsentError), match="AUTOLABEL_TRITON_C"):
+                transport.infer(Call("sam2_encoder_compact", DESCRIBE, ["info"], 20.0))
+            transport.close()
+        # HTTP has no TLS: it must be no way around.
+        port = httpx.URL(server["http"]).port
+        assert httpx.get(f"http://127.0.0.1:{port}/v2/health/ready", trust_env=False).is_success
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"http://127.0.0.2:{port}/v2/health/ready", trust_env=False)
+
+
+async def _asked(url, access):
+    from sam2_core.serving.async_client import AsyncSam2Client
+    from sam2_core.serving.image_requests import as_prompts
+
+    async with AsyncSam2Client(url, "compact", access=access) as client:
+        image = await client.set_image(street())
+        return (await client.segment(image, as_prompts(BOXES, grid=64))).rle
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(None, "cannot be read for TLS: No such file"), ("hello", "no PEM file"),
+     ("-----BEGIN CERTIFICATE-----\nhello\n", "cannot be used")],
+)  # fmt: skip
+def test_files_of_tls_that_are_none_are_refused_by_name(tmp_path, monkeypatch, content, says):
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_text(content)
+    monkeypatch.setenv("AUTOLABEL_TRITON_CA", str(path))
+    with pytest.raises(AutolabelError, match=f"{path}.*{says}"):
+        connect("https://127.0.0.1:9")
+    monkeypatch.delenv("AUTOLABEL_TRITON_CA")
+    monkeypatch.setenv("AUTOLABEL_TRITON_CERTIFICATE", __file__)
+    with pytest.raises(AutolabelError, match="go together"):
+        connect("https://127.0.0.1:9")
