@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from flows.cli.common_options import json_option
 from flows.cli.options import backfill_params, label_options, options_of
 from flows.params import BackfillParams
 
@@ -18,7 +19,7 @@ from flows.params import BackfillParams
 @click.option("--dry-run", is_flag=True, help="Print the plan, submit nothing.")
 @click.option("--wait", is_flag=True, help="Watch until every shard has ended.")
 @click.option("--cancel", is_flag=True, help="Cancel this backfill's unfinished shards instead.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@json_option
 def command(dry_run: bool, wait: bool, cancel: bool, as_json: bool, **given: Any) -> None:
     """Compare what is below SOURCE with what is labeled below --out, and submit the difference to
     the GPU workers as shards of some minutes each.

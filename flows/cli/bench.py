@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from flows.cli.common_options import FILE, cache_option, json_option, precision_option
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from sam2_core.bench.frame import BenchFrame
     from sam2_core.bench.session import BenchOptions
 
+COUNT = click.IntRange(min=0)
 PEER_NAMES = ("torch eager", "transformers eager", "transformers compiled")
 QUICK: dict[str, Any] = {"repeats": 3, "budget_s": 8.0, "peers": ("torch eager",), "sweeps": False}
 
@@ -32,24 +34,11 @@ def _size(text: str | None) -> tuple[int, int] | None:
 
 
 @click.command("bench")
-@click.option(
-    "--model",
-    default="compact",
-    show_default=True,
-    help="Preset, folder, checkpoint, or random:PRESET.",
-)
-@click.option(
-    "--backend", default="auto", show_default=True, help="auto, onnxruntime, tensorrt, torch, ..."
-)
-@click.option(
-    "--precision", type=click.Choice(["auto", "fp32", "fp16"]), default="auto", show_default=True
-)
+@click.option("--model", default="compact", help="Preset, folder, checkpoint, or random:PRESET.")
+@click.option("--backend", default="auto", help="auto, onnxruntime, tensorrt, torch, ...")
+@precision_option
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads [default: every core].")
-@click.option(
-    "--image",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Frame to measure [default: a rendered street].",
-)
+@click.option("--image", type=FILE, help="Frame to measure [default: a rendered street].")
 @click.option(
     "--boxes",
     type=click.Path(path_type=Path),
@@ -57,13 +46,7 @@ def _size(text: str | None) -> tuple[int, int] | None:
     "`autolabel label` takes them.",
 )
 @click.option("--size", metavar="WxH", help="Resize the frame [default: 1920x1280 where rendered].")
-@click.option(
-    "--num-boxes",
-    type=click.IntRange(min=0),
-    default=135,
-    show_default=True,
-    help="Boxes; copies are added. 0: those of --boxes.",
-)
+@click.option("--num-boxes", type=COUNT, default=135, help="Copies are added. 0: those of --boxes.")
 @click.option("--decoder-chunk", metavar="N|auto", help="Boxes in a decoder call.")
 @click.option("--encoder-batch", type=click.IntRange(min=1), help="Frames in an encoder call.")
 @click.option("--repeats", type=click.IntRange(min=1), help="Rounds of every comparison.")
@@ -73,12 +56,7 @@ def _size(text: str | None) -> tuple[int, int] | None:
     type=click.FloatRange(min=1),
     help="Seconds after which a section stops repeating.",
 )
-@click.option(
-    "--frames",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Also run this many frames through the frame loop.",
-)
+@click.option("--frames", type=COUNT, default=0, help="Also run so many through the frame loop.")
 @click.option(
     "--peer",
     "peers",
@@ -93,13 +71,11 @@ def _size(text: str | None) -> tuple[int, int] | None:
     metavar="SOURCE",
     help="Instead: label SOURCE as `autolabel label` does, and time every stage.",
 )
-@click.option(
-    "--dataset", metavar="NAME", help="With --pipeline: also load into this FiftyOne dataset."
-)
+@click.option("--dataset", metavar="NAME", help="With --pipeline: load into this FiftyOne dataset.")
 @click.option("--quick", is_flag=True, help="Under two minutes: few repeats, no sweeps.")
-@click.option("--cache", type=click.Path(path_type=Path, file_okay=False), help="Cache folder.")
-@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Write a PNG.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@cache_option
+@click.option("--plot", type=FILE, help="Write a PNG.")
+@json_option
 def command(**given: Any) -> None:
     """Measure encoder, decoder and whole frames, in turns with how others run the same model.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from flows.cli.common_options import json_option
 from sam2_core.types import AutolabelError
 
 # Names in the cache folder, as patterns, and what is lost with them.
@@ -103,7 +104,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@json_option
 def list_(as_json: bool) -> None:
     """Show what there is, how large it is, and how to get it back."""
     from sam2_core.cache import cache_folder

@@ -7,9 +7,11 @@ import sys
 
 import click
 
+from flows.cli.common_options import json_option
+
 
 @click.command(short_help="Render, label and load a few sequences.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@json_option
 def command(as_json: bool) -> None:
     """Render three driving sequences, label them with the bundled models, load them into FiftyOne
     beside their exact truth, and say how well they agree.

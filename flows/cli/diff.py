@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from flows.cli.common_options import FOLDER, json_option
 from tasks.wording import counted
 
 if TYPE_CHECKING:
@@ -20,14 +21,14 @@ CHANGED = "changed.txt"
 @click.argument("run_a")
 @click.argument("run_b")
 @click.option(
-    "--threshold", type=click.FloatRange(0, 1), default=0.9, show_default=True,
-    help="Masks of a lower IoU are changed.",
-)  # fmt: skip
+    "--threshold", type=click.FloatRange(0, 1), default=0.9, help="A lower IoU is a change."
+)
 @click.option(
-    "--report", type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for the page, pictures of the largest changes, and the list of what changed.",
-)  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+    "--report",
+    type=FOLDER,
+    help="For the page, pictures of the largest changes, and the list of what changed.",
+)
+@json_option
 def command(run_a: str, run_b: str, threshold: float, report: Path | None, as_json: bool) -> None:
     """Say which instances of RUN_A are other ones in RUN_B, by class and size.
 

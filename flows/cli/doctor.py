@@ -6,9 +6,11 @@ import json
 
 import click
 
+from flows.cli.common_options import json_option
+
 
 @click.command(short_help="Say what this machine has and lacks.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@json_option
 def command(as_json: bool) -> None:
     """Look at Python, ONNX Runtime, GPUs, models, MongoDB, the cache and credentials.
 

@@ -8,42 +8,32 @@ from typing import Any
 
 import click
 
+from flows.cli.common_options import FILE, FOLDER, json_option, precision_option
+
 
 @click.command()
 @click.argument("truth")
-@click.option(
-    "--images",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of the truth's images; a dataset knows its own.",
-)
-@click.option(
-    "--model",
-    default="compact",
-    show_default=True,
-    help="compact, tiny, small, base_plus, large, an exported model's folder or a checkpoint.",
-)
-@click.option("--backend", default="auto", show_default=True, help="As for `label`.")
-@click.option(
-    "--precision", type=click.Choice(["auto", "fp32", "fp16"]), default="auto", show_default=True,
-    help="As for `label`.",
-)  # fmt: skip
+@click.option("--images", type=FOLDER, help="Of the truth's images; a dataset knows its own.")
+@click.option("--model", default="compact", help="As for `label`.")
+@click.option("--backend", default="auto", help="As for `label`.")
+@precision_option
 @click.option(
     "--prompt",
     type=click.Choice(["boxes", "jittered", "detector", "points"]),
     default="boxes",
-    show_default=True,
     help="Prompt with the true boxes, with these off by a tenth of their sides, with the "
     "detector's, or with clicks on what is most wrong.",
 )
 @click.option(
-    "--clicks", type=click.IntRange(1, 20), default=1, show_default=True,
-    help="With --prompt points: how many on each object.",
-)  # fmt: skip
-@click.option("--detector", default="compact", show_default=True, help="As for `label`.")
+    "--clicks", type=click.IntRange(1, 20), default=1, help="On each object, with --prompt points."
+)
+@click.option("--detector", default="compact", help="As for `label`.")
 @click.option(
-    "--min-score", type=click.FloatRange(0, 1), default=0.05, show_default=True,
+    "--min-score",
+    type=click.FloatRange(0, 1),
+    default=0.05,
     help="Least score of a detected box; average precision needs the low ones too.",
-)  # fmt: skip
+)
 @click.option("--first-frames", is_flag=True, help="Only the first frame of each sequence.")
 @click.option("--limit", type=click.IntRange(min=1), help="Only so many pictures.")
 @click.option(
@@ -52,22 +42,19 @@ import click
     help="No model: fill the box, or GrabCut started from it.",
 )
 @click.option(
-    "--whole-frames", is_flag=True,
+    "--whole-frames",
+    is_flag=True,
     help="Segment whole frames with a model that has close-ups, which `label` prefers.",
-)  # fmt: skip
+)
+@click.option("--save", type=FILE, help="Keep every instance in a file, for --against.")
 @click.option(
-    "--save", type=click.Path(path_type=Path, dir_okay=False),
-    help="Keep every instance in a file, for --against.",
-)  # fmt: skip
-@click.option(
-    "--against", type=click.Path(path_type=Path, dir_okay=False, exists=True), metavar="FILE",
+    "--against",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE",
     help="Compare with an evaluation that --save kept, instance by instance.",
-)  # fmt: skip
-@click.option(
-    "--report", type=click.Path(path_type=Path, file_okay=False),
-    help="Write a page with tables, plots and the worst masks into this folder.",
-)  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+)
+@click.option("--report", type=FOLDER, help="For a page with tables, plots and the worst masks.")
+@json_option
 def command(**given: Any) -> None:
     """Measure masks and boxes against TRUTH.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from flows.cli.common_options import json_option
 from tasks.wording import counted
 
 FORMATS = (
@@ -41,22 +42,19 @@ def _shares(text: str | None) -> dict[str, float]:
 @click.option("--format", "format_", type=click.Choice(FORMATS), required=True)
 @click.option("--to", "target", metavar="URL", required=True, help="Empty folder or URL.")
 @click.option(
-    "--images", type=click.Choice(["copy", "link", "none"]), default="copy", show_default=True,
+    "--images",
+    type=click.Choice(["copy", "link", "none"]),
+    default="copy",
     help="Bring the pictures along; frames of videos are extracted.",
-)  # fmt: skip
+)
 @click.option("--classes", metavar="A,B", help="Only these, numbered in this order.")
 @click.option("--class-map", metavar="OLD=NEW,...", help="New names for classes, before --classes.")
-@click.option(
-    "--min-score",
-    type=click.FloatRange(0, 1),
-    default=0.0,
-    help="Lowest score to export.",
-)
+@click.option("--min-score", type=click.FloatRange(0, 1), default=0.0, help="Lowest to export.")
 @click.option("--risk-below", type=click.FloatRange(0, 1), help="Only labels with a lower risk.")
 @click.option("--reviewed", is_flag=True, help="Only frames that people looked at.")
 @click.option("--splits", metavar="NAME=SHARE,...", help="By sequence, such as train=0.8,val=0.2.")
-@click.option("--run", "run_key", default="", help="Labels of this run; default: the newest.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@click.option("--run", "run_key", help="Labels of this run; default: the newest.")
+@json_option
 def command(
     source: str, format_: str, target: str, images: Any, as_json: bool, **chosen: Any
 ) -> None:
@@ -77,7 +75,8 @@ def command(
         classes=tuple(one.strip() for one in (chosen["classes"] or "").split(",") if one.strip()),
         class_map=_pairs(chosen["class_map"], "--class-map"),
         min_score=chosen["min_score"], risk_below=chosen["risk_below"],
-        reviewed=chosen["reviewed"], splits=_shares(chosen["splits"]), run_key=chosen["run_key"],
+        reviewed=chosen["reviewed"], splits=_shares(chosen["splits"]),
+        run_key=chosen["run_key"] or "",
     )  # fmt: skip
     with console.status("exporting") as status:
         report = export(

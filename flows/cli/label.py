@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from flows.cli.common_options import json_option
 from flows.cli.options import label_options, label_params
 
 
@@ -18,7 +19,7 @@ from flows.cli.options import label_options, label_params
     help="Leave N pictures with their labels drawn over them beside the reports.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@json_option
 def command(overlays: int, dry_run: bool, as_json: bool, **values: Any) -> None:
     """Label every sequence below SOURCE: a folder of images, a folder of camera folders, a video,
     or a folder of these, on this machine or under an s3:// or https:// URL; a picture, or a quoted

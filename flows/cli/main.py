@@ -74,7 +74,9 @@ class LazyGroup(click.Group):
 
 
 @click.command(
-    cls=LazyGroup, late=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=LazyGroup,
+    late=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.version_option(package_name="sam2-autolabel")
 def cli() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from flows.cli.common_options import FILE, FOLDER, GRAPH, cache_option, json_option
 from flows.cli.main import LazyGroup
 from sam2_core.types import AutolabelError
 
@@ -25,17 +26,10 @@ def command() -> None:
     """Fetch, export and build models."""
 
 
-_cache_option = click.option(
-    "--cache",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Cache folder [default: $AUTOLABEL_CACHE, else ~/.cache/autolabel].",
-)
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _source_option = click.option(
     "--source",
     type=click.Choice(["meta", "hugging-face"]),
     default="meta",
-    show_default=True,
     help="Whose copy of the weights.",
 )
 
@@ -66,8 +60,8 @@ def _certificates(cache: Path | None, name: str) -> list[dict[str, str]]:
 
 
 @command.command("list")
-@_cache_option
-@_json_option
+@cache_option
+@json_option
 def list_models(cache: Path | None, as_json: bool) -> None:
     """List the models, their checkpoints and what is exported on this machine."""
     from sam2_core.checkpoints import SOURCES, checkpoint_path
@@ -129,8 +123,8 @@ def _fetch(name: str, source: str, cache: Path | None) -> tuple[Path, str]:
 @command.command("download")
 @click.argument("names", nargs=-1, required=True, metavar="MODEL...")
 @_source_option
-@_cache_option
-@_json_option
+@cache_option
+@json_option
 def download_models(names: tuple[str, ...], source: str, cache: Path | None, as_json: bool) -> None:
     """Download checkpoints, resuming what was cut, and check their sha256."""
     done, lines = [], []
@@ -164,27 +158,19 @@ def _weights(
 
 @command.command("export")
 @click.argument("name", metavar="MODEL")
-@click.option(
-    "--checkpoint",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="A .pt or .safetensors file instead of the published one.",
-)
+@click.option("--checkpoint", type=FILE, help="A .pt or .safetensors file, not the published one.")
 @click.option(
     "--random-weights", "seed", type=int, metavar="SEED", help="Seeded random weights: for tests."
 )
 @click.option(
-    "--graph",
-    type=click.Choice(["restructured", "published"]),
-    default="restructured",
-    show_default=True,
-    help="Fast, or as SAM 2's own modules compute.",
+    "--graph", type=GRAPH, default="restructured", help="Fast, or as SAM 2's own modules compute."
 )
-@click.option("--precision", type=click.Choice(["fp32", "fp16"]), default="fp32", show_default=True)
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder to write.")
+@click.option("--precision", type=click.Choice(["fp32", "fp16"]), default="fp32")
+@click.option("--out", type=FOLDER, help="Folder to write.")
 @click.option("--force", is_flag=True, help="Export even when it is there.")
 @_source_option
-@_cache_option
-@_json_option
+@cache_option
+@json_option
 def export_models(
     name: str,
     checkpoint: Path | None,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from flows.cli.common_options import GRAPH, cache_option, json_option
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
@@ -32,16 +32,9 @@ def numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> t
     "--precision",
     type=click.Choice(["fp16", "fp32"]),
     default="fp16",
-    show_default=True,
     help="Precision of the exported graph, which engines keep.",
 )
-@click.option(
-    "--graph",
-    type=click.Choice(["restructured", "published"]),
-    default="restructured",
-    show_default=True,
-    help="Which exported graph.",
-)
+@click.option("--graph", type=GRAPH, default="restructured", help="Which exported graph.")
 @click.option(
     "--box-buckets",
     callback=numbers,
@@ -59,7 +52,6 @@ def numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> t
     "--optimization-level",
     type=click.IntRange(0, 5),
     default=3,
-    show_default=True,
     help="0 builds fastest, 5 runs fastest.",
 )
 @click.option("--refittable", is_flag=True, help="Engines that take another checkpoint's weights.")
@@ -68,8 +60,8 @@ def numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> t
     metavar="MODEL",
     help="Refit the engines of this model, built --refittable, instead of building: seconds.",
 )
-@click.option("--cache", type=click.Path(path_type=Path, file_okay=False), help="Cache folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@cache_option
+@json_option
 def command(**given: Any) -> None:
     """Build TensorRT engines from an exported model, for the GPU of this machine.
 

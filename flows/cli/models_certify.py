@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from flows.cli.common_options import json_option, precision_option
 from sam2_core.types import AutolabelError
 from tasks.wording import counted
 
@@ -22,29 +23,31 @@ if TYPE_CHECKING:
     "--backend",
     type=click.Choice(["auto", "onnxruntime", "onnxruntime-cpu", "onnxruntime-cuda", "torch",
                        "tensorrt"]),
-    default="auto", show_default=True, help="As for `label`.",
+    default="auto", help="As for `label`.",
 )  # fmt: skip
-@click.option(
-    "--precision", type=click.Choice(["auto", "fp32", "fp16"]), default="auto", show_default=True,
-    help="As for `label`.",
-)  # fmt: skip
+@precision_option
 @click.option("--whole-frames", is_flag=True, help="Not in close-ups, where the model has them.")
 @click.option(
-    "--frames", type=click.Path(path_type=Path, file_okay=False, exists=True),
+    "--frames",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="Your own frames, with the detector's boxes, besides the bundled pictures.",
-)  # fmt: skip
+)
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=20, show_default=True,
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
     help="At most so many of them, spread over the folder.",
-)  # fmt: skip
+)
 @click.option(
-    "--scenes", type=click.IntRange(min=0), default=4, show_default=True,
+    "--scenes",
+    type=click.IntRange(min=0),
+    default=4,
     help="Rendered scenes, besides the bundled pictures.",
-)  # fmt: skip
+)
 @click.option(
     "--quick", is_flag=True, help="Only what labeling itself does before its first frame."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the certificate.")
+@json_option
 def command(**given: Any) -> None:
     """Run MODEL as `label` would and hold its masks against PyTorch's in float32.
 

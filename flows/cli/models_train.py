@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from flows.cli.common_options import FILE, FOLDER
 from sam2_core.types import AutolabelError
 
 CONFIGS = Path(__file__).parents[2] / "tasks" / "lab" / "training" / "configs"
@@ -20,13 +21,13 @@ CONFIGS = Path(__file__).parents[2] / "tasks" / "lab" / "training" / "configs"
     "--config",
     "config_path",
     required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="A TOML file, or the name of one that comes with this package (compact, smoke).",
 )
 @click.option(
     "--out",
     required=True,
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="Folder of the run; one that holds a run of this configuration goes on from it.",
 )
 @click.option("--job", type=click.Choice(["mask", "detector"]), help="Train only this one.")

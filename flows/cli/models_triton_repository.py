@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from flows.cli.common_options import FOLDER, json_option, precision_option
 from flows.cli.models_build import numbers
 
 
@@ -21,51 +22,31 @@ from flows.cli.models_build import numbers
     help="As `autolabel label` takes it, with `:whole` behind for whole frames; several "
     "lie side by side.",
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    required=True,
-    help="Folder to write.",
-)
+@click.option("--out", type=FOLDER, required=True, help="Folder to write.")
 @click.option(
     "--backend",
     type=click.Choice(["onnxruntime-cpu", "onnxruntime-cuda", "tensorrt", "torch"]),
     default="onnxruntime-cpu",
-    show_default=True,
     help="What runs the graphs there.",
 )
-@click.option(
-    "--precision",
-    type=click.Choice(["auto", "fp32", "fp16"]),
-    default="auto",
-    show_default=True,
-    help="fp16 on a GPU and fp32 on a CPU by default.",
-)
+@precision_option
 @click.option("--gpus", callback=numbers, metavar="0,1", help="CUDA devices; none: the CPU.")
 @click.option(
     "--instances",
     type=click.IntRange(1),
     default=1,
-    show_default=True,
     help="Processes of encoder and decoder on each.",
 )
-@click.option(
-    "--cache-mb",
-    type=click.IntRange(16),
-    default=1024,
-    show_default=True,
-    help="Memory for embeddings.",
-)
+@click.option("--cache-mb", type=click.IntRange(16), default=1024, help="Memory for embeddings.")
 @click.option("--response-cache", is_flag=True, help="Let Triton answer from its cache.")
 @click.option(
     "--version",
     type=click.IntRange(1),
     default=1,
-    show_default=True,
     help="Number of this version; others that are there stay.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(models: tuple[str, ...], out: Path, **given: Any) -> None:  # fmt: skip
+@json_option
+def command(models: tuple[str, ...], out: Path, **given: Any) -> None:
     """Write a Triton model repository: the graphs, config.pbtxt and a line of Python for each.
 
     The server needs sam2-autolabel installed beside it, as deploy/triton/Dockerfile does.

@@ -38,10 +38,9 @@ def _off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 @label_options
 @click.option("--sequences", metavar="GLOB", default="*", help="Only sequences whose names match.")
 @click.option(
-    "--at", metavar="HH:MM", default="01:00", show_default=True, callback=_time_of_day,
-    help="When every night starts.",
-)  # fmt: skip
-@click.option("--timezone", default="UTC", show_default=True, metavar="NAME", help="Its time zone.")
+    "--at", metavar="HH:MM", default="01:00", callback=_time_of_day, help="When each night starts."
+)
+@click.option("--timezone", default="UTC", metavar="NAME", help="Its time zone.")
 @click.option(
     "--off", is_flag=True, is_eager=True, expose_value=False, callback=_off,
     help="Turn the nights off instead; no SOURCE is needed.",

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import click
 
+from flows.cli.common_options import json_option
 from tasks.wording import counted
 
 DEFAULT_BUDGET = 200
@@ -18,16 +19,10 @@ DEFAULT_BUDGET = 200
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
     """Take SIGTERM and SIGHUP as an end in order, by which whatever was started here is stopped."""
+    from tasks.pipeline.stopping import handling
 
-    def end(number: int, _: object) -> None:
-        sys.exit(128 + number)
-
-    before = {one: signal.signal(one, end) for one in (signal.SIGTERM, signal.SIGHUP)}
-    try:
+    with handling(lambda number, _: sys.exit(128 + number), signal.SIGTERM, signal.SIGHUP):
         yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
 
 
 def _way_in(url: str, port: int) -> str:
@@ -61,7 +56,7 @@ def command() -> None:
 
 @command.command("open")
 @click.argument("dataset")
-@click.option("--budget", type=click.IntRange(min=1), default=DEFAULT_BUDGET, show_default=True,
+@click.option("--budget", type=click.IntRange(min=1), default=DEFAULT_BUDGET,
               help="How many decisions the queue holds, one for each object.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=None,
               help="By default 5151, or the next free one; 0 takes any free one.")  # fmt: skip
@@ -112,16 +107,16 @@ def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
 
 @command.command("export")
 @click.argument("dataset")
-@click.option("--out", default="", help="Where to write; by default where the labels came from.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def export(dataset: str, out: str, as_json: bool) -> None:
+@click.option("--out", help="By default where the labels came from.")
+@json_option
+def export(dataset: str, out: str | None, as_json: bool) -> None:
     """Write what people decided as a table and as COCO json with masks."""
     import json
     from dataclasses import asdict
 
     from tasks.review.export import export_reviews
 
-    report = export_reviews(dataset, out)
+    report = export_reviews(dataset, out or "")
     if as_json:
         click.echo(json.dumps(asdict(report)))
         return
@@ -151,7 +146,7 @@ def calibrate(dataset: str) -> None:
 
 @command.command("evaluate")
 @click.argument("dataset")
-@click.option("--iou", default=0.5, show_default=True, help="Least mask IoU of a match.")
+@click.option("--iou", default=0.5, help="Least mask IoU of a match.")
 def evaluate(dataset: str, iou: float) -> None:
     """Compare labels with ground truth, where there is any; saves patch views."""
     from tasks.load.ground_truth import evaluate as run
@@ -162,13 +157,13 @@ def evaluate(dataset: str, iou: float) -> None:
 
 @command.command("relabel")
 @click.argument("dataset")
-@click.option("--out", default="", help="The run's storage; by default where the labels came from.")
+@click.option("--out", help="By default where the labels came from.")
 @click.option("--backend", default="auto", help="What runs the model.")
-def relabel(dataset: str, out: str, backend: str) -> None:
+def relabel(dataset: str, out: str | None, backend: str) -> None:
     """Make labels that reviewers sent back again, here and now."""
     from tasks.review.relabel import relabel_dataset
 
-    report = relabel_dataset(dataset, out, backend=backend)
+    report = relabel_dataset(dataset, out or "", backend=backend)
     click.echo(
         f"{dataset}: {counted(report.labels, 'label')} of "
         f"{counted(report.requests, 'request')} made again"

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from flows.cli.common_options import FILE
+from flows.cli.models_build import numbers
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
@@ -23,22 +25,19 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 def _port(name: str, default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     kind = click.IntRange(0, 65535)
-    return click.option(
-        name, type=kind, default=default, show_default=True, help="0: any free one."
-    )
+    return click.option(name, type=kind, default=default, help="0: any free one.")
 
 
 @click.command(short_help="Serve models with Triton.")
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
-@click.option("--backend", default="auto", show_default=True, help="What runs the models.")
-@click.option("--precision", default="auto", show_default=True, help="auto, fp32 or fp16.")
+@click.option("--backend", default="auto", help="What runs the models.")
+@click.option("--precision", default="auto", help="auto, fp32 or fp16.")
 @click.option("--threads", type=click.IntRange(0), default=0, help="CPU threads; 0: every core.")
-@click.option("--gpus", default="", metavar="0,1", help="CUDA devices, an instance on each.")
+@click.option("--gpus", callback=numbers, metavar="0,1", help="CUDA devices, an instance on each.")
 @click.option(
     "--cache-mb",
     type=click.IntRange(16),
     default=1024,
-    show_default=True,
     help="Memory for embeddings; what was not used for longest goes first.",
 )
 @click.option(
@@ -47,7 +46,7 @@ def _port(name: str, default: int) -> Callable[[Callable[..., Any]], Callable[..
     default=0,
     help="Memory to answer a request again that was answered before.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @_port("--http-port", 8000)
 @_port("--grpc-port", 8001)
 @_port("--metrics-port", 8002)
@@ -61,7 +60,7 @@ def _port(name: str, default: int) -> Callable[[Callable[..., Any]], Callable[..
 )
 @click.option(
     "--log",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="File for the server's log; without, its last errors are shown if it ends.",
 )
 @click.option(
@@ -126,7 +125,7 @@ def _written(
     options = RepositoryOptions(
         given["backend"], given["precision"], given["threads"],
         str(SHARED_MEMORY / f"{prefix}-store"), given["cache_mb"] << 20,
-        gpus=tuple(int(one) for one in given["gpus"].split(",") if one.strip()),
+        gpus=given["gpus"],
         response_cache=given["response_cache_mb"] > 0,
     )  # fmt: skip
     return write_repository(repository, models, options, where_is=_absolute)

@@ -9,15 +9,16 @@ from typing import Any
 
 import click
 
+from flows.cli.common_options import json_option
 from tasks.wording import counted
 
 FRAMES_SHOWN = 10
 
 
 @click.command(short_help="How runs and shards are doing.")
-@click.option("--hours", type=click.FloatRange(0), default=72.0, show_default=True, metavar="H",
+@click.option("--hours", type=click.FloatRange(0), default=72.0, metavar="H",
               help="Shards submitted in the last H hours.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@json_option
 def command(hours: float, as_json: bool) -> None:
     """Show schedules and the next nights, shards by state, failures by reason, throughput, what was
     given up on, and what to do.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from flows.cli.common_options import PORT, json_option
 from flows.cli.up_run import PREFECT_PORT
 from sam2_core.redaction import redact
 
@@ -17,13 +18,10 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Start server, database and workers.")
-@click.option(
-    "--port", type=click.IntRange(1, 65535), default=PREFECT_PORT, show_default=True,
-    help="Port of Prefect's server.",
-)  # fmt: skip
+@click.option("--port", type=PORT, default=PREFECT_PORT, help="Port of Prefect's server.")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="GPU workers.")
-@click.option("--app-port", type=click.IntRange(1, 65535), help="Also start FiftyOne's App there.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@click.option("--app-port", type=PORT, help="Also start FiftyOne's App there.")
+@json_option
 def command(port: int, workers: int | None, app_port: int | None, as_json: bool) -> None:
     """Start whatever is not running yet: a Prefect server on SQLite, the deployments, the database,
     a worker for each GPU and one for planning. Everything listens on 127.0.0.1 only and asks for a

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import click
 
+from flows.cli.common_options import PORT
 from tasks.wording import counted
 
 
 @click.command(short_help="Work on shards: one worker per GPU.")
-@click.option("--pool", default="gpu", show_default=True, help="Work pool to take runs from.")
+@click.option("--pool", default="gpu", help="Work pool to take runs from.")
 @click.option(
     "--count", type=click.IntRange(1), metavar="N", help="Workers.  [default: one per GPU, else 1]"
 )
 @click.option(
-    "--grace", type=click.FloatRange(0), default=120.0, show_default=True, metavar="SECONDS",
+    "--grace",
+    type=click.FloatRange(0),
+    default=120.0,
+    metavar="SECONDS",
     help="How long to wait, when stopped, for shards to be given back.",
-)  # fmt: skip
+)
 @click.option(
-    "--metrics-port", type=click.IntRange(1, 65535), metavar="PORT",
+    "--metrics-port",
+    type=PORT,
+    metavar="PORT",
     help="Prometheus metrics of the first worker, on 127.0.0.1; the next one takes PORT+1.",
-)  # fmt: skip
+)
 def command(pool: str, count: int | None, grace: float, metrics_port: int | None) -> None:
     """Take runs from a work pool until stopped: one `prefect worker` for each GPU, bound to it.
 
