@@ -1,16 +1,19 @@
 """A real Triton server: the masks of its models, its health, and what it refuses."""
 
+import io
+import json
 import threading
 
 import httpx
 import numpy as np
 import pytest
+from PIL import Image
 
 from sam2_core.clicks import OpenImage
 from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
 from sam2_core.serving.client import Sam2Client
-from sam2_core.serving.contract import DESCRIBE, text_tensor
+from sam2_core.serving.contract import DESCRIBE, text_in, text_tensor
 from sam2_core.serving.image_requests import SentImage, as_prompts
 from sam2_core.serving.transport import (
     Access,
@@ -27,6 +30,18 @@ from tests.sam2_core.serving.conftest import MICRO, metric, statistics
 pytestmark = pytest.mark.ci
 BOXES = [[195, 290, 405, 410], [590, 95, 705, 190], [0, 0, 50, 50], [5, 5, 1, 1]]
 NAN = [[np.nan, 0, 5, 5]]
+PLAIN = np.zeros((1, 64, 64, 3), np.uint8)
+
+
+def bomb():
+    """A JPEG of some hundred bytes whose header says 60000x60000 pixels."""
+    file = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(file, "JPEG")
+    size = (60_000).to_bytes(2, "big")
+    return file.getvalue().replace(b"\x00\x10\x00\x10\x03", size + size + b"\x03", 1)
+
+
+BOMB = bomb()
 
 
 def street():
@@ -192,6 +207,15 @@ def test_health_metadata_metrics_and_reload(server):
         ("image", {"image": np.zeros((1, 4, 4, 3), np.uint8)}, "no prompt"),
         ("image", {"image": np.zeros((1, 4, 4, 3), np.uint8),
                    "boxes_xyxy_px": np.zeros((1, 0, 4), np.float32)}, "(?i)0 rows|element|shape"),
+        ("image", {"jpeg": text_tensor(BOMB)[None], "boxes_xyxy_px": np.float32([BOXES])},
+         "3600000000 pixels"),
+        ("image", {"image": PLAIN, "boxes_xyxy_px": np.zeros((1, 5000, 4), np.float32)},
+         "from 1 to 4096"),
+        ("image", {"image": PLAIN, "boxes_xyxy_px": np.zeros((1, 1, 5), np.float32)}, "shape"),
+        ("image", {"image": PLAIN, "points": np.full((1, 1, 1, 2), np.nan, np.float32)},
+         "go together"),
+        ("encoder", {"image": PLAIN, "regions_xyxy_px": np.int32([[[0, 0, 99, 99]]])},
+         "inside the image"),
     ],
 )  # fmt: skip
 def test_what_is_malformed_is_refused_and_the_server_lives_on(server, way, part, inputs, says):
@@ -200,8 +224,68 @@ def test_what_is_malformed_is_refused_and_the_server_lives_on(server, way, part,
     transport = connect(server[way])
     with pytest.raises((ServerError, ValueError), match=says):
         transport.infer(Call(name, inputs, outputs, 20.0))
-    told = transport.infer(Call("sam2_encoder_compact", DESCRIBE, ["info"]))
-    assert told["info"].size
+    assert_answers(transport)
+    transport.close()
+
+
+def assert_answers(transport):
+    """The same model still cuts masks: of two boxes, one of which is none."""
+    boxes = np.float32([[[4, 4, 50, 50], [np.nan, 0, 5, 5]]])
+    call = Call(
+        "sam2_compact", {"image": PLAIN, "boxes_xyxy_px": boxes}, ["rle_bytes", "reasons"], 20.0
+    )
+    told = transport.infer(call)
+    assert told["rle_bytes"].shape == (1, 2)
+    fine, refused = json.loads(text_in(told["reasons"]))
+    assert "finite" not in fine
+    assert "not a finite number" in refused
+
+
+def of_decoder(server, way):
+    """A transport, and inputs of the decoder on features that are there."""
+    transport = connect(server[way])
+    call = Call("sam2_encoder_compact", {"image": PLAIN}, ["embedding_id"], 20.0)
+    known = transport.infer(call)["embedding_id"]
+    labels = np.array([[[2, 3]]], np.int32)
+    points = np.float32([[[[4, 4], [50, 50]]]])
+    return transport, {"embedding_id": known, "points": points, "labels": labels}
+
+
+@pytest.mark.parametrize("way", ["http", "grpc"])
+def test_what_is_malformed_for_features_that_are_there_is_refused_and_the_next_is_not(server, way):
+    transport, good = of_decoder(server, way)
+    for wrong, says in (
+        ({"points": good["points"] * np.float32(np.nan)}, "not a finite"),
+        ({"points": good["points"] * np.float32(np.inf)}, "not a finite"),
+        ({"labels": np.zeros((1, 2, 2), np.int32)}, "expected"),
+        ({"image_index": np.int32([[7]])}, "image_index"),
+        ({"mask_logits": np.zeros((1, 1, 5, 5), np.float32)}, "mask_logits"),
+    ):
+        with pytest.raises(ServerError, match=says):
+            transport.infer(Call("sam2_decoder_compact", good | wrong, ["windows"], 20.0))
+        found = transport.infer(Call("sam2_decoder_compact", good, ["windows"], 20.0))
+        assert found["windows"].shape == (1, 1, 4)
+    transport.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "length"),
+    [(b"", 0), (b"{", 1), (b"[]", 2), (b'{"inputs": 7}', 13), (b"{}", 99_999_999),
+     (b'{"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, 100000, 100000, 3], '
+      b'"parameters": {"binary_data_size": 30000000000}}]}', None),
+     (b'{"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, -4, 4, 3], '
+      b'"parameters": {"binary_data_size": 48}}]}' + bytes(48), None)],
+)  # fmt: skip
+def test_bytes_that_are_no_request_are_refused_and_the_server_lives_on(server, body, length):
+    header = body.rfind(b"}") + 1 if length is None else length
+    answer = httpx.post(
+        f"{server['http']}/v2/models/sam2_compact/infer", content=body, trust_env=False,
+        timeout=20, headers={"Inference-Header-Content-Length": str(header)},
+    )  # fmt: skip
+    assert answer.status_code >= 400
+    assert answer.json()["error"]
+    transport = connect(server["http"])
+    assert_answers(transport)
     transport.close()
 
 
