@@ -13,7 +13,7 @@ from tasks.export.numbers import ObjectNumbers
 from tasks.export.sink import Sink
 from tasks.export.types import Classes, ExportFrame, Told
 
-_MOST = 255
+_MOST = 254  # 255 is void: pixels that no evaluation counts
 
 
 def palette() -> bytes:
@@ -46,7 +46,9 @@ class DavisWriter:
         path = f"Full-Resolution/{name}/{frame.index:05d}"
         self._sink.image(f"JPEGImages/{path}{frame.suffix}", frame.image)
         numbers = np.array([*self._numbers.of(frame, frame.instances), 0])
-        self._told.leave_out("more than 255 objects in a sequence", int((numbers > _MOST).sum()))
+        self._told.leave_out(
+            f"more than {_MOST} objects in a sequence", int((numbers > _MOST).sum())
+        )
         numbers[numbers > _MOST] = 0
         picture = Image.fromarray(numbers.astype(np.uint8)[owners(frame)], "L")
         picture.putpalette(self._palette)

@@ -43,7 +43,8 @@ class YoloWriter:
     def close(self) -> Mapping[str, Any]:
         """Write `data.yaml`."""
         train = "train" if "train" in self._splits else next(iter(self._splits), "train")
-        lines = ["path: .\n", f"train: images/{train}\n"]
+        # No `path`: trainers then take the folder of this file, and for "." the one they run in.
+        lines = [f"train: images/{train}\n"]
         lines += [f"val: images/{'val' if 'val' in self._splits else train}\n"]
         lines += ["test: images/test\n"] if "test" in self._splits else []
         lines += ["names:\n"]

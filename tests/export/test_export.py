@@ -37,7 +37,7 @@ def store(out, frames_uri, labeled, size=4):
     write_manifest(out, Manifest(sequence.sequence_id, frames_uri, key, STAMP, tuple(records)))
 
 
-def run_of(tmp_path, sequences=("drive",), frames=6, tracks=False):
+def run_of(tmp_path, sequences=("drive",), frames=6, tracks=False, each=5):
     """Labels and pictures of a few sequences on this disk; returns the run's folder."""
     from dataclasses import replace
 
@@ -46,7 +46,7 @@ def run_of(tmp_path, sequences=("drive",), frames=6, tracks=False):
 
     for number, name in enumerate(sequences):
         labeled = []
-        for one in labeled_frames(frames, 5, sequence_id=name, seed=number):
+        for one in labeled_frames(frames, each, sequence_id=name, seed=number):
             path = tmp_path / "in" / name / f"{one.frame.index}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             cv2.imwrite(str(path), np.full((*one.frame.size_hw, 3), 90 + one.frame.index, np.uint8))
@@ -147,6 +147,7 @@ def test_yolo_is_read_back(tmp_path):
     splits = {name: split_of(name, choice.splits) for name in names}
     report = export(run_of(tmp_path, names), "yolo", str(tmp_path / "to"), choice)
     data = yaml.safe_load((tmp_path / "to" / "data.yaml").read_text())
+    assert "path" not in data, 'Ultralytics takes "." for the folder that it runs in'
     for seed, name in enumerate(names):
         for index, expected in enumerate(truth(tmp_path, name, seed=seed)):
             path = tmp_path / "to" / "labels" / splits[name] / f"{name}__{index:06d}.txt"

@@ -63,6 +63,14 @@ def test_davis(tmp_path, tracks):
         assert (np.asarray(picture) == owned(expected) + 1).all()
 
 
+def test_davis_leaves_out_what_would_have_the_number_of_void(tmp_path):
+    """Evaluations count no pixel of number 255."""
+    report = export(run_of(tmp_path, frames=1, each=256), "davis", str(tmp_path / "to"), NOTHING)
+    assert report["left_out"] == {"more than 254 objects in a sequence": 2}
+    place = "Annotations/Full-Resolution/drive/00000.png"
+    assert np.asarray(Image.open(tmp_path / "to" / place)).max() <= 254
+
+
 def test_t4_tables_refer_to_each_other_and_decode_as_the_devkit_does(tmp_path):
     report = export(run_of(tmp_path, tracks=True), "t4", str(tmp_path / "to"), NOTHING)
     folder = tmp_path / "to/drive/annotation"
