@@ -41,7 +41,7 @@ def t4_devkit(folder):
                 raise SystemExit("a label is not what it was")
             count += 1
         result = sanity_check(str(root))
-        if not result.is_passed(strict=False):
+        if not result.is_passed(strict=True):
             raise SystemExit(f"t4sanity: {result}")
     return f"{count} masks identical; t4sanity passed"
 
@@ -55,7 +55,7 @@ def nuscenes_devkit(folder):
         read = NuImages("annotation", str(folder / "t4" / name), lazy=False)
         shape = told[f"{name}.masks"].shape
         ours = told[f"{name}.masks"].reshape(-1, *shape[2:])
-        for one, expected in zip(read.object_ann, ours):
+        for one, expected in zip(read.object_ann, ours, strict=True):
             same(mask_decode(one["mask"]), expected)
             picture = read.get("sample_data", one["sample_data_token"])
             read.get("calibrated_sensor", picture["calibrated_sensor_token"])
@@ -103,7 +103,7 @@ def _mots(dataset, place, folder):
     raw = dataset.get_raw_seq_data("ours", f"{place:04d}")
     count = 0
     for index, (ids, classes, dets) in enumerate(
-        zip(raw["gt_ids"], raw["gt_classes"], raw["gt_dets"])
+        zip(raw["gt_ids"], raw["gt_classes"], raw["gt_dets"], strict=True)
     ):
         owner, labels = told[f"{name}.owner"][index], told[f"{name}.labels"][index]
         expected = {
@@ -113,7 +113,7 @@ def _mots(dataset, place, folder):
         }
         found = {
             (int(kind), (coco_mask.decode(one) > 0).tobytes())
-            for kind, one in zip(classes, dets)
+            for kind, one in zip(classes, dets, strict=True)
         }  # fmt: skip
         if found != expected or len(set(ids.tolist())) != len(ids):
             raise SystemExit(f"mots, {name}, frame {index}: other masks")
@@ -167,12 +167,12 @@ def label_studio_sdk(folder):
     interface = LabelInterface((folder / "label-studio/labeling_config.xml").read_text())
     frames = np.concatenate([told[f"{name}.masks"] for name in SEQUENCES])
     tasks = json.loads((folder / "label-studio/tasks.json").read_text())
-    for task, expected in zip(tasks, frames):
+    for task, expected in zip(tasks, frames, strict=True):
         (prediction,) = task["predictions"]
         problems = interface.validate_prediction(prediction, return_errors=True)
         if problems:
             raise SystemExit(f"refused: {problems}")
-        for one, mask in zip(prediction["result"], expected):
+        for one, mask in zip(prediction["result"], expected, strict=True):
             size_hw = (one["original_height"], one["original_width"])
             same(decode_rle(one["value"]["rle"]).reshape(*size_hw, 4)[:, :, 3], mask)
             count += 1
@@ -223,7 +223,7 @@ def ultralytics(folder):
             wanted = [names[int(one)] for one in labels[:, 0]]
             if wanted != told[f"{name}.labels"][index].tolist():
                 raise SystemExit(f"{stem}: classes {wanted}")
-            for points, mask in zip(segments, expected):
+            for points, mask in zip(segments, expected, strict=True):
                 drawn = polygon2mask(size_hw, [(points * size_hw[::-1]).ravel()]) > 0
                 ious.append((drawn & (mask > 0)).sum() / (drawn | (mask > 0)).sum())
     return f"{len(ious)} outlines; mean IoU {np.mean(ious):.4f}, least {min(ious):.4f}"
