@@ -38,6 +38,14 @@ from flows.cli.models_build import numbers
     help="Processes of encoder and decoder on each.",
 )
 @click.option("--cache-mb", type=click.IntRange(16), default=1024, help="Memory for embeddings.")
+@click.option(
+    "--load-timeout",
+    type=click.IntRange(1),
+    default=600,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long loading a model may take, with building its TensorRT engines.",
+)
 @click.option("--response-cache", is_flag=True, help="Let Triton answer from its cache.")
 @click.option(
     "--version",
@@ -59,6 +67,7 @@ def command(models: tuple[str, ...], out: Path, **given: Any) -> None:
     options = RepositoryOptions(
         given["backend"], precision, embedding_bytes=given["cache_mb"] << 20, gpus=given["gpus"],
         instances=given["instances"], response_cache=given["response_cache"],
+        loading_s=given["load_timeout"],
     )  # fmt: skip
     version = given["version"]
     names = write_repository(

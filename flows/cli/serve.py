@@ -46,6 +46,14 @@ def _port(name: str, default: int) -> Callable[[Callable[..., Any]], Callable[..
     default=0,
     help="Memory to answer a request again that was answered before.",
 )
+@click.option(
+    "--load-timeout",
+    type=click.IntRange(1),
+    default=600,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long loading a model may take.",
+)
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @_port("--http-port", 8000)
 @_port("--grpc-port", 8001)
@@ -96,7 +104,7 @@ def command(models: tuple[str, ...], **given: Any) -> None:  # fmt: skip
             )
             try:
                 told_to_end = _on_signals(server)
-                server.wait_ready()
+                server.wait_ready(given["load_timeout"])
             except BaseException:
                 server.stop()
                 raise
@@ -126,7 +134,7 @@ def _written(
         given["backend"], given["precision"], given["threads"],
         str(SHARED_MEMORY / f"{prefix}-store"), given["cache_mb"] << 20,
         gpus=given["gpus"],
-        response_cache=given["response_cache_mb"] > 0,
+        response_cache=given["response_cache_mb"] > 0, loading_s=given["load_timeout"],
     )  # fmt: skip
     return write_repository(repository, models, options, where_is=_absolute)
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,11 +94,19 @@ def _of_package(package: Path, cache: Path) -> InstalledServer:
         if path.name == _STUB and path != stub:
             continue
         if not target.exists():
-            shutil.copy2(path, target)
+            _copy_whole(path, target)
     return InstalledServer(
         server / "bin" / "tritonserver", backends, server / "caches",
         (package.parent / "nvidia_pytriton.libs", *_own_library()),
     )  # fmt: skip
+
+
+def _copy_whole(path: Path, target: Path) -> None:
+    """Copy a program or library that a server which starts at the same moment may run already."""
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".", delete=False) as file:
+        pass
+    shutil.copy2(path, file.name)
+    Path(file.name).replace(target)
 
 
 def _own_library() -> Sequence[Path]:

@@ -6,6 +6,7 @@ Triton loads these in processes of its own, which have the module `triton_python
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import json
 import logging
 import os
@@ -45,6 +46,7 @@ class ModelSettings:
         threads: CPU threads; 0 for every core.
         store: folder of what the server's processes share.
         embedding_bytes, image_bytes: how much of it features and open images may take.
+        loading_s: how long loading may take; then the process says where it is, and ends.
 
     """
 
@@ -56,6 +58,7 @@ class ModelSettings:
     store: str = "/dev/shm/autolabel-triton"  # noqa: S108 - made for this user alone
     embedding_bytes: int = 1 << 30
     image_bytes: int = 1 << 28
+    loading_s: int = 600
 
     def parameters(self) -> dict[str, str]:
         """Return them as parameters of config.pbtxt."""
@@ -112,7 +115,13 @@ class PythonModel:
         if args.get("model_instance_kind") == "GPU":  # each instance is a process of its own
             os.environ["CUDA_VISIBLE_DEVICES"] = args["model_instance_device_id"]
         self.settings = ModelSettings.of(json.loads(args["model_config"]), args)
-        self.prepare()
+        # Triton waits for a model for ever. This watches from outside of Python: whatever it is
+        # that does not come back, the server's log says where, and the load has failed.
+        faulthandler.dump_traceback_later(self.settings.loading_s, exit=True, file=2)
+        try:
+            self.prepare()
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
     def prepare(self) -> None:
         """Load the model; called once."""

@@ -74,7 +74,8 @@ class RepositoryOptions:
     """How a repository's models run.
 
     Attributes:
-        backend, precision, threads, store, embedding_bytes, image_bytes: as in `ModelSettings`.
+        backend, precision, threads, store, embedding_bytes, image_bytes, loading_s: as in
+            `ModelSettings`.
         gpus: CUDA devices; each gets `instances` of encoder and decoder. None: the CPU.
         instances: processes of encoder and decoder, of each device.
         most_batched: requests in one batch.
@@ -90,6 +91,7 @@ class RepositoryOptions:
     store: str = ModelSettings.store
     embedding_bytes: int = ModelSettings.embedding_bytes
     image_bytes: int = ModelSettings.image_bytes
+    loading_s: int = ModelSettings.loading_s
     gpus: tuple[int, ...] = ()
     instances: int = 1
     most_batched: int = 16
@@ -105,7 +107,7 @@ class RepositoryOptions:
         """Return the parameters of one model."""
         return ModelSettings(
             source, name, self.backend, self.precision, self.threads, self.store,
-            self.embedding_bytes, self.image_bytes,
+            self.embedding_bytes, self.image_bytes, self.loading_s,
         )  # fmt: skip
 
 

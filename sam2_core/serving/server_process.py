@@ -19,12 +19,19 @@ from typing import IO
 import httpx
 
 from sam2_core.serving.installed_server import InstalledServer
+from sam2_core.serving.python_model import ModelSettings
 from sam2_core.types import AutolabelError
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the server's own way to its models
 _POLL_S = 0.05
 _PDEATHSIG = 1  # PR_SET_PDEATHSIG of prctl
 _STOP_S = 15
+# How long a server may take beside the loading of its models.
+_START_S = 60
+# How faulthandler begins to say where a model stood, and how much of that is shown.
+_TIMEOUT, _STACK_LINES = "Timeout (", 24
+# Looked up here: between fork and exec nothing may wait for another thread's lock.
+_PRCTL = ctypes.CDLL(None).prctl
 
 
 @dataclass(frozen=True)
@@ -105,25 +112,53 @@ class RunningServer:
         """Address of the metrics."""
         return f"http://{_reached(self.options.host)}:{self.options.metrics_port}/metrics"
 
-    def wait_ready(self, patience_s: float = 300.0) -> None:
+    def wait_ready(self, loading_s: float = ModelSettings.loading_s) -> None:
         """Wait until all models are loaded.
 
+        Args:
+            loading_s: as the models have it: each ends by itself when it takes longer.
+
         Raises:
-            AutolabelError: the server has ended, or is not ready by then.
+            AutolabelError: the server has ended, or is not ready well after that.
 
         """
+        patience_s = loading_s + _START_S
         until = time.monotonic() + patience_s
         while time.monotonic() < until:
             if self.process.poll() is not None:
                 raise AutolabelError(
                     f"the Triton server has ended with status {self.process.returncode}"
                     + (f"; {self.log} says why:\n{_last_errors(self.log)}" if self.log else "")
+                    + self._too_slow(loading_s)
                 )
             with contextlib.suppress(httpx.TransportError):
                 if httpx.get(f"{self.http_url}/v2/health/ready", trust_env=False).is_success:
                     return
             time.sleep(_POLL_S)
-        raise AutolabelError(f"the Triton server was not ready within {patience_s:.0f} s")
+        raise AutolabelError(
+            f"the Triton server was not ready within {patience_s:.0f} s{self._not_loaded()}"
+        )
+
+    def _too_slow(self, loading_s: float) -> str:
+        if self.log is None or _TIMEOUT not in self.log.read_text(errors="replace"):
+            return ""
+        return (
+            f"\nA model was not loaded within {loading_s:.0f} s and was ended; above is where it "
+            "stood. On a busy machine, or where engines are built first, give it more: "
+            "--load-timeout"
+        )
+
+    def _not_loaded(self) -> str:
+        """Return which models are not ready, and why, as far as the server says."""
+        with contextlib.suppress(httpx.HTTPError, ValueError, KeyError):
+            index = httpx.post(f"{self.http_url}/v2/repository/index", trust_env=False).json()
+            waiting = [
+                " ".join(filter(None, (one["name"], one.get("state"), one.get("reason"))))
+                for one in index
+                if one.get("state") != "READY"
+            ]
+            return f": {', '.join(waiting)}" if waiting else ""
+        return ": it does not answer"
 
     def stop(self) -> None:
         """Stop it and remove its shared memory."""
@@ -141,7 +176,11 @@ def _reached(host: str) -> str:
 
 
 def _last_errors(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines()
+    text = log.read_text(errors="replace")
+    lines = text.splitlines()
+    if _TIMEOUT in text:
+        first = next(number for number, line in enumerate(lines) if line.startswith(_TIMEOUT))
+        return "\n".join(lines[first : first + _STACK_LINES])
     errors = [line for line in lines if "error" in line.lower() or line.startswith("E")]
     return "\n".join((errors or lines)[-8:])
 
@@ -193,7 +232,7 @@ def start_server(
 
 
 def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGTERM)
+    _PRCTL(_PDEATHSIG, signal.SIGTERM)
 
 
 def _command(

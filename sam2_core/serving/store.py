@@ -24,6 +24,8 @@ from sam2_core.types import AutolabelError
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 _ALIGNED = 64
+# To write a file takes milliseconds; whoever holds the lock for longer does not work any more.
+_LOCK_S, _LOCK_POLL_S = 20.0, 0.002
 _NAME = re.compile(r"[0-9a-f-]{1,100}")
 
 
@@ -44,7 +46,8 @@ class SharedStore:
         """Keep arrays, and facts that JSON can hold, under an id; what is there already stays.
 
         Raises:
-            AutolabelError: they are more than the whole store may hold.
+            AutolabelError: they are more than the whole store may hold, or the process that writes
+                to it has stopped.
 
         """
         if self._touch(name):
@@ -131,8 +134,19 @@ class SharedStore:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
+        until = time.monotonic() + _LOCK_S
         with (self._folder / ".lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > until:
+                        raise AutolabelError(
+                            f"another process of the server holds {self._folder} for more than "
+                            f"{_LOCK_S:g} s: is it stopped? Start the server anew"
+                        ) from None
+                time.sleep(_LOCK_POLL_S)
             yield
 
 

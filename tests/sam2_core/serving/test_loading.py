@@ -1,0 +1,69 @@
+"""Loading that does not come back is ended, and the error says where it stood."""
+
+import subprocess
+import threading
+
+import pytest
+
+from sam2_core.serving.installed_server import _copy_whole, find_server
+from sam2_core.serving.repository import RepositoryOptions, write_repository
+from sam2_core.serving.server_process import ServerOptions, start_server
+from sam2_core.types import AutolabelError
+from tests.sam2_core.serving.conftest import MICRO
+
+# The generated model, whose loading waits for ever in C, holding Python's lock.
+_HANGS = """
+import ctypes
+from sam2_core.serving.encoder_decoder import EncoderModel
+
+class TritonPythonModel(EncoderModel):
+    def prepare(self):
+        ctypes.PyDLL(None).pause()
+"""
+
+
+@pytest.fixture
+def installed():
+    try:
+        return find_server()
+    except AutolabelError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.ci
+def test_a_model_that_never_loads_is_ended_and_says_where_it_stood(installed, tmp_path):
+    repository = tmp_path / "repository"
+    options = RepositoryOptions("onnxruntime-cpu", store=str(tmp_path / "store"), loading_s=2)
+    names = write_repository(repository, [str(MICRO)], options)
+    (repository / names[0] / "1" / "model.py").write_text(_HANGS)
+    ports = ServerOptions("127.0.0.1", 0, 0, 0)
+    server = start_server(installed, repository, names[:1], ports, log=tmp_path / "log")
+    try:
+        with pytest.raises(AutolabelError, match="--load-timeout") as caught:
+            server.wait_ready(2)
+    finally:
+        server.stop()
+    assert f"{repository / names[0]}/1/model.py" in str(caught.value)
+    assert "in prepare" in str(caught.value)
+    assert "within 2 s" in str(caught.value)
+
+
+def test_a_program_that_is_copied_can_be_run_at_every_moment(tmp_path):
+    target, stop, failed = tmp_path / "true", threading.Event(), []
+    _copy_whole("/bin/true", target)
+
+    def copy():
+        while not stop.is_set():
+            _copy_whole("/bin/true", target)
+
+    thread = threading.Thread(target=copy)
+    thread.start()
+    for _ in range(40):
+        try:
+            subprocess.run([target], check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            failed.append(error)
+    stop.set()
+    thread.join()
+    assert not failed
+    assert [path.name for path in tmp_path.iterdir()] == ["true"]
