@@ -11,6 +11,8 @@ import os
 import signal
 import subprocess
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -115,3 +117,25 @@ def end(
 ) -> None:
     """As `stop`, of a child of this process."""
     stop(process.pid, lambda: process.poll() is None, patience_s, signals=signals, group=group)
+
+
+def answers(url: str) -> bool:
+    """Whether a server answers there, if only to say who may come in."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:  # noqa: S310
+            return bool(response.status == 200)
+    except urllib.error.HTTPError as error:
+        return error.code in {401, 403}
+    except (OSError, ValueError):
+        return False
+
+
+def end_with_parent() -> None:
+    """End this process when its standard input closes: with its parent, even one that was killed.
+
+    Not through sys.stdin: its lock, held by a thread that waits, turns the end of a server that
+    fails into a fatal error of the interpreter, and that is all its log then ends with.
+    """
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

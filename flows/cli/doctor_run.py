@@ -7,8 +7,6 @@ import os
 import platform
 import shutil
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -18,6 +16,7 @@ from typing import Literal
 from sam2_core.cache import cache_folder
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
+from tasks.processes import answers
 from tasks.wording import counted
 
 LOW_DISK_GB = 5.0
@@ -173,12 +172,10 @@ def _prefect() -> Finding:
         return Finding("prefect", "ok", f"{installed}; `autolabel up` runs a server at {started}")
     if not url:
         return Finding("prefect", "ok", f"{installed}; no server set, every run starts its own")
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=5):  # noqa: S310
-            return Finding("prefect", "ok", f"{installed}; server {url} answers")
-    except (urllib.error.URLError, OSError, ValueError) as error:
-        advice = "start it with `autolabel up` or unset PREFECT_API_URL"
-        return Finding("prefect", "missing", f"{url} does not answer: {error}", advice)
+    if answers(f"{url}/health"):
+        return Finding("prefect", "ok", f"{installed}; server {url} answers")
+    advice = "start it with `autolabel up` or unset PREFECT_API_URL"
+    return Finding("prefect", "missing", f"{url} does not answer", advice)
 
 
 def _schedules() -> Finding:

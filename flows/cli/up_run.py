@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from flows.machine.services import Service, answers, folder, python, running, start, wait_until
+from flows.machine.services import Service, folder, python, running, start, wait_until
 from flows.server.api import choose_api
 from flows.server.deployments import CPU_POOL, GPU_POOL, deploy, described, ensure_pools, flow_of
 from flows.server.own import add_own_password, begin_with, configured_api, template_of
@@ -17,6 +17,7 @@ from flows.server.submit import workers_online
 from sam2_core.cache import cache_folder
 from sam2_core.redaction import redact
 from tasks.dataset.database import running_server
+from tasks.processes import answers
 from tasks.review.app import app_command
 from tasks.review.door import TOKEN, bind
 from tasks.review.server import TOKEN_VARIABLE

@@ -12,8 +12,6 @@ import os
 import socket
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -142,17 +140,6 @@ def wait_until(service: Service, ready: Callable[[], object]) -> None:
                 f"{log_of(service.name)}"
             )
         time.sleep(POLL_S)
-
-
-def answers(url: str) -> bool:
-    """Whether a server answers there."""
-    try:
-        with urllib.request.urlopen(url, timeout=2) as response:  # noqa: S310
-            return bool(response.status == 200)
-    except urllib.error.HTTPError as error:
-        return error.code in {401, 403}  # it is there, and guarded
-    except (urllib.error.URLError, OSError):
-        return False
 
 
 def stop_all() -> list[str]:

@@ -21,7 +21,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 from flows.machine.last_words import last_words
-from flows.machine.services import answers
 from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, known_auth, new_auth
 from sam2_core.types import AutolabelError
 from tasks import processes
@@ -165,7 +164,7 @@ class OwnApi(PendingApi):
         port = output.readline().decode().strip() if output else ""
         self.url = f"http://127.0.0.1:{port}/api"
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not (port and answers(f"{self.url}/health")):
+        while not (port and processes.answers(f"{self.url}/health")):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise AutolabelError(self._why_not())
             time.sleep(0.05)

@@ -9,7 +9,6 @@ workstation (`flows.server.keeper`) until SIGTERM; that server is the same with 
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
 import threading
@@ -17,14 +16,6 @@ import threading
 from flows.server.keeper import keep
 
 KEPT = "kept"
-
-
-def _end_with_parent() -> None:
-    # Not through sys.stdin: its lock, held by a thread that waits, turns the end of a server that
-    # fails into a fatal error of the interpreter, and that is all its log then ends with.
-    while os.read(0, 4096):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _for_one_command() -> socket.socket:
@@ -45,10 +36,11 @@ def main() -> None:
 
 def _serve(whole: bool) -> None:
     from flows.server.sign_in import SERVER_AUTH, SignIn, guarding
+    from tasks.processes import end_with_parent
     from tasks.review.door import Door
 
     listener = socket.socket(fileno=int(sys.argv[1])) if whole else _for_one_command()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     origin = f"http://127.0.0.1:{listener.getsockname()[1]}"
     for name, value in guarding(os.environ[SERVER_AUTH], origin).items():
         os.environ.setdefault(name, value)

@@ -117,12 +117,10 @@ class Told:
 
     Attributes:
         left_out: labels that the format has no place for, by reason.
-        facts: figures such as the IoU that polygons lost.
 
     """
 
     left_out: dict[str, int] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
 
     def leave_out(self, reason: str, count: int = 1) -> None:
         """Count labels that are not written."""

@@ -11,13 +11,10 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 import webbrowser
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http import HTTPStatus
 from pathlib import Path
 
 from sam2_core.cache import cache_folder
@@ -144,21 +141,11 @@ def _wait_until_up(app: App, log: Path) -> None:
     while time.monotonic() < deadline:
         if app.process.poll() is not None:
             break
-        if _answers(app.url):
+        if processes.answers(app.url):
             return
         time.sleep(0.2)
     last = log.read_text(errors="replace").strip().splitlines()[-3:]
     raise AutolabelError(f"the App did not start: {' | '.join(last)[-500:]}. See {log}")
-
-
-def _answers(url: str) -> bool:
-    try:
-        urllib.request.urlopen(url, timeout=5).close()  # noqa: S310 - http://127.0.0.1
-    except urllib.error.HTTPError as error:
-        return error.code == HTTPStatus.FORBIDDEN  # it is up, and its door shut
-    except OSError:
-        return False
-    return True
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

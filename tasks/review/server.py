@@ -8,13 +8,13 @@ App runs inside this process, so that there is no second port without a door. A 
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
 import threading
 from typing import TYPE_CHECKING
 
 from tasks.dataset.database import ensure_database
+from tasks.processes import end_with_parent
 from tasks.review.door import Door
 from tasks.review.media import MediaGate, has_sample, media_folders
 
@@ -32,12 +32,6 @@ ADVICE = (
     "This is the FiftyOne App of somebody's labels. Open it by the link that `autolabel review` or "
     "`autolabel up` has printed: it signs this browser in."
 )
-
-
-def _end_with_parent() -> None:
-    while os.read(0, 4096):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _copy_ids_at_once() -> None:
@@ -75,7 +69,7 @@ def main() -> None:
     from tasks.review.app import install_plugin
 
     if "tied" in sys.argv:
-        threading.Thread(target=_end_with_parent, daemon=True).start()
+        threading.Thread(target=end_with_parent, daemon=True).start()
     listener = socket.socket(fileno=int(sys.argv[1]))
     token = os.environ.pop(TOKEN_VARIABLE)
     ensure_database()
