@@ -31,7 +31,7 @@ from tasks.masks.crops import (
     npy_bytes,
     segments_of,
 )
-from tasks.risk.score import Judgement, frame_risk
+from tasks.risk.score import Judgement
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
 
@@ -63,9 +63,9 @@ class Origin:
 def label_documents(
     labeled: LabeledFrame,
     origin: Origin,
-    judgement: Judgement | None,
+    judgement: Judgement,
     mask_folder: Path | None,
-    objects: ObjectNames | None = None,
+    objects: ObjectNames,
 ) -> list[Document]:
     """Make the documents of a frame's machine labels, one per box, in the boxes' order.
 
@@ -84,8 +84,7 @@ def label_documents(
         return []
     frame = labeled.frame
     key = frame_identity(frame, origin.frames_uri).key
-    segments = judgement.segments if judgement else None
-    crops = crops_of(boxes.xyxy_px, segments or segments_of(masks.rle, masks.size_hw))
+    crops = crops_of(boxes.xyxy_px, judgement.segments or segments_of(masks.rle, masks.size_hw))
     scale = np.array([masks.size_hw[1], masks.size_hw[0]], np.float64).clip(1)
     corner = crops.windows_xyxy_px[:, :2] / scale
     extent = (crops.windows_xyxy_px[:, 2:] - crops.windows_xyxy_px[:, :2]) / scale
@@ -98,24 +97,20 @@ def label_documents(
     )  # fmt: skip
     prefix = label_prefix(key, origin.run_key)
     tracks = boxes.track_ids.tolist() if boxes.track_ids is not None else None
-    risks = judgement.risk.tolist() if judgement else None
+    risks = judgement.risk.tolist()
     ids = [ObjectId(prefix + index.to_bytes(3, "big")) for index in range(len(boxes))]
-    names = objects.names(frame, [str(one) for one in ids]) if objects else None
+    names = objects.names(frame, [str(one) for one in ids])
     documents: list[Document] = []
     for index, row in enumerate(columns):
         label, score, place, box, iou, stability, objectness, area, reason, mask = row
         identity = ids[index]
         # The App's tooltip shows what comes first, and may have no room for the rest.
-        judged = (
-            {"risk": risks[index], "reasons": list(judgement.reasons[index])}
-            if judgement and risks
-            else {}
-        )
         document: Document = {
             "_id": identity, "_cls": "Detection", "attributes": {}, "tags": [], "label": label,
-            **judged, "bounding_box": place, "confidence": score, "predicted_iou": iou,
-            "stability": stability, "object_score": objectness, "area_px": area,
-            "box_index": index, "box_xyxy_px": box, "model": origin.model,
+            "risk": risks[index], "reasons": list(judgement.reasons[index]), "bounding_box": place,
+            "confidence": score, "predicted_iou": iou, "stability": stability,
+            "object_score": objectness, "area_px": area, "box_index": index,
+            "box_xyxy_px": box, "model": origin.model,
             "decision": origin.decisions.get(str(identity), "") if origin.decisions else "",
         }  # fmt: skip
         content = b""
@@ -130,8 +125,7 @@ def label_documents(
             document["index"] = tracks[index]
             document["track"] = f"{frame.camera}/{tracks[index]}"
         document |= _over_time(labeled, index)
-        if names is not None:
-            document["object"] = names[index]
+        document["object"] = names[index]
         if origin.overrides and str(identity) in origin.overrides:
             document |= override_document(origin.overrides[str(identity)])
         else:
@@ -167,7 +161,7 @@ def machine_fields(
     labeled: LabeledFrame,
     origin: Origin,
     documents: list[Document],
-    judgement: Judgement | None,
+    judgement: Judgement,
     now: datetime.datetime,
 ) -> Document:
     """Fields of a sample that a load writes, again and again."""
@@ -186,11 +180,9 @@ def machine_fields(
         "model": origin.model, "stamp": dict(origin.stamp), "instances": len(documents),
         "detections": {"_cls": "Detections", "detections": documents},
         "last_modified_at": now, "loaded_at": now,
+        "reasons": sorted({reason for one in judgement.reasons for reason in one}),
+        "risk": max((one["risk"] or 0.0 for one in documents if not one["decision"]), default=0.0),
     }  # fmt: skip
-    if judgement:
-        _, fields["reasons"] = frame_risk(judgement.risk, judgement.reasons)
-        undecided = [one.get("risk") or 0.0 for one in documents if not one["decision"]]
-        fields["risk"] = max(undecided, default=0.0)
     if labeled.failure:
         fields["reasons"] = [f"failed_{labeled.failure.stage}"]
         fields["risk"] = 1.0

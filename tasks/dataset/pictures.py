@@ -37,6 +37,13 @@ class Pictures:
     paths: dict[str, str]
     changed: frozenset[str]
 
+    def of(self, frame: FrameRef) -> Path | None:
+        """Return a frame's picture: a copy, or the file where it lies; None where there is none."""
+        if frame.uri in self.paths:
+            return Path(self.paths[frame.uri])
+        here = storage.local_path(frame.uri) if is_file_here(frame.uri) else None
+        return here if here and here.is_file() else None
+
 
 def find_pictures(recorded: Sequence[FrameRef]) -> Pictures:
     """Find the pictures of frames; what is not on this machine is brought, and nothing but that.

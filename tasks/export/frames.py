@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sam2_core.types import AutolabelError, Masks
@@ -14,14 +12,12 @@ from tasks.dataset.pictures import find_pictures
 from tasks.dataset.placing import recorded_labels, recorded_parts
 from tasks.export.decided import Decided, Decisions
 from tasks.export.types import ExportFrame, Instance, Told
-from tasks.frames.parts import is_file_here
 from tasks.load.rebuild import list_manifests
-from tasks.risk.score import Judgement
+from tasks.risk.score import Judgement, judge_frames, judged_parts
 from tasks.store import storage
 from tasks.store.manifests import ChunkRecord, Manifest
 from tasks.store.tables import LabeledFrame
-from tasks.store.tracks import StoredTracks, read_tracks
-from tasks.types import FrameRef
+from tasks.store.tracks import read_tracks
 
 
 @dataclass(frozen=True)
@@ -99,26 +95,16 @@ class Frames:
         for manifest in self.manifests:
             tracks = read_tracks(self._out_uri, manifest)
             for camera in sorted({chunk.camera for chunk in manifest.chunks}):
-                yield from self._of_camera(manifest, camera, tracks)
+                parts = recorded_parts(self._out_uri, manifest, camera, tracks)
+                for labeled, judged in judged_parts(parts):
+                    yield from self._of_chunk(manifest, labeled, judged)
 
     def of_chunk(self, manifest: Manifest, chunk: ChunkRecord) -> Iterator[ExportFrame]:
         """Yield the frames of one chunk alone; risk is judged within it."""
-        from tasks.risk.score import judge_frames
-
         tracks = read_tracks(self._out_uri, manifest)
         labeled = recorded_labels(self._out_uri, chunk, manifest)
         labeled = [tracks.joined(one) for one in labeled] if tracks else labeled
-        yield from self._of_chunk(manifest, labeled, judge_frames(labeled, [], []))
-
-    def _of_camera(
-        self, manifest: Manifest, camera: str, tracks: StoredTracks | None
-    ) -> Iterator[ExportFrame]:
-        from tasks.risk.score import judge_frames
-
-        parts = recorded_parts(self._out_uri, manifest, camera, tracks)
-        for before, current, after in _with_neighbours(parts):
-            judged = judge_frames(current, before[-1:], after[:1])
-            yield from self._of_chunk(manifest, current, judged)
+        yield from self._of_chunk(manifest, labeled, judge_frames(labeled))
 
     def _of_chunk(
         self, manifest: Manifest, labeled: Sequence[LabeledFrame], judged: Sequence[Judgement]
@@ -132,18 +118,18 @@ class Frames:
         self._told.leave_out("frame failed", len(labeled) - len(rows))
         if self._choice.reviewed:
             rows = [row for row in rows if row[2] is not None]
-        paths = self._paths([one.frame for one, _, _ in rows])
+        pictures = find_pictures([one.frame for one, _, _ in rows] if self._pictures else ())
         split = split_of(manifest.sequence_id, self._choice.splits)
         model = manifest.stamp.model.name if manifest.stamp.model else ""
         for one, judgement, decision in rows:
             frame = one.frame
-            if frame.uri in paths.changed:
+            if frame.uri in pictures.changed:
                 self._told.leave_out("frame whose picture has changed since")
                 continue
             yield ExportFrame(
                 frame.sequence_id, frame.camera, frame.index, frame.timestamp_ns, frame.uri,
                 frame.size_hw, split, model, tuple(self._instances(one, judgement, decision)),
-                paths.of(frame),
+                pictures.of(frame) if self._pictures else None,
             )  # fmt: skip
 
     def _instances(
@@ -164,7 +150,7 @@ class Frames:
             if why:
                 self._told.leave_out(why)
             else:
-                yield instance if mapped == instance.label else _called(instance, mapped)
+                yield replace(instance, label=mapped)
 
     def _why_not(self, instance: Instance, label: str) -> str:
         choice = self._choice
@@ -179,40 +165,6 @@ class Frames:
         if choice.risk_below is not None and instance.risk >= choice.risk_below:
             return "risk too high"
         return ""
-
-    def _paths(self, frames: Sequence[FrameRef]) -> _Paths:
-        if not frames or not self._pictures:
-            return _Paths({}, frozenset())
-        found = find_pictures(frames)
-        return _Paths(found.paths, found.changed)
-
-
-@dataclass(frozen=True)
-class _Paths:
-    copies: Mapping[str, str]
-    changed: frozenset[str]
-
-    def of(self, frame: FrameRef) -> Path | None:
-        if frame.uri in self.copies:
-            return Path(self.copies[frame.uri])
-        if is_file_here(frame.uri) and storage.local_path(frame.uri).is_file():
-            return storage.local_path(frame.uri)
-        return None
-
-
-def _with_neighbours(
-    parts: Iterator[list[LabeledFrame]],
-) -> Iterator[tuple[list[LabeledFrame], list[LabeledFrame], list[LabeledFrame]]]:
-    """Yield each part with the ones before and after it; risk is judged across their borders."""
-
-    def ended() -> Iterator[list[LabeledFrame]]:
-        yield from parts
-        yield []
-
-    before: list[LabeledFrame] = []
-    for current, after in pairwise(ended()):
-        yield before, current, after
-        before = current
 
 
 def _instance(
@@ -231,12 +183,6 @@ def _instance(
         float(masks.predicted_iou[number]),
         interpolated=number >= len(boxes) - one.interpolated,
     )
-
-
-def _called(instance: Instance, label: str) -> Instance:
-    from dataclasses import replace
-
-    return replace(instance, label=label)
 
 
 def source_of(name: str) -> tuple[str, Any]:

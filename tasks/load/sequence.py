@@ -44,15 +44,11 @@ from tasks.frames.identity import frame_identity
 from tasks.review.aside import CHANGED, forget, peoples_fields, set_aside, set_aside_unlisted
 from tasks.review.calibrate import recalibration_of
 from tasks.review.harvest import harvest
-from tasks.risk.score import Judgement, recalibrated
-from tasks.store import artifacts
+from tasks.risk.score import Judgement, judged_parts, recalibrated
 from tasks.store.manifests import Manifest
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import read_tracks
 from tasks.tracks.sequence import make_tracks
-from tasks.tracks.track import track
-
-__all__ = ["LoadReport", "load_frames", "load_sequence"]
 
 FRAMES_PER_WRITE = 64
 
@@ -111,7 +107,7 @@ def load_sequence(dataset_name: str, out_uri: str, manifest: Manifest) -> LoadRe
     counted = [0, 0]
     for camera in dict.fromkeys(chunk.camera for chunk in manifest.chunks):
         parts = recorded_parts(out_uri, manifest, camera, stored)
-        for labeled, judgements in _judged(parts):
+        for labeled, judgements in judged_parts(parts):
             counted[0] += len(labeled)
             counted[1] += write_frames(dataset, labeled, origin, judgements, place, objects=objects)
     removed = set_aside_unlisted(dataset, manifest.sequence_id, place.listed)
@@ -127,63 +123,25 @@ def chosen_mask_folder() -> Path | None:
     return Path(chosen).expanduser().absolute() if chosen else None
 
 
-def _judged(
-    parts: Iterator[list[LabeledFrame]],
-) -> Iterator[tuple[list[LabeledFrame], list[Judgement]]]:
-    """Judge chunk after chunk, each with the frame before it and the frame after it."""
-    from tasks.risk.score import judge_frames
-
-    before: list[LabeledFrame] = []
-    current = next(parts, None)
-    while current is not None:
-        after = next(parts, None)
-        yield current, judge_frames(current, before[-1:], (after or [])[:1])
-        before, current = current, after
-
-
-def load_frames(
-    dataset_name: str,
-    labeled: Sequence[LabeledFrame],
-    stamp: artifacts.RunStamp,
-    frames_uri: str = "",
-) -> LoadReport:
-    """Write some frames of one camera, in order, beside what the dataset has."""
-    from tasks.risk.score import judge_frames
-
-    started = time.perf_counter()
-    dataset = open_dataset(dataset_name)
-    origin = Origin(stamp.run_key, stamp_text(stamp.model), stamp.as_json(), frames_uri)
-    place = Place(mask_folder=chosen_mask_folder())
-    instances = write_frames(dataset, labeled, origin, judge_frames(labeled), place)
-    return LoadReport(len(labeled), instances, time.perf_counter() - started)
-
-
 def write_frames(
     dataset: Any,
     labeled: Sequence[LabeledFrame],
     origin: Origin,
-    judgements: Sequence[Judgement] | None,
-    place: Place | None = None,
+    judgements: Sequence[Judgement],
+    place: Place,
     *,
-    objects: ObjectNames | None = None,
+    objects: ObjectNames,
 ) -> int:
     """Upsert frames by their ids, without touching what people decided; return the instances."""
-    total, place, objects = 0, place or Place(), objects or _objects_of(labeled)
-    recalibration = recalibration_of(dataset)
-    if recalibration.decisions and judgements:
+    total, recalibration = 0, recalibration_of(dataset)
+    if recalibration.decisions:
         judgements = [recalibrated(one, recalibration) for one in judgements]
     for start in range(0, len(labeled), FRAMES_PER_WRITE):
         part = labeled[start : start + FRAMES_PER_WRITE]
-        judged = judgements[start : start + FRAMES_PER_WRITE] if judgements else [None] * len(part)
+        judged = judgements[start : start + FRAMES_PER_WRITE]
         with _no_garbage_collection():
             total += _write_part(dataset, part, origin, judged, place, objects=objects)
     return total
-
-
-def _objects_of(labeled: Sequence[LabeledFrame]) -> ObjectNames:
-    """Name the objects of some frames of one camera."""
-    keys = [(one.frame.camera, one.frame.index) for one in labeled]
-    return ObjectNames(dict(zip(keys, track(labeled).frames, strict=True)))
 
 
 @contextlib.contextmanager
@@ -202,7 +160,7 @@ def _write_part(
     dataset: Any,
     part: Sequence[LabeledFrame],
     origin: Origin,
-    judged: Sequence[Judgement | None],
+    judged: Sequence[Judgement],
     place: Place,
     *,
     objects: ObjectNames,

@@ -9,9 +9,10 @@ sees at once what to look for.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -102,11 +103,13 @@ class RiskModel:
 
 
 @cache
-def risk_model(path: Path = WEIGHTS_PATH) -> RiskModel:
+def risk_model() -> RiskModel:
     """Read the fitted weights that are shipped with the package."""
-    values = json.loads(path.read_text())
+    values = json.loads(WEIGHTS_PATH.read_text())
     if tuple(values["features"]) != FEATURES:
-        raise ValueError(f"{path} was fitted on other features: run python -m tasks.lab.risk_fit")
+        raise ValueError(
+            f"{WEIGHTS_PATH} was fitted on other features: run python -m tasks.lab.risk_fit"
+        )
     knots = values["calibration"]
     return RiskModel(
         tuple(values["weights"]), values["offset"], values["fitted_on"],
@@ -135,6 +138,16 @@ def judge_frames(
     ]
 
 
+def judged_parts(
+    parts: Iterable[list[LabeledFrame]],
+) -> Iterator[tuple[list[LabeledFrame], list[Judgement]]]:
+    """Judge a camera's chunks one after another, each with the frames before and after it."""
+    before: list[LabeledFrame] = []
+    for current, after in pairwise(chain(parts, [[]])):
+        yield current, judge_frames(current, before, after)
+        before = current
+
+
 def recalibrated(judgement: Judgement, recalibration: Recalibration) -> Judgement:
     """Judge as a dataset's own decisions say."""
     return replace(judgement, risk=recalibration.of(judgement.risk).astype(np.float32))
@@ -149,11 +162,6 @@ def judge(model: RiskModel, features: Numbers) -> Judgement:
     ends = np.bincount(row, minlength=len(features)).cumsum().tolist()
     reasons = [tuple(names[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
     return Judgement(model.risk(features), reasons)
-
-
-def frame_risk(risk: Numbers, reasons: Sequence[tuple[str, ...]]) -> tuple[float, list[str]]:
-    """Risk of a frame: that of its riskiest instance, and every reason that occurs."""
-    return float(risk.max(initial=0.0)), sorted({reason for one in reasons for reason in one})
 
 
 def sequence_risk(frame_risks: Numbers) -> float:

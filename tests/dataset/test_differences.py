@@ -9,11 +9,10 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks
 from tasks.dataset import schema
-from tasks.load import sequence as load
 from tasks.load.prepare import prepare_dataset
 from tasks.review.queue import CHANGED, DIFFERENCES, build_queue
 from tasks.store.tables import LabeledFrame
-from tests.review.labels import OTHER_STAMP, SIZE_HW, STAMP, labeled_frame
+from tests.review.labels import OTHER_STAMP, SIZE_HW, STAMP, labeled_frame, load_frames
 
 # Class and box of each label before, and after: same, shrunk by a tenth, another class, gone, new.
 BEFORE = [("car", (100, 100, 300, 300)), ("car", (400, 100, 600, 300)),
@@ -42,7 +41,7 @@ def frame(index: int, labels: list) -> LabeledFrame:
 def name(database: str) -> str:
     name = f"differences {uuid.uuid4().hex[:8]}"
     prepare_dataset(name)
-    load.load_frames(name, [frame(0, BEFORE[:2]), frame(1, BEFORE), frame(2, BEFORE)], STAMP)
+    load_frames(name, [frame(0, BEFORE[:2]), frame(1, BEFORE), frame(2, BEFORE)], STAMP)
     return name
 
 
@@ -54,7 +53,7 @@ def differences(name: str, frame_number: int, field: str) -> list[float]:
 def test_single_labels_are_compared_and_the_most_changed_come_first(name: str) -> None:
     after = [frame(0, AFTER[:2]), frame(1, AFTER), frame(2, BEFORE)]
     for _ in range(2):  # a second load of the new labels changes nothing
-        load.load_frames(name, after, OTHER_STAMP)
+        load_frames(name, after, OTHER_STAMP)
         assert differences(name, 0, "detections") == [0.0, 0.1]
         assert differences(name, 0, "previous") == [0.0, 0.1]
         assert differences(name, 1, "detections") == [0.0, 0.1, 1.0, 1.0]
@@ -83,7 +82,7 @@ def test_nothing_is_compared_without_a_run_before(name: str) -> None:
 
 def test_frames_that_lose_or_gain_everything(name: str) -> None:
     nothing = replace(frame(1, BEFORE), boxes=Boxes.empty(), masks=frame(1, []).masks)
-    load.load_frames(name, [nothing], OTHER_STAMP)
+    load_frames(name, [nothing], OTHER_STAMP)
     assert differences(name, 1, "previous") == [1.0] * 4
-    load.load_frames(name, [frame(1, AFTER)], STAMP)
+    load_frames(name, [frame(1, AFTER)], STAMP)
     assert differences(name, 1, "detections") == [1.0] * 4

@@ -15,12 +15,11 @@ from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset import schema
 from tasks.dataset.database import OWNED_VARIABLE, URI_VARIABLE
 from tasks.lab.truths import open_truth
-from tasks.load import sequence as load
 from tasks.load.ground_truth import evaluate, load_truth
 from tasks.load.prepare import prepare_dataset
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
-from tests.review.labels import STAMP
+from tests.review.labels import STAMP, load_frames
 
 SIZE = (60, 80)
 
@@ -57,7 +56,7 @@ def test_truth_is_found_by_name_and_evaluated_by_masks(database: str, tmp_path: 
         labels("/data/a/1.jpg", 1, []),
         labels("/data/b/0.jpg", 2, [(5, 5, 20)]),
     ]
-    load.load_frames(name, frames, STAMP)
+    load_frames(name, frames, STAMP)
     coco = {
         "images": [
             {"id": i + 1, "file_name": file, "height": SIZE[0], "width": SIZE[1]}

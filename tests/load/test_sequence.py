@@ -15,6 +15,8 @@ from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset import schema
 from tasks.dataset.documents import Origin, label_documents, stamp_text
 from tasks.dataset.ids import label_id, sample_id
+from tasks.dataset.objects import ObjectNames
+from tasks.dataset.placing import Place
 from tasks.frames.download import cached_path
 from tasks.frames.identity import frame_identity
 from tasks.load import sequence as load
@@ -25,7 +27,14 @@ from tasks.store import artifacts, storage
 from tasks.store.manifests import ChunkRecord, Manifest
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameFailure, FrameRef
-from tests.review.labels import OTHER_STAMP, SIZE_HW, STAMP, labeled_frame, labeled_frames
+from tests.review.labels import (
+    OTHER_STAMP,
+    SIZE_HW,
+    STAMP,
+    labeled_frame,
+    labeled_frames,
+    load_frames,
+)
 
 ORIGIN = Origin(STAMP.run_key, stamp_text(STAMP.model), STAMP.as_json())
 
@@ -63,7 +72,7 @@ def test_our_documents_are_what_fiftyone_itself_would_store(database: str) -> No
     import fiftyone as fo
 
     one = labeled_frame(3, 4)
-    ours = label_documents(one, ORIGIN, None, None)
+    ours = label_documents(one, ORIGIN, judge_frames([one])[0], None, ObjectNames({}))
     theirs = fo.Detections(
         detections=[
             fo.Detection(
@@ -71,7 +80,7 @@ def test_our_documents_are_what_fiftyone_itself_would_store(database: str) -> No
                 mask=np.ones((2, 2), bool),
                 **{k: d[k] for k in ("predicted_iou", "stability", "object_score", "area_px",
                                      "box_index", "box_xyxy_px", "model", "decision",
-                                     "fingerprint")},
+                                     "fingerprint", "risk", "reasons", "object")},
             )
             for d in ours
         ]
@@ -138,7 +147,7 @@ def test_bad_boxes_and_empty_masks_keep_their_rows(name: str) -> None:
     )
     frame = FrameRef("drive", "", 0, None, "/frames/0.jpg", SIZE_HW)
     prepare_dataset(name)
-    load.load_frames(name, [LabeledFrame(frame, boxes, rejected)], STAMP)
+    load_frames(name, [LabeledFrame(frame, boxes, rejected)], STAMP)
     sample = schema.open_dataset(name).first()
     assert [d.label for d in sample.detections.detections] == ["a", "b", "c"]
     assert all(d.mask is None for d in sample.detections.detections)
@@ -287,10 +296,12 @@ def test_loading_is_ten_times_faster_than_add_samples(name: str) -> None:
     prepare_dataset(name)
     dataset = schema.open_dataset(name)
     judge_frames(labeled[:2])  # imports
+    names = ObjectNames({})
     started, count = time.process_time(), 0
     for start in range(0, 1000, 64):
         part = labeled[start : start + 64]
-        count += load.write_frames(dataset, part, ORIGIN, judge_frames(part, labeled[:start][-1:]))
+        judged = judge_frames(part, labeled[:start][-1:])
+        count += load.write_frames(dataset, part, ORIGIN, judged, Place(), objects=names)
     ours = count / (time.process_time() - started)
     part = []
     for one in labeled[:100]:

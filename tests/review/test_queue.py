@@ -10,7 +10,6 @@ import pytest
 from tasks.dataset import schema
 from tasks.dataset.documents import first_fields
 from tasks.dataset.ids import sample_id
-from tasks.load import sequence as load
 from tasks.load.prepare import prepare_dataset
 from tasks.review.actions import accept, choose, mark_sequence, reject
 from tasks.review.objects import Doubt, few_of_each_place
@@ -24,14 +23,14 @@ from tasks.review.queue import (
 )
 from tasks.review.stats import Rate, _per_hour, review_stats
 from tasks.review.summary import decisions_plot, rates_plot, risks_plot, summary
-from tests.review.labels import CLASSES, STAMP, labeled_frames
+from tests.review.labels import CLASSES, STAMP, labeled_frames, load_frames
 
 
 @pytest.fixture
 def name(database: str) -> str:
     name = f"queue {uuid.uuid4().hex[:8]}"
     prepare_dataset(name)
-    load.load_frames(name, labeled_frames(20, 10), STAMP)
+    load_frames(name, labeled_frames(20, 10), STAMP)
     return name
 
 
@@ -193,7 +192,7 @@ def test_a_hundred_thousand_samples_open_in_under_three_seconds(database: str) -
     collection = schema.sample_collection(dataset)
     rng = np.random.default_rng(0)
     now = datetime.datetime.now(datetime.UTC)
-    load.load_frames(name, labeled_frames(50, 8), STAMP)
+    load_frames(name, labeled_frames(50, 8), STAMP)
     templates = list(collection.find({}))
     for start in range(0, 100_000, 5_000):
         batch = []

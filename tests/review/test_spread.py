@@ -13,7 +13,6 @@ from flows.cli.review import command
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.dataset.ids import sample_id
-from tasks.load import sequence as load
 from tasks.load.prepare import prepare_dataset
 from tasks.review import app
 from tasks.review.actions import accept, choose, fix_class, merge, reject
@@ -23,7 +22,7 @@ from tasks.review.sequences import list_sequences, sequence_view
 from tasks.review.spread import spread
 from tasks.review.undo import undo
 from tasks.wording import counted
-from tests.review.labels import STAMP, labeled_frame
+from tests.review.labels import STAMP, labeled_frame, load_frames
 from tests.review.test_patches import context
 
 FRAMES, OBJECTS = 6, 3
@@ -36,7 +35,7 @@ def still(database: str, tmp_path: Path) -> str:
     prepare_dataset(name, out_uri=str(tmp_path))
     first = labeled_frame(0, OBJECTS)
     frames = [replace(first, frame=labeled_frame(i, 1).frame) for i in range(FRAMES)]
-    load.load_frames(name, frames, STAMP)
+    load_frames(name, frames, STAMP)
     return name
 
 
@@ -137,7 +136,7 @@ def test_what_holds_for_one_frame_is_not_spread(still: str) -> None:
 def test_sequences_are_a_list_that_can_be_searched(still: str) -> None:
     dataset = schema.open_dataset(still)
     other = [labeled_frame(i, 2, sequence_id="Depot_7", seed=3) for i in range(2)]
-    load.load_frames(still, other, STAMP)
+    load_frames(still, other, STAMP)
     listed = list_sequences(dataset)
     assert set(listed) == {"drive", "Depot_7"}
     assert listed["drive"].startswith(f"drive  ({FRAMES} frames, risk 0.")
@@ -165,7 +164,7 @@ def test_what_was_accepted_says_the_class_of_the_object_in_all_frames(
         replace(one, boxes=replace(one.boxes, labels=(label,)))
         for one, label in zip(frames, classes, strict=True)
     ]
-    load.load_frames(name, frames, STAMP)
+    load_frames(name, frames, STAMP)
     dataset = schema.open_dataset(name)
     in_order = dataset.sort_by("frame_number")
     assert len({tuple(row) for row in in_order.values("detections.detections.object")}) == 1

@@ -9,7 +9,9 @@ from pycocotools import mask as coco_mask
 from sam2_core.types import Boxes, Masks
 from tasks.dataset.coco_truth import rle_box_xyxy_px
 from tasks.dataset.documents import Origin, label_documents
+from tasks.dataset.objects import ObjectNames
 from tasks.lab.scenes import write_sequence
+from tasks.risk.score import judge_frames
 from tasks.store import storage
 from tasks.store.artifacts import chunks_of, write_labels
 from tasks.store.manifests import ChunkRecord, Manifest
@@ -282,7 +284,9 @@ def test_interpolated_labels_follow_a_frames_own_and_say_what_they_are(memory):
     assert joined.masks.rle[1] == frames[0].masks.rle[0]
     assert found.joined(frames[0]).interpolated == 0
     assert list_tracked(memory, STAMP.run_key) == {("drive", "c2")}
-    documents = label_documents(joined, Origin("run", "model", {}), None, None)
+    documents = label_documents(
+        joined, Origin("run", "model", {}), judge_frames([joined])[0], None, ObjectNames({})
+    )
     assert [one.get("source") for one in documents] == [None, "interpolated"]
     assert [one["track"] for one in documents] == ["/2", "/1"]
     name = path_of(manifest).replace(".parquet", ".interpolated.parquet")
