@@ -7,11 +7,16 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from flows.cli.common_options import json_option
+from sam2_core.types import AutolabelError
 from tasks.wording import counted
+
+if TYPE_CHECKING:
+    from tasks.review.app import App
 
 DEFAULT_BUDGET = 200
 
@@ -39,6 +44,27 @@ def _way_in(url: str, port: int) -> str:
     return f"the link in {file} leads to the queue; only you can read that file"
 
 
+def _serve(app: App, opened: Any) -> None:
+    """Wait for the App's end; a database that is killed meanwhile is started again.
+
+    Raises:
+        AutolabelError: the database is gone for good.
+
+    """
+    from tasks.dataset.keep import DatabaseKeeper
+    from tasks.review.events import show_again
+
+    database = DatabaseKeeper()
+    while app.process.poll() is None:
+        if done := database.look():
+            click.echo(f"{opened.name}: {done}", err=True)
+            try:
+                show_again(opened)
+            except AutolabelError as error:
+                click.echo(f"{opened.name}: not all decisions are shown again: {error}", err=True)
+        time.sleep(0.5)
+
+
 class DefaultGroup(click.Group):
     """A group whose first word may be a dataset: `review DATASET` is `review open DATASET`."""
 
@@ -64,6 +90,7 @@ def command() -> None:
 @_ended_by_signals()
 def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
     """Open the queue: start the database and the App on this machine; Ctrl-C stops both."""
+    from tasks.dataset.keep import end_without_waiting
     from tasks.dataset.schema import open_dataset
     from tasks.review.app import DEFAULT_PORT, open_in_browser, run_app
     from tasks.review.aside import compare_files
@@ -76,6 +103,7 @@ def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
     )
 
     opened = open_dataset(dataset)
+    end_without_waiting()
     aside = compare_files(opened)
     queue = build_queue(opened, budget)
     views = f"in the views '{NEEDS_REVIEW}' and '{LABEL_BY_LABEL}'" if queue.decisions else ""
@@ -99,8 +127,7 @@ def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
         if browser:
             open_in_browser(url)
         try:
-            while app.process.poll() is None:
-                time.sleep(0.5)
+            _serve(app, opened)
         except KeyboardInterrupt:
             click.echo("stopping", err=True)
 

@@ -1,15 +1,17 @@
 """A process that keeps our database running: `python -m flows.machine.database_process`.
 
 The database is stopped by the last process that uses it; `autolabel up` starts this one to use it
-until `autolabel down`.
+until `autolabel down`, and to start it again where it is killed.
 """
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 
 from tasks.dataset.database import ensure_database, release_database
+from tasks.dataset.keep import DatabaseKeeper
 
 
 def main() -> None:
@@ -18,7 +20,11 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     ensure_database()
-    stop.wait()
+    database = DatabaseKeeper()
+    while not stop.wait(0.5):
+        if done := database.look():
+            sys.stdout.write(f"{done}\n")
+            sys.stdout.flush()
     release_database()
 
 

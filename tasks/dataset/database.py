@@ -158,8 +158,48 @@ def stop_server(folder: Path | None = None) -> bool:
     return True
 
 
+def own_server() -> Server | None:
+    """Return the server of ours that this process uses; None where it uses the user's own."""
+    if os.environ.get(URI_VARIABLE) != os.environ.get(OWNED_VARIABLE):
+        return None
+    return _served_by(database_folder())
+
+
+def is_alive(server: Server) -> bool:
+    """Whether that process still is the server: process ids are used again after a kill."""
+    words = _command_line(server)
+    return bool(words) and (not server.port or str(server.port) in words)
+
+
+def start_again(server: Server) -> Server:
+    """Start a server of ours that was killed where it listened before; who uses it finds it there.
+
+    Raises:
+        AutolabelError: somebody has stopped it in order, or it does not start there.
+
+    """
+    folder = Path(server.dbpath).parent
+    with _start_lock(folder):
+        found = _joined(folder)
+        if found is None:
+            if not _was_killed(server):
+                raise AutolabelError("the database was stopped (`autolabel review stop`)")
+            found = _start(folder, server.port)
+    if found.port != server.port:
+        raise AutolabelError(f"another command has started the database at port {found.port}")
+    return found
+
+
+def _was_killed(server: Server) -> bool:
+    """Whether its process id is still in its lock file: a mongod that ends in order empties it."""
+    try:
+        return bool((Path(server.dbpath) / "mongod.lock").read_text().strip())
+    except OSError:
+        return False
+
+
 def _stop(server: Server) -> None:
-    if not processes.stop(server.pid, lambda: _is_alive(server), STOP_TIMEOUT_S):
+    if not processes.stop(server.pid, lambda: is_alive(server), STOP_TIMEOUT_S):
         raise AutolabelError(f"mongod (process {server.pid}) does not stop; end it by hand")
 
 
@@ -193,7 +233,8 @@ def _served_by(folder: Path) -> Server | None:
     return None
 
 
-def _start(folder: Path) -> Server:
+def _start(folder: Path, port: int = 0) -> Server:
+    """Start a server; 0 takes any free port."""
     mongod = find_mongod()
     environment = library_environment(mongod, folder)
     dbpath = private_folder(folder / "data")
@@ -206,9 +247,9 @@ def _start(folder: Path) -> Server:
                 if _gave_way(folder, log):
                     continue
                 raise
-        port = _free_port()
-        process = spawn(arguments(mongod, dbpath, *guarded(port)), log, environment)
-        server = Server(process.pid, port, str(dbpath))
+        at = port or _free_port()
+        process = spawn(arguments(mongod, dbpath, *guarded(at)), log, environment)
+        server = Server(process.pid, at, str(dbpath))
         if _wait_until_up(process, server):
             if _lets_us_in(server):
                 return server
@@ -257,12 +298,6 @@ def _lets_us_in(server: Server) -> bool:
         return bool(version_of(server.uri))
     except OperationFailure:
         return False
-
-
-def _is_alive(server: Server) -> bool:
-    """Whether that process still is the server: process ids are used again after a kill."""
-    words = _command_line(server)
-    return bool(words) and (not server.port or str(server.port) in words)
 
 
 def _command_line(server: Server) -> list[str]:

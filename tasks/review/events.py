@@ -19,6 +19,7 @@ from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.ids import sample_id
+from tasks.dataset.keep import show_stored
 from tasks.dataset.schema import LOG_FIELD, sample_collection
 from tasks.review.before import states_before
 from tasks.store import storage
@@ -131,7 +132,8 @@ def record(dataset: Any, events: Sequence[Event], *, reversible: bool = True) ->
         reversible: whether they can be undone: not if they tell what the dataset shows already.
 
     Raises:
-        AutolabelError: storage cannot be written: nothing has changed then.
+        AutolabelError: storage cannot be written: nothing has changed then. Or the database does
+            not answer: the events are in storage then, and the dataset does not show them yet.
 
     """
     at, by = now_text(), reviewer()
@@ -146,7 +148,7 @@ def record(dataset: Any, events: Sequence[Event], *, reversible: bool = True) ->
         name = f"{at.replace(':', '').replace('+0000', 'Z')}-{complete[0].event_id[:8]}.json"
         uri = storage.join(reviews_uri(out_uri, dataset.name), "events", name)
         storage.write_bytes(uri, _file_of(dataset, complete))
-    apply_events(dataset, complete)
+    show_stored(lambda: apply_events(dataset, complete))
     return complete
 
 
@@ -251,6 +253,13 @@ def apply_events(dataset: Any, events: Iterable[Event]) -> None:
         decided = {label for event in events for label in event.decisions}
         show_decisions(_decisions_on(samples, wanted, decided))
     hold_events(dataset, others, _update)
+
+
+def show_again(dataset: Any) -> None:
+    """Show all decisions in storage again: a database that was killed forgets its last moment."""
+    out_uri = storage_of(dataset)
+    if out_uri:
+        show_stored(lambda: apply_events(dataset, all_events(dataset, out_uri)))
 
 
 def _decisions_on(samples: Any, ids: Sequence[Any], labels: Collection[str]) -> dict[str, str]:

@@ -15,7 +15,9 @@ from fiftyone.operators import types
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.appearance import offered_classes
+from tasks.dataset.away import DatabaseAwayError
 from tasks.dataset.ids import sample_id
+from tasks.dataset.keep import await_answer
 from tasks.review import actions
 from tasks.review.actions import Chosen
 from tasks.review.events import RELABEL, Event
@@ -62,7 +64,12 @@ def reported(ctx: Any, act: Callable[[], Done], again: str = "") -> dict[str, An
 
     """
     try:
+        await_answer()
         done = act()
+    except DatabaseAwayError as error:
+        if not ctx.params.get("direct"):
+            ctx.ops.notify(str(error), variant="error")
+        return {"message": str(error), "ok": False, "away": True}
     except UnconfirmedError as question:
         asked = {"question": str(question), "operator": again, "params": dict(ctx.params)}
         ctx.trigger(f"{PLUGIN}/confirm", asked)

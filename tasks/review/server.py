@@ -14,6 +14,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from tasks.dataset.database import ensure_database
+from tasks.dataset.keep import end_without_waiting
 from tasks.processes import end_with_parent
 from tasks.review.door import Door
 from tasks.review.media import MediaGate, has_sample, media_folders
@@ -81,7 +82,7 @@ def main() -> None:
     from fiftyone.server.events import set_port
 
     _copy_ids_at_once()
-
+    end_without_waiting()
     set_port(listener.getsockname()[1])
     guarded = Door(MediaGate(_as_linked(app), media_folders(), has_sample), token, ADVICE)
     config = uvicorn.Config(

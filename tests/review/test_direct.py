@@ -3,7 +3,9 @@
 import pytest
 
 from tasks.dataset import schema
+from tasks.dataset.away import DatabaseAwayError
 from tasks.review.actions import accept, choose
+from tasks.review.events import show_again
 from tests.review.test_patches import context
 
 
@@ -59,3 +61,33 @@ def test_what_somebody_else_has_done_meanwhile_is_refused_and_shown(name: str, g
     assert told(done, focus) == (None if gone else "accepted")
     assert ctx.executor.to_json()["requests"] == []
     assert [event["action"] for event in dataset.first().review_log] == ["accept"]
+
+
+def test_a_database_that_is_away_is_told_in_words(name: str, monkeypatch) -> None:
+    from tasks.review import operators
+
+    dataset = schema.open_dataset(name)
+
+    def away() -> None:
+        raise DatabaseAwayError("the database does not answer")
+
+    monkeypatch.setattr(operators, "await_answer", away)
+    done = operators.Accept().execute(asked(dataset, focus_on(dataset, 0)))
+    assert done == {"message": "the database does not answer", "ok": False, "away": True}
+
+
+def test_what_a_killed_database_has_forgotten_is_shown_again(name: str) -> None:
+    """As in storage: the label that was accepted in the last moment, undecided in the dataset."""
+    dataset = schema.open_dataset(name)
+    focus = focus_on(dataset, 1)
+    samples = schema.sample_collection(dataset)
+    before = list(samples.find({}))
+    accept(dataset, choose(dataset, [focus["sample_id"]], [focus["label_id"]]))
+    for sample in before:
+        samples.replace_one({"_id": sample["_id"]}, sample)
+    for _ in range(2):
+        show_again(dataset)
+        sample = dataset.first()
+        sample.reload()
+        assert sample.detections.detections[1].decision == "accepted"
+        assert len(sample.review_log) == 1

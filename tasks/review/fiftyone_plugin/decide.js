@@ -24,11 +24,12 @@
       ...more,
     });
     const answer = await asked.catch((error) => {
-      throw error.name === "AbortError" ? error : new Error("the App does not answer: is it still running?");
+      throw error.name === "AbortError" ? error : new Error("the App does not answer: the terminal where it was started says why. What has its mark is in storage");
     });
     if (!answer.ok) throw new Error(`the App answers ${answer.status}: reload the page and sign in again`);
     const found = await answer.json();
     if (found.error || !found.result) throw new Error(found.error_message || "the App gives no answer");
+    if (found.result.away) throw new Error(found.result.message); // the next ones would wait as long
     return found.result;
   }
 
