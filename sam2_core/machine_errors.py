@@ -27,8 +27,11 @@ _LIBRARIES = {"torch", "onnxruntime", "cv2", "cuda", "tensorrt"}
 _KINDS = {"AcceleratorError", "OutOfMemoryError", "EngineError"}
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and what it was raised from, each once."""
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and what it was raised from, each once.
+
+    A chain may lead back into itself: one error of a lost device is raised again and again.
+    """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -38,7 +41,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def is_machine_error(error: BaseException) -> bool:
     """Whether an error, or what it was raised from, is the machine's."""
-    return any(map(_is_one, _chain(error)))
+    return any(map(_is_one, causes(error)))
 
 
 def is_host_full(error: BaseException) -> bool:
@@ -50,7 +53,7 @@ def is_host_full(error: BaseException) -> bool:
     return any(
         isinstance(one, (MachineError, MemoryError))
         or (isinstance(one, OSError) and one.errno in _FULL)
-        for one in _chain(error)
+        for one in causes(error)
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
@@ -42,7 +41,6 @@ _SHUTTING_DOWN = {91, 11600, 11602}
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
-_lock = threading.Lock()
 _left_alone_until = 0.0
 
 
@@ -94,9 +92,13 @@ def waits_for_database(call: Callable[Parameters, Result]) -> Callable[Parameter
         try:
             result = retrying(call, *args, **kwargs)
         except RetryError as given_up:
+            _leave_alone_until(time.monotonic() + LEFT_ALONE_S)
             error = given_up.last_attempt.exception()
-            raise _leave_alone(error) from error
-        _found_again()
+            raise DatabaseAwayError(
+                f"FiftyOne's database does not answer ({type(error).__name__}); the labels are in "
+                "storage: when it is back, the flow `load-dataset` loads what it lacks"
+            ) from error
+        _leave_alone_until(0.0)
         return result
 
     return patient
@@ -136,21 +138,9 @@ def _wait_s() -> float:
 
 
 def _left_alone() -> bool:
-    with _lock:
-        return time.monotonic() < _left_alone_until
+    return time.monotonic() < _left_alone_until
 
 
-def _leave_alone(error: BaseException | None) -> DatabaseAwayError:
+def _leave_alone_until(moment: float) -> None:
     global _left_alone_until  # noqa: PLW0603
-    with _lock:
-        _left_alone_until = time.monotonic() + LEFT_ALONE_S
-    return DatabaseAwayError(
-        f"FiftyOne's database does not answer ({type(error).__name__}); the labels are in storage: "
-        "when it is back, the flow `load-dataset` loads what it lacks"
-    )
-
-
-def _found_again() -> None:
-    global _left_alone_until  # noqa: PLW0603
-    with _lock:
-        _left_alone_until = 0.0
+    _left_alone_until = moment

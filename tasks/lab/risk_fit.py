@@ -32,6 +32,7 @@ FOLDS = 6
 # A model whose masks are all stable gives instability any weight; with one that is less sure every
 # label would then have the highest risk, and no order.
 MOST_WEIGHT = 12.0
+MOST_KNOTS, FEWEST_OF_A_KNOT = 20, 40
 
 
 def fit(features: Numbers, bad: Numbers, decay: float = 0.003) -> RiskModel:
@@ -100,6 +101,29 @@ def report(
     return result
 
 
+def fit_calibration(odds: Numbers, bad: Numbers) -> Calibration:
+    """Fit to log-odds (N,) and badness (N,), 1 or 0, of labels that the model has not seen.
+
+    Labels are taken together by their order first, so that no knot stands on a few of them; the
+    shares count half a bad and half a good label more than there are (Jeffreys), so that
+    nothing is certain.
+    """
+    from sklearn.isotonic import IsotonicRegression
+
+    order = np.argsort(odds, kind="stable")
+    parts = np.array_split(order, min(MOST_KNOTS, max(1, len(odds) // FEWEST_OF_A_KNOT)))
+    middle = np.array([odds[part].mean() for part in parts])
+    share = np.array([(bad[part].sum() + 0.5) / (len(part) + 1) for part in parts])
+    weight = np.array([len(part) for part in parts], np.float64)
+    level = IsotonicRegression().fit(middle, share, sample_weight=weight).predict(middle)
+    _, of = np.unique(level.round(3), return_inverse=True)
+    total = np.bincount(of, weight)
+    return Calibration(
+        tuple((np.bincount(of, weight * middle) / total).tolist()),
+        tuple((np.bincount(of, weight * share) / total).tolist()),
+    )
+
+
 def calibrate(
     model: RiskModel, drives: Sequence[Drive]
 ) -> tuple[Calibration, dict[str, Any], bytes]:
@@ -114,7 +138,7 @@ def calibrate(
     odds = model.odds(features)
     before, after = sigmoid(odds), np.zeros(len(bad))
     for one in np.unique(of):
-        after[of == one] = Calibration.fit(odds[of != one], bad[of != one]).of(odds[of == one])
+        after[of == one] = fit_calibration(odds[of != one], bad[of != one]).of(odds[of == one])
     told: dict[str, Any] = {
         "drives": len(np.unique(of)), "instances": len(bad), "share_bad": round(bad.mean(), 4)
     }  # fmt: skip
@@ -123,7 +147,7 @@ def calibrate(
         told[f"brier_score_{name}"] = round(float(((risk - bad) ** 2).mean()), 4)
     title = f"{len(bad):,} labels of {told['drives']} rendered drives that the fit has not seen"
     picture = reliability_picture(title, {"before": before, "calibrated": after}, bad)
-    return Calibration.fit(odds, bad), told, picture
+    return fit_calibration(odds, bad), told, picture
 
 
 def save(model: RiskModel, told: dict[str, Any], path: Path) -> None:

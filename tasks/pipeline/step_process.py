@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from sam2_core import redaction
-from sam2_core.machine_errors import is_machine_error
+from sam2_core.machine_errors import causes, is_machine_error
 from sam2_core.types import AutolabelError, MachineError
 from tasks.errors import told
 from tasks.observe.progress import Listener, Progress
@@ -114,16 +114,12 @@ class Worker:
 def carried(error: BaseException) -> list[BaseException]:
     """Return an error and its causes as they can be sent; what cannot is told in words."""
     chain: list[BaseException] = []
-    seen: set[int] = set()
-    following: BaseException | None = error
-    while following is not None and id(following) not in seen:
-        seen.add(id(following))
+    for one in causes(error):
         try:
-            chain.append(pickle.loads(pickle.dumps(following)))  # noqa: S301 - our own
+            chain.append(pickle.loads(pickle.dumps(one)))  # noqa: S301 - our own
         except Exception:  # noqa: BLE001 - libraries' errors want whatever they want
-            kind = MachineError if is_machine_error(following) else AutolabelError
-            chain.append(kind(told(following)))
-        following = following.__cause__
+            kind = MachineError if is_machine_error(one) else AutolabelError
+            chain.append(kind(told(one)))
     return chain
 
 

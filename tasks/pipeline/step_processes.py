@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from sam2_core.backends.onnxruntime_backend import is_out_of_memory
 from sam2_core.cores import CORES_VARIABLE, usable_cores
+from sam2_core.machine_errors import causes
 from sam2_core.types import DeviceLostError, DeviceMemoryError, MachineError
 from tasks.observe.progress import Progress
 
@@ -291,11 +292,8 @@ class StepProcesses:
         self._end(tuple(self._processes))
 
 
-def _lacks_memory(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, DeviceMemoryError):
-            return True
-        if isinstance(error, Exception) and is_out_of_memory(error):
-            return True
-        error = error.__cause__
-    return False
+def _lacks_memory(error: Exception) -> bool:
+    return any(
+        isinstance(one, DeviceMemoryError) or (isinstance(one, Exception) and is_out_of_memory(one))
+        for one in causes(error)
+    )

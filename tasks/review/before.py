@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tasks.dataset.ids import sample_id
 from tasks.dataset.labels import Values, to_values
@@ -15,25 +15,11 @@ from tasks.dataset.schema import (
     sample_collection,
 )
 
-
-class _Change(Protocol):
-    """What an event changes."""
-
-    @property
-    def frame_key(self) -> str: ...
-    @property
-    def decisions(self) -> Mapping[str, str]: ...
-    @property
-    def upserts(self) -> tuple[Mapping[str, Any], ...]: ...
-    @property
-    def removed(self) -> tuple[str, ...]: ...
-    @property
-    def status(self) -> str: ...
-    @property
-    def relabel(self) -> str | None: ...
+if TYPE_CHECKING:
+    from tasks.review.events import Event
 
 
-def states_before(dataset: Any, events: Sequence[_Change]) -> list[Values]:
+def states_before(dataset: Any, events: Sequence[Event]) -> list[Values]:
     """Return decisions, upserts, removed, status and relabel that take each event back.
 
     Empty for an event on a frame that the dataset does not have.
@@ -51,7 +37,7 @@ def states_before(dataset: Any, events: Sequence[_Change]) -> list[Values]:
     ]
 
 
-def _before(sample: Mapping[str, Any], event: _Change) -> Values:
+def _before(sample: Mapping[str, Any], event: Event) -> Values:
     metadata = sample.get("metadata") or {}
     size_hw = (int(metadata.get("height") or 0), int(metadata.get("width") or 0))
     machine = (sample.get(MACHINE_FIELD) or {}).get("detections") or []

@@ -7,7 +7,7 @@ They lie in storage beside the decisions, so a load, a relabeling and a rebuild 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -149,7 +149,7 @@ def keep(dataset: Any, made: Recalibration) -> str:
     out_uri, uri = storage_of(dataset), ""
     if out_uri:
         uri = storage.join(reviews_uri(out_uri, dataset.name), "calibration.json")
-        storage.write_bytes(uri, encode_json(made.as_json()))
+        storage.write_bytes(uri, encode_json(asdict(made)))
     _note(dataset, made)
     return uri
 
@@ -157,7 +157,7 @@ def keep(dataset: Any, made: Recalibration) -> str:
 def _note(dataset: Any, made: Recalibration) -> None:
     with dataset_lock(dataset.name):
         dataset.reload()
-        dataset.info[_INFO] = made.as_json()
+        dataset.info[_INFO] = asdict(made)
         dataset.save()
 
 

@@ -21,8 +21,6 @@ from tasks.risk.geometry import Numbers
 # rest of the way in so many log-odds. Real footage is much stranger than rendered footage, and
 # labels that are all "certainly bad" would have no order.
 TAIL_ODDS = 10.0
-_MOST_KNOTS = 20
-_FEWEST_OF_A_KNOT = 40
 _CERTAIN = 1e-6
 
 
@@ -47,29 +45,6 @@ class Calibration:
         above = TAIL_ODDS / (TAIL_ODDS + (odds - last).clip(0))
         result = np.where(odds < first, self.risk[0] * below, inside)
         return np.asarray(np.where(odds > last, 1 - (1 - self.risk[-1]) * above, result))
-
-    @staticmethod
-    def fit(odds: Numbers, bad: Numbers) -> Calibration:
-        """Fit to log-odds (N,) and badness (N,), 1 or 0, of labels that the model has not seen.
-
-        Labels are taken together by their order first, so that no knot stands on a few of them; the
-        shares count half a bad and half a good label more than there are (Jeffreys), so that
-        nothing is certain.
-        """
-        from sklearn.isotonic import IsotonicRegression
-
-        order = np.argsort(odds, kind="stable")
-        parts = np.array_split(order, min(_MOST_KNOTS, max(1, len(odds) // _FEWEST_OF_A_KNOT)))
-        middle = np.array([odds[part].mean() for part in parts])
-        share = np.array([(bad[part].sum() + 0.5) / (len(part) + 1) for part in parts])
-        weight = np.array([len(part) for part in parts], np.float64)
-        level = IsotonicRegression().fit(middle, share, sample_weight=weight).predict(middle)
-        _, of = np.unique(level.round(3), return_inverse=True)
-        total = np.bincount(of, weight)
-        return Calibration(
-            tuple((np.bincount(of, weight * middle) / total).tolist()),
-            tuple((np.bincount(of, weight * share) / total).tolist()),
-        )
 
 
 @dataclass(frozen=True)
@@ -100,10 +75,6 @@ class Recalibration:
         slope = self.slope / other.slope
         return slope, self.offset - slope * other.offset
 
-    def as_json(self) -> dict[str, Any]:
-        """Return what is stored."""
-        return {"slope": self.slope, "offset": self.offset, "decisions": self.decisions}
-
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Recalibration:
         """Read what was stored."""
@@ -128,11 +99,11 @@ class Recalibration:
         return Recalibration(slope, offset, len(wrong))
 
     @staticmethod
-    def unseen(risk: Numbers, wrong: Numbers, folds: int = 5) -> Numbers:
+    def unseen(risk: Numbers, wrong: Numbers) -> Numbers:
         """Chance of each label (N,) by a fit to the others, which it has not seen."""
         from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
-        split = StratifiedKFold(folds, shuffle=True, random_state=0)
+        split = StratifiedKFold(5, shuffle=True, random_state=0)
         x = logit(risk)[:, None]
         made = cross_val_predict(_logistic(), x, wrong, cv=split, method="predict_proba")
         return np.asarray(made[:, 1])

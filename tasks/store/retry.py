@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeVar
 
 from tenacity import (
@@ -14,6 +14,8 @@ from tenacity import (
     stop_after_attempt,
     wait_exponential_jitter,
 )
+
+from sam2_core.machine_errors import causes
 
 ATTEMPTS = 5
 FIRST_DELAY_S = 0.2
@@ -34,18 +36,9 @@ class CutBodyError(ConnectionError):
     """Fewer bytes arrived than were announced."""
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    # A chain may lead back into itself: one error of a lost device is raised again and again.
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__
-
-
 def http_status(error: BaseException) -> int | None:
     """Status that a server answered with, wherever in the chain of causes it is, or None."""
-    for one in _causes(error):
+    for one in causes(error):
         status = getattr(one, "status", None)  # aiohttp
         if status is None:
             response = getattr(one, "response", None)  # botocore
@@ -61,7 +54,7 @@ def is_transient(error: BaseException) -> bool:
     status = http_status(error)
     if status is not None and status >= 400:
         return status >= 500 or status in _TRANSIENT_STATUS
-    for one in _causes(error):
+    for one in causes(error):
         if isinstance(one, (TimeoutError, asyncio.TimeoutError, ConnectionError)):
             return True
         if {base.__name__ for base in type(one).__mro__} & _TRANSIENT_NAMES:

@@ -1,9 +1,12 @@
 """A risk of 0.3 means three in ten: from drives, and from a dataset's own decisions."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
-from tasks.risk.calibration import Calibration, Recalibration, logit, sigmoid
+from tasks.lab.risk_fit import fit_calibration
+from tasks.risk.calibration import Recalibration, logit, sigmoid
 from tasks.risk.reliability import calibration_error
 
 RNG = np.random.default_rng(0)
@@ -17,14 +20,14 @@ def labels(count: int, slope: float, offset: float) -> tuple[np.ndarray, np.ndar
 
 
 def test_a_model_that_is_too_sure_of_itself_becomes_right() -> None:
-    calibration = Calibration.fit(*labels(4000, 0.4, -0.5))
+    calibration = fit_calibration(*labels(4000, 0.4, -0.5))
     odds, bad = labels(4000, 0.4, -0.5)
     assert calibration_error(sigmoid(odds), bad) > 0.1
     assert calibration_error(calibration.of(odds), bad) < 0.04
 
 
 def test_no_two_labels_become_equal_or_certain() -> None:
-    calibration = Calibration.fit(*labels(500, 1, 0))
+    calibration = fit_calibration(*labels(500, 1, 0))
     risk = calibration.of(np.linspace(-40, 40, 2001)).astype(np.float32)
     assert (np.diff(risk) > 0).all()
     assert risk.min() > 0
@@ -33,7 +36,7 @@ def test_no_two_labels_become_equal_or_certain() -> None:
 
 @pytest.mark.parametrize("bad", [np.zeros(300), np.ones(300)])
 def test_labels_that_are_all_alike_still_give_a_map(bad: np.ndarray) -> None:
-    calibration = Calibration.fit(RNG.normal(size=300), bad)
+    calibration = fit_calibration(RNG.normal(size=300), bad)
     risk = calibration.of(np.array([-2.0, 0.0, 2.0]))
     assert (np.diff(risk) > 0).all()
     assert abs(risk - bad[0]).max() < 0.2
@@ -47,7 +50,7 @@ def test_decisions_correct_the_risk_and_can_be_taken_back() -> None:
     assert made.decisions == 400
     risk = np.linspace(0.01, 0.99, 50)
     assert made.before(made.of(risk)) == pytest.approx(risk)
-    assert Recalibration.from_json(made.as_json()) == made
+    assert Recalibration.from_json(asdict(made)) == made
     other = Recalibration(2.0, -1.0)
     slope, offset = other.after(made)
     assert sigmoid(slope * logit(made.of(risk)) + offset) == pytest.approx(other.of(risk))
