@@ -113,6 +113,12 @@ def pictures_among(sources: Sequence[str]) -> dict[str, File]:
         return {one: file for one, file in zip(named, files, strict=True) if file is not None}
 
 
+def shared_beginning(ways: Sequence[Sequence[str]]) -> list[str]:
+    """Return the names with which all of these ways begin."""
+    levels = zip(*ways, strict=False)
+    return [names[0] for names in takewhile(lambda level: len({*level}) == 1, levels)]
+
+
 def by_sequence(
     pictures: Iterable[File],
 ) -> tuple[str, dict[tuple[str, ...], dict[str, list[File]]]]:
@@ -130,9 +136,7 @@ def by_sequence(
     for file in pictures:
         folders.setdefault(file.uri.rpartition("/")[0], []).append(file)
     ways = [folder.split("/") for folder in folders]
-    root = [
-        parts[0] for parts in takewhile(lambda one: len(set(one)) == 1, zip(*ways, strict=False))
-    ]
+    root = shared_beginning(ways)
     found: dict[tuple[str, ...], dict[str, list[File]]] = {}
     for folder, files in folders.items():
         names = tuple(folder.split("/")[len(root) :])

@@ -12,13 +12,13 @@ from tasks.frames.addresses import address_of
 from tasks.frames.listing import File, natural_key, walk
 from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
 from tasks.frames.readers.folders import by_camera
-from tasks.frames.readers.protocol import Listed, Place
+from tasks.frames.readers.protocol import Listed, Place, Reader
 from tasks.store import storage
 
 _PICTURES = ("leftImg8bit", "leftImg8bit_sequence", "rightImg8bit", "rightImg8bit_sequence")
 
 
-class Cityscapes:
+class Cityscapes(Reader):
     """Reads Cityscapes and what is laid out like it."""
 
     name = "cityscapes"
@@ -26,10 +26,6 @@ class Cityscapes:
     def fits(self, place: Place) -> bool:
         """Whether it has the folder of the left camera's pictures."""
         return bool({*_PICTURES[:2]} & {*place.folders})
-
-    def source_of(self, folder: str, _part: str) -> str:
-        """Return the dataset's folder."""
-        return folder
 
     def sequences(self, source: str) -> Iterator[Listed]:
         """List the cities of every split."""

@@ -11,7 +11,7 @@ from sam2_core.types import AutolabelError
 from tasks.frames.addresses import address_of
 from tasks.frames.listing import File, natural_key, stat_file, walk
 from tasks.frames.patterns import IMAGE_SUFFIXES, VIDEO_SUFFIXES, suffix_of
-from tasks.frames.readers.protocol import Listed, Picture, Place
+from tasks.frames.readers.protocol import Listed, Picture, Place, Reader
 from tasks.frames.source_names import CAMERA_BYTES, is_camera_name, safe_name
 from tasks.frames.timestamps import timestamps_ns
 from tasks.store import storage
@@ -41,7 +41,7 @@ class _Group:
         self.cameras[name] = files
 
 
-class Folders:
+class Folders(Reader):
     """Whatever has pictures and videos in folders; every source that is of no other format."""
 
     name = "folders"
@@ -49,10 +49,6 @@ class Folders:
     def fits(self, _place: Place) -> bool:
         """Any folder."""
         return True
-
-    def source_of(self, folder: str, _part: str) -> str:
-        """Return the folder itself."""
-        return folder
 
     def sequences(self, source: str) -> Iterator[Listed]:
         """List sequences: a picture or video is one, and so is every folder of pictures."""

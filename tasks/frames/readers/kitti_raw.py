@@ -15,7 +15,7 @@ from tasks.frames.addresses import address_of
 from tasks.frames.listing import File, natural_key, walk
 from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
 from tasks.frames.readers.folders import stem
-from tasks.frames.readers.protocol import Listed, Picture, Place
+from tasks.frames.readers.protocol import Listed, Picture, Place, Reader
 from tasks.frames.timestamps import timestamp_ns
 from tasks.store import storage
 
@@ -32,7 +32,7 @@ class _Drive:
     times: dict[str, str] = field(default_factory=dict)  # addresses by camera
 
 
-class KittiRaw:
+class KittiRaw(Reader):
     """Reads drives of KITTI's raw data."""
 
     name = "kitti-raw"
@@ -43,10 +43,6 @@ class KittiRaw:
             return True
         below = [name for name in place.folders if _DRIVE.fullmatch(name) or _DATE.fullmatch(name)]
         return bool(below) and self.fits(place / below[0])
-
-    def source_of(self, folder: str, _part: str) -> str:
-        """Return the drive's folder."""
-        return folder
 
     def sequences(self, source: str) -> Iterator[Listed]:
         """List the drives."""

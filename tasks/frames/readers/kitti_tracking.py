@@ -10,14 +10,14 @@ from tasks.frames.listing import File, natural_key, walk
 from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
 from tasks.frames.readers.folders import by_camera
 from tasks.frames.readers.kitti_raw import CAMERA
-from tasks.frames.readers.protocol import Listed, Place
+from tasks.frames.readers.protocol import Listed, Place, Reader
 from tasks.store import storage
 
 _SEQUENCE = re.compile(r"\d{4}")
 _SPLITS = ("training", "testing", "train", "val", "test")
 
 
-class KittiTracking:
+class KittiTracking(Reader):
     """Reads the tracking benchmark; a camera is a folder `image_NN`."""
 
     name = "kitti-tracking"
@@ -32,10 +32,6 @@ class KittiTracking:
             if CAMERA.fullmatch(name)
             for numbered in [(one / name).folders]
         )
-
-    def source_of(self, folder: str, _part: str) -> str:
-        """Return the split's folder."""
-        return folder
 
     def sequences(self, source: str) -> Iterator[Listed]:
         """List the sequences; each may have pictures in every camera's folder."""

@@ -17,7 +17,7 @@ from tasks.frames.download import fetch
 from tasks.frames.listing import File, natural_key, stat_file, walk
 from tasks.frames.mcap_pictures import COMPRESSED, KINDS, RAW, VIDEO, require_mcap, topics_of
 from tasks.frames.patterns import suffix_of
-from tasks.frames.readers.protocol import Listed, Picture, Place
+from tasks.frames.readers.protocol import Listed, Picture, Place, Reader
 from tasks.store import storage
 
 SUFFIX, METADATA = ".mcap", "metadata.yaml"
@@ -38,7 +38,7 @@ _SHOWN = 8
 log = logging.getLogger(__name__)
 
 
-class Mcap:
+class Mcap(Reader):
     """Reads recordings."""
 
     name = "mcap"
@@ -48,10 +48,6 @@ class Mcap:
         return METADATA in place.files and any(
             suffix_of(name) in {SUFFIX, ".db3"} for name in place.files
         )
-
-    def source_of(self, folder: str, _part: str) -> str:
-        """Return the recording, or the folder of its files."""
-        return folder
 
     def sequences(self, source: str) -> Iterator[Listed]:
         """List a recording, or a rosbag2 folder, as one sequence."""

@@ -23,7 +23,7 @@ from sam2_core.types import AutolabelError
 from tasks.frames.addresses import address_of
 from tasks.frames.listing import File, natural_key, stat_file, walk
 from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
-from tasks.frames.readers.protocol import Listed, Picture, Place
+from tasks.frames.readers.protocol import Listed, Picture, Place, Reader
 from tasks.store import storage
 from tasks.wording import counted
 
@@ -36,7 +36,7 @@ Row = dict[str, Any]
 log = logging.getLogger(__name__)
 
 
-class NuScenes:
+class NuScenes(Reader):
     """Reads datasets of tokens."""
 
     name = "nuscenes"
@@ -51,10 +51,6 @@ class NuScenes:
                 return False
             place = place / folders[0]
         return False
-
-    def source_of(self, folder: str, _part: str) -> str:
-        """Return the dataset's folder."""
-        return folder
 
     def sequences(self, source: str) -> Iterator[Listed]:
         """List the scenes of each dataset."""

@@ -9,7 +9,8 @@ from pathlib import PurePosixPath
 
 from tasks.frames.addresses import address_of
 from tasks.frames.listing import File, natural_key, stat_file
-from tasks.frames.readers.protocol import Listed, Picture, Place
+from tasks.frames.patterns import shared_beginning
+from tasks.frames.readers.protocol import Listed, Picture, Place, Reader
 from tasks.frames.source_names import is_camera_name
 from tasks.frames.timestamps import timestamps_ns
 from tasks.store import storage
@@ -68,7 +69,7 @@ def listed_records(records: Iterable[Record], reader: str, source: str) -> Itera
         yield Listed(names, address_of(folder, reader, f"{source}#{name}"), pictures)
 
 
-class RecordList:
+class RecordList(Reader):
     """Reads a file that names pictures.
 
     Args:
@@ -108,14 +109,7 @@ def _folders(one: Record) -> tuple[str, str]:
 def _common(folders: Iterable[str]) -> str:
     """Return the folder around all of these; of a single one its parent."""
     ways = [folder.split("/") for folder in folders]
-    if len(ways) == 1:
-        return "/".join(ways[0][:-1])
-    length = 0
-    for level in zip(*ways, strict=False):
-        if len({*level}) > 1:
-            break
-        length += 1
-    return "/".join(ways[0][:length])
+    return "/".join(ways[0][:-1] if len(ways) == 1 else shared_beginning(ways))
 
 
 def _folder_of(records: list[Record]) -> str:
