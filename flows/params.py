@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from sam2_core.types import AutolabelError
+from tasks.boxes.field_boxes import dataset_and_field, is_field
 from tasks.dataset.schema import check_name
 from tasks.frames.addresses import Format
 from tasks.masks.rules import MaskRules
@@ -37,6 +38,17 @@ def _passing(check: Callable[[str], object]) -> AfterValidator:
 Uri = Annotated[str, _passing(checked)]
 # The same in any folder: workers run in one of their own.
 Place = Annotated[Uri, _passing(storage.absolute), AfterValidator(storage.absolute)]
+
+
+def _boxes_address(text: str) -> str:
+    """Return the address of boxes, the same in any folder; a field of a dataset as it is."""
+    if is_field(text):
+        check_name(dataset_and_field(text)[0])
+        return text
+    return storage.absolute(checked(text))
+
+
+BoxesPlace = Annotated[str, _passing(_boxes_address), AfterValidator(_boxes_address)]
 
 
 class LabelParams(BaseModel):
@@ -115,10 +127,11 @@ class LabelParams(BaseModel):
         description="compact (default), yolox_nano, yolox_tiny, yolox_s, yolox_m, or an .onnx file "
         "of the YOLOX form.",
     )
-    boxes: Place | None = Field(
+    boxes: BoxesPlace | None = Field(
         default=None,
         description="Boxes instead of a detector: COCO json, CVAT xml, KITTI's label files, a "
-        "dataset of nuImages' or T4's form, or text files 'label score x1 y1 x2 y2'.",
+        "dataset of nuImages' or T4's form, text files 'label score x1 y1 x2 y2', or "
+        "dataset:NAME.FIELD, a field of a FiftyOne dataset.",
     )
     box_names: Place | None = Field(
         default=None,
@@ -164,6 +177,13 @@ class LabelParams(BaseModel):
             raise ValueError("triton_urls are servers of the backend triton: choose it")
         if self.fill_gaps and not self.tracks:
             raise ValueError("fill_gaps follows tracks: leave no_tracks out")
+        if self.boxes and is_field(self.boxes):
+            name = dataset_and_field(self.boxes)[0]
+            if name == self.dataset_name:
+                raise ValueError(
+                    f"labels would be loaded into {name}, which the boxes are from: name another "
+                    "dataset for them"
+                )
         if self.tiles > 1 and self.boxes:
             raise ValueError("tiles are for a detector, and boxes are given")
         if self.box_names and not self.boxes:

@@ -18,7 +18,7 @@ _DETECTED = (
 _IMPORTED = (
     "tasks.boxes.imported", "tasks.boxes.coco_boxes", "tasks.boxes.displayed",
     "tasks.boxes.text_boxes", "tasks.boxes.entry", "tasks.boxes.rows", "tasks.boxes.kitti_boxes",
-    "tasks.boxes.nuscenes_boxes", "tasks.boxes.cvat_boxes",
+    "tasks.boxes.nuscenes_boxes", "tasks.boxes.cvat_boxes", "tasks.boxes.field_boxes",
 )  # fmt: skip
 
 

@@ -50,11 +50,11 @@ class Tools:
             AutolabelError: they are unusable, or not those of the stamp any more.
 
         """
-        from tasks.boxes.imported import import_boxes
+        from tasks.pipeline.given_boxes import given_boxes
 
         key = (boxes_uri, names_uri)
         with self._opening:
-            boxes = self._imported.pop(key, None) or import_boxes(boxes_uri, names_uri)
+            boxes = self._imported.pop(key, None) or given_boxes(boxes_uri, names_uri)
             if stamp and boxes.stamp != stamp:
                 raise AutolabelError(f"{boxes_uri} changed while it was being read: run again")
             self._imported[key] = boxes
