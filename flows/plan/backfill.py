@@ -15,7 +15,7 @@ from typing import Any
 from flows.params import BackfillParams, LabelParams, nanoseconds
 from flows.plan.rates import Rate, measured_rate
 from flows.plan.run import matching_of, stamp_of
-from flows.plan.shards import ShardParams, Work, pack, shard_lengths
+from flows.plan.shards import Piece, ShardParams, pack, shard_lengths
 from sam2_core.types import AutolabelError
 from tasks.boxes.matching import Matching
 from tasks.frames.discover import Discovered, discover
@@ -61,7 +61,7 @@ class BackfillPlan:
     params: BackfillParams
     stamp: RunStamp
     rate: Rate
-    works: list[Work] = field(default_factory=list)
+    works: list[Piece] = field(default_factory=list)
     shards: list[ShardParams] = field(default_factory=list)
     sequences: int = 0
     to_label: int = 0
@@ -157,7 +157,7 @@ def plan_backfill(params: BackfillParams, in_flight: Collection[str] = ()) -> Ba
     return plan
 
 
-def _missing(plan: BackfillPlan, in_flight: set[str]) -> Iterator[Work]:
+def _missing(plan: BackfillPlan, in_flight: set[str]) -> Iterator[Piece]:
     """Yield what has to be labeled, counting everything on the way."""
     params, out_uri = plan.params, plan.params.label.out
     run_key = plan.stamp.run_key
@@ -246,15 +246,16 @@ def taken_ns(one: Discovered) -> int | None:
     return None
 
 
-def work_of(one: Discovered, content_key: str) -> Work:
+def work_of(one: Discovered, content_key: str) -> Piece:
     """Shrink a discovered sequence to what a plan remembers of it."""
     videos = [frame for frame in one.frames if isinstance(frame, VideoRef)]
     frames = len(one.frames) - len(videos)
     frames += sum(max(frame.size_bytes // VIDEO_BYTES_PER_FRAME, 1) for frame in videos)
     sequence = one.sequence
-    return Work(
-        sequence.sequence_id, sequence.frames_uri, content_key, frames, not videos, one.picked
-    )
+    return Piece(
+        sequence.sequence_id, sequence.frames_uri, content_key, frames,
+        picked=one.picked, splittable=not videos,
+    )  # fmt: skip
 
 
 def refuse_other_run(shard: ShardParams, run_key: str) -> None:

@@ -12,9 +12,11 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.dataclasses import dataclass
 
 from flows.params import LabelParams
 
@@ -24,45 +26,33 @@ SHORTEST_S = 60.0
 SHORTEST_LAST_S = 240.0
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """One sequence that has to be labeled, as small as planning a hundred thousand needs.
+Text = Annotated[str, Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid", hide_input_in_errors=True))
+class Piece:
+    """A sequence that has to be labeled, or the part of it that one shard does.
+
+    As small as planning a hundred thousand needs.
 
     Attributes:
         sequence_id: which.
         frames_uri: where its frames are.
         content_key: key of its frames.
         frames: how many; for a video an estimate from its size.
-        splittable: whether it may be cut at chunk borders (a video's are not known yet).
-        picked: its pictures were named one by one.
-
-    """
-
-    sequence_id: str
-    frames_uri: str
-    content_key: str
-    frames: int
-    splittable: bool = True
-    picked: bool = False
-
-
-class Piece(BaseModel):
-    """A sequence of a shard, or the part of it that one shard does.
-
-    Attributes:
         chunks: (first, stop) of the sequence's chunks, None for all of them.
         picked: its pictures are those that the sources name, and not all of their folder.
+        splittable: whether a plan may cut it at chunk borders (a video's are not known yet).
 
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    sequence_id: str = Field(min_length=1)
-    frames_uri: str = Field(min_length=1)
+    sequence_id: Text
+    frames_uri: Text
     content_key: str
-    frames: int = Field(ge=0)
+    frames: Annotated[int, Field(ge=0)]
     chunks: tuple[int, int] | None = None
     picked: bool = False
+    splittable: Annotated[bool, Field(exclude=True)] = True
 
 
 class ShardParams(BaseModel):
@@ -90,7 +80,7 @@ class ShardParams(BaseModel):
 
 
 def pack(
-    works: Iterable[Work], *, seconds_per_frame: float, lengths: Iterable[float], chunk_frames: int
+    works: Iterable[Piece], *, seconds_per_frame: float, lengths: Iterable[float], chunk_frames: int
 ) -> Iterator[tuple[Piece, ...]]:
     """Pack sequences, in order, into shards of about these lengths.
 
@@ -154,20 +144,13 @@ def shard_lengths(total_seconds: float, shard_seconds: float, workers: int) -> l
     return [*lengths, *[last] * workers]
 
 
-def _cut(work: Work, budget_frames: float, chunk_frames: int) -> Iterator[Piece]:
-    whole = Piece(
-        sequence_id=work.sequence_id,
-        frames_uri=work.frames_uri,
-        content_key=work.content_key,
-        frames=work.frames,
-        picked=work.picked,
-    )
+def _cut(work: Piece, budget_frames: float, chunk_frames: int) -> Iterator[Piece]:
     chunks = math.ceil(work.frames / chunk_frames)
     parts = min(round(work.frames / budget_frames), chunks)
     if not work.splittable or parts < 2:
-        yield whole
+        yield work
         return
     edges = [round(part * chunks / parts) for part in range(parts + 1)]
     for first, stop in itertools.pairwise(edges):
         frames = min(stop * chunk_frames, work.frames) - first * chunk_frames
-        yield whole.model_copy(update={"chunks": (first, stop), "frames": frames})
+        yield replace(work, chunks=(first, stop), frames=frames)

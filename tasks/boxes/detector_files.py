@@ -11,36 +11,19 @@ from sam2_core.checkpoints import verify
 from sam2_core.download import download
 from sam2_core.types import AutolabelError
 
-_YOLOX = "https://github.com/Megvii-BaseDetection/YOLOX/releases/download/0.1.1rc0"
+RELEASES_URL = "https://github.com/Megvii-BaseDetection/YOLOX/releases/download/0.1.1rc0"
 BUNDLED_FOLDER = Path(__file__).resolve().parents[2] / "sam2_core" / "weights"
 # What `train` makes; it lies in the package.
 BUNDLED = {"compact": "detector_compact.onnx"}
 
 
-@dataclass(frozen=True)
-class Release:
-    """A published detector; sha256 is "" where none is known: then the first download counts."""
-
-    url: str
-    sha256: str = ""
-
-
-# YOLOX 0.1.1rc0 (Apache-2.0), COCO classes. The project publishes no hashes; these are what several
-# projects that use the files recorded.
+# YOLOX 0.1.1rc0 (Apache-2.0), COCO classes: sha256 of each. The project publishes no hashes; these
+# are what several projects that use the files recorded. "": the first download counts.
 RELEASES = {
-    "yolox_nano": Release(
-        f"{_YOLOX}/yolox_nano.onnx",
-        "c789161ed43c8269fcd4e67c67eeeb4e80c622da2eb296a20bc6007bd18a0b7d",
-    ),
-    "yolox_tiny": Release(
-        f"{_YOLOX}/yolox_tiny.onnx",
-        "427cc366d34e27ff7a03e2899b5e3671425c262ea2291f88bb942bc1cc70b0f7",
-    ),
-    "yolox_s": Release(
-        f"{_YOLOX}/yolox_s.onnx",
-        "c5c2d13e59ae883e6af3b45daea64af4833a4951c92d116ec270d9ddbe998063",
-    ),
-    "yolox_m": Release(f"{_YOLOX}/yolox_m.onnx"),
+    "yolox_nano": "c789161ed43c8269fcd4e67c67eeeb4e80c622da2eb296a20bc6007bd18a0b7d",
+    "yolox_tiny": "427cc366d34e27ff7a03e2899b5e3671425c262ea2291f88bb942bc1cc70b0f7",
+    "yolox_s": "c5c2d13e59ae883e6af3b45daea64af4833a4951c92d116ec270d9ddbe998063",
+    "yolox_m": "",
 }
 
 
@@ -70,10 +53,9 @@ def resolve_detector(name_or_path: str) -> DetectorFile:
     """
     name = name_or_path.lower().replace("-", "_")
     if name in RELEASES:
-        release = RELEASES[name]
         path = cache_folder() / "detectors" / f"{name}.onnx"
-        download(release.url, path, sha256=release.sha256)
-        return DetectorFile(name, path, verify(path, release.sha256))
+        download(f"{RELEASES_URL}/{path.name}", path, sha256=RELEASES[name])
+        return DetectorFile(name, path, verify(path, RELEASES[name]))
     bundled = BUNDLED_FOLDER / BUNDLED[name] if name in BUNDLED else None
     path = bundled or Path(name_or_path).expanduser()
     if not path.is_file():

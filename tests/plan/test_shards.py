@@ -1,17 +1,19 @@
 """Shards: sized by time, complete, nothing twice."""
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flows.params import LabelParams
 from flows.plan.rates import Rate, rate_of
-from flows.plan.shards import Piece, ShardParams, Work, pack, shard_lengths
+from flows.plan.shards import Piece, ShardParams, pack, shard_lengths
 
 LABEL = LabelParams(sources=("in",), out="out")
 
 
-def works(*frames: int) -> list[Work]:
-    return [Work(f"s{i}", f"in/s{i}", f"k{i}", n) for i, n in enumerate(frames)]
+def works(*frames: int) -> list[Piece]:
+    return [Piece(f"s{i}", f"in/s{i}", f"k{i}", n) for i, n in enumerate(frames)]
 
 
 def frames_of(shards):
@@ -59,7 +61,7 @@ def test_a_long_sequence_is_cut_at_chunk_borders():
 
 
 def test_a_video_is_never_cut():
-    video = Work("v", "in/v.mp4", "k", 10_000, splittable=False)
+    video = Piece("v", "in/v.mp4", "k", 10_000, splittable=False)
     shards = list(pack([video], seconds_per_frame=1, lengths=[60], chunk_frames=64))
     assert [[piece.chunks for piece in shard] for shard in shards] == [[None]]
 
@@ -93,7 +95,7 @@ def test_the_key_changes_with_every_parameter():
     shard = ShardParams(label=LABEL, run_key="r", pieces=(piece,))
     others = [
         shard.model_copy(update={"run_key": "r2"}),
-        shard.model_copy(update={"pieces": (piece.model_copy(update={"chunks": (0, 1)}),)}),
+        shard.model_copy(update={"pieces": (replace(piece, chunks=(0, 1)),)}),
         shard.model_copy(update={"label": LABEL.model_copy(update={"min_score": 0.5})}),
     ]
     assert len({one.key for one in [shard, *others]}) == 4
