@@ -11,7 +11,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from sam2_core.types import AutolabelError
+from tasks.boxes.detector_files import with_prompt
 from tasks.boxes.field_boxes import dataset_and_field, is_field
+from tasks.boxes.prompt_text import prompts_in
 from tasks.dataset.schema import check_name
 from tasks.frames.addresses import Format
 from tasks.masks.rules import MaskRules
@@ -127,6 +129,11 @@ class LabelParams(BaseModel):
         description="compact (default), yolox_nano, yolox_tiny, yolox_s, yolox_m, or an .onnx file "
         "of the YOLOX form.",
     )
+    prompt: Annotated[str, _passing(prompts_in)] | None = Field(
+        default=None,
+        description="What an open-vocabulary detector (an .onnx file that takes texts) looks for: "
+        "'car, traffic cone'.",
+    )
     boxes: BoxesPlace | None = Field(
         default=None,
         description="Boxes instead of a detector: COCO json, CVAT xml, KITTI's label files, a "
@@ -173,6 +180,8 @@ class LabelParams(BaseModel):
     def _consistent(self) -> Self:
         if self.detector and self.boxes:
             raise ValueError("give either a detector or boxes, not both")
+        if self.prompt and not (self.detector or "").endswith(".onnx"):
+            raise ValueError("a prompt is for an open-vocabulary detector: give its .onnx file")
         if self.triton_urls and self.backend != "triton":
             raise ValueError("triton_urls are servers of the backend triton: choose it")
         if self.fill_gaps and not self.tracks:
@@ -212,7 +221,7 @@ class LabelParams(BaseModel):
     @property
     def detector_name(self) -> str:
         """The detector to use where no boxes are given."""
-        return self.detector or "compact"
+        return with_prompt(self.detector or "compact", self.prompt)
 
     @property
     def wanted_classes(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ _PIXELS = (
 )  # fmt: skip
 _DETECTED = (
     "tasks.boxes.detect", "tasks.boxes.tiles", "tasks.boxes.yolox", "tasks.boxes.coco_classes",
+    "tasks.boxes.suppression", "tasks.boxes.prompted", "tasks.boxes.prompt_text",
     "sam2_core.backends.onnxruntime_network", "sam2_core.backends.pixel_kernels",
 )  # fmt: skip
 _IMPORTED = (

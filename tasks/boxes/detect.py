@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from sam2_core.cores import usable_cores
 from sam2_core.types import Boxes
-from tasks.boxes.detectors import load_detector
+from tasks.boxes.detectors import AnyDetector, load_detector
 from tasks.boxes.tiles import Tile, merged, tiles_of
-from tasks.boxes.yolox import Detector, Letterboxed
+from tasks.boxes.yolox import Letterboxed
 from tasks.frames.images import load_frame
 from tasks.types import FrameFailure, FrameRef
 
@@ -31,7 +31,7 @@ class _Frame:
 
 def detect(
     frames: Iterable[FrameRef],
-    detector: str | Detector,
+    detector: str | AnyDetector,
     classes: Sequence[str] = (),
     min_score: float = 0.3,
     on_frame: OnFrame | None = None,
@@ -71,7 +71,11 @@ class _Queue:
     """Batches of frames in the detector; while a device works on one, the next is put together."""
 
     def __init__(
-        self, detector: Detector, classes: Sequence[str], min_score: float, on_frame: OnFrame | None
+        self,
+        detector: AnyDetector,
+        classes: Sequence[str],
+        min_score: float,
+        on_frame: OnFrame | None,
     ) -> None:
         self._detector, self._classes, self._min_score = detector, classes, min_score
         self._on_frame = on_frame
@@ -118,7 +122,7 @@ class _Queue:
 
 
 def _read_ahead(
-    frames: Iterable[FrameRef], detector: Detector, tiles: int
+    frames: Iterable[FrameRef], detector: AnyDetector, tiles: int
 ) -> Iterator[tuple[FrameRef, Parts | FrameFailure]]:
     def read(frame: FrameRef) -> Parts | FrameFailure:
         loaded = load_frame(frame)

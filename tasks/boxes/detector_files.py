@@ -1,7 +1,11 @@
-"""Detectors by name: official YOLOX releases, the bundled one, or any file of that form."""
+"""Detectors by name: official YOLOX releases, the bundled one, or any file of that form.
+
+`PATH#TEXT, TEXT` is an open-vocabulary detector with the texts that it looks for.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +14,7 @@ from sam2_core.cache import cache_folder, file_sha256
 from sam2_core.checkpoints import verify
 from sam2_core.download import download
 from sam2_core.types import AutolabelError
+from tasks.boxes.prompt_text import prompt_digest, prompts_in
 
 RELEASES_URL = "https://github.com/Megvii-BaseDetection/YOLOX/releases/download/0.1.1rc0"
 BUNDLED_FOLDER = Path(__file__).resolve().parents[2] / "sam2_core" / "weights"
@@ -27,30 +32,77 @@ RELEASES = {
 }
 
 
+class ReplacedError(AutolabelError):
+    """A detector's file is not what its stamp says: it was replaced during the run."""
+
+
 @dataclass(frozen=True)
 class DetectorFile:
-    """A detector on this machine."""
+    """A detector on this machine.
+
+    Attributes:
+        name, path, sha256: of its file.
+        prompts: texts that it looks for; () where its classes are its own.
+        texts: digest of the prompts and of the files that they go through.
+
+    """
 
     name: str
     path: Path
     sha256: str
+    prompts: tuple[str, ...] = ()
+    texts: str = ""
 
     @property
     def stamp(self) -> str:
         """Name and content: on every box, and part of every key."""
-        return f"{self.name}@{self.sha256[:16]}"
+        return f"{self.name}@{self.sha256[:16]}{f'+{self.texts}' if self.texts else ''}"
+
+    def read(self) -> bytes:
+        """Read the file's bytes, once they are known to be those that the stamp names.
+
+        Raises:
+            AutolabelError: it cannot be read.
+            ReplacedError: it, or a file that its prompts go through, is another one by now.
+
+        """
+        try:
+            data = self.path.read_bytes()
+        except OSError as error:
+            reason = f"cannot read the detector {self.path}: {error.strerror}"
+            raise AutolabelError(reason) from error
+        known = hashlib.sha256(data).hexdigest() == self.sha256
+        if not known or (self.prompts and prompt_digest(self.path, self.prompts) != self.texts):
+            raise ReplacedError(replaced(self.path))
+        return data
+
+
+def replaced(path: Path, which: str = "") -> str:
+    """Say that a detector's file is another one by now."""
+    return (
+        f"the detector {path} is not the one that this run began with{which}: it was replaced "
+        "meanwhile. Run again, and the labels get their own key"
+    )
+
+
+def with_prompt(name_or_path: str, prompt: str | None) -> str:
+    """Name a detector together with the texts that it looks for."""
+    return f"{name_or_path}#{', '.join(prompts_in(prompt))}" if prompt else name_or_path
 
 
 def resolve_detector(name_or_path: str) -> DetectorFile:
     """Find a detector by name or path, downloading a release that is not in the cache.
 
     Args:
-        name_or_path: `compact`, a release (`yolox_nano`, also `yolox-nano`), or a path to .onnx.
+        name_or_path: `compact`, a release (`yolox_nano`, also `yolox-nano`), or a path to .onnx;
+            after a "#" what to look for, as `with_prompt` makes it.
 
     Raises:
         AutolabelError: unknown name, missing file, failed download or another sha256.
 
     """
+    name_or_path, _, prompt = name_or_path.partition(".onnx#")
+    name_or_path += ".onnx" if prompt else ""
     name = name_or_path.lower().replace("-", "_")
     if name in RELEASES:
         path = cache_folder() / "detectors" / f"{name}.onnx"
@@ -68,7 +120,10 @@ def resolve_detector(name_or_path: str) -> DetectorFile:
         digest = file_sha256(path)
     except OSError as error:
         raise AutolabelError(f"cannot read the detector {path}: {error.strerror}") from error
-    return DetectorFile(name if bundled else re.sub(r"\W+", "_", path.stem), path, digest)
+    name = name if bundled else re.sub(r"\W+", "_", path.stem)
+    prompts = prompts_in(prompt) if prompt else ()
+    texts = prompt_digest(path, prompts) if prompts else ""
+    return DetectorFile(name, path, digest, prompts, texts)
 
 
 def detector_stamp(name_or_path: str) -> str:

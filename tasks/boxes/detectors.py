@@ -7,10 +7,17 @@ import threading
 from sam2_core.backends.gpu import Gpu, process_gpu
 from sam2_core.library_messages import preload_cuda
 from sam2_core.load import choose_backend
-from tasks.boxes.detector_files import DetectorFile, resolve_detector
-from tasks.boxes.yolox import CPU, CUDA, Detector, ReplacedError, replaced
+from tasks.boxes.detector_files import (
+    DetectorFile,
+    ReplacedError,
+    replaced,
+    resolve_detector,
+)
+from tasks.boxes.prompted import PromptedDetector
+from tasks.boxes.yolox import CPU, CUDA, Detector
 
 TENSORRT = "tensorrt"
+AnyDetector = Detector | PromptedDetector
 
 
 class Detectors:
@@ -18,9 +25,9 @@ class Detectors:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._loaded: dict[tuple[DetectorFile, str], Detector] = {}
+        self._loaded: dict[tuple[DetectorFile, str], AnyDetector] = {}
 
-    def load(self, name_or_path: str, stamp: str = "", backend: str = CPU[0]) -> Detector:
+    def load(self, name_or_path: str, stamp: str = "", backend: str = CPU[0]) -> AnyDetector:
         """Return the one detector of this file and backend; as `load_detector` the first time."""
         file = _file_of(name_or_path, stamp)
         with self._lock:
@@ -30,7 +37,7 @@ class Detectors:
             return self._loaded[key]
 
 
-def load_detector(name_or_path: str, stamp: str = "", backend: str = CPU[0]) -> Detector:
+def load_detector(name_or_path: str, stamp: str = "", backend: str = CPU[0]) -> AnyDetector:
     """Load a detector.
 
     Args:
@@ -43,6 +50,8 @@ def load_detector(name_or_path: str, stamp: str = "", backend: str = CPU[0]) -> 
 
     """
     file = _file_of(name_or_path, stamp)
+    if file.prompts:
+        return PromptedDetector(file)
     if backend == TENSORRT:
         from sam2_core.backends.tensorrt_backend import engines_folder, require_tensorrt
 

@@ -7,7 +7,6 @@ grids of strides 8, 16 and 32 (YOLOX: Exceeding YOLO Series in 2021, Ge et al., 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 from collections.abc import Callable, Sequence
@@ -27,19 +26,15 @@ from sam2_core.cores import usable_cores
 from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray
 from sam2_core.views import StagedFrame
 from tasks.boxes.coco_classes import COCO_CLASSES
-from tasks.boxes.detector_files import DetectorFile
+from tasks.boxes.detector_files import DetectorFile, ReplacedError
+from tasks.boxes.prompt_text import takes_text
+from tasks.boxes.suppression import suppressed
 
 CPU, CUDA = ("CPUExecutionProvider",), "onnxruntime-cuda"
 STRIDES = (8, 16, 32)
 PADDING_GREY = 114
 DYNAMIC_BATCH = 8
-# Above this overlap two boxes are one object whatever their names: a pick-up is no car and truck.
-SAME_OBJECT_IOU = 0.85
 DYNAMIC_SIZE = 640
-
-
-class ReplacedError(AutolabelError):
-    """A detector's file is not what its stamp says: it was replaced during the run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +72,7 @@ class Detector:
     ) -> None:  # fmt: skip
         self.file = file
         try:
-            data = self._read()
+            data = self.file.read()
             self._session = open_session(file.path, None, CPU, model=data)
         except ReplacedError:
             raise
@@ -86,7 +81,10 @@ class Detector:
             raise AutolabelError(reason) from error
         self._input, self._output = self._session.get_inputs(), self._session.get_outputs()
         if len(self._input) != 1 or len(self._output) != 1 or len(self._input[0].shape) != 4:
-            raise self._not_yolox(f"{len(self._input)} inputs, {len(self._output)} outputs")
+            what = f"{len(self._input)} inputs, {len(self._output)} outputs"
+            if takes_text({one.name: one.shape for one in self._input}):
+                what += "; it takes text: say what to look for with --prompt 'car, traffic cone'"
+            raise self._not_yolox(what)
         batch, _, height, width = self._input[0].shape
         self._static_batch = isinstance(batch, int)
         cores = usable_cores()
@@ -124,17 +122,6 @@ class Detector:
         network = CudaNetwork(self.file.path, data, gpu, shapes, captured=captured)
         self._session = None
         return network
-
-    def _read(self) -> bytes:
-        """Read the file's bytes, once they are known to be those that the stamp names."""
-        try:
-            data = self.file.path.read_bytes()
-        except OSError as error:
-            reason = f"cannot read the detector {self.file.path}: {error.strerror}"
-            raise AutolabelError(reason) from error
-        if hashlib.sha256(data).hexdigest() != self.file.sha256:
-            raise ReplacedError(replaced(self.file.path))
-        return data
 
     def _not_yolox(self, what: str) -> AutolabelError:
         return AutolabelError(
@@ -266,7 +253,7 @@ class Detector:
             return self._rows(self._session, images[0])
         with self._lock:
             if self._single is None:
-                self._single = open_session(self.file.path, 1, CPU, model=self._read())
+                self._single = open_session(self.file.path, 1, CPU, model=self.file.read())
         rows = self._pool.map(lambda image: self._rows(self._single, image), images)
         return np.concatenate(list(rows))
 
@@ -277,8 +264,6 @@ class Detector:
         wanted: np.ndarray[Any, np.dtype[np.bool_]],
         limits: tuple[float, float],
     ) -> Boxes:
-        import cv2
-
         rows, grid, stride = found.values, self._grid[found.cells], self._stride[found.cells]
         scores = rows[:, 5:] * rows[:, 4:5] * wanted
         best = scores.argmax(1)
@@ -288,12 +273,7 @@ class Detector:
         corners = (rows[:, :2] + grid) * stride - sizes / 2
         keep = (score >= limits[0]) & (score > 0) & np.isfinite(sizes).all(1)
         xywh, score, best = np.hstack([corners, sizes])[keep], score[keep], best[keep]
-        chosen = np.zeros(0, np.int64)
-        if len(score):
-            kept = np.asarray(cv2.dnn.NMSBoxesBatched(xywh, score, best, *limits), np.int64)
-            same = cv2.dnn.NMSBoxes(xywh[kept], score[kept], limits[0], SAME_OBJECT_IOU)
-            chosen = kept[np.asarray(same, np.int64)]
-            chosen = chosen[np.argsort(-score[chosen], kind="stable")]
+        chosen = suppressed(xywh, score, best, limits)
         xyxy = np.hstack([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]])[chosen] / image.scale
         limit = np.array([image.size_hw[1], image.size_hw[0]] * 2, np.float32)
         names = tuple(self.classes[index] for index in best[chosen])
@@ -308,11 +288,3 @@ def _grid(height: int, width: int) -> tuple[FloatArray, FloatArray]:
         corners.append(np.stack([x.ravel(), y.ravel()], 1).astype(np.float32))
         strides.append(np.full((x.size, 1), stride, np.float32))
     return np.concatenate(corners), np.concatenate(strides)
-
-
-def replaced(path: Path, which: str = "") -> str:
-    """Say that a detector's file is another one by now."""
-    return (
-        f"the detector {path} is not the one that this run began with{which}: it was replaced "
-        "meanwhile. Run again, and the labels get their own key"
-    )

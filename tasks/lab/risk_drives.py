@@ -31,7 +31,7 @@ from tasks.types import FrameFailure, FrameRef
 
 if TYPE_CHECKING:
     from sam2_core.segmenter import Segmenter
-    from tasks.boxes.yolox import Detector
+    from tasks.boxes.detectors import AnyDetector
 
 # Far from the seeds of training, and from those of the model cards' pictures.
 FIRST_SEED = 70_000_000
@@ -65,7 +65,7 @@ class Models:
     """What labels: a segmenter, a detector, and a name for both that changes when they do."""
 
     segmenter: Segmenter
-    detector: Detector
+    detector: AnyDetector
     key: str
 
 
