@@ -77,7 +77,14 @@ def served_as(model: str | Path) -> str:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """What a client has to know of a model: `BackendInfo` on its way, and whether it may label."""
+    """What a client has to know of a model: `BackendInfo` on its way, and whether it may label.
+
+    Attributes:
+        stamp, image_size, device, close_ups: as in `BackendInfo`.
+        certificate: that it has on its server, in short; else `uncertified` says why it has none.
+        version: of the model in its server's repository; the same model may have others elsewhere.
+
+    """
 
     stamp: ModelStamp
     image_size: int
@@ -85,14 +92,13 @@ class ServedModel:
     close_ups: bool
     certificate: dict[str, Any] = field(default_factory=dict, compare=False)
     uncertified: str = field(default="", compare=False)
+    version: str = field(default="", compare=False)
 
     @staticmethod
-    def of(
-        info: BackendInfo, certificate: dict[str, Any] | None = None, uncertified: str = ""
-    ) -> ServedModel:
+    def of(info: BackendInfo, version: str = "") -> ServedModel:
         """Say what a loaded backend is."""
         return ServedModel(
-            info.stamp, info.image_size, info.device, info.close_ups, certificate or {}, uncertified
+            info.stamp, info.image_size, info.device, info.close_ups, version=version
         )
 
     def certified(self) -> dict[str, Any]:

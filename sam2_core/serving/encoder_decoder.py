@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ class _Loaded(PythonModel):
         """Load the backend and use it once: what it cannot do is said now, and it is warm."""
         backend = self.settings.load()
         self.segmenter = Segmenter(backend)
-        self.served = ServedModel.of(backend.info)
+        self.served = ServedModel.of(backend.info, self.version)
         self.store = self.settings.embeddings()
         self.example = backend.encode([np.zeros((_PLAIN_PX, _PLAIN_PX, 3), np.uint8)])
         to_host(backend, self.example)
@@ -75,14 +75,13 @@ class EncoderModel(_Loaded):
     def prepare(self) -> None:
         """Load the backend and hold it against PyTorch, as labeling without a server does."""
         super().prepare()
-        info = self.segmenter.backend.info
         try:
             found = ensure_certified(self.segmenter, self.settings.path)
         except AutolabelError as error:  # for labeling to refuse; interactive use goes on
             logger.warning("%s", error)
-            self.served = ServedModel.of(info, None, str(error))
+            self.served = replace(self.served, uncertified=str(error))
         else:
-            self.served = ServedModel.of(info, found.short)
+            self.served = replace(self.served, certificate=found.short)
 
     def answer_all(self, requests: Sequence[Asked]) -> None:
         """Encode what is not known yet, of all requests together."""

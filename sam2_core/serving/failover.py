@@ -22,6 +22,8 @@ from sam2_core.types import AutolabelError
 logger = logging.getLogger(__name__)
 # Pauses between rounds over all servers.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+# Triton's words for a model, or a version of it, that is not loaded now.
+_LOADING = ("not ready", "not at ready state", "unknown model", "is not found")
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,14 +77,30 @@ class Servers:
         while True:
             reached = self._reach(until - time.monotonic())
             try:
-                return reached.transport.infer(call)
-            except ServerAbsentError as error:
-                logger.warning("%s", error)
-                with self._lock:
-                    if self._current is reached:
-                        self._current = None
+                return reached.transport.infer(self._of_one_version(call, reached))
+            except ServerError as error:
+                if not is_loading(str(error)):
+                    raise
+                self._give_up(reached, error)
                 if time.monotonic() >= until:
                     raise
+                self._sleep(_FIRST_PAUSE_S)  # the server is there, and refuses at once
+            except ServerAbsentError as error:
+                self._give_up(reached, error)
+                if time.monotonic() >= until:
+                    raise
+
+    def _of_one_version(self, call: Call, reached: _Reached) -> Call:
+        """Encode and decode with one version also while another is being loaded."""
+        if call.model == self.names.image:
+            return call  # its version is the server's choice: it keeps to itself
+        return replace(call, version=reached.served.version)
+
+    def _give_up(self, reached: _Reached, error: AutolabelError) -> None:
+        logger.warning("%s", error)
+        with self._lock:
+            if self._current is reached:
+                self._current = None
 
     def _reach(self, patience_s: float) -> _Reached:
         """Return the server in use, or the first that answers now."""
@@ -117,7 +135,7 @@ class Servers:
         try:
             told = transport.infer(Call(self.names.encoder, DESCRIBE, ["info"], 10.0))
         except ServerError as error:
-            if self._expected is not None or _is_loading(error):  # it has just started again
+            if self._expected is not None or is_loading(str(error)):  # it has just started again
                 raise ServerAbsentError(str(error)) from error
             raise
         served = ServedModel.from_json(text_in(told["info"]))
@@ -135,5 +153,6 @@ class Servers:
             transport.close()
 
 
-def _is_loading(error: ServerError) -> bool:
-    return "not ready" in str(error)
+def is_loading(text: str) -> bool:
+    """Tell from a refusal that the model is not there yet, or no more, in the version asked for."""
+    return any(one in text for one in _LOADING)

@@ -71,7 +71,7 @@ def request_of(client: Any, call: Call, skip: frozenset[str] = frozenset()) -> d
             given.set_data_from_numpy(array)
         inputs.append(given)
     return {
-        "model_name": call.model, "inputs": inputs,
+        "model_name": call.model, "model_version": call.version, "inputs": inputs,
         "outputs": [client.InferRequestedOutput(name) for name in call.outputs],
         "request_id": call.request_id, "timeout": int(call.deadline_s * _SECOND_US),
         "client_timeout": call.deadline_s,

@@ -72,9 +72,10 @@ class HttpTransport(Transport):
     def infer(self, call: Call) -> Tensors:
         """Send a request and wait for its answer."""
         header, body = encoded(call)
+        version = f"/versions/{call.version}" if call.version else ""
         try:
             answer = self._client.post(
-                f"{self._url}/v2/models/{call.model}/infer",
+                f"{self._url}/v2/models/{call.model}{version}/infer",
                 content=header + body,
                 headers={_LENGTH: str(len(header)), "Content-Type": "application/octet-stream"},
                 timeout=httpx.Timeout(call.deadline_s, connect=min(call.deadline_s, 5.0)),

@@ -16,7 +16,7 @@ import numpy as np
 from sam2_core.backends.triton_backend import TritonBackend
 from sam2_core.clicks import OpenImage
 from sam2_core.serving.contract import image_id, text_tensor
-from sam2_core.serving.failover import Servers
+from sam2_core.serving.failover import Servers, is_loading
 from sam2_core.serving.python_model import (
     Asked,
     ExpiredError,
@@ -41,7 +41,13 @@ _OPEN = 8
 
 
 class _Beside(Transport):
-    """The models beside this one, on the same server."""
+    """The models beside this one, on the same server and of the same version.
+
+    So a new version takes over as a whole, when its model of images is loaded.
+    """
+
+    def __init__(self, version: str) -> None:
+        self._version = int(version)
 
     @property
     def url(self) -> str:
@@ -54,13 +60,14 @@ class _Beside(Transport):
 
         request = triton.InferenceRequest(
             model_name=call.model,
+            model_version=self._version,
             requested_output_names=list(call.outputs),
             inputs=[tensor_of(name, array) for name, array in call.inputs.items()],
         )
         answer = request.exec()
         if answer.has_error():
             text = answer.error().message()
-            if "not ready" in text or "unknown model" in text:
+            if is_loading(text):
                 raise ServerAbsentError(text)
             raise refused(text, self.url)
         return {
@@ -86,7 +93,8 @@ class ImageModel(PythonModel):
     def _on(self) -> TritonBackend:
         """Return the models beside this one; anew where they were replaced."""
         if self._backend is None:
-            servers = Servers([_Beside()], self.settings.served_as, first_patience_s=10.0)
+            beside = _Beside(self.version)
+            servers = Servers([beside], self.settings.served_as, first_patience_s=10.0)
             self._backend = TritonBackend(servers, at_once=0)
         return self._backend
 

@@ -109,12 +109,14 @@ class PythonModel:
     """A model of Triton's Python backend; `answer_all` is its own."""
 
     settings: ModelSettings
+    version: str
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Load what the model needs."""
         if args.get("model_instance_kind") == "GPU":  # each instance is a process of its own
             os.environ["CUDA_VISIBLE_DEVICES"] = args["model_instance_device_id"]
         self.settings = ModelSettings.of(json.loads(args["model_config"]), args)
+        self.version = args["model_version"]
         # Triton waits for a model for ever. This watches from outside of Python: whatever it is
         # that does not come back, the server's log says where, and the load has failed.
         faulthandler.dump_traceback_later(self.settings.loading_s, exit=True, file=2)

@@ -143,12 +143,18 @@ def write_repository(
             parts.encoder: "EncoderModel", parts.decoder: "DecoderModel", parts.image: "ImageModel"
         }  # fmt: skip
         for part, kind in kinds.items():
-            write_whole(folder / part / "config.pbtxt", config_of(part, kind, settings, options))
+            _write_new(folder / part / "config.pbtxt", config_of(part, kind, settings, options))
             code = _CODE.format(module=_MODULES[kind], kind=kind)
             write_whole(folder / part / str(version) / "model.py", code)
             written.append(part)
     write_whole(folder / "README.md", _readme(names))
     return written
+
+
+def _write_new(path: Path, text: str) -> None:
+    """Write a file unless it is there: a server loads all versions again of what was touched."""
+    if not path.is_file() or path.read_text() != text:
+        write_whole(path, text)
 
 
 def config_of(name: str, kind: str, settings: ModelSettings, options: RepositoryOptions) -> str:
@@ -165,7 +171,8 @@ def config_of(name: str, kind: str, settings: ModelSettings, options: Repository
         + "".join(_tensor("input", *one) for one in _INPUTS[kind].items())
         + "".join(_tensor("output", *one) for one in _OUTPUTS[kind].items())
         + _instances(options)
-        + "version_policy { latest { num_versions: 1 } }\n"
+        # The one before goes on until a new one is whole: its three models take over together.
+        + "version_policy { latest { num_versions: 2 } }\n"
         "dynamic_batching {\n"
         f"  max_queue_delay_microseconds: {options.queue_delay_us}\n"
         "  default_queue_policy {\n    timeout_action: REJECT\n    allow_timeout_override: true\n"
@@ -222,7 +229,9 @@ masks one day. What it costs: the server needs `sam2-autolabel` installed beside
 Texts and files are tensors of bytes (UINT8). The first dimension of every tensor is 1: a request is
 about one image, and the server batches requests.
 
-Every model runs once while it is loaded, so that its first request finds it warm.
+Encoder and decoder run once while they are loaded, so that the first request finds them warm.
+Triton's own `model_warmup` would not do: a decoder needs features that an encoder has just left on
+the server.
 
 An error that begins with `expired:` means: send the image again.
 """

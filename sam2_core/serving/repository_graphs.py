@@ -26,5 +26,6 @@ def copy_graphs(out: Path, model: str, version: int, backend: str, precision: st
     encoder = names_of(served_as(model)).encoder
     target = out / encoder / str(version) / "graphs"
     shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(found, target, ignore=shutil.ignore_patterns("*.safetensors"))
+    # Also weights: graphs may have theirs in a file beside them.
+    shutil.copytree(found, target)
     return IN_REPOSITORY.format(encoder) + model[len(name) :]

@@ -61,6 +61,7 @@ class Call:
         outputs: which to send.
         deadline_s: how long to wait; then the server drops it, too, if it still waits there.
         request_id: shown in the server's log.
+        version: of the model; the latest that the server has loaded where it is empty.
 
     """
 
@@ -69,6 +70,7 @@ class Call:
     outputs: Sequence[str]
     deadline_s: float = 60.0
     request_id: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True)

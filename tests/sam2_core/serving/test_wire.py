@@ -173,7 +173,7 @@ def test_a_repository_holds_several_models_and_all_that_was_asked_for(tmp_path):
         'name: "sam2_decoder_compact_whole"',
         "instance_group { count: 3 kind: KIND_GPU gpus: [ 0, 2 ] }",
         "dynamic_batching", "response_cache { enable: true }", 'value { string_value: "tensorrt" }',
-        "version_policy { latest { num_versions: 1 } }", 'string_value: "compact:whole"',
+        "version_policy { latest { num_versions: 2 } }", 'string_value: "compact:whole"',
     ):  # fmt: skip
         assert part in text
     assert "KIND_CPU" in (tmp_path / "sam2_compact" / "config.pbtxt").read_text()
