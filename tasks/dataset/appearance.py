@@ -41,9 +41,6 @@ def arrange_app(dataset: Any) -> None:
         )
     if config.sidebar_groups is None:
         config.sidebar_groups = _sidebar(dataset)
-    for group in config.sidebar_groups:  # of datasets that were made before there were these
-        if (group.name, group.paths) == ("review", SIDEBAR["review"]):
-            group.paths = [*group.paths, *OF_PATCHES]
     if config.active_fields is None:
         config.active_fields = fo.ActiveFields(exclude=False, paths=["detections", "reviewed"])
 
@@ -89,7 +86,7 @@ def _sidebar(dataset: Any) -> list[Any]:
     groups = [fo.SidebarGroupDocument(name="tags")]
     for name, paths in SIDEBAR.items():
         present = [path for path in paths if path in known]
-        groups.append(_group(name, present))
+        groups.append(_group(name, [*present, *(OF_PATCHES if name == "review" else ())]))
     inner = [f"metadata.{name}" for name in ("size_bytes", "mime_type", "width", "height")]
     groups.append(_group("metadata", [*inner, "metadata.num_channels"]))
     groups.append(_group("other", sorted(known - placed - {"tags", "metadata"})))

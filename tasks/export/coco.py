@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping
-from typing import IO, Any
+from typing import Any
 
 from sam2_core.polygons import polygons
 from tasks.export.masks import bitmap, polygon_iou, tight_box
@@ -15,12 +14,10 @@ from tasks.export.types import Classes, ExportFrame, Instance, Told
 
 
 class _Split:
-    """The two long lists of one split's file, each in a file of its own until the end."""
+    """The two long lists of one split's file."""
 
-    def __init__(self, sink: Sink, name: str) -> None:
-        self.name = name
-        self.images: IO[str] = (sink.folder / f"{name}.images").open("w+")
-        self.annotations: IO[str] = (sink.folder / f"{name}.annotations").open("w+")
+    def __init__(self, sink: Sink) -> None:
+        self.images, self.annotations = sink.lines(), sink.lines()
         self.image_count = self.annotation_count = 0
 
 
@@ -45,7 +42,7 @@ class CocoWriter:
     def add(self, frame: ExportFrame) -> None:
         """Write a frame."""
         if frame.split not in self._splits:
-            self._splits[frame.split] = _Split(self._sink, frame.split)
+            self._splits[frame.split] = _Split(self._sink)
         split = self._splits[frame.split]
         split.image_count += 1
         height, width = frame.size_hw
@@ -56,12 +53,12 @@ class CocoWriter:
             "sequence_id": frame.sequence_id, "camera": frame.camera, "frame_id": frame.index,
             "timestamp_ns": frame.timestamp_ns, "frame_uri": frame.uri, "model": frame.model,
         }  # fmt: skip
-        split.images.write(json.dumps(image) + "\n")
+        split.images.add(image)
         for instance in frame.instances:
             split.annotation_count += 1
             found = self._annotation(instance, frame.size_hw)
             ids = {"id": split.annotation_count, "image_id": split.image_count}
-            split.annotations.write(json.dumps(ids | found) + "\n")
+            split.annotations.add(ids | found)
 
     def _annotation(self, instance: Instance, size_hw: tuple[int, int]) -> dict[str, Any]:
         segmentation: Any = {"size": list(size_hw), "counts": instance.rle.decode("ascii")}
@@ -86,17 +83,14 @@ class CocoWriter:
         """Put the files together."""
         names = self._classes.names
         categories = [{"id": number, "name": name} for number, name in enumerate(names, 1)]
-        for split in self._splits.values():
-            ending = f"_{split.name}" if split.name else ""
+        for name, split in self._splits.items():
+            ending = f"_{name}" if name else ""
             with self._sink.open(f"annotations/instances{ending}.json") as file:
                 file.write('{"info": {"description": "labels of sam2-autolabel"},\n"categories": ')
                 file.write(json.dumps(categories))
-                for name, lines in (("images", split.images), ("annotations", split.annotations)):
-                    file.write(f',\n"{name}": [\n')
-                    with contextlib.closing(lines):
-                        lines.seek(0)
-                        for number, line in enumerate(lines):
-                            file.write((",\n" if number else "") + line.rstrip("\n"))
-                    file.write("\n]")
+                file.write(',\n"images": ')
+                split.images.write_to(file)
+                file.write(',\n"annotations": ')
+                split.annotations.write_to(file)
                 file.write("}\n")
         return self._loss.facts() if self._as_polygons else {}

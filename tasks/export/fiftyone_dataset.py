@@ -10,7 +10,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +28,7 @@ class FiftyOneWriter:
 
     def __init__(self, sink: Sink, classes: Classes, _told: Told) -> None:
         self._sink, self._classes = sink, classes
-        self._samples: IO[str] = (sink.folder / "samples").open("w+")
-        self._count = 0
+        self._samples = sink.lines()
 
     def add(self, frame: ExportFrame) -> None:
         """Write a frame."""
@@ -48,8 +47,7 @@ class FiftyOneWriter:
             "frame_uri": frame.uri, "model": frame.model,
             FIELD: {"_cls": "Detections", "detections": detections},
         }  # fmt: skip
-        self._samples.write((",\n" if self._count else "") + json.dumps(sample))
-        self._count += 1
+        self._samples.add(sample)
 
     def _detection(
         self, number: int, frame: ExportFrame, one: Instance,
@@ -77,9 +75,7 @@ class FiftyOneWriter:
         }  # fmt: skip
         self._sink.write("metadata.json", json.dumps(metadata, indent=1).encode())
         with self._sink.open("samples.json") as file:
-            file.write('{"samples": [\n')
-            self._samples.seek(0)
-            file.writelines(self._samples)
-            file.write("\n]}\n")
-        self._samples.close()
+            file.write('{"samples": ')
+            self._samples.write_to(file)
+            file.write("}\n")
         return {"dataset_type": "fiftyone.types.FiftyOneDataset"}

@@ -6,11 +6,9 @@ bits of length, 5 of the word's size, four times 4 of the sizes of run lengths, 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 from collections.abc import Mapping
-from typing import IO, Any
+from typing import Any
 from xml.sax.saxutils import quoteattr
 
 import numpy as np
@@ -18,7 +16,7 @@ import numpy.typing as npt
 
 from tasks.export.cvat import run_lengths
 from tasks.export.masks import bitmap
-from tasks.export.sink import Sink
+from tasks.export.sink import Lines, Sink
 from tasks.export.types import Classes, ExportFrame, Instance, Told
 
 # Bits of run lengths, of which each run takes the least that it fits in.
@@ -32,12 +30,12 @@ class LabelStudioWriter:
 
     def __init__(self, sink: Sink, classes: Classes, _told: Told) -> None:
         self._sink, self._classes = sink, classes
-        self._splits: dict[str, IO[str]] = {}
+        self._splits: dict[str, Lines] = {}
 
     def add(self, frame: ExportFrame) -> None:
         """Write a frame."""
         if frame.split not in self._splits:
-            self._splits[frame.split] = (self._sink.folder / f"{frame.split}.tasks").open("w+")
+            self._splits[frame.split] = self._sink.lines()
         name = f"{frame.name}{frame.suffix}"
         self._sink.image(f"images/{name}", frame.image)
         results = [self._result(one, number, frame) for number, one in enumerate(frame.instances)]
@@ -58,7 +56,7 @@ class LabelStudioWriter:
         if any(decided):
             people = [one for one, by in zip(results, decided, strict=True) if by]
             task["annotations"] = [{"result": people}]
-        self._splits[frame.split].write(json.dumps(task) + "\n")
+        self._splits[frame.split].add(task)
 
     def _result(self, one: Instance, number: int, frame: ExportFrame) -> dict[str, Any]:
         self._classes.number(one.label)
@@ -87,12 +85,8 @@ class LabelStudioWriter:
         self._sink.write("labeling_config.xml", config.encode())
         for split, lines in self._splits.items():
             with self._sink.open(f"tasks{f'_{split}' if split else ''}.json") as file:
-                file.write("[\n")
-                with contextlib.closing(lines):
-                    lines.seek(0)
-                    for number, line in enumerate(lines):
-                        file.write((",\n" if number else "") + line.rstrip("\n"))
-                file.write("\n]\n")
+                lines.write_to(file)
+                file.write("\n")
         return {}
 
 

@@ -24,6 +24,27 @@ _CONNECTIONS = 8
 _PART = 1 << 20
 
 
+class Lines:
+    """JSON values of any number: in a file of this machine until they are a list in another one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = tempfile.TemporaryFile("w+", dir=folder)  # noqa: SIM115 - `write_to` closes it
+        self._count = 0
+
+    def add(self, value: Any) -> None:
+        """Add a value."""
+        self._file.write((",\n" if self._count else "") + json.dumps(value))
+        self._count += 1
+
+    def write_to(self, file: IO[str]) -> None:
+        """Write the list, a value a line."""
+        with self._file:
+            self._file.seek(0)
+            file.write("[\n")
+            shutil.copyfileobj(self._file, file)
+            file.write("\n]")
+
+
 class Sink:
     """An export's folder. Files are under way a few at a time; a context manager waits for them.
 
@@ -46,7 +67,7 @@ class Sink:
         self._pending: deque[Future[dict[str, Any]]] = deque()
         self._scratch = tempfile.TemporaryDirectory(prefix="autolabel-export-")
         self.folder = Path(self._scratch.name)
-        self._files = (self.folder / "files.jsonl").open("w+")
+        self._files = self.lines()
 
     def write(self, path: str, data: bytes) -> None:
         """Write a file, soon."""
@@ -66,6 +87,10 @@ class Sink:
             yield file
         self.upload(path, Path(file.name))
 
+    def lines(self) -> Lines:
+        """Return a list of values to be written later."""
+        return Lines(self.folder)
+
     def upload(self, path: str, file: Path) -> None:
         """Move a finished file of this machine to its place."""
         self._submit(self._pool.submit(self._upload, path, file))
@@ -74,13 +99,11 @@ class Sink:
         """Wait for everything, then write the index with every file's hash: the export is whole."""
         while self._pending:
             self._note()
-        self._files.seek(0)
         with tempfile.NamedTemporaryFile("w+", dir=self.folder, delete=False) as file:
             head = json.dumps(report, indent=1)
-            file.write(f'{head.rstrip("}").rstrip()},\n "files": [\n')
-            for number, line in enumerate(self._files):
-                file.write((",\n" if number else "") + line.rstrip("\n"))
-            file.write("\n]}\n")
+            file.write(f'{head.rstrip("}").rstrip()},\n "files": ')
+            self._files.write_to(file)
+            file.write("}\n")
         self._upload(INDEX, Path(file.name))
 
     def __enter__(self) -> Sink:
@@ -91,7 +114,6 @@ class Sink:
         _trace: TracebackType | None,
     ) -> None:  # fmt: skip
         self._pool.shutdown(cancel_futures=True)
-        self._files.close()
         self._scratch.cleanup()
 
     def _submit(self, future: Future[dict[str, Any]]) -> None:
@@ -100,7 +122,7 @@ class Sink:
             self._note()
 
     def _note(self) -> None:
-        self._files.write(json.dumps(self._pending.popleft().result()) + "\n")
+        self._files.add(self._pending.popleft().result())
 
     def _write(self, path: str, data: bytes) -> dict[str, Any]:
         storage.write_bytes(storage.join(self.uri, path), data)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.export.masks import tight_box
-from tasks.export.sink import Sink
+from tasks.export.sink import Lines, Sink
 from tasks.export.types import Classes, ExportFrame, Instance, Told
 
 _STEP_US = 100_000  # between frames that nobody knows the time of
@@ -32,7 +32,7 @@ class _Tables:
     """One sequence: the long table in a file, the others, one row per frame or track, in memory."""
 
     sequence_id: str
-    annotations: Any
+    annotations: Lines
     samples: dict[int, str] = field(default_factory=dict)
     sample_data: list[Row] = field(default_factory=list)
     instances: dict[str, Row] = field(default_factory=dict)
@@ -51,8 +51,7 @@ class T4Writer:
         """Write a frame."""
         if self._tables is None or self._tables.sequence_id != frame.sequence_id:
             self._end()
-            lines = (self._sink.folder / f"{frame.sequence_id}.object_ann").open("w+")
-            self._tables = _Tables(frame.sequence_id, lines)
+            self._tables = _Tables(frame.sequence_id, self._sink.lines())
         tables, channel = self._tables, frame.camera or "CAM_FRONT"
         known = frame.timestamp_ns is not None
         self._timeless += not known
@@ -93,7 +92,7 @@ class T4Writer:
         x, y, width, height = tight_box(one, frame.size_hw)
         by_machine = not one.decision
         metadata = {"name": frame.model, "score": one.score, "uncertainty": one.risk}
-        tables.annotations.write(json.dumps({
+        tables.annotations.add({
             "token": name, "sample_data_token": data, "instance_token": instance,
             "category_token": category, "attribute_tokens": [],
             "bbox": [int(x), int(y), int(x + width), int(y + height)],
@@ -102,7 +101,7 @@ class T4Writer:
             },
             "automatic_annotation": by_machine,
             "autolabel_metadata": [metadata] if by_machine else None,
-        }) + "\n")  # fmt: skip
+        })  # fmt: skip
 
     def _end(self) -> None:
         tables = self._tables
@@ -112,13 +111,9 @@ class T4Writer:
             self._sink.write(
                 f"{tables.sequence_id}/annotation/{name}.json", json.dumps(rows, indent=1).encode()
             )
-        tables.annotations.seek(0)
         with self._sink.open(f"{tables.sequence_id}/annotation/object_ann.json") as file:
-            file.write("[\n")
-            for number, line in enumerate(tables.annotations):
-                file.write((",\n" if number else "") + line.rstrip("\n"))
-            file.write("\n]\n")
-        tables.annotations.close()
+            tables.annotations.write_to(file)
+            file.write("\n")
 
     def close(self) -> Mapping[str, Any]:
         """Write the last sequence's tables."""

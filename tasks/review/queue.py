@@ -98,7 +98,6 @@ def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue
             views[name] = (changed_labels(dataset, field), "one by one, most changed first")
     with dataset_lock(dataset.name):
         dataset.reload()
-        _drop_sequence_views(dataset)
         for name, (view, text) in views.items():
             dataset.save_view(name, view, description=text, overwrite=True)
         offer_classes(dataset, known_classes(dataset))
@@ -106,13 +105,6 @@ def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue
         dataset.save()
     labels = count_labels(dataset, queued)
     return Queue(len(doubts), len(set(wanted.values())), labels, threshold, len(drawn))
-
-
-def _drop_sequence_views(dataset: Any) -> None:
-    """Drop the views of single sequences that loads used to save: there is a list of them now."""
-    for one in dataset.list_saved_views(info=True):
-        if (one["description"] or "").startswith("All frames of "):
-            dataset.delete_saved_view(one["name"])
 
 
 def known_classes(dataset: Any) -> list[str]:
