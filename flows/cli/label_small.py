@@ -6,7 +6,6 @@ FiftyOne are made ready side by side.
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -73,11 +72,7 @@ def _models(job: Job) -> list[Callable[[], object]]:
 def _prepare(dataset: str, cameras: list[str], out_uri: str) -> frozenset[str]:
     from tasks.dataset.database import ensure_database
 
-    with ThreadPoolExecutor(1) as pool:
-        database = pool.submit(ensure_database)
-        # A third of what FiftyOne imports; FiftyOne itself has to wait for its database.
-        importlib.import_module("sklearn.linear_model")
-        database.result()
+    ensure_database()
     return prepare_load(dataset, cameras, out_uri)
 
 

@@ -29,6 +29,7 @@ from filelock import FileLock
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks import processes
+from tasks.dataset.later import import_later
 from tasks.dataset.mongod import (
     START_TIMEOUT_S,
     STOP_TIMEOUT_S,
@@ -105,6 +106,7 @@ def ensure_database() -> str:
     """
     for name, value in _QUIET_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    import_later()
     chosen = os.environ.get(URI_VARIABLE)
     if chosen and chosen != os.environ.get(OWNED_VARIABLE):
         return chosen

@@ -80,7 +80,6 @@ def warm_in_background(job: Job) -> threading.Thread | None:
 
 def _warm(job: Job) -> None:
     try:
-        importlib.import_module("pandas")  # pyarrow does, a second, where the first table is made
         if job.detector:
             backend = job.model.backend
             found = job.tools.detectors.load(

@@ -20,7 +20,10 @@ import pyarrow.parquet as pq
 from sam2_core.types import Boxes, IntArray, Masks
 from tasks.store import checksums
 from tasks.store.checksums import IncompleteArtifactError
+from tasks.store.without_pandas import let_pyarrow_miss_pandas
 from tasks.types import FrameFailure, FrameRef
+
+let_pyarrow_miss_pandas()
 
 FORMAT_VERSION = 2
 
