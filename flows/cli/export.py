@@ -52,6 +52,9 @@ def _shares(text: str | None) -> dict[str, float]:
 @click.option("--min-score", type=click.FloatRange(0, 1), default=0.0, help="Lowest to export.")
 @click.option("--risk-below", type=click.FloatRange(0, 1), help="Only labels with a lower risk.")
 @click.option("--reviewed", is_flag=True, help="Only frames that people looked at.")
+@click.option(
+    "--track-classes", is_flag=True, help="Name labels as their track, not as in their frame."
+)
 @click.option("--splits", metavar="NAME=SHARE,...", help="By sequence, such as train=0.8,val=0.2.")
 @click.option("--run", "run_key", help="Labels of this run; default: the newest.")
 @json_option
@@ -76,7 +79,7 @@ def command(
         class_map=_pairs(chosen["class_map"], "--class-map"),
         min_score=chosen["min_score"], risk_below=chosen["risk_below"],
         reviewed=chosen["reviewed"], splits=_shares(chosen["splits"]),
-        run_key=chosen["run_key"] or "",
+        run_key=chosen["run_key"] or "", track_classes=chosen["track_classes"],
     )  # fmt: skip
     with console.status("exporting") as status:
         report = export(

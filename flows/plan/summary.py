@@ -42,9 +42,12 @@ def _nothing(plan: Plan, outcomes: Sequence[SequenceOutcome]) -> str:
     """Say why there is not a single mask where somebody asked for certain boxes; "" where not."""
     params = plan.params
     asked = params.boxes or params.classes or params.min_score is not None
-    if not asked or any(one.instances or one.error for one in outcomes):
+    if any(one.instances or one.error or one.failures for one in outcomes):
         return ""
-    if not any(one.frames for one in outcomes):
+    if outcomes and not any(one.frames for one in outcomes):
+        # Of videos and recordings nobody knew how many there are.
+        return f"no frame: --frames {params.frames} takes none of those that can be read"
+    if not asked:
         return ""
     classes = params.wanted_classes if params.classes else ()
     wanted = f" of {', '.join(classes)}" if classes else ""

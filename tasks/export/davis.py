@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.export.masks import owners
+from tasks.export.masks import COVERED, owners
 from tasks.export.numbers import ObjectNumbers
 from tasks.export.sink import Sink
 from tasks.export.types import Classes, ExportFrame, Told
@@ -28,7 +28,7 @@ def palette() -> bytes:
 
 
 class DavisWriter:
-    """`JPEGImages/` and `Annotations/Full-Resolution/SEQUENCE/00000`, `ImageSets/SPLIT.txt`."""
+    """`JPEGImages/` and `Annotations/Full-Resolution/SEQUENCE/00000`, `ImageSets/2017/`."""
 
     def __init__(self, sink: Sink, _classes: Classes, told: Told) -> None:
         self._sink, self._told, self._numbers = sink, told, ObjectNumbers()
@@ -50,7 +50,9 @@ class DavisWriter:
             f"more than {_MOST} objects in a sequence", int((numbers > _MOST).sum())
         )
         numbers[numbers > _MOST] = 0
-        picture = Image.fromarray(numbers.astype(np.uint8)[owners(frame)], "L")
+        owner, covered = owners(frame, np.flatnonzero(numbers).tolist())
+        self._told.no_place(COVERED, covered)
+        picture = Image.fromarray(numbers.astype(np.uint8)[owner], "L")
         picture.putpalette(self._palette)
         buffer = io.BytesIO()
         picture.save(buffer, "PNG")
@@ -60,5 +62,5 @@ class DavisWriter:
         """Write the lists of sequences."""
         for split, names in self._sets.items():
             text = "".join(f"{name}\n" for name in names)
-            self._sink.write(f"ImageSets/{split}.txt", text.encode())
+            self._sink.write(f"ImageSets/2017/{split}.txt", text.encode())
         return {"overlaps": "the higher score owns the pixel", **self._numbers.facts()}

@@ -32,6 +32,7 @@ class Choice:
         reviewed: only frames that people looked at, and of those what they hold to be right.
         splits: share of the sequences by split's name; empty for no splits.
         run_key: only this run's labels; by default the newest of each sequence.
+        track_classes: labels have the class of their track, not what was detected in their frame.
 
     """
 
@@ -42,6 +43,7 @@ class Choice:
     reviewed: bool = False
     splits: Mapping[str, float] = field(default_factory=dict)
     run_key: str = ""
+    track_classes: bool = False
 
 
 def split_of(sequence_id: str, splits: Mapping[str, float]) -> str:
@@ -140,7 +142,7 @@ class Frames:
         settled: Collection[int] = decided.settled if decided else ()
         if one.masks is not None and not (self._choice.reviewed and decided):
             found += [
-                _instance(one, one.masks, judgement, number)
+                self._instance(one, one.masks, judgement, number)
                 for number in range(len(one.boxes))
                 if number not in settled
             ]
@@ -151,6 +153,24 @@ class Frames:
                 self._told.leave_out(why)
             else:
                 yield replace(instance, label=mapped)
+
+    def _instance(
+        self, one: LabeledFrame, masks: Masks, judgement: Judgement, number: int
+    ) -> Instance:
+        boxes = one.boxes
+        names = (self._choice.track_classes and one.track_labels) or boxes.labels
+        left, top, right, bottom = (float(side) for side in boxes.xyxy_px[number])
+        return Instance(
+            names[number],
+            float(boxes.scores[number]),
+            (left, top, right, bottom),
+            masks.rle[number],
+            int(masks.area_px[number]),
+            None if boxes.track_ids is None else int(boxes.track_ids[number]),
+            float(judgement.risk[number]),
+            float(masks.predicted_iou[number]),
+            interpolated=number >= len(boxes) - one.interpolated,
+        )
 
     def _why_not(self, instance: Instance, label: str) -> str:
         choice = self._choice
@@ -165,24 +185,6 @@ class Frames:
         if choice.risk_below is not None and instance.risk >= choice.risk_below:
             return "risk too high"
         return ""
-
-
-def _instance(
-    one: LabeledFrame, masks: Masks, judgement: Judgement, number: int
-) -> Instance:  # fmt: skip
-    boxes = one.boxes
-    left, top, right, bottom = (float(side) for side in boxes.xyxy_px[number])
-    return Instance(
-        boxes.labels[number],
-        float(boxes.scores[number]),
-        (left, top, right, bottom),
-        masks.rle[number],
-        int(masks.area_px[number]),
-        None if boxes.track_ids is None else int(boxes.track_ids[number]),
-        float(judgement.risk[number]),
-        float(masks.predicted_iou[number]),
-        interpolated=number >= len(boxes) - one.interpolated,
-    )
 
 
 def source_of(name: str) -> tuple[str, Any]:

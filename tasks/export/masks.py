@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,16 +49,30 @@ def tight_box(instance: Instance, size_hw: tuple[int, int]) -> tuple[float, floa
     return x, y, width, height
 
 
-def owners(frame: ExportFrame) -> npt.NDArray[np.int32]:
-    """Position of the instance that owns each pixel: int32 (H, W), -1 for none.
+COVERED = "wholly covered by labels of higher scores"
+
+
+def owners(
+    frame: ExportFrame, written: Collection[int] | None = None
+) -> tuple[npt.NDArray[np.int32], int]:
+    """Who owns each pixel, and how many labels own none.
 
     Where masks overlap the pixel belongs to the higher score, of equal ones to the first.
+
+    Args:
+        frame: with its labels.
+        written: positions of the labels that are written, None for all: no other owns a pixel.
+
+    Returns:
+        The position of the owner, int32 (H, W), -1 for nobody; and the number of labels, of those
+        written, that are wholly covered by others.
+
     """
+    among = range(len(frame.instances)) if written is None else written
     owner = np.full(frame.size_hw, -1, np.int32)
-    order = sorted(range(len(frame.instances)), key=lambda i: (frame.instances[i].score, -i))
-    for number in order:
+    for number in sorted(among, key=lambda i: (frame.instances[i].score, -i)):
         owner[bitmap(frame.instances[number], frame.size_hw) > 0] = number
-    return owner
+    return owner, len(among) - len(np.unique(owner[owner >= 0]))
 
 
 def png(values: npt.NDArray[Any]) -> bytes:

@@ -8,7 +8,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from tasks.export.masks import owners, png
+from tasks.export.masks import COVERED, owners, png
 from tasks.export.numbers import ObjectNumbers
 from tasks.export.sink import Sink
 from tasks.export.types import Classes, ExportFrame, Told
@@ -44,16 +44,18 @@ class MotsWriter:
         self._sink.image(f"images/{name}/{frame.index:06d}{frame.suffix}", frame.image)
         values = np.zeros(len(frame.instances) + 1, np.uint16)
         known = [n for n, one in enumerate(frame.instances) if one.label.lower() in CLASS_IDS]
-        self._told.leave_out(
+        self._told.no_place(
             "class is neither car nor pedestrian", len(frame.instances) - len(known)
         )
         chosen = [frame.instances[n] for n in known]
         for n, number in zip(known, self._numbers.of(frame, chosen), strict=True):
             if number > _MOST:
-                self._told.leave_out("more than 999 objects in a sequence")
+                self._told.no_place("more than 999 objects in a sequence")
             else:
                 values[n] = CLASS_IDS[frame.instances[n].label.lower()] * 1000 + number
-        picture = values[owners(frame)]
+        owner, covered = owners(frame, np.flatnonzero(values).tolist())
+        self._told.no_place(COVERED, covered)
+        picture = values[owner]
         self._sink.write(f"instances/{name}/{frame.index:06d}.png", png(picture))
         for value in np.unique(picture[picture > 0]).tolist():
             rle = coco_mask.encode(np.asfortranarray((picture == value).astype(np.uint8)))

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from tasks.export.masks import owners, png
+from tasks.export.masks import COVERED, owners, png
 from tasks.export.sink import Sink
 from tasks.export.types import Classes, ExportFrame, Told
 
@@ -26,9 +27,9 @@ CITYSCAPES: Mapping[str, tuple[int, bool]] = {
 }  # fmt: skip
 
 
-def _values(frame: ExportFrame, numbers: list[int], dtype: type) -> Any:
+def _values(owner: npt.NDArray[np.int32], numbers: list[int], dtype: type) -> Any:
     """Give each pixel the number of the instance that owns it, 0 for none."""
-    return np.array([*numbers, 0], dtype)[owners(frame)]  # -1 is the last one
+    return np.array([*numbers, 0], dtype)[owner]  # -1 is the last one
 
 
 class PngWriter:
@@ -46,11 +47,12 @@ class PngWriter:
         count = len(frame.instances)
         classes = [self._classes.number(one.label) + 1 for one in frame.instances]
         if count >= 1 << 16 or max(classes, default=0) >= 1 << 8:
-            self._told.leave_out("more than 65,535 labels in a frame, or 255 classes", count)
+            self._told.no_place("more than 65,535 labels in a frame, or 255 classes", count)
             return
-        instances = _values(frame, list(range(1, count + 1)), np.uint16)
+        owner, _ = owners(frame)
+        instances = _values(owner, list(range(1, count + 1)), np.uint16)
         self._sink.write(f"instances/{frame.name}.png", png(instances))
-        self._sink.write(f"semantic/{frame.name}.png", png(_values(frame, classes, np.uint8)))
+        self._sink.write(f"semantic/{frame.name}.png", png(_values(owner, classes, np.uint8)))
         rows = [
             {
                 "number": number, "label": one.label, "class": class_, "score": one.score,
@@ -90,16 +92,18 @@ class CityscapesWriter:
         for one in frame.instances:
             number, told_apart = CITYSCAPES.get(one.label.lower(), (0, False))
             if not number:
-                self._told.leave_out(f"class {one.label} is none of Cityscapes'")
+                self._told.no_place(f"class {one.label} is none of Cityscapes'")
             ids.append(number)
             full.append(number * 1000 + counts.get(number, 0) if told_apart else number)
             counts[number] = counts.get(number, 0) + 1
         if max(counts.values(), default=0) > 1000:
             raise ValueError(f"{frame.uri}: more than 1,000 labels of one class")
+        owner, covered = owners(frame, np.flatnonzero(ids).tolist())
+        self._told.no_place(COVERED, covered)
         self._sink.write(
-            f"gtFine/{name}_gtFine_instanceIds.png", png(_values(frame, full, np.uint16))
+            f"gtFine/{name}_gtFine_instanceIds.png", png(_values(owner, full, np.uint16))
         )
-        self._sink.write(f"gtFine/{name}_gtFine_labelIds.png", png(_values(frame, ids, np.uint8)))
+        self._sink.write(f"gtFine/{name}_gtFine_labelIds.png", png(_values(owner, ids, np.uint8)))
 
     def _city(self, series: str) -> str:
         """Return a name of letters and digits that no other series has."""

@@ -93,7 +93,8 @@ def export(
             "format": format_, "source": out_uri,
             "dataset": None if dataset is None else dataset.name, "runs": _runs(frames),
             "sequences": len(frames.manifests), "frames": counts["frames"],
-            "instances": counts["instances"], "frames_without_picture": counts["without_picture"],
+            "instances": counts["instances"] - told.unwritten,
+            "frames_without_picture": counts["without_picture"],
             "classes": classes.names, "splits": {k: v for k, v in splits.items() if k},
             "left_out": told.left_out, **facts,
         }  # fmt: skip

@@ -116,16 +116,23 @@ class Told:
     """What a writer has to say at the end, for the report.
 
     Attributes:
-        left_out: labels that the format has no place for, by reason.
+        left_out: labels that were not chosen or that the format has no place for, by reason.
+        unwritten: how many of them were chosen.
 
     """
 
     left_out: dict[str, int] = field(default_factory=dict)
+    unwritten: int = 0
 
     def leave_out(self, reason: str, count: int = 1) -> None:
         """Count labels that are not written."""
         if count:
             self.left_out[reason] = self.left_out.get(reason, 0) + count
+
+    def no_place(self, reason: str, count: int = 1) -> None:
+        """Count chosen labels that the format has no place for."""
+        self.leave_out(reason, count)
+        self.unwritten += count
 
 
 class Writer(Protocol):

@@ -14,8 +14,9 @@ from sam2_core.polygons import one_polygon, polygons
 from sam2_core.types import AutolabelError
 from tasks.export.frames import Choice, split_of
 from tasks.export.masks import polygon_iou
-from tasks.export.run import export
-from tasks.export.types import Instance
+from tasks.export.run import FORMATS, export
+from tasks.export.sink import Sink
+from tasks.export.types import Classes, ExportFrame, Instance, Told
 from tasks.store import artifacts
 from tasks.store.manifests import ChunkRecord, Manifest, write_manifest
 from tests.review.labels import STAMP, labeled_frames
@@ -73,10 +74,12 @@ def truth(tmp_path, name="drive", frames=6, seed=0):
     ]
 
 
-def owned(instances):
-    """Masks after the higher scores have taken their pixels, in the order given."""
+def owned(instances, classes=None):
+    """Masks after the higher scores of these classes have taken their pixels, as they are given."""
     owner = np.full(tuple(instances[0][2]["size"]), -1)
     for number in sorted(range(len(instances)), key=lambda i: instances[i][1]):
+        if classes and instances[number][0] not in classes:
+            continue
         owner[coco_mask.decode(instances[number][2]) > 0] = number
     return owner
 
@@ -188,7 +191,7 @@ def test_cityscapes_ids(tmp_path):
         labels = cv2.imread(str(gt / f"{name}_gtFine_labelIds.png"), cv2.IMREAD_UNCHANGED)
         assert (tmp_path / "to/leftImg8bit" / f"{name}_leftImg8bit.jpg").is_file()
         assert (np.where(full > 1000, full // 1000, full) == labels).all()
-        owner, seen = owned(expected), {}
+        owner, seen = owned(expected, ids), {}
         for number, (label, _, _) in enumerate(expected):
             left_out += label == "truck"
             value = ids.get(label, 0)
@@ -196,6 +199,33 @@ def test_cityscapes_ids(tmp_path):
             assert (full[owner == number] == (value * 1000 + place if value else 0)).all()
         assert (full[owner < 0] == 0).all()
     assert report["left_out"] == {"class tractor is none of Cityscapes'": left_out}
+    assert report["instances"] == 30 - left_out
+
+
+@pytest.mark.parametrize(("format_", "value"), [("mots", 1001), ("cityscapes", 26_000)])
+def test_labels_that_a_format_leaves_out_own_no_pixel(tmp_path, format_, value):
+    """A detector that calls one object truck and car must not cost the car its mask."""
+    mask = np.zeros((720, 1280), np.uint8, order="F")
+    mask[100:200, 100:300] = 1
+    frame = ExportFrame(
+        "drive", "", 0, None, "x.jpg", (720, 1280), "", "",
+        tuple(
+            Instance(label, score, (100, 100, 300, 200), coco_mask.encode(mask)["counts"], 20_000)
+            for label, score in (("kite", 0.9), ("car", 0.5), ("car", 0.4))
+        ),
+        None,
+    )  # fmt: skip
+    told = Told()
+    with Sink(str(tmp_path / "to"), "none") as sink:
+        writer = FORMATS[format_](sink, Classes(()), told)
+        writer.add(frame)
+        writer.close()
+        sink.close({})
+    (path,) = [*(tmp_path / "to").rglob("*_instanceIds.png"), *(tmp_path / "to").rglob("0*.png")]
+    picture = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+    assert ((picture == value) == (mask > 0)).all()
+    assert told.unwritten == 2
+    assert told.left_out["wholly covered by labels of higher scores"] == 1
 
 
 def test_what_is_chosen_and_what_is_left_out_is_told(tmp_path):
@@ -214,6 +244,23 @@ def test_what_is_chosen_and_what_is_left_out_is_told(tmp_path):
     assert 0 < risky["left_out"]["risk too high"] == 30 - risky["instances"]
     written = json.loads((tmp_path / "r/annotations/instances.json").read_text())["annotations"]
     assert max(one["attributes"]["risk"] for one in written) < 0.5
+
+
+def test_classes_are_those_of_tracks_if_asked(tmp_path):
+    from tasks.export.frames import chosen_manifests
+    from tasks.store.tracks import FrameTracks, write_tracks
+
+    source = run_of(tmp_path, frames=2)
+    (manifest,) = chosen_manifests(source)
+    tracks = [
+        (one.frame, FrameTracks(np.arange(5, dtype=np.int64), ("bus",) * 5))
+        for one in labeled_frames(2, 5, sequence_id="drive")
+    ]
+    write_tracks(source, manifest, tracks, {"settings": {}})
+    for choice, classes in ((NOTHING, None), (Choice(track_classes=True), ["bus"])):
+        report = export(source, "coco", str(tmp_path / str(classes)), choice, images="none")
+        found = {label for frame in truth(tmp_path, frames=2) for label, _, _ in frame}
+        assert set(report["classes"]) == set(classes or found)
 
 
 def test_the_index_has_every_file_with_its_hash_and_equal_exports_are_equal(tmp_path, s3):

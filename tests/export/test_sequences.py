@@ -28,7 +28,7 @@ def test_kitti_mots(tmp_path):
         assert int(id_) // 1000 == int(class_id)
     number_of = {}
     for index, expected in enumerate(truth(tmp_path)):
-        owner = owned(expected)
+        owner = owned(expected, ids)
         path = tmp_path / "to/instances/0000" / f"{index:06d}.png"
         picture = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
         for track, (label, _, _) in enumerate(expected):
@@ -47,12 +47,13 @@ def test_kitti_mots(tmp_path):
     assert report["sequence_names"] == {"0000": "drive"}
     others = sum(label not in ids for frame in truth(tmp_path) for label, _, _ in frame)
     assert report["left_out"] == {"class is neither car nor pedestrian": others}
+    assert report["instances"] == 30 - others
 
 
 @pytest.mark.parametrize("tracks", [True, False])
 def test_davis(tmp_path, tracks):
     report = export(run_of(tmp_path, tracks=tracks), "davis", str(tmp_path / "to"), NOTHING)
-    assert (tmp_path / "to/ImageSets/train.txt").read_text() == "drive\n"
+    assert (tmp_path / "to/ImageSets/2017/train.txt").read_text() == "drive\n"
     assert report["labels_without_track"] == (0 if tracks else 30)
     for index, expected in enumerate(truth(tmp_path)):
         place = f"Full-Resolution/drive/{index:05d}"
@@ -66,7 +67,7 @@ def test_davis(tmp_path, tracks):
 def test_davis_leaves_out_what_would_have_the_number_of_void(tmp_path):
     """Evaluations count no pixel of number 255."""
     report = export(run_of(tmp_path, frames=1, each=256), "davis", str(tmp_path / "to"), NOTHING)
-    assert report["left_out"] == {"more than 254 objects in a sequence": 2}
+    assert report["left_out"]["more than 254 objects in a sequence"] == 2
     place = "Annotations/Full-Resolution/drive/00000.png"
     assert np.asarray(Image.open(tmp_path / "to" / place)).max() <= 254
 

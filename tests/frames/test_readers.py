@@ -151,6 +151,9 @@ def test_a_damaged_table_is_named_with_the_place(tmp_path):
     table.write_text(table.read_text()[:700])
     with pytest.raises(AutolabelError, match=r"sample_data\.json is damaged at its character \d+"):
         list(discover([str(root)]))
+    (root / "v1.0-mini" / "sensor.json").unlink()
+    with pytest.raises(AutolabelError, match=r"v1\.0-mini lacks sensor\.json: without it"):
+        list(discover([str(root)]))
     with pytest.raises(AutolabelError, match="holds no dataset of nuScenes' form"):
         list(discover([str(root / "samples")], format_="nuscenes"))
 
@@ -190,6 +193,19 @@ def test_lists_name_what_is_wrong_in_them(tmp_path):
     table.write_bytes(table.read_bytes()[:40])
     with pytest.raises(AutolabelError, match=r"x\.parquet is no Parquet table, or is damaged"):
         list(discover([str(table)]))
+
+
+@pytest.mark.parametrize("folder", ["images", "imgs", "a"])
+def test_an_image_without_a_name_is_a_failure_beside_the_others(tmp_path, folder):
+    """It is no sequence of its own, which would be called as the list itself."""
+    for number in range(2):
+        formats.picture(tmp_path / folder / f"{number}.jpg", number)
+    images = [{"id": n, "file_name": f"{folder}/{n}.jpg"} for n in range(2)]
+    (tmp_path / "list.json").write_text(json.dumps({"images": [*images, {"id": 3}, {"id": 4}]}))
+    (one,) = discover([str(tmp_path / "list.json")])
+    outcomes = list(download(one.frames))
+    assert [isinstance(frame, FrameFailure) for frame in outcomes] == [False, False, True, True]
+    assert "image number 2: file_name '' is no path" in outcomes[2].reason
 
 
 def test_a_format_that_was_named_is_not_looked_for(tmp_path):

@@ -38,7 +38,7 @@ def _record(
     problem = ""
     if not path or path.startswith("/") or ".." in path.split("/") or "://" in path:
         problem = f"{where}: file_name {name!r} is no path below {storage.redact(base)}"
-        path = path.rpartition("/")[2] or "nameless"
+        path = path.rpartition("/")[2] or f"image-{where.rpartition(' ')[2]}"
     elif suffix_of(path.rpartition("/")[2]) not in IMAGE_SUFFIXES:
         problem = f"{where}: file_name {name!r} is no picture"
     sequence = str(one.get("sequence_id") or videos.get(one.get("video_id"), ""))

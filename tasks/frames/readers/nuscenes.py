@@ -67,9 +67,9 @@ class NuScenes(Reader):
 
 
 def table_folders(place: Place) -> list[str]:
-    """Names of the folders in a dataset that hold its tables."""
+    """Names of the folders in a dataset that hold its tables; one of them may be missing."""
     names = [name for name in place.folders if _TABLES.fullmatch(name)]
-    return [name for name in names if (place / name).files >= _NEEDED]
+    return [name for name in names if len((place / name).files & _NEEDED) > 1]
 
 
 def datasets(
@@ -182,8 +182,15 @@ class _Shot:
 
 def _scenes(names: tuple[str, ...], folder: str, tables: list[str]) -> Iterator[Listed]:
     for table in tables:
+        has = (Place(folder) / table).files
+        if _NEEDED - has:
+            raise AutolabelError(
+                f"{storage.redact(storage.join(folder, table))} lacks "
+                f"{', '.join(sorted(_NEEDED - has))}: without it no picture has a scene and a "
+                "camera. To label it as plain folders: --format folders"
+            )
         dataset = _Dataset(folder, table)
-        dataset.read((Place(folder) / table).files)
+        dataset.read(has)
         scenes = _shots(dataset)
         files = _Files(folder)
         for scene, cameras in scenes.items():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from tasks.frames.addresses import address_of
@@ -52,8 +52,18 @@ def listed_records(records: Iterable[Record], reader: str, source: str) -> Itera
 
     """
     sequences: dict[str, list[Record]] = {}
+    homeless = []
     for one in records:
-        sequences.setdefault(one.sequence or _folders(one)[0], []).append(one)
+        if one.problem and not one.sequence:
+            homeless.append(one)
+        else:
+            sequences.setdefault(one.sequence or _folders(one)[0], []).append(one)
+    # What has no path has no folder: it is a failure of the first sequence, not one of its own.
+    first = next(iter(sequences), None)
+    for one in homeless:
+        known = _folders(one)[0]
+        name = known if known in sequences or first is None else first
+        sequences.setdefault(name, []).append(_moved(one, sequences.get(name, [])))
     around = _common(sequences) if not any(one.sequence for one in _all(sequences)) else ""
     for name in sorted(sequences, key=natural_key):
         cameras: dict[str, list[Record]] = {}
@@ -92,6 +102,15 @@ class RecordList(Reader):
     def sequences(self, source: str) -> Iterator[Listed]:
         """List the sequences of a list."""
         yield from listed_records(self._records(source), self.name, source)
+
+
+def _moved(one: Record, others: Sequence[Record]) -> Record:
+    """Put a picture that cannot be labeled beside the first of others."""
+    if not others or _folders(one) == _folders(others[0]):
+        return one
+    beside = others[0]
+    uri = storage.join(beside.uri.rpartition("/")[0], one.uri.rpartition("/")[2])
+    return replace(one, uri=uri, sequence=beside.sequence, camera=one.camera or beside.camera)
 
 
 def _all(sequences: dict[str, list[Record]]) -> Iterator[Record]:
