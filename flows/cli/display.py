@@ -9,6 +9,7 @@ the lines, and how far it is every half minute, are what a log needs.
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import sys
 import threading
@@ -42,6 +43,7 @@ _THROUGH = {
     DOWNLOAD: "fetched", DETECT: "with boxes", SEGMENT: "with masks", LOAD: "in the dataset"
 }  # fmt: skip
 Item = TypeVar("Item")
+_CLOSING = re.compile(r"((?<!\\)\[/[a-z ]*\])")
 # What moves on the terminal now: stopped before last words, which it would be drawn over and under.
 _moving: list[Callable[[], object]] = []
 
@@ -51,7 +53,14 @@ class _RedactingConsole(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print, texts without secrets."""
-        super().print(*(redact(one) if isinstance(one, str) else one for one in objects), **options)
+        super().print(
+            *(_redacted(one) if isinstance(one, str) else one for one in objects), **options
+        )
+
+
+def _redacted(text: str) -> str:
+    """Return a text with Rich's markup without secrets; a closing tag is no part of an address."""
+    return "".join(one if _CLOSING.fullmatch(one) else redact(one) for one in _CLOSING.split(text))
 
 
 def stderr_console() -> Console:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +14,10 @@ import click
 
 from flows.cli.common_options import FILE
 from flows.cli.models_build import numbers
-from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
     from sam2_core.serving.server_process import RunningServer, ServerOptions
+    from sam2_core.serving.supervised import SupervisedServer
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
@@ -86,50 +85,61 @@ def command(models: tuple[str, ...], **given: Any) -> None:  # fmt: skip
     """
     from flows.cli.display import stderr_console
     from sam2_core.serving.installed_server import find_server
-    from sam2_core.serving.server_process import new_prefix, remove_shared_memory, start_server
+    from sam2_core.serving.server_memory import (
+        new_prefix,
+        own_folder,
+        remove_left_over,
+        remove_shared_memory,
+    )
+    from sam2_core.serving.server_process import start_server
+    from sam2_core.serving.supervised import SupervisedServer
 
     if bool(given["tls_certificate"]) != bool(given["tls_key"]):
         raise click.UsageError("--tls-certificate and --tls-key go together")
     if models and given["repository"]:
         raise click.UsageError("a repository has its models: name none beside --repository")
     console, prefix = stderr_console(), new_prefix()
+    remove_left_over()
     installed = find_server()
-    with tempfile.TemporaryDirectory(prefix="autolabel-serve-") as folder:
+    with own_folder() as folder:
         repository = given["repository"] or Path(folder) / "repository"
         names = _written(repository, models or ("compact", "compact:whole"), prefix, given)
         log = (given["log"] or Path(folder) / "server.log").absolute()
-        with console.status("starting the server"):
-            server = start_server(
-                installed, repository, names, _options(given), prefix=prefix, log=log
-            )
-            try:
-                told_to_end = _on_signals(server)
-                server.wait_ready(given["load_timeout"])
-            except BaseException:
-                server.stop()
-                raise
+        options = _options(given).with_free_ports()
+
+        def start() -> RunningServer:
+            return start_server(installed, repository, names, options, prefix=prefix, log=log)
+
+        supervised = SupervisedServer(start, given["load_timeout"], console.print)
         try:
-            page = _show(given["picture"], server, names) if given["picture"] else ""
-            _tell(console, server, names, page, as_json=given["as_json"])
-            status = server.process.wait()
+            _on_signals(supervised)
+            with console.status("starting the server"):
+                supervised.wait_ready()
+            if not supervised.told_to_end:
+                server = supervised.server
+                page = _show(given["picture"], server, names) if given["picture"] else ""
+                _tell(console, server, names, page, as_json=given["as_json"])
+            supervised.wait()
         finally:
-            server.stop()
+            supervised.server.stop(now=True)
             remove_shared_memory(prefix)
-    if status and not told_to_end.is_set():
-        raise AutolabelError(f"the Triton server has ended with status {status}")
 
 
 def _written(
     repository: Path, models: tuple[str, ...], prefix: str, given: dict[str, Any]
 ) -> list[str]:
     """Return what to load; writes a repository unless one is there."""
+    from sam2_core.serving.contract import WHOLE_FRAMES
     from sam2_core.serving.python_model import STORE_VARIABLE
     from sam2_core.serving.repository import RepositoryOptions, write_repository
-    from sam2_core.serving.server_process import SHARED_MEMORY
+    from sam2_core.serving.server_memory import SHARED_MEMORY
+    from tasks.masks.model import choose_model
 
     if given["repository"]:
         os.environ[STORE_VARIABLE] = str(SHARED_MEMORY / f"{prefix}-store")
         return sorted(path.parent.name for path in repository.glob("*/config.pbtxt"))
+    for model in models:  # what `autolabel label` would refuse is refused before Triton starts
+        choose_model(model.removesuffix(WHOLE_FRAMES), given["backend"], given["precision"])
     options = RepositoryOptions(
         given["backend"], given["precision"], given["threads"],
         str(SHARED_MEMORY / f"{prefix}-store"), given["cache_mb"] << 20,
@@ -159,17 +169,10 @@ def _options(given: dict[str, Any]) -> ServerOptions:
     return ServerOptions(**{name: given[name] for name in names}, response_cache_bytes=cached)
 
 
-def _on_signals(server: RunningServer) -> threading.Event:
+def _on_signals(supervised: SupervisedServer) -> None:
     """Let the server end when this command is told to; what waits for it goes on then."""
-    told = threading.Event()
-
-    def end(*_: object) -> None:
-        told.set()
-        server.process.terminate()
-
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, end)
-    return told
+        signal.signal(number, lambda *_: supervised.end())
 
 
 def _show(picture: Path, server: RunningServer, names: list[str]) -> str:

@@ -153,10 +153,15 @@ class AsyncSam2Client:
 
     async def _infer(self, call: Call) -> Tensors:
         """Send a request; again, and to the next server, only where none has answered it."""
+        at = self._current
         try:
             async with asyncio.timeout(call.deadline_s), self._turns:
                 return await self._from_any(call)
-        except TimeoutError as error:
+        except (TimeoutError, DeadlineError) as error:
+            if self._current == at:  # it may hang: the next request goes to another
+                self._current = (at + 1) % len(self._clients)
+            if isinstance(error, DeadlineError):
+                raise
             raise DeadlineError(f"no answer within {call.deadline_s:g} s") from error
 
     async def _from_any(self, call: Call) -> Tensors:

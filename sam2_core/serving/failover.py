@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from sam2_core.serving.contract import DESCRIBE, ServedModel, names_of, text_in
 from sam2_core.serving.transport import (
     Call,
+    DeadlineError,
     ModelReplacedError,
     ServerAbsentError,
     ServerError,
@@ -73,11 +74,16 @@ class Servers:
             ServerError: it was refused.
 
         """
-        until = time.monotonic() + self._patience_s
+        until, late = time.monotonic() + self._patience_s, 0
         while True:
             reached = self._reach(until - time.monotonic())
             try:
                 return reached.transport.infer(self._of_one_version(call, reached))
+            except DeadlineError as error:
+                late += 1
+                if late >= len(self._transports):
+                    raise
+                self._give_up(reached, error)  # it hangs, or its machine is gone: another may not
             except ServerError as error:
                 if not is_loading(str(error)):
                     raise

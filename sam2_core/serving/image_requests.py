@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,7 @@ class SentImage:
 
     name: str
     size_hw: tuple[int, int]
-    content: ImageArray | bytes
+    content: ImageArray | bytes = field(repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.content, bytes):

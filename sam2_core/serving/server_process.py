@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,12 +19,12 @@ import httpx
 
 from sam2_core.serving.installed_server import InstalledServer
 from sam2_core.serving.python_model import ModelSettings
+from sam2_core.serving.server_memory import new_prefix, remove_shared_memory
 from sam2_core.types import AutolabelError
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the server's own way to its models
 _POLL_S = 0.05
 _PDEATHSIG = 1  # PR_SET_PDEATHSIG of prctl
-_STOP_S = 15
+STOP_S = 15
 # How long a server may take beside the loading of its models.
 _START_S = 60
 # How faulthandler begins to say where a model stood, and how much of that is shown.
@@ -65,18 +64,29 @@ class ServerOptions:
         return "127.0.0.1" if self.tls_certificate else self.host
 
     def with_free_ports(self) -> ServerOptions:
-        """Return options with a port for each 0."""
+        """Return options with a port for each 0.
+
+        Raises:
+            AutolabelError: one is taken. Triton would say so when its models are loaded.
+
+        """
         with contextlib.ExitStack() as stack:
             ports = {
-                name: getattr(self, name) or _free_port(stack, self.host)
+                name: _free_port(stack, self.host, getattr(self, name), name)
                 for name in ("http_port", "grpc_port", "metrics_port")
             }
         return ServerOptions(**self.__dict__ | ports)
 
 
-def _free_port(stack: contextlib.ExitStack, host: str) -> int:
-    one = stack.enter_context(socket.socket())
-    one.bind((host, 0))
+def _free_port(stack: contextlib.ExitStack, host: str, port: int, name: str) -> int:
+    one = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET))
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        one.bind((host, port))
+    except OSError as error:
+        raise AutolabelError(
+            f"cannot listen on {host}:{port} (--{name.replace('_', '-')}): {error.strerror}"
+        ) from error
     return int(one.getsockname()[1])
 
 
@@ -127,9 +137,7 @@ class RunningServer:
         while time.monotonic() < until:
             if self.process.poll() is not None:
                 raise AutolabelError(
-                    f"the Triton server has ended with status {self.process.returncode}"
-                    + (f"; {self.log} says why:\n{_last_errors(self.log)}" if self.log else "")
-                    + self._too_slow(loading_s)
+                    self.why_ended(self.process.returncode) + self._too_slow(loading_s)
                 )
             with contextlib.suppress(httpx.TransportError):
                 if httpx.get(f"{self.http_url}/v2/health/ready", trust_env=False).is_success:
@@ -137,7 +145,15 @@ class RunningServer:
             time.sleep(_POLL_S)
         raise AutolabelError(
             f"the Triton server was not ready within {patience_s:.0f} s{self._not_loaded()}"
+            + self._says()
         )
+
+    def why_ended(self, status: int) -> str:
+        """Say that it has ended, and what it said last."""
+        return f"the Triton server has ended with status {status}{self._says()}"
+
+    def _says(self) -> str:
+        return f"; its log says:\n{_last_errors(self.log)}" if self.log else ""
 
     def _too_slow(self, loading_s: float) -> str:
         if self.log is None or _TIMEOUT not in self.log.read_text(errors="replace"):
@@ -160,14 +176,21 @@ class RunningServer:
             return f": {', '.join(waiting)}" if waiting else ""
         return ": it does not answer"
 
-    def stop(self) -> None:
-        """Stop it and remove its shared memory."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if self.process.poll() is None:
-                self.process.send_signal(number)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self.process.wait(_STOP_S)
+    def stop(self, *, now: bool = False) -> None:
+        """Stop it, with its models' processes, and remove its shared memory."""
+        if self.process.poll() is None and not now:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(STOP_S)
+        self.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(STOP_S)
         remove_shared_memory(self.prefix)
+
+    def kill(self) -> None:
+        """End it and its models' processes without waiting for anything."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # a session of its own: they are in it
 
 
 def _reached(host: str) -> str:
@@ -183,20 +206,6 @@ def _last_errors(log: Path) -> str:
         return "\n".join(lines[first : first + _STACK_LINES])
     errors = [line for line in lines if "error" in line.lower() or line.startswith("E")]
     return "\n".join((errors or lines)[-8:])
-
-
-def remove_shared_memory(prefix: str) -> None:
-    """Remove what a server, or its models, left in shared memory."""
-    for path in SHARED_MEMORY.glob(f"{prefix}*"):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
-
-
-def new_prefix() -> str:
-    """Return a prefix for the shared memory of one server."""
-    return f"autolabel-triton-{os.getpid()}-{uuid.uuid4().hex[:6]}"
 
 
 def start_server(
@@ -219,6 +228,8 @@ def start_server(
         log: file for its output; this process's stderr when None.
 
     """
+    if shutil.which("bash", path=installed.environment(os.environ)["PATH"]) is None:
+        raise AutolabelError("Triton starts its models through bash, which is not on the PATH")
     options, prefix = options.with_free_ports(), prefix or new_prefix()
     command = _command(installed, repository, models, options, prefix)
     with contextlib.ExitStack() as stack:

@@ -22,6 +22,8 @@ from sam2_core.serving.contract import (
 from sam2_core.types import AutolabelError, MachineError
 
 Tensors = dict[str, np.ndarray[Any, Any]]
+# Triton's words for a model whose process was killed: it never comes back by itself.
+_DEAD = "is not healthy"
 SCHEMES = ("grpc", "grpcs", "http", "https")
 # numpy's kind and size to Triton's name.
 _TYPES = {"u1": "UINT8", "i4": "INT32", "i8": "INT64", "f2": "FP16", "f4": "FP32", "b1": "BOOL"}
@@ -211,8 +213,10 @@ def triton_type(array: np.ndarray[Any, Any]) -> str:
     return _TYPES[array.dtype.str[1:]]
 
 
-def refused(text: str, url: str) -> ServerError:
+def refused(text: str, url: str) -> ServerError | ServerAbsentError:
     """Return the error for a server's refusal."""
+    if _DEAD in text:
+        return absent(url, f"a process of its models has died ({text.strip()})")
     # Triton puts words of its own around what a model says.
     _, expired, rest = text.partition(EXPIRED)
     if expired:

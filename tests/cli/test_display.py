@@ -125,3 +125,17 @@ def test_after_ctrl_c_nothing_is_drawn_or_said_twice():
     assert b"download" not in after
     assert b"total" not in after
     assert b"Traceback" not in seen
+
+
+def test_markup_is_no_part_of_an_address_and_hides_no_password(capsys):
+    from rich.markup import escape
+
+    from flows.cli.display import stderr_console
+
+    console = stderr_console()
+    console.print("x [dim](by grpc://one:8001, grpc://two:8001)[/], [bold]s3://a/b[/bold]")
+    odd = escape("https://me:word[/]of@host/x")
+    console.print(f"[dim]{odd}[/] [dim]grpc://me:word@host[/]")
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "x (by grpc://one:8001, grpc://two:8001), s3://a/b"
+    assert "word" not in second

@@ -14,15 +14,17 @@ from sam2_core.serving.cropped import cropped, pasted
 from sam2_core.serving.failover import Servers
 from sam2_core.serving.given import Given
 from sam2_core.serving.http_transport import decoded, encoded
-from sam2_core.serving.image_requests import as_prompts, mask_logits
+from sam2_core.serving.image_requests import SentImage, as_prompts, mask_logits
 from sam2_core.serving.repository import RepositoryOptions, write_repository
 from sam2_core.serving.transport import (
     Access,
     Call,
+    DeadlineError,
     ModelReplacedError,
     ServerAbsentError,
     ServerError,
     connect,
+    refused,
 )
 from sam2_core.types import AutolabelError, LowResMasks, ModelStamp
 
@@ -194,8 +196,12 @@ class Fake:
         if list(call.outputs) == ["info"]:
             if self.script and self.script[0] == "gone":
                 raise ServerAbsentError("gone")
+            if self.script and self.script[0] == "hangs":
+                raise DeadlineError("late")
             return {"info": text_tensor(self.served.to_json())[None]}
         self.calls.append(call)
+        if self.script and self.script[0] == "hangs":  # for ever
+            raise DeadlineError("late")
         what = self.script.pop(0) if self.script else "fine"
         if isinstance(what, Exception):
             raise what
@@ -214,6 +220,31 @@ def test_the_next_server_gets_what_the_first_does_not_answer():
     assert servers.infer(call)["from"] is first
     assert servers.infer(call)["from"] is second
     assert servers.infer(call)["from"] is second  # and it stays with it
+
+
+def test_a_server_that_hangs_is_left_for_the_next_and_the_last_one_says_so():
+    first, second = Fake("fine", "hangs"), Fake()
+    servers = Servers([first, second], "micro", sleep=lambda _: None)
+    call = Call("m", {}, ["from"])
+    assert [servers.infer(call)["from"] for _ in range(3)] == [first, second, second]
+    alone = Servers([Fake("fine", "hangs")], "micro", sleep=lambda _: None)
+    alone.infer(call)
+    with pytest.raises(DeadlineError, match="late"):
+        alone.infer(call)
+
+
+def test_a_model_whose_process_died_is_an_absent_server_and_one_that_loads_is_waited_for():
+    died = refused("Stub process 'sam2_encoder_x_0_0' is not healthy.", "grpc://x:1")
+    assert isinstance(died, ServerAbsentError)
+    loading = refused("Request for unknown model: 'x' version 2 is not at ready state", "grpc://x")
+    only = Fake("fine", loading, "fine")
+    servers = Servers([only], "micro", sleep=lambda _: None)
+    servers.infer(Call("m", {}, ["from"]))
+    assert servers.infer(Call("m", {}, ["from"]))["from"] is only
+
+
+def test_a_picture_is_not_printed_with_its_name():
+    assert "xyz" not in repr(SentImage("ab", (4, 6), b"xyz"))
 
 
 def test_a_server_that_comes_back_is_waited_for():

@@ -1,0 +1,119 @@
+"""A server that is watched: started anew when a process of its models dies, ended when told to."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable
+
+import psutil
+
+from sam2_core.serving.server_process import STOP_S, RunningServer
+from sam2_core.types import AutolabelError
+
+_LOOK_S = 0.5
+# More deaths than these in so long a time have a cause that starting anew does not remove.
+_MOST_DEATHS, _WITHIN_S = 3, 600.0
+
+
+class SupervisedServer:
+    """A Triton server and the processes of its models.
+
+    Triton goes on without a process that was killed: it says that it is healthy, and refuses every
+    request to that model.
+
+    Args:
+        start: starts a server, and another one of the same addresses after it.
+        loading_s: as `RunningServer.wait_ready` takes it.
+        tell: takes what happens.
+
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], RunningServer],
+        loading_s: float,
+        tell: Callable[[str], object],
+    ) -> None:
+        self._start, self._loading_s, self._tell = start, loading_s, tell
+        self.server = start()
+        self._told_at: float | None = None
+        self._deaths: deque[float] = deque()
+        self._zombies: set[int] = set()
+
+    @property
+    def told_to_end(self) -> bool:
+        """Whether `end` was called."""
+        return self._told_at is not None
+
+    def end(self) -> None:
+        """Let the server end; at once when told a second time. For signal handlers."""
+        if self.told_to_end:
+            self.server.kill()
+            return
+        self._told_at = time.monotonic()
+        self.server.process.terminate()
+
+    def wait_ready(self) -> None:
+        """Wait until the models are loaded; returns early when told to end."""
+        try:
+            self.server.wait_ready(self._loading_s)
+        except AutolabelError:
+            if not self.told_to_end:
+                raise
+
+    def wait(self) -> None:
+        """Wait until the server has ended because it was told to.
+
+        Raises:
+            AutolabelError: it has ended by itself, or its models die again and again.
+
+        """
+        while not self.told_to_end:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = self.server.process.wait(_LOOK_S)
+                if not self.told_to_end:
+                    raise AutolabelError(self.server.why_ended(status))
+            if self._has_dead_models():
+                self._start_anew()
+        # Triton may wait for ever for a request that is being computed, or crash in its exit.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.server.process.wait(STOP_S)
+        self.server.stop(now=True)
+
+    def _has_dead_models(self) -> bool:
+        """Tell whether a process of a model has ended and Triton has not noticed since."""
+        found: set[int] = set()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self.server.process.pid).children():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if child.status() == psutil.STATUS_ZOMBIE:
+                        found.add(child.pid)
+        stayed, self._zombies = found & self._zombies, found
+        return bool(stayed)
+
+    def _start_anew(self) -> None:
+        now = time.monotonic()
+        self._deaths.append(now)
+        while self._deaths[0] < now - _WITHIN_S:
+            self._deaths.popleft()
+        if len(self._deaths) > _MOST_DEATHS:
+            raise AutolabelError(
+                f"processes of models have died {len(self._deaths)} times within "
+                f"{_WITHIN_S / 60:.0f} minutes: is there too little memory? The kernel's log says "
+                "whom it ended (dmesg)"
+            )
+        self._tell("a model's process has died: the server starts anew")
+        self.server.stop(now=True)
+        self._zombies = set()
+        if self.told_to_end:
+            return
+        self.server = self._start()
+        if self.told_to_end:  # meanwhile: the signal met the one before
+            self.server.kill()
+            return
+        self.wait_ready()
+        if not self.told_to_end:
+            self._tell("ready again")
