@@ -12,6 +12,7 @@ from sam2_core.types import AutolabelError
 from tasks.frames.discover import discover, list_frames
 from tasks.frames.download import download
 from tasks.frames.identity import is_below
+from tasks.frames.readers import nuscenes
 from tasks.store import storage
 from tasks.types import FrameFailure
 from tests.frames import formats
@@ -156,6 +157,19 @@ def test_a_damaged_table_is_named_with_the_place(tmp_path):
         list(discover([str(root)]))
     with pytest.raises(AutolabelError, match="holds no dataset of nuScenes' form"):
         list(discover([str(root / "samples")], format_="nuscenes"))
+
+
+def test_tables_are_read_once_for_all_sequences_and_again_when_they_change(tmp_path, monkeypatch):
+    """A shard lists each of its sequences by its address."""
+    root = formats.nuscenes(tmp_path / "in")
+    read, rows = [], nuscenes.rows
+    monkeypatch.setattr(nuscenes, "rows", lambda uri: (read.append(uri), rows(uri))[1])
+    found = list(discover([str(root)]))
+    assert [list_frames(one.sequence) for one in found] == [list(one.frames) for one in found]
+    assert sum(uri.endswith("sample_data.json") for uri in read) == 1
+    table = root / "v1.0-mini" / "sample_data.json"
+    table.write_text(json.dumps(json.loads(table.read_text())[1:]))
+    assert sum(len(one.frames) for one in discover([str(root)])) < sum(len(f.frames) for f in found)
 
 
 def test_times_that_are_not_all_there_count_for_none(tmp_path, caplog):

@@ -11,18 +11,17 @@ docs/schema.
 
 from __future__ import annotations
 
-import io
-import json
 import logging
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.frames.addresses import address_of
 from tasks.frames.listing import File, natural_key, stat_file, walk
 from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
+from tasks.frames.readers.json_rows import Row, rows
 from tasks.frames.readers.protocol import Listed, Picture, Place, Reader
 from tasks.store import storage
 from tasks.wording import counted
@@ -30,8 +29,6 @@ from tasks.wording import counted
 _TABLES = re.compile(r"annotation|v\d+\.\d+(-\w+)*")
 _NEEDED = {"sample_data.json", "calibrated_sensor.json", "sensor.json", "sample.json"}
 _LEVELS = 2  # of folders above a dataset: T4's are in ID/VERSION
-_PIECE = 1 << 20
-Row = dict[str, Any]
 
 log = logging.getLogger(__name__)
 
@@ -89,53 +86,6 @@ def datasets(
             yield from datasets(place / name, (*names, name))
 
 
-def rows(uri: str) -> Iterator[Row]:
-    """Rows of a table, one after another: large datasets have gigabytes of them.
-
-    Raises:
-        AutolabelError: it cannot be read, or is damaged; says where.
-
-    """
-    text: io.TextIOBase
-    if storage.is_local(uri):
-        with storage.explained("read", uri):
-            text = storage.local_path(uri).open(encoding="utf-8")
-    else:
-        text = io.StringIO(storage.read_bytes(uri).decode("utf-8", "replace"))
-    with text:
-        yield from _objects(text, storage.redact(uri))
-
-
-def _objects(file: io.TextIOBase, where: str) -> Iterator[Row]:
-    decode = json.JSONDecoder().raw_decode
-    text, at, passed = "", 0, 0
-    while True:
-        at = _next(text, at)
-        if at < len(text) and text[at] == "]":
-            return
-        try:
-            row, end = decode(text, at)
-            whole = end < len(text)
-        except ValueError:
-            whole = False
-        if whole:
-            if isinstance(row, dict):
-                yield row
-            at = end
-            continue
-        more = file.read(_PIECE)
-        if not more:
-            raise AutolabelError(f"{where} is damaged at its character {passed + at}: no list ends")
-        passed, text, at = passed + at, text[at:] + more, 0
-
-
-def _next(text: str, at: int) -> int:
-    """Pass over what stands between the objects of a list."""
-    while at < len(text) and text[at] in " \t\r\n,[\ufeff":
-        at += 1
-    return at
-
-
 @dataclass
 class _Dataset:
     """The short tables of a dataset, by token."""
@@ -180,6 +130,30 @@ class _Shot:
     problem: str
 
 
+_Scenes = dict[str, dict[str, list[_Shot]]]
+_reading = threading.Lock()
+_last_read: list[tuple[tuple[str, ...], _Scenes]] = []
+
+
+def _read_once(folder: str, table: str, has: set[str]) -> _Scenes:
+    """Read the tables of a dataset, or take what was read of the same versions last.
+
+    A shard lists each of its sequences anew, and large tables take minutes to read.
+    """
+    used = sorted((_NEEDED | {"scene.json", "log.json"}) & has)
+    found = [stat_file(storage.join(folder, table, name)) for name in used]
+    versions = (folder, table, *(one.etag if one else "" for one in found))
+    with _reading:
+        if _last_read and _last_read[0][0] == versions:
+            return _last_read[0][1]
+        _last_read.clear()  # only one is kept, and not while the next is read
+        dataset = _Dataset(folder, table)
+        dataset.read(has)
+        scenes = _shots(dataset)
+        _last_read.append((versions, scenes))
+        return scenes
+
+
 def _scenes(names: tuple[str, ...], folder: str, tables: list[str]) -> Iterator[Listed]:
     for table in tables:
         has = (Place(folder) / table).files
@@ -189,9 +163,7 @@ def _scenes(names: tuple[str, ...], folder: str, tables: list[str]) -> Iterator[
                 f"{', '.join(sorted(_NEEDED - has))}: without it no picture has a scene and a "
                 "camera. To label it as plain folders: --format folders"
             )
-        dataset = _Dataset(folder, table)
-        dataset.read(has)
-        scenes = _shots(dataset)
+        scenes = _read_once(folder, table, has)
         files = _Files(folder)
         for scene, cameras in scenes.items():
             alone = len(scenes) == 1 and len(tables) == 1
@@ -205,11 +177,9 @@ def _scenes(names: tuple[str, ...], folder: str, tables: list[str]) -> Iterator[
                 yield Listed((*names, *own), address_of(folder, NuScenes.name, part), pictures)
 
 
-def _shots(dataset: _Dataset) -> dict[str, dict[str, list[_Shot]]]:
+def _shots(dataset: _Dataset) -> _Scenes:
     """Sort pictures by scene and camera; what no token leads to a scene is told and left out."""
-    found: dict[str, dict[str, list[_Shot]]] = {
-        name: {} for name in dict.fromkeys(dataset.sequences.values())
-    }
+    found: _Scenes = {name: {} for name in dict.fromkeys(dataset.sequences.values())}
     only = next(iter(found)) if len(found) == 1 else None
     strays = []
     for row in dataset.table("sample_data"):
