@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from tasks.review.app import App
 
 DEFAULT_BUDGET = 200
+LINK_FILE = "review-"
 
 
 @contextlib.contextmanager
@@ -30,18 +33,33 @@ def _ended_by_signals() -> Iterator[None]:
         yield
 
 
-def _way_in(url: str, port: int) -> str:
+@contextlib.contextmanager
+def _way_in(url: str, port: int) -> Iterator[str]:
     """Say where the queue is: its address on a terminal, to anything else a file that has it.
 
-    The address signs a browser in, and a log may be read by others.
+    The address signs a browser in, and a log may be read by others. The file goes with the App.
     """
     if sys.stdout.isatty():
-        return f"the queue is at {url}"
+        yield f"the queue is at {url}"
+        return
     from flows.machine.services import folder
     from flows.server.sign_in import write_links
 
-    file = write_links(folder(), {"FiftyOne": url}, f"review-{port}.html")
-    return f"the link in {file} leads to the queue; only you can read that file"
+    _sweep_links(folder())
+    file = write_links(folder(), {"FiftyOne": url}, f"{LINK_FILE}{port}.html")
+    try:
+        yield f"the link in {file} leads to the queue; only you can read that file"
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def _sweep_links(services: Path) -> None:
+    """Remove the files of reviews that were killed: nobody listens at their port."""
+    for file in services.glob(f"{LINK_FILE}*.html"):
+        port = file.stem.removeprefix(LINK_FILE)
+        with socket.socket() as probe:
+            if not port.isdigit() or probe.connect_ex(("127.0.0.1", int(port))):
+                file.unlink(missing_ok=True)
 
 
 def _serve(app: App, opened: Any) -> None:
@@ -123,13 +141,14 @@ def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
             click.echo(f"port {DEFAULT_PORT} is taken: {app.port} is used", err=True)
         view = {"view": NEEDS_REVIEW.replace(" ", "-")} if queue.decisions else {}
         url = app.link(opened.name, **view)
-        click.echo(f"{dataset}: {_way_in(url, app.port)}  (Ctrl-C stops the App)")
-        if browser:
-            open_in_browser(url)
-        try:
-            _serve(app, opened)
-        except KeyboardInterrupt:
-            click.echo("stopping", err=True)
+        with _way_in(url, app.port) as way:
+            click.echo(f"{dataset}: {way}  (Ctrl-C stops the App)")
+            if browser:
+                open_in_browser(url)
+            try:
+                _serve(app, opened)
+            except KeyboardInterrupt:
+                click.echo("stopping", err=True)
 
 
 @command.command("export")

@@ -25,6 +25,7 @@ from tasks.store.private_files import close_file, private_folder
 START_S = 180.0
 STOP_S = 150.0
 POLL_S = 0.2
+LINKS = "sign-in.html"  # what `up` has printed
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,8 @@ def stop_all() -> list[str]:
         if service.alive:
             _stop(service)
             stopped.append(service.name)
-    (folder() / "services.json").unlink(missing_ok=True)
+    for file in ("services.json", LINKS):
+        (folder() / file).unlink(missing_ok=True)
     return stopped
 
 

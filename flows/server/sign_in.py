@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flows.machine.services import LINKS
 from sam2_core.types import AutolabelError
 from tasks.review.door import PRIVATE_HEADERS, page
 from tasks.store.private_files import (
@@ -93,7 +94,7 @@ def sign_in_link(api: str, auth: str) -> str:
     return f"{api.removesuffix('/api')}{PATH}#{urllib.parse.quote(auth, safe='')}"
 
 
-def write_links(folder: Path, links: Mapping[str, str], name: str = "sign-in.html") -> Path:
+def write_links(folder: Path, links: Mapping[str, str], name: str = LINKS) -> Path:
     """Write a page of links that only this user can read; returns it."""
     rows = "".join(
         f'<p><a href="{html.escape(link)}">{html.escape(name)}</a>{html.escape(SHOWS[name])}</p>'

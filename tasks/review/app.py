@@ -119,6 +119,7 @@ def run_app(port: int | None = 0, log: Path | None = None) -> Iterator[App]:
         _wait_until_up(app, log)
         yield app
     finally:
+        _browser_file().unlink(missing_ok=True)
         _stop(process)
 
 
@@ -131,9 +132,12 @@ def open_in_browser(link: str) -> None:
     """Open a link by a file that leads there: whoever lists processes does not see it."""
     target = html.escape(link)
     head = f'<meta http-equiv="refresh" content="0;url={target}">'
-    file = private_folder(cache_folder() / "services") / "open-app.html"
-    write_private(file, page("FiftyOne", f'<a href="{target}">Go on</a>', head))
-    webbrowser.open(file.as_uri())
+    write_private(_browser_file(), page("FiftyOne", f'<a href="{target}">Go on</a>', head))
+    webbrowser.open(_browser_file().as_uri())
+
+
+def _browser_file() -> Path:
+    return private_folder(cache_folder() / "services") / "open-app.html"
 
 
 def _wait_until_up(app: App, log: Path) -> None:

@@ -9,7 +9,14 @@ from fiftyone.operators import types
 
 from tasks.review.queue import CONTROL, NEEDS_REVIEW
 from tasks.review.stats import review_stats
-from tasks.review.summary import decisions_plot, rates_plot, risks_plot, summary
+from tasks.review.summary import (
+    NO_CONTROL,
+    decisions_plot,
+    rates_plot,
+    risks_plot,
+    shown_names,
+    summary,
+)
 
 WHOLE_UP_TO = 10  # below it Plotly would divide an axis of counts into fractions
 
@@ -36,12 +43,16 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
         """Count everything again."""
         stats = review_stats(ctx.dataset)
         ctx.panel.set_state("summary", summary(stats))
-        decided = decisions_plot(stats)
-        ctx.panel.set_state("most_decided", max(decided[0]["x"], default=0))
-        ctx.panel.set_data("decisions", decided)
-        ctx.panel.set_data("by_class", rates_plot(stats.by_class))
-        ctx.panel.set_data("by_reason", rates_plot(stats.by_reason))
-        ctx.panel.set_data("by_sequence", risks_plot(stats.by_sequence))
+        plots = {
+            "decisions": decisions_plot(stats),
+            "by_class": rates_plot(stats.by_class),
+            "by_reason": rates_plot(stats.by_reason),
+            "by_sequence": risks_plot(stats.by_sequence),
+        }
+        ctx.panel.set_state("most_decided", max(plots["decisions"][0]["x"], default=0))
+        for name, plot in plots.items():
+            ctx.panel.set_data(name, plot)
+            ctx.panel.set_state(f"names_{name}", shown_names(plot))
 
     def open_queue(self, ctx: Any) -> None:
         """Show what needs review."""
@@ -49,7 +60,10 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
 
     def open_control(self, ctx: Any) -> None:
         """Show the control sample."""
-        ctx.ops.set_view(name=CONTROL)
+        if ctx.dataset.has_saved_view(CONTROL):
+            ctx.ops.set_view(name=CONTROL)
+        else:
+            ctx.ops.notify(NO_CONTROL, variant="info")
 
     def render(self, ctx: Any) -> Any:
         """Lay the panel out."""
@@ -68,6 +82,7 @@ class ReviewProgress(foo.Panel):  # type: ignore[misc]
             layout = _layout(title, percent=name in {"by_class", "by_reason"})
             if name == "decisions" and (ctx.panel.get_state("most_decided") or 0) < WHOLE_UP_TO:
                 layout["xaxis"] = {"dtick": 1}
+            layout["yaxis"] |= ctx.panel.get_state(f"names_{name}") or {}
             panel.plot(name, layout=layout, config={"displayModeBar": False})
         return types.Property(panel, view=types.GridView(orientation="vertical", gap=3, padding=2))
 

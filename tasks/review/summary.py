@@ -16,6 +16,10 @@ DECISION_COLOURS = {
 }  # fmt: skip
 
 
+NO_CONTROL = "there is no control sample: no label is left that the queue does not stand for"
+MOST_LETTERS = 22  # of a name beside a bar
+
+
 def summary(stats: Stats) -> str:
     """Say in words how the review goes."""
     agreement = Rate(stats.disagreement.of - stats.disagreement.wrong, stats.disagreement.of)
@@ -65,6 +69,7 @@ def rates_plot(rates: Mapping[str, Rate], most: int = 12) -> list[dict[str, Any]
     return [
         {
             "type": "bar", "orientation": "h", "x": shares,
+            "hovertemplate": "%{y}: %{x:.0%}<extra></extra>",
             "y": [f"{name} ({rate.of})" for name, rate in chosen],
             "marker": {"color": _ORANGE},
             "error_x": {
@@ -82,6 +87,18 @@ def risks_plot(risks: Mapping[str, float], most: int = 12) -> list[dict[str, Any
     return [
         {
             "type": "bar", "orientation": "h", "x": [risks[name] for name in names], "y": names,
+            "hovertemplate": "%{y}: %{x:.2f}<extra></extra>",
             "marker": {"color": _RED},
         }
     ]  # fmt: skip
+
+
+def shown_names(plot: list[dict[str, Any]]) -> dict[str, Any]:
+    """Axis of a plot's names, long ones without their middle; pointing at a bar shows all of it."""
+    names = [str(name) for name in plot[0]["y"]]
+    return {"tickmode": "array", "tickvals": names, "ticktext": [_shortened(one) for one in names]}
+
+
+def _shortened(name: str) -> str:
+    half = MOST_LETTERS // 2
+    return name if len(name) <= MOST_LETTERS else f"{name[: half - 1]}…{name[-half:]}"

@@ -1,7 +1,9 @@
 """How `autolabel review` begins and ends; tools/first_hour.py does so to the App."""
 
+import contextlib
 import html
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -49,10 +51,26 @@ def test_a_log_has_no_address_that_signs_in(tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
     url = "http://127.0.0.1:1/datasets/x?view=needs-review&token=secret"
     file = tmp_path / "services" / "review-1.html"
-    told = _way_in(url, 1)
-    assert str(file) in told
-    assert "secret" not in told
-    assert html.escape(url) in file.read_text()
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    with contextlib.suppress(SystemExit), _way_in(url, 1) as told:
+        assert str(file) in told
+        assert "secret" not in told
+        assert html.escape(url) in file.read_text()
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        sys.exit(143)  # as SIGTERM does
+    assert not file.exists()
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert url in _way_in(url, 1)
+    with _way_in(url, 1) as told:
+        assert url in told
+
+
+def test_links_of_reviews_that_were_killed_are_swept(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
+    services = tmp_path / "services"
+    services.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as running:
+        alive = services / f"review-{running.getsockname()[1]}.html"
+        for file in (alive, services / "review-1.html", services / "review-app.log"):
+            file.touch()
+        with _way_in("http://127.0.0.1:2/", 2):
+            pass
+    assert sorted(services.iterdir()) == sorted([alive, services / "review-app.log"])

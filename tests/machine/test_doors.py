@@ -46,6 +46,7 @@ def api(home):
     """The server of `up`, alone."""
     yield up_run._bring_up_server(free_port(), lambda _: None)
     assert services.stop_all() == ["server"]
+    assert not (services.folder() / services.LINKS).exists()
 
 
 @pytest.fixture

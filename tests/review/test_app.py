@@ -41,11 +41,19 @@ from tests.review.app_page import (
     review_state,
     save_picture,
     submit_form,
+    wait_for,
 )
 from tests.review.labels import OTHER_STAMP
 
 SIZE = (720, 1280)
 PLACES = [(120, 120, 400, 400), (520, 150, 800, 420), (900, 260, 1160, 600)]
+# What FiftyOne would draw beside a label of a class.
+NAME_DRAWN = """(name) => {
+  const { looker } = window.autolabelReview.open;
+  const drawn = looker.currentOverlays.find((one) => one.field === "detections");
+  const label = { value: { ...drawn.label, label: name } };
+  return Object.create(drawn, { label }).getLabelText(looker.state);
+}"""
 pytestmark = needs_chromium
 
 
@@ -160,8 +168,11 @@ def decides_with_keys(
     press(page, "Shift+Z")
     assert looks(page, before, places) == decisions(name) == ["", "", ""]
     click_label(page, places[0], SIZE)
+    counted = page.get_by_test_id("modal").get_by_test_id("sidebar-field-container-reviewed")
+    assert "1" not in counted.inner_text()
     press(page, "Shift+A")
     assert looks(page, before, places) == decisions(name) == ["accepted", "", ""]
+    wait_for(lambda: counted.inner_text().split(), ["reviewed", "1"])
     press(page, "Shift+Z")
     assert looks(page, before, places) == decisions(name) == ["", "", ""]
     assert review_state(page)["reviewFocus"] == ids[0]
@@ -225,9 +236,12 @@ def test_decide_see_it_send_back_and_see_it_come_back(
     with run_app() as app, browser_page() as page:
         open_view(page, app.link(name, view="needs-review"))
         assert app.token not in page.url
-        assert not page.get_by_text("Accelerate your workflow").count(), "no advertisement"
+        for advertisement in ("Accelerate your workflow", "Explore Enterprise"):
+            shown = page.get_by_text(advertisement)
+            assert not shown.count() or not shown.first.is_visible()
         refuses_everybody_else(app, page, labeled.frame.local_path)
         open_first_sample(page)
+        assert re.fullmatch("long-+…-+class", page.evaluate(NAME_DRAWN, f"long{196 * '-'}class"))
         row = decides_with_keys(page, name, places, ids, app.link(name, view="needs-review"))
         wanted = decisions(name)
         wanted[row] = "relabel"

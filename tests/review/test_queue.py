@@ -3,6 +3,7 @@
 import time
 import uuid
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +23,14 @@ from tasks.review.queue import (
     sequence_risks,
 )
 from tasks.review.stats import Rate, _per_hour, review_stats
-from tasks.review.summary import decisions_plot, rates_plot, risks_plot, summary
+from tasks.review.summary import (
+    NO_CONTROL,
+    decisions_plot,
+    rates_plot,
+    risks_plot,
+    shown_names,
+    summary,
+)
 from tests.review.labels import CLASSES, STAMP, labeled_frames, load_frames
 
 
@@ -104,7 +112,17 @@ def test_the_apps_own_tools_offer_the_classes(name: str) -> None:
 
 
 def test_the_control_sample_says_what_the_rest_is_worth(name: str) -> None:
+    from tasks.review.panel import ReviewProgress
+
     dataset = schema.open_dataset(name)
+    build_queue(dataset, budget=20, control=30)
+    assert dataset.has_saved_view(CONTROL)
+    build_queue(dataset, budget=1000)
+    assert not dataset.has_saved_view(CONTROL), "nothing is left to draw from"
+    said = []
+    app = SimpleNamespace(notify=lambda text, variant: said.append(text))
+    ReviewProgress().open_control(SimpleNamespace(dataset=dataset, ops=app))
+    assert said == [NO_CONTROL]
     build_queue(dataset, budget=20, control=30)
     view = dataset.load_saved_view(CONTROL)
     drawn = [(s.id, d) for s in view for d in s.detections.detections]
@@ -140,6 +158,9 @@ def test_the_control_sample_says_what_the_rest_is_worth(name: str) -> None:
     assert "10.0%" in text
     assert decisions_plot(stats)[0]["x"]
     assert len(rates_plot(stats.by_class)[0]["x"]) == len(stats.by_class)
+    axis = shown_names(risks_plot({"car": 1, f"long{'-' * 196}class": 2}))
+    assert axis["tickvals"][0] == f"long{'-' * 196}class"
+    assert axis["ticktext"] == ["long------…------class", "car"]
 
 
 def test_a_speed_takes_ten_decisions() -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from flows.cli.review import command
+from flows.cli import review
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.dataset.ids import sample_id
@@ -113,15 +113,22 @@ def test_review_opens_at_the_queue_and_says_its_counts_and_port(
     server = app.App(f"http://127.0.0.1:{app.DEFAULT_PORT + 1}", ended, "secret")
     monkeypatch.setattr(app, "run_app", lambda _: contextlib.nullcontext(server))
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
-    done = CliRunner().invoke(command, [still, "--budget", "2"])
+    links: list[str] = []
+    monkeypatch.setattr(review, "_serve", lambda *_: links.extend(map(Path.read_text, pages())))
+
+    def pages() -> list[Path]:
+        return list(tmp_path.rglob("review-*.html"))
+
+    done = CliRunner().invoke(review.command, [still, "--budget", "2"])
     assert done.exit_code == 0
     view = schema.open_dataset(still).load_saved_view(NEEDS_REVIEW)
     assert f"2 decisions on {counted(len(view), 'frame')}, one for each object" in done.output
     assert f"{FRAMES} frames in all" in done.output
     assert f"port {app.DEFAULT_PORT} is taken: {app.DEFAULT_PORT + 1} is used" in done.output
-    (file,) = tmp_path.rglob("review-*.html")
-    assert str(file) in done.stdout
-    assert "?view=needs-review&" in file.read_text().replace("&amp;", "&")
+    (link,) = links
+    assert f"review-{app.DEFAULT_PORT + 1}.html" in done.stdout
+    assert "?view=needs-review&" in link.replace("&amp;", "&")
+    assert not pages(), "the App has ended"
 
 
 def test_what_holds_for_one_frame_is_not_spread(still: str) -> None:

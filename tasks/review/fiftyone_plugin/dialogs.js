@@ -3,7 +3,7 @@
 (function () {
   const review = window.autolabelReview;
   const foo = window.__foo__;
-  const { element } = review;
+  const { element, shortened } = review;
   const SILENT_MS = 60_000;
 
   // Runs an operator and returns what it says; null if it says nothing, as while the App still loads
@@ -67,7 +67,8 @@
         list.replaceChildren();
         rows.forEach(([name, text], row) => {
           const mark = row === at ? "background:#38bdf8;color:#111827" : "";
-          const line = element("div", `padding:5px 8px;border-radius:4px;cursor:pointer;${mark}`, list, text);
+          const line = element("div", `padding:5px 8px;border-radius:4px;cursor:pointer;${mark}`, list, shortened(text));
+          line.title = text;
           line.addEventListener("mousedown", () => close(name));
           if (row === at) line.scrollIntoView?.({ block: "nearest" });
         });

@@ -12,7 +12,27 @@
   };
   const NOT_YET = "…"; // in place of the mark until the decision is written
   const FOCUS = "#ffffff";
+  const MOST_LETTERS = 32; // of a name
   const MOST_PX = 2048; // of a mask on the layer, however far somebody has zoomed in
+
+  // A name without its middle where it is long.
+  function shortened(name) {
+    const half = MOST_LETTERS / 2;
+    return name.length > MOST_LETTERS ? `${name.slice(0, half - 1)}…${name.slice(-half)}` : name;
+  }
+
+  // FiftyOne draws a class over the whole picture if it is long; pointing at the label shows all of it.
+  function shortenNames(overlays) {
+    for (const kind of new Set(overlays.map((one) => Object.getPrototypeOf(one)))) {
+      const whole = kind.getLabelText;
+      if (!whole || whole.isShort) continue;
+      kind.getLabelText = function (...given) {
+        const name = whole.apply(this, given);
+        return typeof name === "string" ? shortened(name) : name;
+      };
+      kind.getLabelText.isShort = true;
+    }
+  }
 
   // A label's mask in one colour, in the layer's own pixels; `inside` says what is seen through it.
   function stencil(bitmap, w, h, inside) {
@@ -109,5 +129,5 @@
     }
   }
 
-  Object.assign(review, { paintDecided, paintFocus });
+  Object.assign(review, { paintDecided, paintFocus, shortened, shortenNames });
 })();

@@ -111,6 +111,7 @@
     const container = document.querySelector(CONTAINER);
     const looker = open.looker;
     if (!container || !looker || looker.state.destroyed || !looker.state.canvasBBox) return;
+    review.shortenNames(looker.currentOverlays);
     const pen = layer(container);
     const picture = looker.getImageSource?.(), place = boxOnPage({ bounding_box: [0, 0, 1, 1] });
     const drawn = labels();

@@ -9,7 +9,7 @@
   const foo = window.__foo__, fos = window.__fos__;
   const FIELDS = ["detections", "reviewed"];
   const SEARCHED = 50;
-  const PAUSE_MS = 20, AGAIN_MS = 400, PATIENCE_MS = 10_000;
+  const PAUSE_MS = 20, AGAIN_MS = 400, PATIENCE_MS = 10_000, COUNT_MS = 1000;
   const pause = (ms) => new Promise((done) => setTimeout(done, ms));
   let stale = false; // the grid and the counts beside it are older than the last decision
 
@@ -131,12 +131,24 @@
         }
       }
       review.paint();
+      countAgain(state);
       follow(); // of tiles that were decided on in the grid nothing else may tell
       document.dispatchEvent(new CustomEvent("autolabel-redrawn", { detail: { samples } }));
       if (params.late || params.quiet) return;
       await review.afterRedraw?.({ ...params, samples });
       review.settled?.();
     }
+  }
+
+  // The counts beside an open frame follow when the keys rest for a moment: each costs the server.
+  let counting = 0;
+  function countAgain(state) {
+    clearTimeout(counting);
+    counting = setTimeout(() => {
+      if (!document.querySelector("[data-cy=modal]")) return;
+      if (review.busy() || !review.isSettled()) countAgain(state);
+      else state.set(fos.refresher, (old) => old + 1);
+    }, COUNT_MS);
   }
 
   // Decisions are on our layer at once; FiftyOne's own canvas takes its time.

@@ -11,7 +11,9 @@
   }
 
   window.autolabelReview = { element };
-  localStorage.setItem("fiftyone-enterprise-tooltip-seen", "true"); // an advertisement over the grid
+  // Advertisements: one over the grid, and the button that it points to.
+  localStorage.setItem("fiftyone-enterprise-tooltip-seen", "true");
+  element("style", "", document.head, 'a[href^="https://voxel51.com/why-upgrade"] { display: none }');
   const here = document.currentScript.src;
   for (const part of ["marks.js", "open_frame.js", "redraw.js", "repair.js", "dialogs.js", "decide.js", "keys.js"]) {
     const script = document.createElement("script");
