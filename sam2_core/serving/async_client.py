@@ -154,23 +154,27 @@ class AsyncSam2Client:
     async def _infer(self, call: Call) -> Tensors:
         """Send a request; again, and to the next server, only where none has answered it."""
         at = self._current
+        problems: list[ServerAbsentError] = []
         try:
             async with asyncio.timeout(call.deadline_s), self._turns:
-                return await self._from_any(call)
+                return await self._from_any(call, problems)
         except (TimeoutError, DeadlineError) as error:
+            if problems:
+                raise problems[-1] from error
             if self._current == at:  # it may hang: the next request goes to another
                 self._current = (at + 1) % len(self._clients)
             if isinstance(error, DeadlineError):
                 raise
             raise DeadlineError(f"no answer within {call.deadline_s:g} s") from error
 
-    async def _from_any(self, call: Call) -> Tensors:
+    async def _from_any(self, call: Call, problems: list[ServerAbsentError]) -> Tensors:
         pause, tried = _FIRST_PAUSE_S, 0
         while True:
             at = self._current
             try:
                 return await self._from(at, call)
-            except ServerAbsentError:
+            except ServerAbsentError as error:
+                problems.append(error)
                 tried += 1
                 if self._current == at:
                     self._current = (at + 1) % len(self._clients)

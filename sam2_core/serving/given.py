@@ -182,13 +182,15 @@ def decoded(encoded: bytes) -> ImageArray:
 
     """
     import simplejpeg
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(io.BytesIO(encoded), formats=("JPEG",)) as header:
             width, height = header.size
         _refuse_large(width, height)
         pixels: ImageArray = simplejpeg.decode_jpeg(encoded, "RGB", strict=True)
+    except UnidentifiedImageError as error:
+        raise AutolabelError("jpeg cannot be decoded: it is no JPEG") from error
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise AutolabelError(f"jpeg cannot be decoded: {error}") from error
     return pixels

@@ -117,7 +117,8 @@ def _told(answer: httpx.Response) -> str:
     try:
         return str(answer.json()["error"])
     except (ValueError, KeyError, TypeError):
-        return f"{answer.status_code} {answer.text[:200]}"
+        text = " ".join(answer.text.split())[:80]
+        return f"{answer.status_code} {text} (these are no words of a Triton server)"
 
 
 def encoded(call: Call) -> tuple[bytes, bytes]:

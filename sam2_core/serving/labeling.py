@@ -49,7 +49,7 @@ def find_served(
         return str(model), servers.served
     raise AutolabelError(
         f"{' and '.join(server_urls(urls))} does not serve {' or '.join(map(str, models))}: "
-        f"`autolabel serve {models[0]}` there does ({problem})"
+        f"`autolabel serve {models[-1]}` there does ({problem})"
     ) from problem
 
 

@@ -81,7 +81,7 @@ class RepositoryOptions:
         most_batched: requests in one batch.
         queue_delay_us: how long a request may wait for others to share its batch.
         most_waiting: requests that may wait for a model; more are refused.
-        response_cache: answer a request that was answered before from Triton's cache.
+        response_cache: let Triton answer prompts again that it has answered before.
 
     """
 
@@ -147,7 +147,10 @@ def write_repository(
             code = _CODE.format(module=_MODULES[kind], kind=kind)
             write_whole(folder / part / str(version) / "model.py", code)
             written.append(part)
-    write_whole(folder / "README.md", _readme(names))
+    served = sorted(
+        path.name.removeprefix("sam2_encoder_") for path in folder.glob("sam2_encoder_*")
+    )
+    write_whole(folder / "README.md", _readme(served))
     return written
 
 
@@ -160,8 +163,11 @@ def _write_new(path: Path, text: str) -> None:
 def config_of(name: str, kind: str, settings: ModelSettings, options: RepositoryOptions) -> str:
     """Return a model's config.pbtxt."""
     if kind == "ImageModel":
-        # It uses no device itself, and its answers say which images are open.
-        options = replace(options, gpus=(), instances=_IMAGE_INSTANCES, response_cache=False)
+        # It uses no device itself.
+        options = replace(options, gpus=(), instances=_IMAGE_INSTANCES)
+    # What the decoder says follows from its request alone. The others' answers leave something on
+    # the server, and a cached one would name what is no longer there.
+    cached = options.response_cache and kind == "DecoderModel"
     parameters = "".join(
         f"parameters {{ key: {_quoted(key)} value {{ string_value: {_quoted(value)} }} }}\n"
         for key, value in settings.parameters().items()
@@ -177,7 +183,7 @@ def config_of(name: str, kind: str, settings: ModelSettings, options: Repository
         f"  max_queue_delay_microseconds: {options.queue_delay_us}\n"
         "  default_queue_policy {\n    timeout_action: REJECT\n    allow_timeout_override: true\n"
         f"    max_queue_size: {options.most_waiting}\n  }}\n}}\n"
-        + ("response_cache { enable: true }\n" if options.response_cache else "")
+        + ("response_cache { enable: true }\n" if cached else "")
         + parameters
     )  # fmt: skip
 

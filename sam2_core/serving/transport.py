@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import numpy as np
 
@@ -196,16 +196,24 @@ def split_url(url: str) -> tuple[str, str]:
 
     """
     parts = urlsplit(url)
-    if parts.scheme not in SCHEMES or not parts.hostname:
+    if parts.scheme not in SCHEMES or not parts.hostname or not _has_port(parts):
         raise AutolabelError(
             f"{redact(url)!r} is no address of a Triton server: such as grpc://host:8001 or "
-            "http://host:8000"
+            "http://host:8000, with a port from 1 to 65535"
         )
     if parts.username or parts.password or parts.query:
         raise AutolabelError(
             f"{redact(url)}: no password in an address, give a token in {TOKEN_VARIABLE}"
         )
     return parts.scheme, parts.netloc
+
+
+def _has_port(parts: SplitResult) -> bool:
+    """Tell whether a port is named, or, for a proxy, the usual one meant."""
+    try:
+        return bool(parts.port) or (parts.port is None and parts.scheme in {"http", "https"})
+    except ValueError:
+        return False
 
 
 def triton_type(array: np.ndarray[Any, Any]) -> str:

@@ -178,6 +178,9 @@ def test_a_repository_holds_several_models_and_all_that_was_asked_for(tmp_path):
         "version_policy { latest { num_versions: 2 } }", 'string_value: "compact:whole"',
     ):  # fmt: skip
         assert part in text
+    text = (tmp_path / "sam2_encoder_compact" / "config.pbtxt").read_text()
+    assert "response_cache" not in text
+    assert "sam2_compact_whole" in (tmp_path / "README.md").read_text()
     assert "KIND_CPU" in (tmp_path / "sam2_compact" / "config.pbtxt").read_text()
     assert (tmp_path / "sam2_compact" / "1" / "model.py").is_file()
     assert (tmp_path / "sam2_compact" / "2" / "model.py").is_file()
@@ -285,6 +288,8 @@ def test_a_server_with_another_model_does_not_step_in():
 @pytest.mark.parametrize(
     ("url", "says"),
     [("host:8001", "no address"), ("ftp://host:1", "no address"), ("grpc://", "no address"),
+     ("grpc://host", "with a port"), ("grpc://host:99999", "with a port"),
+     ("http://host:0", "with a port"),
      ("http://me:secret-word@host:8000", "AUTOLABEL_TRITON_TOKEN")],
 )  # fmt: skip
 def test_an_address_that_is_none_is_refused_without_its_password(url, says):
