@@ -1,5 +1,6 @@
 """The flow `backfill`: plan from storage, submit what is missing as shards, once each."""
 
+from collections.abc import Callable
 from typing import Any
 
 from prefect import flow, get_run_logger
@@ -11,7 +12,7 @@ from flows.plan.backfill import BackfillPlan, plan_backfill
 from flows.plan.report import plan_markdown
 from flows.server.fleet import decided
 from flows.server.shard_runs import sequences_in_flight
-from flows.server.submit import Submitted, ensure_queue, submit, workers_online
+from flows.server.submit import ensure_queue, submit, workers_online
 from tasks.errors import redacted_errors
 from tasks.pipeline.steps import step
 from tasks.store import quarantine
@@ -45,7 +46,7 @@ def plan_task(params: BackfillParams) -> BackfillPlan:
 @step("submit", of="")
 def submit_task(plan: BackfillPlan) -> dict[str, int]:
     """Submit the plan's shards."""
-    return submission(submit_plan(plan))
+    return submit_plan(plan)
 
 
 def plan_in_flight(params: BackfillParams) -> BackfillPlan:
@@ -61,10 +62,15 @@ def plan_in_flight(params: BackfillParams) -> BackfillPlan:
     return plan
 
 
-def submit_plan(plan: BackfillPlan, **options: Any) -> list[Submitted]:
-    """Submit a plan's shards to the work queue that its concurrency and priority ask for."""
+def submit_plan(
+    plan: BackfillPlan, on_submitted: Callable[[], object] = lambda: None
+) -> dict[str, int]:
+    """Submit a plan's shards to the work queue that its concurrency and priority ask for.
+
+    Returns how many were `submitted`, and `met` because another submission had already made them.
+    """
     if not plan.shards:
-        return []
+        return submit([])
     params = plan.params
     if params.retry_quarantined:
         _release(plan)
@@ -73,7 +79,7 @@ def submit_plan(plan: BackfillPlan, **options: Any) -> list[Submitted]:
         name = f"{'priority' if params.priority else 'backfill'}-{plan.stamp.run_key[:8]}"
         priority = PRIORITY if params.priority else ORDINARY
         queue = ensure_queue(name, priority=priority, concurrency_limit=params.max_concurrency)
-    return submit(plan.shards, queue=queue, **options)
+    return submit(plan.shards, queue=queue, on_submitted=on_submitted)
 
 
 def _release(plan: BackfillPlan) -> None:
@@ -83,9 +89,3 @@ def _release(plan: BackfillPlan) -> None:
     wanted = {(one.sequence_id, one.content_key) for shard in plan.shards for one in shard.pieces}
     for sequence_id, content_key in given_up & wanted:
         quarantine.release(quarantine.Case(out_uri, run_key, sequence_id, content_key))
-
-
-def submission(runs: list[Submitted]) -> dict[str, int]:
-    """Count new and met shards."""
-    new = sum(one.new for one in runs)
-    return {"submitted": new, "met": len(runs) - new}

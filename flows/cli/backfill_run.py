@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from flows.backfill import plan_in_flight, submission, submit_plan
+from flows.backfill import plan_in_flight, submit_plan
 from flows.cli.display import as_typed, stderr_console
 from flows.params import BackfillParams
 from flows.plan.backfill import BackfillPlan, plan_backfill
@@ -87,11 +87,10 @@ def show_plan(console: Console, plan: BackfillPlan) -> None:
 def _submit(console: Console, plan: BackfillPlan) -> dict[str, int]:
     if not plan.shards:
         console.print("nothing to submit")
-        return submission([])
+        return submit_plan(plan)
     with _progress(console) as progress:
         bar = progress.add_task("submitting", total=len(plan.shards), states="")
-        runs = submit_plan(plan, on_submitted=lambda _: progress.advance(bar))
-    done = submission(runs)
+        done = submit_plan(plan, lambda: progress.advance(bar))
     met = f", {done['met']} already under way" if done["met"] else ""
     console.print(f"[bold]{counted(done['submitted'], 'shard')}[/] submitted{met}")
     return done

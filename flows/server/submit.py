@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
@@ -23,60 +22,40 @@ if TYPE_CHECKING:
 _LONGEST_CHAIN = 50
 
 
-@dataclass(frozen=True)
-class Submitted:
-    """A shard as Prefect knows it.
-
-    Attributes:
-        flow_run_id: its run.
-        name: the run's name.
-        new: False where another submission of the same shard was met.
-
-    """
-
-    flow_run_id: UUID
-    name: str
-    new: bool
-
-
 def submit(
     shards: Sequence[ShardParams],
     *,
     queue: str | None = None,
-    tags: Sequence[str] = (),
-    on_submitted: Callable[[Submitted], object] = lambda _: None,
-) -> list[Submitted]:
+    on_submitted: Callable[[], object] = lambda: None,
+) -> dict[str, int]:
     """Submit every shard that is not under way.
 
     Args:
         shards: what to run.
         queue: work queue of the deployment's pool; the deployment's own when None.
-        tags: more tags of the runs.
         on_submitted: called after each.
+
+    Returns:
+        `submitted`: how many are new; `met`: of how many another submission was met.
 
     Raises:
         AutolabelError: Prefect is not there, or refuses the parameters.
 
     """
-    submitted: list[Submitted] = []
-    if not shards:
-        return submitted
-    with connected() as client:
-        deployment = client.read_deployment_by_name(SHARD_DEPLOYMENT)
-        for shard in shards:
-            one = _submit_one(client, deployment.id, shard, queue, tags)
-            submitted.append(one)
-            on_submitted(one)
-    return submitted
+    new = 0
+    if shards:
+        with connected() as client:
+            deployment = client.read_deployment_by_name(SHARD_DEPLOYMENT)
+            for shard in shards:
+                new += _submit_one(client, deployment.id, shard, queue)
+                on_submitted()
+    return {"submitted": new, "met": len(shards) - new}
 
 
 def _submit_one(
-    client: SyncPrefectClient,
-    deployment_id: UUID,
-    shard: ShardParams,
-    queue: str | None,
-    tags: Sequence[str],
-) -> Submitted:
+    client: SyncPrefectClient, deployment_id: UUID, shard: ShardParams, queue: str | None
+) -> bool:
+    """Submit a shard; False where another submission of it was met."""
     from prefect.states import AwaitingRetry
 
     key, mark = shard.key, uuid4().hex
@@ -86,18 +65,17 @@ def _submit_one(
             deployment_id,
             parameters={"params": shard.model_dump(mode="json")},
             name=name,
-            tags=[SHARD_TAG, run_tag(shard.run_key), *tags],
+            tags=[SHARD_TAG, run_tag(shard.run_key)],
             idempotency_key=key,
             work_queue_name=queue,
             labels={"autolabel.submission": mark},
         )
         if run.state is None or not run.state.is_final():
-            new = run.labels.get("autolabel.submission") == mark
-            return Submitted(run.id, run.name, new)
+            return run.labels.get("autolabel.submission") == mark
         if run.state.is_crashed() and run.run_count < MOST_STARTS:
             # What the server's automation does too; a second run of the shard would race with it.
             client.set_flow_run_state(run.id, AwaitingRetry(message="submitted again"), force=True)
-            return Submitted(run.id, run.name, new=True)
+            return True
         key = hashlib.sha256(f"{key} after {run.id}".encode()).hexdigest()[:24]
     raise AutolabelError(
         f"shard {name} has ended {_LONGEST_CHAIN} times without labeling everything: look at "

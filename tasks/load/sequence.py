@@ -62,7 +62,6 @@ class LoadReport:
         instances: their labels.
         seconds: spent.
         changed: frames that are left out: their address has another content than was labeled.
-        removed: samples of frames that the sequence no longer has.
 
     """
 
@@ -70,7 +69,6 @@ class LoadReport:
     instances: int
     seconds: float
     changed: int = 0
-    removed: int = 0
 
 
 @waits_for_database
@@ -110,11 +108,11 @@ def load_sequence(dataset_name: str, out_uri: str, manifest: Manifest) -> LoadRe
         for labeled, judgements in judged_parts(parts):
             counted[0] += len(labeled)
             counted[1] += write_frames(dataset, labeled, origin, judgements, place, objects=objects)
-    removed = set_aside_unlisted(dataset, manifest.sequence_id, place.listed)
+    set_aside_unlisted(dataset, manifest.sequence_id, place.listed)
     with dataset_lock(dataset_name):
         dataset.reload()  # samples that this process holds were written past FiftyOne
     changed, seconds = len(place.changed), time.perf_counter() - started
-    return LoadReport(counted[0] - changed, counted[1], seconds, changed, removed)
+    return LoadReport(counted[0] - changed, counted[1], seconds, changed)
 
 
 def chosen_mask_folder() -> Path | None:

@@ -150,7 +150,7 @@ def delete(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
     return record(dataset, [_dropped(frame, "delete", DELETED) for frame in chosen])
 
 
-def merge(dataset: Any, chosen: Sequence[Chosen], label: str = "") -> list[Event]:
+def merge(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
     """Make one instance of the labels selected in each frame: the union of their masks.
 
     Raises:
@@ -159,7 +159,7 @@ def merge(dataset: Any, chosen: Sequence[Chosen], label: str = "") -> list[Event
     """
     if any(len(frame.labels) < 2 for frame in chosen):
         raise AutolabelError("select two labels or more of one frame to merge them")
-    return record(dataset, [_merged(frame, label.strip()) for frame in chosen])
+    return record(dataset, [_merged(frame) for frame in chosen])
 
 
 def mark_sequence(dataset: Any, sequence_id: str) -> int:
@@ -233,7 +233,7 @@ def _noted(label: Mapping[str, Any], changed: str = "") -> Values:
     }  # fmt: skip
 
 
-def _merged(frame: Chosen, label: str) -> Event:
+def _merged(frame: Chosen) -> Event:
     at, by = now_text(), reviewer()
     fields = [field for field, _ in frame.labels]
     labels = [one for _, one in frame.labels]
@@ -251,7 +251,6 @@ def _merged(frame: Chosen, label: str) -> Event:
         largest, frame.size_hw, id=identity, sources=sources, decision=MERGED, reviewer=by,
         reviewed_at=at, changed=changed, box_xyxy_px=[left, top, right, bottom],
         rle=rle_of(union, left, top, frame.size_hw), area_px=int(union.sum()),
-        label=label or largest.get("label") or "",
     )  # fmt: skip
     old = [str(o["_id"]) for f, o in zip(fields, labels, strict=True) if f == REVIEWED_FIELD]
     old += [_identity(field, one) for field, one in frame.labels]

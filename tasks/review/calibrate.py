@@ -39,7 +39,6 @@ class Calibrated:
         wrong: of how many objects the label was wrong.
         error_before, error_after: how far risk and share of wrong labels were apart on the mean; of
             labels that the fit has not seen.
-        picture: reliability before and after, as a PNG.
         uri: where it is kept; "" without a storage.
 
     """
@@ -49,7 +48,6 @@ class Calibrated:
     wrong: int
     error_before: float
     error_after: float
-    picture: bytes
     uri: str
 
     @property
@@ -84,7 +82,7 @@ def calibrate(dataset: Any) -> Calibrated:
     title = f"{dataset.name}: decisions on {len(wrong):,} objects"
     picture = reliability_picture(title, {"before": shown, "calibrated": after}, wrong)
     errors = [calibration_error(one, wrong) for one in (shown, after)]
-    done = Calibrated(made, labels, kinds[0], errors[0], errors[1], picture, keep(dataset, made))
+    done = Calibrated(made, labels, kinds[0], errors[0], errors[1], keep(dataset, made))
     if done.uri:
         storage.write_bytes(done.picture_uri, picture)
     _change(dataset, *made.after(known))
