@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.dataset.labels import mask_of, window_of
+from tasks.dataset.labels import detections_of, mask_of, window_of
 from tasks.dataset.schema import MACHINE_FIELD, PREVIOUS_FIELD
 from tasks.risk.geometry import Numbers, shared_box_areas
 
@@ -27,7 +27,7 @@ def replaced_labels(collection: Any, ids: Sequence[Any], run_key: str) -> dict[A
     result = {}
     for sample in collection.find(known, projection):
         field = PREVIOUS_FIELD if sample["run_key"] == run_key else MACHINE_FIELD
-        result[sample["_id"]] = (sample.get(field) or {}).get("detections") or []
+        result[sample["_id"]] = list(detections_of(sample, field))
     return result
 
 

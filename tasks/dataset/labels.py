@@ -16,11 +16,22 @@ import numpy as np
 from isal.isal_zlib import crc32
 
 from tasks.dataset.ids import object_id
+from tasks.dataset.schema import LOG_FIELD
 from tasks.masks.crops import BoolArray, crops_of, npy_bytes, npy_zlib, segments_of
 
 COPIED = ("confidence", "predicted_iou", "stability", "object_score", "risk", "index", "box_index")
 _FOUR = struct.Struct("<4d").pack
 Values = dict[str, Any]
+
+
+def detections_of(sample: Mapping[str, Any], field: str) -> Sequence[dict[str, Any]]:
+    """Labels in a field of a stored sample."""
+    return (sample.get(field) or {}).get("detections") or ()
+
+
+def log_of(sample: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Events on a stored sample, oldest first."""
+    return sorted(sample.get(LOG_FIELD) or (), key=lambda event: str(event.get("at")))
 
 
 def reviewed_id(*sources: str) -> Any:

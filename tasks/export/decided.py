@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.dataset.ids import sample_id
-from tasks.dataset.labels import Values
+from tasks.dataset.labels import Values, detections_of, log_of
 from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD, sample_collection
 from tasks.export.types import Instance
 from tasks.frames.identity import frame_identity
@@ -61,16 +61,16 @@ class Decisions:
 def _decided(sample: Mapping[str, Any], run_key: str) -> Decided:
     rows = list(rows_of(sample))
     kept = [row for row in rows if row["decision"] not in WRONG]
-    machine = (sample.get(MACHINE_FIELD) or {}).get("detections") or []
+    machine = detections_of(sample, MACHINE_FIELD)
     about = {source for row in rows for source in row["sources"]}
-    for entry in sorted(sample.get(LOG_FIELD) or [], key=lambda one: str(one.get("at"))):
+    for entry in log_of(sample):
         taken_back = {x for x, what in (entry.get("decisions") or {}).items() if not what}
         about |= set(entry.get("decisions") or {})
         about -= taken_back if entry.get("action") == "undo" else set()
-    position = {str(label["_id"]): label.get("box_index") for label in machine}
+    position: dict[str, Any] = {str(label["_id"]): label.get("box_index") for label in machine}
     if sample.get("run_key") != run_key:  # decided on another run's labels: those alone count
         return Decided(tuple(map(_instance, kept)), frozenset(range(1 << 16)))
-    reviewed = (sample.get(REVIEWED_FIELD) or {}).get("detections") or []
+    reviewed = detections_of(sample, REVIEWED_FIELD)
     about |= {source for label in reviewed for source in label.get("sources") or []}
     settled = {position[name] for name in about if position.get(name) is not None}
     return Decided(tuple(map(_instance, kept)), frozenset(settled))

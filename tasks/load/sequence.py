@@ -28,6 +28,7 @@ from tasks.dataset.documents import (
     stamp_text,
 )
 from tasks.dataset.ids import sample_id
+from tasks.dataset.labels import log_of
 from tasks.dataset.objects import ObjectNames
 from tasks.dataset.placing import Place, place_frames, recorded_frames, recorded_parts
 from tasks.dataset.schema import (
@@ -253,7 +254,7 @@ def history_of(
     overrides: dict[str, Mapping[str, Any]] = {}
     others = [one for one in (coming_back or {}).values() if one.get(LOG_FIELD)]
     for sample in (*collection.find(decided, {LOG_FIELD: 1}), *others):
-        for event in sorted(sample[LOG_FIELD], key=lambda event: str(event.get("at"))):
+        for event in log_of(sample):
             decisions.update(event.get("decisions") or {})
             overrides.update(event.get("overrides") or {})
     return History(decisions, overrides)

@@ -14,7 +14,15 @@ from typing import Any
 import numpy as np
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.labels import Values, mask_of, reviewed_id, rle_of, to_values, window_of
+from tasks.dataset.labels import (
+    Values,
+    detections_of,
+    mask_of,
+    reviewed_id,
+    rle_of,
+    to_values,
+    window_of,
+)  # fmt: skip
 from tasks.dataset.schema import DONE, MACHINE_FIELD, OPEN, REVIEWED_FIELD, sample_collection
 from tasks.review.events import (
     ACCEPTED,
@@ -114,7 +122,7 @@ def frame_of(sample: Mapping[str, Any]) -> Chosen:
 def labels_of(sample: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Machine labels and reviewed instances of a stored sample."""
     for field in FIELDS:
-        for label in (sample.get(field) or {}).get("detections") or []:
+        for label in detections_of(sample, field):
             yield field, label
 
 

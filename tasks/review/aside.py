@@ -16,6 +16,7 @@ from typing import Any
 
 from tasks.dataset.documents import group_element
 from tasks.dataset.ids import sample_id
+from tasks.dataset.labels import log_of
 from tasks.dataset.schema import (
     GROUP_FIELD,
     LOG_FIELD,
@@ -84,7 +85,7 @@ def count_set_aside(dataset: Any) -> SetAside:
     labels, why = 0, Counter[str]()
     for one in _collection().find({**_mine(dataset), **_DECIDED}, {LOG_FIELD: 1, "aside": 1}):
         decisions: dict[str, str] = {}
-        for event in sorted(one.get(LOG_FIELD) or [], key=lambda event: str(event.get("at"))):
+        for event in log_of(one):
             decisions |= event.get("decisions") or {}
         labels += sum(bool(decision) for decision in decisions.values())
         why[one["aside"]["why"]] += 1

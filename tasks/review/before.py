@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tasks.dataset.ids import sample_id
-from tasks.dataset.labels import Values, to_values
+from tasks.dataset.labels import Values, detections_of, to_values
 from tasks.dataset.schema import (
     MACHINE_FIELD,
     RELABEL_FIELD,
@@ -40,10 +40,10 @@ def states_before(dataset: Any, events: Sequence[Event]) -> list[Values]:
 def _before(sample: Mapping[str, Any], event: Event) -> Values:
     metadata = sample.get("metadata") or {}
     size_hw = (int(metadata.get("height") or 0), int(metadata.get("width") or 0))
-    machine = (sample.get(MACHINE_FIELD) or {}).get("detections") or []
+    machine = detections_of(sample, MACHINE_FIELD)
     held = {str(one["_id"]): one.get("decision") or "" for one in machine}
     touched = {str(one["id"]) for one in event.upserts} | set(event.removed)
-    reviewed = (sample.get(REVIEWED_FIELD) or {}).get("detections") or []
+    reviewed = detections_of(sample, REVIEWED_FIELD)
     there = [one for one in reviewed if str(one["_id"]) in touched]
     return {
         "decisions": {label: held.get(label, "") for label in event.decisions},

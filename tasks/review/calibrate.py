@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sam2_core.types import AutolabelError
+from tasks.dataset.labels import detections_of
 from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, dataset_lock, sample_collection
 from tasks.review.events import ACCEPTED, OPEN_RISK, WRONG, reviews_uri, storage_of
 from tasks.review.objects import object_of
@@ -100,7 +101,7 @@ def decided(dataset: Any) -> tuple[Numbers, Numbers, int]:
     riskiest: dict[tuple[str, bool], float] = {}
     labels = 0
     for sample in sample_collection(dataset).find(with_log, fields).sort("_id", 1):
-        for label in (sample.get(MACHINE_FIELD) or {}).get("detections") or ():
+        for label in detections_of(sample, MACHINE_FIELD):
             decision, risk = label.get("decision"), label.get("risk")
             if risk is None or (decision != ACCEPTED and decision not in WRONG):
                 continue

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.dataset.labels import Values, to_values
+from tasks.dataset.labels import Values, detections_of, log_of, to_values
 from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD, open_dataset
 from tasks.dataset.schema import sample_collection as _collection
 from tasks.review.actions import frame_of
@@ -119,12 +119,12 @@ def _rows_set_aside(sample: Mapping[str, Any]) -> list[Values]:
 def rows_of(sample: Mapping[str, Any]) -> Iterator[Values]:
     """Labels of a sample that people decided on, with what they decided."""
     frame, common = frame_of(sample), _frame_values(sample)
-    for label in (sample.get(REVIEWED_FIELD) or {}).get("detections") or []:
+    for label in detections_of(sample, REVIEWED_FIELD):
         values = to_values(label, frame.size_hw)
         who = {name: label.get(name) or "" for name in ("reviewer", "reviewed_at")}
         yield {**values, **common, **who, "track_id": label.get("index")}
     last = _last_decisions(sample)
-    for label in (sample.get(MACHINE_FIELD) or {}).get("detections") or []:
+    for label in detections_of(sample, MACHINE_FIELD):
         decision, who = last.get(str(label["_id"]), ("", {}))
         if not decision and sample["review_status"] == DONE:
             decision = PASSED
@@ -144,7 +144,7 @@ def _frame_values(sample: Mapping[str, Any]) -> Values:
 
 def _last_decisions(sample: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, str]]]:
     last: dict[str, tuple[str, dict[str, str]]] = {}
-    for entry in sorted(sample.get(LOG_FIELD) or [], key=lambda one: str(one.get("at"))):
+    for entry in log_of(sample):
         who = {"reviewer": entry.get("by") or "", "reviewed_at": entry.get("at") or ""}
         last |= {label: (what, who) for label, what in (entry.get("decisions") or {}).items()}
     return last

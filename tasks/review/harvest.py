@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from tasks.dataset.ids import label_id, sample_id
-from tasks.dataset.labels import Values, fingerprint, reviewed_id, to_values
+from tasks.dataset.labels import Values, detections_of, fingerprint, log_of, reviewed_id, to_values
 from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD, sample_collection
 from tasks.review.actions import FRAME, frame_of, labels_of
 from tasks.review.events import DELETED, EDITED, Event, now_text, record, reviewer
@@ -49,7 +49,7 @@ def _edits_of(sample: Mapping[str, Any]) -> Event | None:
     frame = frame_of(sample)
     at, by = now_text(), reviewer()
     upserts: dict[str, Values] = {}
-    reviewed = (sample.get(REVIEWED_FIELD) or {}).get("detections") or []
+    reviewed = detections_of(sample, REVIEWED_FIELD)
     for field, label in labels_of(sample):  # the reviewed ones last: of two edits theirs counts
         stamped = label.get("fingerprint")
         if stamped == fingerprint(label) or not label.get("bounding_box"):
@@ -79,14 +79,10 @@ def _edits_of(sample: Mapping[str, Any]) -> Event | None:
     )  # fmt: skip
 
 
-def _log(sample: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return sorted(sample.get(LOG_FIELD) or [], key=lambda one: str(one.get("at")))
-
-
 def _known_reviewed(sample: Mapping[str, Any]) -> dict[str, list[str]]:
     """Ids that should be in `reviewed` as far as the log goes, and the machine labels of each."""
     known: dict[str, list[str]] = {}
-    for entry in _log(sample):
+    for entry in log_of(sample):
         decided = list(entry.get("decisions") or ())
         for identity in entry.get("removed") or ():
             known.pop(identity, None)
@@ -104,7 +100,7 @@ def _missing(sample: Mapping[str, Any]) -> list[str]:
         return []
     present = {str(one["_id"]) for one in stored.get("detections") or []}
     decided: dict[str, str] = {}
-    for entry in _log(sample):
+    for entry in log_of(sample):
         decided |= entry.get("decisions") or {}
     written = (
         str(label_id(sample["frame_key"], sample["run_key"], index))
@@ -116,7 +112,7 @@ def _missing(sample: Mapping[str, Any]) -> list[str]:
 def _stamp_machine_labels(collection: Any, event: Event) -> None:
     """Remember that the edits of machine labels have been seen."""
     sample = collection.find_one({"_id": sample_id(event.frame_key)}, {MACHINE_FIELD: 1})
-    for label in ((sample or {}).get(MACHINE_FIELD) or {}).get("detections") or []:
+    for label in detections_of(sample or {}, MACHINE_FIELD):
         if str(label["_id"]) in event.decisions:
             collection.update_one(
                 {"_id": sample["_id"], f"{MACHINE_FIELD}.detections._id": label["_id"]},

@@ -23,7 +23,7 @@ from sam2_core.clicks import OpenImage
 from sam2_core.prompts import PointPrompts
 from sam2_core.types import AutolabelError, FloatArray, Masks, ModelStamp
 from tasks.dataset.documents import stamp_text
-from tasks.dataset.labels import fingerprint, mask_of, rle_of, window_of
+from tasks.dataset.labels import detections_of, fingerprint, mask_of, rle_of, window_of
 from tasks.dataset.schema import MACHINE_FIELD, REVIEWED_FIELD, sample_collection
 from tasks.masks.crops import BoolArray, paint, segments_of
 from tasks.masks.model import Segmenters, choose_model
@@ -234,7 +234,7 @@ def _frame_with(dataset: Any, sample_id: str, label_id: str) -> Chosen:
     if field == MACHINE_FIELD:
         where = {"frame_key": frame.frame_key}
         sample = sample_collection(dataset).find_one(where, {REVIEWED_FIELD: 1}) or {}
-        for one in (sample.get(REVIEWED_FIELD) or {}).get("detections") or []:
+        for one in detections_of(sample, REVIEWED_FIELD):
             if label_id in (one.get("sources") or []):
                 field, label = REVIEWED_FIELD, one
     return replace(frame, labels=((field, label),))

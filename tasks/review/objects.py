@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks.dataset.labels import detections_of
 from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, OBJECT_PATH, OPEN, sample_collection
 from tasks.risk.geometry import shared_box_areas
 
@@ -58,7 +59,7 @@ def decided_objects(dataset: Any) -> set[str]:
     return {
         object_of(label)
         for sample in sample_collection(dataset).find(with_log, fields)
-        for label in labels_of_sample(sample)
+        for label in detections_of(sample, MACHINE_FIELD)
         if label.get("decision")
     }
 
@@ -121,11 +122,6 @@ def _riskiest(dataset: Any, decided: Collection[str], count: int) -> list[Doubt]
     return sorted(best.values(), reverse=True)[:count]
 
 
-def labels_of_sample(sample: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the machine labels of a stored sample."""
-    return (sample.get(MACHINE_FIELD) or {}).get("detections") or ()
-
-
 def _doubts(sample: Mapping[str, Any]) -> list[Doubt]:
     where = (sample.get("sequence_id") or "", sample.get("camera") or "")
     return [
@@ -133,7 +129,7 @@ def _doubts(sample: Mapping[str, Any]) -> list[Doubt]:
             float(one["risk"]), str(one["_id"]), str(sample["frame_key"]), object_of(one),
             (*where, one.get("label") or ""), tuple(one.get("bounding_box") or (0.0,) * 4),
         )
-        for one in labels_of_sample(sample)
+        for one in detections_of(sample, MACHINE_FIELD)
         if not one.get("decision") and one.get("risk") is not None
     ]  # fmt: skip
 

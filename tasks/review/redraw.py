@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tasks.dataset.ids import sample_id
+from tasks.dataset.labels import detections_of
 from tasks.dataset.schema import MACHINE_FIELD, REVIEWED_FIELD, sample_collection
 from tasks.review.events import Event
 
@@ -46,11 +47,7 @@ def _touched(event: Event) -> set[str]:
 
 def _change(sample: Mapping[str, Any], touched: Collection[str]) -> dict[str, Any]:
     labels = {
-        field: [
-            one
-            for one in (sample.get(field) or {}).get("detections") or []
-            if str(one["_id"]) in touched
-        ]
+        field: [one for one in detections_of(sample, field) if str(one["_id"]) in touched]
         for field in (MACHINE_FIELD, REVIEWED_FIELD)
     }
     present = {str(one["_id"]) for rows in labels.values() for one in rows}

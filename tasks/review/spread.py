@@ -13,6 +13,7 @@ from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.ids import sample_id
+from tasks.dataset.labels import detections_of
 from tasks.dataset.schema import (
     MACHINE_FIELD,
     OBJECT_PATH,
@@ -22,7 +23,7 @@ from tasks.dataset.schema import (
 )
 from tasks.review.actions import Chosen, accept, choose, delete, fix_class, reject
 from tasks.review.events import ACCEPTED, CORRECTED, DELETED, REJECTED, Event
-from tasks.review.objects import labels_of_sample, object_of
+from tasks.review.objects import object_of
 
 _DECIDE: Mapping[str, Callable[[Any, Sequence[Chosen]], list[Event]]] = {
     ACCEPTED: accept, REJECTED: reject, DELETED: delete,
@@ -63,7 +64,7 @@ def _ruling(dataset: Any, frame: Chosen, label: Mapping[str, Any]) -> tuple[str,
     if decision == CORRECTED:
         wanted = {"_id": sample_id(frame.frame_key)}
         sample = sample_collection(dataset).find_one(wanted, {REVIEWED_FIELD: 1}) or {}
-        for one in (sample.get(REVIEWED_FIELD) or {}).get("detections") or ():
+        for one in detections_of(sample, REVIEWED_FIELD):
             if str(label["_id"]) in one.get("sources", ()):
                 return decision, str(one["label"])
     raise AutolabelError(f"what was {decision} in one frame cannot be spread to others")
@@ -97,7 +98,7 @@ def _undecided_of(
         frames.append(str(sample["_id"]))
         labels |= {
             str(one["_id"]): (object_of(one), str(one["label"]))
-            for one in labels_of_sample(sample)
+            for one in detections_of(sample, MACHINE_FIELD)
             if object_of(one) in objects and not one.get("decision")
         }
     return frames, labels

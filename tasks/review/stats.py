@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tasks.dataset.labels import detections_of
 from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, sample_collection
 from tasks.review.aside import SetAside, count_set_aside
 from tasks.review.events import ACCEPTED, WRONG
@@ -103,7 +104,7 @@ def review_stats(dataset: Any) -> Stats:
             for entry in standing(sample[LOG_FIELD])
             if entry["action"] not in {"relabeled", "done"}
         ]
-        for label in (sample.get(MACHINE_FIELD) or {}).get("detections") or []:
+        for label in detections_of(sample, MACHINE_FIELD):
             decision = label.get("decision") or ""
             decisions[decision] += bool(decision)
             if decision != ACCEPTED and decision not in WRONG:

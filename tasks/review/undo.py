@@ -13,6 +13,7 @@ from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.ids import sample_id
+from tasks.dataset.labels import detections_of
 from tasks.dataset.schema import MACHINE_FIELD, sample_collection
 from tasks.review.events import Event, read_file, record, reviewer, reviews_uri, storage_of
 from tasks.store import storage
@@ -104,7 +105,7 @@ def _refuse_later_decisions(dataset: Any, act: Sequence[Event]) -> None:
     found = list(samples.find({"_id": {"$in": list(wanted)}}, dict.fromkeys(fields, 1)))
     for sample in found:
         decided = wanted[sample["_id"]].decisions
-        for label in (sample.get(MACHINE_FIELD) or {}).get("detections") or []:
+        for label in detections_of(sample, MACHINE_FIELD):
             name = str(label["_id"])
             if name in decided and (label.get("decision") or "") != decided[name]:
                 raise AutolabelError(

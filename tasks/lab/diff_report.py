@@ -1,0 +1,70 @@
+"""The page of `autolabel diff --report`: tables, pictures of the largest changes, what to redo."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pycocotools import mask as coco_mask
+
+from sam2_core.trust.pictures import write_difference
+from tasks.frames.download import download
+from tasks.frames.images import read_image
+from tasks.lab.run_diff import Change, RunDiff
+from tasks.types import FrameRef
+
+CHANGED = "changed.txt"
+
+
+def write_report(folder: Path, result: dict[str, Any], found: RunDiff) -> None:
+    """Write what differs, pictures of the largest changes, and the list of changed sequences."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = "".join(f"{name}\n" for name in found.changed_sequences)
+    (folder / CHANGED).write_text(names, encoding="utf-8")
+    (folder / "diff.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    lines = [
+        "# What changed", "", f"`{result['run_a']}` and `{result['run_b']}`", "",
+        f"{result['frames']} frames, {result['instances']} instances, {result['changed']} changed "
+        f"({kinds_of(result)}); {len(found.changed_sequences)} sequences with a change, listed in "
+        f"`{CHANGED}`.", "",
+    ]  # fmt: skip
+    for what in ("by_size", "by_class"):
+        lines += ["| | instances | changed | mean IoU | predicted IoU |", "|---|---|---|---|---|"]
+        lines += [
+            f"| {' | '.join([name, *figures(one)])} |" for name, one in result[what].items()
+        ] + [""]
+    lines += ["Green: both. Red: first run only. Blue: second run only.", ""]
+    for number, change in enumerate(found.worst, 1):
+        name = f"change-{number:02d}.png"
+        told = _drawn(folder / name, change)
+        where = f"{change.frame.sequence_id} {change.frame.camera} {change.frame.index}"
+        lines += [f"![{change.kind}]({name})" if not told else f"({told})", ""]
+        lines += [f"{where}: {change.label}, {change.kind}, IoU {change.iou:.3f}", ""]
+    (folder / "diff.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+def kinds_of(result: dict[str, Any]) -> str:
+    """Say how many changes of each kind there are."""
+    counts = (f"{count} {kind}" for kind, count in result["by_kind"].items() if count)
+    return ", ".join(counts) or "none"
+
+
+def figures(one: dict[str, Any]) -> list[str]:
+    """Return instances, changed ones, mean IoU and predicted IoU of a row, as text."""
+    iou = "" if one["miou"] is None else f"{one['miou']:.4f}"
+    gain = "" if one["predicted_iou_gain"] is None else f"{one['predicted_iou_gain']:+.4f}"
+    return [str(one["instances"]), str(one["changed"]), iou, gain]
+
+
+def _drawn(path: Path, change: Change) -> str:
+    """Draw a change; returns why not, "" where it is drawn."""
+    (frame,) = download([change.frame])
+    if not isinstance(frame, FrameRef):
+        return f"its picture cannot be had: {frame.reason}"
+    pixels = read_image(frame)
+    nothing = bytes(coco_mask.encode(np.zeros(pixels.shape[:2], np.uint8, order="F"))["counts"])
+    masks = [one or nothing for one in change.rle]
+    write_difference(path, pixels, masks[0], masks[1], np.array(change.box_xyxy_px))
+    return ""
