@@ -125,7 +125,7 @@ class _Way:
         self, outcome: SequenceOutcome, dataset: str, known: frozenset[str]
     ) -> SequenceOutcome:
         manifest = outcome.manifest
-        if manifest is None or manifest.version in known:
+        if manifest is None or outcome.is_in(known):
             return outcome
         loaded = load_labels(dataset, self._job.out_uri, manifest)
         self._job.tools.progress.advance(LOAD, manifest.frames)

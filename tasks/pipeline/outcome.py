@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -73,6 +73,7 @@ class SequenceOutcome:
         frames: with labels.
         instances: rows of masks, rejected ones included.
         tracks: objects over time that they show; 0 where nobody looked for them.
+        tracked_now: they were looked for now: a dataset that has the labels lacks their tracks.
         computed_frames: labeled by this run; the others were up to date.
         failures: frames without labels.
         error: why the sequence is not complete, "" when it is; `stage` says where.
@@ -88,6 +89,7 @@ class SequenceOutcome:
     frames: int = 0
     instances: int = 0
     tracks: int = 0
+    tracked_now: bool = False
     computed_frames: int = 0
     failures: tuple[FrameFailure, ...] = ()
     error: str = ""
@@ -96,6 +98,11 @@ class SequenceOutcome:
     hopeless: bool = False
     left_out: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def is_in(self, loaded: Collection[str]) -> bool:
+        """Whether a dataset that holds these manifests (`Manifest.version`) has all of it."""
+        version = self.manifest.version if self.manifest else None
+        return not self.tracked_now and version in loaded
 
     @property
     def partial(self) -> bool:

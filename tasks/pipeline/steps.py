@@ -195,8 +195,11 @@ def load_task(
     name: str,
 ) -> Any:
     """Load a sequence's labels into FiftyOne, unless it is not complete or there already."""
-    manifest = labeled.manifest if isinstance(labeled, SequenceOutcome) else labeled
-    if manifest is None or manifest.version in loaded:
+    if isinstance(labeled, SequenceOutcome):
+        manifest, there = labeled.manifest, labeled.is_in(loaded)
+    else:
+        manifest, there = labeled, bool(labeled and labeled.version in loaded)
+    if manifest is None or there:
         return None
     given = (dataset, out_uri, manifest)
     done = load_labels(*given) if tools.loader is None else tools.loader.run(load_labels, *given)

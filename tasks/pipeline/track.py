@@ -44,7 +44,7 @@ def track_sequence(job: Job, outcome: SequenceOutcome) -> SequenceOutcome:
         facts = made.made
     tracks = sum(one["tracks"] for one in facts["measures"].values())
     seconds = outcome.seconds | {TRACK: time.perf_counter() - started}
-    return replace(outcome, tracks=tracks, seconds=seconds)
+    return replace(outcome, tracks=tracks, tracked_now=not stored, seconds=seconds)
 
 
 def _with_filled(
