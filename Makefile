@@ -28,8 +28,7 @@ FIND_LINKS = $(addprefix --find-links ,$(sort $(PIP_FIND_LINKS) $(shell $(PYTHON
 
 # Importing Prefect takes 4 s of CPU without bytecode and 2 s with it, in every process. uv writes none
 # by itself, and where PYTHONDONTWRITEBYTECODE is set Python would never write any.
-BYTECODE := unset PYTHONDONTWRITEBYTECODE; $(BIN)/python -c "import flows.shard, flows.server.process, \
-	prefect.engine, prefect.cli.worker, prefect.workers.process, prefect.cli, prefect.server.api.server, uvicorn"
+FIRST_START := unset PYTHONDONTWRITEBYTECODE; $(BIN)/python -m flows.server.first_start
 
 .PHONY: help setup dev torch demo test test-all lint fmt bench lock clean
 
@@ -55,8 +54,8 @@ $(VENV)/.runtime: $(BIN)/python requirements.lock pyproject.toml
 	@echo "installing what labeling needs into $(VENV) (some 200 packages, 1.5 GB): a minute or two"
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps -e .
-	@echo "compiling it, so that every later start is quick"
-	@$(BYTECODE)
+	@echo "compiling it and making Prefect's database, so that every start is quick"
+	@$(FIRST_START)
 	@: > $@
 
 $(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock

@@ -188,7 +188,7 @@ class OwnApi(PendingApi):
 
     def _keep_template(self) -> None:
         """Keep the migrated, still empty database: the next server starts in half the time."""
-        if _sound(self._template):
+        if sound(self._template):
             return
         self._template.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._template.with_suffix(f".{uuid.uuid4().hex}.tmp")
@@ -221,20 +221,22 @@ def template_of(cache_folder: Path) -> Path:
 
 def begin_with(template: Path, database: Path) -> None:
     """Copy a template, if there is a whole one: a hundred migrations take seconds."""
-    if _sound(template):
+    if sound(template):
         copy = close_file(database.with_suffix(f".{uuid.uuid4().hex}.tmp"))
         shutil.copyfile(template, copy)
         copy.replace(database)
 
 
-def _sound(database: Path) -> bool:
-    """Whether that is a whole database: a damaged one would fail every command's requests."""
+def sound(database: Path) -> bool:
+    """Whether that is a whole, migrated database: another would fail every command's requests."""
     if not database.is_file():
         return False
     try:
         with contextlib.closing(
             sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)
         ) as opened:
-            return bool(opened.execute("PRAGMA quick_check").fetchone() == ("ok",))
+            migrated = opened.execute("SELECT count(*) FROM alembic_version").fetchone()
+            checked = opened.execute("PRAGMA quick_check").fetchone()
+            return (migrated, checked) == ((1,), ("ok",))
     except sqlite3.Error:
         return False

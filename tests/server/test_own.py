@@ -15,7 +15,15 @@ import httpx
 import psutil
 import pytest
 
-from flows.server.own import FOLDER_PREFIX, OwnApi, api_in_background, configured_api
+from flows.server import first_start
+from flows.server.own import (
+    FOLDER_PREFIX,
+    OwnApi,
+    api_in_background,
+    begin_with,
+    configured_api,
+    template_of,
+)
 from sam2_core.types import AutolabelError
 from tasks.store import own_folder
 
@@ -85,6 +93,40 @@ def test_a_damaged_template_is_made_anew(tmp_path):
         server.stop()
     with contextlib.closing(sqlite3.connect(template)) as made:
         assert made.execute("SELECT count(*) FROM flow").fetchone() == (0,)
+
+
+@pytest.mark.ci
+def test_setup_leaves_a_database_that_servers_begin_with(tmp_path):
+    command = [sys.executable, "-m", "flows.server.first_start"]
+    own = os.environ | {"AUTOLABEL_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(command, env=own, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    begin_with(template_of(tmp_path / "cache"), tmp_path / "prefect.db")
+    with contextlib.closing(sqlite3.connect(tmp_path / "prefect.db")) as begun:
+        assert begun.execute("SELECT count(*) FROM alembic_version").fetchone() == (1,)
+        assert begun.execute("SELECT count(*) FROM flow").fetchone() == (0,)
+
+
+def test_what_setup_cannot_do_beforehand_is_said_and_stops_nothing(tmp_path, monkeypatch, capsys):
+    def fails(*_: object, **__: object) -> None:
+        raise AutolabelError("Prefect's server did not start: no ports")
+
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(first_start, "compile_imports", lambda: None)
+    monkeypatch.setattr(first_start, "OwnApi", fails)
+    first_start.main()
+    said = "the first start will take longer: Prefect's server did not start: no ports\n"
+    assert capsys.readouterr() == ("", said)
+    template = template_of(tmp_path / "cache")
+    template.parent.mkdir()
+    with contextlib.closing(sqlite3.connect(template)) as whole:
+        first_start.main()
+        assert capsys.readouterr() == ("", said), "an empty file is no database to begin with"
+        whole.execute("CREATE TABLE alembic_version (version_num)")
+        whole.execute("INSERT INTO alembic_version VALUES ('1')")
+        whole.commit()
+    first_start.main()  # with one that is there, whole, no server is started
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.fixture
