@@ -9,7 +9,8 @@ from sam2_core.source_digest import source_digest
 
 _PIXELS = (
     "tasks.frames.images", "tasks.frames.orientation", "tasks.frames.video",
-    "tasks.frames.streams", "tasks.frames.mcap_pictures", "tasks.frames.raw_pictures",
+    "tasks.frames.streams", "tasks.frames.mcap_pictures", "tasks.frames.mcap_messages",
+    "tasks.frames.raw_pictures",
 )  # fmt: skip
 _DETECTED = (
     "tasks.boxes.detect", "tasks.boxes.tiles", "tasks.boxes.yolox", "tasks.boxes.coco_classes",

@@ -1,28 +1,28 @@
 """Pictures in MCAP recordings: which topics have them, and each message's as a file's bytes.
 
-Read are ROS 2's sensor_msgs CompressedImage and Image (CDR), and Foxglove's CompressedImage,
-RawImage and CompressedVideo (Protobuf, JSON, ROS 2). The packages come with the extra `mcap`; no
-ROS installation is needed.
+Read are sensor_msgs CompressedImage and Image (CDR of ROS 2, or ROS 1), and Foxglove's
+CompressedImage, RawImage and CompressedVideo (Protobuf, JSON, ROS 2). The packages come
+with the extra `mcap`; no ROS installation is needed.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import IO, Any
 
 from sam2_core.machine_errors import as_machine_error, is_machine_error
 from sam2_core.types import AutolabelError
+from tasks.frames.mcap_messages import Decoders
 from tasks.frames.raw_pictures import BadPictureError, as_png, suffix_by_content
 from tasks.store import storage
 
 COMPRESSED, VIDEO, RAW = "compressed", "video", "raw"
 KINDS = {
+    "sensor_msgs/CompressedImage": COMPRESSED,
+    "sensor_msgs/Image": RAW,
     "sensor_msgs/msg/CompressedImage": COMPRESSED,
     "foxglove_msgs/msg/CompressedImage": COMPRESSED,
     "foxglove.CompressedImage": COMPRESSED,
@@ -187,7 +187,7 @@ def shots_of(path: Path, topic: str, wanted: Callable[[int], bool]) -> Iterator[
 
     """
     require_mcap()
-    decoders, video, number, seen, last_ns = _Decoders(), _Video(wanted), 0, False, 0
+    decoders, video, number, seen, last_ns = Decoders(), _Video(wanted), 0, False, 0
     with path.open("rb") as file:
         for item in _items(file):
             if isinstance(item, str):
@@ -206,14 +206,14 @@ def shots_of(path: Path, topic: str, wanted: Callable[[int], bool]) -> Iterator[
 
 
 def _shots(
-    item: _Message, number: int, decoders: _Decoders, video: _Video, wanted: Callable[[int], bool]
+    item: _Message, number: int, decoders: Decoders, video: _Video, wanted: Callable[[int], bool]
 ) -> Iterator[Shot]:
     kind = KINDS.get(item.schema.name, "")
     if kind != VIDEO and not wanted(number):
         yield Shot(number, item.time_ns)
         return
     try:
-        message = decoders.decode(item)
+        message = decoders.decode(item.encoding, item.schema, item.data)
         time_ns = _stamp_ns(message) or item.time_ns
         if kind == VIDEO:
             yield from video.feed(number, time_ns, str(message.format), bytes(message.data))
@@ -245,44 +245,6 @@ def _stamp_ns(message: Any) -> int:
             whole, rest = getattr(stamp, seconds), getattr(stamp, nanoseconds)
             return int(whole) * 1_000_000_000 + int(rest)
     return 0
-
-
-class _Decoders:
-    """What turns messages into objects, one for each schema."""
-
-    def __init__(self) -> None:
-        self._factories: list[Any] | None = None
-        self._decoders: dict[tuple[str, int], Callable[[bytes], Any]] = {}
-
-    def decode(self, item: _Message) -> Any:
-        """Return a message with its fields as attributes."""
-        key = (item.encoding, item.schema.id)
-        if key not in self._decoders:
-            self._decoders[key] = self._decoder(item)
-        return self._decoders[key](item.data)
-
-    def _decoder(self, item: _Message) -> Callable[[bytes], Any]:
-        if item.encoding == "json":
-            return _from_json
-        if self._factories is None:
-            from mcap_protobuf.decoder import DecoderFactory as Protobuf
-            from mcap_ros2.decoder import DecoderFactory as Ros2
-
-            self._factories = [Ros2(), Protobuf()]
-        for factory in self._factories:
-            decoder: Callable[[bytes], Any] | None = factory.decoder_for(item.encoding, item.schema)
-            if decoder:
-                return decoder
-        raise BadPictureError(
-            f"messages in {item.encoding} with a schema in {item.schema.encoding} cannot be read "
-            "(cdr with ros2msg, protobuf and json can)"
-        )
-
-
-def _from_json(data: bytes) -> Any:
-    message = json.loads(data, object_hook=lambda fields: SimpleNamespace(**fields))
-    message.data = base64.b64decode(message.data)
-    return message
 
 
 class _Video:

@@ -129,3 +129,68 @@ def foxglove_json(path, schema, messages, topic="/cam/video"):
             writer.add_message(channel, time_ns, json.dumps(fields).encode(), time_ns)
         writer.finish()
     return path
+
+
+def _foxglove_class(name):
+    """Foxglove's message, as its .proto says (foxglove/foxglove-sdk, schemas/proto)."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
+
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(
+        name=f"foxglove/{name}.proto", package="foxglove", syntax="proto3",
+        dependency=["google/protobuf/timestamp.proto"],
+    )  # fmt: skip
+    message = file.message_type.add(name=name)
+    kinds = (
+        ("timestamp", field.TYPE_MESSAGE), ("frame_id", field.TYPE_STRING),
+        ("data", field.TYPE_BYTES), ("format", field.TYPE_STRING),
+    )  # fmt: skip
+    picture = {"timestamp": 1, "data": 2, "format": 3, "frame_id": 4}
+    video = {"timestamp": 1, "frame_id": 2, "data": 3, "format": 4}
+    for one, kind in kinds:
+        number = (picture if name == "CompressedImage" else video)[one]
+        made = message.field.add(name=one, number=number, type=kind, label=field.LABEL_OPTIONAL)
+        if kind == field.TYPE_MESSAGE:
+            made.type_name = ".google.protobuf.Timestamp"
+    pool = descriptor_pool.DescriptorPool()
+    known = descriptor_pb2.FileDescriptorProto()
+    timestamp_pb2.DESCRIPTOR.CopyToProto(known)
+    pool.Add(known)
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"foxglove.{name}"))
+
+
+def foxglove_protobuf(path, name, messages, topic="/cam"):
+    """A recording of Foxglove's messages as Protobuf: (bytes, format, time)."""
+    from mcap_protobuf.writer import Writer
+
+    kind = _foxglove_class(name)
+    with path.open("wb") as file, Writer(file) as writer:
+        for data, format_, time_ns in messages:
+            message = kind(frame_id="cam", data=data, format=format_)
+            message.timestamp.seconds, message.timestamp.nanos = divmod(time_ns, 10**9)
+            writer.write_message(topic, message, time_ns + 5, time_ns + 5)
+    return path
+
+
+def ros1(path, name, messages, topic="/cam"):
+    """A recording as `mcap convert` makes it of a bag: (fields after the header, time)."""
+    import struct
+
+    from mcap.writer import Writer
+
+    with path.open("wb") as file:
+        writer = Writer(file)
+        writer.start("ros1")
+        schema = writer.register_schema(name, "ros1msg", b"Header header")
+        channel = writer.register_channel(topic, "ros1", schema)
+        for number, (fields, time_ns) in enumerate(messages):
+            head = struct.pack("<III", number, *divmod(time_ns, 10**9)) + counted(b"cam")
+            writer.add_message(channel, time_ns + 5, head + fields, time_ns + 5)
+        writer.finish()
+    return path
+
+
+def counted(data):
+    """Bytes behind their number, as ROS 1 writes strings and arrays."""
+    return len(data).to_bytes(4, "little") + data

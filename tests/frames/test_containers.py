@@ -2,6 +2,7 @@
 
 import base64
 import json
+import struct
 from pathlib import Path
 
 import cv2
@@ -240,6 +241,43 @@ def test_video_in_messages_is_decoded_and_a_lost_packet_is_told(tmp_path):
         ))
     ])  # fmt: skip
     assert "video in 'theora'; known are h265" in reasons(opened(one))[0]
+
+
+def test_messages_in_protobuf_are_those_of_foxglove(tmp_path):
+    pictures = [(recordings.jpeg(n), "jpeg", T0_NS + n) for n in range(3)]
+    path = recordings.foxglove_protobuf(tmp_path / "a.mcap", "CompressedImage", pictures)
+    (one,) = discover([str(path)])
+    frames = opened(one)
+    assert [frame.timestamp_ns for frame in frames] == [T0_NS + n for n in range(3)]
+    for frame, (data, _, _) in zip(frames, pictures, strict=True):
+        assert Path(frame.local_path).read_bytes() == data
+    packets = [(data, "h264", T0_NS + n) for n, data in enumerate(recordings.packets())]
+    path = recordings.foxglove_protobuf(tmp_path / "b.mcap", "CompressedVideo", packets)
+    (one,) = discover([str(path)])
+    frames = opened(one)
+    assert [frame.timestamp_ns for frame in frames] == [T0_NS + n for n in range(6)]
+    for frame in frames:
+        assert abs(float(read_image(frame).mean()) - 30 * frame.index) < 4
+
+
+def test_messages_of_ros1_are_read_without_its_packages(tmp_path):
+    counted = recordings.counted
+    jpegs = [recordings.jpeg(n) for n in range(2)]
+    fields = [(counted(b"jpeg") + counted(data), T0_NS + n) for n, data in enumerate(jpegs)]
+    fields.append((counted(b"jpeg") + counted(jpegs[0])[:-9], T0_NS + 2))
+    path = recordings.ros1(tmp_path / "a.mcap", "sensor_msgs/CompressedImage", fields)
+    (one,) = discover([str(path)])
+    first, second, cut = opened(one)
+    assert [first.timestamp_ns, second.timestamp_ns] == [T0_NS, T0_NS + 1]
+    assert [Path(frame.local_path).read_bytes() for frame in (first, second)] == jpegs
+    assert "the message is damaged" in cut.reason
+    pixels = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
+    size = struct.pack("<II", 4, 5) + counted(b"rgb8") + struct.pack("<BI", 0, 15)
+    image = [(size + counted(pixels.tobytes()), T0_NS)]
+    path = recordings.ros1(tmp_path / "b.mcap", "sensor_msgs/Image", image)
+    (one,) = discover([str(path)])
+    (frame,) = opened(one)
+    np.testing.assert_array_equal(read_image(frame), pixels)
 
 
 def test_broken_messages_cost_their_frames_only(tmp_path):
