@@ -5,6 +5,8 @@ repaired by a click, then the commands: calibrate and export.
 """
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import uuid
@@ -17,6 +19,8 @@ import numpy as np
 import pytest
 
 from tasks.dataset import schema
+from tasks.dataset.database import own_server
+from tasks.dataset.keep import DatabaseKeeper
 from tasks.load import sequence as load
 from tasks.load.prepare import prepare_dataset
 from tasks.review.actions import accept, choose, reject
@@ -137,6 +141,19 @@ def shift_hides_nothing(page: Any) -> None:
     press(page, "Shift+ArrowRight")
 
 
+def database_is_killed(page: Any, name: str) -> None:
+    """A key waits for the database, which `review` starts again."""
+    focus = review_state(page)["reviewFocus"]
+    keeper, server = DatabaseKeeper(), own_server()
+    assert server is not None
+    schema.sample_collection(schema.open_dataset(name)).database.client.admin.command("fsync")
+    os.kill(server.pid, signal.SIGKILL)
+    page.keyboard.press("Shift+A")
+    wait_for(lambda: "started again" in keeper.look(), True)
+    page.wait_for_function(READY)
+    assert decided(name)[focus] == "accepted"
+
+
 def refused(page: Any, name: str) -> None:
     """What cannot be written is taken off the picture again, and the page says why."""
     before, focus = decided(name), review_state(page)["reviewFocus"]
@@ -229,6 +246,7 @@ def test_an_hour_of_review_in_short(name: str, tmp_path: Path) -> None:
         twenty_keys(page, name)
         undo_and_redo(page, name)
         shift_hides_nothing(page)
+        database_is_killed(page, name)
         refused(page, name)
         mended = repair(page, name)
         nothing_left(page, name)

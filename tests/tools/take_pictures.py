@@ -220,6 +220,16 @@ def progress(camera: Camera, app: App, dataset: Any) -> None:
     camera.keep("review-panel")
 
 
+def exported(camera: Camera, app: App, dataset: Any) -> None:
+    """The button above the grid that exports, and what the App says then."""
+    page = camera.page
+    page.set_viewport_size(VIEWPORT)
+    open_view(page, app.link(dataset.name, view="needs-review"))
+    page.get_by_role("button", name="Export reviewed labels").first.click()
+    page.get_by_text("written to").first.wait_for()
+    camera.keep("review-export")
+
+
 def main(name: str, folder: Path) -> None:
     """Take them all."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -237,6 +247,7 @@ def main(name: str, folder: Path) -> None:
         by_hand(camera, app, dataset)
         decide_a_little(dataset)
         progress(camera, app, dataset)
+        exported(camera, app, dataset)
 
 
 if __name__ == "__main__":
