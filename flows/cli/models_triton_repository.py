@@ -46,7 +46,6 @@ from flows.cli.models_build import numbers
     metavar="SECONDS",
     help="How long loading a model may take, with building its TensorRT engines.",
 )
-@click.option("--response-cache", is_flag=True, help="Let Triton answer from its cache.")
 @click.option(
     "--version",
     type=click.IntRange(1),
@@ -66,7 +65,7 @@ def command(models: tuple[str, ...], out: Path, **given: Any) -> None:
     precision = precision_for(given["backend"], given["precision"])
     options = RepositoryOptions(
         given["backend"], precision, embedding_bytes=given["cache_mb"] << 20, gpus=given["gpus"],
-        instances=given["instances"], response_cache=given["response_cache"],
+        instances=given["instances"],
         loading_s=given["load_timeout"],
     )  # fmt: skip
     version = given["version"]

@@ -40,12 +40,6 @@ def _port(name: str, default: int) -> Callable[[Callable[..., Any]], Callable[..
     help="Memory for embeddings; what was not used for longest goes first.",
 )
 @click.option(
-    "--response-cache-mb",
-    type=click.IntRange(0),
-    default=0,
-    help="Memory to answer a request again that was answered before.",
-)
-@click.option(
     "--load-timeout",
     type=click.IntRange(1),
     default=600,
@@ -144,7 +138,7 @@ def _written(
         given["backend"], given["precision"], given["threads"],
         str(SHARED_MEMORY / f"{prefix}-store"), given["cache_mb"] << 20,
         gpus=given["gpus"],
-        response_cache=given["response_cache_mb"] > 0, loading_s=given["load_timeout"],
+        loading_s=given["load_timeout"],
     )  # fmt: skip
     return write_repository(repository, models, options, where_is=_absolute)
 
@@ -165,8 +159,7 @@ def _options(given: dict[str, Any]) -> ServerOptions:
         "host", "http_port", "grpc_port", "metrics_port", "tls_certificate", "tls_key",
         "tls_clients",
     )  # fmt: skip
-    cached = given["response_cache_mb"] << 20
-    return ServerOptions(**{name: given[name] for name in names}, response_cache_bytes=cached)
+    return ServerOptions(**{name: given[name] for name in names})
 
 
 def _on_signals(supervised: SupervisedServer) -> None:

@@ -29,14 +29,12 @@ class InstalledServer:
     Attributes:
         binary: tritonserver.
         backends: folder with the Python backend.
-        caches: folder with response caches.
         library_path: folders with libraries that it needs.
 
     """
 
     binary: Path
     backends: Path
-    caches: Path
     library_path: tuple[Path, ...]
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
@@ -65,7 +63,7 @@ def find_server(cache: Path | None = None) -> InstalledServer:
     for folder in [Path(named)] if named else [_OF_IMAGE]:
         if (folder / "bin" / "tritonserver").is_file():
             return InstalledServer(
-                folder / "bin" / "tritonserver", folder / "backends", folder / "caches",
+                folder / "bin" / "tritonserver", folder / "backends",
                 (folder / "lib",),
             )  # fmt: skip
     if named:
@@ -96,7 +94,7 @@ def _of_package(package: Path, cache: Path) -> InstalledServer:
         if not target.exists():
             _copy_whole(path, target)
     return InstalledServer(
-        server / "bin" / "tritonserver", backends, server / "caches",
+        server / "bin" / "tritonserver", backends,
         (package.parent / "nvidia_pytriton.libs", *_own_library()),
     )  # fmt: skip
 

@@ -81,7 +81,6 @@ class RepositoryOptions:
         most_batched: requests in one batch.
         queue_delay_us: how long a request may wait for others to share its batch.
         most_waiting: requests that may wait for a model; more are refused.
-        response_cache: let Triton answer prompts again that it has answered before.
 
     """
 
@@ -97,7 +96,6 @@ class RepositoryOptions:
     most_batched: int = 16
     queue_delay_us: int = 500
     most_waiting: int = 1024
-    response_cache: bool = False
 
     def __post_init__(self) -> None:
         if min(self.instances, self.most_batched, self.most_waiting) < 1:
@@ -165,9 +163,6 @@ def config_of(name: str, kind: str, settings: ModelSettings, options: Repository
     if kind == "ImageModel":
         # It uses no device itself.
         options = replace(options, gpus=(), instances=_IMAGE_INSTANCES)
-    # What the decoder says follows from its request alone. The others' answers leave something on
-    # the server, and a cached one would name what is no longer there.
-    cached = options.response_cache and kind == "DecoderModel"
     parameters = "".join(
         f"parameters {{ key: {_quoted(key)} value {{ string_value: {_quoted(value)} }} }}\n"
         for key, value in settings.parameters().items()
@@ -183,7 +178,6 @@ def config_of(name: str, kind: str, settings: ModelSettings, options: Repository
         f"  max_queue_delay_microseconds: {options.queue_delay_us}\n"
         "  default_queue_policy {\n    timeout_action: REJECT\n    allow_timeout_override: true\n"
         f"    max_queue_size: {options.most_waiting}\n  }}\n}}\n"
-        + ("response_cache { enable: true }\n" if cached else "")
         + parameters
     )  # fmt: skip
 

@@ -43,7 +43,6 @@ class ServerOptions:
         http_port, grpc_port, metrics_port: 0 takes a free one.
         tls_certificate, tls_key: files; gRPC speaks TLS then.
         tls_clients: file with the certificates of clients that may connect; any when None.
-        response_cache_bytes: 0 for none.
         verbose: log every request.
 
     """
@@ -55,7 +54,6 @@ class ServerOptions:
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     tls_clients: Path | None = None
-    response_cache_bytes: int = 0
     verbose: bool = False
 
     @property
@@ -268,9 +266,6 @@ def _command(
         yield "--metrics-config=summary_latencies=true"
         yield "--exit-timeout-secs=10"
         yield f"--log-verbose={int(options.verbose)}"
-        if options.response_cache_bytes:
-            yield f"--cache-directory={installed.caches}"
-            yield f"--cache-config=local,size={options.response_cache_bytes}"
         if options.tls_certificate:
             yield "--grpc-use-ssl=true"
             yield f"--grpc-server-cert={options.tls_certificate}"

@@ -44,7 +44,7 @@ def serving(*arguments, ports=(0, 0, 0)):
 @pytest.fixture(scope="session")
 def server():
     """Addresses of a server with two models: close-ups, and random weights on whole frames."""
-    options = ("--cache-mb", "64", "--response-cache-mb", "8", "--threads", "1")
+    options = ("--cache-mb", "64", "--threads", "1")
     with serving("compact", str(MICRO), *options) as found:
         yield found
 

@@ -13,7 +13,7 @@ from sam2_core.serving.contract import DESCRIBE
 from sam2_core.serving.image_requests import SentImage, as_prompts
 from sam2_core.serving.store import SharedStore
 from sam2_core.serving.transport import Access, Call, DeadlineError, ServerAbsentError
-from sam2_core.types import Boxes
+from sam2_core.types import Boxes, Prompts
 from tests.sam2_core.serving.conftest import metric, statistics, store_of
 from tests.sam2_core.serving.test_triton_server import BOXES, street
 
@@ -175,27 +175,25 @@ def test_embeddings_stay_within_their_bound(server):
 
 
 def test_what_the_server_has_forgotten_is_encoded_again_without_a_word(server):
-    """Also where Triton answers from its response cache."""
     remote = load_backend("compact", "triton", triton_urls=[server["grpc"]])
-    labeling, boxes = Segmenter(remote), Boxes(BOXES[:2], [1.0] * 2, ("car",) * 2)
-    with Sam2Client(server["grpc"], "compact") as client:
-        image = client.set_image(street())
-
-        def masks():
+    local = Segmenter(load_backend("compact", "onnxruntime-cpu"))
+    stores = [SharedStore(store_of(server) / kind, 1 << 30) for kind in ("embeddings", "images")]
+    with Segmenter(remote) as labeling, local, Sam2Client(server["grpc"], "compact") as client:
+        staged = remote.stage(street())
+        features = remote.encode([staged.whole()])
+        image, scale = client.set_image(street()), np.float32([256 / 1280, 256 / 720])
+        for shift in range(3):
+            given = np.float32(BOXES[:2]) + shift
+            boxes = Boxes(given, [1.0] * 2, ("car",) * 2)
+            (expected,) = local.segment([street()], [boxes])
             (labels,) = labeling.segment([street()], [boxes])
-            return labels.rle, client.predict(image, boxes_xyxy_px=BOXES[:2]).rle
-
-        first, encoder = masks(), "sam2_encoder_compact"
-        stores = [
-            SharedStore(store_of(server) / kind, 1 << 30) for kind in ("embeddings", "images")
-        ]
-        for _ in range(2):
-            encoded = executed(server, encoder)
+            assert labels.rle == expected.rle
+            assert client.predict(image, boxes_xyxy_px=given).rle == expected.rle
+            corners = given.reshape(2, 2, 2) * scale
+            prompts = Prompts(corners, np.tile(np.int32([2, 3]), (2, 1)), np.zeros(2, np.int64))
+            assert remote.decode(features, prompts).predicted_iou.shape == (2,)
             for store in stores:
                 store.clear()
-            assert masks() == first
-            assert executed(server, encoder) > encoded
-    labeling.close()
 
 
 def test_a_token_reaches_what_stands_before_the_server():

@@ -166,7 +166,7 @@ def test_models_have_names_that_a_server_takes():
 
 
 def test_a_repository_holds_several_models_and_all_that_was_asked_for(tmp_path):
-    options = RepositoryOptions("tensorrt", "fp16", gpus=(0, 2), instances=3, response_cache=True)
+    options = RepositoryOptions("tensorrt", "fp16", gpus=(0, 2), instances=3)
     names = write_repository(tmp_path, ["compact", "compact:whole"], options)
     write_repository(tmp_path, ["compact"], options, version=2)
     assert len(names) == 6
@@ -174,12 +174,11 @@ def test_a_repository_holds_several_models_and_all_that_was_asked_for(tmp_path):
     for part in (
         'name: "sam2_decoder_compact_whole"',
         "instance_group { count: 3 kind: KIND_GPU gpus: [ 0, 2 ] }",
-        "dynamic_batching", "response_cache { enable: true }", 'value { string_value: "tensorrt" }',
+        "dynamic_batching", 'value { string_value: "tensorrt" }',
         "version_policy { latest { num_versions: 2 } }", 'string_value: "compact:whole"',
     ):  # fmt: skip
         assert part in text
-    text = (tmp_path / "sam2_encoder_compact" / "config.pbtxt").read_text()
-    assert "response_cache" not in text
+    assert "response_cache" not in text  # see DECISIONS.md
     assert "sam2_compact_whole" in (tmp_path / "README.md").read_text()
     assert "KIND_CPU" in (tmp_path / "sam2_compact" / "config.pbtxt").read_text()
     assert (tmp_path / "sam2_compact" / "1" / "model.py").is_file()
