@@ -45,11 +45,13 @@ from tasks.frames.identity import frame_identity
 from tasks.review.aside import CHANGED, forget, peoples_fields, set_aside, set_aside_unlisted
 from tasks.review.calibrate import recalibration_of
 from tasks.review.harvest import harvest
-from tasks.risk.score import Judgement, judged_parts, recalibrated
+from tasks.risk.score import Judgement, judge_frames, judged_parts, recalibrated
+from tasks.store.artifacts import RunStamp
 from tasks.store.manifests import Manifest
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import read_tracks
 from tasks.tracks.sequence import make_tracks
+from tasks.tracks.track import track
 
 FRAMES_PER_WRITE = 64
 
@@ -120,6 +122,18 @@ def chosen_mask_folder() -> Path | None:
     """Folder for masks that `AUTOLABEL_MASK_DIR` names: on a disk that the App's machine sees."""
     chosen = os.environ.get("AUTOLABEL_MASK_DIR")
     return Path(chosen).expanduser().absolute() if chosen else None
+
+
+def load_frames(dataset_name: str, labeled: Sequence[LabeledFrame], stamp: RunStamp) -> LoadReport:
+    """Write some frames of one camera, in order, beside what the dataset has."""
+    started = time.perf_counter()
+    origin = Origin(stamp.run_key, stamp_text(stamp.model), stamp.as_json())
+    keys = [(one.frame.camera, one.frame.index) for one in labeled]
+    objects = ObjectNames(dict(zip(keys, track(labeled).frames, strict=True)))
+    dataset, place = open_dataset(dataset_name), Place(mask_folder=chosen_mask_folder())
+    judged = judge_frames(labeled)
+    instances = write_frames(dataset, labeled, origin, judged, place, objects=objects)
+    return LoadReport(len(labeled), instances, time.perf_counter() - started)
 
 
 def write_frames(

@@ -17,9 +17,10 @@ from tasks.dataset.database import OWNED_VARIABLE, URI_VARIABLE
 from tasks.lab.truths import open_truth
 from tasks.load.ground_truth import evaluate, load_truth
 from tasks.load.prepare import prepare_dataset
+from tasks.load.sequence import load_frames
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
-from tests.review.labels import STAMP, load_frames
+from tests.review.labels import STAMP
 
 SIZE = (60, 80)
 

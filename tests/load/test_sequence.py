@@ -21,6 +21,7 @@ from tasks.frames.download import cached_path
 from tasks.frames.identity import frame_identity
 from tasks.load import sequence as load
 from tasks.load.prepare import prepare_dataset
+from tasks.load.sequence import load_frames
 from tasks.review.sequences import sequence_view
 from tasks.risk.score import judge_frames
 from tasks.store import artifacts, storage
@@ -33,7 +34,6 @@ from tests.review.labels import (
     STAMP,
     labeled_frame,
     labeled_frames,
-    load_frames,
 )
 
 ORIGIN = Origin(STAMP.run_key, stamp_text(STAMP.model), STAMP.as_json())

@@ -61,20 +61,3 @@ def labeled_frame(
 def labeled_frames(count: int, instances: int = 5, **kind: object) -> Sequence[LabeledFrame]:
     """Successive frames."""
     return [labeled_frame(index, instances, **kind) for index in range(count)]
-
-
-def load_frames(name: str, labeled: Sequence[LabeledFrame], stamp: RunStamp) -> None:
-    """Load some frames of one camera, in order, beside what a dataset has."""
-    from tasks.dataset.documents import Origin, stamp_text
-    from tasks.dataset.objects import ObjectNames
-    from tasks.dataset.placing import Place
-    from tasks.dataset.schema import open_dataset
-    from tasks.load.sequence import write_frames
-    from tasks.risk.score import judge_frames
-    from tasks.tracks.track import track
-
-    origin = Origin(stamp.run_key, stamp_text(stamp.model), stamp.as_json())
-    keys = [(one.frame.camera, one.frame.index) for one in labeled]
-    objects = ObjectNames(dict(zip(keys, track(labeled).frames, strict=True)))
-    dataset, judged = open_dataset(name), judge_frames(labeled)
-    write_frames(dataset, labeled, origin, judged, Place(), objects=objects)

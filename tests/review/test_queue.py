@@ -12,6 +12,7 @@ from tasks.dataset import schema
 from tasks.dataset.documents import first_fields
 from tasks.dataset.ids import sample_id
 from tasks.load.prepare import prepare_dataset
+from tasks.load.sequence import load_frames
 from tasks.review.actions import accept, choose, mark_sequence, reject
 from tasks.review.objects import Doubt, few_of_each_place
 from tasks.review.queue import (
@@ -31,7 +32,7 @@ from tasks.review.summary import (
     shown_names,
     summary,
 )
-from tests.review.labels import CLASSES, STAMP, labeled_frames, load_frames
+from tests.review.labels import CLASSES, STAMP, labeled_frames
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.dataset.ids import sample_id
 from tasks.load.prepare import prepare_dataset
+from tasks.load.sequence import load_frames
 from tasks.review import app
 from tasks.review.actions import accept, choose, fix_class, merge, reject
 from tasks.review.objects import decided_objects
@@ -22,7 +23,7 @@ from tasks.review.sequences import list_sequences, sequence_view
 from tasks.review.spread import spread
 from tasks.review.undo import undo
 from tasks.wording import counted
-from tests.review.labels import STAMP, labeled_frame, load_frames
+from tests.review.labels import STAMP, labeled_frame
 from tests.review.test_patches import context
 
 FRAMES, OBJECTS = 6, 3
