@@ -20,7 +20,7 @@ from flows.cli.label_small import is_small, label_small
 from flows.params import LabelParams
 from flows.plan.run import Plan, check_writable, job_of, make_plan
 from flows.plan.summary import summary_of
-from flows.server.own import PendingApi, api_in_background, configured_api
+from flows.server.own import Api, configured_api
 from sam2_core.cache import cache_folder
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
 from tasks.pipeline.chunk import Job
@@ -82,36 +82,15 @@ def _leave_overlays(console: Console, summary: dict[str, Any], count: int) -> li
     return drawn
 
 
-class ApiIfNeeded:
-    """A Prefect API for what a command has to do: the user's, or one of ours, started on demand."""
-
-    def __init__(self, stack: contextlib.ExitStack) -> None:
-        self._stack = stack
-        self._api: PendingApi | None = None
-
-    def begin(self) -> PendingApi:
-        """Start it, unless it runs; `wait` for it before use."""
-        if self._api is None:
-            self._api = self._stack.enter_context(api_in_background(cache_folder()))
-        return self._api
-
-    def stop(self) -> None:
-        """Stop what was started here."""
-        if self._api is not None:
-            self._api.stop()
-
-
 @contextlib.contextmanager
-def prefect_if_needed(console: Console) -> Iterator[ApiIfNeeded]:
+def prefect_if_needed(console: Console) -> Iterator[Api]:
     """Have a Prefect API in the block, which ends with it."""
-    with contextlib.ExitStack() as stack:
-        api = ApiIfNeeded(stack)
-        with _interruptible(console, api):
-            yield api
+    with Api(cache_folder()) as api, _interruptible(console, api):
+        yield api
 
 
 def label_with_progress(
-    console: Console, params: LabelParams, api: ApiIfNeeded, tools: Tools | None = None
+    console: Console, params: LabelParams, api: Api, tools: Tools | None = None
 ) -> dict[str, Any]:
     """Do what the parameters say, with bars; returns the summary.
 
@@ -131,12 +110,13 @@ def label_with_progress(
             outcomes = label_small(plan, job)
         summary = summary_of(plan, outcomes, time.perf_counter() - started)
     else:
-        prefect, job = api.begin(), job_of(plan, tools)
+        api.begin()
+        job = job_of(plan, tools)
         with warmed(job, plan.params.dataset_name):
             with spinning(console, "starting"):
                 importlib.import_module("flows.label")  # seconds, beside the server's start
-                prefect.wait()
-            with prefect.settings():
+                api.wait()
+            with api.settings():
                 summary = _run_flow(console, plan, job)
     conclude(console, summary)
     return summary
@@ -147,7 +127,7 @@ SHOW_CURSOR = "\x1b[?25h"
 
 
 @contextlib.contextmanager
-def _interruptible(console: Console, api: ApiIfNeeded) -> Iterator[None]:
+def _interruptible(console: Console, api: Api) -> Iterator[None]:
     """End at once on Ctrl-C or SIGTERM: every finished chunk is whole, an unfinished one is not."""
 
     def stop(number: int, _: object) -> None:

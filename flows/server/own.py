@@ -59,27 +59,53 @@ def add_own_password() -> None:
         os.environ.setdefault(CLIENT_AUTH, known_auth(folder()))
 
 
-@contextlib.contextmanager
-def api_in_background(cache_folder: Path) -> Iterator[PendingApi]:
-    """Start our API unless one is configured: `wait` for it, then run flows in its `settings`.
+class Api:
+    """A Prefect API for what a command has to do: the user's, or one of ours, started on demand.
 
-    The server ends with the block, and with this process when that is killed.
+    Our server ends with the block, and with this process when that is killed.
     """
-    for name, value in _CLIENT_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    if configured_api():
-        add_own_password()
-        yield PendingApi()
-        return
-    folder = OwnFolder(FOLDER_PREFIX)
-    # Nothing of a run is to be left in the user's home, which may not even be writable.
-    os.environ.setdefault("PREFECT_HOME", str(folder.path))
-    server = OwnApi(folder.path, template_of(cache_folder), pass_fds=(folder.lock.fileno(),))
-    try:
-        yield server
-    finally:
-        server.stop()
-        folder.remove()
+
+    def __init__(self, cache_folder: Path) -> None:
+        self._cache_folder = cache_folder
+        self._folder: OwnFolder | None = None
+        self._server: OwnApi | None = None
+
+    def __enter__(self) -> Api:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        if self._folder:
+            self._folder.remove()
+
+    def begin(self) -> None:
+        """Start ours, unless it runs or another one is configured; `wait` before use."""
+        if self._server:
+            return
+        for name, value in _CLIENT_ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        if configured_api():
+            add_own_password()
+            return
+        self._folder = folder = OwnFolder(FOLDER_PREFIX)
+        # Nothing of a run is to be left in the user's home, which may not even be writable.
+        os.environ.setdefault("PREFECT_HOME", str(folder.path))
+        template = template_of(self._cache_folder)
+        self._server = OwnApi(folder.path, template, pass_fds=(folder.lock.fileno(),))
+
+    def wait(self) -> None:
+        """Wait until flows can run; raises as `OwnApi.wait`."""
+        if self._server:
+            self._server.wait()
+
+    def settings(self) -> contextlib.AbstractContextManager[None]:
+        """Let Prefect use this API inside the block; `wait` first."""
+        return self._server.settings() if self._server else contextlib.nullcontext()
+
+    def stop(self) -> None:
+        """Stop what was started here."""
+        if self._server:
+            self._server.stop()
 
 
 @contextlib.contextmanager
@@ -100,22 +126,7 @@ def client_of(url: str, auth: str) -> Iterator[None]:
             EventsWorker.drain_all(timeout=EVENTS_TIMEOUT_S, at_exit=False)
 
 
-class PendingApi:
-    """The user's API: nothing to wait for."""
-
-    def wait(self) -> None:
-        """Wait until flows can run."""
-
-    @contextlib.contextmanager
-    def settings(self) -> Iterator[None]:
-        """Let Prefect use this API inside the block; `wait` first."""
-        yield
-
-    def stop(self) -> None:
-        """Stop what was started here."""
-
-
-class OwnApi(PendingApi):
+class OwnApi:
     """Our own server, starting.
 
     Args:

@@ -18,8 +18,8 @@ import pytest
 from flows.server import first_start
 from flows.server.own import (
     FOLDER_PREFIX,
+    Api,
     OwnApi,
-    api_in_background,
     begin_with,
     configured_api,
     template_of,
@@ -173,7 +173,8 @@ def test_a_command_leaves_no_folder(temporary, monkeypatch):
     left = temporary / f"{FOLDER_PREFIX}left"
     left.mkdir()
     (left / own_folder.LOCK).touch()
-    with api_in_background(temporary / "cache"):
+    with Api(temporary / "cache") as api:
+        api.begin()
         (path,) = temporary.glob(f"{FOLDER_PREFIX}*")
         assert path != left
         assert own_folder.sweep(FOLDER_PREFIX) == []
