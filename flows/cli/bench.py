@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flows.cli.common_options import FILE, cache_option, json_option, precision_option
-from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from sam2_core.bench.frame import BenchFrame
     from sam2_core.bench.session import BenchOptions
 
@@ -91,7 +88,6 @@ def command(**given: Any) -> None:
     options = _options(given)
     with telling(console, "preparing the frame") as tell:
         frame = _frame(given)
-        options = _with_a_model(options, console)
         results = run_benchmark(frame, options, lambda text: tell(f"measuring: {text}"))
         if given["plot"]:
             from sam2_core.bench.plot import plot_results
@@ -159,22 +155,6 @@ def _frame(given: dict[str, Any]) -> BenchFrame:
     if given["image"] is not None:
         return frame_from_files(given["image"], given["boxes"], given["num_boxes"], size)
     return rendered_frame(given["num_boxes"] or 135, size or DEFAULT_SIZE_HW)
-
-
-def _with_a_model(options: BenchOptions, console: Console) -> BenchOptions:
-    """Fall back from a compact model that is not there to seeded random weights, and say so."""
-    from sam2_core.load import choose_backend, precision_for
-    from sam2_core.resolve import Wanted, resolve_model
-
-    if options.model != "compact":
-        return options
-    precision = precision_for(choose_backend(options.backend)[0], options.precision)
-    try:
-        resolve_model("compact", Wanted(precision, cache=options.cache))
-    except AutolabelError as error:
-        console.print(f"no compact model here ({error}): measuring seeded random weights")
-        return replace(options, model="random:compact")
-    return options
 
 
 def _print(results: dict[str, Any]) -> None:

@@ -117,18 +117,10 @@ def _loads(library: str) -> bool:
 
 
 def _models() -> Finding:
-    import sam2_core
-
     exported = sorted((cache_folder() / "models").glob("*/*/*/model.json"))
     names = sorted({path.parts[-4] for path in exported})
-    bundled = Path(sam2_core.__file__).parent / "weights" / "compact"
-    found = [*(["compact (bundled)"] if bundled.is_dir() else []), *names]
-    if not found:
-        return Finding(
-            "models", "missing", "none", "autolabel models download tiny, then export it"
-        )
     advice = "" if names else "for Meta's SAM 2.1: autolabel models download tiny"
-    return Finding("models", "ok", ", ".join(found), advice)
+    return Finding("models", "ok", ", ".join(["compact (bundled)", *names]), advice)
 
 
 def _database() -> Finding:

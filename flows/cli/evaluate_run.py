@@ -74,15 +74,11 @@ def _asked(given: dict[str, Any]) -> tuple[Asked, str]:
     close_ups = False if given["whole_frames"] or clicks else None
     choice = choose_model(given["model"], given["backend"], given["precision"], close_ups=close_ups)
     segmenter = load_segmenter(choice)
-    clicked = partial(_by_clicks, segmenter, given["clicks"]) if clicks else None
+    clicked = partial(clicked_masks, segmenter, clicks=given["clicks"]) if clicks else None
     return (
         Asked(lambda image, some: segmenter.segment([image], [some])[0], boxes, found, clicked),
         choice.stamp.name,
     )
-
-
-def _by_clicks(segmenter: Any, clicks: int, pixels: Any, image: Any) -> Any:
-    return clicked_masks(segmenter, pixels, image, clicks)
 
 
 def _detector(name: str, min_score: float) -> Any:

@@ -209,10 +209,9 @@ def relabel(dataset: str, out: str | None, backend: str) -> None:
     """Make labels that reviewers sent back again, here and now."""
     from tasks.review.relabel import relabel_dataset
 
-    report = relabel_dataset(dataset, out or "", backend=backend)
+    requests, labels = relabel_dataset(dataset, out or "", backend=backend)
     click.echo(
-        f"{dataset}: {counted(report.labels, 'label')} of "
-        f"{counted(report.requests, 'request')} made again"
+        f"{dataset}: {counted(labels, 'label')} of {counted(requests, 'request')} made again"
     )
 
 

@@ -237,14 +237,10 @@ def stop_workers(places: list[Slot], grace_s: float) -> None:
                     _send(run, signal.SIGKILL)
                 runs = []
             if not runs:
-                _end(place)
+                if place.process is not None:
+                    processes.end(place.process, STOP_S)
                 waiting.remove(place)
         time.sleep(0.1)
-
-
-def _end(place: Slot) -> None:
-    if place.process is not None:
-        processes.end(place.process, STOP_S)
 
 
 def _send(process: int, number: signal.Signals) -> None:

@@ -16,7 +16,6 @@ from flows.server.shard_runs import connected
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.filters import FlowRunFilterState
     from prefect.client.schemas.objects import DeploymentSchedule, FlowRun
     from prefect.client.schemas.responses import DeploymentResponse
 
@@ -124,25 +123,21 @@ def _scheduled_runs(
     client: SyncPrefectClient, deployment: DeploymentResponse, *, ended: bool
 ) -> list[FlowRun]:
     """Read the runs that the server made of schedules, the latest first."""
-    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId
+    from prefect.client.schemas.filters import FlowRunFilter
+    from prefect.client.schemas.objects import TERMINAL_STATES, StateType
     from prefect.client.schemas.sorting import FlowRunSort
 
+    states = TERMINAL_STATES if ended else set(StateType) - TERMINAL_STATES
+    wanted = {
+        "deployment_id": {"any_": [deployment.id]},
+        "state": {"type": {"any_": sorted(states)}},
+    }
     runs = client.read_flow_runs(
-        flow_run_filter=FlowRunFilter(
-            deployment_id=FlowRunFilterDeploymentId(any_=[deployment.id]), state=_states(ended)
-        ),
+        flow_run_filter=FlowRunFilter.model_validate(wanted),
         sort=FlowRunSort.EXPECTED_START_TIME_DESC,
         limit=RUNS_READ if ended else 200,
     )
     return [one for one in runs if one.auto_scheduled]
-
-
-def _states(ended: bool) -> FlowRunFilterState:
-    from prefect.client.schemas.filters import FlowRunFilterState, FlowRunFilterStateType
-    from prefect.client.schemas.objects import TERMINAL_STATES, StateType
-
-    wanted = TERMINAL_STATES if ended else set(StateType) - TERMINAL_STATES
-    return FlowRunFilterState(type=FlowRunFilterStateType(any_=sorted(wanted)))
 
 
 def _due(run: FlowRun) -> datetime:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flows.plan.shards import ShardParams
 from sam2_core.types import AutolabelError
@@ -102,28 +103,18 @@ def runs_tagged(
         since: only those expected to start from here on.
 
     """
-    from prefect.client.schemas.filters import (
-        FlowRunFilter,
-        FlowRunFilterExpectedStartTime,
-        FlowRunFilterState,
-        FlowRunFilterStateType,
-        FlowRunFilterTags,
-    )
+    from prefect.client.schemas.filters import FlowRunFilter
     from prefect.client.schemas.objects import TERMINAL_STATES, StateType
     from prefect.client.schemas.sorting import FlowRunSort
 
-    state = None
+    asked: dict[str, Any] = {"tags": {"all_": [tag]}}
     if unfinished_or_crashed:
-        final = [one for one in TERMINAL_STATES if one != StateType.CRASHED]
-        state = FlowRunFilterState(type=FlowRunFilterStateType(not_any_=final))
-    wanted = FlowRunFilter(
-        tags=FlowRunFilterTags(all_=[tag]),
-        state=state,
-        expected_start_time=since and FlowRunFilterExpectedStartTime(after_=since),
-    )
+        asked["state"] = {"type": {"not_any_": list(TERMINAL_STATES - {StateType.CRASHED})}}
+    if since:
+        asked["expected_start_time"] = {"after_": since}
+    wanted = FlowRunFilter.model_validate(asked)
     with connected() as client:
-        offset = 0
-        while True:
+        for offset in itertools.count(0, PAGE):
             page = client.read_flow_runs(
                 flow_run_filter=wanted,
                 sort=FlowRunSort.EXPECTED_START_TIME_DESC,
@@ -133,7 +124,6 @@ def runs_tagged(
             yield from page
             if len(page) < PAGE:
                 return
-            offset += PAGE
 
 
 def _stays_crashed(run: FlowRun) -> bool:

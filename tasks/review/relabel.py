@@ -16,14 +16,6 @@ from tasks.types import FrameRef
 
 
 @dataclass(frozen=True)
-class RelabelReport:
-    """What was made again."""
-
-    requests: int
-    labels: int
-
-
-@dataclass(frozen=True)
 class Remade:
     """What became of a request's frames, in order.
 
@@ -39,8 +31,8 @@ class Remade:
     error: AutolabelError | None = None
 
 
-def relabel_dataset(dataset_name: str, out_uri: str = "", backend: str = "auto") -> RelabelReport:
-    """Work off the open relabel requests of a dataset.
+def relabel_dataset(dataset_name: str, out_uri: str = "", backend: str = "auto") -> tuple[int, int]:
+    """Work off the open relabel requests of a dataset; return how many, and labels made again.
 
     Args:
         dataset_name: the dataset.
@@ -59,7 +51,7 @@ def relabel_dataset(dataset_name: str, out_uri: str = "", backend: str = "auto")
         failures += [remade.error] if remade.error else []
     if failures:
         raise failures[0]
-    return RelabelReport(len(waiting), labels)
+    return len(waiting), labels
 
 
 def waiting_requests(

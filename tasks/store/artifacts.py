@@ -124,11 +124,6 @@ def chunks_of(frames: Iterable[FrameRef], run_key: str, size: int = CHUNK_FRAMES
     ]
 
 
-def table_uri(out_uri: str, stem: str, kind: Kind) -> str:
-    """Where one table of a chunk lies."""
-    return storage.join(out_uri, f"{stem}.{kind}.parquet")
-
-
 @dataclass(frozen=True, eq=False)
 class StoredChunk:
     """A chunk as it lies in storage.
@@ -302,12 +297,12 @@ def _write(
 ) -> str:
     """Write a file; returns its sha256."""
     data = tables.encode_table(kind, parts, {"key": chunk.key} | metadata)
-    storage.write_bytes(table_uri(out_uri, chunk.stem, kind), data)
+    storage.write_bytes(storage.join(out_uri, chunk.path(kind)), data)
     return sha256_of(data)
 
 
 def _read(out_uri: str, stem: str, key: str, kind: Kind) -> tuple[Any, dict[str, Any], str]:
     """Return a file's rows, its metadata and its sha256."""
-    uri = table_uri(out_uri, stem, kind)
+    uri = storage.join(out_uri, f"{stem}.{kind}.parquet")
     data = storage.read_bytes(uri)
     return *tables.decode_table(data, kind, key, storage.redact(uri)), sha256_of(data)

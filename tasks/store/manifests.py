@@ -109,8 +109,8 @@ def _path(folder: str, run_key: str, sequence_id: str, content_key: str) -> str:
     return f"{folder}/{run_key}/{sequence_id}@{content_key}.json"
 
 
-def write_manifest(out_uri: str, manifest: Manifest) -> str:
-    """Declare a sequence labeled; call it after every chunk has been written. Returns its URL."""
+def write_manifest(out_uri: str, manifest: Manifest) -> None:
+    """Declare a sequence labeled; call it after every chunk has been written."""
     values = {
         "sequence_id": manifest.sequence_id,
         "frames_uri": manifest.frames_uri,
@@ -119,9 +119,7 @@ def write_manifest(out_uri: str, manifest: Manifest) -> str:
         "stamp": manifest.stamp.as_json(),
         "chunks": [asdict(chunk) for chunk in manifest.chunks],
     }
-    uri = storage.join(out_uri, manifest.uri)
-    storage.write_bytes(uri, checksums.encode_json(values))
-    return uri
+    storage.write_bytes(storage.join(out_uri, manifest.uri), checksums.encode_json(values))
 
 
 def read_manifest(
@@ -223,12 +221,12 @@ def list_partial(out_uri: str, run_key: str) -> set[Key]:
     return keys_in(storage.join(out_uri, PARTIAL, run_key))
 
 
-def keys_in(folder_uri: str) -> set[Key]:
-    """(sequence_id, content_key) of the files `<sequence_id>@<content_key>.json` in a folder."""
+def keys_in(folder_uri: str, suffix: str = ".json") -> set[Key]:
+    """(sequence_id, content_key) of the files `<sequence_id>@<content_key><suffix>` in a folder."""
     return {
-        (sequence_id, content_key.removesuffix(".json"))
+        (sequence_id, content_key.removesuffix(suffix))
         for name, size in storage.list_names(folder_uri).items()
-        if size and name.endswith(".json") and not name.startswith(".")
+        if size and name.endswith(suffix) and not name.startswith(".")
         for sequence_id, _, content_key in [name.rpartition("@")]
     }
 
@@ -258,12 +256,10 @@ def list_sequences(out_uri: str, but: str = "") -> set[str]:
 
 def write_report(
     out_uri: str, run_key: str, sequence: SequenceRef, content_key: str, report: dict[str, Any]
-) -> str:
-    """Write a sequence's report: counts, reasons, seconds by stage. Returns its URL."""
+) -> None:
+    """Write a sequence's report: counts, reasons, seconds by stage."""
     path = _path("reports", run_key, sequence.sequence_id, content_key)
-    uri = storage.join(out_uri, path)
-    storage.write_bytes(uri, checksums.encode_json(report))
-    return uri
+    storage.write_bytes(storage.join(out_uri, path), checksums.encode_json(report))
 
 
 def read_reports(out_uri: str, run_key: str) -> Iterable[dict[str, Any]]:

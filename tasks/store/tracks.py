@@ -19,7 +19,7 @@ from sam2_core.arrays import freeze_arrays
 from sam2_core.types import Boxes, IntArray, Masks
 from tasks.store import storage, tables
 from tasks.store.checksums import IncompleteArtifactError, sha256_of
-from tasks.store.manifests import Key, Manifest
+from tasks.store.manifests import Key, Manifest, keys_in
 from tasks.store.tables import LabeledFrame, with_more
 from tasks.types import FrameRef
 
@@ -197,10 +197,5 @@ def _by_frame(
 
 def list_tracked(out_uri: str, run_key: str) -> set[Key]:
     """(sequence_id, content_key) of every complete sequence of a run that has tracks."""
-    names = storage.list_names(storage.join(out_uri, TRACKS, run_key))
-    found = set()
-    for name, size in names.items():
-        if size and name.endswith(_SUFFIX) and not name.endswith((_PARTIAL, _MORE)):
-            sequence_id, _, content_key = name.removesuffix(_SUFFIX).rpartition("@")
-            found.add((sequence_id, content_key))
-    return found
+    found = keys_in(storage.join(out_uri, TRACKS, run_key), _SUFFIX)
+    return {key for key in found if "." not in key[1]}  # neither partial ones nor interpolated

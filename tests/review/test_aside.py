@@ -192,7 +192,7 @@ def test_another_picture_is_not_labeled_again_for_the_old_one(
     choice = type("Choice", (), {"stamp": OTHER_STAMP.model})()
     monkeypatch.setattr(relabel, "choose_model", lambda *_: choice)
     monkeypatch.setattr(relabel.Segmenters, "load", lambda *_: None)
-    assert relabel.relabel_dataset(dataset.name).labels == 0
+    assert relabel.relabel_dataset(dataset.name)[1] == 0
     last = read_events(str(reviewing.outs[0]), dataset.name)[-1]
     assert "has changed since it was labeled" in last.changes["failed"]
 

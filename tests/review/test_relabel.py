@@ -85,4 +85,4 @@ def test_a_model_that_cannot_be_had_is_told_to_the_reviewer(name: str, out: Path
     sample = dataset.match({"frame_number": 2}).first()
     assert (sample.relabel, sample.detections.detections[0].decision) == ("failed", "")
     assert "no such model" in read_events(str(out), name)[-1].changes["failed"]
-    assert relabel_dataset(name).requests == 0, "asked for once, answered once"
+    assert relabel_dataset(name) == (0, 0), "asked for once, answered once"

@@ -18,7 +18,6 @@ from tasks.store.artifacts import (
     content_key,
     read_boxes,
     read_chunk,
-    table_uri,
     write_boxes,
     write_labels,
 )
@@ -148,7 +147,7 @@ def test_chunks_hold_at_most_64_frames_of_one_camera_and_every_frame_once():
 
 def written_bytes(out, chunk, outcomes):
     write_labels(out, chunk, outcomes, STAMP)
-    return storage.read_bytes(table_uri(out, chunk.stem, "frames"))
+    return storage.read_bytes(storage.join(out, chunk.path("frames")))
 
 
 def test_labels_and_boxes_come_back_as_written(out):
@@ -198,7 +197,7 @@ def test_a_truncated_damaged_or_foreign_file_is_never_taken_for_whole(out):
     chunk, outcomes = a_chunk()
     write_labels(out, chunk, outcomes, STAMP)
     for kind in ("frames", "masks"):
-        uri = table_uri(out, chunk.stem, kind)
+        uri = storage.join(out, chunk.path(kind))
         good = storage.read_bytes(uri)
         flipped = bytearray(good)
         flipped[len(good) // 3] ^= 0xFF
@@ -241,7 +240,8 @@ def test_manifests_say_in_one_listing_what_is_complete(out):
 
 def test_a_damaged_or_lying_manifest_is_refused(memory):
     manifest = a_manifest()
-    uri = write_manifest(memory, manifest)
+    write_manifest(memory, manifest)
+    uri = storage.join(memory, manifest.uri)
     good = storage.read_bytes(uri)
     lies = [
         good[:-30], b"[]", b"{}", good.replace(b"labels/", b"../../"),

@@ -8,7 +8,7 @@ import pytest
 
 from sam2_core.types import Boxes, Masks
 from tasks.store import storage
-from tasks.store.artifacts import Chunk, RunStamp, chunks_of, content_key, table_uri, write_labels
+from tasks.store.artifacts import Chunk, RunStamp, chunks_of, content_key, write_labels
 from tasks.store.check import Seen, check
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import ChunkRecord, Manifest, labels_of
@@ -83,7 +83,7 @@ def stored(memory):
 def test_damaged_and_lying_files_are_found(stored):
     out, manifest, chunks = stored
     assert len(labels_of(out, manifest, manifest.chunks[1])) == 4
-    uri = table_uri(out, chunks[1].stem, "masks")
+    uri = storage.join(out, chunks[1].path("masks"))
     data = storage.read_bytes(uri)
     storage.write_bytes(uri, data[:-9])
     with pytest.raises(IncompleteArtifactError, match=r"masks\.parquet is truncated or damaged"):

@@ -20,7 +20,6 @@ from tasks.store.artifacts import (
     content_key,
     read_boxes,
     read_chunk,
-    table_uri,
     write_boxes,
     write_labels,
 )
@@ -81,7 +80,7 @@ def never_read_as_something_else(data, read, most):
 @pytest.mark.parametrize("kind", ["boxes", "masks", "frames"])
 def test_a_changed_byte_of_a_table_is_always_noticed(stored, kind, most):
     out, chunk, _, _ = stored
-    uri = table_uri(out, chunk.stem, kind)
+    uri = storage.join(out, chunk.path(kind))
     data = storage.read_bytes(uri)
 
     def read(changed):
@@ -125,7 +124,7 @@ def test_a_changed_byte_of_a_decision_is_refused_or_changes_nothing(memory):
 def test_a_damaged_table_is_made_again_and_a_damaged_report_still_gives_up(stored):
     out, chunk, _, outcomes = stored
     for kind in ("boxes", "masks", "frames"):
-        uri = table_uri(out, chunk.stem, kind)
+        uri = storage.join(out, chunk.path(kind))
         data = storage.read_bytes(uri)
         for bad in (b"\xff\xfe" * 40, data.replace(b"sources", b"source\xff"), data + b"x"):
             storage.write_bytes(uri, bad)
@@ -143,7 +142,7 @@ def test_a_damaged_table_is_made_again_and_a_damaged_report_still_gives_up(store
 def test_other_programs_read_the_tables_as_any_parquet(stored, tmp_path):
     out, chunk, _, outcomes = stored
     path = tmp_path / "masks.parquet"
-    path.write_bytes(storage.read_bytes(table_uri(out, chunk.stem, "masks")))
+    path.write_bytes(storage.read_bytes(storage.join(out, chunk.path("masks"))))
     found = ds.dataset(path)
     assert found.count_rows() == sum(len(one.boxes) for one in outcomes)
     assert {b"checksum", b"key", b"stamp"} <= set(found.schema.metadata)
@@ -190,7 +189,7 @@ LIES = {
 @pytest.mark.parametrize("lie", LIES)
 def test_labels_of_other_names_than_their_place_are_refused(stored, kind, lie):
     out, chunk, manifest, _ = stored
-    forged(table_uri(out, chunk.stem, kind), kind, LIES[lie])
+    forged(storage.join(out, chunk.path(kind)), kind, LIES[lie])
     reads = {
         "boxes": [lambda: read_boxes(out, chunk)],
         "masks": [
@@ -220,7 +219,7 @@ def test_labels_of_other_names_than_their_place_are_refused(stored, kind, lie):
 )  # fmt: skip
 def test_a_chunk_whose_frames_do_not_give_its_key_is_refused(stored, change):
     out, chunk, _, _ = stored
-    forged(table_uri(out, chunk.stem, "frames"), "frames", change)
+    forged(storage.join(out, chunk.path("frames")), "frames", change)
     with pytest.raises(IncompleteArtifactError):
         read_chunk(out, chunk.stem, chunk.key)
     assert complete_chunk(out, chunk) is None
