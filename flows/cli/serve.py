@@ -177,7 +177,7 @@ def _show(picture: Path, server: RunningServer, names: list[str]) -> str:
     model = next(one for one in images if not one.startswith(("encoder_", "decoder_")))
     page = demo_server(Sam2Client(server.http_url, model), picture)
     threading.Thread(target=page.serve_forever, name="page", daemon=True).start()
-    return f"http://127.0.0.1:{page.server_port}/"
+    return page.url
 
 
 def _tell(

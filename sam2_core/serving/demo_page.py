@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,22 @@ _MOST_BYTES = 1 << 16
 _HOSTS = {"127.0.0.1", "localhost"}
 
 
-def demo_server(client: Sam2Client, picture: Path, port: int = 0) -> ThreadingHTTPServer:
+class DemoServer(ThreadingHTTPServer):
+    """A server of the page.
+
+    Attributes:
+        url: address of the page, for the one who may see it.
+
+    """
+
+    daemon_threads = True
+    url: str = ""
+
+
+def demo_server(client: Sam2Client, picture: Path, port: int = 0) -> DemoServer:
     """Return a server of the page on 127.0.0.1; `serve_forever` runs it.
+
+    Its address has a secret in it, so that other users of this machine cannot look.
 
     Args:
         client: of the model.
@@ -33,22 +48,23 @@ def demo_server(client: Sam2Client, picture: Path, port: int = 0) -> ThreadingHT
         AutolabelError: the picture cannot be read.
 
     """
-    page = _Page(client, picture)
+    page, door = _Page(client, picture), f"/{secrets.token_urlsafe(18)}/"
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            found = page.file(self.path.lstrip("/"))
+            found = page.file(self.path.removeprefix(door)) if self._may() else None
             kind, content = found or ("text/plain", b"not here")
             self._answer(200 if found else 404, kind, content)
 
         def do_POST(self) -> None:
-            try:
-                told = page.mask(self._json())
-            except (AutolabelError, ValueError, KeyError, TypeError) as error:
-                text = json.dumps({"error": redact(str(error) or repr(error))})
-                self._answer(400, "application/json", text.encode())
+            if not self._may():
+                self._answer(404, "text/plain", b"not here")
                 return
-            self._answer(200, "application/json", json.dumps(told).encode())
+            status, told = page.answer(self._json)
+            self._answer(status, "application/json", json.dumps(told).encode())
+
+        def _may(self) -> bool:
+            return secrets.compare_digest(self.path.encode()[: len(door)], door.encode())
 
         def _json(self) -> Any:
             length = int(self.headers.get("Content-Length", 0))
@@ -69,7 +85,9 @@ def demo_server(client: Sam2Client, picture: Path, port: int = 0) -> ThreadingHT
         def log_message(self, *_: object) -> None:  # the terminal is the user's
             return
 
-    return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server = DemoServer(("127.0.0.1", port), Handler)
+    server.url = f"http://127.0.0.1:{server.server_port}{door}"
+    return server
 
 
 class _Page:
@@ -82,6 +100,13 @@ class _Page:
         if name == "":
             return "text/html; charset=utf-8", _PAGE.read_bytes()
         return ("image/*", self._picture.read_bytes()) if name == "picture" else None
+
+    def answer(self, read: Callable[[], Any]) -> tuple[int, dict[str, Any]]:
+        """Answer what is read: HTTP's status, and a mask or an error."""
+        try:
+            return 200, self.mask(read())
+        except (AutolabelError, ValueError, KeyError, TypeError) as error:
+            return 400, {"error": redact(str(error) or repr(error))}
 
     def mask(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Make the mask of a box and clicks."""

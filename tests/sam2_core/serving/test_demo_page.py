@@ -24,7 +24,7 @@ def page_url(server, tmp_path):
         page = demo_server(client, picture)
         thread = threading.Thread(target=page.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{page.server_port}/"
+        yield page.url
         page.shutdown()
         thread.join()
         page.server_close()
@@ -50,10 +50,11 @@ def test_a_dragged_box_and_a_click_become_a_mask(page_url):
         def colour(x, y):
             return page.evaluate(f"Array.from(context.getImageData({x}, {y}, 1, 1).data)")
 
-        before = colour(300, 350)
+        before, plain = colour(300, 350), colour(195, 290)
         page.mouse.move(*at(195, 290))
         page.mouse.down()
         page.mouse.move(*at(405, 410))
+        assert colour(195, 290) != plain  # the box is there while it is dragged
         page.mouse.up()
         said.filter(has_text="px, ").wait_for()
         assert colour(300, 350) != before  # painted over
@@ -65,6 +66,24 @@ def test_a_dragged_box_and_a_click_become_a_mask(page_url):
             page.screenshot(path=Path(folder) / "serve-demo.png")
         page.keyboard.press("Escape")
         said.filter(has_text="drag a box").wait_for()
+        assert colour(300, 350) == before
+        assert page.locator("canvas").bounding_box() == canvas  # no word has moved the picture
+
+        # An answer that comes after Escape is dropped.
+        held = []
+        page.route("**/mask", held.append)
+        page.mouse.move(*at(195, 290))
+        page.mouse.down()
+        page.mouse.move(*at(405, 410))
+        page.mouse.up()
+        page.wait_for_function("number > shown")
+        while not held:
+            page.wait_for_timeout(10)
+        page.keyboard.press("Escape")
+        with page.expect_response("**/mask"):
+            held.pop().continue_()
+        page.evaluate("fetch('picture').then((one) => one.blob())")  # well after it
+        assert said.inner_text() == "drag a box"
         assert colour(300, 350) == before
         browser.close()
 
@@ -81,4 +100,10 @@ def test_only_this_machine_s_own_page_may_ask(page_url):
         assert answer.status_code == 400
         assert answer.json()["error"]
     assert post(content=b"{}").status_code == 400
+    port = httpx.URL(page_url).port
+    for other in ("", "picture", "mask", "x/picture"):
+        url = f"http://127.0.0.1:{port}/{other}"
+        assert httpx.get(url, trust_env=False).status_code == 404
+        assert httpx.post(url, json=good, trust_env=False).status_code == 404
+    assert httpx.get(f"{page_url}picture", trust_env=False).status_code == 200
     assert httpx.get(f"{page_url}../etc/passwd", trust_env=False).status_code == 404
