@@ -75,6 +75,9 @@ dev: $(VENV)/.dev ## Install what the tests need
 
 torch: $(VENV)/.torch ## Add PyTorch (CPU), the reference implementations and a Triton server
 
+extra-%: setup ## Add an extra, such as mcap, prompts or triton: make extra-mcap
+	$(UV) pip install --quiet --python $(BIN)/python $(FIND_LINKS) -e '.[$*]'
+
 demo: setup ## Set up, label the demo sequences and say where to look at them
 	$(BIN)/autolabel demo
 

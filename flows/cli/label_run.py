@@ -209,7 +209,7 @@ def conclude(console: Console, summary: dict[str, Any]) -> None:
     )
     for one in failed[:10]:
         name = one.get("uri", "").rpartition("/")[2]
-        place = f"{one['sequence']} {name}".rstrip()
+        place = " ".join(filter(None, (one["sequence"], one.get("camera"), name)))
         console.print(f"  [red]{escape(place)}[/] {one['stage']}: {escape(one['reason'])}")
     if len(failed) > 10:
         console.print(f"  and {len(failed) - 10} more; --json lists all")

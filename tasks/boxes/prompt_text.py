@@ -25,7 +25,7 @@ import numpy.typing as npt
 from sam2_core.types import AutolabelError, FloatArray
 
 EMBEDDINGS = ("text_embeddings", "txt_feats")
-_INSTALL = "pip install 'sam2-autolabel[prompts]'"
+_INSTALL = "pip install 'sam2-autolabel[prompts]' (in a checkout: make extra-prompts)"
 Inputs = dict[str, npt.NDArray[Any]]
 
 

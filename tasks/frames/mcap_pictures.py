@@ -32,7 +32,7 @@ KINDS = {
     "foxglove_msgs/msg/RawImage": RAW,
     "foxglove.RawImage": RAW,
 }
-_INSTALL = "pip install 'sam2-autolabel[mcap]'"
+_INSTALL = "pip install 'sam2-autolabel[mcap]' (in a checkout: make extra-mcap)"
 
 log = logging.getLogger(__name__)
 

@@ -204,6 +204,10 @@ def test_lists_name_what_is_wrong_in_them(tmp_path):
     pq.write_table(pa.table({"picture": ["a.jpg"]}), table)
     with pytest.raises(AutolabelError, match=r"has no column uri or path.*it has picture"):
         list(discover([str(table)]))
+    pq.write_table(pa.table({"path": [None, "../a.jpg"]}), table)
+    (found,) = discover([str(table)])
+    told = [one.problem for one in found.frames]
+    assert ["names no picture" in told[0], "no '..' in paths" in told[1]] == [True, True]
     table.write_bytes(table.read_bytes()[:40])
     with pytest.raises(AutolabelError, match=r"x\.parquet is no Parquet table, or is damaged"):
         list(discover([str(table)]))
@@ -220,6 +224,12 @@ def test_an_image_without_a_name_is_a_failure_beside_the_others(tmp_path, folder
     outcomes = list(download(one.frames))
     assert [isinstance(frame, FrameFailure) for frame in outcomes] == [False, False, True, True]
     assert "image number 2: file_name '' is no path" in outcomes[2].reason
+
+
+def test_a_compressed_archive_is_refused_as_such(tmp_path):
+    (tmp_path / "drives.tar.gz").write_bytes(b"\x1f\x8b")
+    with pytest.raises(AutolabelError, match=r"gz is compressed, .* only plain \.tar is read"):
+        list(discover([str(tmp_path / "drives.tar.gz")]))
 
 
 def test_a_format_that_was_named_is_not_looked_for(tmp_path):

@@ -27,3 +27,18 @@ def test_nothing_has_a_reason(outcome, given, told):
     found = _nothing(plan, [outcome])
     assert found.startswith(told)
     assert bool(found) == bool(told)
+
+
+def test_a_failure_names_its_camera(capsys):
+    """Cameras have pictures of the same names."""
+    from rich.console import Console
+
+    from flows.cli.label_run import conclude
+
+    failed = [{
+        "sequence": "d", "camera": "rear", "frame": 0, "uri": "/d/rear/1.jpg", "stage": "decode",
+        "reason": "truncated",
+    }]  # fmt: skip
+    counts = dict.fromkeys(("frames", "instances", "sequences", "skipped", "left_out"), 0)
+    conclude(Console(), {**counts, "failed": failed, "nothing": "", "dataset": None})
+    assert "d rear 1.jpg decode: truncated" in capsys.readouterr().out

@@ -24,6 +24,7 @@ READERS: tuple[Reader, ...] = (
     Mcap(), FOLDERS,
 )  # fmt: skip
 # Formats of which a source is one file.
+_PACKED = frozenset({".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip", ".7z"})
 BY_SUFFIX = {".json": "coco", ".parquet": "parquet", ".tar": "tar", ".mcap": "mcap"}
 
 
@@ -31,7 +32,7 @@ def reader_of(source: str, format_: str = "auto") -> Reader:
     """Return the reader of a source.
 
     Raises:
-        AutolabelError: there is no format of that name.
+        AutolabelError: there is no format of that name, or it is a compressed archive.
 
     """
     if format_ != "auto":
@@ -41,6 +42,11 @@ def reader_of(source: str, format_: str = "auto") -> Reader:
         return _named(BY_SUFFIX[suffix])
     if suffix in IMAGE_SUFFIXES | VIDEO_SUFFIXES:
         return FOLDERS
+    if suffix in _PACKED and not _is_folder(source):
+        raise AutolabelError(
+            f"{storage.redact(source)} is compressed, and of archives only plain .tar is read: "
+            "unpack it"
+        )
     place = Place(source)
     return next((one for one in READERS if one.fits(place)), FOLDERS)
 

@@ -77,10 +77,12 @@ def _with_plain_times(batch: Any, columns: Mapping[str, str]) -> Any:
 def _record(row: Mapping[str, Any], folder: str, where: str) -> Record:
     named, problem = str(row.get("uri") or ""), ""
     uri = named if "://" in named or named.startswith("/") else f"{folder}/{named}"
-    if suffix_of(named.rpartition("/")[2]) not in IMAGE_SUFFIXES:
+    if not named:
+        problem = f"{where}: it names no picture"
+    elif suffix_of(named.rpartition("/")[2]) not in IMAGE_SUFFIXES:
         problem = f"{where}: {named!r} is no picture"
     elif ".." in named.split("/"):
-        problem = f"{where}: {named!r} has a way up in it"
+        problem = f"{where}: {named!r} leads out of its folder: no '..' in paths"
     else:
         try:
             checked(uri)
