@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import click
 
@@ -30,9 +31,6 @@ def command(as_json: bool) -> None:
             console.print(f"  {'':<12} → {escape(one.advice)}")
     broken = any(one.state == "missing" for one in findings)
     if as_json:
-        values = {
-            one.name: {"state": one.state, "found": one.found, "advice": one.advice}
-            for one in findings
-        }
+        values = {one.name: asdict(one) for one in findings}
         click.echo(json.dumps({"ok": not broken, "findings": values}, indent=2))
     raise SystemExit(1 if broken else 0)

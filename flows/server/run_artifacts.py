@@ -31,13 +31,8 @@ def publish(summary: dict[str, Any]) -> None:
     key = f"run-{summary['run_key']}"
     create_markdown_artifact(summary_markdown(summary), key=key, description="labeling run")
     if summary["failed"]:
-        rows = [
-            {
-                name: str(one.get(name, ""))
-                for name in ("sequence", "camera", "frame", "uri", "stage", "reason")
-            }
-            for one in summary["failed"]
-        ]
+        names = ("sequence", "camera", "frame", "uri", "stage", "reason")
+        rows = [{name: str(one.get(name, "")) for name in names} for one in summary["failed"]]
         description = "what failed, and why"
         create_table_artifact(rows, key=failures_key(summary["run_key"]), description=description)
 
@@ -58,10 +53,10 @@ def failed_frames(run_key: str, of: Mapping[UUID, Collection[str]]) -> list[dict
         AutolabelError: Prefect is not there.
 
     """
-    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+    from prefect.client.schemas.filters import ArtifactFilter
     from prefect.client.schemas.sorting import ArtifactSort
 
-    wanted = ArtifactFilter(key=ArtifactFilterKey(any_=[failures_key(run_key)]))
+    wanted = ArtifactFilter.model_validate({"key": {"any_": [failures_key(run_key)]}})
     newest = ArtifactSort.CREATED_DESC
     found: dict[tuple[str, ...], dict[str, str]] = {}
     with connected() as client:

@@ -64,25 +64,17 @@ def missing_manifests(
 
 
 @waits_for_database
-def remember_loaded(dataset_name: str, manifest: Manifest) -> None:
-    """Remember that a sequence's labels, as this manifest lists them, are in the dataset."""
+def remember_load(dataset_name: str, manifest: Manifest, *, whole: bool) -> None:
+    """Remember whether a sequence's labels, as this manifest lists them, all are in the dataset."""
     dataset = open_dataset(dataset_name)
-    key = {"dataset": dataset._doc.id, "sequence_id": manifest.sequence_id}
-    _collection().update_one(key, {"$set": {"manifest": manifest.version}}, upsert=True)
-
-
-@waits_for_database
-def forget_loaded(dataset_name: str, manifest: Manifest) -> None:
-    """Forget which labels of a sequence the dataset holds: not all of those that it should."""
-    dataset = open_dataset(dataset_name)
-    key = {"dataset": dataset._doc.id, "sequence_id": manifest.sequence_id}
-    _collection().delete_one(key)
-
-
-def _collection() -> Any:
     import fiftyone.core.odm as foo
 
-    return foo.get_db_conn()[COLLECTION]
+    loads = foo.get_db_conn()[COLLECTION]
+    key = {"dataset": dataset._doc.id, "sequence_id": manifest.sequence_id}
+    if whole:
+        loads.update_one(key, {"$set": {"manifest": manifest.version}}, upsert=True)
+    else:
+        loads.delete_one(key)
 
 
 @contextlib.contextmanager

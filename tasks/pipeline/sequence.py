@@ -221,10 +221,10 @@ def load_labels(dataset: str, out_uri: str, manifest: Manifest) -> LoadReport:
         AutolabelError: storage or the database cannot be used, or labels are damaged.
 
     """
-    from tasks.dataset.record import forget_loaded, remember_loaded
+    from tasks.dataset.record import remember_load
     from tasks.load.sequence import load_sequence
 
     with withdrawn_if_damaged(out_uri, manifest):
         report = load_sequence(dataset, out_uri, manifest)
-    (forget_loaded if report.changed else remember_loaded)(dataset, manifest)
+    remember_load(dataset, manifest, whole=not report.changed)
     return report

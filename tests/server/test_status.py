@@ -7,7 +7,7 @@ import pytest
 from flows.params import LabelParams
 from flows.server import status
 from flows.server.status import RunStatus
-from tasks.dataset.record import remember_loaded
+from tasks.dataset.record import remember_load
 from tasks.load.prepare import prepare_dataset
 from tasks.load.sequence import load_sequence
 from tasks.store.manifests import write_manifest
@@ -30,7 +30,7 @@ def test_labels_are_to_be_loaded_until_they_are(database: str, tmp_path, monkeyp
     assert wanted in advice(), "there is no dataset"
     prepare_dataset(name, out_uri=out)
     load_sequence(name, out, manifest)
-    remember_loaded(name, manifest)
+    remember_load(name, manifest, whole=True)
     assert advice() == ""
     with monkeypatch.context() as patch:
         patch.setenv("FIFTYONE_DATABASE_URI", "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50")
