@@ -62,7 +62,6 @@ THREADS = max(16, 4 * usable_cores())
 # Sequences that are under way for each process that labels, beside the oldest, and opened beside
 # those. A worker's death counts against every one of them.
 AHEAD, OPENED_AHEAD = 2, 1
-PASSES = 3
 FIRST_PAUSE_S = 5.0
 
 Item = TypeVar("Item")

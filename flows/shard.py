@@ -10,7 +10,7 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.pipeline import PASSES, THREADS, label_sequences
+from flows.pipeline import THREADS, label_sequences
 from flows.plan.backfill import refuse_other_run
 from flows.plan.run import Plan, job_of, model_of, stamp_of
 from flows.plan.shards import Piece, ShardParams
@@ -29,6 +29,8 @@ from tasks.pipeline.warm import warmed
 from tasks.store import quarantine
 from tasks.types import FrameSelection, SequenceRef
 from tasks.wording import counted
+
+PASSES = 3  # tries of a sequence at most, in one run of a shard
 
 tracing.install()  # Prefect's span of the flow run begins before the flow's own code
 

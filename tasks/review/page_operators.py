@@ -11,13 +11,21 @@ from tasks.review.operators import OPERATORS, PLUGIN
 from tasks.review.queue import known_classes
 
 
-class Ask(foo.Operator):  # type: ignore[misc]
-    """Open the form of another operator: what a keyboard shortcut cannot do by itself."""
+class Unlisted(foo.Operator):  # type: ignore[misc]
+    """One that a page asks, and people do not."""
+
+    identity = ""
 
     @property
     def config(self) -> Any:
         """Name; not in the list of operators."""
-        return foo.OperatorConfig(name="ask", label="Ask", unlisted=True)
+        return foo.OperatorConfig(name=self.identity, label=self.identity, unlisted=True)
+
+
+class Ask(Unlisted):
+    """Open the form of another operator: what a keyboard shortcut cannot do by itself."""
+
+    identity = "ask"
 
     def execute(self, ctx: Any) -> None:
         """Open it."""
@@ -26,13 +34,10 @@ class Ask(foo.Operator):  # type: ignore[misc]
             ctx.prompt(f"{PLUGIN}/{ctx.params['operator']}", params=ctx.params.get("params"))
 
 
-class Classes(foo.Operator):  # type: ignore[misc]
+class Classes(Unlisted):
     """Say which classes there are to choose from."""
 
-    @property
-    def config(self) -> Any:
-        """Name; not in the list of operators."""
-        return foo.OperatorConfig(name="classes", label="Classes", unlisted=True)
+    identity = "classes"
 
     def execute(self, ctx: Any) -> dict[str, list[str]]:
         """List them."""

@@ -5,29 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import fiftyone.operators as foo
-
 from sam2_core.machine_errors import is_machine_error
 from sam2_core.types import AutolabelError
 from tasks.dataset.ids import sample_id
 from tasks.dataset.schema import open_dataset
 from tasks.review.mask_repair import Clicked, mend, open_label, take, warm_up
 from tasks.review.operators import Done, reported
+from tasks.review.page_operators import Unlisted
 from tasks.review.selection import UnconfirmedError, chosen_labels
 
 
-class _Unlisted(foo.Operator):  # type: ignore[misc]
-    """One that the page asks, and people do not."""
-
-    identity = ""
-
-    @property
-    def config(self) -> Any:
-        """Name; not in the list of operators."""
-        return foo.OperatorConfig(name=self.identity, label=self.identity, unlisted=True)
-
-
-class RepairOpen(_Unlisted):
+class RepairOpen(Unlisted):
     """Say what the page shows first of the label that is selected or has the focus."""
 
     identity = "repair_open"
@@ -49,7 +37,7 @@ class RepairOpen(_Unlisted):
         return {"problem": problem}
 
 
-class RepairWarm(_Unlisted):
+class RepairWarm(Unlisted):
     """Load the model and encode what clicks will look at."""
 
     identity = "repair_warm"
@@ -60,7 +48,7 @@ class RepairWarm(_Unlisted):
         return _answered(lambda: {"model": warm_up(_dataset_of(ctx), *about)})
 
 
-class RepairClick(_Unlisted):
+class RepairClick(Unlisted):
     """Make the mask of clicks."""
 
     identity = "repair_click"
@@ -75,7 +63,7 @@ class RepairClick(_Unlisted):
         return _answered(made)
 
 
-class RepairAccept(_Unlisted):
+class RepairAccept(Unlisted):
     """Take the mask of clicks as the label's correction."""
 
     identity = "repair_accept"

@@ -39,7 +39,8 @@ class KittiRaw(Reader):
 
     def fits(self, place: Place) -> bool:
         """Whether it is a drive, a date's folder of drives, or a folder of dates."""
-        if any(_is_camera(place / name) for name in place.folders if CAMERA.fullmatch(name)):
+        cameras = [place / name for name in place.folders if CAMERA.fullmatch(name)]
+        if any("data" in camera.folders for camera in cameras):
             return True
         below = [name for name in place.folders if _DRIVE.fullmatch(name) or _DATE.fullmatch(name)]
         return bool(below) and self.fits(place / below[0])
@@ -61,10 +62,6 @@ class KittiRaw(Reader):
                     drives.setdefault(names[:-1], _Drive()).times[names[-1]] = times[0]
         for names, drive in drives.items():
             yield _listed(source, names, drive)
-
-
-def _is_camera(place: Place) -> bool:
-    return "data" in place.folders
 
 
 def _listed(source: str, names: tuple[str, ...], drive: _Drive) -> Listed:

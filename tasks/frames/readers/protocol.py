@@ -107,7 +107,8 @@ class Reader(Protocol):
     name: str
 
     def fits(self, place: Place) -> bool:
-        """Whether a folder is of this format, by the names in it."""
+        """Whether a folder is of this format, by the names in it; of a file's format none is."""
+        return False
 
     def sequences(self, source: str) -> Iterator[Listed]:
         """List the sequences of a source, one after another.

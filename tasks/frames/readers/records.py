@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from tasks.frames.addresses import address_of
 from tasks.frames.listing import File, natural_key, stat_file
 from tasks.frames.patterns import shared_beginning
-from tasks.frames.readers.protocol import Listed, Picture, Place, Reader
+from tasks.frames.readers.protocol import Listed, Picture, Reader
 from tasks.frames.source_names import is_camera_name
 from tasks.frames.timestamps import timestamps_ns
 from tasks.store import storage
@@ -90,10 +90,6 @@ class RecordList(Reader):
 
     def __init__(self, name: str, records: Callable[[str], Iterable[Record]]) -> None:
         self.name, self._records = name, records
-
-    def fits(self, _place: Place) -> bool:
-        """No folder is: a source is the file."""
-        return False
 
     def source_of(self, _folder: str, part: str) -> str:
         """Return the address of the list, from the part of a sequence's address."""

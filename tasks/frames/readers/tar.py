@@ -16,7 +16,7 @@ from tasks.frames.addresses import address_of
 from tasks.frames.listing import File, is_hidden, natural_key, stat_file
 from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
 from tasks.frames.readers.folders import pictures
-from tasks.frames.readers.protocol import Listed, Picture, Place, Reader
+from tasks.frames.readers.protocol import Listed, Picture, Reader
 from tasks.frames.source_names import is_camera_name
 from tasks.store import storage
 
@@ -31,10 +31,6 @@ class Tar(Reader):
     """Reads archives; those that are not on this machine are brought here to be listed."""
 
     name = "tar"
-
-    def fits(self, _place: Place) -> bool:
-        """No folder is; archives in folders are found by the reader of folders."""
-        return False
 
     def sequences(self, source: str) -> Iterator[Listed]:
         """List the sequences of an archive."""
