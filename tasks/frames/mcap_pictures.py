@@ -51,6 +51,7 @@ class Shot:
         data: bytes of an image file; b"" for a picture that is not wanted.
         suffix: ending of such a file, with the dot.
         problem: why there is no picture.
+        is_gap: the file is damaged here, and not only a message in it.
 
     """
 
@@ -59,6 +60,7 @@ class Shot:
     data: bytes = b""
     suffix: str = ""
     problem: str = ""
+    is_gap: bool = False
 
 
 def require_mcap() -> None:
@@ -192,7 +194,7 @@ def shots_of(path: Path, topic: str, wanted: Callable[[int], bool]) -> Iterator[
         for item in _items(file):
             if isinstance(item, str):
                 if seen:
-                    yield Shot(number, last_ns, problem=item)
+                    yield Shot(number, last_ns, problem=item, is_gap=True)
                     number += 1
                 continue
             if item.topic != topic:

@@ -17,6 +17,7 @@ from tasks.frames.identity import file_version
 from tasks.frames.mcap_pictures import BadRecordingError, Shot, shots_of
 from tasks.store import storage
 from tasks.types import FrameRef, StreamRef
+from tasks.wording import counted
 
 __all__ = ["BadRecordingError", "frames_of_stream", "stream_frame_path"]
 # Number in the topic, name of the file in the cache, its bytes, time, why it cannot be read.
@@ -34,7 +35,8 @@ def frames_of_stream(ref: StreamRef, first: int) -> tuple[list[FrameRef], int]:
         The selected frames, and how many pictures there are.
 
     Raises:
-        BadRecordingError: nothing in the file can be read.
+        BadRecordingError: nothing in the file can be read, or nothing that is selected, and it is
+            damaged before that.
         StorageError: it cannot be had, or changed meanwhile.
         CacheError: the cache cannot be written.
 
@@ -45,10 +47,18 @@ def frames_of_stream(ref: StreamRef, first: int) -> tuple[list[FrameRef], int]:
     if found is None:
         path = fetch(ref.uri, ref.etag, ref.size_bytes)
         rows, count = [], 0
+        gap: Shot | None = None
         for shot in shots_of(path, ref.stream, lambda number: first + number in chosen):
             count = max(count, shot.number + 1)
+            gap = shot if shot.is_gap else gap
             if first + shot.number in chosen:
                 rows.append(_kept(folder, shot))
+        if gap and not rows and (chosen.stop is None or first + gap.number < chosen.stop):
+            whole = counted(gap.number, "picture")
+            raise BadRecordingError(
+                f"{_place(ref)}: {gap.problem}; before that are {whole}, and --frames {chosen} "
+                "takes none of them"
+            )
         if storage.is_local(ref.uri) and ref.etag not in {"", file_version(path)}:
             raise ChangedError(ref.uri)
         _write(record, json.dumps({"count": count, "frames": rows}).encode())
@@ -98,9 +108,12 @@ def _read_record(record: Path) -> tuple[list[Row], int] | None:
 def _frame(ref: StreamRef, folder: Path, first: int, row: Row) -> FrameRef:
     number, name, size_bytes, time_ns, problem = row
     if problem:
-        file = ref.uri.rpartition("/")[2]
-        problem = f"{file}, topic {ref.stream}, message number {number}: {problem}"
+        problem = f"{_place(ref)}, message number {number}: {problem}"
     return FrameRef(
         ref.sequence_id, ref.camera, first + number, time_ns, f"{ref.address}#frame={number}",
         (0, 0), ref.etag, size_bytes, str(folder / name) if name else "", problem,
     )  # fmt: skip
+
+
+def _place(ref: StreamRef) -> str:
+    return f"{ref.uri.rpartition('/')[2]}, topic {ref.stream}"

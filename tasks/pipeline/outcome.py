@@ -139,6 +139,8 @@ class SequenceOutcome:
             parts.append(counted(self.tracks, "track"))
         if self.left_out:
             parts.append(f"{counted(self.left_out, 'frame')} left out of the dataset")
+        elif not self.frames and self.good:
+            return "no frame: --frames takes none of those that can be read"
         elif not self.computed_frames and self.good:
             return ", ".join([*parts, "up to date"])
         if self.computed_frames < self.frames:

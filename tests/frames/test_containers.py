@@ -315,6 +315,13 @@ def test_a_cut_recording_gives_what_is_whole_and_names_the_place(tmp_path):
             assert "the file is cut or damaged behind its byte" in reason
         assert len(reasons(outcomes)) == 2  # once for each camera
         assert all(not isinstance(load_frame(frame), FrameFailure) for frame in good(outcomes))
+        (one,) = discover([str(tmp_path / "in")], FrameSelection.parse("9:12"))
+        assert [failure.camera for failure in expand_videos(one.frames)] == ["front", "rear"]
+        reason = expand_videos(one.frames)[0].reason
+        assert "/front/image_color/compressed: the file is cut or damaged behind its" in reason
+        assert "--frames 9:12:1 takes none of them" in reason
+        (one,) = discover([str(tmp_path / "in")], FrameSelection.parse(":1"))
+        assert len(good(expand_videos(one.frames))) == len(expand_videos(one.frames)) == 2
     damaged = bytearray(whole)
     damaged[len(whole) // 2] ^= 0xFF
     (tmp_path / "in" / "a.mcap").write_bytes(damaged)

@@ -232,6 +232,40 @@ def test_a_compressed_archive_is_refused_as_such(tmp_path):
         list(discover([str(tmp_path / "drives.tar.gz")]))
 
 
+def listed_times(tmp_path, kind, times_ns):
+    """Frames of a list of a picture for each of these times."""
+    names = [f"a/{number}.jpg" for number in range(len(times_ns))]
+    for number, name in enumerate(names):
+        formats.picture(tmp_path / name, number)
+    path = tmp_path / f"list.{kind}"
+    if kind == "json":
+        images = [{"id": n, "file_name": name} for n, name in enumerate(names)]
+        given = [one | {"timestamp_ns": t} for one, t in zip(images, times_ns, strict=True)]
+        path.write_text(json.dumps({"images": given}))
+    else:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        told = [None if time is None else str(time) for time in times_ns]
+        text = any(isinstance(time, str) for time in times_ns)
+        pq.write_table(pa.table({"uri": names, "timestamp": told if text else times_ns}), path)
+    (one,) = discover([str(path)])
+    return one.frames
+
+
+def test_a_time_that_is_none_costs_its_own_frame(tmp_path, caplog):
+    frames = listed_times(tmp_path / "a", "json", [2 * S, "x", 9 * S, 4 * S])
+    good = [(frame.uri[-5:], frame.timestamp_ns) for frame in frames if not frame.problem]
+    assert good == [("0.jpg", 2 * S), ("3.jpg", 4 * S), ("2.jpg", 9 * S)]
+    (bad,) = [frame for frame in frames if frame.problem]
+    assert bad.problem.endswith("image number 1: timestamp_ns 'x' is no whole number of nanoseconds")
+    for kind in ("json", "parquet"):
+        frames = listed_times(tmp_path / kind, kind, [2 * S, None, 9 * S])
+        assert [(frame.timestamp_ns, frame.problem) for frame in frames] == [(None, "")] * 3
+        assert f"{kind}/a/1.jpg is told: its camera has none" in caplog.text
+    assert "timestamp_ns 'x' is" in listed_times(tmp_path / "b", "parquet", ["x"])[0].problem
+
+
 def test_a_format_that_was_named_is_not_looked_for(tmp_path):
     root = formats.cityscapes(tmp_path / "in")
     plain = times(discover([str(root)], format_="folders"))

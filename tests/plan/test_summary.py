@@ -42,3 +42,15 @@ def test_a_failure_names_its_camera(capsys):
     counts = dict.fromkeys(("frames", "instances", "sequences", "skipped", "left_out"), 0)
     conclude(Console(), {**counts, "failed": failed, "nothing": "", "dataset": None})
     assert "d rear 1.jpg decode: truncated" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [
+        (SequenceOutcome("d"), "no frame: --frames takes none of those that can be read"),
+        (SequenceOutcome("d", frames=2, instances=1), "2 frames, 1 mask, up to date"),
+        (SequenceOutcome("d", error="broken", stage="open"), "failed in open: broken"),
+    ],
+)
+def test_a_sequence_without_frames_is_not_up_to_date(outcome, told):
+    assert told in outcome.text(1.0)

@@ -13,7 +13,7 @@ from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
-from tasks.frames.readers.records import Record, RecordList
+from tasks.frames.readers.records import Record, RecordList, time_ns_of
 from tasks.store import storage
 
 
@@ -42,13 +42,14 @@ def _record(
     elif suffix_of(path.rpartition("/")[2]) not in IMAGE_SUFFIXES:
         problem = f"{where}: file_name {name!r} is no picture"
     sequence = str(one.get("sequence_id") or videos.get(one.get("video_id"), ""))
-    frame, time_ns = one.get("frame_id", one.get("frame_index")), one.get("timestamp_ns")
+    frame = one.get("frame_id", one.get("frame_index"))
+    time_ns, problem = time_ns_of(one.get("timestamp_ns"), problem, where)
     return Record(
         storage.join(base, path),
         sequence,
         str(one.get("camera") or ""),
         frame if isinstance(frame, int) else None,
-        time_ns if isinstance(time_ns, int) else None,
+        time_ns,
         problem=problem,
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
-from tasks.frames.readers.records import Record, RecordList
+from tasks.frames.readers.records import Record, RecordList, time_ns_of
 from tasks.store import storage
 from tasks.store.addresses import checked
 
@@ -90,10 +90,11 @@ def _record(row: Mapping[str, Any], folder: str, where: str) -> Record:
             problem = f"{where}: {error}"
     if problem:
         uri = f"{folder}/{where.rpartition(' ')[2]}"
-    order, time_ns = row.get("order"), row.get("timestamp_ns")
+    order = row.get("order")
+    time_ns, problem = time_ns_of(row.get("timestamp_ns"), problem, where)
     return Record(
         uri, str(row.get("sequence") or ""), str(row.get("camera") or ""),
-        order if isinstance(order, int) else None, time_ns if isinstance(time_ns, int) else None,
+        order if isinstance(order, int) else None, time_ns,
         str(row.get("etag") or ""), int(row.get("size_bytes") or 0), problem,
     )  # fmt: skip
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
+from typing import Any
 
 from tasks.frames.addresses import address_of
 from tasks.frames.listing import File, natural_key, stat_file
@@ -16,6 +18,8 @@ from tasks.frames.timestamps import timestamps_ns
 from tasks.store import storage
 
 _LOOKERS, _PIECE = 16, 1024
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,22 @@ class Record:
     etag: str = ""
     size_bytes: int = 0
     problem: str = ""
+
+
+def time_ns_of(value: Any, problem: str, where: str) -> tuple[int | None, str]:
+    """Return a picture's time as a list tells it, and why it cannot be labeled.
+
+    Args:
+        value: nanoseconds since 1970; None, or what is no number for tables, for no time.
+        problem: what else is wrong with the picture.
+        where: the row, for the message.
+
+    """
+    if value is None or value != value:  # NaN, where a table has no time
+        return None, problem
+    if isinstance(value, int | float) and value == value // 1:
+        return int(value), problem
+    return None, problem or f"{where}: timestamp_ns {value!r} is no whole number of nanoseconds"
 
 
 def listed_records(records: Iterable[Record], reader: str, source: str) -> Iterator[Listed]:
@@ -134,14 +154,21 @@ def _folder_of(records: list[Record]) -> str:
 
 def _pictures(records: list[Record]) -> list[Picture]:
     known = all(one.order is not None for one in records)
-    timed = all(one.timestamp_ns is not None for one in records)
+    # What cannot be labeled may lack its time, and takes nobody else's.
+    told = [one.timestamp_ns for one in records if not one.problem]
+    timed = bool(told) and None not in told
+    first_ns = min(filter(None, told), default=None)
+    if first_ns is not None and not timed:
+        without = next(one for one in records if one.timestamp_ns is None and not one.problem)
+        log.warning("no time of %s is told: its camera has none", storage.redact(without.uri))
 
     def key(one: Record) -> object:
-        return one.order if known else one.timestamp_ns if timed else natural_key(one.uri)
+        time_ns = first_ns if one.timestamp_ns is None else one.timestamp_ns
+        return one.order if known else time_ns if timed else natural_key(one.uri)
 
     ordered = sorted(records, key=key)  # type: ignore[arg-type]
     if timed:
-        times: list[int | None] = [one.timestamp_ns for one in ordered]
+        times = [first_ns if one.timestamp_ns is None else one.timestamp_ns for one in ordered]
     else:
         times = timestamps_ns([PurePosixPath(one.uri).stem for one in ordered])
     found: list[Picture] = []
