@@ -199,11 +199,13 @@ def announce(console: Console, plan: Plan) -> None:
 
 def conclude(console: Console, summary: dict[str, Any]) -> None:
     """Say what was done, what failed, and what to do next."""
-    failed = summary["failed"]
+    failed, rejected = summary["failed"], counted(summary["rejected"], "box", "boxes")
     console.print(
         f"[bold]{counted(summary['frames'], 'frame')}[/] and "
-        f"[bold]{counted(summary['instances'], 'mask')}[/] in "
+        f"[bold]{counted(summary['instances'] - summary['rejected'], 'mask')}[/] in "
         f"{counted(summary['sequences'], 'sequence')}"
+        + (f", {summary['filled']} more in gaps of tracks" if summary["filled"] else "")
+        + (f", [yellow]{rejected} without a mask[/]" if summary["rejected"] else "")
         + (f", {counted(summary['skipped'], 'frame')} from before" if summary["skipped"] else "")
         + (f", [red]{len(failed)} failed[/]" if failed else "")
     )

@@ -15,9 +15,9 @@ def summary_of(
 ) -> dict[str, Any]:
     """Return the object that `--json` prints.
 
-    `tracks` counts those of the sequences that this run looked at, `skipped` frames that were
-    labeled before, `failed` lists frames and sequences with
-    their reasons, `left_out` counts labeled frames that the dataset lacks as their pictures have
+    `rejected` counts those of the instances that have a reason and no mask. `tracks` and `filled`,
+    masks made for their gaps, count those of the sequences that this run looked at, `skipped`
+    frames that were labeled before, `failed` lists frames and sequences with their reasons, `left_out` counts labeled frames that the dataset lacks as their pictures have
     changed since, `nothing` says why there is not a single mask where there should be, `seconds`
     are summed over the threads of a stage (so they may exceed `total`).
     """
@@ -27,6 +27,8 @@ def summary_of(
         "sequences": len(outcomes),
         "frames": sum(one.frames for one in outcomes),
         "instances": sum(one.instances for one in outcomes),
+        "rejected": sum(one.rejected for one in outcomes),
+        "filled": sum(one.filled for one in outcomes),
         "tracks": sum(one.tracks for one in outcomes),
         "skipped": sum(one.frames - one.computed_frames for one in outcomes),
         "failed": failed,
@@ -42,7 +44,7 @@ def _nothing(plan: Plan, outcomes: Sequence[SequenceOutcome]) -> str:
     """Say why there is not a single mask where somebody asked for certain boxes; "" where not."""
     params = plan.params
     asked = params.boxes or params.classes or params.min_score is not None
-    if any(one.instances or one.error or one.failures for one in outcomes):
+    if not outcomes or any(one.instances or one.error or one.failures for one in outcomes):
         return ""
     if outcomes and not any(one.frames for one in outcomes):
         # Of videos and recordings nobody knew how many there are.

@@ -81,9 +81,9 @@ def _frame(row: Mapping[str, str]) -> tuple[str, ...]:
 def summary_markdown(summary: dict[str, Any]) -> str:
     """Summary as Markdown: counts, throughput, seconds by stage, failures by reason."""
     total = summary["seconds"].get("total", 0.0)
-    new = summary["frames"] - summary["skipped"]
+    new, masks = summary["frames"] - summary["skipped"], summary["instances"] - summary["rejected"]
     lines = [
-        f"# {counted(summary['frames'], 'frame')}, {counted(summary['instances'], 'mask')}",
+        f"# {counted(summary['frames'], 'frame')}, {counted(masks, 'mask')}",
         "",
         "| | |",
         "|---|---|",

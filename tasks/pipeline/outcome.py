@@ -72,6 +72,8 @@ class SequenceOutcome:
         manifest: what it consists of; None where chunks are missing, which others do, or it failed.
         frames: with labels.
         instances: rows of masks, rejected ones included.
+        rejected: rows with a reason and no mask.
+        filled: masks that were made for the gaps of tracks; no rows of the labels.
         tracks: objects over time that they show; 0 where nobody looked for them.
         tracked_now: they were looked for now: a dataset that has the labels lacks their tracks.
         computed_frames: labeled by this run; the others were up to date.
@@ -88,6 +90,8 @@ class SequenceOutcome:
     manifest: Manifest | None = None
     frames: int = 0
     instances: int = 0
+    rejected: int = 0
+    filled: int = 0
     tracks: int = 0
     tracked_now: bool = False
     computed_frames: int = 0
@@ -132,9 +136,19 @@ class SequenceOutcome:
         where = "" if first.uri in first.reason else f"{first.uri}: "
         return f"{counted(len(missing), 'file')} missing: {where}{first.reason}"
 
+    @property
+    def masks(self) -> str:
+        """How many masks there are, in words."""
+        parts = [counted(self.instances - self.rejected, "mask")]
+        if self.rejected:
+            parts.append(f"{counted(self.rejected, 'box', 'boxes')} without a mask")
+        if self.filled:
+            parts.append(f"{self.filled} filled in gaps")
+        return ", ".join(parts)
+
     def text(self, seconds: float) -> str:
         """One line for the terminal."""
-        parts = [counted(self.frames, "frame"), counted(self.instances, "mask")]
+        parts = [counted(self.frames, "frame"), self.masks]
         if self.tracks:
             parts.append(counted(self.tracks, "track"))
         if self.left_out:
@@ -147,7 +161,7 @@ class SequenceOutcome:
             parts.append(f"{self.frames - self.computed_frames} of them from before")
         if self.failures:
             first = self.failures[0]
-            name = first.uri.rsplit("/", 1)[-1]
+            name = " ".join(filter(None, (first.camera, first.uri.rsplit("/", 1)[-1])))
             parts.append(f"{counted(len(self.failures), 'frame')} failed ({name}: {first.reason})")
         if self.error:
             parts.append(f"failed in {self.stage}: {self.error}")
@@ -164,6 +178,7 @@ def complete_before(part: SequencePart) -> SequenceOutcome:
         manifest,
         frames=manifest.frames - manifest.failed,
         instances=manifest.instances,
+        rejected=manifest.rejected,
         failures=part.failures,
     )
 
@@ -178,6 +193,7 @@ def outcome_so_far(
         name,
         frames=sum(frames for _, frames in labeled),
         instances=sum(record.instances for _, record in done),
+        rejected=sum(record.rejected for _, record in done),
         computed_frames=sum(frames for computed, frames in labeled if computed),
         failures=(*failures, *(failure for one, _ in done for failure in one.failures)),
         seconds=summed(one.seconds for one, _ in done),

@@ -140,7 +140,7 @@ def segment_task(job: Job, states: Sequence[ChunkState], name: str) -> list[Chun
     """Make the masks of a piece's boxes."""
     with job.tools.segmenting:
         made = [_stepped(job, segment_chunk, state) for state in states]
-    masks = sum(state.record.instances for state in made if state.record)
+    masks = sum(one.record.instances - one.record.rejected for one in made if one.record)
     _tell(f"{_frames(made)}, {counted(masks, 'mask')}", _failures(made, states))
     return made
 
@@ -151,7 +151,7 @@ def check_task(
 ) -> SequenceOutcome:
     """Check a sequence's labels and declare it complete."""
     outcome = check_sequence(job, opened, [state for piece in pieces for state in piece])
-    frames, masks = counted(outcome.frames, "frame"), counted(outcome.instances, "mask")
+    frames, masks = counted(outcome.frames, "frame"), outcome.masks
     missing = "" if outcome.manifest else ", the rest of it is done by other shards"
     _tell(f"{frames}, {masks}{missing}")
     return outcome

@@ -35,16 +35,19 @@ def track_sequence(job: Job, outcome: SequenceOutcome) -> SequenceOutcome:
     stored = read_tracks(job.out_uri, manifest)
     if stored:
         facts = stored.made
+        filled_masks = int(facts.get("interpolated", {}).get("labels", 0))
     else:
         with withdrawn_if_damaged(job.out_uri, manifest):
             made = make_tracks(job.out_uri, manifest, job.fill_gaps)
         filled = fill(job, made.gaps)
         more = [(one.frame, one.boxes, one.masks) for one in filled]
         write_tracks(job.out_uri, manifest, _with_filled(made.frames, filled), made.made, more)
-        facts = made.made
+        facts, filled_masks = made.made, sum(len(one.gaps) for one in filled)
     tracks = sum(one["tracks"] for one in facts["measures"].values())
     seconds = outcome.seconds | {TRACK: time.perf_counter() - started}
-    return replace(outcome, tracks=tracks, tracked_now=not stored, seconds=seconds)
+    return replace(
+        outcome, tracks=tracks, filled=filled_masks, tracked_now=not stored, seconds=seconds
+    )
 
 
 def _with_filled(

@@ -31,6 +31,8 @@ class ChunkRecord:
     """A complete chunk as a manifest lists it; `labels_of` reads it.
 
     Attributes:
+        instances: boxes of its frames.
+        rejected: those of them that have no mask, with the reason in their row.
         frames_sha256, masks_sha256: of its files; "" until the manifest is about to be written.
 
     """
@@ -41,6 +43,7 @@ class ChunkRecord:
     frames: int
     failed: int
     instances: int
+    rejected: int = 0
     frames_sha256: str = ""
     masks_sha256: str = ""
 
@@ -49,8 +52,12 @@ class ChunkRecord:
         """Count a chunk's outcomes."""
         failed = sum(one.failure is not None for one in labeled)
         instances = sum(len(one.boxes) for one in labeled if one.failure is None)
-        camera = chunk.frames[0].camera
-        return ChunkRecord(chunk.stem, chunk.key, camera, len(labeled), failed, instances)
+        rejected = sum(
+            bool(reason) for one in labeled if one.masks is not None for reason in one.masks.reasons
+        )
+        return ChunkRecord(
+            chunk.stem, chunk.key, chunk.frames[0].camera, len(labeled), failed, instances, rejected
+        )
 
     def with_checksums(self, stored: StoredChunk) -> ChunkRecord:
         """Remember which files these are."""
@@ -98,6 +105,11 @@ class Manifest:
     def instances(self) -> int:
         """Boxes with a mask row, rejected masks included."""
         return sum(chunk.instances for chunk in self.chunks)
+
+    @property
+    def rejected(self) -> int:
+        """Boxes whose row has a reason and no mask."""
+        return sum(chunk.rejected for chunk in self.chunks)
 
 
 def path_of(run_key: str, sequence_id: str, content_key: str, *, partial: bool = False) -> str:
@@ -157,7 +169,7 @@ def read_manifest(
 def _is_of(record: ChunkRecord, manifest: Manifest) -> bool:
     """Whether a manifest, which anyone may have written, points where its own labels are."""
     place = Place.of(record.stem)
-    counts = (record.frames, record.failed, record.instances)
+    counts = (record.frames, record.failed, record.instances, record.rejected)
     return (
         place.holds(manifest.sequence_id, record.camera) and place.key == record.key
         and all(isinstance(count, int) and count >= 0 for count in counts)

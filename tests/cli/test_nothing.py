@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from flows.cli.main import main
+from flows.cli.main import cli, main
 from tests.integration.runs import write_boxes, write_image
 
 MICRO = Path(__file__).parents[1] / "data" / "micro"
@@ -50,3 +51,23 @@ def test_what_does_not_fit_is_told(tmp_path, monkeypatch, capsys):
     assert "frames without boxes: 1 of 2 " in told
     assert "boxes without a frame: those of 1 of 2 images (3.txt)" in told
     assert json.loads(output.out)["imported"]["first_boxes_without_frame"] == ["3.txt"]
+
+
+def test_a_run_names_cameras_of_failures_and_counts_boxes_without_a_mask(tmp_path):
+    for camera in ("CAM_BACK", "CAM_FRONT"):
+        picture = write_image(tmp_path / "in" / camera / "1.jpg")
+    (tmp_path / "in" / "CAM_BACK" / "1.jpg").write_bytes(picture.read_bytes()[:200])
+    (tmp_path / "names.txt").write_text("car\n")
+    rows = ["0 0.5 0.5 0.5 0.5", "0 nan 0.5 0.5 0.5"]
+    write_boxes(tmp_path / "boxes" / "CAM_FRONT" / "1.txt", rows)
+    given = ["label", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--json"]
+    given += ["--no-dataset", "--model", str(MICRO), "--boxes", str(tmp_path / "boxes")]
+    given += ["--box-names", str(tmp_path / "names.txt")]
+    for _ in range(2):  # now, and as it was left
+        done = CliRunner().invoke(cli, given)
+        summary = json.loads(done.stdout)
+        assert (done.exit_code, summary["instances"], summary["rejected"]) == (1, 2, 1)
+        told = " ".join(done.stderr.split())
+        assert "in CAM_BACK 1.jpg read: " in told
+        assert "1 frame and 1 mask in 1 sequence" in told
+        assert "1 box without a mask" in told

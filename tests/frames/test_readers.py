@@ -258,7 +258,9 @@ def test_a_time_that_is_none_costs_its_own_frame(tmp_path, caplog):
     good = [(frame.uri[-5:], frame.timestamp_ns) for frame in frames if not frame.problem]
     assert good == [("0.jpg", 2 * S), ("3.jpg", 4 * S), ("2.jpg", 9 * S)]
     (bad,) = [frame for frame in frames if frame.problem]
-    assert bad.problem.endswith("image number 1: timestamp_ns 'x' is no whole number of nanoseconds")
+    assert bad.problem.endswith(
+        "image number 1: timestamp_ns 'x' is no whole number of nanoseconds"
+    )
     for kind in ("json", "parquet"):
         frames = listed_times(tmp_path / kind, kind, [2 * S, None, 9 * S])
         assert [(frame.timestamp_ns, frame.problem) for frame in frames] == [(None, "")] * 3

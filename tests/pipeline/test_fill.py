@@ -55,7 +55,8 @@ def test_gaps_are_filled_once_and_what_does_not_fit_or_come_stays_as_it_is(memor
     assert read_tracks(memory, manifest) is None, "nothing rather than less than there will be"
     gone, asked = -1, []
     done = track_sequence(job_of(memory, 1), outcome)
-    assert done.tracks == 1
+    assert (done.tracks, done.filled) == (1, 1)
+    assert "1 filled in gaps" in done.text(1.0)
     assert not done.is_in({manifest.version}), "a dataset with the labels lacks these tracks"
     assert asked == [(i, ("car",), [list(moved(RAIL, 10 * i))]) for i in (1, 3)]
     found = read_tracks(memory, manifest)
@@ -66,7 +67,7 @@ def test_gaps_are_filled_once_and_what_does_not_fit_or_come_stays_as_it_is(memor
     uri = storage.join(memory, path_of(manifest))
     before = storage.read_bytes(uri)
     again = track_sequence(job_of(memory, 1), outcome)
-    assert again.tracks == 1
+    assert (again.tracks, again.filled) == (1, 1)
     assert again.is_in({manifest.version})
     assert (len(asked), storage.read_bytes(uri)) == (2, before), "what is there is kept"
 

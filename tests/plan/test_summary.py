@@ -9,6 +9,8 @@ from flows.plan.summary import _nothing
 from tasks.pipeline.outcome import SequenceOutcome
 from tasks.types import FrameFailure
 
+LOST = FrameFailure("d", "CAM_BACK", 0, "s3://b/d/CAM_BACK/1.jpg", "read", "gone")
+
 
 @pytest.mark.parametrize(
     ("outcome", "given", "told"),
@@ -49,8 +51,13 @@ def test_a_failure_names_its_camera(capsys):
     [
         (SequenceOutcome("d"), "no frame: --frames takes none of those that can be read"),
         (SequenceOutcome("d", frames=2, instances=1), "2 frames, 1 mask, up to date"),
+        (
+            SequenceOutcome("d", frames=1, instances=3, rejected=1),
+            "1 frame, 2 masks, 1 box without a mask, up to date",
+        ),
         (SequenceOutcome("d", error="broken", stage="open"), "failed in open: broken"),
+        (SequenceOutcome("d", failures=(LOST,)), "1 frame failed (CAM_BACK 1.jpg: gone)"),
     ],
 )
-def test_a_sequence_without_frames_is_not_up_to_date(outcome, told):
+def test_a_sequence_says_what_became_of_it(outcome, told):
     assert told in outcome.text(1.0)
