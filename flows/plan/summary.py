@@ -17,9 +17,10 @@ def summary_of(
 
     `rejected` counts those of the instances that have a reason and no mask. `tracks` and `filled`,
     masks made for their gaps, count those of the sequences that this run looked at, `skipped`
-    frames that were labeled before, `failed` lists frames and sequences with their reasons, `left_out` counts labeled frames that the dataset lacks as their pictures have
-    changed since, `nothing` says why there is not a single mask where there should be, `seconds`
-    are summed over the threads of a stage (so they may exceed `total`).
+    frames that were labeled before, `failed` lists frames and sequences with their reasons,
+    `left_out` counts labeled frames that the dataset lacks as their pictures have changed since,
+    `nothing` says why there is not a single mask where there should be, `seconds` are summed over
+    the threads of a stage (so they may exceed `total`).
     """
     failed = [entry for one in outcomes for entry in _failed(one)]
     seconds = summed(one.seconds for one in outcomes) | {"total": total_seconds}

@@ -246,9 +246,7 @@ def listed_times(tmp_path, kind, times_ns):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        told = [None if time is None else str(time) for time in times_ns]
-        text = any(isinstance(time, str) for time in times_ns)
-        pq.write_table(pa.table({"uri": names, "timestamp": told if text else times_ns}), path)
+        pq.write_table(pa.table({"uri": names, "timestamp": times_ns}), path)
     (one,) = discover([str(path)])
     return one.frames
 

@@ -56,7 +56,7 @@ def test_gaps_are_filled_once_and_what_does_not_fit_or_come_stays_as_it_is(memor
     gone, asked = -1, []
     done = track_sequence(job_of(memory, 1), outcome)
     assert (done.tracks, done.filled) == (1, 1)
-    assert "1 filled in gaps" in done.text(1.0)
+    assert done.masks == "0 masks, 1 filled in gaps"
     assert not done.is_in({manifest.version}), "a dataset with the labels lacks these tracks"
     assert asked == [(i, ("car",), [list(moved(RAIL, 10 * i))]) for i in (1, 3)]
     found = read_tracks(memory, manifest)

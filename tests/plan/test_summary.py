@@ -41,7 +41,8 @@ def test_a_failure_names_its_camera(capsys):
         "sequence": "d", "camera": "rear", "frame": 0, "uri": "/d/rear/1.jpg", "stage": "decode",
         "reason": "truncated",
     }]  # fmt: skip
-    counts = dict.fromkeys(("frames", "instances", "sequences", "skipped", "left_out"), 0)
+    names = "frames", "instances", "rejected", "filled", "sequences", "skipped", "left_out"
+    counts = dict.fromkeys(names, 0)
     conclude(Console(), {**counts, "failed": failed, "nothing": "", "dataset": None})
     assert "d rear 1.jpg decode: truncated" in capsys.readouterr().out
 

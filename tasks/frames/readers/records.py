@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -55,9 +56,9 @@ def time_ns_of(value: Any, problem: str, where: str) -> tuple[int | None, str]:
         where: the row, for the message.
 
     """
-    if value is None or value != value:  # NaN, where a table has no time
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return None, problem
-    if isinstance(value, int | float) and value == value // 1:
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         return int(value), problem
     return None, problem or f"{where}: timestamp_ns {value!r} is no whole number of nanoseconds"
 
