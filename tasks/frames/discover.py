@@ -4,8 +4,9 @@ A source is a folder of images, a video file, a folder of camera folders (or of 
 camera), or a folder of any of these, at any depth, under any fsspec URL. A folder holds cameras
 when its subfolders are named like cameras (CAM_FRONT, camera_05, ring_side_left, image_02); other
 subfolders are sequences of their own. Other formats have readers of their own
-(`tasks.frames.readers`). Patterns (`drives/2026-*`) are sources, too, and so are pictures named one
-by one: those of a folder are a sequence, called after it.
+(`tasks.frames.readers`). Patterns (`drives/2026-*/CAM_FRONT`) are sources, too: what fits is called
+after all names from the first wildcard on. So are pictures named one by one: those of a folder are
+a sequence, called after it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tasks.frames.patterns import (
     by_sequence,
     distinct,
     expanded,
+    names_by,
     pictures_among,
     suffix_of,
 )
@@ -119,7 +121,8 @@ def _found(
         if source in pictures:
             continue
         found = 0
-        for one in _discover_source(source, reader_of(_plain(source), format_), selection):
+        reader, names = reader_of(_plain(source), format_), names_by(pattern, source)
+        for one in _discover_source(source, reader, selection, names):
             found += 1
             yield source, one
         if not found and not pattern:
@@ -210,14 +213,19 @@ def list_frames(sequence: SequenceRef, selection: FrameSelection = ALL_FRAMES) -
 
 
 def _discover_source(
-    source: str, reader: Reader, selection: FrameSelection
+    source: str, reader: Reader, selection: FrameSelection, called: tuple[str, ...] = ()
 ) -> Iterator[Discovered]:
+    """Every sequence of one source; `called` are the names of the source, if a pattern has any."""
     root = _plain(source)
-    called = root.rpartition(".")[0] if suffix_of(root) in BY_SUFFIX else root
+    whole = root.rpartition(".")[0] if suffix_of(root) in BY_SUFFIX else root
     for listed in reader.sequences(root):
-        name = sequence_id_of(called, listed.names)
         if listed.names and listed.address == root:  # one file, called after itself
-            name = safe_name(listed.names[-1])
+            name = safe_name("/".join((*called[:-1], listed.names[-1])))
+        elif called:
+            own = whole.rpartition("/")[2]
+            name = sequence_id_of(whole, (*called[:-1], own, *listed.names))
+        else:
+            name = sequence_id_of(whole, listed.names)
         yield _discovered(SequenceRef(name, listed.address), listed.cameras, selection)
 
 

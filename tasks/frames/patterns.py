@@ -67,6 +67,18 @@ def expanded(sources: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def names_by(pattern: str, source: str) -> tuple[str, ...]:
+    """Return the names that tell what fits a pattern apart, from its first wildcard on.
+
+    Where folders of any depth fit, nothing says where that is: there are no such names.
+    """
+    parts = pattern.rstrip("/").split("/")
+    wild = [place for place, part in enumerate(parts) if _MAGIC.search(part)]
+    if not wild or "**" in parts:
+        return ()
+    return tuple(source.rstrip("/").split("/")[wild[0] - len(parts) :])
+
+
 def _fitting(pattern: str) -> Iterator[str]:
     fs, path = storage.filesystem(pattern)
     with storage.explained("list", pattern):

@@ -44,6 +44,20 @@ def test_patterns_fit_folders_pictures_and_videos(tree):
         found(f"{tree}/empt*")
 
 
+@pytest.mark.parametrize("kind", ["local", "memory"])
+def test_what_fits_a_pattern_is_called_from_its_first_wildcard_on(kind, memory, tmp_path):
+    """So that nights do not become one sequence, whichever of them are there already."""
+    tree = memory if kind == "memory" else str(tmp_path)
+    for night in ("01", "02"):
+        for path in (f"drives/{night}/CAM_FRONT/1.jpg", f"clips/{night}/rear.mp4"):
+            storage.write_bytes(storage.join(tree, path), b"x")
+    assert set(found(f"{tree}/drives/0?/CAM_FRONT")) == {"01__CAM_FRONT", "02__CAM_FRONT"}
+    assert set(found(f"{tree}/drives/*1/CAM_FRONT/")) == {"01__CAM_FRONT"}
+    assert set(found(f"{tree}/clips/*/rear.mp4")) == {"01__rear", "02__rear"}
+    assert set(found(f"{tree}/driv*")) == {"drives__01", "drives__02"}
+    assert set(found(f"{tree}/clips/**/01")) == {"01"}, "nothing says where folders begin"
+
+
 def test_pictures_one_by_one_are_the_sequences_of_their_folders(tree):
     named = [f"{tree}/a/2.jpg", f"{tree}/b/1.jpg", f"{tree}/a/1.jpg"]
     assert found(*named) == {"a": [("", "1.jpg"), ("", "2.jpg")], "b": [("", "1.jpg")]}

@@ -141,13 +141,14 @@
   }
 
   // The counts beside an open frame follow when the keys rest for a moment: each costs the server.
+  // Not those of a frame that is done: it is no part of the queue any more, and all would be 0.
   let counting = 0;
   function countAgain(state) {
     clearTimeout(counting);
     counting = setTimeout(() => {
       if (!document.querySelector("[data-cy=modal]")) return;
       if (review.busy() || !review.isSettled()) countAgain(state);
-      else state.set(fos.refresher, (old) => old + 1);
+      else if (review.undecided().length) state.set(fos.refresher, (old) => old + 1);
     }, COUNT_MS);
   }
 
