@@ -1,7 +1,9 @@
 """The README's example of the library runs as it stands, and what it uses does what it says."""
 
 import re
+import subprocess
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image
@@ -10,6 +12,8 @@ from pycocotools import mask as coco_mask
 from sam2_core.images import open_image
 from sam2_core.types import AutolabelError, Masks
 from tests.conftest import REPOSITORY
+from tests.integration.cluster import AUTOLABEL
+from tests.integration.runs import write_boxes, write_image
 
 
 def test_the_example_runs(tmp_path, monkeypatch, capsys):
@@ -24,6 +28,34 @@ def test_the_example_runs(tmp_path, monkeypatch, capsys):
     array = names["masks"].to_array(0)
     assert (array.shape, array.dtype) == ((240, 320), np.bool_)
     assert array.sum() == names["masks"].area_px[0] > 10_000
+
+
+def test_the_sources_of_the_commands_are_taken_as_they_stand(tmp_path):
+    text = (REPOSITORY / "README.md").read_text()
+    commands = re.findall(
+        r"^((?:find .*\| )?autolabel label (?!SOURCE|s3:).*?)(?: +#.*)?$", text, re.M
+    )
+    assert len(commands) == 4, commands
+    for name in (
+        "frames/a_7",
+        "frames/b_7",
+        *(f"drives/2026-05-0{day}/CAM_FRONT/1" for day in (1, 2)),
+    ):
+        write_image(tmp_path / f"{name}.jpg", 1)
+    for name in ("a_7", "b_7"):
+        write_boxes(tmp_path / "boxes" / f"{name}.txt", ["car 0.9 20 15 100 70"])
+    video = cv2.VideoWriter(
+        str(tmp_path / "drive.mp4"), cv2.VideoWriter.fourcc(*"mp4v"), 10, (64, 48)
+    )
+    video.write(np.zeros((48, 64, 3), np.uint8))
+    video.release()
+    for command in commands:
+        said = subprocess.run(
+            ["/bin/sh", "-c", command.replace("autolabel", str(AUTOLABEL)) + " --dry-run"],
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert said.returncode == 0, (command, said.stderr)
+        assert "to label" in said.stderr + said.stdout
 
 
 def test_polygons_of_every_mask():

@@ -237,8 +237,13 @@ def _dry_run(console: Console, params: LabelParams) -> dict[str, Any]:
         size = f", {counted(frames, 'frame')}" if frames else ""  # those of videos are not known
         console.print(f"  {escape(one.found.sequence.sequence_id)}: {state}{size}")
     outcomes = [complete_before(one) for one in plan.sequences if one.manifest]
-    return summary_of(plan, outcomes, 0.0) | {
+    summary = summary_of(plan, outcomes, 0.0)
+    nothing = "" if plan.missing else summary["nothing"]  # what is missing may have masks
+    if nothing:
+        console.print(f"[red]{escape(nothing)}[/]")
+    return summary | {
         "dry_run": True,
+        "nothing": nothing,
         "sequences": len(plan.sequences),
         "to_label": [one.found.sequence.sequence_id for one in plan.missing],
     }
