@@ -71,7 +71,11 @@ def test_a_dragged_box_and_a_click_become_a_mask(page_url):
 
         # An answer that comes after Escape is dropped.
         held = []
-        page.route("**/mask", held.append)
+
+        def hold(route):
+            held.append(route)
+
+        page.route("**/mask", hold)
         page.mouse.move(*at(195, 290))
         page.mouse.down()
         page.mouse.move(*at(405, 410))
