@@ -14,6 +14,7 @@ import click
 
 from flows.cli.common_options import FILE
 from flows.cli.models_build import numbers
+from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
     from sam2_core.serving.server_process import RunningServer, ServerOptions
@@ -78,6 +79,7 @@ def command(models: tuple[str, ...], **given: Any) -> None:  # fmt: skip
     close-ups takes whole frames. By default: compact, compact:whole.
     """
     from flows.cli.display import stderr_console
+    from sam2_core.images import open_image
     from sam2_core.serving.installed_server import find_server
     from sam2_core.serving.server_memory import (
         new_prefix,
@@ -95,6 +97,8 @@ def command(models: tuple[str, ...], **given: Any) -> None:  # fmt: skip
     console, prefix = stderr_console(), new_prefix()
     remove_left_over()
     installed = find_server()
+    if given["picture"]:
+        open_image(given["picture"])  # what cannot be shown is told before the server starts
     with own_folder() as folder:
         repository = given["repository"] or Path(folder) / "repository"
         names = _written(repository, models or ("compact", "compact:whole"), prefix, given)
@@ -131,7 +135,13 @@ def _written(
 
     if given["repository"]:
         os.environ[STORE_VARIABLE] = str(SHARED_MEMORY / f"{prefix}-store")
-        return sorted(path.parent.name for path in repository.glob("*/config.pbtxt"))
+        found = sorted(path.parent.name for path in repository.glob("*/config.pbtxt"))
+        if not found:
+            raise AutolabelError(
+                f"there are no models in {repository}: `autolabel models triton-repository --out "
+                f"{repository}` writes them"
+            )
+        return found
     for model in models:  # what `autolabel label` would refuse is refused before Triton starts
         choose_model(model.removesuffix(WHOLE_FRAMES), given["backend"], given["precision"])
     options = RepositoryOptions(

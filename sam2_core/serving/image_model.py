@@ -22,6 +22,7 @@ from sam2_core.serving.python_model import (
     ExpiredError,
     Outputs,
     PythonModel,
+    UnwantedError,
     array_of,
     tensor_of,
 )
@@ -48,6 +49,8 @@ class _Beside(Transport):
 
     def __init__(self, version: str) -> None:
         self._version = int(version)
+        # Whom it asks for: a request for many boxes goes to the others once for each.
+        self.on_behalf_of: Asked | None = None
 
     @property
     def url(self) -> str:
@@ -58,6 +61,8 @@ class _Beside(Transport):
         """Ask a model beside this one."""
         import triton_python_backend_utils as triton
 
+        if self.on_behalf_of is not None and self.on_behalf_of.is_unwanted():
+            raise UnwantedError("cancelled by its client, or its deadline has passed")
         request = triton.InferenceRequest(
             model_name=call.model,
             model_version=self._version,
@@ -84,17 +89,18 @@ class ImageModel(PythonModel):
 
     _images: SharedStore
     _open: OrderedDict[str, OpenImage]
+    _beside: _Beside
     _backend: TritonBackend | None = None
 
     def prepare(self) -> None:
         """Find where images lie; the models beside it may come later."""
         self._images, self._open = self.settings.images(), OrderedDict()
+        self._beside = _Beside(self.version)
 
     def _on(self) -> TritonBackend:
         """Return the models beside this one; anew where they were replaced."""
         if self._backend is None:
-            beside = _Beside(self.version)
-            servers = Servers([beside], self.settings.served_as, first_patience_s=10.0)
+            servers = Servers([self._beside], self.settings.served_as, first_patience_s=10.0)
             self._backend = TritonBackend(servers, at_once=0)
         return self._backend
 
@@ -105,6 +111,7 @@ class ImageModel(PythonModel):
                 asked.each(lambda asked=asked: self._answer(asked))  # type: ignore[misc]
 
     def _answer(self, asked: Asked) -> Outputs:
+        self._beside.on_behalf_of = asked
         try:
             return self._answered(asked)
         except ModelReplacedError:  # the encoder was loaded anew, perhaps in another version

@@ -10,6 +10,7 @@ import faulthandler
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -29,6 +30,10 @@ IN_REPOSITORY = "{{repository}}/{}/{{version}}/graphs"
 # Another folder than the configuration's for what the server's processes share.
 STORE_VARIABLE = "AUTOLABEL_TRITON_STORE"
 Outputs = Mapping[str, np.ndarray[Any, Any]]
+
+
+class UnwantedError(AutolabelError):
+    """Nobody waits for the answer any more."""
 
 
 class ExpiredError(AutolabelError):
@@ -202,6 +207,8 @@ class Asked:
         self._triton, self._request = triton, request
         self._response: Any = None
         self.given = Given(self._tensor)
+        # Microseconds that its client waits at most; 0: it does not say.
+        self._until = time.monotonic() + timeout / 1e6 if (timeout := request.timeout()) else None
         self.wanted: frozenset[str] = frozenset(request.requested_output_names())
 
     def _tensor(self, name: str) -> np.ndarray[Any, Any] | None:
@@ -213,9 +220,14 @@ class Asked:
         """Whether there is an answer."""
         return self._response is not None
 
+    def is_unwanted(self) -> bool:
+        """Tell whether nobody waits for the answer any more."""
+        late = self._until is not None and time.monotonic() > self._until
+        return late or bool(self._request.is_cancelled())
+
     def drop_if_cancelled(self) -> bool:
         """Give up a request that nobody waits for any more; tells whether it was so."""
-        if self._request.is_cancelled():
+        if self.is_unwanted():
             self._refuse("cancelled by its client", self._triton.TritonError.CANCELLED)
             return True
         return False
@@ -232,7 +244,9 @@ class Asked:
         if self.is_answered:
             return
         codes = self._triton.TritonError
-        if isinstance(error, ExpiredError):
+        if isinstance(error, UnwantedError):
+            self._refuse(str(error), codes.CANCELLED)
+        elif isinstance(error, ExpiredError):
             self._refuse(f"{EXPIRED}{error}", codes.NOT_FOUND)
         elif isinstance(error, AutolabelError | ValueError):
             self._refuse(redact(str(error)), codes.INVALID_ARG)

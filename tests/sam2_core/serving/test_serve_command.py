@@ -86,8 +86,12 @@ def test_what_a_killed_command_left_is_removed_by_the_next(tmp_path, monkeypatch
         assert {path.name for path in tmp_path.iterdir()} == kept
 
 
-@pytest.mark.parametrize("model", ["nope", "compact:foo"])
-def test_a_model_that_is_none_is_refused_before_a_server_starts(model):
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [(["nope"], "nope"), (["compact:foo"], "compact:foo"), (["compact", "--gpus", "x"], "numbers"),
+     (["--repository", "tests/data"], "no models in"), (["--demo", "README.md"], "README.md")],
+)  # fmt: skip
+def test_what_cannot_be_served_is_refused_before_a_server_starts(given, says, monkeypatch):
     from click.testing import CliRunner
 
     from flows.cli.serve import command
@@ -98,6 +102,7 @@ def test_a_model_that_is_none_is_refused_before_a_server_starts(model):
         find_server()
     except AutolabelError as error:
         pytest.skip(str(error))
-    told = CliRunner().invoke(command, [model])
-    assert isinstance(told.exception, AutolabelError)
-    assert model in str(told.exception)
+    monkeypatch.chdir(REPOSITORY)
+    told = CliRunner().invoke(command, given)
+    assert isinstance(told.exception, AutolabelError | SystemExit)
+    assert says in str(told.exception) + told.output

@@ -126,6 +126,32 @@ def test_what_is_cancelled_in_the_queue_is_dropped_there(server):
     assert dropped >= 3
 
 
+def test_a_long_request_that_nobody_waits_for_any_more_stops_between_its_boxes(server):
+    from sam2_core.serving.async_client import AsyncSam2Client
+
+    encoder = "sam2_encoder_compact"
+    corners = np.arange(600, dtype=np.float32)
+    many = np.stack([corners, corners, corners + 50, corners + 50], 1)
+
+    async def run(deadline_s, give_up):
+        async with AsyncSam2Client(server["grpc"], "compact", deadline_s=deadline_s) as client:
+            image = await client.set_image(street()[:, ::-1].copy())
+            encoded, ended = executed(server, encoder), executed(server)
+            task = asyncio.create_task(client.segment(image, as_prompts(many, grid=64)))
+            await until(lambda: executed(server, encoder) > encoded)
+            if give_up:
+                task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled() or isinstance(task.exception(), DeadlineError)
+            # To Triton a refusal is a success, too.
+            await until(lambda: executed(server) > ended)
+            return executed(server, encoder) - encoded
+
+    assert asyncio.run(run(120, give_up=True)) < 300
+    many += 0.5
+    assert asyncio.run(run(4, give_up=False)) < 600
+
+
 def test_a_deadline_ends_the_waiting_and_takes_the_request_out_of_the_queue(server):
     from sam2_core.serving.async_client import AsyncSam2Client
 
