@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -86,10 +87,30 @@ def command(
             source, format_, target, choice, images=images,
             on_frame=lambda count: status.update(f"exporting: {counted(count, 'frame')}"),
         )  # fmt: skip
+    _say(console, report, target)
+    if as_json:
+        click.echo(json.dumps(report, indent=2))
+    nothing = _nothing(report, reviewed=choice.reviewed)
+    if nothing:
+        console.print(f"[red]{nothing}[/]")
+        sys.exit(1)
+
+
+def _nothing(report: dict[str, Any], *, reviewed: bool) -> str:
+    """Say why an export is empty where somebody asked for something; "" where not."""
+    if reviewed and not report["frames"]:
+        return "nothing is exported: nobody has looked at a frame yet"
+    if report["classes_not_there"] and not report["instances"]:
+        return "nothing is exported: no label is of these classes"
+    return ""
+
+
+def _say(console: Any, report: dict[str, Any], target: str) -> None:
+    """Say what was written, and what was left out."""
     console.print(
         f"[bold]{counted(report['frames'], 'frame')}[/] and "
         f"[bold]{counted(report['instances'], 'label')}[/] of "
-        f"{counted(report['sequences'], 'sequence')} as {format_}: {target}"
+        f"{counted(report['sequences'], 'sequence')} as {report['format']}: {target}"
     )
     if report["dataset"]:
         console.print(
@@ -111,5 +132,5 @@ def command(
     if "polygon_iou_mean" in report:
         mean, worst = report["polygon_iou_mean"], report["polygon_iou_worst"]
         console.print(f"  IoU of polygons with their masks: {mean:.4f}, worst {worst:.4f}")
-    if as_json:
-        click.echo(json.dumps(report, indent=2))
+    if report["classes_not_there"]:
+        console.print(f"[yellow]no label is of class {', '.join(report['classes_not_there'])}[/]")

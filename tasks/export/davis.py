@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.export.masks import COVERED, owners
-from tasks.export.numbers import ObjectNumbers
+from tasks.export.numbers import FlatNames, ObjectNumbers
 from tasks.export.sink import Sink
 from tasks.export.types import Classes, ExportFrame, Told
 
@@ -32,6 +32,7 @@ class DavisWriter:
 
     def __init__(self, sink: Sink, _classes: Classes, told: Told) -> None:
         self._sink, self._told, self._numbers = sink, told, ObjectNumbers()
+        self._names = FlatNames()
         self._sets: dict[str, list[str]] = {}
         self._palette = palette()
 
@@ -39,7 +40,7 @@ class DavisWriter:
         """Write a frame."""
         from PIL import Image
 
-        name = frame.series.replace("/", "__")
+        name = self._names.of(frame.series)
         names = self._sets.setdefault(frame.split or "train", [])
         if names[-1:] != [name]:
             names.append(name)
@@ -63,4 +64,5 @@ class DavisWriter:
         for split, names in self._sets.items():
             text = "".join(f"{name}\n" for name in names)
             self._sink.write(f"ImageSets/2017/{split}.txt", text.encode())
-        return {"overlaps": "the higher score owns the pixel", **self._numbers.facts()}
+        owner = {"overlaps": "the higher score owns the pixel"}
+        return {**owner, **self._names.facts(), **self._numbers.facts()}

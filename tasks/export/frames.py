@@ -147,6 +147,7 @@ class Frames:
                 if number not in settled
             ]
         for instance in found:
+            self._told.classes.add(instance.label)
             mapped = self._choice.class_map.get(instance.label, instance.label)
             why = self._why_not(instance, mapped)
             if why:

@@ -40,3 +40,25 @@ class ObjectNumbers:
     def facts(self) -> dict[str, int]:
         """Say how many labels had no track."""
         return {"labels_without_track": self.untracked}
+
+
+class FlatNames:
+    """Names without folders for the cameras of sequences, each unlike all others."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
+    def of(self, series: str) -> str:
+        """Return the name of a sequence's camera: `SEQUENCE__CAMERA`, with a number if need be."""
+        if series not in self._names:
+            plain, taken, number = series.replace("/", "__"), {*self._names.values()}, 1
+            name = plain
+            while name in taken:
+                number += 1
+                name = f"{plain}-{number}"
+            self._names[series] = name
+        return self._names[series]
+
+    def facts(self) -> dict[str, dict[str, str]]:
+        """Say which sequence and camera each name is."""
+        return {"sequence_names": {name: series for series, name in self._names.items()}}

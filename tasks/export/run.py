@@ -96,10 +96,19 @@ def export(
             "instances": counts["instances"] - told.unwritten,
             "frames_without_picture": counts["without_picture"],
             "classes": classes.names, "splits": {k: v for k, v in splits.items() if k},
-            "left_out": told.left_out, **facts,
+            "left_out": told.left_out, "classes_not_there": _not_there(choice, told), **facts,
         }  # fmt: skip
         sink.close(report)
     return report
+
+
+def _not_there(choice: Choice, told: Told) -> list[str]:
+    """Classes that were named and that no label has."""
+    renamed = {choice.class_map.get(name, name) for name in told.classes}
+    named = [*choice.class_map, *choice.classes]
+    there = [*(name in told.classes for name in choice.class_map)]
+    there += [name in renamed for name in choice.classes]
+    return [name for name, known in zip(named, there, strict=True) if not known]
 
 
 def _runs(frames: Frames) -> list[str]:

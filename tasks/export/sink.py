@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal
 
+from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks.store import storage
 from tasks.store.retry import with_retries
@@ -53,12 +54,14 @@ class Sink:
         images: copy pictures, link to local ones, or leave them out.
 
     Raises:
-        AutolabelError: something is there already.
+        AutolabelError: something is there already, or links are wanted elsewhere than here.
 
     """
 
     def __init__(self, uri: str, images: ImageMode = "copy") -> None:
         self.uri, self.images = uri, images
+        if images == "link" and not storage.is_local(uri):
+            raise AutolabelError(f"links to pictures need a folder of this machine, not {uri}")
         if storage.list_names(uri) or storage.list_folders(uri):
             raise AutolabelError(
                 f"{uri} is not empty: name another folder, or remove what is there"
@@ -129,7 +132,8 @@ class Sink:
         return {"path": path, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
     def _bring(self, path: str, source: Path) -> dict[str, Any]:
-        if self.images != "link" or not storage.is_local(self.uri):
+        # What lies in our cache may go at any time: frames of videos and of containers, downloads.
+        if self.images != "link" or source.is_relative_to(cache_folder()):
             return self._write(path, source.read_bytes())
         target = storage.local_path(storage.join(self.uri, path))
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -118,11 +118,13 @@ class Told:
     Attributes:
         left_out: labels that were not chosen or that the format has no place for, by reason.
         unwritten: how many of them were chosen.
+        classes: that labels have, before they are renamed.
 
     """
 
     left_out: dict[str, int] = field(default_factory=dict)
     unwritten: int = 0
+    classes: set[str] = field(default_factory=set)
 
     def leave_out(self, reason: str, count: int = 1) -> None:
         """Count labels that are not written."""

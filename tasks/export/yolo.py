@@ -8,6 +8,7 @@ from typing import Any
 
 from sam2_core.polygons import one_polygon, polygons
 from tasks.export.masks import bitmap, polygon_iou
+from tasks.export.numbers import FlatNames
 from tasks.export.polygon_loss import PolygonLoss
 from tasks.export.sink import Sink
 from tasks.export.types import Classes, ExportFrame, Told
@@ -22,13 +23,14 @@ class YoloWriter:
     def __init__(self, sink: Sink, classes: Classes, _told: Told) -> None:
         self._sink, self._classes = sink, classes
         self._loss, self._splits = PolygonLoss(), dict[str, None]()
+        self._names = FlatNames()
 
     def add(self, frame: ExportFrame) -> None:
         """Write a frame; one without labels gets an empty file, which is a background."""
         split = frame.split or "train"
         self._splits[split] = None
         # Trainers replace "/images/" by "/labels/" and look for names in one folder a split.
-        name = frame.stem.replace("/", "__")
+        name = f"{self._names.of(frame.series)}__{frame.index:06d}"
         self._sink.image(f"images/{split}/{name}{frame.suffix}", frame.image)
         height, width = frame.size_hw
         lines = []
@@ -47,11 +49,8 @@ class YoloWriter:
         lines = [f"train: images/{train}\n"]
         lines += [f"val: images/{'val' if 'val' in self._splits else train}\n"]
         lines += ["test: images/test\n"] if "test" in self._splits else []
+        names = self._classes.names
         lines += ["names:\n"]
-        lines += [f"  {number}: {json.dumps(name)}\n" for number, name in enumerate(self._names)]
+        lines += [f"  {number}: {json.dumps(name)}\n" for number, name in enumerate(names)]
         self._sink.write("data.yaml", "".join(lines).encode())
-        return self._loss.facts()
-
-    @property
-    def _names(self) -> list[str]:
-        return self._classes.names
+        return {**self._loss.facts(), **self._names.facts()}

@@ -6,6 +6,7 @@ import shutil
 import cv2
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
@@ -297,6 +298,58 @@ def test_pictures_are_linked_or_told_to_be_gone(tmp_path):
     )
 
 
+@pytest.mark.parametrize("format_", ["yolo", "davis"])
+def test_cameras_whose_flat_names_are_equal_keep_their_files(tmp_path, format_):
+    """Sequence `x` with camera `front`, and sequence `x__front`."""
+    frames = [
+        ExportFrame(sequence, camera, 0, None, "a.jpg", (72, 128), "", "", (), tmp_path / "a.jpg")
+        for sequence, camera in (("x", "front"), ("x__front", ""))
+    ]
+    cv2.imwrite(str(tmp_path / "a.jpg"), np.zeros((72, 128, 3), np.uint8))
+    with Sink(str(tmp_path / "to")) as sink:
+        writer = FORMATS[format_](sink, Classes(()), Told())
+        for frame in frames:
+            writer.add(frame)
+        facts = writer.close()
+        sink.close({"format": format_})
+    assert facts["sequence_names"] == {"x__front": "x/front", "x__front-2": "x__front"}
+    assert len([*(tmp_path / "to").rglob("*.jpg")]) == 2
+    paths = [one["path"] for one in json.loads((tmp_path / "to/export.json").read_text())["files"]]
+    assert len(paths) == len({*paths})
+
+
+def test_links_are_for_pictures_that_stay_and_folders_of_this_machine(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    for name in ("cache/a.jpg", "mine/a.jpg"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(b"x")
+    with Sink(str(tmp_path / "to"), "link") as sink:
+        sink.image("a.jpg", tmp_path / "cache" / "a.jpg")
+        sink.image("b.jpg", tmp_path / "mine" / "a.jpg")
+        sink.close({})
+    links = [(tmp_path / "to" / name).is_symlink() for name in ("a.jpg", "b.jpg")]
+    assert links == [False, True]
+    with pytest.raises(AutolabelError, match="links to pictures need a folder of this machine"):
+        Sink("memory://x", "link")
+
+
+def test_classes_that_no_label_has_are_told(tmp_path):
+    source = run_of(tmp_path, frames=1)
+    given = ["export", source, "--format", "coco", "--images", "none", "--to"]
+    done = CliRunner().invoke(cli, [*given, str(tmp_path / "a"), "--classes", "tram"])
+    assert (done.exit_code, "no label is of class tram" in done.stderr) == (1, True)
+    done = CliRunner().invoke(cli, [*given, str(tmp_path / "b"), "--class-map", "tank=car"])
+    assert (done.exit_code, "no label is of class tank" in done.stderr) == (0, True)
+
+
+def test_an_export_of_decisions_that_nobody_made_says_so():
+    from flows.cli.export import _nothing
+
+    empty = {"frames": 0, "instances": 0, "classes_not_there": []}
+    assert "nobody has looked" in _nothing(empty, reviewed=True)
+    assert not _nothing(empty | {"frames": 1}, reviewed=True), "all of its labels were wrong"
+
+
 def test_splits_are_of_sequences_and_never_move():
     shares = {"train": 0.8, "val": 0.1, "test": 0.1}
     found = [split_of(f"drive{i}", shares) for i in range(2000)]
@@ -321,8 +374,6 @@ def test_refused_are_a_folder_in_use_and_what_is_no_run(tmp_path):
 
 
 def test_the_command_says_what_it_did(tmp_path):
-    from click.testing import CliRunner
-
     source = run_of(tmp_path, frames=2)
     given = ["export", source, "--format", "coco", "--json", "--splits", "train=1,val=0"]
     done = CliRunner().invoke(cli, [*given, "--to", str(tmp_path / "to")])

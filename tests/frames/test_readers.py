@@ -190,10 +190,12 @@ def test_lists_name_what_is_wrong_in_them(tmp_path):
     content = json.loads(path.read_text())
     content["images"] += [{"id": 7, "file_name": "../../secret.jpg"}, {"id": 8}]
     content["images"] += [{"id": 9, "file_name": "b/gone.jpg"}]
+    content["images"] += [{"id": 10, "file_name": "a/0003.jpg", "timestamp_ns": "x"}]
     path.write_text(json.dumps(content))
     outcomes = [one for found in discover([str(path)]) for one in download(found.frames)]
     reasons = " ".join(one.reason for one in outcomes if isinstance(one, FrameFailure))
-    assert sum(isinstance(one, FrameFailure) for one in outcomes) == 3
+    assert sum(isinstance(one, FrameFailure) for one in outcomes) == 4
+    assert "image number 6: timestamp_ns 'x' is no number of nanoseconds" in reasons
     assert "image number 3: file_name '../../secret.jpg' is no path below" in reasons
     assert "image number 4: file_name ''" in reasons
     assert "b/gone.jpg: it does not exist" in reasons
