@@ -1,4 +1,4 @@
-"""The flow `load-dataset`: bring a FiftyOne dataset up to date."""
+"""The flow `load-dataset`: bring a FiftyOne dataset up to date, or rebuild it."""
 
 from typing import Any
 
@@ -20,12 +20,12 @@ LONGEST = 1000
 
 @flow(
     name="load-dataset",
-    description="Load labels into FiftyOne that are not there yet.",
+    description="Load labels into FiftyOne that are not there yet, or load everything again.",
     task_runner=ThreadPoolTaskRunner(max_workers=THREADS),  # type: ignore[arg-type]
     persist_result=False,
 )
-def load_dataset(dataset: str, out: str, run_key: str | None = None) -> Any:
-    """Load what is missing.
+def load_dataset(dataset: str, out: str, run_key: str | None = None, anew: bool = False) -> Any:
+    """Load what is missing; with `anew` load everything again, decisions included.
 
     A sequence that cannot be loaded is told with its reason, and the others are loaded; the run
     then ends Failed.
@@ -34,9 +34,13 @@ def load_dataset(dataset: str, out: str, run_key: str | None = None) -> Any:
         dataset: FiftyOne dataset.
         out: the run's storage.
         run_key: labels of this run only; the newest of every sequence when None.
+        anew: load what is there as well, as `autolabel review rebuild` does.
 
     """
     with redacted_errors():
+        if anew:
+            frames = rebuild_task.submit(dataset, out, run_key or "").result()
+            return {"dataset": dataset, "rebuilt": True, "frames": frames}
         keys = [run_key] if run_key else manifests.list_runs(out)
         loaded = 0
         failed: list[str] = []
@@ -82,6 +86,14 @@ def _load_missing(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[s
             failed.append(f"{manifest.sequence_id}: {reason}")
     prepared.wait()
     return count, failed
+
+
+@step("rebuild", of="")
+def rebuild_task(dataset: str, out_uri: str, run_key: str) -> int:
+    """Load the dataset from its artifacts alone; returns its frames."""
+    from tasks.load.rebuild import rebuild
+
+    return rebuild(dataset, out_uri, run_key).frames
 
 
 @step("find", of="")

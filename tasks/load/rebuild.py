@@ -13,21 +13,20 @@ from tasks.store import storage
 from tasks.store.manifests import COMPLETE, PARTIAL, Manifest, read_manifest
 
 
-def rebuild(name: str, out_uri: str) -> LoadReport:
+def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
     """Load everything that a run's storage holds into a dataset, decisions included.
-
-    Labels are those of every run, oldest first.
 
     Args:
         name: the dataset; created when it is not there.
         out_uri: the run's storage.
+        run_key: only this run's labels; by default every run's, oldest first.
 
     Raises:
         AutolabelError: nothing is there, or a file is damaged.
 
     """
     started = time.perf_counter()
-    manifests = list_manifests(out_uri)
+    manifests = list_manifests(out_uri, run_key)
     if not manifests:
         raise AutolabelError(f"{storage.redact(out_uri)} holds no complete sequence to load")
     cameras = dict.fromkeys(chunk.camera for one in manifests for chunk in one.chunks)

@@ -140,9 +140,6 @@ def share_outside_largest_piece(segments: Segments) -> Numbers:
 
 def _pieces(top: IntArray, bottom: IntArray, first: IntArray, height: int) -> IntArray:
     """Return the number of the connected piece that each chain of segments is in: (len(first),)."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     # Neighbours are segments that overlap in the next column. Only where one of the two columns has
     # several segments can they be of different chains.
     column = top // height
@@ -156,6 +153,22 @@ def _pieces(top: IntArray, bottom: IntArray, first: IntArray, height: int) -> In
     chain[first[1:]] = 1
     chain = np.cumsum(chain)
     source, target = np.repeat(chain[near], reach), chain[target]
-    linked = np.ones(len(source), np.bool_), (source, target)
-    graph = coo_array(linked, (len(first), len(first)))
-    return np.asarray(connected_components(graph, directed=False)[1], np.int64)
+    linked = source != target
+    return _components(source[linked], target[linked], len(first))
+
+
+def _components(source: IntArray, target: IntArray, count: int) -> IntArray:
+    """Return the least node of each node's connected component: (count,).
+
+    Trees are hooked onto each other and flattened in turns (Shiloach and Vishkin, 1982).
+    """
+    label = np.arange(count)
+    while len(source):
+        one, other = label[source], label[target]
+        apart = one != other
+        source, target, one, other = (part[apart] for part in (source, target, one, other))
+        low = np.minimum(one, other)
+        np.minimum.at(label, np.maximum(one, other), low)
+        while (label[label] != label).any():
+            label = label[label]
+    return label

@@ -81,6 +81,8 @@ def test_what_was_not_fetched_is_tried_again_and_then_complete(night, lost, data
     assert not any(one.partial for one in list_manifests(night.out))
     assert load_dataset("partial", night.out, run_key)["loaded"] == 1
     assert all(len(row["objects"]) == 2 for row in held("partial")["rows"])
+    assert load_dataset("partial", night.out, run_key, anew=True)["frames"] == 7
+    assert all(len(row["objects"]) == 2 for row in held("partial")["rows"])
 
 
 def test_one_bad_sequence_is_told_and_the_others_are_loaded(night, database):
