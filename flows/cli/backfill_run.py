@@ -144,7 +144,7 @@ def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
     if len(frames) > 10:
         console.print(f"  and {len(frames) - 10} more; --json lists all")
     if (dataset := plan.params.label.dataset_name) and left.up_to_date:
-        command = f"{as_typed()} review {dataset}"
+        command = as_typed("review", dataset)
         console.print(f"look at it: [bold]{escape(command)}[/]")
     return {
         "states": counts(ours),

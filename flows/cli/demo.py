@@ -30,7 +30,7 @@ def command(as_json: bool) -> None:
         f"[bold]{summary['box_ap50']:.3f}[/]"
     )
     console.print(
-        f"took {summary['seconds']['total']:.0f} s; `{as_typed()} review demo` shows both"
+        f"took {summary['seconds']['total']:.0f} s; `{as_typed('review', 'demo')}` shows both"
     )
     if as_json:
         click.echo(json.dumps(summary, indent=2))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import shutil
 import sys
 import threading
@@ -68,14 +69,13 @@ def stderr_console() -> Console:
     return _RedactingConsole(stderr=True, highlight=False, soft_wrap=True)
 
 
-def as_typed() -> str:
-    """Return how this command is called from here, for people to copy: `make` sets no PATH."""
-    if shutil.which("autolabel"):
-        return "autolabel"
+def as_typed(*words: str) -> str:
+    """Return how to call this command from here, for people to copy: `make` sets no PATH."""
     program = Path(sys.argv[0])
     with contextlib.suppress(ValueError):
         program = program.resolve().relative_to(Path.cwd())
-    return str(program) if program.name == "autolabel" else "autolabel"
+    on_path = shutil.which("autolabel") or program.name != "autolabel"
+    return shlex.join(["autolabel" if on_path else str(program), *words])
 
 
 @contextlib.contextmanager

@@ -224,7 +224,7 @@ def conclude(console: Console, summary: dict[str, Any]) -> None:
     if summary["nothing"]:
         console.print(f"[red]{escape(summary['nothing'])}[/]")
     if summary["dataset"]:
-        command = f"{as_typed()} review {summary['dataset']}"
+        command = as_typed("review", summary["dataset"])
         console.print(f"look at it: [bold]{escape(command)}[/]")
 
 

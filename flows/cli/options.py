@@ -10,6 +10,7 @@ import click
 from pydantic import BaseModel, ValidationError
 
 from flows.params import BackfillParams, LabelParams
+from sam2_core.types import AutolabelError
 from tasks.store import storage
 from tasks.store.addresses import checked
 
@@ -76,14 +77,24 @@ def _listed(sources: Iterable[str]) -> Iterator[str]:
     """Put the lines of lists in their place: of files (`@FILE`), of stdin (`-`)."""
     for source in sources:
         if source != "-" and not source.startswith("@"):
-            yield source
+            yield _said(source, "SOURCE")
             continue
-        named = [line for line in map(str.strip, _text_of(source).splitlines()) if line]
-        lines = [line for line in named if not line.startswith("#")]
+        named = enumerate(map(str.strip, _text_of(source).splitlines()), 1)
+        lines = [(at, line) for at, line in named if line and not line.startswith("#")]
         if not lines:
             where = "stdin" if source == "-" else source[1:]
             raise click.UsageError(f"SOURCE {source}: {where} holds no line with a source")
-        yield from lines
+        for at, line in lines:
+            yield _said(line, f"SOURCE {source}, line {at}")
+
+
+def _said(source: str, where: str) -> str:
+    """Return a source that can be one; the error says where it was given, and nothing of it."""
+    try:
+        checked(source)
+    except AutolabelError as error:
+        raise click.UsageError(f"{where}: {error}") from error
+    return source
 
 
 def _text_of(source: str) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import itertools
 import json
+import shlex
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -96,7 +97,7 @@ def summary_markdown(summary: dict[str, Any]) -> str:
         f"| labels | `{summary['out']}` |",
     ]
     if summary.get("dataset"):
-        lines.append(f"| review | `autolabel review {summary['dataset']}` |")
+        lines.append(f"| review | `autolabel review {shlex.quote(summary['dataset'])}` |")
     stages = {name: value for name, value in summary["seconds"].items() if name != "total"}
     if stages:
         lines += ["", "## Seconds by stage", "", "| stage | s |", "|---|---|"]

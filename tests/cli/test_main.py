@@ -28,6 +28,7 @@ def test_the_command_to_copy_is_one_that_runs_here(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", [str(program)])
     monkeypatch.setenv("PATH", "")
     assert as_typed() == ".venv/bin/autolabel"
+    assert as_typed("review", "odd ds 1") == ".venv/bin/autolabel review 'odd ds 1'"
     monkeypatch.setenv("PATH", str(program.parent))
     assert as_typed() == "autolabel"
 

@@ -39,6 +39,11 @@ def test_lists_stand_for_their_lines(tmp_path, monkeypatch):
     with pytest.raises(click.UsageError, match="password") as refused:
         sources("-")
     assert "secret" not in str(refused.value)
+    Path("other.txt").write_bytes("\ufeffdrives\n".encode("utf-16"))
+    with pytest.raises(click.UsageError, match=r"^SOURCE @other.txt, line 1: .* control char"):
+        sources("@other.txt")
+    with pytest.raises(click.UsageError, match=r"^SOURCE: an address must not be empty"):
+        sources("")
 
 
 @pytest.mark.parametrize(
