@@ -17,6 +17,9 @@ from tasks.masks.crops import BoolArray, Segments, paint, segments_of
 from tasks.masks.parts import without_small_parts
 
 Overlap = Literal["keep", "score", "depth"]
+# Of a mask that keeps less than this share of itself only shreds are left, along its border.
+_LEAST_KEPT = 0.1
+TAKEN = "nearly all of the mask belongs to other labels"
 _CODE = ("tasks.masks.rules", "tasks.masks.parts")
 
 
@@ -29,7 +32,8 @@ class MaskRules:
             of its largest one removed; 0: none.
         overlap: whose a pixel is that several masks claim: `keep` leaves it to all, `score` gives
             it to the box with the higher score, `depth` to the one that reaches further down in the
-            picture, which is nearer on a road. Of equal ones the first has it.
+            picture, which is nearer on a road. Of equal ones the first has it. A mask that would
+            keep less than a tenth of itself is none, with the reason; it takes no pixel.
 
     """
 
@@ -59,7 +63,8 @@ def tidied(masks: Masks, boxes: Boxes, rules: MaskRules) -> Masks:
     segments = segments_of(masks.rle, masks.size_hw) if rules.clean else segments
     rank = boxes.scores if rules.overlap == "score" else np.nan_to_num(boxes.xyxy_px[:, 3])
     order = np.lexsort((np.arange(len(masks)), -rank.astype(np.float64)))
-    return _owned(masks, segments, order)
+    owned = _owned(masks, segments, order)
+    return _without_crumbs(owned, rules.clean) if rules.clean else owned
 
 
 def _cleaned(masks: Masks, segments: Segments, share: float) -> Masks:
@@ -99,15 +104,34 @@ def _owned(masks: Masks, segments: Segments, order: IntArray) -> Masks:
     painted = dict(
         zip(needed, paint(_chosen(segments, np.array(needed, int)), bounds[needed]), strict=True)
     )
-    rows, made = [], []
-    for loser, winners in sorted(rivals.items()):
-        left = painted[loser].copy()
-        for winner in winners:
-            _take(left, bounds[loser], painted[winner], bounds[winner])
+    made: dict[int, BoolArray] = {}
+    taken: set[int] = set()
+    for loser in sorted(rivals, key=lambda one: int(place[one])):
+        left, whole = painted[loser].copy(), np.count_nonzero(painted[loser])
+        for winner in rivals[loser]:
+            if winner not in taken:
+                _take(left, bounds[loser], painted[winner], bounds[winner])
+        if np.count_nonzero(left) < _LEAST_KEPT * whole:
+            left[:] = False
+            taken.add(loser)
         if not np.array_equal(left, painted[loser]):
-            rows.append(loser)
-            made.append(left)
-    return _replaced(masks, np.array(rows, np.int64), bounds[rows], made)
+            made[loser] = left
+    rows = np.array(sorted(made), np.int64)
+    return _replaced(masks, rows, bounds[rows], [made[row] for row in rows.tolist()], TAKEN)
+
+
+def _without_crumbs(masks: Masks, share: float) -> Masks:
+    """Remove the small pieces that another mask has cut off; its pixels stay its own."""
+    segments = segments_of(masks.rle, masks.size_hw)
+    bounds = segments.bounds_xyxy_px()
+    rows = np.flatnonzero(masks.area_px)
+    painted = paint(_chosen(segments, rows), bounds[rows])
+    made = [without_small_parts(one, share=share) for one in painted]
+    changed = [
+        i for i, (old, new) in enumerate(zip(painted, made, strict=True))
+        if not np.array_equal(old, new)
+    ]  # fmt: skip
+    return _replaced(masks, rows[changed], bounds[rows[changed]], [made[i] for i in changed])
 
 
 def _take(
@@ -132,16 +156,20 @@ def _chosen(segments: Segments, rows: IntArray) -> Segments:
 
 
 def _replaced(
-    masks: Masks, rows: IntArray, windows_xyxy_px: IntArray, made: Sequence[BoolArray]
+    masks: Masks,
+    rows: IntArray,
+    windows_xyxy_px: IntArray,
+    made: Sequence[BoolArray],
+    why_empty: str = EMPTY,
 ) -> Masks:
-    """Put painted masks into the place of some of an image's."""
+    """Put painted masks into the place of some of an image's; an empty one has its reason."""
     if not len(rows):
         return masks
     strings, areas = _encoded(made, windows_xyxy_px, masks.size_hw)
     rle, area, reasons = list(masks.rle), masks.area_px.copy(), list(masks.reasons)
     for row, text, pixels in zip(rows.tolist(), strings, areas.tolist(), strict=True):
         rle[row], area[row] = text, pixels
-        reasons[row] = reasons[row] if pixels else EMPTY
+        reasons[row] = reasons[row] if pixels else reasons[row] or why_empty
     return replace(masks, rle=tuple(rle), area_px=area, reasons=tuple(reasons))
 
 

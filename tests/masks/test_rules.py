@@ -7,9 +7,8 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from flows.params import LabelParams
-from sam2_core.postprocess import EMPTY
 from sam2_core.types import Boxes, Masks
-from tasks.masks.rules import MaskRules, tidied
+from tasks.masks.rules import TAKEN, MaskRules, tidied
 from tasks.pipeline.chunk import _segment
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
@@ -92,7 +91,28 @@ def test_a_contested_pixel_is_one_masks():
     equal = pixels(tidied(masks_of(one, one), boxes_of(2), MaskRules(overlap="score")))
     assert equal[0].sum() == one.sum()
     assert not equal[1].any()
-    assert tidied(masks_of(one, one), boxes_of(2), MaskRules(overlap="score")).reasons[1] == EMPTY
+    assert tidied(masks_of(one, one), boxes_of(2), MaskRules(overlap="score")).reasons[1] == TAKEN
+
+
+def test_shreds_that_an_overlap_leaves_are_no_labels_and_take_no_pixel():
+    """A truck and a car on one object are usual: the second keeps a line along its border."""
+    truck, car, behind = block(0, 0, 40, 40), block(0, 0, 41, 40), block(36, 0, 60, 40)
+    boxes = boxes_of(3, scores=[0.9, 0.6, 0.5])
+    made = tidied(masks_of(truck, car, behind), boxes, MaskRules(overlap="score"))
+    assert made.reasons == ("", TAKEN, "")
+    assert made.area_px[1] == 0
+    np.testing.assert_array_equal(pixels(made)[2], behind * (1 - truck))
+
+
+def test_pieces_that_an_overlap_cuts_off_are_cleaned_too():
+    """A neck below another mask joins a few pixels to the rest, until it is the other's."""
+    bar, body, neck = block(10, 0, 20, 80), block(20, 0, 60, 30), block(8, 10, 20, 12)
+    given = masks_of(bar, np.maximum(body, neck))
+    boxes = boxes_of(2, scores=[0.9, 0.5])
+    rules = MaskRules(clean=0.02, overlap="score")
+    np.testing.assert_array_equal(pixels(tidied(given, boxes, rules))[1], body)
+    left = pixels(tidied(given, boxes, MaskRules(overlap="score")))[1]
+    assert left.sum() == body.sum() + 4
 
 
 def test_rules_that_are_off_change_neither_masks_nor_keys():
