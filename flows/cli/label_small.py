@@ -71,8 +71,12 @@ def _models(job: Job) -> list[Callable[[], object]]:
 
 def _prepare(dataset: str, cameras: list[str], out_uri: str) -> frozenset[str]:
     from tasks.dataset.database import ensure_database
+    from tasks.dataset.later import import_around_fiftyone
 
-    ensure_database()
+    with ThreadPoolExecutor(1) as pool:
+        database = pool.submit(ensure_database)
+        import_around_fiftyone()
+        database.result()
     return prepare_load(dataset, cameras, out_uri)
 
 

@@ -11,6 +11,8 @@ same one again, runs it.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import sys
 import threading
 from collections.abc import Sequence
@@ -34,6 +36,11 @@ _NAMES: dict[str, set[str]] = {
 _CHILDREN = {"matplotlib": {"colors"}}
 # Asked for by Python's own machinery where a module need not have them.
 _MACHINERY = {"__cached__", "__file__", "__path__", "__warningregistry__", "__wrapped__"}
+# What a load uses beside FiftyOne itself, which reads its database's address when it is imported.
+_AROUND = (
+    "eta.core.annotations", "eta.core.learning", "mongoengine", "motor.motor_asyncio",
+    "scipy.sparse.csgraph",  # the risk's
+)  # fmt: skip
 # Held while the code of one of them runs; others that ask for a name of any wait.
 _lock = threading.RLock()
 _running: set[str] = set()
@@ -43,6 +50,14 @@ def import_later() -> None:
     """Let these packages be imported at their first use, where they are not imported yet."""
     if not any(isinstance(one, _Finder) for one in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+
+
+def import_around_fiftyone() -> None:
+    """Import half of what a load needs, FiftyOne's database being on its way."""
+    import_later()
+    for name in _AROUND:
+        with contextlib.suppress(ImportError):  # told where it is used, if it is
+            getattr(importlib.import_module(name), "__all__", ())  # runs what would wait
 
 
 def waiting() -> set[str]:

@@ -118,3 +118,11 @@ def test_fiftyone_is_imported_without_what_no_load_uses_and_has_it_all_the_same(
     words = [sys.executable, "-c", textwrap.dedent(USES)]
     ended = subprocess.run(words, check=False, capture_output=True, text=True, env=nowhere)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_what_a_load_uses_beside_fiftyone_runs_before_its_database_is_known(monkeypatch):
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.setattr(later, "_AROUND", (*later._AROUND, "no_such_package_at_all"))
+    later.import_around_fiftyone()
+    assert {one for one in later._AROUND if one in sys.modules} == {*later._AROUND[:-1]}
+    assert not later.waiting() & {*later._AROUND, "scipy"}

@@ -36,7 +36,7 @@ def test_nothing_is_imported_that_is_not_needed(tmp_path):
     assert modules["fiftyone"] > 100
     assert not {"prefect", "torch", "strawberry", "graphql"} & modules.keys()
     # FiftyOne imports them, pyarrow looks for pandas, and nobody uses them: 20 to 500 modules each.
-    unused = ["sklearn", "scipy", "plotly", "matplotlib", "pandas"]
+    unused = ["sklearn", "plotly", "matplotlib", "pandas"]
     assert max(modules[one] for one in unused) < 10
     again, errors = home.label(*arguments)
     assert again["skipped"] == 1
