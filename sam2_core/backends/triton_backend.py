@@ -99,11 +99,9 @@ class TritonBackend(Backend):
     def _submit(self, work: Callable[[], Result]) -> Future[Result]:
         if self._pool is not None:
             return self._pool.submit(work)
+        # An error is raised at once: whoever keeps features would keep it with them.
         done: Future[Result] = Future()
-        try:
-            done.set_result(work())
-        except Exception as error:  # noqa: BLE001 - raised where the result is asked for
-            done.set_exception(error)
+        done.set_result(work())
         return done
 
     def _encoded(self, views: Sequence[View]) -> str:
