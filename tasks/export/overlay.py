@@ -5,17 +5,16 @@ from __future__ import annotations
 import colorsys
 import hashlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tasks.export.film import Film, has_h264
 from tasks.export.masks import bitmap
 from tasks.export.sink import Sink
 from tasks.export.types import Classes, ExportFrame, Instance, Told
 
-FPS = 10.0
 _SHEET, _COLUMNS, _THUMB_WIDTH = 24, 4, 480
 _QUALITY = 90
 Picture = npt.NDArray[np.uint8]
@@ -90,20 +89,18 @@ class _Series:
         self._sink, self.name = sink, name
         self._thumbs: list[Picture] = []
         self._step, self._count = 1, 0
-        self._video: Any = None
-        self._path = Path()
+        self._film: Film | None = None
 
-    def add(self, picture: Picture) -> None:
+    def add(self, picture: Picture, time_ns: int | None) -> None:
         import cv2
 
         height, width = picture.shape[:2]
-        if self._video is None:
-            self._path = self._sink.folder / f"{self.name.replace('/', '__')}.mp4"
-            codec = cv2.VideoWriter.fourcc(*"mp4v")
+        if self._film is None:
+            path = self._sink.folder / f"{hashlib.sha256(self.name.encode()).hexdigest()}.mp4"
             self._size = (width, height)
-            self._video = cv2.VideoWriter(str(self._path), codec, FPS, self._size)
+            self._film = Film(path, self._size)
         shown = picture if (width, height) == self._size else cv2.resize(picture, self._size)
-        self._video.write(shown)
+        self._film.add(np.asarray(shown, np.uint8), time_ns)
         if self._count % self._step == 0:
             size = (_THUMB_WIDTH, max(1, round(_THUMB_WIDTH * self._size[1] / self._size[0])))
             self._thumbs.append(np.asarray(cv2.resize(shown, size, interpolation=cv2.INTER_AREA)))
@@ -112,10 +109,10 @@ class _Series:
             self._thumbs, self._step = self._thumbs[::2], self._step * 2
 
     def close(self) -> None:
-        if self._video is None:
+        if self._film is None:
             return
-        self._video.release()
-        self._sink.upload(f"videos/{self.name}.mp4", self._path)
+        self._film.close()
+        self._sink.upload(f"videos/{self.name}.mp4", self._film.path)
         missing = -len(self._thumbs) % _COLUMNS
         thumbs = self._thumbs + [np.zeros_like(self._thumbs[0])] * missing
         rows = [np.hstack(thumbs[i : i + _COLUMNS]) for i in range(0, len(thumbs), _COLUMNS)]
@@ -142,7 +139,7 @@ class OverlayWriter:
             )
             return
         self._sink.write(f"overlays/{frame.name}.jpg", jpeg(picture))
-        self._series.add(picture)
+        self._series.add(picture, frame.timestamp_ns)
 
     def _end(self) -> None:
         if self._series:
@@ -151,4 +148,4 @@ class OverlayWriter:
     def close(self) -> Mapping[str, Any]:
         """Finish the last video and sheet."""
         self._end()
-        return {}
+        return {"video_codec": "h264" if has_h264() else "mpeg4, which browsers do not play"}

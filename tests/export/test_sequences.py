@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 from pycocotools import mask as coco_mask
 
+from tasks.export.film import Film
 from tasks.export.frames import Choice
 from tasks.export.overlay import color_of
 from tasks.export.run import export
@@ -140,6 +141,32 @@ def test_overlays_sheets_and_videos(tmp_path):
     decoded, picture = video.read()
     assert decoded
     assert np.abs(picture.astype(int) - drawn).mean() < 25
+
+
+def test_videos_play_at_the_times_of_their_frames_and_in_browsers(tmp_path):
+    av = pytest.importorskip("av")
+    path = tmp_path / "a.mp4"
+    film = Film(path, (129, 73))
+    times_ns = [5_000_000_000, 5_040_000_000, 5_040_000_000, 5_120_000_000, None]
+    for number, time_ns in enumerate(times_ns):
+        film.add(np.full((73, 129, 3), 50 * number, np.uint8), time_ns)
+    film.close()
+    with av.open(str(path)) as container:
+        (stream,) = container.streams
+        assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p")
+        frames = list(container.decode(stream))
+    assert [round(1000 * frame.time) for frame in frames] == [0, 40, 41, 120, 220]
+    assert [(one.width, one.height) for one in frames] == [(128, 72)] * 5
+    values = [frame.to_ndarray(format="bgr24").mean() for frame in frames]
+    np.testing.assert_allclose(values, [0, 50, 100, 150, 200], atol=4)
+
+
+def test_videos_are_written_without_pyav_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("tasks.export.film.has_h264", lambda: False)
+    film = Film(tmp_path / "a.mp4", (128, 72))
+    film.add(np.zeros((72, 128, 3), np.uint8), 0)
+    film.close()
+    assert cv2.VideoCapture(str(tmp_path / "a.mp4")).read()[0]
 
 
 def test_a_track_has_one_colour_and_others_have_others():
