@@ -30,7 +30,7 @@ FIND_LINKS = $(addprefix --find-links ,$(sort $(PIP_FIND_LINKS) $(shell $(PYTHON
 # by itself, and where PYTHONDONTWRITEBYTECODE is set Python would never write any.
 FIRST_START := unset PYTHONDONTWRITEBYTECODE; $(BIN)/python -m flows.server.first_start
 
-.PHONY: help setup dev torch demo test test-all lint fmt bench lock clean
+.PHONY: help setup dev torch triton demo test test-all lint fmt bench lock clean
 
 help: ## Show this list
 	@while IFS= read -r line; do case "$$line" in [a-z]*:*'## '*) \
@@ -65,7 +65,12 @@ $(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock
 
 $(VENV)/.torch: $(VENV)/.dev
 	@echo "installing PyTorch (CPU) into $(VENV): about a minute"
-	$(UV) pip install --quiet --python $(BIN)/python $(FIND_LINKS) torch==2.13.0 --group oracle --group server
+	$(UV) pip install --quiet --python $(BIN)/python $(FIND_LINKS) torch==2.13.0 --group oracle
+	@: > $@
+
+$(VENV)/.triton: $(VENV)/.runtime
+	@echo "installing a Triton server and its client into $(VENV)"
+	$(UV) pip install --quiet --python $(BIN)/python --group server
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps nvidia-pytriton==0.7.0
 	@: > $@
 
@@ -73,7 +78,9 @@ setup: $(VENV)/.runtime ## Install what labeling needs into .venv
 
 dev: $(VENV)/.dev ## Install what the tests need
 
-torch: $(VENV)/.torch ## Add PyTorch (CPU), the reference implementations and a Triton server
+torch: $(VENV)/.torch triton ## Add PyTorch (CPU), the reference implementations and a Triton server
+
+triton: $(VENV)/.triton ## Add a Triton server and its client, for `autolabel serve`
 
 extra-%: setup ## Add an extra, such as mcap, prompts or triton: make extra-mcap
 	$(UV) pip install --quiet --python $(BIN)/python $(FIND_LINKS) -e '.[$*]'

