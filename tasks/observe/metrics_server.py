@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tasks.observe.progress import SEGMENT, Listener, Progress
+from tasks.observe.progress import DOWNLOAD, SEGMENT, Listener, Progress
 
 PORT_VARIABLE = "AUTOLABEL_METRICS_PORT"
 HOST_VARIABLE = "AUTOLABEL_METRICS_HOST"  # another address than 127.0.0.1, inside a container
@@ -47,19 +47,15 @@ class Metrics(Listener):
             buckets=_SECONDS, registry=self.registry,
         )  # fmt: skip
         self._depth = Gauge(
-            "autolabel_frames_waiting", "Frames begun and not segmented.", registry=self.registry
+            "autolabel_frames_waiting", "Frames here and not segmented.", registry=self.registry
         )
         self.registry.register(_GpuMemory())
-
-    def expected(self, frames: int) -> None:
-        """Count frames that wait."""
-        self._wait(frames)
 
     def advanced(self, stage: str, frames: int, kept: bool) -> None:
         """Count frames through a stage."""
         self._frames.labels(stage, str(kept).lower()).inc(frames)
-        if stage == SEGMENT:
-            self._wait(-frames)
+        if stage in {DOWNLOAD, SEGMENT}:
+            self._wait(frames if stage == DOWNLOAD else -frames)
 
     def chunk_done(self, seconds: Mapping[str, float], instances: int) -> None:
         """Count a chunk's masks and its time in every stage."""
