@@ -15,6 +15,7 @@ _WRAPPERS = frozenset(
     re.findall(r"\w+", "images image imgs img frames data rgb color")
     + re.findall(r"\w+", "labels label boxes bboxes annotations")
 )
+_OF_CAMERA = re.compile(r"^label_(\d+)$")
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Entry:
         read: returns the boxes, whose source is the text given.
         size_hw: of the image that they were made on, None where nobody says.
         fractions: they are in fractions of the picture, not in pixels.
+        empty: there is none: a list may name pictures that show nothing.
 
     """
 
@@ -36,6 +38,7 @@ class Entry:
     read: Callable[[str], Boxes]
     size_hw: tuple[int, int] | None = None
     fractions: bool = False
+    empty: bool = False
 
 
 def entry_of(
@@ -44,16 +47,22 @@ def entry_of(
     size_hw: tuple[int, int] | None = None,
     *,
     fractions: bool = False,
+    empty: bool = False,
 ) -> Entry:
     """Make the entry of an image, or of the file of its boxes, at this path of an import."""
     folder, _, name = path.replace("\\", "/").rstrip("/").rpartition("/")
     stem, _, suffix = name.rpartition(".")
     stem = stem if stem and suffix else name  # as pathlib, which takes ten times as long
-    return Entry(path, _naming(folder), stem, read, size_hw, fractions)
+    return Entry(path, _naming(folder), stem, read, size_hw, fractions, empty)
+
+
+def is_kitti_folder(name: str) -> bool:
+    """Whether a folder is called as those of KITTI's labels: `label_02`."""
+    return _OF_CAMERA.match(name) is not None
 
 
 @functools.lru_cache(maxsize=256)  # one folder after the other, with thousands of files each
 def _naming(folder: str) -> tuple[str, ...]:
-    """Folders that name something."""
-    parts = PurePosixPath(folder).parts
+    """Folders that name something; KITTI's `label_02` has the boxes of its `image_02`."""
+    parts = [_OF_CAMERA.sub(r"image_\1", part) for part in PurePosixPath(folder).parts]
     return tuple(part for part in parts if part.lower() not in _WRAPPERS)

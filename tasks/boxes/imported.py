@@ -34,7 +34,7 @@ from sam2_core.types import AutolabelError, Boxes
 from tasks.boxes.coco_boxes import BadBoxesError, CocoFile, read_coco
 from tasks.boxes.cvat_boxes import read_cvat
 from tasks.boxes.displayed import as_displayed
-from tasks.boxes.entry import Entry, entry_of
+from tasks.boxes.entry import Entry, entry_of, is_kitti_folder
 from tasks.boxes.kitti_boxes import is_tracking_line, read_tracking
 from tasks.boxes.nuscenes_boxes import read_nuscenes
 from tasks.boxes.rows import ImageRows, Rows
@@ -260,7 +260,8 @@ def _of_folder(uri: str, names_uri: str) -> Rows | list[tuple[str, File]]:
 def _text_files(uri: str, but: str) -> list[tuple[str, File]]:
     """Return the text files below a folder by their paths from it, sorted; without the one named.
 
-    A long run may have hundreds of thousands of them: they are listed once.
+    A long run may have hundreds of thousands of them: they are listed once. Beside KITTI's folders
+    of labels lie others of text files, which have no boxes.
     """
     found = [
         ("/".join((*names, file.name)), file)
@@ -268,7 +269,8 @@ def _text_files(uri: str, but: str) -> list[tuple[str, File]]:
         for file in files
         if file.name.lower().endswith(".txt") and file.uri != but
     ]
-    return sorted(found, key=lambda one: one[0])
+    labels = [one for one in found if any(map(is_kitti_folder, one[0].split("/")[:-1]))]
+    return sorted(labels or found, key=lambda one: one[0])
 
 
 def _tracking_folder(files: list[tuple[str, File]]) -> Rows:
@@ -290,7 +292,12 @@ def _text(file: File) -> str:
 
 def _coco_entries(coco: CocoFile) -> list[Entry]:
     return [
-        entry_of(image.name, lambda stamp, image=image: coco.boxes_of(image, stamp), image.size_hw)  # type: ignore[misc]
+        entry_of(
+            image.name,
+            lambda stamp, image=image: coco.boxes_of(image, stamp),  # type: ignore[misc]
+            image.size_hw,
+            empty=not image.annotations,
+        )
         for image in coco.images
     ]
 

@@ -75,9 +75,9 @@ class Matching:
             self.other_folders = f"{near.name} beside {storage.redact(frame.uri)}"
 
     def unmatched(self) -> list[str]:
-        """Names of entries that belong to no frame seen."""
+        """Names of entries with boxes that belong to no frame seen."""
         entries = self.imported.entries
-        return [entry.name for entry in entries if entry.name not in self._frame_of]
+        return [one.name for one in entries if not one.empty and one.name not in self._frame_of]
 
     def refuse_nothing(self, classes: Collection[str]) -> None:
         """Refuse to label nothing at all; call it when every frame has been seen.

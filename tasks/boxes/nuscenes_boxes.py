@@ -11,7 +11,7 @@ import base64
 from typing import Any
 
 from sam2_core.types import AutolabelError
-from tasks.boxes.rows import ImageRows, Row, Rows, track_number
+from tasks.boxes.rows import ImageRows, Row, Rows
 from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
 from tasks.frames.readers.json_rows import rows
 from tasks.frames.readers.nuscenes import datasets
@@ -29,11 +29,12 @@ def read_nuscenes(uri: str) -> Rows:
 
     """
     images: dict[str, ImageRows] = {}
+    tracks: dict[str, int] = {}
     notes: list[str] = []
     for names, folder, tables in datasets(Place(uri)):
         for table in tables:
             if f"{TABLE}.json" in (Place(folder) / table).files:
-                notes += _read(storage.join(folder, table), names, images)
+                notes += _read(storage.join(folder, table), names, images, tracks)
     if not images:
         raise AutolabelError(
             f"{storage.redact(uri)} holds no 2D boxes: no {TABLE}.json beside sample_data.json "
@@ -42,7 +43,9 @@ def read_nuscenes(uri: str) -> Rows:
     return Rows(images, tuple(notes))
 
 
-def _read(folder: str, names: tuple[str, ...], images: dict[str, ImageRows]) -> list[str]:
+def _read(
+    folder: str, names: tuple[str, ...], images: dict[str, ImageRows], tracks: dict[str, int]
+) -> list[str]:
     def table(name: str) -> Any:
         return rows(storage.join(folder, f"{name}.json"))
 
@@ -63,7 +66,7 @@ def _read(folder: str, names: tuple[str, ...], images: dict[str, ImageRows]) -> 
             strays.append(where)
             continue
         try:
-            image.rows.append(_row(one, image, categories))
+            image.rows.append(_row(one, image, categories, tracks))
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             image.problem = image.problem or f"{where}: {error}"
     if not strays:
@@ -71,7 +74,9 @@ def _read(folder: str, names: tuple[str, ...], images: dict[str, ImageRows]) -> 
     return [f"boxes of no picture of the dataset: {len(strays)}, the first is {strays[0]}"]
 
 
-def _row(one: dict[str, Any], image: ImageRows, categories: dict[str, str]) -> Row:
+def _row(
+    one: dict[str, Any], image: ImageRows, categories: dict[str, str], tracks: dict[str, int]
+) -> Row:
     category = str(one.get("category_token"))
     if category not in categories:
         raise ValueError(f"category_token {category} is in no table")
@@ -86,7 +91,8 @@ def _row(one: dict[str, Any], image: ImageRows, categories: dict[str, str]) -> R
     return Row(
         categories[category], (left, top, right, bottom),
         1.0 if score is None else float(score),
-        track_number(str(instance)) if instance else None,
+        # From 1, as they come: short for people, and exact in JavaScript, as no hash would be.
+        tracks.setdefault(str(instance), len(tracks) + 1) if instance else None,
     )  # fmt: skip
 
 

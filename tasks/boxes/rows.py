@@ -75,9 +75,12 @@ class Rows:
             return image.boxes
 
         return [
-            entry_of(name, reader(image), image.size_hw, fractions=image.fractions)
+            entry_of(
+                name, reader(image), image.size_hw, fractions=image.fractions,
+                empty=not image.rows and not image.problem,
+            )
             for name, image in self.images.items()
-        ]
+        ]  # fmt: skip
 
     def counts(self) -> Counter[str]:
         """Count the boxes of every class."""
@@ -94,11 +97,3 @@ class Rows:
         for name, image in sorted(self.images.items()):
             yield f"{name}\0{image.size_hw}\0{image.problem}"
             yield from (repr(one) for one in image.rows)
-
-
-def track_number(token: str) -> int:
-    """Return the number of a track that a text names: the same wherever it appears.
-
-    It has 48 bits: browsers know integers up to 53.
-    """
-    return int.from_bytes(hashlib.sha256(token.encode()).digest()[:6], "big")

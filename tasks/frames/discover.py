@@ -126,7 +126,7 @@ def _found(
             found += 1
             yield source, one
         if not found and not pattern:
-            raise _no_media(source)
+            raise _no_media(source, reader)
         fitting[pattern] = fitting.get(pattern, 0) + found
     if pictures:
         root, sequences = by_sequence(pictures.values())
@@ -140,10 +140,14 @@ def _found(
         raise _no_media(pattern)
 
 
-def _no_media(source: str) -> AutolabelError:
+def _no_media(source: str, reader: Reader = FOLDERS) -> AutolabelError:
+    where = storage.redact(source)
+    if reader.layout:
+        return AutolabelError(f"{where} is not of --format {reader.name}: no {reader.layout}")
     return AutolabelError(
-        f"{storage.redact(source)} holds no images or videos "
-        f"({', '.join(sorted(IMAGE_SUFFIXES | VIDEO_SUFFIXES))})"
+        f"{where} holds no images or videos "
+        f"({', '.join(sorted(IMAGE_SUFFIXES | VIDEO_SUFFIXES))}), no plain .tar and no .mcap; "
+        "lists of frames (.json, .parquet) are sources themselves: name the file"
     )
 
 
@@ -218,14 +222,15 @@ def _discover_source(
     """Every sequence of one source; `called` are the names of the source, if a pattern has any."""
     root = _plain(source)
     whole = root.rpartition(".")[0] if suffix_of(root) in BY_SUFFIX else root
+    around = (*called[:-1], whole.rpartition("/")[2]) if called else ()
     for listed in reader.sequences(root):
+        names = (*around, *listed.names)
         if listed.names and listed.address == root:  # one file, called after itself
             name = safe_name("/".join((*called[:-1], listed.names[-1])))
-        elif called:
-            own = whole.rpartition("/")[2]
-            name = sequence_id_of(whole, (*called[:-1], own, *listed.names))
+        elif listed.names and listed.is_called_in_full:
+            name = safe_name("/".join(names))
         else:
-            name = sequence_id_of(whole, listed.names)
+            name = sequence_id_of(whole, names)
         yield _discovered(SequenceRef(name, listed.address), listed.cameras, selection)
 
 

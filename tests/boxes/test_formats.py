@@ -33,7 +33,10 @@ def boxes_by_frame(imported, source):
 
 def test_kitti_tracking_labels_are_those_of_their_sequence_and_frame(tmp_path):
     root = formats.kitti_tracking(tmp_path)
-    for labels in (root / "training" / "label_02", root / "training" / "label_02" / "0000.txt"):
+    (root / "training" / "calib").mkdir()
+    (root / "training" / "calib" / "0000.txt").write_text("P0: 1 2 3\n")
+    label_02 = root / "training" / "label_02"
+    for labels in (root, root / "training", label_02, label_02 / "0000.txt"):
         imported = import_boxes(str(labels))
         assert imported.class_counts == {"Car": 2}
         found = boxes_by_frame(imported, root)
@@ -59,7 +62,11 @@ def test_kitti_object_labels_are_not_taken_for_other_lines(tmp_path):
         "DontCare -1 -1 -10 1 2 3 4 -1 -1 -1 -1000 -1000 -1000 -10\n"
         "Car 0 0 0 1 2 30 40 1 1 1 1 1 1 0 0.75\n"
     )
-    imported = import_boxes(str(tmp_path / "label_2"))
+
+    for folder in (tmp_path, tmp_path / "label_2"):
+        imported = import_boxes(str(folder))
+        frame = FrameRef("drive", "", 0, None, str(tmp_path / "image_2" / "000007.png"))
+        assert len(imported.of(frame)) == 2
     boxes = imported.of(FrameRef("drive", "", 0, None, str(tmp_path / "image_2" / "000007.png")))
     assert boxes.labels == ("Pedestrian", "Car")
     np.testing.assert_array_equal(boxes.xyxy_px, [[5.5, 6, 20, 30.25], [1, 2, 30, 40]])
@@ -100,7 +107,7 @@ def test_object_annotations_of_datasets_with_tokens(tmp_path):
     np.testing.assert_array_equal(first.xyxy_px, [[1, 2, 11, 22], [30, 10, 50, 20]])
     second = found["drive", "CAM_BACK", 0]
     np.testing.assert_array_equal(second.xyxy_px, [[30, 10, 50, 20]])
-    assert first.track_ids[0] == first.track_ids[1] == second.track_ids[0]
+    assert [*first.track_ids, *second.track_ids] == [1, 1, 1]
 
 
 def test_object_annotations_that_do_not_fit_their_picture_are_failures(tmp_path):

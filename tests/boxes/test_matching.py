@@ -114,6 +114,16 @@ def coco(path, *labels, categories=("car", "person", "bus")):
     return found
 
 
+def test_pictures_of_a_list_without_annotations_are_no_boxes_without_a_frame(tmp_path):
+    images = [{"id": number, "file_name": f"{number}.jpg"} for number in range(3)]
+    boxes = [{"image_id": n, "category_id": 0, "bbox": [1, 2, 3, 4]} for n in (0, 1)]
+    content = {"images": images, "annotations": boxes, "categories": [{"id": 0, "name": "car"}]}
+    (tmp_path / "c.json").write_text(json.dumps(content))
+    found = Matching(import_boxes(str(tmp_path / "c.json")))
+    found.add([frame("a/0.jpg")])
+    assert found.unmatched() == ["1.jpg"]
+
+
 @pytest.mark.parametrize("kind", ["coco", "text"])
 def test_classes_that_are_not_there_are_refused_with_those_that_are(tmp_path, kind, monkeypatch):
     if kind == "coco":

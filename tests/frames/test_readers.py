@@ -275,8 +275,49 @@ def test_a_format_that_was_named_is_not_looked_for(tmp_path):
         f"{kind}__train__{city}" for kind in ("gtFine", "leftImg8bit")
         for city in ("aachen", "bochum")
     }  # fmt: skip
-    with pytest.raises(AutolabelError, match="holds no images"):
-        list(discover([str(root)], format_="kitti-raw"))
+
+
+@pytest.mark.parametrize(
+    ("format_", "reason"),
+    [
+        (
+            "auto",
+            r"no plain \.tar and no \.mcap; lists of frames \(\.json, \.parquet\) are sources",
+        ),
+        ("kitti-raw", "in is not of --format kitti-raw: no pictures in image_NN/data"),
+        ("kitti-tracking", "in is not of --format kitti-tracking: no pictures in image_NN/0000"),
+        ("cityscapes", "in is not of --format cityscapes: no pictures in leftImg8bit"),
+    ],
+)
+def test_a_folder_that_is_not_of_a_format_is_told_what_that_has(tmp_path, format_, reason):
+    name = "frames.parquet" if format_ == "auto" else "1.jpg"
+    formats.picture(tmp_path / "in" / "1.jpg")
+    (tmp_path / "in" / "1.jpg").rename(tmp_path / "in" / name)
+    with pytest.raises(AutolabelError, match=reason):
+        list(discover([str(tmp_path / "in")], format_=format_))
+
+
+@pytest.mark.parametrize("folder", ["images", "a"])
+def test_a_list_may_name_pictures_beside_their_folder(tmp_path, folder):
+    names = ["0.jpg", f"{folder}/0.jpg"]
+    for name in names:
+        formats.picture(tmp_path / "x" / name)
+    images = [{"id": number, "file_name": name} for number, name in enumerate(names)]
+    (tmp_path / "x" / "list.json").write_text(json.dumps({"images": images}))
+    found = list(discover([str(tmp_path / "x" / "list.json")]))
+    assert [one.sequence.sequence_id for one in found] == ["list", folder]
+    for one in found:
+        assert list_frames(one.sequence) == list(one.frames)
+
+
+def test_pictures_that_a_run_drew_are_no_frames(tmp_path):
+    formats.picture(tmp_path / "in" / "1.jpg")
+    drawn = tmp_path / "out" / "reports" / ("0123456789" * 2) / "overlays"
+    formats.picture(drawn / "in" / "000000.jpg")
+    (one,) = discover([str(tmp_path)])
+    assert one.sequence.sequence_id == "in"
+    (one,) = discover([str(drawn)])  # unless somebody names them
+    assert len(one.frames) == 1
 
 
 @pytest.mark.parametrize(("url", "package"), [("gs://b/x", "gcsfs"), ("abfs://b/x", "adlfs")])

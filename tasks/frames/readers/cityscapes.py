@@ -22,6 +22,7 @@ class Cityscapes(Reader):
     """Reads Cityscapes and what is laid out like it."""
 
     name = "cityscapes"
+    layout = "pictures in leftImg8bit/CITY or leftImg8bit/SPLIT/CITY"
 
     def fits(self, place: Place) -> bool:
         """Whether it has the folder of the left camera's pictures."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +17,11 @@ from tasks.frames.readers.protocol import Listed, Picture, Place, Reader
 from tasks.frames.source_names import CAMERA_BYTES, is_camera_name, safe_name
 from tasks.frames.timestamps import timestamps_ns
 from tasks.store import storage
+
+# What a run leaves for people beside its reports: labels are drawn into it.
+_DRAWN = re.compile(r"(^|/)reports/[0-9a-f]{20}/overlays(/|$)")
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -130,6 +137,9 @@ def _groups(root: str, archives: list[_Archive]) -> Iterator[_Group]:
     """
     waiting: dict[tuple[str, ...], _Group] = {}
     for names, files in walk(root, _refuse_camera_link):
+        if _DRAWN.search("/".join(names)):
+            log.info("%s: pictures that a run drew are no frames", "/".join(names))
+            continue
         for parent in [p for p in waiting if p != names[: len(p)]]:
             yield waiting.pop(parent)
         images = [file for file in files if suffix_of(file.name) in IMAGE_SUFFIXES]

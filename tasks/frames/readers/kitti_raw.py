@@ -36,6 +36,7 @@ class KittiRaw(Reader):
     """Reads drives of KITTI's raw data."""
 
     name = "kitti-raw"
+    layout = "pictures in image_NN/data"
 
     def fits(self, place: Place) -> bool:
         """Whether it is a drive, a date's folder of drives, or a folder of dates."""

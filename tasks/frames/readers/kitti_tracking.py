@@ -21,6 +21,7 @@ class KittiTracking(Reader):
     """Reads the tracking benchmark; a camera is a folder `image_NN`."""
 
     name = "kitti-tracking"
+    layout = "pictures in image_NN/0000, image_NN/0001, ..."
 
     def fits(self, place: Place) -> bool:
         """Whether it, or a split in it, has a folder of a camera with numbered folders."""

@@ -50,7 +50,7 @@ class Mcap(Reader):
         )
 
     def sequences(self, source: str) -> Iterator[Listed]:
-        """List a recording, or a rosbag2 folder, as one sequence."""
+        """List a recording, or a rosbag2 folder, as one sequence; of other folders each file."""
         require_mcap()
         file = stat_file(source)
         if file is not None:
@@ -63,7 +63,11 @@ class Mcap(Reader):
                 f"{storage.redact(source)} holds no .mcap file; `ros2 bag convert` makes them of "
                 "rosbag2's other storages"
             )
-        yield listed_recording(parts, (), source)
+        if any(one.name == METADATA for one in files):
+            yield listed_recording(parts, (), source)
+            return
+        for one in sorted(parts, key=lambda part: natural_key(part.name)):
+            yield listed_recording([one], (one.name.rpartition(".")[0],), one.uri)
 
 
 def listed_recording(files: Sequence[File], names: tuple[str, ...], folder: str) -> Listed:

@@ -40,12 +40,15 @@ class Listed:
         names: way from the source to it, for its id; () for the source itself.
         address: by which its reader finds it again (`tasks.frames.addresses`).
         cameras: pictures in order, by camera; "" where there is only one.
+        is_called_in_full: its id keeps folders such as `images`, as another sequence of the source
+            would have the same without.
 
     """
 
     names: tuple[str, ...]
     address: str
     cameras: Mapping[str, Sequence[Picture]]
+    is_called_in_full: bool = False
 
 
 class Place:
@@ -101,10 +104,12 @@ class Reader(Protocol):
 
     Attributes:
         name: as `--format` takes it.
+        layout: what a folder of this format holds, for the message when this one does not.
 
     """
 
     name: str
+    layout: str = ""
 
     def fits(self, place: Place) -> bool:
         """Whether a folder is of this format, by the names in it; of a file's format none is."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from tasks.frames.addresses import address_of
 from tasks.frames.listing import File, natural_key, stat_file
 from tasks.frames.patterns import shared_beginning
 from tasks.frames.readers.protocol import Listed, Picture, Reader
-from tasks.frames.source_names import is_camera_name
+from tasks.frames.source_names import is_camera_name, sequence_id_of
 from tasks.frames.timestamps import timestamps_ns
 from tasks.store import storage
 
@@ -86,6 +87,8 @@ def listed_records(records: Iterable[Record], reader: str, source: str) -> Itera
         name = known if known in sequences or first is None else first
         sequences.setdefault(name, []).append(_moved(one, sequences.get(name, [])))
     around = _common(sequences) if not any(one.sequence for one in _all(sequences)) else ""
+    ways = {name: _way(name, around) for name in sequences}
+    ids = Counter(sequence_id_of(source, way) for way in ways.values())
     for name in sorted(sequences, key=natural_key):
         cameras: dict[str, list[Record]] = {}
         for one in sequences[name]:
@@ -95,9 +98,14 @@ def listed_records(records: Iterable[Record], reader: str, source: str) -> Itera
         pictures = {
             camera: _pictures(cameras[camera]) for camera in sorted(cameras, key=natural_key)
         }
-        own = name.removeprefix(around).strip("/") if around else name
-        names = tuple(part for part in own.split("/") if part)
-        yield Listed(names, address_of(folder, reader, f"{source}#{name}"), pictures)
+        address = address_of(folder, reader, f"{source}#{name}")
+        yield Listed(ways[name], address, pictures, ids[sequence_id_of(source, ways[name])] > 1)
+
+
+def _way(name: str, around: str) -> tuple[str, ...]:
+    """Names that lead to a sequence from the folder around all of them."""
+    own = name.removeprefix(around) if around else name
+    return tuple(part for part in own.split("/") if part)
 
 
 class RecordList(Reader):
