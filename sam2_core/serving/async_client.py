@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import numpy.typing as npt
+
 from sam2_core.prompts import PointPrompts
 from sam2_core.serving.contract import (
     DEFAULT_URL,
@@ -21,6 +23,7 @@ from sam2_core.serving.contract import (
 from sam2_core.serving.grpc_transport import channel_options, error_of, need_client, request_of
 from sam2_core.serving.image_requests import (
     SentImage,
+    as_prompts,
     content_inputs,
     known_name,
     masks_in,
@@ -56,6 +59,9 @@ class AsyncSam2Client:
         most_at_once: requests on their way at once, of all sessions.
         deadline_s: how long to wait for an answer, from when it was asked for.
         grace_s: how long a request of a session may be on its way before a newer one cancels it.
+
+    Attributes:
+        counts: what became of the requests.
 
     """
 
@@ -105,6 +111,33 @@ class AsyncSam2Client:
     async def _opened(self, image: ImageArray | bytes, inputs: Tensors) -> SentImage:
         call = open_call(self._names.image, inputs, self._deadline_s)
         return opened(await self._infer(call), image)
+
+    async def predict(
+        self,
+        image: SentImage,
+        *,
+        boxes_xyxy_px: npt.ArrayLike | None = None,
+        points_px: npt.ArrayLike | None = None,
+        labels: npt.ArrayLike | None = None,
+        session: str = "",
+    ) -> Masks:
+        """Return the masks of N prompts; as `Sam2Client.predict`.
+
+        Args:
+            image: of `set_image`.
+            boxes_xyxy_px: (N, 4) in pixels of the image.
+            points_px: (N, K, 2) in pixels of the image.
+            labels: (N, K): 1 positive, 0 negative, -1 no point.
+            session: name of one, of whose requests only the newest counts.
+
+        Raises:
+            SupersededError: a newer request of the session took this one's place.
+            AutolabelError: as `segment`.
+
+        """
+        prompts = as_prompts(boxes_xyxy_px, points_px, labels, grid=1)
+        asked = self.session(session) if session else self
+        return await asked.segment(image, prompts)
 
     async def segment(self, image: SentImage, prompts: PointPrompts) -> Masks:
         """Return the masks of prompts; cancelling the caller's task cancels it on the server.

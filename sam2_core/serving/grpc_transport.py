@@ -7,13 +7,14 @@ import itertools
 import os
 import re
 import threading
+import weakref
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sam2_core.serving.contract import CERTIFICATE_VARIABLE
+from sam2_core.serving.server_memory import SHARED_MEMORY
 from sam2_core.serving.transport import (
     Access,
     Call,
@@ -161,6 +162,8 @@ class _Regions:
         self._free: dict[int, list[str]] = {}
         self._maps: dict[str, np.ndarray[Any, Any]] = {}
         self._numbers = itertools.count()
+        # Also where nobody closes the client: files of shared memory outlive their process.
+        self._remove = weakref.finalize(self, _remove_files, self._maps)
 
     @contextlib.contextmanager
     def holding(self, array: np.ndarray[Any, Any]) -> Iterator[str]:
@@ -172,7 +175,7 @@ class _Regions:
                 free.pop() if free else f"autolabel-{os.getpid()}-{id(self)}-{next(self._numbers)}"
             )
         if name not in self._maps:
-            path = Path("/dev/shm") / name  # noqa: S108 - Triton opens it by this name
+            path = SHARED_MEMORY / name  # Triton opens it by this name
             path.touch(mode=0o600)
             os.truncate(path, size)
             self._maps[name] = np.memmap(path, np.uint8, "r+")
@@ -193,5 +196,10 @@ class _Regions:
         for name in list(self._maps):
             with contextlib.suppress(Exception):
                 self._client.unregister_system_shared_memory(name)
-            (Path("/dev/shm") / name).unlink(missing_ok=True)  # noqa: S108
-        self._maps.clear()
+        self._remove()
+
+
+def _remove_files(names: dict[str, np.ndarray[Any, Any]]) -> None:
+    for name in names:
+        (SHARED_MEMORY / name).unlink(missing_ok=True)
+    names.clear()

@@ -107,11 +107,15 @@ def test_the_server_s_own_tls_lets_in_who_shows_a_certificate_of_the_ca(ca, stra
 
 async def _asked(url, access):
     from sam2_core.serving.async_client import AsyncSam2Client
-    from sam2_core.serving.image_requests import as_prompts
+    from sam2_core.serving.sessions import SupersededError
 
     async with AsyncSam2Client(url, "compact", access=access) as client:
         image = await client.set_image(street())
-        return (await client.segment(image, as_prompts(BOXES, grid=64))).rle
+        asked = [client.predict(image, boxes_xyxy_px=BOXES, session="a tab") for _ in range(3)]
+        _, second, last = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(second, SupersededError)
+        assert (await client.predict(image, boxes_xyxy_px=BOXES)).rle == last.rle
+        return last.rle
 
 
 @pytest.mark.parametrize(
