@@ -65,7 +65,7 @@ def _caption(picture: Any, one: Instance, scale: float) -> None:
     import cv2
 
     track = "" if one.track_id is None else f" #{one.track_id}"
-    text = f"{one.label}{track} {one.risk:.0%}"
+    text = f"{one.label}{track} risk {one.risk:.0%}"
     size, thick = max(0.35, 0.45 * scale), max(1, round(scale))
     (width, height), base = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, size, thick)
     x = int(np.clip(one.box_xyxy_px[0], 0, max(picture.shape[1] - width, 0)))

@@ -17,7 +17,7 @@ from pycocotools import mask as coco_mask
 
 from tasks.export.run import export
 from tests.export.test_export import NOTHING, owned, run_of, truth
-from tests.tools.read_back_with import SEQUENCES
+from tests.tools.read_back_with import MOTS_CLASSES, SEQUENCES
 
 FORMATS = ("coco", "yolo", "cityscapes", "mots", "davis", "t4", "cvat", "label-studio")
 TOOLS = {
@@ -40,6 +40,7 @@ def make(folder: Path) -> None:
             [[coco_mask.decode(rle) for *_, rle in one] for one in frames]
         )
         arrays[f"{name}.owner"] = np.array([owned(one) for one in frames])
+        arrays[f"{name}.mots_owner"] = np.array([owned(one, MOTS_CLASSES) for one in frames])
         arrays[f"{name}.labels"] = np.array([[label for label, *_ in one] for one in frames])
     np.savez_compressed(folder / "truth.npz", **arrays)
     for name in FORMATS:

@@ -1,8 +1,8 @@
 """Read exports with the formats' own tools; `read_back.py` runs this in each tool's interpreter.
 
 `truth.npz` holds what was labeled, by sequence: masks (frames, labels, H, W), who owns each pixel
-(frames, H, W; -1 for nobody), scores and labels (frames, labels). Each check returns what it read,
-in words, and ends with an exception where it is not what was labeled.
+(frames, H, W; -1 for nobody; `mots_owner` among what MOTS takes) and labels (frames, labels). Each
+check returns what it read, in words, and ends with an exception where that is not what was labeled.
 """
 
 import json
@@ -105,7 +105,7 @@ def _mots(dataset, place, folder):
     for index, (ids, classes, dets) in enumerate(
         zip(raw["gt_ids"], raw["gt_classes"], raw["gt_dets"], strict=True)
     ):
-        owner, labels = told[f"{name}.owner"][index], told[f"{name}.labels"][index]
+        owner, labels = told[f"{name}.mots_owner"][index], told[f"{name}.labels"][index]
         expected = {
             (MOTS_CLASSES[label], (owner == number).tobytes())
             for number, label in enumerate(labels)
