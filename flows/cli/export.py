@@ -33,6 +33,9 @@ def _shares(text: str | None) -> dict[str, float]:
         shares and not sum(shares.values())
     ):
         raise click.UsageError("--splits: shares must be positive")
+    whole = sum(shares.values())
+    if any(share % 1 for share in shares.values()) and abs(whole - 1) > 1e-3:
+        raise click.UsageError(f"--splits: the shares add up to {whole:g}, and not to 1")
     if not all(name.replace("-", "").replace("_", "").isalnum() for name in shares):
         raise click.UsageError("--splits: names are letters, digits, - and _")
     return shares

@@ -18,13 +18,19 @@ from tasks.export.types import Classes, ExportFrame, Instance, Told
 _SHEET, _COLUMNS, _THUMB_WIDTH = 24, 4, 480
 _QUALITY = 90
 Picture = npt.NDArray[np.uint8]
+_GOLDEN_SECTION = 0x9E3779B97F4A7C15  # of 2**64
 
 
 def color_of(instance: Instance) -> tuple[int, int, int]:
-    """Colour (B, G, R) of a track, or of a class where there is no track: the same everywhere."""
+    """Colour (B, G, R) of a track, or of a class where there is no track: the same everywhere.
+
+    Tracks that follow each other are a golden section apart: hashes of a few may be nearly equal.
+    """
     track = instance.track_id
-    name = instance.label if track is None else f"{instance.label} {track}"
-    hue = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") / 2**32
+    if track is None:
+        hue = int.from_bytes(hashlib.sha256(instance.label.encode()).digest()[:4], "big") / 2**32
+    else:
+        hue = track * _GOLDEN_SECTION % 2**64 / 2**64
     red, green, blue = colorsys.hsv_to_rgb(hue, 0.85, 1.0)
     return round(255 * blue), round(255 * green), round(255 * red)
 

@@ -182,7 +182,8 @@ def explained(action: str, uri: str) -> Iterator[None]:
             why = "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, "
             why += "or FSSPEC_S3_ANON=true for a public bucket"
         elif status == 404 or (isinstance(error, FileNotFoundError) and status is None):
-            raise NotFoundError(f"{where}: it does not exist") from error
+            missing = "its bucket" if action == "write" and is_s3(uri) else "it"
+            raise NotFoundError(f"{where}: {missing} does not exist") from error
         elif isinstance(error, OSError) and error.errno in NO_SPACE:
             why = "no space left; free some or use another place"
         elif isinstance(error, OSError) or type(error).__module__.split(".")[0] in _CLIENTS:

@@ -382,6 +382,10 @@ def test_the_command_says_what_it_did(tmp_path):
     assert report["splits"] == {"train": 2, "val": 0}
     assert "2 frames and 10 labels of 1 sequence as coco" in done.stderr
     assert "val: 0 frames - no sequence fell there" in done.stderr
-    wrong = [*given[:-1], "train=x", "--to", str(tmp_path / "y")]
-    assert "expected shares such as" in CliRunner().invoke(cli, wrong).stderr
+    for shares, why in (
+        ("train=x", "expected shares such as"),
+        ("train=0.5,val=0.6", "the shares add up to 1.1, and not to 1"),
+    ):
+        wrong = [*given[:-1], shares, "--to", str(tmp_path / "y")]
+        assert why in CliRunner().invoke(cli, wrong).stderr
     shutil.rmtree(tmp_path / "to")

@@ -175,6 +175,10 @@ def test_a_track_has_one_colour_and_others_have_others():
 
     assert seen("car", 7) == seen("car", 7)
     assert len({seen("car", 7), seen("car", 8), seen("car", None), seen("bus", None)}) == 4
+    tracks = [np.array(seen(("car", "bus")[i % 2], i)) for i in range(1, 13)]
+    near = min(abs(a - b).max() for i, a in enumerate(tracks) for b in tracks[:i])
+    assert near > 40
+    assert seen("car", 2**62) != seen("car", 2**62 + 1)
 
 
 def test_frames_of_a_video_are_extracted(tmp_path):

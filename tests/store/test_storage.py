@@ -66,8 +66,10 @@ def test_no_permission_names_the_file(tmp_path):
 
 
 def test_a_missing_bucket_is_an_error_when_written_to(s3):
-    with pytest.raises(AutolabelError, match=r"cannot write s3://no-such-bucket-here/x"):
+    with pytest.raises(AutolabelError, match=r"-here/x: its bucket does not exist"):
         storage.write_bytes("s3://no-such-bucket-here/x", b"1")
+    with pytest.raises(storage.NotFoundError, match="/x: it does not exist"):
+        storage.read_bytes(f"{s3}/x")
     assert storage.list_names(s3 + "/nothing") == {}
 
 
