@@ -32,6 +32,7 @@ from tests.load.test_sequence import store
 from tests.review.app_page import (
     browser_page,
     click_label,
+    label_box,
     label_pixels,
     needs_chromium,
     open_first_sample,
@@ -126,6 +127,15 @@ def picture_is_seen(page: Any, place: list[float]) -> bool:
     return bool(within[2] > within[1])
 
 
+def class_is_said(page: Any, place: list[float]) -> bool:
+    """Whether the review's own caption stands above the upper left corner of a label."""
+    x, y, _, _ = label_box(page, place, SIZE)
+    clip = {"x": x, "y": y - 27, "width": 24, "height": 16}
+    shown = cv2.imdecode(np.frombuffer(page.screenshot(clip=clip), np.uint8), cv2.IMREAD_COLOR)
+    dark = np.abs(shown.astype(int) - [0x27, 0x18, 0x11]).max(-1) < 12
+    return bool(0.2 < dark.mean() < 0.98)
+
+
 def refuses_everybody_else(app: App, page: Any, picture: str) -> None:
     """No other page, no other name, no one without the link; and no file of no dataset."""
     shown = f"{app.url}/media?{urlencode({'filepath': picture})}"
@@ -185,6 +195,7 @@ def decides_with_keys(
     press(page, "Shift+R")
     assert looks(page, before, places) == decisions(name) == wanted, "only the one with the focus"
     assert review_state(page)["reviewFocus"] == ids[left]
+    assert class_is_said(page, places[left]), "what was decided may cover FiftyOne's"
     page.keyboard.press("Shift+F")
     page.get_by_test_id("class-picker").wait_for()
     page.keyboard.type("bu")  # the field has the focus

@@ -110,8 +110,22 @@
     pen.fillText(written ? look.mark : NOT_YET, x + w / 2, y + h / 2 + 1);
   }
 
+  // The class of the label with the focus, where FiftyOne has it: what was decided may be over that.
+  function paintName(pen, name, x, y) {
+    pen.font = "bold 14px sans-serif";
+    const width = pen.measureText(name).width + 12, top = Math.max(0, y - 30);
+    pen.fillStyle = "#111827";
+    pen.fillRect(x - 7, top, width, 22);
+    pen.fillStyle = FOCUS;
+    pen.textAlign = "left";
+    pen.textBaseline = "middle";
+    pen.fillText(name, x - 1, top + 12);
+  }
+
   // The label that a key would act on: corners outside its box, so that nothing of it is hidden.
-  function paintFocus(pen, [x, y, w, h]) {
+  // `name` is its class where that has to be said again.
+  function paintFocus(pen, [x, y, w, h], name) {
+    if (name) paintName(pen, shortened(name), Math.max(7, x), y);
     const gap = 6, arm = Math.max(10, Math.min(28, Math.min(w, h) / 3));
     const [left, top, right, bottom] = [x - gap, y - gap, x + w + gap, y + h + gap];
     pen.beginPath();

@@ -122,7 +122,10 @@
     }
     const focus = focused();
     const selected = selectedLabels();
-    if (focus && !selected.length) review.paintFocus(pen, boxOnPage(focus)); // else keys act on what is selected
+    const covered = [...drawn, ...reviewedAlone(drawn)].some((label) => decisionOf(label));
+    if (focus && !selected.length) { // else keys act on what is selected
+      review.paintFocus(pen, boxOnPage(focus), covered ? focus.label : "");
+    }
     container.dataset.reviewSample = looker.sample?._id ?? looker.sample?.id ?? "";
     container.dataset.reviewFocus = focus?.id ?? "";
     container.dataset.reviewOpen = undecided().length;
