@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +13,11 @@ CLASS_COLOURS = {
     "stop sign": "#ef233c", "traffic sign": "#00d4d8", "rider": "#ffadad", "train": "#9bf6ff",
 }  # fmt: skip
 COLOUR_POOL = [*CLASS_COLOURS.values(), "#caffbf", "#fdffb6", "#a0c4ff", "#ffc6ff"]
+# For all other classes, chosen by their names; none is like a decision's colour.
+OTHER_COLOURS = (
+    "#00bbf9", "#4361ee", "#7aa2ff", "#00f5d4", "#f72585", "#ff70a6", "#e0aaff", "#b5838d",
+    "#a0c4ff", "#5e60ce", "#80ffdb", "#ffc8dd",
+)  # fmt: skip
 SIDEBAR = {
     "review": ["reasons", "risk", "review_status", "relabel", "control"],
     "labels": ["detections", "reviewed", "ground_truth", "previous"],
@@ -43,6 +49,23 @@ def arrange_app(dataset: Any) -> None:
         config.sidebar_groups = _sidebar(dataset)
     if config.active_fields is None:
         config.active_fields = fo.ActiveFields(exclude=False, paths=["detections", "reviewed"])
+
+
+def colour_classes(dataset: Any, classes: Iterable[str]) -> None:
+    """Give classes that have no colour yet the one of their names; FiftyOne's own vary by page."""
+    scheme = dataset.app_config.color_scheme
+    for field in (scheme.fields or ()) if scheme else ():
+        if field.get("colorByAttribute") == "label":
+            known = {one["value"] for one in field.get("valueColors") or ()}
+            field["valueColors"] = [
+                *(field.get("valueColors") or ()),
+                *(_value_colour(name) for name in sorted({*classes} - known)),
+            ]
+
+
+def _value_colour(name: str) -> dict[str, str]:
+    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+    return {"value": name, "color": OTHER_COLOURS[number % len(OTHER_COLOURS)]}
 
 
 def offer_classes(dataset: Any, classes: Iterable[str]) -> None:

@@ -6,6 +6,8 @@ which also draws the open frame anew.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +33,8 @@ from tasks.review.undo import redo, undo
 from tasks.wording import counted
 
 PLUGIN = "sam2-autolabel"
+# Between the look at what a label is and the decision on it no other page of this App decides.
+_ONE_BY_ONE = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,8 @@ def reported(ctx: Any, act: Callable[[], Done], again: str = "") -> dict[str, An
     """
     try:
         await_answer()
-        done = act()
+        with _ONE_BY_ONE if ctx.params.get("direct") else contextlib.nullcontext():
+            done = act()
     except DatabaseAwayError as error:
         if not ctx.params.get("direct"):
             ctx.ops.notify(str(error), variant="error")

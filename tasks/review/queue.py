@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.dataset.appearance import offer_classes
+from tasks.dataset.appearance import colour_classes, offer_classes
 from tasks.dataset.schema import (
     MACHINE_FIELD,
     OPEN,
@@ -101,7 +101,9 @@ def build_queue(dataset: Any, budget: int, control: int = CONTROL_SIZE) -> Queue
         _drop_old_views(dataset, views)
         for name, (view, text) in views.items():
             dataset.save_view(name, view, description=text, overwrite=True)
-        offer_classes(dataset, known_classes(dataset))
+        classes = known_classes(dataset)
+        offer_classes(dataset, classes)
+        colour_classes(dataset, classes)
         dataset.info["control"] = {"label_ids": list(drawn)}
         dataset.save()
     labels = count_labels(dataset, queued)

@@ -1,5 +1,9 @@
 """A page that has drawn a decision already asks directly: it is told what is stored."""
 
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from tasks.dataset import schema
@@ -91,3 +95,30 @@ def test_what_a_killed_database_has_forgotten_is_shown_again(name: str) -> None:
         sample.reload()
         assert sample.detections.detections[1].decision == "accepted"
         assert len(sample.review_log) == 1
+
+
+def test_of_two_pages_that_decide_at_once_one_is_refused(name: str, monkeypatch) -> None:
+    from tasks.review import operators
+
+    dataset = schema.open_dataset(name)
+    focus = focus_on(dataset, 3)
+    both, chosen_labels = threading.Barrier(2), operators.chosen_labels
+
+    def looked(ctx):
+        found = chosen_labels(ctx)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.5)  # until the other page has looked, too, if it may
+        return found
+
+    monkeypatch.setattr(operators, "chosen_labels", looked)
+    with ThreadPoolExecutor(2) as pool:
+        pages = [
+            pool.submit(kind().execute, asked(dataset, focus))
+            for kind in (operators.Accept, operators.Reject)
+        ]
+        done = [page.result() for page in pages]
+    assert sorted(one["ok"] for one in done) == [False, True]
+    assert "by now, by another page" in next(one["message"] for one in done if not one["ok"])
+    sample = dataset.first()
+    sample.reload()
+    assert len(sample.review_log) == 1

@@ -25,6 +25,7 @@ from tasks.review.queue import (
 )
 from tasks.review.stats import Rate, _per_hour, review_stats
 from tasks.review.summary import (
+    DECISION_COLOURS,
     NO_CONTROL,
     decisions_plot,
     rates_plot,
@@ -96,6 +97,21 @@ def test_a_sequence_has_the_risk_of_its_riskiest_frames_until_it_is_done(name: s
     assert query.explain()["executionStats"]["totalDocsExamined"] == 0, "an index has it all"
     mark_sequence(dataset, "drive")
     assert sequence_risks(dataset) == {}
+
+
+def test_a_class_has_one_colour_of_its_own(name: str) -> None:
+    dataset = schema.open_dataset(name)
+    (sample,) = dataset.take(1)
+    sample.detections.detections[0].label = "O'Brien"
+    sample.save()
+    for _ in range(2):
+        build_queue(dataset, 10)
+        dataset = schema.open_dataset(name)
+        dataset.reload()
+        for field in dataset.app_config.color_scheme.fields:
+            colours = [one["color"] for one in field["valueColors"] if one["value"] == "O'Brien"]
+            assert colours == ["#80ffdb"]
+            assert not {*colours} & {*DECISION_COLOURS.values()}
 
 
 def test_the_apps_own_tools_offer_the_classes(name: str) -> None:
