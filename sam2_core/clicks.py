@@ -13,6 +13,7 @@ from collections import OrderedDict
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from sam2_core.backends.protocol import Backend
 from sam2_core.batching import gather
@@ -40,6 +41,8 @@ from sam2_core.views import View
 NO_BOX = "no box: this model looks at the surroundings of one; drag a box around the object"
 # Regions of an image whose features are kept: what somebody goes back and forth between.
 KEPT_REGIONS = 4
+# Close-ups of one call where there are many, as in `Segmenter` on a CPU.
+TOGETHER = 32
 AROUND_CLICK_PX = np.float32(2)
 
 
@@ -91,10 +94,15 @@ class OpenImage:
             reasons = tuple(reason or NO_BOX for reason in reasons)
             prompts, rows = _some(prompts, slice(0, 0)), rows[:0]
         around = self._surroundings(given, rows)
+        plain = self._without_clicks(prompts)
         decoded = [
             (np.array([row]), self._decode(_some(prompts, slice(row, row + 1)), around[row]))
-            for row in range(len(rows))
+            for row in np.flatnonzero(~plain)
         ]
+        boxes = np.flatnonzero(plain)
+        for start in range(0, len(boxes), TOGETHER):
+            some = boxes[start : start + TOGETHER]
+            decoded.append((some, self._decode_boxes(prompts, some, around)))
         low_res = gather(decoded, len(rows), info.image_size // 4)
         return finish(low_res, self.size_hw, rows, reasons, around if info.close_ups else None)
 
@@ -123,6 +131,29 @@ class OpenImage:
         low = np.minimum(regions[:, :2], np.floor(low).clip(0, size))
         high = np.maximum(regions[:, 2:], np.ceil(high).clip(0, size))
         return np.concatenate([low, high], 1).astype(np.int64)
+
+    def _without_clicks(self, prompts: Prompts) -> npt.NDArray[np.bool_]:
+        """Return which of many boxes have no clicks: they share calls, and are not kept."""
+        kinds = np.isin(prompts.labels, (POINT_POSITIVE, POINT_NEGATIVE))
+        clicked: npt.NDArray[np.bool_] = np.asarray(kinds.any(axis=1), np.bool_)
+        if not self.backend.info.close_ups or (~clicked).sum() <= KEPT_REGIONS:
+            return np.zeros(len(clicked), bool)
+        return ~clicked
+
+    def _decode_boxes(self, prompts: Prompts, rows: IntArray, around: IntArray) -> LowResMasks:
+        """Decode boxes without clicks, each in its close-up, in one call."""
+        size = self.backend.info.image_size
+        alone = [
+            _in_region(_some(prompts, slice(row, row + 1)), around[row], self.size_hw, size)
+            for row in rows.tolist()
+        ]
+        views = [self._seen(tuple(around[row].tolist())) for row in rows.tolist()]
+        together = Prompts(
+            np.concatenate([one.points_model for one in alone]),
+            np.concatenate([one.labels for one in alone]),
+            np.arange(len(alone), dtype=np.int64),
+        )
+        return self.backend.decode(self.backend.encode(views), together)
 
     def _decode(self, prompt: Prompts, around: IntArray) -> LowResMasks:
         """Decode one prompt and hold its clicks."""

@@ -82,6 +82,22 @@ class Counted:
         return self._encode(images)
 
 
+def test_many_boxes_share_calls_and_those_with_clicks_stay_alone(compact):
+    boxes = np.float32(BOX) + np.arange(40, dtype=np.float32)[:, None] % 9
+    points, labels = np.zeros((40, 1, 2), np.float32), np.full((40, 1), -1, np.int32)
+    points[5, 0], labels[5, 0] = (130, 90), 1
+    opened, encoded = OpenImage(compact, street()), []
+    opened.backend = Counted(compact, encoded, compact.encode)
+    many = opened.segment(PointPrompts(points, labels, boxes))
+    assert len(encoded) == 3  # the one with a click; 32; 7
+    with Segmenter(compact) as segmenter:
+        (labeled,) = segmenter.segment([street()], [Boxes(boxes, [1.0] * 40, ("car",) * 40)])
+    rest = [row for row in range(40) if row != 5]
+    assert [many.rle[row] for row in rest] == [labeled.rle[row] for row in rest]
+    alone = OpenImage(compact, street()).segment(PointPrompts(points[5:6], labels[5:6], boxes[5:6]))
+    assert many.rle[5] == alone.rle[0]
+
+
 def test_the_close_up_and_the_box_grow_until_they_hold_the_clicks():
     backend = FakeDeviceBackend(close_ups=True)
     opened = OpenImage(backend, np.zeros((200, 320, 3), np.uint8))
