@@ -198,6 +198,8 @@ def decides_with_keys(
     assert class_is_said(page, places[left]), "what was decided may cover FiftyOne's"
     page.keyboard.press("Shift+F")
     page.get_by_test_id("class-picker").wait_for()
+    page.evaluate("document.activeElement.blur()")  # as what is drawn anew may do
+    page.wait_for_function("() => document.activeElement.tagName === 'INPUT'")
     page.keyboard.type("bu")  # the field has the focus
     press(page, "Enter")
     wanted[left] = "corrected"

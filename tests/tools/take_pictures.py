@@ -33,6 +33,7 @@ from tests.review.test_repair_live import RepairPage  # noqa: E402
 
 VIEWPORT = {"width": 1280, "height": 800}
 KEYS = ("Shift+A", "Shift+R", "Shift+A", "Shift+F", "Shift+A", "Shift+D")
+COUNTS_MS = 8000  # until the counts beside a frame have followed, on a busy machine
 TALL = {"width": 1280, "height": 1880}
 
 
@@ -165,7 +166,7 @@ def from_the_keyboard(camera: Camera, app: App, dataset: Any) -> None:
     for number in range(20):
         page.wait_for_function("() => document.querySelector('[data-review-focus]')")
         if number == few - 2:
-            camera.keep("review-decided")
+            camera.keep("review-decided", pause_ms=COUNTS_MS)
         key = KEYS[number % len(KEYS)]
         if key == "Shift+F":
             page.keyboard.press(key)
@@ -175,7 +176,7 @@ def from_the_keyboard(camera: Camera, app: App, dataset: Any) -> None:
         press(page, key)
         if number == few - 1:
             press(page, "Shift+Z")
-            camera.keep("review-undo")
+            camera.keep("review-undo", pause_ms=COUNTS_MS)
             press(page, "Shift+A")
     camera.keep("review-next")
 

@@ -58,9 +58,17 @@
     };
     return new Promise((answer) => {
       const close = (name) => {
-        answer(name); // first: what is removed loses the focus, and that closes it as well
-        if (box.isConnected) box.remove();
+        document.removeEventListener("mousedown", outside, true);
+        field.removeEventListener("blur", back);
+        box.remove();
+        answer(name);
       };
+      // What is drawn anew behind the dialog may take the focus; only a click there closes it.
+      const back = () => setTimeout(() => field.focus());
+      const outside = (event) => {
+        if (!box.contains(event.target)) close("");
+      };
+      document.addEventListener("mousedown", outside, true);
       const show = () => {
         const rows = choices();
         at = Math.max(0, Math.min(at, rows.length - 1));
@@ -74,7 +82,7 @@
         });
       };
       field.addEventListener("input", () => { at = 0; show(); });
-      field.addEventListener("blur", () => close(""));
+      field.addEventListener("blur", back);
       field.addEventListener("keydown", (event) => {
         event.stopPropagation(); // FiftyOne's own shortcuts are letters
         if (event.key === "Escape") close("");
