@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -87,6 +88,7 @@ def cli() -> None:
 
 def main() -> None:
     """Console entry point: exit 0 all done, 1 some failed, 2 bad usage or an error we know."""
+    os.environ.setdefault("DO_NOT_TRACK", "1")  # else importing Prefect sends what it counts
     try:
         cli(standalone_mode=True)
     except AutolabelError as error:

@@ -165,6 +165,5 @@ def _server_environment() -> Mapping[str, str]:
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_METRICS_ENABLED": "true",
         **SERVER_SETTINGS,
-        "DO_NOT_TRACK": "1",
     }
     return {name: value for name, value in values.items() if name not in os.environ}

@@ -6,6 +6,7 @@ import sys
 
 from click.testing import CliRunner
 
+from flows.cli import main
 from flows.cli.display import as_typed
 from sam2_core.types import AutolabelError
 from tests.conftest import REPOSITORY
@@ -17,6 +18,18 @@ def test_help_imports_nothing_heavy():
     command = [sys.executable, "-c", code]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_no_command_lets_prefect_send_what_it_counts(monkeypatch):
+    from prefect._internal.analytics.enabled import is_telemetry_enabled
+
+    for name in ("DO_NOT_TRACK", "CI"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.delenv("DO_NOT_TRACK")
+    seen = []
+    monkeypatch.setattr(main, "cli", lambda **_: seen.append(is_telemetry_enabled()))
+    main.main()
+    assert seen == [False]
 
 
 def test_the_command_to_copy_is_one_that_runs_here(tmp_path, monkeypatch):
