@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -90,10 +91,7 @@ def command(models: tuple[str, ...], **given: Any) -> None:  # fmt: skip
     from sam2_core.serving.server_process import start_server
     from sam2_core.serving.supervised import SupervisedServer
 
-    if bool(given["tls_certificate"]) != bool(given["tls_key"]):
-        raise click.UsageError("--tls-certificate and --tls-key go together")
-    if models and given["repository"]:
-        raise click.UsageError("a repository has its models: name none beside --repository")
+    _refuse_wrong_options(models, given)
     console, prefix = stderr_console(), new_prefix()
     remove_left_over()
     installed = find_server()
@@ -121,6 +119,28 @@ def command(models: tuple[str, ...], **given: Any) -> None:  # fmt: skip
         finally:
             supervised.server.stop(now=True)
             remove_shared_memory(prefix)
+
+
+def _refuse_wrong_options(models: tuple[str, ...], given: dict[str, Any]) -> None:
+    """Refuse what the server would refuse later, and in words of its own."""
+    certificate, key = given["tls_certificate"], given["tls_key"]
+    if bool(certificate) != bool(key):
+        raise click.UsageError("--tls-certificate and --tls-key go together")
+    if given["tls_clients"] and not certificate:
+        raise click.UsageError("--tls-clients needs --tls-certificate and --tls-key")
+    if models and given["repository"]:
+        raise click.UsageError("a repository has its models: name none beside --repository")
+    if given["log"] and not given["log"].absolute().parent.is_dir():
+        raise click.UsageError(f"--log: there is no folder {given['log'].absolute().parent}")
+    try:
+        if certificate:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+        if given["tls_clients"]:
+            ssl.create_default_context(cafile=given["tls_clients"])
+    except ssl.SSLError as error:
+        raise click.UsageError(
+            f"the files of TLS are no PEM files, or the key is another certificate's: {error}"
+        ) from error
 
 
 def _written(

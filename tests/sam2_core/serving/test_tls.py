@@ -118,6 +118,23 @@ async def _asked(url, access):
         return last.rle
 
 
+def test_files_that_a_server_cannot_use_are_refused_before_it_starts(ca):
+    from click.testing import CliRunner
+
+    from flows.cli.serve import command
+
+    one, other = ca.issue("one"), ca.issue("other")
+    for given, says in (
+        (["--tls-certificate", one[0], "--tls-key", other[1]], "another certificate's"),
+        (["--tls-certificate", one[1], "--tls-key", one[1]], "no PEM files"),
+        (["--tls-clients", ca.certificate], "needs --tls-certificate"),
+        (["--log", ca.certificate.parent / "none" / "log"], "there is no folder"),
+    ):
+        told = CliRunner().invoke(command, ["compact", *map(str, given)])
+        assert told.exit_code == 2
+        assert says in " ".join(told.output.split())
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [(None, "cannot be read for TLS: No such file"), ("hello", "no PEM file"),
