@@ -8,6 +8,7 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
+from pycocotools import mask as coco
 
 from sam2_core.clicks import OpenImage
 from sam2_core.load import load_backend
@@ -249,6 +250,33 @@ def of_decoder(server, way):
     labels = np.array([[[2, 3]]], np.int32)
     points = np.float32([[[[4, 4], [50, 50]]]])
     return transport, {"embedding_id": known, "points": points, "labels": labels}
+
+
+@pytest.mark.parametrize("way", ["http", "grpc"])
+def test_masks_travel_as_half_floats_packed_bits_and_run_lengths(server, way):
+    transport, good = of_decoder(server, way)
+    asked = ["logits", "logits_fp16", "mask_bits", "windows"]
+    whole = good | {"whole_grid": np.ones((1, 1), np.uint8)}
+    found = transport.infer(Call("sam2_decoder_compact", whole, asked, 20.0))
+    logits, side = found["logits"][0], int(np.sqrt(found["logits"].size))
+    assert found["logits_fp16"].dtype == np.float16
+    np.testing.assert_allclose(found["logits_fp16"][0], logits, rtol=2e-3, atol=1e-3)
+    bits = np.unpackbits(found["mask_bits"][0, 0])[: side * side]
+    np.testing.assert_array_equal(bits, logits > 0)
+    assert found["mask_bits"].nbytes * 32 == found["logits"].nbytes
+
+    image = {"image": street()[None], "boxes_xyxy_px": np.float32([BOXES[:2]])}
+    outputs = ["mask_bits", "rle", "rle_bytes"]
+    found = transport.infer(Call("sam2_compact", image, outputs, 60.0))
+    ends = np.cumsum(found["rle_bytes"][0])
+    for row, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        text = found["rle"].tobytes()[start:end]
+        mask = coco.decode({"counts": text, "size": [720, 1280]})
+        np.testing.assert_array_equal(
+            np.unpackbits(found["mask_bits"][0, row])[: mask.size], mask.reshape(-1)
+        )
+        assert mask.any()
+    transport.close()
 
 
 @pytest.mark.parametrize("way", ["http", "grpc"])
