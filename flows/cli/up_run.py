@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from flows.machine.services import Service, folder, python, running, start, wait_until
 from flows.server.api import choose_api
@@ -58,6 +61,28 @@ def bring_up(
         AutolabelError: something does not start.
 
     """
+    with _one_at_a_time(tell):
+        return _bring_up(port, workers, app_port, tell)
+
+
+@contextlib.contextmanager
+def _one_at_a_time(tell: Callable[[str], object]) -> Iterator[None]:
+    """Wait for another `up`: two at once would start two of what neither finds running."""
+    lock = FileLock(close_file(private_folder(folder()) / "up.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        tell("another `autolabel up`")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _bring_up(
+    port: int, workers: int | None, app_port: int | None, tell: Callable[[str], object]
+) -> dict[str, str]:
     api = _bring_up_server(port, tell, _begin)
     tell("deployments, automations and workers")
     ensure_pools()

@@ -1,8 +1,11 @@
 """The command line as a user meets it."""
 
 import os
+import queue
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from click.testing import CliRunner
 
@@ -80,3 +83,28 @@ def test_up_has_a_line_for_each_step_where_no_spinner_turns(tmp_path, monkeypatc
     result = CliRunner().invoke(up.command, [])
     waits = [line.partition(" s  ")[2] for line in result.output.splitlines()]
     assert waits[:2] == ["waiting for database", "waiting for the App"]
+
+
+def test_of_two_that_come_up_at_once_the_second_waits(tmp_path, monkeypatch):
+    from flows.cli import up_run
+
+    monkeypatch.setattr(up_run, "folder", lambda: tmp_path)
+    inside, told, begun = [], queue.SimpleQueue(), threading.Event()
+    go = threading.Event()
+
+    def bring(*_):
+        inside.append("in")
+        begun.set()
+        assert go.wait(60)
+        inside.append("out")
+        return {}
+
+    monkeypatch.setattr(up_run, "_bring_up", bring)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(up_run.bring_up)
+        assert begun.wait(60)
+        second = pool.submit(up_run.bring_up, tell=told.put)
+        assert told.get(timeout=60) == "another `autolabel up`"
+        go.set()
+        assert first.result(60) == second.result(60) == {}
+    assert inside == ["in", "out"] * 2
