@@ -63,12 +63,13 @@ def _sweep_links(services: Path) -> None:
 
 
 def _serve(app: App, opened: Any) -> None:
-    """Wait for the App's end; a database that is killed meanwhile is started again.
+    """Keep the App until a signal ends it; a database that is killed meanwhile is started again.
 
     Raises:
-        AutolabelError: the database is gone for good.
+        AutolabelError: the App has ended by itself, or the database is gone for good.
 
     """
+    from flows.cli.display import as_typed
     from tasks.dataset.keep import DatabaseKeeper
     from tasks.review.events import show_again
 
@@ -81,6 +82,11 @@ def _serve(app: App, opened: Any) -> None:
             except AutolabelError as error:
                 click.echo(f"{opened.name}: not all decisions are shown again: {error}", err=True)
         time.sleep(0.5)
+    status = app.process.returncode
+    how = f"was killed by signal {-status}" if status < 0 else f"has ended with status {status}"
+    raise AutolabelError(
+        f"the App {how}: what was decided is kept; run `{as_typed('review', opened.name)}` again"
+    )
 
 
 class DefaultGroup(click.Group):

@@ -7,10 +7,12 @@ import socket
 import stat
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from flows.cli.review import _way_in
+from flows.cli.review import _serve, _way_in
+from sam2_core.types import AutolabelError
 from tests.conftest import REPOSITORY
 
 CHILD = """
@@ -74,3 +76,11 @@ def test_links_of_reviews_that_were_killed_are_swept(tmp_path, monkeypatch):
         with _way_in("http://127.0.0.1:2/", 2):
             pass
     assert sorted(services.iterdir()) == sorted([alive, services / "review-app.log"])
+
+
+def test_an_app_that_is_killed_is_told(monkeypatch):
+    monkeypatch.setattr("tasks.dataset.keep.own_server", lambda: None)
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    process.kill()
+    with pytest.raises(AutolabelError, match=r"killed by signal 9: .* `.*review 'a drive'` again"):
+        _serve(SimpleNamespace(process=process), SimpleNamespace(name="a drive"))
