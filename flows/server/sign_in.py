@@ -28,7 +28,7 @@ from tasks.store.private_files import (
 )
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SERVER_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
 CLIENT_AUTH = "PREFECT_API_AUTH_STRING"
@@ -105,6 +105,18 @@ def write_links(folder: Path, links: Mapping[str, str], name: str = LINKS) -> Pa
     return file
 
 
+def _asking_nobody_else(send: Send) -> Send:
+    """Keep Prefect's pages from asking an analytics service how much they should tell it."""
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            policy = (b"content-security-policy", b"connect-src 'self'")
+            message["headers"] = [*message.get("headers", ()), policy]
+        await send(message)
+
+    return sent
+
+
 class SignIn:
     """Adds the page that signs a browser in to Prefect's server.
 
@@ -134,4 +146,4 @@ class SignIn:
                 body = page("Signing in", "", f"<script>{_SCRIPT}</script>")
                 await HTMLResponse(body, headers=headers)(scope, receive, send)
                 return
-        await self._app(scope, receive, send)
+        await self._app(scope, receive, _asking_nobody_else(send))

@@ -78,9 +78,11 @@ def test_the_printed_link_opens_prefects_page_and_no_other_page_does_anything(ap
     ]
     icon = f"{api.removesuffix('/api')}/ico/favicon-32x32.png"
     assert httpx.get(icon).headers["content-type"] == "image/png"
+    others = []
     with browser_page() as page, attackers_origin() as origin:
         page.goto(origin)
         assert attack(page, icon, asked) == (False, []), "before anybody has signed in"
+        page.on("request", lambda one: others.append(one) if "127.0.0.1" not in one.url else None)
         page.goto(file.as_uri())
         page.get_by_text("Prefect", exact=False).first.click()
         page.wait_for_url("**/dashboard*")
@@ -89,6 +91,8 @@ def test_the_printed_link_opens_prefects_page_and_no_other_page_does_anything(ap
         page.get_by_text("Logout").wait_for()
         assert "#" not in page.url
         save_picture(page, tmp_path, "prefect-signed-in")
+        asked_others = [one.url for one in others if not one.url.startswith(("file:", "data:"))]
+        assert asked_others == [], "Prefect's page asks somebody else"
         page.goto(origin)
         assert attack(page, icon, asked) == (False, []), "in a browser that has"
     assert planted(user) == []
