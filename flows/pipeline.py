@@ -142,9 +142,12 @@ class Chain:
 
     @property
     def frames(self) -> int | None:
-        """How many frames are to be labeled; None when it is not open."""
+        """How many frames it has, labeled by now or not; None when it is not open."""
         if self._opened is None:
             return None
+        complete = self._opened.part.manifest
+        if complete:
+            return complete.frames
         return sum(len(chunk.frames) for chunk in self._opened.chunks)
 
     def _pieces(self, chunks: int) -> Iterator[tuple[int, int, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -18,13 +17,12 @@ from tasks.frames.patterns import refuse_output_inside
 from tasks.masks.model import ModelChoice, choose_model
 from tasks.pipeline.chunk import Job
 from tasks.pipeline.outcome import SequencePart
+from tasks.pipeline.sequence import as_left
 from tasks.pipeline.tools import Tools
 from tasks.store import manifests, storage
 from tasks.store.artifacts import RunStamp
-from tasks.store.checksums import IncompleteArtifactError
-from tasks.store.manifests import Manifest
 from tasks.store.tracks import list_tracked
-from tasks.types import FrameFailure, FrameRef, FrameSelection
+from tasks.types import FrameRef, FrameSelection
 
 LISTING_THREADS = 16
 
@@ -103,7 +101,7 @@ def make_plan(params: LabelParams, tools: Tools | None = None) -> Plan:
         if (part.name, one.content_key) not in complete:
             return part
         part = replace(part, tracked=(part.name, one.content_key) in tracked)
-        return _as_left(params.out, stamp.run_key, part)
+        return as_left(params.out, stamp.run_key, part)
 
     with ThreadPoolExecutor(LISTING_THREADS, "plan") as pool:
         sequences = tuple(pool.map(planned, found))
@@ -162,24 +160,6 @@ def _detector_stamp(params: LabelParams, tools: Tools) -> str:
         found = tools.detectors.load(params.detector_name)
         found.class_mask(params.wanted_classes)
     return detector_stamp(params.detector_name)
-
-
-def _as_left(out_uri: str, run_key: str, part: SequencePart) -> SequencePart:
-    """Return a sequence that an earlier run completed, with the frames that it could not label."""
-    try:
-        manifest = manifests.read_manifest(out_uri, run_key, part.name, part.found.content_key)
-        failures = tuple(failures_of(out_uri, manifest))
-    except (storage.NotFoundError, IncompleteArtifactError):
-        return part
-    return replace(part, manifest=manifest, failures=failures)
-
-
-def failures_of(out_uri: str, manifest: Manifest) -> Iterable[FrameFailure]:
-    """Frames of a complete sequence that have no labels, and why."""
-    for chunk in manifest.chunks:
-        if chunk.failed:
-            labeled = manifests.labels_of(out_uri, manifest, chunk)
-            yield from (one.failure for one in labeled if one.failure)
 
 
 def job_of(plan: Plan, tools: Tools, *, counts_attempts: bool = False) -> Job:

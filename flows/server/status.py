@@ -38,7 +38,8 @@ class RunStatus:
         run_key: which.
         label: what its newest shard was given.
         states: shards by the name of their state.
-        reasons: why shards failed or crashed, numbers replaced by `#`, and how often.
+        reasons: why shards failed or crashed, and how often; those that differ in numbers only are
+            one, told as the newest of them.
         frames: of the shards that completed.
         busy_s: seconds that those took.
         complete: sequences whose labels are complete, None when storage cannot be read.
@@ -51,6 +52,7 @@ class RunStatus:
         unlabeled: how many sequences of those are not complete.
         content: of each sequence, the key of the frames that the newest shard was given.
         latest: the sequences that each shard, by its flow run's id, was the last to label.
+        told: a reason of each kind, by the reason with `#` for its numbers.
         failed_frames: frames without labels, each with its file and reason.
 
     """
@@ -59,6 +61,7 @@ class RunStatus:
     label: LabelParams
     states: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
+    told: dict[str, str] = field(default_factory=dict)
     frames: int = 0
     busy_s: float = 0.0
     complete: int | None = None
@@ -183,13 +186,9 @@ def _count(run: RunStatus, shard: ShardParams, flow_run: FlowRun) -> None:
         run.not_loaded += NOT_LOADED in (state.message or "")
         run.busy_s += flow_run.total_run_time.total_seconds()
     elif state.is_failed() or state.is_crashed():
-        run.reasons[_kind(state.message or "no reason given")] += 1
+        reason = (state.message or "no reason given").partition("\n")[0][:200]
+        run.reasons[run.told.setdefault(_NUMBERS.sub("#", reason), reason)] += 1
         run.bad |= {(piece.sequence_id, piece.content_key) for piece in latest}
-
-
-def _kind(message: str) -> str:
-    """Message without what differs from shard to shard."""
-    return _NUMBERS.sub("#", message.partition("\n")[0])[:200]
 
 
 def _look_at_storage(run: RunStatus) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sam2_core.types import AutolabelError
 from tasks.frames.discover import Discovered, list_frames
-from tasks.observe.progress import CHECK
+from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, SEGMENT
 from tasks.pipeline.chunk import ChunkState, Job, stored_chunk
 from tasks.pipeline.outcome import (
     NotFetchedError,
@@ -67,9 +67,10 @@ def open_part(job: Job, part: SequencePart) -> Opened:
     sequence = part.found.sequence
     if not part.found.frames:
         found = Discovered(sequence, tuple(list_frames(sequence, part.selection)))
-        part = replace(part, found=found)
-        part = replace(part, manifest=_complete_by_now(job, found))
+        part = as_left(job.out_uri, job.stamp.run_key, replace(part, found=found))
         if part.manifest:
+            for stage in (DOWNLOAD, DETECT, SEGMENT):
+                job.tools.progress.advance(stage, part.manifest.frames, kept=True)
             return Opened(part)
     frames, failures = _expanded(job, part.found)
     chunks = tuple(artifacts.chunks_of(frames, job.stamp.run_key, part.chunk_frames))
@@ -81,12 +82,25 @@ def open_part(job: Job, part: SequencePart) -> Opened:
     return Opened(part, mine, rest, listed, failures, attempt_uri)
 
 
-def _complete_by_now(job: Job, found: Discovered) -> Manifest | None:
-    key = (job.stamp.run_key, found.sequence.sequence_id, found.content_key)
+def as_left(out_uri: str, run_key: str, part: SequencePart) -> SequencePart:
+    """Return a part of a sequence that is complete with what completed it, else as it is.
+
+    That is its manifest, and the frames that could not be labeled: who goes on after a worker that
+    was killed tells of them, too.
+    """
     try:
-        return manifests.read_manifest(job.out_uri, *key)
+        manifest = manifests.read_manifest(out_uri, run_key, part.name, part.found.content_key)
+        failures = tuple(_failures_of(out_uri, manifest))
     except (storage.NotFoundError, IncompleteArtifactError):
-        return None
+        return part
+    return replace(part, manifest=manifest, failures=failures)
+
+
+def _failures_of(out_uri: str, manifest: Manifest) -> Iterable[FrameFailure]:
+    for chunk in manifest.chunks:
+        if chunk.failed:
+            labeled = manifests.labels_of(out_uri, manifest, chunk)
+            yield from (one.failure for one in labeled if one.failure)
 
 
 def _expanded(job: Job, found: Discovered) -> tuple[list[FrameRef], tuple[FrameFailure, ...]]:

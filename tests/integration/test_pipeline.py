@@ -9,6 +9,7 @@ from flows.nightly import nightly
 from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.server.own import client_of
+from flows.server.run_artifacts import FrameCount
 from flows.shard import label_shard
 from tasks.frames import download
 from tasks.store import storage
@@ -157,3 +158,26 @@ def test_a_shard_loads_and_downloads_the_selected_frames_only(terminal, s3, tmp_
     assert label_shard(shard, return_state=True).is_completed()
     assert sorted(uri[-8:] for uri in asked) == ["0000.jpg", "0010.jpg", "0020.jpg"]
     assert [row["frame"] for row in held("every tenth")["rows"]] == [0, 10, 20]
+
+
+def test_a_shard_that_is_begun_again_tells_what_failed_the_first_time(
+    terminal, tmp_path, monkeypatch
+):
+    """Its worker may have died when a sequence was complete: nobody else tells of its frames."""
+    write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 3)
+    (tmp_path / "in" / "drive" / "0001.jpg").write_bytes(b"no picture")
+    label = LabelParams(
+        sources=(str(tmp_path / "in"),), out=str(tmp_path / "out"), boxes=str(tmp_path / "boxes"),
+        model=str(MICRO), load_dataset=False,
+    )  # fmt: skip
+    (shard,) = plan_backfill(BackfillParams(label=label)).shards
+    told, counted, end = [], [], FrameCount.end
+    monkeypatch.setattr("flows.shard.publish", told.append)
+    monkeypatch.setattr(
+        FrameCount, "end", lambda self, **more: (counted.append(self._text()), end(self, **more))
+    )
+    for _ in range(2):
+        assert label_shard(shard, return_state=True).is_completed()
+    assert counted == ["3 of 3 frames"] * 2
+    first, again = ([(row["frame"], row["stage"]) for row in one["failed"]] for one in told)
+    assert first == again == [(1, "decode")]

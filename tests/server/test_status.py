@@ -5,8 +5,9 @@ import uuid
 import pytest
 
 from flows.params import LabelParams
+from flows.plan.shards import Piece, ShardParams
 from flows.server import status
-from flows.server.status import RunStatus
+from flows.server.status import RunStatus, group_runs
 from tasks.dataset.record import remember_load
 from tasks.load.prepare import prepare_dataset
 from tasks.load.sequence import load_sequence
@@ -41,3 +42,21 @@ def test_labels_are_to_be_loaded_until_they_are(database: str, tmp_path, monkeyp
 def test_one_is_singular(given_up, told):
     run = RunStatus("key", LabelParams(sources=["/frames"], out="/out"), given_up=["x"] * given_up)
     assert told in "".join(run.to_do(1))
+
+
+def test_reasons_that_differ_in_numbers_are_one_and_told_as_they_are():
+    from prefect.client.schemas.objects import FlowRun
+    from prefect.states import Failed
+
+    label = LabelParams(sources=["/frames"], out="/out")
+    shard = ShardParams(
+        label=label, run_key="key", pieces=[Piece("drive", "/frames/drive", "k", 1)]
+    )
+    params = {"params": shard.model_dump(mode="json")}
+    reasons = ("7 frames: /a/drive1.mp4: no video", "8 frames: /a/drive2.mp4: no video", "other 1")
+    runs = [
+        FlowRun(flow_id=uuid.uuid4(), parameters=params, state=Failed(message=one))
+        for one in reasons
+    ]
+    (run,) = group_runs(runs)
+    assert run.as_json()["failures"] == {reasons[0]: 2, reasons[2]: 1}
