@@ -23,8 +23,9 @@ from sam2_core.types import AutolabelError
 logger = logging.getLogger(__name__)
 # Pauses between rounds over all servers.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
-# Triton's words for a model, or a version of it, that is not loaded now.
-_LOADING = ("not ready", "not at ready state", "unknown model", "is not found")
+# Triton's words for a model, or a version of it, that is loading, or not there.
+_STARTING = ("not ready", "not at ready state")
+_LOADING = (*_STARTING, "unknown model", "is not found")
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +142,8 @@ class Servers:
         try:
             told = transport.infer(Call(self.names.encoder, DESCRIBE, ["info"], 10.0))
         except ServerError as error:
-            if self._expected is not None or is_loading(str(error)):  # it has just started again
+            starting = any(one in str(error) for one in _STARTING)
+            if self._expected is not None or starting:  # it has just started again
                 raise ServerAbsentError(str(error)) from error
             raise
         served = ServedModel.from_json(text_in(told["info"]))

@@ -35,8 +35,11 @@ def test_a_server_that_is_killed_and_comes_back_costs_no_label(tmp_path, shared_
         os.kill(server["pid"], signal.SIGKILL)
         assert server["process"].wait(30) == 2  # `serve` tells that its server has ended
         assert run.poll() is None
-    with serving("compact", ports=ports):
+    with serving("compact", ports=ports) as server:
         run.communicate(timeout=200)
+        printed = ["label", shared_data / "dashcam", "--backend", "triton", "--triton-urls"]
+        one = ["--frames", "0:1", "--no-dataset", "--out", tmp_path / "printed", "--json"]
+        assert home.run(*printed, server["grpc"], *one)[0]["model"]["name"] == "compact/close-ups"
         again, _ = home.run("label", *there, "--json")
     assert again["skipped"] == (FRAMES if run.returncode == 0 else 0)
     assert again["failed"] == []

@@ -16,6 +16,7 @@ from sam2_core.segmenter import Segmenter
 from sam2_core.serving.client import Sam2Client
 from sam2_core.serving.contract import DESCRIBE, text_in, text_tensor
 from sam2_core.serving.image_requests import SentImage, as_prompts
+from sam2_core.serving.labeling import find_served
 from sam2_core.serving.transport import (
     Access,
     Call,
@@ -108,6 +109,16 @@ def test_the_backend_of_labeling_has_the_masks_of_the_local_one(server, model, l
         assert one.reasons == other.reasons
     assert found[0].area_px[:2].min() > 0
     remote.close()
+
+
+def test_the_first_of_several_models_that_is_served_is_taken(server):
+    """As `label --backend triton` asks without --model."""
+    name, served = find_served(("large", "compact"), urls=[server["grpc"]])
+    assert (name, served.stamp.name) == ("compact", "compact/close-ups")
+    name, _ = find_served(("large", "compact"), urls=["grpc://127.0.0.1:9", server["http"]])
+    assert name == "compact"
+    with pytest.raises(AutolabelError, match="does not serve large: `autolabel serve large`"):
+        find_served(("large",), urls=[server["grpc"]])
 
 
 def test_a_server_that_runs_another_precision_or_code_is_refused(server, monkeypatch):
