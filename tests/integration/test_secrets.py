@@ -20,7 +20,8 @@ def test_every_address_is_refused_before_anything_starts(option, terminal, tmp_p
         words = [str(word) for pair in given.items() for word in pair]
         _, told = terminal.run("label", source, *words, "--no-dataset", code=2)
         assert PLANTED not in told, address
-        assert "Error: --" in told, (address, told)
+        named = "Error: SOURCE: " if option == "SOURCE" else "Error: --"
+        assert named in told, (address, told)
     assert not (tmp_path / "out").exists()
     assert sorted((tmp_path / "cache").rglob("*")) == before
 
