@@ -18,6 +18,13 @@ cache_option = click.option(
     type=FOLDER,
     help="Cache folder [default: $AUTOLABEL_CACHE, else ~/.cache/autolabel].",
 )
+load_timeout_option = click.option(
+    "--load-timeout",
+    type=click.IntRange(1),
+    default=600,
+    metavar="SECONDS",
+    help="How long loading a model may take, with building its TensorRT engines.",
+)
 precision_option = click.option(
     "--precision", type=PRECISION, default="auto", help="By default fp16 on a GPU, else fp32."
 )

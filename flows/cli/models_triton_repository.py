@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from flows.cli.common_options import FOLDER, json_option, precision_option
+from flows.cli.common_options import FOLDER, json_option, load_timeout_option, precision_option
 from flows.cli.models_build import numbers
 
 
@@ -38,14 +38,7 @@ from flows.cli.models_build import numbers
     help="Processes of encoder and decoder on each.",
 )
 @click.option("--cache-mb", type=click.IntRange(16), default=1024, help="Memory for embeddings.")
-@click.option(
-    "--load-timeout",
-    type=click.IntRange(1),
-    default=600,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long loading a model may take, with building its TensorRT engines.",
-)
+@load_timeout_option
 @click.option(
     "--version",
     type=click.IntRange(1),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.cli.common_options import FILE
+from flows.cli.common_options import FILE, load_timeout_option
 from flows.cli.models_build import numbers
 from sam2_core.types import AutolabelError
 
@@ -41,14 +41,7 @@ def _port(name: str, default: int) -> Callable[[Callable[..., Any]], Callable[..
     default=1024,
     help="Memory for embeddings; what was not used for longest goes first.",
 )
-@click.option(
-    "--load-timeout",
-    type=click.IntRange(1),
-    default=600,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long loading a model may take.",
-)
+@load_timeout_option
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @_port("--http-port", 8000)
 @_port("--grpc-port", 8001)

@@ -47,7 +47,7 @@ def _nothing(plan: Plan, outcomes: Sequence[SequenceOutcome]) -> str:
     asked = params.boxes or params.classes or params.min_score is not None
     if not outcomes or any(one.instances or one.error or one.failures for one in outcomes):
         return ""
-    if outcomes and not any(one.frames for one in outcomes):
+    if not any(one.frames for one in outcomes):
         # Of videos and recordings nobody knew how many there are.
         return f"no frame: --frames {params.frames} takes none of those that can be read"
     if not asked:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from flows.machine.services import LINKS
 from sam2_core.types import AutolabelError
-from tasks.review.door import PRIVATE_HEADERS, page
+from tasks.review.door import PRIVATE_HEADERS, page, with_headers
 from tasks.store.private_files import (
     private_folder,
     read_or_create_secret,
@@ -28,8 +28,10 @@ from tasks.store.private_files import (
 )
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
+# Prefect's pages would ask an analytics service how much they should tell it.
+_ASKING_NOBODY_ELSE = {b"content-security-policy": b"connect-src 'self'"}
 SERVER_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
 CLIENT_AUTH = "PREFECT_API_AUTH_STRING"
 USER = "autolabel"
@@ -105,18 +107,6 @@ def write_links(folder: Path, links: Mapping[str, str], name: str = LINKS) -> Pa
     return file
 
 
-def _asking_nobody_else(send: Send) -> Send:
-    """Keep Prefect's pages from asking an analytics service how much they should tell it."""
-
-    async def sent(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            policy = (b"content-security-policy", b"connect-src 'self'")
-            message["headers"] = [*message.get("headers", ()), policy]
-        await send(message)
-
-    return sent
-
-
 class SignIn:
     """Adds the page that signs a browser in to Prefect's server.
 
@@ -146,4 +136,4 @@ class SignIn:
                 body = page("Signing in", "", f"<script>{_SCRIPT}</script>")
                 await HTMLResponse(body, headers=headers)(scope, receive, send)
                 return
-        await self._app(scope, receive, _asking_nobody_else(send))
+        await self._app(scope, receive, with_headers(send, _ASKING_NOBODY_ELSE))

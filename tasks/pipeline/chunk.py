@@ -131,13 +131,13 @@ def download_chunk(job: Job, chunk: Chunk, listed: Collection[str]) -> ChunkStat
     has_boxes = chunk.path("boxes") in listed
     absent = {one.index for one in stored.failures if one.may_yet_come} if stored else set()
     if stored and not absent:
-        _keep(job, chunk, DOWNLOAD, DETECT, SEGMENT)
+        count_kept(job, len(chunk.frames), DOWNLOAD, DETECT, SEGMENT)
         return replace(stored, seconds=_since(started, DOWNLOAD))
     # Nothing is fetched for a model that may not label.
     job.tools.segmenters.refuse_known(job.model)
     frames, failures = _download(job, chunk)
     if stored and absent <= {failure.index for failure in failures}:
-        _keep(job, chunk, DETECT, SEGMENT)
+        count_kept(job, len(chunk.frames), DETECT, SEGMENT)
         return replace(stored, seconds=_since(started, DOWNLOAD))
     return ChunkState(
         chunk, frames, failures, has_boxes=has_boxes, seconds=_since(started, DOWNLOAD)
@@ -148,9 +148,10 @@ def _since(started: float, stage: str) -> dict[str, float]:
     return {stage: time.perf_counter() - started}
 
 
-def _keep(job: Job, chunk: Chunk, *stages: str) -> None:
+def count_kept(job: Job, frames: int, *stages: str) -> None:
+    """Report frames that need no work in these stages."""
     for stage in stages:
-        job.tools.progress.advance(stage, len(chunk.frames), kept=True)
+        job.tools.progress.advance(stage, frames, kept=True)
 
 
 def _download(job: Job, chunk: Chunk) -> tuple[tuple[FrameRef, ...], tuple[FrameFailure, ...]]:

@@ -64,7 +64,7 @@ def _is_of_frames(dataset: Any, field: str, address: str) -> bool:
     image_fields = dataset.get_field_schema()
     frame_fields = dataset.get_frame_field_schema() or {}
     for fields, of_frames in ((image_fields, False), (frame_fields, True)):
-        kind = getattr(getattr(fields.get(field), "document_type", None), "__name__", None)
+        kind = _kind(fields.get(field))
         if kind in _LABELS:
             return of_frames
         if field in fields:
@@ -77,8 +77,9 @@ def _is_of_frames(dataset: Any, field: str, address: str) -> bool:
 
 
 def _box_fields(fields: dict[str, Any]) -> set[str]:
-    return {
-        name
-        for name, one in fields.items()
-        if getattr(getattr(one, "document_type", None), "__name__", "") in _LABELS
-    }
+    return {name for name, one in fields.items() if _kind(one) in _LABELS}
+
+
+def _kind(field: Any) -> str | None:
+    """Name of what documents a field holds; None where it holds none."""
+    return getattr(getattr(field, "document_type", None), "__name__", None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sam2_core.types import AutolabelError
 from tasks.frames.discover import Discovered, list_frames
 from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, SEGMENT
-from tasks.pipeline.chunk import ChunkState, Job, stored_chunk
+from tasks.pipeline.chunk import ChunkState, Job, count_kept, stored_chunk
 from tasks.pipeline.outcome import (
     NotFetchedError,
     SequenceOutcome,
@@ -69,8 +69,7 @@ def open_part(job: Job, part: SequencePart) -> Opened:
         found = Discovered(sequence, tuple(list_frames(sequence, part.selection)))
         part = as_left(job.out_uri, job.stamp.run_key, replace(part, found=found))
         if part.manifest:
-            for stage in (DOWNLOAD, DETECT, SEGMENT):
-                job.tools.progress.advance(stage, part.manifest.frames, kept=True)
+            count_kept(job, part.manifest.frames, DOWNLOAD, DETECT, SEGMENT)
             return Opened(part)
     frames, failures = _expanded(job, part.found)
     chunks = tuple(artifacts.chunks_of(frames, job.stamp.run_key, part.chunk_frames))

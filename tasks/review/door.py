@@ -14,7 +14,7 @@ import hmac
 import html
 import socket
 import urllib.parse
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from sam2_core.types import AutolabelError
@@ -29,6 +29,11 @@ PRIVATE_HEADERS = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",
+}
+# Other pages may neither frame nor embed what is sent, not even from the browser's cache.
+_FOR_ITSELF = {
+    b"x-frame-options": b"SAMEORIGIN",
+    b"cross-origin-resource-policy": b"same-origin",
 }
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>{head}
 <style>body{{font:16px/1.5 system-ui,sans-serif;max-width:36em;margin:12vh auto;padding:0 1em}}
@@ -64,7 +69,7 @@ class Door:
                 return
             reason = "" if self._knows_cookie(headers) else self._advice
         if not reason:
-            await self._app(scope, receive, _for_itself(send))
+            await self._app(scope, receive, with_headers(send, _FOR_ITSELF))
         elif scope["type"] == "websocket":
             await WebSocket(scope, receive, send).close(1008)
         else:
@@ -189,16 +194,12 @@ def _same(given: str, wanted: str) -> bool:
     return hmac.compare_digest(given.encode(), wanted.encode())
 
 
-def _for_itself(send: Send) -> Send:
-    """Let other pages neither frame nor embed what is sent, not even from the browser's cache."""
-    ours = {
-        b"x-frame-options": b"SAMEORIGIN",
-        b"cross-origin-resource-policy": b"same-origin",
-    }
+def with_headers(send: Send, ours: Mapping[bytes, bytes]) -> Send:
+    """Send answers with these headers, whose names are in lower case, in the place of their own."""
 
     async def sending(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            theirs = [pair for pair in message["headers"] if pair[0].lower() not in ours]
+            theirs = [pair for pair in message.get("headers", ()) if pair[0].lower() not in ours]
             message["headers"] = [*theirs, *ours.items()]
         await send(message)
 
