@@ -9,7 +9,7 @@ from prefect.artifacts import create_markdown_artifact
 from flows.params import BackfillParams
 from flows.pipeline import given, result_of
 from flows.plan.backfill import BackfillPlan, plan_backfill
-from flows.plan.report import plan_markdown
+from flows.plan.plan_table import plan_markdown
 from flows.server.fleet import decided
 from flows.server.shard_runs import sequences_in_flight
 from flows.server.submit import ensure_queue, submit, workers_online

@@ -8,7 +8,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.params import LabelParams
 from flows.pipeline import THREADS, label_sequences
-from flows.plan.run import Plan, job_of, make_plan
+from flows.plan.plan import Plan, job_of, make_plan
 from flows.plan.summary import summary_of
 from flows.server.run_artifacts import frames_counted, publish
 from tasks.errors import redacted_errors

@@ -15,7 +15,7 @@ from flows.load_dataset import load_dataset
 from flows.params import BackfillParams
 from flows.pipeline import given
 from flows.plan.backfill import plan_backfill
-from flows.plan.run import stamp_of
+from flows.plan.plan import stamp_of
 from flows.server.fleet import decided
 from flows.server.shard_runs import MOST_STARTS, shard_of
 from flows.server.watching import watch

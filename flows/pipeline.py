@@ -33,6 +33,7 @@ from tenacity import (
 from sam2_core.cores import usable_cores
 from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT, TRACK
 from tasks.pipeline.chunk import Job
+from tasks.pipeline.open import Opened
 from tasks.pipeline.outcome import (
     SequenceOutcome,
     SequencePart,
@@ -41,7 +42,6 @@ from tasks.pipeline.outcome import (
     with_error,
     with_loaded,
 )
-from tasks.pipeline.sequence import Opened
 from tasks.pipeline.steps import (
     MOST_CHUNKS,
     check_task,

@@ -12,7 +12,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.pipeline import THREADS, label_sequences
 from flows.plan.backfill import refuse_other_run
-from flows.plan.run import Plan, job_of, model_of, stamp_of
+from flows.plan.plan import Plan, job_of, model_of, stamp_of
 from flows.plan.shards import Piece, ShardParams
 from flows.plan.summary import summary_of
 from flows.server.fleet import refuse_unless_offered

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sam2_core.cache import cache_folder, file_sha256, write_whole
-from sam2_core.download import Progress, by_hand, download
 from sam2_core.hugging_face_keys import from_hugging_face, is_hugging_face
+from sam2_core.model_download import Progress, by_hand, download
 from sam2_core.presets import MICRO, PRESETS, Preset
 from sam2_core.types import AutolabelError
 

@@ -14,8 +14,8 @@ from flows.backfill import plan_in_flight, submit_plan
 from flows.cli.display import as_typed, stderr_console
 from flows.params import BackfillParams
 from flows.plan.backfill import BackfillPlan, plan_backfill
-from flows.plan.report import plan_rows
-from flows.plan.run import stamp_of
+from flows.plan.plan import stamp_of
+from flows.plan.plan_table import plan_rows
 from flows.server import watching
 from flows.server.api import use_api
 from flows.server.fleet import decided

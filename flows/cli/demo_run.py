@@ -15,7 +15,7 @@ from rich.progress import track
 from flows.cli.display import spinning
 from flows.cli.label_run import label_with_progress, prefect_if_needed
 from flows.params import LabelParams
-from flows.plan.run import make_plan
+from flows.plan.plan import make_plan
 from sam2_core.cache import cache_folder
 
 DATASET = "demo"

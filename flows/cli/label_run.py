@@ -18,7 +18,7 @@ from rich.markup import escape
 from flows.cli.display import as_typed, showing, spinning, stderr_console, stop_moving
 from flows.cli.label_small import is_small, label_small
 from flows.params import LabelParams
-from flows.plan.run import Plan, check_writable, job_of, make_plan
+from flows.plan.plan import Plan, check_writable, job_of, make_plan
 from flows.plan.summary import summary_of
 from flows.server.own import Api, configured_api
 from sam2_core.cache import cache_folder

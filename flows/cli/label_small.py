@@ -10,9 +10,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from flows.plan.run import Plan
+from flows.plan.plan import Plan
 from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT, TRACK
+from tasks.pipeline.check import check_sequence
 from tasks.pipeline.chunk import ChunkState, Job, detect_chunk, download_chunk, segment_chunk
+from tasks.pipeline.load import load_labels, prepare_load
+from tasks.pipeline.open import Opened, open_part
 from tasks.pipeline.outcome import (
     SequenceOutcome,
     SequencePart,
@@ -20,13 +23,6 @@ from tasks.pipeline.outcome import (
     outcome_so_far,
     with_error,
     with_loaded,
-)
-from tasks.pipeline.sequence import (
-    Opened,
-    check_sequence,
-    load_labels,
-    open_part,
-    prepare_load,
 )
 from tasks.pipeline.track import track_sequence
 from tasks.types import Footage, FrameRef

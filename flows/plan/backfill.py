@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from flows.params import BackfillParams, LabelParams, nanoseconds
+from flows.plan.plan import matching_of, stamp_of
 from flows.plan.rates import Rate, measured_rate
-from flows.plan.run import matching_of, stamp_of
 from flows.plan.shards import Piece, ShardParams, pack, shard_lengths
 from sam2_core.types import AutolabelError
 from tasks.boxes.matching import Matching

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flows.plan.run import Plan
+from flows.plan.plan import Plan
 from tasks.observe.progress import summed
 from tasks.pipeline.outcome import SequenceOutcome
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sam2_core.cache import cache_folder, file_sha256
 from sam2_core.checkpoints import verify
-from sam2_core.download import download
+from sam2_core.model_download import download
 from sam2_core.types import AutolabelError
 from tasks.boxes.prompt_text import prompt_digest, prompts_in
 

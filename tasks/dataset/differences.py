@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.dataset.labels import detections_of, mask_of, window_of
+from tasks.dataset.reviewed_instances import detections_of, mask_of, window_of
 from tasks.dataset.schema import MACHINE_FIELD, PREVIOUS_FIELD
 from tasks.risk.geometry import Numbers, shared_box_areas
 

@@ -21,8 +21,8 @@ import numpy as np
 
 from sam2_core.types import ModelStamp
 from tasks.dataset.ids import label_prefix
-from tasks.dataset.labels import fingerprint, override_document
 from tasks.dataset.objects import ObjectNames
+from tasks.dataset.reviewed_instances import fingerprint, override_document
 from tasks.frames.identity import frame_identity
 from tasks.masks.crops import (
     BoolArray,
@@ -31,7 +31,7 @@ from tasks.masks.crops import (
     npy_bytes,
     segments_of,
 )
-from tasks.risk.score import Judgement
+from tasks.risk.compute_risk import Judgement
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
 

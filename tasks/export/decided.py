@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.dataset.ids import sample_id
-from tasks.dataset.labels import Values, detections_of, log_of
+from tasks.dataset.reviewed_instances import Values, detections_of, log_of
 from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD, sample_collection
 from tasks.export.types import Instance
 from tasks.frames.identity import frame_identity

@@ -13,7 +13,7 @@ from tasks.dataset.placing import recorded_labels, recorded_parts
 from tasks.export.decided import Decided, Decisions
 from tasks.export.types import ExportFrame, Instance, Told
 from tasks.load.rebuild import list_manifests
-from tasks.risk.score import Judgement, judge_frames, judged_parts
+from tasks.risk.compute_risk import Judgement, compute_risk, compute_risk_of_parts
 from tasks.store import storage
 from tasks.store.manifests import ChunkRecord, Manifest
 from tasks.store.tables import LabeledFrame
@@ -98,7 +98,7 @@ class Frames:
             tracks = read_tracks(self._out_uri, manifest)
             for camera in sorted({chunk.camera for chunk in manifest.chunks}):
                 parts = recorded_parts(self._out_uri, manifest, camera, tracks)
-                for labeled, judged in judged_parts(parts):
+                for labeled, judged in compute_risk_of_parts(parts):
                     yield from self._of_chunk(manifest, labeled, judged)
 
     def of_chunk(self, manifest: Manifest, chunk: ChunkRecord) -> Iterator[ExportFrame]:
@@ -106,7 +106,7 @@ class Frames:
         tracks = read_tracks(self._out_uri, manifest)
         labeled = recorded_labels(self._out_uri, chunk, manifest)
         labeled = [tracks.joined(one) for one in labeled] if tracks else labeled
-        yield from self._of_chunk(manifest, labeled, judge_frames(labeled))
+        yield from self._of_chunk(manifest, labeled, compute_risk(labeled))
 
     def _of_chunk(
         self, manifest: Manifest, labeled: Sequence[LabeledFrame], judged: Sequence[Judgement]

@@ -107,7 +107,7 @@ def _rendered(folder: Path) -> bool:
 
 
 def _render(drive: tuple[Path, int, int]) -> None:
-    from tasks.lab.scenes.sequence import write_sequence
+    from tasks.lab.scenes.drives import write_sequence
 
     folder, seed, frames = drive
     write_sequence(folder, seed, frames, SIZE_HW)

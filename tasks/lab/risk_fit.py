@@ -20,10 +20,10 @@ import numpy as np
 from sam2_core.types import IntArray
 from tasks.lab.risk_figures import figures, figures_by_size
 from tasks.risk.calibration import Calibration, sigmoid
+from tasks.risk.compute_risk import BAD_IOU, WEIGHTS_PATH, RiskModel
 from tasks.risk.features import COLUMN, FEATURES, measure_frames
 from tasks.risk.geometry import Numbers, box_areas
 from tasks.risk.reliability import calibration_error, reliability_picture
-from tasks.risk.score import BAD_IOU, WEIGHTS_PATH, RiskModel
 
 if TYPE_CHECKING:
     from tasks.lab.risk_drives import Drive

@@ -67,7 +67,7 @@ def _of_dataset(name: str, field: str) -> Truth:
 
 
 def _image(number: int, sample: dict[str, Any], field: str) -> TruthImage | None:
-    from tasks.dataset.labels import to_values
+    from tasks.dataset.reviewed_instances import to_values
 
     detections = (sample.get(field) or {}).get("detections") or []
     if not detections:

@@ -6,8 +6,8 @@ import time
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.schema import open_dataset, sample_collection
+from tasks.load.into_fiftyone import LoadReport, load_sequence
 from tasks.load.prepare import prepare_dataset
-from tasks.load.sequence import LoadReport, load_sequence
 from tasks.review.events import all_events, apply_events
 from tasks.store import storage
 from tasks.store.manifests import COMPLETE, PARTIAL, Manifest, read_manifest

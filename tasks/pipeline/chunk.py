@@ -19,8 +19,8 @@ from tasks.observe.progress import DETECT, DOWNLOAD, SEGMENT
 from tasks.pipeline.tools import Tools
 from tasks.store import artifacts
 from tasks.store.artifacts import Chunk, RunStamp, StoredChunk
-from tasks.store.check import Seen
 from tasks.store.manifests import ChunkRecord
+from tasks.store.reports import Seen
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameFailure, FrameRef
 

@@ -19,7 +19,7 @@ from tasks.types import ALL_FRAMES, FrameFailure, FrameSelection
 from tasks.wording import counted
 
 if TYPE_CHECKING:
-    from tasks.load.sequence import LoadReport
+    from tasks.load.into_fiftyone import LoadReport
 
 
 # What these stages do can be done again whenever the labels are complete.

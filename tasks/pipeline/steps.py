@@ -15,15 +15,11 @@ from prefect.cache_policies import NO_CACHE
 
 from tasks.errors import redacted_errors
 from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT, TRACK
+from tasks.pipeline.check import check_sequence
 from tasks.pipeline.chunk import ChunkState, Job, detect_chunk, download_chunk, segment_chunk
+from tasks.pipeline.load import load_labels, prepare_load
+from tasks.pipeline.open import Opened, open_part
 from tasks.pipeline.outcome import SequenceOutcome, SequencePart
-from tasks.pipeline.sequence import (
-    Opened,
-    check_sequence,
-    load_labels,
-    open_part,
-    prepare_load,
-)
 from tasks.pipeline.tools import Tools
 from tasks.pipeline.track import track_sequence
 from tasks.store.manifests import Manifest

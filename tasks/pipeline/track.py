@@ -14,7 +14,7 @@ from tasks.pipeline.fill import Filled, fill
 from tasks.pipeline.outcome import SequenceOutcome
 from tasks.store.manifests import withdrawn_if_damaged
 from tasks.store.tracks import FrameTracks, read_tracks, write_tracks
-from tasks.tracks.sequence import make_tracks
+from tasks.tracks.make_tracks import make_tracks
 from tasks.types import FrameRef
 
 

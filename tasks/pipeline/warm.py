@@ -61,7 +61,7 @@ def _warm_loader(loader: StepProcesses) -> None:
 
 def import_fiftyone() -> None:
     """Import what loading needs."""
-    importlib.import_module("tasks.load.sequence")
+    importlib.import_module("tasks.load.into_fiftyone")
     importlib.import_module("fiftyone")
 
 

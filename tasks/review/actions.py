@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.labels import (
+from tasks.dataset.reviewed_instances import (
     Values,
     detections_of,
     mask_of,

@@ -16,7 +16,7 @@ from typing import Any
 
 from tasks.dataset.documents import group_element
 from tasks.dataset.ids import sample_id
-from tasks.dataset.labels import log_of
+from tasks.dataset.reviewed_instances import log_of
 from tasks.dataset.schema import (
     GROUP_FIELD,
     LOG_FIELD,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tasks.dataset.ids import sample_id
-from tasks.dataset.labels import Values, detections_of, to_values
+from tasks.dataset.reviewed_instances import Values, detections_of, to_values
 from tasks.dataset.schema import (
     MACHINE_FIELD,
     RELABEL_FIELD,

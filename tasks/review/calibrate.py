@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.labels import detections_of
+from tasks.dataset.reviewed_instances import detections_of
 from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, dataset_lock, sample_collection
 from tasks.review.events import ACCEPTED, OPEN_RISK, WRONG, reviews_uri, storage_of
 from tasks.review.objects import object_of

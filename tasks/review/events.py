@@ -63,7 +63,7 @@ class Event:
         run_key: run whose machine labels were decided on.
         model: its model, in one line.
         decisions: machine label id -> decision ("" takes one back).
-        upserts: instances that are now in `reviewed`, as `tasks.dataset.labels` writes them.
+        upserts: instances that are now in `reviewed`, as `dataset.reviewed_instances` has them.
         removed: ids that are no longer in `reviewed`.
         overrides: machine label id -> what a relabeling made of it.
         changes: what changed, for people and statistics.
@@ -278,7 +278,7 @@ def _update(event: Event) -> dict[str, Any]:
     """Build one atomic change of a sample: decisions, reviewed instances, log, states."""
     from bson import ObjectId
 
-    from tasks.dataset.labels import to_document
+    from tasks.dataset.reviewed_instances import to_document
 
     fields: dict[str, Any] = {
         "last_modified_at": datetime.datetime.now(datetime.UTC),
@@ -311,7 +311,7 @@ def _changed_labels(event: Event) -> dict[str, Any]:
     """Merge decisions and relabeled masks into the machine labels that they are about."""
     from bson import ObjectId
 
-    from tasks.dataset.labels import override_document
+    from tasks.dataset.reviewed_instances import override_document
 
     branches = []
     for label in {**event.decisions, **event.overrides}:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.dataset.labels import Values, detections_of, log_of, to_values
+from tasks.dataset.reviewed_instances import Values, detections_of, log_of, to_values
 from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD, open_dataset
 from tasks.dataset.schema import sample_collection as _collection
 from tasks.review.actions import frame_of

@@ -11,7 +11,14 @@ from itertools import chain
 from typing import Any
 
 from tasks.dataset.ids import label_id, sample_id
-from tasks.dataset.labels import Values, detections_of, fingerprint, log_of, reviewed_id, to_values
+from tasks.dataset.reviewed_instances import (
+    Values,
+    detections_of,
+    fingerprint,
+    log_of,
+    reviewed_id,
+    to_values,
+)
 from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD, sample_collection
 from tasks.review.actions import FRAME, frame_of, labels_of
 from tasks.review.events import DELETED, EDITED, Event, now_text, record, reviewer

@@ -23,7 +23,7 @@ from sam2_core.clicks import OpenImage
 from sam2_core.prompts import PointPrompts
 from sam2_core.types import AutolabelError, FloatArray, Masks, ModelStamp
 from tasks.dataset.documents import stamp_text
-from tasks.dataset.labels import detections_of, fingerprint, mask_of, rle_of, window_of
+from tasks.dataset.reviewed_instances import detections_of, fingerprint, mask_of, rle_of, window_of
 from tasks.dataset.schema import MACHINE_FIELD, REVIEWED_FIELD, sample_collection
 from tasks.masks.crops import BoolArray, paint, segments_of
 from tasks.masks.model import Segmenters, choose_model

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.dataset.labels import detections_of
+from tasks.dataset.reviewed_instances import detections_of
 from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, OBJECT_PATH, OPEN, sample_collection
 from tasks.risk.geometry import shared_box_areas
 

@@ -23,7 +23,7 @@ from tasks.dataset.schema import (
 )
 from tasks.review.actions import FIELDS
 from tasks.review.objects import count_labels, decided_objects, object_of, queued_objects
-from tasks.risk.score import DESCRIPTIONS, REASONS, sequence_risk
+from tasks.risk.compute_risk import DESCRIPTIONS, REASONS, sequence_risk
 from tasks.wording import counted
 
 NEEDS_REVIEW, CONTROL, SENT_BACK = "needs review", "control sample", "sent back"

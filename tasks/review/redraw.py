@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tasks.dataset.ids import sample_id
-from tasks.dataset.labels import detections_of
+from tasks.dataset.reviewed_instances import detections_of
 from tasks.dataset.schema import MACHINE_FIELD, REVIEWED_FIELD, sample_collection
 from tasks.review.events import Event
 

@@ -28,7 +28,7 @@ from tasks.review.events import (
     reviews_uri,
     storage_of,
 )
-from tasks.risk.score import Judgement, judge_frames, recalibrated
+from tasks.risk.compute_risk import Judgement, compute_risk, recalibrated
 from tasks.store import storage
 from tasks.store.checksums import decode_json, encode_json
 from tasks.store.tables import LabeledFrame
@@ -248,7 +248,7 @@ def _result(
 def _judged(one: RelabelFrame, masks: Masks) -> Judgement:
     ones = np.ones(len(one.labels), np.float32)
     boxes = Boxes(np.array(one.boxes_xyxy_px, np.float32), ones, one.labels, None, "relabel")
-    return judge_frames([LabeledFrame(one.frame(), boxes, masks)])[0]
+    return compute_risk([LabeledFrame(one.frame(), boxes, masks)])[0]
 
 
 def _uri(out_uri: str, dataset_name: str, request_id: str, ending: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.ids import sample_id
-from tasks.dataset.labels import detections_of
+from tasks.dataset.reviewed_instances import detections_of
 from tasks.dataset.schema import (
     MACHINE_FIELD,
     OBJECT_PATH,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.dataset.labels import detections_of
+from tasks.dataset.reviewed_instances import detections_of
 from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, sample_collection
 from tasks.review.aside import SetAside, count_set_aside
 from tasks.review.events import ACCEPTED, WRONG

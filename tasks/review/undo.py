@@ -13,7 +13,7 @@ from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.ids import sample_id
-from tasks.dataset.labels import detections_of
+from tasks.dataset.reviewed_instances import detections_of
 from tasks.dataset.schema import MACHINE_FIELD, sample_collection
 from tasks.review.events import Event, read_file, record, reviewer, reviews_uri, storage_of
 from tasks.store import storage

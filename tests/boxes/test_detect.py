@@ -173,7 +173,7 @@ def test_a_release_is_downloaded_once_and_held_to_its_hash(tmp_path, monkeypatch
 
 def test_a_known_name_offline_says_what_to_place_where(tmp_path, monkeypatch):
     monkeypatch.setattr(detector_files, "RELEASES_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr("sam2_core.download._FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("sam2_core.model_download._FIRST_PAUSE_S", 0.01)
     with pytest.raises(AutolabelError, match=r"place it as .*cache/detectors/yolox_s\.onnx"):
         resolve_detector("yolox_s")
 

@@ -9,8 +9,8 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks
 from tasks.dataset import schema
+from tasks.load.into_fiftyone import load_frames
 from tasks.load.prepare import prepare_dataset
-from tasks.load.sequence import load_frames
 from tasks.review.queue import CHANGED, DIFFERENCES, build_queue
 from tasks.store.tables import LabeledFrame
 from tests.review.labels import OTHER_STAMP, SIZE_HW, STAMP, labeled_frame

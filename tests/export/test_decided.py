@@ -9,8 +9,8 @@ from pycocotools import mask as coco_mask
 
 from tasks.export.frames import Choice, chosen_manifests, source_of
 from tasks.export.run import export
+from tasks.load.into_fiftyone import load_sequence
 from tasks.load.prepare import prepare_dataset
-from tasks.load.sequence import load_sequence
 from tasks.review.actions import accept, fix_class, merge, reject
 from tests.export.test_export import run_of, truth
 from tests.review.reviewed import pick

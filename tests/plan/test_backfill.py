@@ -4,8 +4,8 @@ import pytest
 
 from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
-from flows.plan.report import plan_rows
-from flows.plan.run import make_plan
+from flows.plan.plan import make_plan
+from flows.plan.plan_table import plan_rows
 from flows.shard import parts_of
 from sam2_core.types import AutolabelError
 from tasks.frames.listing import walk

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tasks.dataset import schema
-from tasks.load import sequence as load
+from tasks.load import into_fiftyone as load
 from tasks.load.prepare import prepare_dataset
 from tasks.review.queue import build_queue
 from tasks.store.manifests import write_manifest
-from tests.load.test_sequence import store
+from tests.load.test_into_fiftyone import store
 from tests.review.labels import labeled_frames
 
 

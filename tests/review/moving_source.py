@@ -13,7 +13,7 @@ from pycocotools import mask as coco_mask
 from sam2_core.types import Boxes, Masks
 from tasks.dataset import schema
 from tasks.frames.discover import discover
-from tasks.load import sequence as load
+from tasks.load import into_fiftyone as load
 from tasks.load.prepare import prepare_dataset
 from tasks.load.rebuild import rebuild
 from tasks.review.actions import accept, choose

@@ -17,7 +17,7 @@ from pycocotools import mask as coco_mask
 from sam2_core.types import Boxes, Masks
 from tasks.dataset import schema
 from tasks.frames.identity import file_version
-from tasks.load import sequence as load
+from tasks.load import into_fiftyone as load
 from tasks.load.prepare import prepare_dataset
 from tasks.review.app import App, install_plugin, run_app
 from tasks.review.events import read_events
@@ -28,7 +28,7 @@ from tasks.store.manifests import write_manifest
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
 from tests.attacker import attack, attackers_origin
-from tests.load.test_sequence import store
+from tests.load.test_into_fiftyone import store
 from tests.review.app_page import (
     browser_page,
     click_label,

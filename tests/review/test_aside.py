@@ -15,7 +15,7 @@ from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.dataset.pictures import find_pictures
 from tasks.frames.discover import discover
-from tasks.load import sequence as load
+from tasks.load import into_fiftyone as load
 from tasks.load.prepare import prepare_dataset
 from tasks.load.rebuild import rebuild
 from tasks.review import relabel
@@ -242,7 +242,7 @@ def test_pictures_are_the_ones_labeled(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_camera_added_to_a_dataset_of_single_frames(database: str, tmp_path: Path) -> None:
-    from tests.load.test_sequence import store
+    from tests.load.test_into_fiftyone import store
     from tests.review.labels import labeled_frames
 
     name = f"added {uuid.uuid4().hex[:8]}"

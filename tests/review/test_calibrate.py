@@ -8,14 +8,14 @@ from click.testing import CliRunner
 
 from flows.cli.review import command
 from tasks.dataset import schema
-from tasks.load import sequence as load
+from tasks.load import into_fiftyone as load
 from tasks.load.prepare import prepare_dataset
 from tasks.load.rebuild import rebuild
 from tasks.review.actions import accept, choose, reject
 from tasks.review.calibrate import calibrate, decided, recalibration_of
 from tasks.risk.calibration import Recalibration
 from tasks.store.manifests import write_manifest
-from tests.load.test_sequence import store
+from tests.load.test_into_fiftyone import store
 from tests.review.labels import labeled_frames
 
 TRUTH = Recalibration(0.6, -1.5)  # how often a label of some risk is really wrong

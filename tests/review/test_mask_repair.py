@@ -10,7 +10,7 @@ import pytest
 
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
-from tasks.load import sequence as load
+from tasks.load import into_fiftyone as load
 from tasks.load.prepare import prepare_dataset
 from tasks.load.rebuild import rebuild
 from tasks.review import mask_repair
@@ -20,7 +20,7 @@ from tasks.review.export import export_reviews
 from tasks.review.mask_repair import Clicked, drawn, mend, open_label, take, warm_up
 from tasks.review.server import FIFTYONE_SETTINGS
 from tasks.store.manifests import write_manifest
-from tests.load.test_sequence import store
+from tests.load.test_into_fiftyone import store
 from tests.review.test_app import PLACES, three_labels
 
 NAME = "repairs"

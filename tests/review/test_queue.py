@@ -11,8 +11,8 @@ import pytest
 from tasks.dataset import schema
 from tasks.dataset.documents import first_fields
 from tasks.dataset.ids import sample_id
+from tasks.load.into_fiftyone import load_frames
 from tasks.load.prepare import prepare_dataset
-from tasks.load.sequence import load_frames
 from tasks.review.actions import accept, choose, mark_sequence, reject
 from tasks.review.objects import Doubt, few_of_each_place
 from tasks.review.queue import (

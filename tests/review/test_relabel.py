@@ -8,10 +8,10 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
-from tasks.load import sequence as load
+from tasks.load import into_fiftyone as load
 from tasks.review.events import read_events
 from tasks.review.relabel_requests import bring_back, request_relabel
-from tests.load.test_sequence import store
+from tests.load.test_into_fiftyone import store
 from tests.review.labels import COMPACT, OTHER_STAMP, SIZE_HW, labeled_frames
 from tests.review.reviewed import pick, relabel
 

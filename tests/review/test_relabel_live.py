@@ -16,8 +16,8 @@ from tasks.dataset.coco_truth import TruthImage, load_truth
 from tasks.frames.identity import file_version
 from tasks.frames.images import read_image
 from tasks.lab.evaluate import true_boxes
-from tasks.lab.scenes.sequence import write_sequence
-from tasks.load import sequence as load
+from tasks.lab.scenes.drives import write_sequence
+from tasks.load import into_fiftyone as load
 from tasks.load.prepare import prepare_dataset
 from tasks.masks.model import choose_model, load_segmenter
 from tasks.masks.segment import segment_frames
@@ -30,7 +30,7 @@ from tasks.store.artifacts import RunStamp
 from tasks.store.manifests import write_manifest
 from tasks.types import FrameRef
 from tests.integration.cluster import Cluster
-from tests.load.test_sequence import store
+from tests.load.test_into_fiftyone import store
 from tests.review.app_page import (
     browser_page,
     click_label,

@@ -12,7 +12,7 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
-from tasks.load import sequence as load
+from tasks.load import into_fiftyone as load
 from tasks.load.prepare import prepare_dataset
 from tasks.load.rebuild import rebuild
 from tasks.review.actions import accept, choose, fix_class, merge, reject
@@ -21,7 +21,7 @@ from tasks.review.export import export_reviews
 from tasks.review.harvest import harvest
 from tasks.review.relabel_requests import request_relabel
 from tasks.store import storage
-from tests.load.test_sequence import store
+from tests.load.test_into_fiftyone import store
 from tests.review.labels import SIZE_HW, labeled_frames
 from tests.review.reviewed import decide_everything, pick, relabel, state
 

@@ -21,13 +21,13 @@ import pytest
 from tasks.dataset import schema
 from tasks.dataset.database import own_server
 from tasks.dataset.keep import DatabaseKeeper
-from tasks.load import sequence as load
+from tasks.load import into_fiftyone as load
 from tasks.load.prepare import prepare_dataset
 from tasks.review.actions import accept, choose, reject
 from tasks.review.app import run_app
 from tasks.review.queue import build_queue
 from tasks.store.manifests import write_manifest
-from tests.load.test_sequence import store
+from tests.load.test_into_fiftyone import store
 from tests.review.app_page import (
     READY,
     browser_page,

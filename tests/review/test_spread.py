@@ -13,8 +13,8 @@ from flows.cli import review
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.dataset.ids import sample_id
+from tasks.load.into_fiftyone import load_frames
 from tasks.load.prepare import prepare_dataset
-from tasks.load.sequence import load_frames
 from tasks.review import app
 from tasks.review.actions import accept, choose, fix_class, merge, reject
 from tasks.review.objects import decided_objects

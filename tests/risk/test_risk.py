@@ -13,9 +13,9 @@ from tasks.lab.risk_drives import PROMPTS, TRUE_BOXES, Drive, Models, labeled_dr
 from tasks.lab.risk_figures import auroc, figures_by_size, found_within, share_to_find
 from tasks.lab.risk_fit import calibrate, collect, fit, report
 from tasks.masks.model import choose_model, load_segmenter
+from tasks.risk.compute_risk import REASONS, compute_risk, risk_model
 from tasks.risk.features import COLUMN, FEATURES, measure_frames
 from tasks.risk.reliability import calibration_error, reliability
-from tasks.risk.score import REASONS, judge_frames, risk_model
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
 from tests.conftest import REPOSITORY
@@ -53,7 +53,7 @@ GOOD = disc(BOX)
 
 
 def reasons(one: LabeledFrame, **around: list[LabeledFrame]) -> tuple[str, ...]:
-    return judge_frames([one], **around)[0].reasons[0]
+    return compute_risk([one], **around)[0].reasons[0]
 
 
 def block() -> np.ndarray:
@@ -119,7 +119,7 @@ def test_reasons_that_need_the_frames_beside() -> None:
 def test_unusual_size_for_its_class() -> None:
     usual = [frame([BOX], [GOOD]) for _ in range(40)]
     odd = frame([(100, 100, 110, 120)], [disc((100, 100, 110, 120))])
-    judged = judge_frames([*usual, odd])
+    judged = compute_risk([*usual, odd])
     assert "unusual_size" in judged[-1].reasons[0]
     assert "unusual_size" not in judged[0].reasons[0]
 
@@ -130,7 +130,7 @@ def test_bad_boxes_and_empty_frames_are_judged_without_a_word() -> None:
         features = measure_frames([one], [nan], [nan])[0][0]
         assert features.shape == (len(one.boxes), len(FEATURES))
         assert np.isfinite(features).all()
-        risk = judge_frames([one])[0].risk
+        risk = compute_risk([one])[0].risk
         assert ((risk >= 0) & (risk <= 1)).all()
 
 
@@ -255,5 +255,5 @@ def test_judging_is_quick_enough_for_every_load() -> None:
 
     frames = labeled_frames(20, 100)
     started = time.process_time()
-    judge_frames(frames)
+    compute_risk(frames)
     assert (time.process_time() - started) / 2000 < 1e-3

@@ -45,7 +45,7 @@ NOT_DECISIVE = {
     "checkpoints": "finds files; their content is in the stamp",
     "cores": "how many threads",
     "decisive_code": "the list itself",
-    "download": "finds files; their content is in the stamp",
+    "model_download": "finds files; their content is in the stamp",
     "export": "makes graph files; their content is in the stamp",
     "export_graphs": "makes graph files; their content is in the stamp",
     "export_jobs": "makes graph files; their content is in the stamp",

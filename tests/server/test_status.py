@@ -9,10 +9,10 @@ from flows.plan.shards import Piece, ShardParams
 from flows.server import status
 from flows.server.status import RunStatus, group_runs
 from tasks.dataset.record import remember_load
+from tasks.load.into_fiftyone import load_sequence
 from tasks.load.prepare import prepare_dataset
-from tasks.load.sequence import load_sequence
 from tasks.store.manifests import write_manifest
-from tests.load.test_sequence import store
+from tests.load.test_into_fiftyone import store
 from tests.review.labels import STAMP, labeled_frames
 
 

@@ -11,14 +11,14 @@ from tasks.dataset.coco_truth import rle_box_xyxy_px
 from tasks.dataset.documents import Origin, label_documents
 from tasks.dataset.objects import ObjectNames
 from tasks.lab.scenes import write_sequence
-from tasks.risk.score import judge_frames
+from tasks.risk.compute_risk import compute_risk
 from tasks.store import storage
 from tasks.store.artifacts import chunks_of, write_labels
 from tasks.store.manifests import ChunkRecord, Manifest
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import FrameTracks, list_tracked, path_of, read_tracks, write_tracks
 from tasks.tracks import track as tracking
-from tasks.tracks.sequence import make_tracks
+from tasks.tracks.make_tracks import make_tracks
 from tasks.tracks.shapes import agreements, placed_iou, shapes_of
 from tasks.tracks.track import track
 from tasks.types import FrameFailure, FrameRef
@@ -285,7 +285,7 @@ def test_interpolated_labels_follow_a_frames_own_and_say_what_they_are(memory):
     assert found.joined(frames[0]).interpolated == 0
     assert list_tracked(memory, STAMP.run_key) == {("drive", "c2")}
     documents = label_documents(
-        joined, Origin("run", "model", {}), judge_frames([joined])[0], None, ObjectNames({})
+        joined, Origin("run", "model", {}), compute_risk([joined])[0], None, ObjectNames({})
     )
     assert [one.get("source") for one in documents] == [None, "interpolated"]
     assert [one["track"] for one in documents] == ["/2", "/1"]

@@ -1,7 +1,7 @@
 """Procedural driving scenes with exact ground truth; numpy and OpenCV only."""
 
+from tasks.lab.scenes.drives import render_sequence, write_sequence
 from tasks.lab.scenes.render import DOMAINS, render_scene
-from tasks.lab.scenes.sequence import render_sequence, write_sequence
 from tasks.lab.scenes.types import LABELS, RANDOM_LABEL, Frame, Instance, Scene
 
 __all__ = [

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tasks.lab.scenes import Frame, render_scene
-from tasks.lab.scenes.sequence import add_to_coco, coco
+from tasks.lab.scenes.drives import add_to_coco, coco
 
 # Training renders seeds from 0 up; it would take years to get here.
 FIRST_HELD_OUT_SEED = 90_000_000

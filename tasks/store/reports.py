@@ -1,4 +1,4 @@
-"""What became of a sequence: its report."""
+"""What became of a sequence: its report, made of its frames. `manifests` writes it and reads it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Seen:
         return {"camera": frame.camera, "index": frame.index, "uri": frame.uri, "reason": reason}
 
 
-def check(frames: Iterable[Seen]) -> dict[str, Any]:
+def report_of(frames: Iterable[Seen]) -> dict[str, Any]:
     """Count a sequence's outcomes and point at frames worth a look.
 
     Args:

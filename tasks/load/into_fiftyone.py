@@ -28,9 +28,9 @@ from tasks.dataset.documents import (
     stamp_text,
 )
 from tasks.dataset.ids import sample_id
-from tasks.dataset.labels import log_of
 from tasks.dataset.objects import ObjectNames
 from tasks.dataset.placing import Place, place_frames, recorded_frames, recorded_parts
+from tasks.dataset.reviewed_instances import log_of
 from tasks.dataset.schema import (
     GROUP_FIELD,
     LOG_FIELD,
@@ -45,12 +45,12 @@ from tasks.frames.identity import frame_identity
 from tasks.review.aside import CHANGED, forget, peoples_fields, set_aside, set_aside_unlisted
 from tasks.review.calibrate import recalibration_of
 from tasks.review.harvest import harvest
-from tasks.risk.score import Judgement, judge_frames, judged_parts, recalibrated
+from tasks.risk.compute_risk import Judgement, compute_risk, compute_risk_of_parts, recalibrated
 from tasks.store.artifacts import RunStamp
 from tasks.store.manifests import Manifest
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import read_tracks
-from tasks.tracks.sequence import make_tracks
+from tasks.tracks.make_tracks import make_tracks
 from tasks.tracks.track import track
 
 FRAMES_PER_WRITE = 64
@@ -108,7 +108,7 @@ def load_sequence(dataset_name: str, out_uri: str, manifest: Manifest) -> LoadRe
     counted = [0, 0]
     for camera in dict.fromkeys(chunk.camera for chunk in manifest.chunks):
         parts = recorded_parts(out_uri, manifest, camera, stored)
-        for labeled, judgements in judged_parts(parts):
+        for labeled, judgements in compute_risk_of_parts(parts):
             counted[0] += len(labeled)
             counted[1] += write_frames(dataset, labeled, origin, judgements, place, objects=objects)
     set_aside_unlisted(dataset, manifest.sequence_id, place.listed)
@@ -131,7 +131,7 @@ def load_frames(dataset_name: str, labeled: Sequence[LabeledFrame], stamp: RunSt
     keys = [(one.frame.camera, one.frame.index) for one in labeled]
     objects = ObjectNames(dict(zip(keys, track(labeled).frames, strict=True)))
     dataset, place = open_dataset(dataset_name), Place(mask_folder=chosen_mask_folder())
-    judged = judge_frames(labeled)
+    judged = compute_risk(labeled)
     instances = write_frames(dataset, labeled, origin, judged, place, objects=objects)
     return LoadReport(len(labeled), instances, time.perf_counter() - started)
 

@@ -1,34 +1,21 @@
-"""A sequence on its way: opened into chunks, checked and closed, loaded."""
+"""The first step of a sequence: its frames listed, its videos opened, all of it cut into chunks."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 from sam2_core.types import AutolabelError
 from tasks.frames.discover import Discovered, list_frames
-from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, SEGMENT
-from tasks.pipeline.chunk import ChunkState, Job, count_kept, stored_chunk
-from tasks.pipeline.outcome import (
-    NotFetchedError,
-    SequenceOutcome,
-    SequencePart,
-    UnreadableError,
-    complete_before,
-    outcome_so_far,
-)
+from tasks.observe.progress import DETECT, DOWNLOAD, SEGMENT
+from tasks.pipeline.chunk import Job, count_kept
+from tasks.pipeline.outcome import NotFetchedError, SequencePart, UnreadableError
 from tasks.store import artifacts, manifests, quarantine, storage
 from tasks.store.artifacts import Chunk
-from tasks.store.check import check
 from tasks.store.checksums import IncompleteArtifactError
-from tasks.store.manifests import Manifest, withdrawn_if_damaged
+from tasks.store.manifests import Manifest
 from tasks.types import FrameFailure, FrameRef
-
-if TYPE_CHECKING:
-    from tasks.load.sequence import LoadReport
 
 
 @dataclass(frozen=True)
@@ -150,94 +137,3 @@ def _listed(job: Job, chunks: tuple[Chunk, ...]) -> frozenset[str]:
         for folder in folders
         for name in storage.list_names(storage.join(job.out_uri, folder))
     )
-
-
-def check_sequence(job: Job, opened: Opened, states: Sequence[ChunkState]) -> SequenceOutcome:
-    """Check a sequence's labels, write its report, and declare it complete.
-
-    With frames that could not be fetched, or a camera's video that could not be opened, its
-    manifest is a partial one: the next run tries those again. While chunks of other shards are
-    missing it is not declared; two shards that end at the same moment both do, with equal bytes.
-    """
-    part, found = opened.part, opened.part.found
-    if part.manifest:
-        return complete_before(part)
-    started = time.perf_counter()
-    others = _of_others(job, opened.rest)
-    together = sorted([*states, *(others or ())], key=lambda one: one.chunk.stem)
-    outcome = outcome_so_far(part.name, together, opened.failures)
-    if others is None:
-        return outcome
-    report = check(seen for one in together for seen in one.seen)
-    partial = bool(opened.failures) or any(one.may_yet_come for one in outcome.failures)
-    manifest = Manifest(
-        part.name,
-        found.sequence.frames_uri,
-        found.content_key,
-        job.stamp,
-        tuple(one.record for one in together if one.record),
-        partial,
-    )
-    seconds = outcome.seconds | {CHECK: time.perf_counter() - started}
-    report |= {"seconds": {stage: round(value, 3) for stage, value in seconds.items()}}
-    report |= {"certificate": _certificate(job)}
-    manifests.write_report(
-        job.out_uri, job.stamp.run_key, found.sequence, found.content_key, report
-    )
-    manifests.write_manifest(job.out_uri, manifest)
-    hopeless = partial and not any(one.may_yet_come for one in outcome.failures)
-    return replace(outcome, manifest=manifest, hopeless=hopeless, seconds=seconds)
-
-
-def _certificate(job: Job) -> dict[str, Any] | None:
-    """Return the certificate of the model where it is loaded: here or in the processes beside."""
-    processes = job.tools.processes
-    if processes is None:
-        return job.tools.segmenters.certified_by(job.model)
-    found: dict[str, Any] | None = processes.run(certificate_of)
-    return found
-
-
-def certificate_of(job: Job) -> dict[str, Any] | None:
-    """Return the certificate of the job's model, which is loaded where it is not yet."""
-    job.tools.segmenters.load(job.model)
-    return job.tools.segmenters.certified_by(job.model)
-
-
-def _of_others(job: Job, chunks: Iterable[Chunk]) -> list[ChunkState] | None:
-    """Return the chunks that other shards do, or None while one is missing."""
-    states = []
-    for chunk in chunks:
-        state = stored_chunk(job, chunk)
-        if state is None:
-            return None
-        states.append(state)
-    return states
-
-
-def prepare_load(dataset: str, cameras: Sequence[str], out_uri: str) -> frozenset[str]:
-    """Make a dataset ready for loads; returns the manifests that it holds already."""
-    from tasks.dataset.record import loaded_manifests
-    from tasks.load.prepare import prepare_dataset
-
-    prepare_dataset(dataset, cameras, out_uri)
-    return frozenset(loaded_manifests(dataset))
-
-
-def load_labels(dataset: str, out_uri: str, manifest: Manifest) -> LoadReport:
-    """Load a labeled sequence into FiftyOne; the frames that it has are brought here first.
-
-    With frames that are left out, as their pictures have changed, it does not count as loaded: the
-    next run loads it again.
-
-    Raises:
-        AutolabelError: storage or the database cannot be used, or labels are damaged.
-
-    """
-    from tasks.dataset.record import remember_load
-    from tasks.load.sequence import load_sequence
-
-    with withdrawn_if_damaged(out_uri, manifest):
-        report = load_sequence(dataset, out_uri, manifest)
-    remember_load(dataset, manifest, whole=not report.changed)
-    return report

@@ -9,9 +9,9 @@ import pytest
 from sam2_core.types import Boxes, Masks
 from tasks.store import storage
 from tasks.store.artifacts import Chunk, RunStamp, chunks_of, content_key, write_labels
-from tasks.store.check import Seen, check
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import ChunkRecord, Manifest, labels_of
+from tasks.store.reports import Seen, report_of
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameFailure, FrameRef
 
@@ -40,7 +40,7 @@ def bad(frame, stage="download", reason=None):
 
 
 def test_a_report_counts_everything_once():
-    report = check(Seen.of(one) for one in [
+    report = report_of(Seen.of(one) for one in [
         good(ref(0), 4), good(ref(1), 0), good(ref(2), 3, empty=1), bad(ref(3)), bad(ref(4)),
         good(ref(5, size_hw=(10, 10)), 1), good(ref(0, "left"), 2, iou=0.2),
     ])  # fmt: skip
@@ -63,7 +63,7 @@ def test_a_report_counts_everything_once():
 
 
 def test_a_report_of_nothing():
-    report = check([])
+    report = report_of([])
     assert (report["frames"], report["mean_predicted_iou"]) == (0, None)
 
 

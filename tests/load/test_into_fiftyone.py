@@ -19,11 +19,11 @@ from tasks.dataset.objects import ObjectNames
 from tasks.dataset.placing import Place
 from tasks.frames.download import cached_path
 from tasks.frames.identity import frame_identity
-from tasks.load import sequence as load
+from tasks.load import into_fiftyone as load
+from tasks.load.into_fiftyone import load_frames
 from tasks.load.prepare import prepare_dataset
-from tasks.load.sequence import load_frames
 from tasks.review.sequences import sequence_view
-from tasks.risk.score import judge_frames
+from tasks.risk.compute_risk import compute_risk
 from tasks.store import artifacts, storage
 from tasks.store.manifests import ChunkRecord, Manifest
 from tasks.store.tables import LabeledFrame
@@ -72,7 +72,7 @@ def test_our_documents_are_what_fiftyone_itself_would_store(database: str) -> No
     import fiftyone as fo
 
     one = labeled_frame(3, 4)
-    ours = label_documents(one, ORIGIN, judge_frames([one])[0], None, ObjectNames({}))
+    ours = label_documents(one, ORIGIN, compute_risk([one])[0], None, ObjectNames({}))
     theirs = fo.Detections(
         detections=[
             fo.Detection(
@@ -295,12 +295,12 @@ def test_loading_is_ten_times_faster_than_add_samples(name: str) -> None:
     labeled = labeled_frames(1000, 100)
     prepare_dataset(name)
     dataset = schema.open_dataset(name)
-    judge_frames(labeled[:2])  # imports
+    compute_risk(labeled[:2])  # imports
     names = ObjectNames({})
     started, count = time.process_time(), 0
     for start in range(0, 1000, 64):
         part = labeled[start : start + 64]
-        judged = judge_frames(part, labeled[:start][-1:])
+        judged = compute_risk(part, labeled[:start][-1:])
         count += load.write_frames(dataset, part, ORIGIN, judged, Place(), objects=names)
     ours = count / (time.process_time() - started)
     part = []

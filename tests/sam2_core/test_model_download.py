@@ -11,9 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from sam2_core import download as module
+from sam2_core import model_download as module
 from sam2_core.checkpoints import checkpoint_path, fetch_checkpoint, verify
-from sam2_core.download import download
+from sam2_core.model_download import download
 from sam2_core.presets import COMPACT, TINY
 from sam2_core.types import AutolabelError
 

@@ -16,8 +16,8 @@ from tasks.frames.discover import Discovered, discover
 from tasks.frames.patterns import refuse_output_inside
 from tasks.masks.model import ModelChoice, choose_model
 from tasks.pipeline.chunk import Job
+from tasks.pipeline.open import as_left
 from tasks.pipeline.outcome import SequencePart
-from tasks.pipeline.sequence import as_left
 from tasks.pipeline.tools import Tools
 from tasks.store import manifests, storage
 from tasks.store.artifacts import RunStamp

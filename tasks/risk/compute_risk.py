@@ -117,7 +117,7 @@ def risk_model() -> RiskModel:
     )  # fmt: skip
 
 
-def judge_frames(
+def compute_risk(
     frames: Sequence[LabeledFrame],
     before: Sequence[LabeledFrame] = (),
     after: Sequence[LabeledFrame] = (),
@@ -138,13 +138,13 @@ def judge_frames(
     ]
 
 
-def judged_parts(
+def compute_risk_of_parts(
     parts: Iterable[list[LabeledFrame]],
 ) -> Iterator[tuple[list[LabeledFrame], list[Judgement]]]:
     """Judge a camera's chunks one after another, each with the frames before and after it."""
     before: list[LabeledFrame] = []
     for current, after in pairwise(chain(parts, [[]])):
-        yield current, judge_frames(current, before, after)
+        yield current, compute_risk(current, before, after)
         before = current
 
 

@@ -1,0 +1,80 @@
+"""The step after all chunks of a sequence: its report, and the manifest that makes it complete."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tasks.observe.progress import CHECK
+from tasks.pipeline.chunk import ChunkState, Job, stored_chunk
+from tasks.pipeline.open import Opened
+from tasks.pipeline.outcome import SequenceOutcome, complete_before, outcome_so_far
+from tasks.store import manifests
+from tasks.store.artifacts import Chunk
+from tasks.store.manifests import Manifest
+from tasks.store.reports import report_of
+
+
+def check_sequence(job: Job, opened: Opened, states: Sequence[ChunkState]) -> SequenceOutcome:
+    """Check a sequence's labels, write its report, and declare it complete.
+
+    With frames that could not be fetched, or a camera's video that could not be opened, its
+    manifest is a partial one: the next run tries those again. While chunks of other shards are
+    missing it is not declared; two shards that end at the same moment both do, with equal bytes.
+    """
+    part, found = opened.part, opened.part.found
+    if part.manifest:
+        return complete_before(part)
+    started = time.perf_counter()
+    others = _of_others(job, opened.rest)
+    together = sorted([*states, *(others or ())], key=lambda one: one.chunk.stem)
+    outcome = outcome_so_far(part.name, together, opened.failures)
+    if others is None:
+        return outcome
+    report = report_of(seen for one in together for seen in one.seen)
+    partial = bool(opened.failures) or any(one.may_yet_come for one in outcome.failures)
+    manifest = Manifest(
+        part.name,
+        found.sequence.frames_uri,
+        found.content_key,
+        job.stamp,
+        tuple(one.record for one in together if one.record),
+        partial,
+    )
+    seconds = outcome.seconds | {CHECK: time.perf_counter() - started}
+    report |= {"seconds": {stage: round(value, 3) for stage, value in seconds.items()}}
+    report |= {"certificate": _certificate(job)}
+    manifests.write_report(
+        job.out_uri, job.stamp.run_key, found.sequence, found.content_key, report
+    )
+    manifests.write_manifest(job.out_uri, manifest)
+    hopeless = partial and not any(one.may_yet_come for one in outcome.failures)
+    return replace(outcome, manifest=manifest, hopeless=hopeless, seconds=seconds)
+
+
+def _certificate(job: Job) -> dict[str, Any] | None:
+    """Return the certificate of the model where it is loaded: here or in the processes beside."""
+    processes = job.tools.processes
+    if processes is None:
+        return job.tools.segmenters.certified_by(job.model)
+    found: dict[str, Any] | None = processes.run(certificate_of)
+    return found
+
+
+def certificate_of(job: Job) -> dict[str, Any] | None:
+    """Return the certificate of the job's model, which is loaded where it is not yet."""
+    job.tools.segmenters.load(job.model)
+    return job.tools.segmenters.certified_by(job.model)
+
+
+def _of_others(job: Job, chunks: Iterable[Chunk]) -> list[ChunkState] | None:
+    """Return the chunks that other shards do, or None while one is missing."""
+    states = []
+    for chunk in chunks:
+        state = stored_chunk(job, chunk)
+        if state is None:
+            return None
+        states.append(state)
+    return states
