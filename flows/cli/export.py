@@ -124,6 +124,9 @@ def _say(console: Any, report: dict[str, Any], target: str) -> None:
     for reason, count in report["left_out"].items():
         if count:
             console.print(f"  left out: {count} ({reason})")
+    if "named_as_track" in report:
+        named = counted(report["named_as_track"], "label")
+        console.print(f"  named as their track and not as detected: {named}")
     if report["frames_without_picture"]:
         console.print(
             f"  without a picture by now: {counted(report['frames_without_picture'], 'frame')}"

@@ -19,7 +19,7 @@ from flows.cli.display import as_typed, showing, spinning, stderr_console, stop_
 from flows.cli.label_small import is_small, label_small
 from flows.params import LabelParams
 from flows.plan.plan import Plan, check_writable, job_of, make_plan
-from flows.plan.summary import summary_of
+from flows.plan.summary import summary_of, tracks_told
 from flows.server.own import Api, configured_api
 from sam2_core.cache import cache_folder
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
@@ -204,11 +204,12 @@ def conclude(console: Console, summary: dict[str, Any]) -> None:
         f"[bold]{counted(summary['frames'], 'frame')}[/] and "
         f"[bold]{counted(summary['instances'] - summary['rejected'], 'mask')}[/] in "
         f"{counted(summary['sequences'], 'sequence')}"
-        + (f", {summary['filled']} more in gaps of tracks" if summary["filled"] else "")
         + (f", [yellow]{rejected} without a mask[/]" if summary["rejected"] else "")
         + (f", {counted(summary['skipped'], 'frame')} from before" if summary["skipped"] else "")
         + (f", [red]{len(failed)} failed[/]" if failed else "")
     )
+    for line in tracks_told(summary):
+        console.print(escape(line))
     for one in failed[:10]:
         name = one.get("uri", "").rpartition("/")[2]
         place = " ".join(filter(None, (one["sequence"], one.get("camera"), name)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flows.plan.plan import Plan
 from tasks.observe.progress import summed
 from tasks.pipeline.outcome import SequenceOutcome
+from tasks.wording import counted
 
 
 def summary_of(
@@ -15,9 +17,10 @@ def summary_of(
 ) -> dict[str, Any]:
     """Return the object that `--json` prints.
 
-    `rejected` counts those of the instances that have a reason and no mask. `tracks` and `filled`,
-    masks made for their gaps, count those of the sequences that this run looked at, `skipped`
-    frames that were labeled before, `failed` lists frames and sequences with their reasons,
+    `rejected` counts those of the instances that have a reason and no mask. `tracks`, `filled`,
+    masks made for their gaps, `not_filled`, masks missing in gaps by reason, and `other_class`,
+    labels whose track is of another class, are of the sequences that this run looked at; `skipped`
+    counts frames that were labeled before, `failed` lists frames and sequences with their reasons,
     `left_out` counts labeled frames that the dataset lacks as their pictures have changed since,
     `nothing` says why there is not a single mask where there should be, `seconds` are summed over
     the threads of a stage (so they may exceed `total`).
@@ -30,15 +33,36 @@ def summary_of(
         "instances": sum(one.instances for one in outcomes),
         "rejected": sum(one.rejected for one in outcomes),
         "filled": sum(one.filled for one in outcomes),
+        "not_filled": dict(sum((Counter(one.not_filled) for one in outcomes), Counter[str]())),
         "tracks": sum(one.tracks for one in outcomes),
+        "other_class": sum(one.other_class for one in outcomes),
         "skipped": sum(one.frames - one.computed_frames for one in outcomes),
         "failed": failed,
         "left_out": sum(one.left_out for one in outcomes),
         "nothing": _nothing(plan, outcomes),
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
         "dataset": plan.params.dataset_name,
+        "fill_gaps": plan.params.fill_gaps,
         **plan.facts(),
     }
+
+
+def tracks_told(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Say in lines what was found along tracks, in the sequences that this run looked at."""
+    if not summary["tracks"]:
+        return
+    other = summary["other_class"]
+    verb = "is" if other == 1 else "are"
+    more = f"; {counted(other, 'label')} {verb} of another class than the track" if other else ""
+    yield f"{counted(summary['tracks'], 'track')}{more}"
+    if summary["fill_gaps"]:
+        missing = sorted(summary["not_filled"].items(), key=lambda one: -one[1])
+        reasons = ", ".join(f"{reason} ({count})" for reason, count in missing)
+        left = f"; {sum(count for _, count in missing)} not filled: {reasons}" if missing else ""
+        none = not missing and not summary["filled"]
+        yield "gaps of tracks: " + (
+            "none" if none else f"{counted(summary['filled'], 'mask')} filled in{left}"
+        )
 
 
 def _nothing(plan: Plan, outcomes: Sequence[SequenceOutcome]) -> str:

@@ -16,6 +16,7 @@ from uuid import UUID
 
 import httpx
 
+from flows.plan.summary import tracks_told
 from flows.server.shard_runs import connected
 from tasks.observe.progress import SEGMENT, Listener
 from tasks.pipeline.tools import Tools
@@ -96,6 +97,7 @@ def summary_markdown(summary: dict[str, Any]) -> str:
         f"| boxes | {summary['boxes']} |",
         f"| labels | `{summary['out']}` |",
     ]
+    lines += [f"| tracks | {line} |" for line in tracks_told(summary)]
     if summary.get("dataset"):
         lines.append(f"| review | `autolabel review {shlex.quote(summary['dataset'])}` |")
     stages = {name: value for name, value in summary["seconds"].items() if name != "total"}

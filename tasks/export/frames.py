@@ -160,6 +160,7 @@ class Frames:
     ) -> Instance:
         boxes = one.boxes
         names = (self._choice.track_classes and one.track_labels) or boxes.labels
+        self._told.named_as_track += names[number] != boxes.labels[number]
         left, top, right, bottom = (float(side) for side in boxes.xyxy_px[number])
         return Instance(
             names[number],

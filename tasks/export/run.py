@@ -98,6 +98,8 @@ def export(
             "classes": classes.names, "splits": {k: v for k, v in splits.items() if k},
             "left_out": told.left_out, "classes_not_there": _not_there(choice, told), **facts,
         }  # fmt: skip
+        if choice.track_classes:
+            report["named_as_track"] = told.named_as_track
         sink.close(report)
     return report
 

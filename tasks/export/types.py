@@ -119,12 +119,14 @@ class Told:
         left_out: labels that were not chosen or that the format has no place for, by reason.
         unwritten: how many of them were chosen.
         classes: that labels have, before they are renamed.
+        named_as_track: labels that were detected as another class than their track.
 
     """
 
     left_out: dict[str, int] = field(default_factory=dict)
     unwritten: int = 0
     classes: set[str] = field(default_factory=set)
+    named_as_track: int = 0
 
     def leave_out(self, reason: str, count: int = 1) -> None:
         """Count labels that are not written."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -40,7 +41,7 @@ class Filled:
     masks: Masks
 
 
-def fill(job: Job, gaps: Iterable[tuple[FrameRef, Gap]]) -> list[Filled]:
+def fill(job: Job, gaps: Iterable[tuple[FrameRef, Gap]]) -> tuple[list[Filled], Counter[str]]:
     """Prompt frames with the boxes of their gaps and keep the masks that fit before and after.
 
     A frame whose picture is another one by now, or cannot be read, stays as it is.
@@ -48,6 +49,9 @@ def fill(job: Job, gaps: Iterable[tuple[FrameRef, Gap]]) -> list[Filled]:
     Args:
         job: what every step knows.
         gaps: with their frames, in the order of frames.
+
+    Returns:
+        The masks that fit, and how many gaps stay as they are, by reason.
 
     Raises:
         NotFetchedError: a picture cannot be had: what is made now would differ from what is made
@@ -60,14 +64,19 @@ def fill(job: Job, gaps: Iterable[tuple[FrameRef, Gap]]) -> list[Filled]:
     by_frame: dict[FrameRef, list[Gap]] = {}
     for frame, gap in gaps:
         by_frame.setdefault(frame, []).append(gap)
+    why_not: Counter[str] = Counter()
     if not by_frame:
-        return []
+        return [], why_not
     todo = [(there, _boxes(by_frame[frame])) for frame, there in _here(by_frame)]
     of_frame = {(one.camera, one.index): several for one, several in by_frame.items()}
     turn = DeviceTurn(job.tools.device)
     labeled = segment_frames(job.tools.segmenters.load(job.model), todo, read_image, turn=turn)
-    made = (_believed(job, one, of_frame[one.frame.camera, one.frame.index]) for one in labeled)
-    return [one for one in made if one]
+    made = [
+        _believed(job, one, of_frame.pop((one.frame.camera, one.frame.index)), why_not)
+        for one in labeled
+    ]
+    why_not["the picture is another one by now"] += sum(map(len, of_frame.values()))
+    return [one for one in made if one], +why_not
 
 
 def _here(frames: Iterable[FrameRef]) -> Iterator[tuple[FrameRef, FrameRef]]:
@@ -94,16 +103,20 @@ def _boxes(gaps: Sequence[Gap]) -> Boxes:
     return Boxes(px, scores, tuple(gap.label for gap in gaps), source=INTERPOLATED)
 
 
-def _believed(job: Job, one: LabeledFrame, gaps: Sequence[Gap]) -> Filled | None:
+def _believed(
+    job: Job, one: LabeledFrame, gaps: Sequence[Gap], why_not: Counter[str]
+) -> Filled | None:
+    """Keep the masks of a frame that fit; counts the others in `why_not`."""
     if one.masks is None:
+        why_not["the picture cannot be read"] += len(gaps)
         return None
     masks = tidied(one.masks, one.boxes, job.rules)
     shapes = shapes_of(masks, one.boxes.xyxy_px.astype(np.float64))
-    rows = [
-        row
-        for row, gap in enumerate(gaps)
-        if gap.is_filled_by(shapes[row], float(masks.predicted_iou[row]))
+    reasons = [
+        gap.why_not_by(shapes[row], float(masks.predicted_iou[row])) for row, gap in enumerate(gaps)
     ]
+    why_not.update(filter(None, reasons))
+    rows = [row for row, reason in enumerate(reasons) if not reason]
     if not rows:
         return None
     boxes, masks = chosen_rows(one.boxes, masks, rows)

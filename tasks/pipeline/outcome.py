@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -74,6 +74,8 @@ class SequenceOutcome:
         instances: rows of masks, rejected ones included.
         rejected: rows with a reason and no mask.
         filled: masks that were made for the gaps of tracks; no rows of the labels.
+        not_filled: masks that are missing there still, by reason.
+        other_class: labels whose track is of another class.
         tracks: objects over time that they show; 0 where nobody looked for them.
         tracked_now: they were looked for now: a dataset that has the labels lacks their tracks.
         computed_frames: labeled by this run; the others were up to date.
@@ -92,6 +94,8 @@ class SequenceOutcome:
     instances: int = 0
     rejected: int = 0
     filled: int = 0
+    not_filled: Mapping[str, int] = field(default_factory=dict)
+    other_class: int = 0
     tracks: int = 0
     tracked_now: bool = False
     computed_frames: int = 0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +14,7 @@ from tasks.observe.progress import TRACK
 from tasks.pipeline.chunk import Job
 from tasks.pipeline.fill import Filled, fill
 from tasks.pipeline.outcome import SequenceOutcome
-from tasks.store.manifests import withdrawn_if_damaged
+from tasks.store.manifests import add_to_report, withdrawn_if_damaged
 from tasks.store.tracks import FrameTracks, read_tracks, write_tracks
 from tasks.tracks.make_tracks import make_tracks
 from tasks.types import FrameRef
@@ -35,19 +37,33 @@ def track_sequence(job: Job, outcome: SequenceOutcome) -> SequenceOutcome:
     stored = read_tracks(job.out_uri, manifest)
     if stored:
         facts = stored.made
-        filled_masks = int(facts.get("interpolated", {}).get("labels", 0))
     else:
         with withdrawn_if_damaged(job.out_uri, manifest):
             made = make_tracks(job.out_uri, manifest, job.fill_gaps)
-        filled = fill(job, made.gaps)
+        filled, why_not = fill(job, made.gaps)
+        facts = made.made | _gaps(job, filled, made.no_gaps + why_not)
         more = [(one.frame, one.boxes, one.masks) for one in filled]
-        write_tracks(job.out_uri, manifest, _with_filled(made.frames, filled), made.made, more)
-        facts, filled_masks = made.made, sum(len(one.gaps) for one in filled)
-    tracks = sum(one["tracks"] for one in facts["measures"].values())
-    seconds = outcome.seconds | {TRACK: time.perf_counter() - started}
+        write_tracks(job.out_uri, manifest, _with_filled(made.frames, filled), facts, more)
+        if job.fill_gaps:
+            add_to_report(job.out_uri, manifest, {"gaps": facts["gaps"]})
+    measures, gaps = facts["measures"].values(), facts.get("gaps", {})
     return replace(
-        outcome, tracks=tracks, filled=filled_masks, tracked_now=not stored, seconds=seconds
+        outcome,
+        tracks=sum(one["tracks"] for one in measures),
+        other_class=sum(one.get("other_class", 0) for one in measures),
+        filled=gaps.get("filled", facts.get("interpolated", {}).get("labels", 0)),
+        not_filled=gaps.get("not_filled", {}),
+        tracked_now=not stored,
+        seconds=outcome.seconds | {TRACK: time.perf_counter() - started},
     )
+
+
+def _gaps(job: Job, filled: Sequence[Filled], why_not: Counter[str]) -> dict[str, Any]:
+    """Masks that were missing along tracks: how many were made, and why the others were not."""
+    if not job.fill_gaps:
+        return {}
+    made = sum(len(one.gaps) for one in filled)
+    return {"gaps": {"filled": made, "not_filled": dict(sorted(why_not.items()))}}
 
 
 def _with_filled(

@@ -274,6 +274,15 @@ def write_report(
     storage.write_bytes(storage.join(out_uri, path), checksums.encode_json(report))
 
 
+def add_to_report(out_uri: str, manifest: Manifest, facts: dict[str, Any]) -> None:
+    """Add what was found out after a sequence's report was written; without one, do nothing."""
+    key = manifest.stamp.run_key, manifest.sequence_id, manifest.content_key
+    uri = storage.join(out_uri, _path("reports", *key))
+    with contextlib.suppress(storage.NotFoundError):
+        report = _decode(uri)
+        storage.write_bytes(uri, checksums.encode_json(report | facts))
+
+
 def read_reports(out_uri: str, run_key: str) -> Iterable[dict[str, Any]]:
     """Every report of a run, one after another."""
     folder = storage.join(out_uri, "reports", run_key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from sam2_core.types import IntArray
 from tasks.risk.geometry import Numbers
 from tasks.tracks.shapes import ShapeArray, agreements, placed_iou
 from tasks.tracks.sightings import Sightings
+from tasks.wording import counted
 
 # A mask is believed that agrees so well with the ones before and after, box laid on box, of which
 # the model thinks so well, and that covers no other label so far.
@@ -50,27 +52,41 @@ class Gap:
             others_px="float64 (K, 4)", others="uint64 (K, 16)",
         )  # fmt: skip
 
-    def is_filled_by(self, shape: ShapeArray, predicted_iou: float) -> bool:
-        """Whether a mask in the gap's box, uint64 (16,), is the object's."""
+    def why_not_by(self, shape: ShapeArray, predicted_iou: float) -> str:
+        """Why a mask in the gap's box, uint64 (16,), is not taken for the object's; "" if it is."""
+        if not shape.any():
+            return "no mask there"
         both = agreements(np.stack([shape, shape]), np.stack([self.before, self.after]))
-        good = shape.any() and (both >= LEAST_AGREEMENT).all()
-        if not good or predicted_iou < LEAST_PREDICTED_IOU:
-            return False
+        if not (both >= LEAST_AGREEMENT).all():
+            return "mask unlike those before and after"
+        if predicted_iou < LEAST_PREDICTED_IOU:
+            return "the model doubts its mask"
         pairs = zip(self.others, self.others_px, strict=True)
-        return all(
-            placed_iou(other, box, shape, self.box_px) < MOST_COVERED_IOU for other, box in pairs
+        covered = any(
+            placed_iou(other, box, shape, self.box_px) >= MOST_COVERED_IOU for other, box in pairs
         )
+        return "another label is there" if covered else ""
 
 
 def gaps_of(
     seen: Sightings, chains: IntArray, ids: IntArray, labels: list[str], at_most: int
-) -> list[Gap]:
-    """Find the gaps of at most so many frames, in the order of frames and ids."""
+) -> tuple[list[Gap], Counter[str]]:
+    """Find the gaps of at most so many frames, in the order of frames and ids.
+
+    Returns:
+        The gaps, and how many missing masks have none, by reason.
+
+    """
     order = np.lexsort((np.arange(len(chains)), chains))
     one, other = order[:-1], order[1:]
     steps = seen.frame[other] - seen.frame[one]
-    short = (chains[one] == chains[other]) & (steps > 1) & (steps <= at_most + 1)
-    short &= seen.shapes[one].any(axis=1) & seen.shapes[other].any(axis=1)
+    lost = (chains[one] == chains[other]) & (steps > 1)
+    short = lost & (steps <= at_most + 1)
+    between = seen.shapes[one].any(axis=1) & seen.shapes[other].any(axis=1)
+    longer = f"lost for more than {counted(at_most, 'frame')}"
+    missing = {longer: lost & ~short, "no mask before or after": short & ~between}
+    passed = Counter({reason: int((steps - 1)[rows].sum()) for reason, rows in missing.items()})
+    short &= between
     edges = np.cumsum([0, *seen.counts])
     found = []
     for first, second, frames in zip(one[short], other[short], steps[short], strict=True):
@@ -85,4 +101,4 @@ def gaps_of(
                     seen.shapes[second], seen.boxes_px[there], seen.shapes[there],
                 )
             )  # fmt: skip
-    return sorted(found, key=lambda gap: (gap.frame, gap.track_id, gap.label))
+    return sorted(found, key=lambda gap: (gap.frame, gap.track_id, gap.label)), +passed

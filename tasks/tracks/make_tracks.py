@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,12 +23,14 @@ class MadeTracks:
         frames: every frame of it and its tracks, one camera after another.
         made: what made them, and `measures` by camera; plain JSON values.
         gaps: where an object was lost for a few frames, with the frames.
+        no_gaps: masks that are missing along tracks and are in no gap, by reason.
 
     """
 
     frames: list[tuple[FrameRef, FrameTracks]]
     made: dict[str, Any]
     gaps: list[tuple[FrameRef, Gap]]
+    no_gaps: Counter[str]
 
     def by_frame(self) -> dict[tuple[str, int], FrameTracks]:
         """Return them by camera and index, as `StoredTracks` has them."""
@@ -48,15 +51,19 @@ def make_tracks(out_uri: str, manifest: Manifest, gap_frames: int = 0) -> MadeTr
     """
     frames: list[tuple[FrameRef, FrameTracks]] = []
     gaps: list[tuple[FrameRef, Gap]] = []
+    no_gaps: Counter[str] = Counter()
     measures = {}
     for camera in dict.fromkeys(chunk.camera for chunk in manifest.chunks):
         refs: list[FrameRef] = []
         failed: set[int] = set()
         tracked = track(_looked_at(out_uri, manifest, camera, refs, failed), gap_frames)
-        gaps += [(refs[gap.frame], gap) for gap in tracked.gaps if gap.frame not in failed]
+        there = [(refs[gap.frame], gap) for gap in tracked.gaps if gap.frame not in failed]
+        gaps += there
+        no_gaps.update(tracked.no_gaps)
+        no_gaps["the frame failed"] += len(tracked.gaps) - len(there)
         frames += zip(refs, tracked.frames, strict=True)
         measures[camera] = tracked.measures
-    return MadeTracks(frames, {"settings": settings(), "measures": measures}, gaps)
+    return MadeTracks(frames, {"settings": settings(), "measures": measures}, gaps, +no_gaps)
 
 
 def _looked_at(

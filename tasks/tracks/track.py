@@ -8,9 +8,10 @@ object was going. The same labels give the same ids, wherever and however often 
 from __future__ import annotations
 
 import itertools
+import operator
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,14 +40,16 @@ class Tracked:
 
     Attributes:
         frames: of each frame, in order.
-        measures: see `tasks.tracks.measures`.
+        measures: see `tasks.tracks.measures`; `other_class`: labels of tracks of another class.
         gaps: of at most as many frames as asked for.
+        no_gaps: masks that are missing along tracks and are in no gap, by reason.
 
     """
 
     frames: Sequence[FrameTracks]
     measures: dict[str, Any]
     gaps: Sequence[Gap] = ()
+    no_gaps: Mapping[str, int] = field(default_factory=dict)
 
 
 def settings() -> dict[str, Any]:
@@ -88,8 +91,11 @@ def track(frames: Iterable[LabeledFrame], gap_frames: int = 0) -> Tracked:
         FrameTracks(ids[start:stop], tuple(labels[start:stop]))
         for start, stop in itertools.pairwise(edges.tolist())
     ]
-    gaps = gaps_of(seen, chains, ids, labels, gap_frames) if gap_frames else ()
-    return Tracked(found, measured(seen, chains), gaps)
+    smoothed = {"other_class": sum(map(operator.ne, labels, seen.labels))}
+    measures = measured(seen, chains) | smoothed
+    if not gap_frames:
+        return Tracked(found, measures)
+    return Tracked(found, measures, *gaps_of(seen, chains, ids, labels, gap_frames))
 
 
 def _chains(seen: Sightings) -> IntArray:

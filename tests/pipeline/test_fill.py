@@ -10,8 +10,11 @@ from tasks.masks.rules import MaskRules
 from tasks.pipeline.outcome import NotFetchedError, SequenceOutcome
 from tasks.pipeline.track import track_sequence
 from tasks.store import storage
+from tasks.store.manifests import read_reports, write_report
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import path_of, read_tracks
+from tasks.types import SequenceRef
+from tests.store.test_artifacts import STAMP
 from tests.tracks.test_track import RAIL, filled, labeled, moved, stored
 
 
@@ -50,6 +53,8 @@ def test_gaps_are_filled_once_and_what_does_not_fit_or_come_stays_as_it_is(memor
     ]
     manifest = stored(memory, frames, 3)
     outcome = SequenceOutcome("drive", manifest)
+    sequence = SequenceRef("drive", manifest.frames_uri)
+    write_report(memory, STAMP.run_key, sequence, manifest.content_key, {"sequence": "drive"})
     with pytest.raises(NotFetchedError, match=r"1\.jpg cannot be fetched"):
         track_sequence(job_of(memory, 1), outcome)
     assert read_tracks(memory, manifest) is None, "nothing rather than less than there will be"
@@ -57,6 +62,10 @@ def test_gaps_are_filled_once_and_what_does_not_fit_or_come_stays_as_it_is(memor
     done = track_sequence(job_of(memory, 1), outcome)
     assert (done.tracks, done.filled) == (1, 1)
     assert done.masks == "0 masks, 1 filled in gaps"
+    left = {"mask unlike those before and after": 1, "the picture is another one by now": 1}
+    assert done.not_filled == left
+    (report,) = read_reports(memory, STAMP.run_key)
+    assert report == {"sequence": "drive", "gaps": {"filled": 1, "not_filled": left}}
     assert not done.is_in({manifest.version}), "a dataset with the labels lacks these tracks"
     assert asked == [(i, ("car",), [list(moved(RAIL, 10 * i))]) for i in (1, 3)]
     found = read_tracks(memory, manifest)
@@ -67,7 +76,7 @@ def test_gaps_are_filled_once_and_what_does_not_fit_or_come_stays_as_it_is(memor
     uri = storage.join(memory, path_of(manifest))
     before = storage.read_bytes(uri)
     again = track_sequence(job_of(memory, 1), outcome)
-    assert (again.tracks, again.filled) == (1, 1)
+    assert (again.tracks, again.filled, again.not_filled) == (1, 1, left)
     assert again.is_in({manifest.version})
     assert (len(asked), storage.read_bytes(uri)) == (2, before), "what is there is kept"
 

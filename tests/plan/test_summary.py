@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from flows.params import LabelParams
-from flows.plan.summary import _nothing
+from flows.plan.summary import _nothing, tracks_told
 from tasks.pipeline.outcome import SequenceOutcome
 from tasks.types import FrameFailure
 
@@ -41,7 +41,7 @@ def test_a_failure_names_its_camera(capsys):
         "sequence": "d", "camera": "rear", "frame": 0, "uri": "/d/rear/1.jpg", "stage": "decode",
         "reason": "truncated",
     }]  # fmt: skip
-    names = "frames", "instances", "rejected", "filled", "sequences", "skipped", "left_out"
+    names = "frames", "instances", "rejected", "tracks", "sequences", "skipped", "left_out"
     counts = dict.fromkeys(names, 0)
     conclude(Console(), {**counts, "failed": failed, "nothing": "", "dataset": None})
     assert "d rear 1.jpg decode: truncated" in capsys.readouterr().out
@@ -62,3 +62,30 @@ def test_a_failure_names_its_camera(capsys):
 )
 def test_a_sequence_says_what_became_of_it(outcome, told):
     assert told in outcome.text(1.0)
+
+
+@pytest.mark.parametrize(
+    ("found", "fill_gaps", "told"),
+    [
+        ({"tracks": 0}, 3, []),
+        ({"tracks": 1}, 0, ["1 track"]),
+        (
+            {"tracks": 2, "other_class": 1},
+            0,
+            ["2 tracks; 1 label is of another class than the track"],
+        ),
+        ({"tracks": 2}, 3, ["2 tracks", "gaps of tracks: none"]),
+        (
+            {"tracks": 2, "filled": 1, "not_filled": {"no mask there": 2, "the frame failed": 3}},
+            3,
+            [
+                "2 tracks",
+                "gaps of tracks: 1 mask filled in; 5 not filled: the frame failed (3), "
+                "no mask there (2)",
+            ],
+        ),
+    ],
+)
+def test_what_was_found_along_tracks_is_told(found, fill_gaps, told):
+    nothing = {"filled": 0, "not_filled": {}, "other_class": 0, "fill_gaps": fill_gaps}
+    assert list(tracks_told(nothing | found)) == told

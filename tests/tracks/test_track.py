@@ -93,7 +93,7 @@ def test_an_object_keeps_its_id_when_the_detector_changes_its_mind_and_has_one_c
     assert [one.ids.tolist() for one in tracked.frames] == [[1]] * 5
     assert [one.labels for one in tracked.frames] == [("car",)] * 5
     assert [one.boxes.labels[0] for one in frames] == names, "what the detector said stays"
-    assert tracked.measures["class_changes"] == 3
+    assert (tracked.measures["class_changes"], tracked.measures["other_class"]) == (3, 2)
     sure = [replace_scores(one, [0.1 if one.boxes.labels[0] == "car" else 0.9]) for one in frames]
     assert track(sure).frames[0].labels == ("bus",), "scores count; of equal ones the first by name"
     other = [labeled(0, ("car", RAIL)), labeled(1, ("person", RAIL))]
@@ -184,7 +184,7 @@ def test_measures_count_what_flickers_and_what_is_missing():
     ]  # fmt: skip
     assert track(frames).measures == {
         "labels": 4, "tracks": 1, "pairs": 2, "agreement": 0.75, "flicker": 1, "gaps": 1,
-        "gap_frames": 1, "class_changes": 0,
+        "gap_frames": 1, "class_changes": 0, "other_class": 0,
     }  # fmt: skip
 
 
@@ -249,19 +249,21 @@ def test_a_gap_is_filled_by_a_mask_that_agrees_with_both_neighbours():
     here = [("car", moved(RAIL, 6 * i)) for i in range(6)]
     frames = [labeled(i, row) if i not in {2, 3} else labeled(i) for i, row in enumerate(here)]
     assert track(frames, 1).gaps == [], "longer than asked for"
+    assert track(frames, 1).no_gaps == {"lost for more than 1 frame": 2}
     first, second = track(frames, 2).gaps
     assert (first.frame, second.frame, first.track_id, first.label) == (2, 3, 1, "car")
     np.testing.assert_allclose(second.box_px, moved(RAIL, 18), atol=0.01)
     (whole,) = shapes_of(frames[0].masks, frames[0].boxes.xyxy_px)
-    assert first.is_filled_by(whole, 0.9)
-    assert not first.is_filled_by(whole, 0.5), "the model doubts it"
+    assert not first.why_not_by(whole, 0.9)
+    assert first.why_not_by(whole, 0.5) == "the model doubts its mask"
+    assert first.why_not_by(np.zeros_like(whole), 0.9) == "no mask there"
     half = filled(RAIL)
     half[360:] = 0
     (cut,) = shapes_of(labeled(0, ("car", RAIL), masks=[half]).masks, np.array([RAIL]))
-    assert not first.is_filled_by(cut, 0.9)
+    assert first.why_not_by(cut, 0.9) == "mask unlike those before and after"
     frames[2] = labeled(2, ("person", moved(RAIL, 12)))
     covered = track(frames, 2).gaps[0]
-    assert not covered.is_filled_by(whole, 0.9), "another label is there already"
+    assert covered.why_not_by(whole, 0.9) == "another label is there"
 
 
 def test_interpolated_labels_follow_a_frames_own_and_say_what_they_are(memory):
