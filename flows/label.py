@@ -10,7 +10,8 @@ from flows.params import LabelParams
 from flows.pipeline import THREADS, label_sequences
 from flows.plan.plan import Plan, job_of, make_plan
 from flows.plan.summary import summary_of
-from flows.server.run_artifacts import frames_counted, publish
+from flows.server.progress_artifact import frames_counted
+from flows.server.run_artifacts import publish
 from tasks.errors import redacted_errors
 from tasks.pipeline.chunk import Job
 from tasks.pipeline.tools import Tools

@@ -2,10 +2,8 @@
 
 import time
 from typing import Any, cast
-from uuid import UUID
 
 from prefect import flow, get_run_logger
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
@@ -17,6 +15,7 @@ from flows.pipeline import given
 from flows.plan.backfill import plan_backfill
 from flows.plan.plan import stamp_of
 from flows.server.fleet import decided
+from flows.server.progress_artifact import INTERRUPTED, ProgressArtifact
 from flows.server.shard_runs import MOST_STARTS, shard_of
 from flows.server.watching import watch
 from tasks.errors import redacted_errors
@@ -25,7 +24,7 @@ from tasks.store import quarantine
 from tasks.wording import counted
 
 POLL_S = 20.0
-ROUNDS = 2
+ROUNDS = ("nightly", "nightly-again")  # and how the progress of each is called
 
 
 @flow(name="nightly", description="Label what has no labels yet.", persist_result=False)
@@ -51,9 +50,9 @@ def _nightly(params: BackfillParams, wait_hours: float) -> Any:
     deadline, out_uri = time.monotonic() + wait_hours * 3600, params.label.out
     params = params.model_copy(update={"label": decided(params.label)})
     given_up = quarantine.listed(out_uri, stamp_of(params.label).run_key)
-    for _ in range(ROUNDS):
+    for card in ROUNDS:
         planned = backfill(params)
-        ended = wait_task.submit(planned, deadline).result()
+        ended = wait_task.submit(planned, deadline, card).result()
         left = look_task.submit(given(params)).result()
         if not ended or not left["to_label"]:
             break
@@ -78,18 +77,16 @@ def _nightly(params: BackfillParams, wait_hours: float) -> Any:
 
 
 @step("wait", of="")
-def wait_task(planned: dict[str, Any], deadline: float) -> bool:
+def wait_task(planned: dict[str, Any], deadline: float, key: str) -> bool:
     """Wait until no shard is under way; False when time is up."""
-    total, done, how = planned["frames"], 0, "interrupted after "
-    text = f"0 of {counted(total, 'frame')}"
-    bar = cast("UUID", create_progress_artifact(0.0, "nightly", text))
+    total, done, how = planned["frames"], 0, INTERRUPTED
+    card = ProgressArtifact(key, total)
     try:
         for active in watch(planned["run_key"], POLL_S):
             left = sum(shard_of(one).frames for one in active)
             total = max(total, left)  # shards of before are waited for, too
             done = total - left
-            text = f"{done:,} of {counted(total, 'frame')}"
-            update_progress_artifact(bar, 100 * done / total if total else 100.0, text)
+            card.tell(done, total)
             if active and time.monotonic() > deadline:
                 get_run_logger().error("time is up: shards are still under way")
                 how = "time was up after "
@@ -97,8 +94,7 @@ def wait_task(planned: dict[str, Any], deadline: float) -> bool:
         how = ""
         return True
     finally:
-        if how:
-            update_progress_artifact(bar, 100 * done / (total or 1), how + text)
+        card.end(done, total, how)
 
 
 @step("look", of="")

@@ -16,7 +16,8 @@ from flows.plan.plan import Plan, job_of, model_of, stamp_of
 from flows.plan.shards import Piece, ShardParams
 from flows.plan.summary import summary_of
 from flows.server.fleet import refuse_unless_offered
-from flows.server.run_artifacts import frames_counted, publish
+from flows.server.progress_artifact import frames_counted
+from flows.server.run_artifacts import publish
 from flows.server.shard_end import ending
 from flows.server.shard_runs import MOST_STARTS, give_back
 from sam2_core.types import AutolabelError
@@ -68,7 +69,7 @@ def _label_shard(params: ShardParams) -> Any:
         tools.stop.on_sigterm(),
         warmed(job, params.label.dataset_name),
         metrics_server.serving(tools.progress),
-        frames_counted(tools, f"shard-{params.key}", planned) as count,
+        frames_counted(tools, f"shard-{params.key[:12]}", planned) as count,
     ):
         outcomes = label_sequences(
             job,

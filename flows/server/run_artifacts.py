@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import itertools
 import json
 import shlex
-import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, cast
+from collections.abc import Collection, Mapping
+from typing import Any
 from uuid import UUID
-
-import httpx
 
 from flows.plan.summary import tracks_told
 from flows.server.shard_runs import connected
-from tasks.observe.progress import SEGMENT, Listener
-from tasks.pipeline.tools import Tools
 from tasks.wording import counted
 
 PAGE = 200
-PROGRESS_EVERY_S = 10.0
 
 
 def publish(summary: dict[str, Any]) -> None:
@@ -111,79 +102,3 @@ def summary_markdown(summary: dict[str, Any]) -> str:
             cell = reason.replace("|", "\\|").replace("\n", " ")[:300]
             lines.append(f"| {cell} | {count} |")
     return "\n".join(lines) + "\n"
-
-
-class FrameCount(Listener):
-    """A run's progress artifact: how many of its frames are through the model, as it goes on.
-
-    A server that is away only costs the artifact.
-
-    Args:
-        key: of the artifact.
-        planned: frames of each sequence as planned; those of videos are estimates.
-
-    """
-
-    def __init__(self, key: str, planned: Sequence[int]) -> None:
-        from prefect.artifacts import create_progress_artifact
-
-        self._planned, self._done, self._told = list(planned), 0, -1
-        self._ended, self._one_at_a_time = threading.Event(), threading.Lock()
-        self._artifact: UUID | None = None
-        with contextlib.suppress(httpx.HTTPError):
-            self._artifact = cast("UUID", create_progress_artifact(0.0, key, self._text()))
-
-    def opened(self, number: int, frames: int) -> None:
-        """Correct what was planned of a sequence."""
-        self._planned[number] = frames
-
-    def advanced(self, stage: str, frames: int, kept: bool) -> None:
-        """Count frames that are through the model, those from before, too."""
-        if stage == SEGMENT:
-            with self._one_at_a_time:
-                self._done += frames
-
-    def tell_now_and_then(self) -> None:
-        """Tell the server while the run goes on."""
-        while not self._ended.wait(PROGRESS_EVERY_S):
-            if self._done != self._told:
-                self._told = self._done
-                self._tell(self._text())
-
-    def end(self, *, interrupted: bool = False) -> None:
-        """Tell how it ended."""
-        if not self._ended.is_set():
-            self._ended.set()
-            self._tell(f"interrupted after {self._text()}" if interrupted else self._text())
-
-    def _of(self) -> tuple[int, int]:
-        """Frames that are through, and all; what a second pass does again counts once."""
-        total = sum(self._planned)
-        return min(self._done, total), total
-
-    def _text(self) -> str:
-        done, total = self._of()
-        return f"{done:,} of {counted(total, 'frame')}"
-
-    def _tell(self, text: str) -> None:
-        from prefect.artifacts import update_progress_artifact
-
-        done, total = self._of()
-        if self._artifact:
-            with contextlib.suppress(httpx.HTTPError):
-                update_progress_artifact(self._artifact, 100 * done / total if total else 100, text)
-
-
-@contextlib.contextmanager
-def frames_counted(tools: Tools, key: str, planned: Sequence[int]) -> Iterator[FrameCount]:
-    """Count a run's frames in an artifact while the block runs, and say if it was interrupted."""
-    count = FrameCount(key, planned)
-    telling = partial(contextvars.copy_context().run, count.tell_now_and_then)
-    threading.Thread(target=telling, name="progress", daemon=True).start()
-    interrupted = True
-    try:
-        with tools.progress.listening(count):
-            yield count
-        interrupted = tools.stop.requested
-    finally:
-        count.end(interrupted=interrupted)

@@ -9,7 +9,7 @@ from flows.nightly import nightly
 from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.server.own import client_of
-from flows.server.run_artifacts import FrameCount
+from flows.server.progress_artifact import ProgressArtifact
 from flows.shard import label_shard
 from tasks.frames import download
 from tasks.store import storage
@@ -171,13 +171,11 @@ def test_a_shard_that_is_begun_again_tells_what_failed_the_first_time(
         model=str(MICRO), load_dataset=False,
     )  # fmt: skip
     (shard,) = plan_backfill(BackfillParams(label=label)).shards
-    told, counted, end = [], [], FrameCount.end
+    told, counted = [], []
     monkeypatch.setattr("flows.shard.publish", told.append)
-    monkeypatch.setattr(
-        FrameCount, "end", lambda self, **more: (counted.append(self._text()), end(self, **more))
-    )
+    monkeypatch.setattr(ProgressArtifact, "end", lambda _, *said: counted.append(said))
     for _ in range(2):
         assert label_shard(shard, return_state=True).is_completed()
-    assert counted == ["3 of 3 frames"] * 2
+    assert counted == [(3, 3, "")] * 2
     first, again = ([(row["frame"], row["stage"]) for row in one["failed"]] for one in told)
     assert first == again == [(1, "decode")]

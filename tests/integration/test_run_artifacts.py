@@ -1,12 +1,13 @@
 """What a run shows in Prefect while it goes on, and how it ended."""
 
+import httpx
 import pytest
-from prefect import flow
+from prefect import artifacts, flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
-from flows.server import run_artifacts
-from flows.server.run_artifacts import frames_counted
+from flows.server import progress_artifact
+from flows.server.progress_artifact import ProgressArtifact, frames_counted
 from tasks.observe.progress import DETECT, SEGMENT
 from tasks.pipeline.tools import Tools
 from tests.integration.cluster import wait_for
@@ -15,7 +16,7 @@ from tests.integration.cluster import wait_for
 @pytest.fixture
 def shown(prefect_api, monkeypatch):
     """What the server shows of a progress artifact."""
-    monkeypatch.setattr(run_artifacts, "PROGRESS_EVERY_S", 0.05)
+    monkeypatch.setattr(progress_artifact, "PROGRESS_EVERY_S", 0.05)
     with prefect_api.settings(), get_client(sync_client=True) as client:
 
         def look(key):
@@ -59,3 +60,30 @@ def test_a_run_that_was_interrupted_says_so(shown, how):
 
     run(return_state=True)
     assert shown(how) == ("interrupted after 2 of 8 frames", 25)
+
+
+@pytest.mark.parametrize("how", ["repeated", "unanswered", "killed"])
+def test_a_run_has_one_card(shown, monkeypatch, how):
+    """Whatever the server was asked twice, did without an answer, or knows of a killed attempt."""
+    create = artifacts.create_progress_artifact
+
+    def made(*values):
+        found = create(*values)
+        if how == "unanswered":
+            raise httpx.ReadTimeout("the server is busy")
+        return create(*values) if how == "repeated" else found
+
+    monkeypatch.setattr(artifacts, "create_progress_artifact", made)
+
+    @flow(persist_result=False)
+    def run():
+        if how == "killed":
+            ProgressArtifact(how, 26).tell(5, 26)
+        tools = Tools()
+        with frames_counted(tools, how, [26]):
+            if how == "killed":
+                assert shown(how) == ("0 of 26 frames", 0)
+            tools.progress.advance(SEGMENT, 26, kept=True)
+
+    run()
+    assert shown(how) == ("26 of 26 frames", 100)

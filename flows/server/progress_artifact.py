@@ -1,0 +1,156 @@
+"""How far a run is, on its page in Prefect: one card for each run, whatever happens to it.
+
+Prefect's client repeats a request that was not answered, and the server may have done it all the
+same; a run that was killed begins again and would leave a card that stands still for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import threading
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, cast
+from uuid import UUID
+
+import httpx
+
+from flows.server.shard_runs import connected
+from sam2_core.types import AutolabelError
+from tasks.observe.progress import SEGMENT, Listener
+from tasks.pipeline.tools import Tools
+from tasks.wording import counted
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import Artifact
+
+PROGRESS_EVERY_S = 10.0
+INTERRUPTED = "interrupted after "
+_AWAY = (httpx.HTTPError, AutolabelError)
+
+
+class ProgressArtifact:
+    """The progress artifact of the flow run that makes it; a server that is away costs it alone.
+
+    An earlier attempt's is taken over, unless it says that it was interrupted: that one stays.
+
+    Args:
+        key: of the artifact; Prefect breaks it at dashes only, and shows about 20 characters.
+        total: frames in all.
+
+    """
+
+    def __init__(self, key: str, total: int) -> None:
+        from prefect.artifacts import create_progress_artifact
+
+        self._key, self._id = key, cast("UUID | None", None)
+        with contextlib.suppress(*_AWAY):
+            self._only_one()
+            if self._id is None:
+                text = _text(0, total)
+                self._id = cast("UUID", create_progress_artifact(_percent(0, total), key, text))
+                return
+        self.tell(0, total)
+
+    def tell(self, done: int, total: int, how: str = "") -> None:
+        """Say how many frames are through; `how` is what stands before."""
+        from prefect.artifacts import update_progress_artifact
+
+        if self._id is not None:
+            with contextlib.suppress(*_AWAY):
+                update_progress_artifact(self._id, _percent(done, total), how + _text(done, total))
+
+    def end(self, done: int, total: int, how: str = "") -> None:
+        """Say how it ended, where nobody says any more."""
+        with contextlib.suppress(*_AWAY):
+            self._only_one()
+        self.tell(done, total, how)
+
+    def _only_one(self) -> None:
+        """Take the newest card of this run for ours if we know none, and delete the others."""
+        from prefect.runtime import flow_run
+
+        run_id = flow_run.id
+        if not run_id:
+            return
+        with connected() as client:
+            for one in _cards(client, run_id, self._key):
+                if (one.description or "").startswith(INTERRUPTED) or one.id is None:
+                    continue
+                self._id = self._id or one.id
+                if one.id != self._id:
+                    client.delete_artifact(one.id)
+
+
+def _cards(client: SyncPrefectClient, run_id: str, key: str) -> list[Artifact]:
+    from prefect.client.schemas.filters import ArtifactFilter
+    from prefect.client.schemas.sorting import ArtifactSort
+
+    wanted = ArtifactFilter.model_validate(
+        {"flow_run_id": {"any_": [run_id]}, "key": {"any_": [key]}, "type": {"any_": ["progress"]}}
+    )
+    return client.read_artifacts(artifact_filter=wanted, sort=ArtifactSort.CREATED_DESC)
+
+
+def _percent(done: int, total: int) -> float:
+    return 100 * done / total if total else 100.0
+
+
+def _text(done: int, total: int) -> str:
+    return f"{done:,} of {counted(total, 'frame')}"
+
+
+class FrameCount(Listener):
+    """How many of a run's frames are through the model.
+
+    Args:
+        planned: frames of each sequence as planned; those of videos are estimates.
+
+    """
+
+    def __init__(self, planned: Sequence[int]) -> None:
+        self._planned, self._done, self._one_at_a_time = list(planned), 0, threading.Lock()
+
+    def opened(self, number: int, frames: int) -> None:
+        """Correct what was planned of a sequence."""
+        self._planned[number] = frames
+
+    def advanced(self, stage: str, frames: int, kept: bool) -> None:
+        """Count frames that are through the model, those from before, too."""
+        if stage == SEGMENT:
+            with self._one_at_a_time:
+                self._done += frames
+
+    def so_far(self) -> tuple[int, int]:
+        """Return frames that are through, and all; what a second pass does again counts once."""
+        total = sum(self._planned)
+        return min(self._done, total), total
+
+
+@contextlib.contextmanager
+def frames_counted(tools: Tools, key: str, planned: Sequence[int]) -> Iterator[FrameCount]:
+    """Count a run's frames in an artifact while the block runs, and say if it was interrupted."""
+    count, ended = FrameCount(planned), threading.Event()
+    card = ProgressArtifact(key, sum(planned))
+
+    def tell_now_and_then() -> None:
+        told = count.so_far()
+        while not ended.wait(PROGRESS_EVERY_S):
+            if count.so_far() != told:
+                told = count.so_far()
+                card.tell(*told)
+
+    telling = partial(contextvars.copy_context().run, tell_now_and_then)
+    thread = threading.Thread(target=telling, name="progress", daemon=True)
+    thread.start()
+    interrupted = True
+    try:
+        with tools.progress.listening(count):
+            yield count
+        interrupted = tools.stop.requested
+    finally:
+        ended.set()
+        thread.join()  # what it says must not come after the last word
+        card.end(*count.so_far(), INTERRUPTED if interrupted else "")
