@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import colorsys
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from tasks.export.captions import (
+    Caption,
+    Picture,
+    fitting,
+    line_px,
+    text_picture,
+    write_captions,
+)
 from tasks.export.film import Film, has_h264
 from tasks.export.masks import bitmap
 from tasks.export.sink import Sink
 from tasks.export.types import Classes, ExportFrame, Instance, Told
+from tasks.wording import counted
 
 _SHEET, _COLUMNS, _THUMB_WIDTH = 24, 4, 480
+_SHEET_LETTERS_PX, _GAP, _PAPER = 16, 8, (245, 245, 245)
 _QUALITY = 90
-Picture = npt.NDArray[np.uint8]
 _GOLDEN_SECTION = 0x9E3779B97F4A7C15  # of 2**64
 
 
@@ -36,7 +44,20 @@ def color_of(instance: Instance) -> tuple[int, int, int]:
 
 
 def draw(frame: ExportFrame) -> Picture | None:
-    """Draw a frame's labels over its picture; None where that cannot be read.
+    """Draw a frame's labels over its picture, with captions; None where that cannot be read.
+
+    Returns:
+        uint8 (H, W, 3) BGR.
+
+    """
+    picture = paint(frame)
+    if picture is not None:
+        caption(picture, frame)
+    return picture
+
+
+def paint(frame: ExportFrame) -> Picture | None:
+    """Draw a frame's masks over its picture; None where that cannot be read.
 
     Returns:
         uint8 (H, W, 3) BGR.
@@ -54,31 +75,39 @@ def draw(frame: ExportFrame) -> Picture | None:
         return None
     if picture.shape[:2] != frame.size_hw:
         return None
-    scale = max(frame.size_hw) / 1280
-    width = max(1, round(2 * scale))
+    width = max(1, round(max(frame.size_hw) / 640))
     for one in sorted(frame.instances, key=lambda one: -one.area_px):
         mask, color = bitmap(one, frame.size_hw), color_of(one)
         inside = mask > 0
         picture[inside] = (0.55 * picture[inside] + 0.45 * np.array(color)).astype(np.uint8)
         outlines, _ = cv2.findContours(mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE)
         cv2.drawContours(picture, outlines, -1, color, width)
-    for one in frame.instances:
-        _caption(picture, one, scale)
     return np.asarray(picture, np.uint8)
 
 
-def _caption(picture: Any, one: Instance, scale: float) -> None:
-    import cv2
+def caption(picture: Picture, frame: ExportFrame) -> None:
+    """Write what a frame's labels are on its picture, of its own size or another one, in place.
 
-    track = "" if one.track_id is None else f" #{one.track_id}"
-    text = f"{one.label}{track} risk {one.risk:.0%}"
-    size, thick = max(0.35, 0.45 * scale), max(1, round(scale))
-    (width, height), base = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, size, thick)
-    x = int(np.clip(one.box_xyxy_px[0], 0, max(picture.shape[1] - width, 0)))
-    y = int(np.clip(one.box_xyxy_px[1] - base, height + base, picture.shape[0] - base))
-    cv2.rectangle(picture, (x, y - height - base), (x + width, y + base), (0, 0, 0), -1)
-    font = cv2.FONT_HERSHEY_SIMPLEX
-    cv2.putText(picture, text, (x, y), font, size, color_of(one), thick, cv2.LINE_AA)
+    Large labels first; where there is no room for all, a line says how many have none.
+    """
+    share = np.array([picture.shape[1], picture.shape[0]] * 2) / (frame.size_hw[::-1] * 2)
+    every = []
+    for one in sorted(frame.instances, key=lambda one: -one.area_px):
+        left, top, right, bottom = (float(side) for side in np.array(one.box_xyxy_px) * share)
+        every.append(Caption(_texts(one), (left, top, right, bottom), color_of(one)))
+    size_px, captions = fitting(every, picture.shape[:2])
+    missing = write_captions(picture, captions, size_px)
+    if missing:
+        text = f"{counted(missing, 'label')} without a caption: no room"
+        note = text_picture(text, size_px, (255, 255, 255))[:, : picture.shape[1]]
+        picture[-note.shape[0] :, : note.shape[1]] = note
+
+
+def _texts(one: Instance) -> tuple[str, ...]:
+    """Caption of a label, and shorter ones."""
+    name = one.label if one.track_id is None else f"{one.label} #{one.track_id}"
+    shortest = one.label[:3] if one.track_id is None else f"#{one.track_id}"
+    return f"{name} risk {one.risk:.0%}", name, shortest
 
 
 def jpeg(picture: Picture) -> bytes:
@@ -96,33 +125,64 @@ class _Series:
         self._thumbs: list[Picture] = []
         self._step, self._count = 1, 0
         self._film: Film | None = None
+        self._first_ns: int | None = None
 
-    def add(self, picture: Picture, time_ns: int | None) -> None:
+    def add(self, frame: ExportFrame, painted: Picture, captioned: Picture) -> None:
+        """Add a frame's picture, without and with its captions."""
         import cv2
 
-        height, width = picture.shape[:2]
         if self._film is None:
             path = self._sink.folder / f"{hashlib.sha256(self.name.encode()).hexdigest()}.mp4"
-            self._size = (width, height)
+            self._size = (painted.shape[1], painted.shape[0])
             self._film = Film(path, self._size)
-        shown = picture if (width, height) == self._size else cv2.resize(picture, self._size)
-        self._film.add(np.asarray(shown, np.uint8), time_ns)
+            self._first_ns = frame.timestamp_ns
+        same = captioned.shape == (self._size[1], self._size[0], 3)
+        shown = captioned if same else cv2.resize(captioned, self._size)
+        self._film.add(np.asarray(shown, np.uint8), frame.timestamp_ns)
         if self._count % self._step == 0:
-            size = (_THUMB_WIDTH, max(1, round(_THUMB_WIDTH * self._size[1] / self._size[0])))
-            self._thumbs.append(np.asarray(cv2.resize(shown, size, interpolation=cv2.INTER_AREA)))
+            self._thumbs.append(self._thumb(frame, painted))
         self._count += 1
         if len(self._thumbs) > _SHEET:
             self._thumbs, self._step = self._thumbs[::2], self._step * 2
+
+    def _thumb(self, frame: ExportFrame, painted: Picture) -> Picture:
+        """Draw a frame small, with captions of its own and which frame it is below."""
+        import cv2
+
+        height = max(1, round(_THUMB_WIDTH * self._size[1] / self._size[0]))
+        how = cv2.INTER_AREA if painted.shape[1] > _THUMB_WIDTH else cv2.INTER_LINEAR
+        small = np.asarray(cv2.resize(painted, (_THUMB_WIDTH, height), interpolation=how), np.uint8)
+        caption(small, frame)
+        when = ""
+        if frame.timestamp_ns is not None and self._first_ns is not None:
+            when = f", {(frame.timestamp_ns - self._first_ns) / 1e9:.3f} s"
+        text = text_picture(f"frame {frame.index}{when}", _SHEET_LETTERS_PX, _PAPER)
+        below = _paper(line_px(_SHEET_LETTERS_PX) + _GAP, _THUMB_WIDTH)
+        below[: text.shape[0], : text.shape[1]] = text[:, :_THUMB_WIDTH]
+        return np.vstack([small, below])
 
     def close(self) -> None:
         if self._film is None:
             return
         self._film.close()
         self._sink.upload(f"videos/{self.name}.mp4", self._film.path)
-        missing = -len(self._thumbs) % _COLUMNS
-        thumbs = self._thumbs + [np.zeros_like(self._thumbs[0])] * missing
-        rows = [np.hstack(thumbs[i : i + _COLUMNS]) for i in range(0, len(thumbs), _COLUMNS)]
-        self._sink.write(f"sheets/{self.name}.jpg", jpeg(np.vstack(rows)))
+        self._sink.write(f"sheets/{self.name}.jpg", jpeg(_sheet(self._thumbs)))
+
+
+def _paper(height: int, width: int) -> Picture:
+    return np.full((height, width, 3), _PAPER, np.uint8)
+
+
+def _sheet(thumbs: Sequence[Picture]) -> Picture:
+    """Lay pictures of one size in rows, from left to right."""
+    columns = min(_COLUMNS, len(thumbs))
+    rows = -(-len(thumbs) // columns)
+    height, width = thumbs[0].shape[:2]
+    sheet = _paper(rows * height, columns * (width + _GAP) - _GAP)
+    for place, one in enumerate(thumbs):
+        top, left = place // columns * height, place % columns * (width + _GAP)
+        sheet[top : top + height, left : left + width] = one
+    return sheet
 
 
 class OverlayWriter:
@@ -138,14 +198,16 @@ class OverlayWriter:
         if self._series is None or self._series.name != name:
             self._end()
             self._series = _Series(self._sink, name)
-        picture = draw(frame)
-        if picture is None:
+        painted = paint(frame)
+        if painted is None:
             self._told.leave_out(
                 "label of a frame whose picture cannot be read", len(frame.instances)
             )
             return
-        self._sink.write(f"overlays/{frame.name}.jpg", jpeg(picture))
-        self._series.add(picture, frame.timestamp_ns)
+        captioned = painted.copy()
+        caption(captioned, frame)
+        self._sink.write(f"overlays/{frame.name}.jpg", jpeg(captioned))
+        self._series.add(frame, painted, captioned)
 
     def _end(self) -> None:
         if self._series:

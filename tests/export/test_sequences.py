@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 from pycocotools import mask as coco_mask
 
+from tasks.export.captions import Caption, fitting, placed, write_captions
 from tasks.export.film import Film
 from tasks.export.frames import Choice
 from tasks.export.overlay import color_of
@@ -135,7 +136,9 @@ def test_overlays_sheets_and_videos(tmp_path):
     change = np.abs(drawn.astype(int) - plain).mean(2)
     assert change[inside].mean() > 3 * change[~inside].mean()
     sheet = cv2.imread(str(tmp_path / "to/sheets/drive.jpg"))
-    assert sheet.shape == (4 * 270, 4 * 480, 3)  # 15 of 30, every second one
+    assert sheet.shape == (4 * 300, 4 * 480 + 3 * 8, 3)  # 15 of 30, every second one
+    assert sheet[270:292, :200].min() < 60, "the frame's number is below its picture"
+    assert sheet[-290:, -470:].min() > 230, "no cell is black"
     video = cv2.VideoCapture(str(tmp_path / "to/videos/drive.mp4"))
     assert int(video.get(cv2.CAP_PROP_FRAME_COUNT)) == 30
     decoded, picture = video.read()
@@ -155,7 +158,7 @@ def test_videos_play_at_the_times_of_their_frames_and_in_browsers(tmp_path):
         (stream,) = container.streams
         assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p")
         frames = list(container.decode(stream))
-    assert [round(1000 * frame.time) for frame in frames] == [0, 40, 41, 120, 220]
+    assert [round(1000 * frame.time) for frame in frames] == [0, 40, 41, 121, 221]
     assert [(one.width, one.height) for one in frames] == [(128, 72)] * 5
     values = [frame.to_ndarray(format="bgr24").mean() for frame in frames]
     np.testing.assert_allclose(values, [0, 50, 100, 150, 200], atol=4)
@@ -164,9 +167,50 @@ def test_videos_play_at_the_times_of_their_frames_and_in_browsers(tmp_path):
 def test_videos_are_written_without_pyav_too(tmp_path, monkeypatch):
     monkeypatch.setattr("tasks.export.film.has_h264", lambda: False)
     film = Film(tmp_path / "a.mp4", (128, 72))
-    film.add(np.zeros((72, 128, 3), np.uint8), 0)
+    for number in range(3):
+        film.add(np.zeros((72, 128, 3), np.uint8), number * 50_000_000)
     film.close()
-    assert cv2.VideoCapture(str(tmp_path / "a.mp4")).read()[0]
+    video = cv2.VideoCapture(str(tmp_path / "a.mp4"))
+    assert (video.get(cv2.CAP_PROP_FRAME_COUNT), video.get(cv2.CAP_PROP_FPS)) == (3, 20)
+    assert video.read()[0]
+
+
+def captions_of(boxes):
+    texts = [(f"car #{i} risk {i}%", f"car #{i}", f"#{i}") for i in range(len(boxes))]
+    return [Caption(text, tuple(box), (0, 200, 0)) for text, box in zip(texts, boxes, strict=True)]
+
+
+@pytest.mark.parametrize("size_hw", [(720, 1280), (180, 320), (1860, 2880)])
+def test_captions_lie_on_no_other_and_are_whole_where_there_is_room(size_hw):
+    rng = np.random.default_rng(5)
+    corner = rng.uniform(0, 0.9, (100, 2)) * size_hw[::-1]
+    boxes = np.hstack([corner, corner + rng.uniform(0.01, 0.1, (100, 2)) * size_hw[::-1]])
+    size_px, crowd = fitting(captions_of(boxes), size_hw)
+    found = placed(crowd, size_hw, size_px)
+    written = np.zeros((*size_hw, 3), np.uint8)
+    assert write_captions(written, crowd, size_px) == 100 - len(found)
+    places = np.array([place for _, _, place in found])
+    assert places.min() >= 0
+    assert (places[:, 2:] <= size_hw[::-1]).all()
+    taken = np.zeros(size_hw, int)
+    for left, top, right, bottom in places:
+        taken[top:bottom, left:right] += 1
+    assert taken.max() == 1
+    assert len(found) > 60 or size_hw[0] < 700
+
+    alike = captions_of([(100, 100, 160, 140)] * 3)
+    size_px, few = fitting(alike, (720, 1280))
+    texts = [text for _, text, _ in placed(few, (720, 1280), size_px)]
+    assert texts == ["car #0 risk 0%", "car #1 risk 1%", "car #2 risk 2%"]
+    assert size_px > 11
+
+
+def test_a_caption_hides_no_small_object():
+    boxes = [(600, 300, 640, 330), (590, 270, 650, 299)]  # one right above the other
+    size_px, few = fitting(captions_of(boxes), (720, 1280))
+    for _, _, (left, top, right, bottom) in placed(few, (720, 1280), size_px):
+        for x1, y1, x2, y2 in boxes:
+            assert left >= x2 or right <= x1 or top >= y2 or bottom <= y1
 
 
 def test_a_track_has_one_colour_and_others_have_others():
