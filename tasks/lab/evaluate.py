@@ -99,7 +99,7 @@ def evaluate(truth: Truth, folder: str | Path, asked: Asked) -> Iterator[Evaluat
         The same growing `Evaluation` after each image, so that a caller can show progress.
 
     Raises:
-        AutolabelError: when the folder does not exist or the truth holds no image.
+        AutolabelError: when the folder does not exist or the truth holds no instance.
 
     """
     folder = Path(folder)
@@ -107,6 +107,11 @@ def evaluate(truth: Truth, folder: str | Path, asked: Asked) -> Iterator[Evaluat
         raise AutolabelError(f"{folder}: no such folder; give the folder of the truth's images")
     if not truth.images:
         raise AutolabelError("the ground truth holds no image")
+    if not any(len(image) for image in truth.images):
+        raise AutolabelError(
+            "the ground truth holds no instance, so there is nothing to measure: its pictures are "
+            "empty, or all that is annotated counts neither way (COCO's crowds, 255 in PNGs)"
+        )
     evaluation = Evaluation(Scores(truth.categories))
     for image in truth.images:
         try:

@@ -19,9 +19,11 @@ from sam2_core.mask_metrics import (
 from sam2_core.types import Boxes, Masks
 from tasks.dataset.coco_truth import TruthImage, rle_box_xyxy_px
 from tasks.lab import davis
-from tasks.lab.records import Record, more_results
+from tasks.lab.records import Record, by_size, grouped, interval, more_results
 
 MATCH_BOX_IOU = 0.5
+# Average precision at IoU 0.5, and over 0.5:0.95.
+_Precision = tuple[float | None, float | None]
 
 
 def box_iou(
@@ -172,26 +174,43 @@ class Scores:
     def result(self) -> dict[str, Any]:
         """Every number so far."""
         boxes, masks = (self._average_precision(kind) for kind in ("bbox", "segm"))
+
+        def more(group: str, records: Sequence[Record]) -> dict[str, Any]:
+            return {
+                **_named(boxes[group]), **_named(masks[group], "mask_"),
+                "miou_interval": interval(records, lambda one: one.iou),
+            }  # fmt: skip
+
+        sizes, classes = by_size(self.records), grouped(self.records, lambda one: one.label)
+
         return {
-            **self._sums.get("all", _Sums()).as_dict(),
-            "ap50": boxes["ap50"], "ap": boxes["ap"],
-            "mask_ap50": masks["ap50"], "mask_ap": masks["ap"],
+            **self._sums.get("all", _Sums()).as_dict(), **more("all", self.records),
             "images": len(self._images),
             "by_size": {
-                size: {**self._sums.get(size, _Sums()).as_dict(), "ap50": boxes[size]}
+                size: {**self._sums.get(size, _Sums()).as_dict(), **more(size, sizes.get(size, []))}
                 for size in SIZES
             },
-            "by_class": {name: sums.as_dict() for name, sums in sorted(self._by_class.items())},
+            "by_class": {
+                name: {**sums.as_dict(), **more(f"class {name}", classes[name])}
+                for name, sums in sorted(self._by_class.items())
+            },
             "detections_of_other_classes": self.other_classes,
             **more_results(self.records),
         }  # fmt: skip
 
-    def _average_precision(self, kind: str) -> dict[str, float | None]:
-        """COCO's average precision at IoU 0.5 and over 0.5:0.95; None where there is no truth."""
+    def _average_precision(self, kind: str) -> dict[str, _Precision]:
+        """COCO's average precision of all, of each size and of each class.
+
+        Returns:
+            For "all", every size and "class NAME": at IoU 0.5, and over 0.5:0.95; None where there
+            is no truth.
+
+        """
+        groups = ("all", *SIZES, *(f"class {name}" for name in self.categories))
         if not any(not row["iscrowd"] for row in self._true):
-            return dict.fromkeys(("ap", "ap50", *SIZES))
+            return dict.fromkeys(groups, (None, None))
         if not self._found:
-            return dict.fromkeys(("ap", "ap50", *SIZES), 0.0)
+            return dict.fromkeys(groups, (0.0, 0.0))
         from faster_coco_eval import COCO, COCOeval_faster
 
         categories = [{"id": i + 1, "name": name} for i, name in enumerate(self.categories)]
@@ -200,16 +219,24 @@ class Scores:
         run.params.maxDets = [1, 10, 500]
         run.evaluate()
         run.accumulate()
-        precision = np.asarray(run.eval["precision"])  # threshold, recall, class, size, detections
+        # Threshold, recall, class; of all sizes and of each.
+        precision = np.asarray(run.eval["precision"])[..., -1]
+        parts = {size: precision[..., i] for i, size in enumerate(("all", *SIZES))}
+        parts |= {
+            f"class {name}": parts["all"][:, :, [i]] for i, name in enumerate(self.categories)
+        }
+        return {name: (_mean_precision(part[:1]), _mean_precision(part))
+                for name, part in parts.items()}  # fmt: skip
 
-        def mean(values: npt.NDArray[np.float64]) -> float | None:
-            valid = values[values > -1]
-            return round(float(valid.mean()), 4) if valid.size else None
 
-        sizes = {size: mean(precision[0, :, :, 1 + i, -1]) for i, size in enumerate(SIZES)}
-        return {
-            "ap": mean(precision[:, :, :, 0, -1]), "ap50": mean(precision[0, :, :, 0, -1]), **sizes
-        }  # fmt: skip
+def _mean_precision(values: npt.NDArray[np.float64]) -> float | None:
+    """Mean of what COCO computed; it marks by -1 where there is no truth."""
+    valid = values[values > -1]
+    return round(float(valid.mean()), 4) if valid.size else None
+
+
+def _named(precision: _Precision, of: str = "") -> dict[str, float | None]:
+    return {f"{of}ap50": precision[0], f"{of}ap": precision[1]}
 
 
 def _record(

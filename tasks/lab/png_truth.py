@@ -3,6 +3,7 @@
 Layouts that are known, by what lies there:
 
     <TRUTH>/<sequence>/00000.png         DAVIS, MOSE; pictures <images>/<sequence>/00000.jpg
+                                         (DAVIS 2016: one object, grey and white)
     <TRUTH>/<city>/*_gtFine_instanceIds.png   Cityscapes; <images>/<city>/*_leftImg8bit.png
     <TRUTH>/*.png                        one folder; pictures of the same names
 """
@@ -19,7 +20,8 @@ from sam2_core.types import AutolabelError
 from tasks.dataset.coco_truth import Truth, TruthImage, rle_box_xyxy_px
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
-# DAVIS marks pixels that count neither way by this.
+# Marks pixels that count neither way; in a grey picture of nothing but 0 and 255 it is the object,
+# as in DAVIS 2016.
 VOID = 255
 _CITYSCAPES = "_gtFine_instanceIds.png"
 # Cityscapes' classes that have instances; ids are class * 1000 + number, smaller ones are groups.
@@ -101,12 +103,13 @@ def _indices(file: Path) -> npt.NDArray[np.int64]:
 
     try:
         with Image.open(file) as image:
-            array = np.asarray(image)
+            array, mode = np.asarray(image), image.mode
     except (OSError, SyntaxError) as error:
         raise AutolabelError(f"{file}: cannot be read: {error}") from error
     if array.ndim != 2:
         raise AutolabelError(f"{file}: not an indexed PNG: it has {array.ndim} dimensions, not 2")
-    return array.astype(np.int64)
+    ids = array.astype(np.int64)
+    return ids // VOID if mode == "L" and not np.isin(ids, (0, VOID), invert=True).any() else ids
 
 
 def _rle(mask: npt.NDArray[np.bool_]) -> bytes:

@@ -115,9 +115,8 @@ def _resampled(sums: FloatArray, counts: npt.NDArray[np.int64], seed: int) -> Fl
 
 
 def more_results(records: Sequence[Record]) -> dict[str, Any]:
-    """Return intervals, means by occlusion and, for sequences, J and F: JSON-able."""
+    """Return more numbers: means by occlusion and, for sequences, J and F: JSON-able."""
     found: dict[str, Any] = {
-        "miou_interval": interval(records, lambda one: one.iou),
         "boundary_f_interval": interval(records, lambda one: one.boundary_f),
         "by_occlusion": {
             name: {

@@ -14,6 +14,7 @@ from pycocotools.cocoeval import COCOeval
 from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset.coco_truth import Truth, TruthImage
 from tasks.lab import davis
+from tasks.lab.evaluate import Asked, evaluate
 from tasks.lab.metrics import Scores
 from tasks.lab.png_truth import load_png_truth
 from tasks.lab.prompting import jittered_boxes, next_click, true_boxes
@@ -66,7 +67,7 @@ def masks_of(arrays, scores=None):
 
 
 def pycocotools_says(truth, found, kind):
-    """Average precision over 0.5:0.95 and at 0.5 by COCO's own code."""
+    """Average precision over 0.5:0.95 and at 0.5 by COCO's own code: of all, by class, by size."""
     reference = COCO()
     reference.dataset = truth
     reference.createIndex()
@@ -74,9 +75,14 @@ def pycocotools_says(truth, found, kind):
     run.params.maxDets = [1, 10, 500]
     run.evaluate()
     run.accumulate()
-    precision = run.eval["precision"][:, :, :, 0, -1]
-    at_half = precision[0]
-    return precision[precision > -1].mean(), at_half[at_half > -1].mean()
+    precision = run.eval["precision"][..., -1]  # threshold, recall, class, size
+    whole = precision[..., 0]
+    parts = {"all": whole, "car": whole[:, :, :1], "person": whole[:, :, 1:]}
+    parts |= {name: precision[..., 1 + i] for i, name in enumerate(("small", "medium", "large"))}
+    return {
+        name: [some[some > -1].mean() if (some > -1).any() else None for some in (part, part[0])]
+        for name, part in parts.items()
+    }
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -114,8 +120,14 @@ def test_average_precision_is_pycocotools(seed, capsys):
         theirs = [{k: v for k, v in one.items() if kind == "segm" or k != "segmentation"}
                   for one in found]  # fmt: skip
         expected = pycocotools_says(truth, theirs, kind)
-        assert (result[ap], result[ap50]) == pytest.approx(expected, abs=1e-4)
-        assert 0 < expected[0] < expected[1] < 1
+        ours = {"all": result, **result["by_class"], **result["by_size"]}
+        assert {name: [one[ap], one[ap50]] for name, one in ours.items()} == {
+            name: pytest.approx(one, abs=1e-4) for name, one in expected.items()
+        }
+        assert 0 < expected["all"][0] < expected["all"][1] < 1
+        assert expected["car"] != expected["person"]
+    low, high = result["by_class"]["car"]["miou_interval"]
+    assert low < result["by_class"]["car"]["miou"] < high
     capsys.readouterr()
 
 
@@ -211,6 +223,27 @@ def test_davis_and_mose_folders(tmp_path):
     (tmp_path / "images" / "dog" / "00001.jpg").unlink()
     with pytest.raises(AutolabelError, match=r"its picture .*00001\.jpg is not there"):
         load_png_truth(tmp_path / "truth", tmp_path / "images")
+
+
+def test_davis_2016_in_grey_and_white_is_one_object(tmp_path):
+    masks = rect(20, 20, 40, 50), rect(0, 0, 0, 0), rect(30, 20, 50, 50)
+    for number, mask in enumerate(masks):
+        path = tmp_path / "truth" / "scooter" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(mask.astype(np.uint8) * 255).save(path)
+        picture = tmp_path / "images" / "scooter" / f"{number}.jpg"
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (W, H)).save(picture)
+    images = load_png_truth(tmp_path / "truth", tmp_path / "images").images
+    assert [one.area_px.tolist() for one in images] == [[600], [], [600]]
+    assert [one.track_ids.tolist() for one in images] == [[1], [], [1]]
+    assert not any(one.crowd_rle for one in images)
+
+
+def test_truth_without_an_instance_is_refused(tmp_path):
+    truth = Truth((image_of([], ()), image_of([], (), 2)), ("car",))
+    with pytest.raises(AutolabelError, match=r"holds no instance.*count"):
+        list(evaluate(truth, tmp_path, Asked(lambda *_: masks_of([]))))
 
 
 def test_cityscapes_folders(tmp_path):
