@@ -83,6 +83,17 @@ FAULTS = {
 }
 
 
+# A fault of the code before the graph.
+RESIZE = "resized without antialias"
+
+
+def resized_without_antialias(image, size):
+    """In the place of `resize_square`: every pixel from the nearest four."""
+    import cv2
+
+    return cv2.resize(image.astype(np.float32), (size, size), interpolation=cv2.INTER_LINEAR)
+
+
 def plant(folder: Path, fault: str, suffix: str = "_close_up") -> Path:
     """Plant a fault in a folder of `copy_of_compact`, or, without the suffix, of any model."""
     graph, change = FAULTS[fault]

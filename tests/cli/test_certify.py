@@ -8,14 +8,20 @@ from click.testing import CliRunner
 from PIL import Image
 
 from flows.cli.main import cli
-from sam2_core.trust.certificate import certificates
-from tests.planted_graphs import copy_of_compact, plant
+from sam2_core.trust import certify as certifying
+from sam2_core.trust.certificate import UncertifiedEngineError, certificates
+from tasks.masks.model import Segmenters, choose_model
+from tests.planted_graphs import FAULTS, RESIZE, copy_of_compact, plant, resized_without_antialias
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
 
 
 @pytest.fixture
-def faulty(tmp_path, monkeypatch):
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+def faulty(tmp_path):
     return plant(copy_of_compact(tmp_path / "model"), "red and blue swapped")
 
 
@@ -51,8 +57,16 @@ def test_label_refuses_an_engine_that_fails_and_labels_say_if_that_was_overridde
     assert json.loads(report.read_text())["certificate"] is None
 
 
-def test_certify_writes_the_verdict_and_draws_the_worst_masks(faulty):
-    found = invoke("models", "certify", faulty, "--backend", "onnxruntime-cpu", "--quick", "--json")
+@pytest.mark.parametrize("fault", [*FAULTS, RESIZE])
+def test_certify_fails_every_planted_fault_and_labeling_refuses_by_that_verdict(
+    fault, tmp_path, monkeypatch
+):
+    model = copy_of_compact(tmp_path / "model")
+    if fault == RESIZE:
+        monkeypatch.setattr("sam2_core.close_ups.resize_square", resized_without_antialias)
+    else:
+        plant(model, fault)
+    found = invoke("models", "certify", model, "--backend", "onnxruntime-cpu", "--quick", "--json")
     assert found.exit_code == 1
     certificate = json.loads(found.stdout)
     assert certificate["verdict"] == "failed"
@@ -61,6 +75,14 @@ def test_certify_writes_the_verdict_and_draws_the_worst_masks(faulty):
         assert picture.size == (640, 320)
     (kept,) = certificates()
     assert kept.failures == tuple(certificate["failures"])
+    choice, models = choose_model(str(model), "onnxruntime-cpu"), Segmenters()
+    monkeypatch.setattr(certifying, "certify", None)  # the verdict that lies there is enough
+    for refusal in (models.load, models.refuse_known):
+        with pytest.raises(UncertifiedEngineError, match="may not label"):
+            refusal(choice)
+
+
+def test_certify_passes_the_bundled_model():
     good = invoke("models", "certify", "compact", "--backend", "onnxruntime-cpu", "--quick")
     assert good.exit_code == 0
     assert "passed" in good.stdout
