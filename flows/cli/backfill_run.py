@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from flows.backfill import plan_in_flight, submit_plan
-from flows.cli.display import as_typed, stderr_console
+from flows.cli.display import LOG_INTERVAL_S, as_typed, clock, stderr_console
 from flows.params import BackfillParams
 from flows.plan.backfill import BackfillPlan, plan_backfill
 from flows.plan.plan import stamp_of
@@ -19,16 +23,24 @@ from flows.plan.plan_table import plan_rows
 from flows.server import watching
 from flows.server.api import use_api
 from flows.server.fleet import decided
+from flows.server.progress_artifact import percent_done
 from flows.server.run_artifacts import failed_frames
 from flows.server.shard_end import NOT_LOADED
+from flows.server.shard_runs import (
+    ServerAwayError,
+    asked_once,
+    counted_states,
+    counts,
+    runs_of,
+    shard_of,
+)
 from flows.server.shard_runs import cancel as cancel_run
-from flows.server.shard_runs import counts, runs_of, shard_of
 from sam2_core.types import AutolabelError
 from tasks.store import manifests
 from tasks.wording import counted
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.objects import State
+    from prefect.client.schemas.objects import FlowRun, State
 
 POLL_S = 5.0
 
@@ -105,6 +117,7 @@ def _progress(console: Console) -> Progress:
         TextColumn("{task.fields[states]}", justify="left"),
         console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
 
 
@@ -160,12 +173,54 @@ def _bad(state: State[Any], since: datetime, *, remaining: bool) -> bool:
 
 
 def _until_ended(console: Console, plan: BackfillPlan) -> None:
-    run_key, out_uri = plan.stamp.run_key, plan.params.label.out
-    before = len(manifests.list_complete(out_uri, run_key))
+    """Show how far it is: on a terminal by a bar, in a log every half minute."""
+    far = _HowFar(plan)
+    told = time.monotonic()
     with _progress(console) as progress:
-        total = plan.to_label + plan.in_flight
-        bar = progress.add_task("sequences", total=total, states="")
-        for active in watching.watch(run_key, POLL_S):
-            done = len(manifests.list_complete(out_uri, run_key)) - before
-            states = (f"{n} {name.lower()}" for name, n in sorted(counts(active).items()))
-            progress.update(bar, completed=min(done, total), states=", ".join(states))
+        bar = progress.add_task("sequences", total=far.sequences, states="")
+
+        def tell(text: str) -> None:
+            progress.console.print(f"[yellow]{escape(text)}[/]")
+
+        for active in watching.watch(plan.stamp.run_key, POLL_S, tell):
+            if console.is_terminal:
+                states = counted_states(counts(active))
+                progress.update(bar, completed=far.labeled(), states=states)
+            elif active and time.monotonic() - told >= LOG_INTERVAL_S:
+                told = time.monotonic()
+                console.print(escape(far.text(active)))
+
+
+class _HowFar:
+    """How far a backfill is: its sequences as storage has them, its frames as the shards tell."""
+
+    def __init__(self, plan: BackfillPlan) -> None:
+        self._key, self._out = plan.stamp.run_key, plan.params.label.out
+        self._before = len(manifests.list_complete(self._out, self._key))
+        self.sequences, self._frames = plan.to_label + plan.in_flight, plan.frames
+        self._percent: dict[UUID, float] = {}
+        self._first: tuple[float, int] | None = None  # when frames were first counted, and how many
+
+    def labeled(self) -> int:
+        """Sequences that are complete by now."""
+        done = len(manifests.list_complete(self._out, self._key)) - self._before
+        return min(done, self.sequences)
+
+    def text(self, active: Sequence[FlowRun]) -> str:
+        """Say all of it in a line; `active` are the shards that have not ended."""
+        with contextlib.suppress(ServerAwayError), asked_once():  # whoever watches tells of it
+            self._percent |= percent_done([one.id for one in active if one.state_name == "Running"])
+        of_shard = {one.id: shard_of(one).frames for one in active}
+        self._frames = max(self._frames, sum(of_shard.values()))  # shards of before, too
+        left = sum(
+            frames * (1 - self._percent.get(run_id, 0.0) / 100)
+            for run_id, frames in of_shard.items()
+        )
+        done, now = round(self._frames - left), time.monotonic()
+        self._first = self._first or (now, done)
+        first_s, before = self._first
+        parts = [f"{done:,} of {counted(self._frames, 'frame')}"]
+        parts.append(f"{self.labeled():,} of {counted(self.sequences, 'sequence')} labeled")
+        if done > before:
+            parts.append(f"about {clock((now - first_s) * left / (done - before))} left")
+        return f"{', '.join(parts)}; shards: {counted_states(counts(active))}"

@@ -131,6 +131,13 @@ def tracked(console: Console, items: Iterable[Item], text: str, total: int) -> I
             tell(f"{text}: {done:,} of {total:,}")
 
 
+def clock(seconds: float) -> str:
+    """Write a time as h:mm:ss, or m:ss where it is less than an hour."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 class Pace:
     """How much of a run is done, and how long the rest takes.
 
@@ -172,11 +179,7 @@ class Pace:
     def left(self, now_s: float) -> str:
         """Say how long the rest takes; "" while nobody knows."""
         seconds = self.remaining_s(now_s)
-        if seconds is None:
-            return ""
-        minutes, rest = divmod(round(seconds), 60)
-        hours, minutes = divmod(minutes, 60)
-        return f"{hours}:{minutes:02}:{rest:02} left" if hours else f"{minutes}:{rest:02} left"
+        return "" if seconds is None else f"{clock(seconds)} left"
 
 
 class _CountColumn(ProgressColumn):

@@ -74,9 +74,10 @@ def _local(moment: str) -> str:
 
 
 def _show(run: dict[str, Any]) -> None:
-    states = ", ".join(f"{count} {name.lower()}" for name, count in run["shards"].items())
+    from flows.server.shard_runs import counted_states
+
     click.echo(f"\nrun {run['run_key']} to {run['out']}")
-    click.echo(f"  shards      {states}")
+    click.echo(f"  shards      {counted_states(run['shards'])}")
     if run["sequences_complete"] is not None:
         click.echo(f"  sequences   {run['sequences_complete']} complete")
     rate = run["frames_per_second_and_worker"]

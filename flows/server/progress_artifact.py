@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 from uuid import UUID
@@ -92,6 +92,26 @@ def _cards(client: SyncPrefectClient, run_id: str, key: str) -> list[Artifact]:
         {"flow_run_id": {"any_": [run_id]}, "key": {"any_": [key]}, "type": {"any_": ["progress"]}}
     )
     return client.read_artifacts(artifact_filter=wanted, sort=ArtifactSort.CREATED_DESC)
+
+
+def percent_done(run_ids: Collection[UUID]) -> dict[UUID, float]:
+    """Return how far flow runs have told that they are; nothing of those that have told nothing.
+
+    Raises:
+        AutolabelError: Prefect is not there.
+
+    """
+    from prefect.client.schemas.filters import ArtifactFilter
+    from prefect.client.schemas.sorting import ArtifactSort
+
+    if not run_ids:
+        return {}
+    wanted = ArtifactFilter.model_validate(
+        {"flow_run_id": {"any_": list(run_ids)}, "type": {"any_": ["progress"]}}
+    )
+    with connected() as client:
+        found = client.read_artifacts(artifact_filter=wanted, sort=ArtifactSort.CREATED_DESC)
+    return {one.flow_run_id: float(str(one.data)) for one in found[::-1] if one.flow_run_id}
 
 
 def _percent(done: int, total: int) -> float:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ MOST_STARTS = 20
 RESCHEDULED_WITHIN = timedelta(seconds=60)
 # Until then the worker that is stopping has ended, and cannot take its own shard again.
 STOPPED_WITHIN = timedelta(seconds=5)
+ANSWER_WITHIN_S = 30.0
 PAGE = 200
 
 log = logging.getLogger(__name__)
@@ -76,6 +78,23 @@ def connected() -> Iterator[SyncPrefectClient]:
         ) from error
 
 
+@contextlib.contextmanager
+def asked_once() -> Iterator[None]:
+    """Let Prefect's client fail at once, not after a minute of asking again.
+
+    For whoever asks again anyway, and wants to say meanwhile that the server is away.
+    """
+    from prefect.settings import (
+        PREFECT_API_REQUEST_TIMEOUT,
+        PREFECT_CLIENT_MAX_RETRIES,
+        temporary_settings,
+    )
+
+    once = {PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: ANSWER_WITHIN_S}
+    with temporary_settings(once):
+        yield
+
+
 def runs_of(
     run_key: str, *, active_only: bool = False, unfinished_or_crashed: bool = False
 ) -> Iterator[FlowRun]:
@@ -88,7 +107,7 @@ def runs_of(
     found = runs_tagged(
         run_tag(run_key), unfinished_or_crashed=active_only or unfinished_or_crashed
     )
-    return (run for run in found if not (active_only and _stays_crashed(run)))
+    return (run for run in found if not (active_only and stays_crashed(run)))
 
 
 def runs_tagged(
@@ -126,7 +145,7 @@ def runs_tagged(
                 return
 
 
-def _stays_crashed(run: FlowRun) -> bool:
+def stays_crashed(run: FlowRun) -> bool:
     """Whether a run has crashed and nothing is going to start it again by itself."""
     if run.state is None or not run.state.is_crashed():
         return False
@@ -211,3 +230,11 @@ def cancel(run_key: str) -> int:
 def counts(runs: Iterable[FlowRun]) -> Counter[str]:
     """Count runs by state name."""
     return Counter((run.state and run.state.name) or "Unknown" for run in runs)
+
+
+def counted_states(states: Mapping[str, int]) -> str:
+    """Write counts by state name for people: 1 awaiting retry, 2 running."""
+    words = (
+        (re.sub("(?<=[a-z])(?=[A-Z])", " ", name).lower(), count) for name, count in states.items()
+    )
+    return ", ".join(f"{count} {name}" for name, count in sorted(words))

@@ -17,7 +17,7 @@ from flows.plan.shards import Piece, ShardParams
 from flows.server.run_artifacts import failed_frames
 from flows.server.schedules import collect_schedules
 from flows.server.shard_end import NOT_LOADED
-from flows.server.shard_runs import SHARD_TAG, runs_tagged, shard_of
+from flows.server.shard_runs import SHARD_TAG, runs_tagged, shard_of, stays_crashed
 from flows.server.submit import workers_online
 from sam2_core.types import AutolabelError
 from tasks.store import manifests, quarantine
@@ -50,6 +50,7 @@ class RunStatus:
         newest: every piece that a shard was to label.
         bad: what shards that failed or crashed were to label, where no later one had it.
         unlabeled: how many sequences of those are not complete.
+        active: shards that have not ended; one that has just crashed is begun again.
         content: of each sequence, the key of the frames that the newest shard was given.
         latest: the sequences that each shard, by its flow run's id, was the last to label.
         told: a reason of each kind, by the reason with `#` for its numbers.
@@ -71,16 +72,11 @@ class RunStatus:
     newest: set[Piece] = field(default_factory=set)
     bad: set[tuple[str, str]] = field(default_factory=set)
     unlabeled: int = 0
+    active: int = 0
     content: dict[str, str] = field(default_factory=dict)
     latest: dict[UUID, set[str]] = field(default_factory=dict)
     failed_frames: list[dict[str, str]] = field(default_factory=list)
     storage_error: str = ""
-
-    @property
-    def active(self) -> int:
-        """Shards that have not ended."""
-        ended = ("Completed", "Failed", "Crashed", "Cancelled")
-        return sum(count for name, count in self.states.items() if name not in ended)
 
     @property
     def frames_per_s(self) -> float | None:
@@ -185,6 +181,8 @@ def _count(run: RunStatus, shard: ShardParams, flow_run: FlowRun) -> None:
         run.frames += shard.frames
         run.not_loaded += NOT_LOADED in (state.message or "")
         run.busy_s += flow_run.total_run_time.total_seconds()
+    elif not state.is_final() or (state.is_crashed() and not stays_crashed(flow_run)):
+        run.active += 1
     elif state.is_failed() or state.is_crashed():
         reason = (state.message or "no reason given").partition("\n")[0][:200]
         run.reasons[run.told.setdefault(_NUMBERS.sub("#", reason), reason)] += 1

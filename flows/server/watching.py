@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
+from uuid import UUID
 
-from tenacity import (
-    Retrying,
-    before_sleep_log,
-    retry_if_exception_type,
-    stop_after_delay,
-    wait_fixed,
+from flows.server.shard_runs import (
+    MOST_STARTS,
+    ServerAwayError,
+    asked_once,
+    runs_of,
+    schedule_again,
+    stays_crashed,
 )
-
-from flows.server.shard_runs import MOST_STARTS, ServerAwayError, runs_of, schedule_again
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
@@ -34,52 +35,97 @@ NOT_BEGUN_FOR = timedelta(seconds=360)
 log = logging.getLogger(__name__)
 
 
-def watch(run_key: str, poll_s: float) -> Iterator[list[FlowRun]]:
+def watch(
+    run_key: str, poll_s: float, tell: Callable[[str], object] = log.warning
+) -> Iterator[list[FlowRun]]:
     """Yield a run's shards that have not ended every `poll_s`, for the last time when all have.
+
+    While Prefect does not answer, what it said last is yielded.
+
+    Args:
+        run_key: of the run.
+        poll_s: seconds between two looks.
+        tell: is told, each once, of shards that were interrupted and of a server that is away or
+            back.
 
     Raises:
         ServerAwayError: Prefect did not answer for a quarter of an hour.
         AutolabelError: it refuses.
 
     """
-    began = datetime.now(UTC)
-    retrying = Retrying(
-        retry=retry_if_exception_type(ServerAwayError),
-        stop=stop_after_delay(PATIENCE_S),
-        wait=wait_fixed(poll_s),
-        before_sleep=before_sleep_log(log, logging.WARNING),
-        reraise=True,
-    )
+    watched = _Watched(run_key, tell)
+    away_since: float | None = None
     while True:
-        active = retrying(_looked_after, run_key, began)
-        yield active
-        if not active:
+        try:
+            watched.look()
+        except ServerAwayError as error:
+            if away_since is None:
+                away_since = time.monotonic()
+                tell(f"{error}. Waiting for it, {PATIENCE_S / 60:.0f} minutes at most")
+            elif time.monotonic() - away_since > PATIENCE_S:
+                raise
+        else:
+            if away_since is not None:
+                tell(f"Prefect's API answers again, after {time.monotonic() - away_since:.0f} s")
+            away_since = None
+        yield watched.active
+        if not watched.active and away_since is None:
             return
         time.sleep(poll_s)
 
 
-def _looked_after(run_key: str, began: datetime) -> list[FlowRun]:
-    """Start again what was left lying; returns the shards that have not ended."""
-    for run in runs_of(run_key, unfinished_or_crashed=True):
-        if (_left_crashed(run, began) or _never_begun(run)) and schedule_again(
-            run, "its worker is gone"
-        ):
-            log.warning("%s had lost its worker and is scheduled again", run.name)
-    return list(runs_of(run_key, active_only=True))
+@dataclass
+class _Watched:
+    """A run's shards as they were when Prefect last answered."""
+
+    run_key: str
+    tell: Callable[[str], object]
+    began: datetime = field(default_factory=lambda: datetime.now(UTC))
+    active: list[FlowRun] = field(default_factory=list)
+    interruptions: dict[UUID, int] = field(default_factory=dict)  # of each shard, that were told
+
+    def look(self) -> None:
+        """Ask Prefect, and start again what lies there."""
+        active = []
+        with asked_once():
+            for run in list(runs_of(self.run_key, unfinished_or_crashed=True)):
+                self._tell_interruption(run)
+                why = _left_crashed(run, self.began) or _never_begun(run)
+                if why and schedule_again(run, why):
+                    self.tell(f"{run.name} is scheduled again: {why}")
+                if why or not stays_crashed(run):
+                    active.append(run)
+        self.active = active
+
+    def _tell_interruption(self, run: FlowRun) -> None:
+        """Tell that a shard was begun and has not ended so, also if it runs again by now."""
+        state = run.state
+        if state is None or stays_crashed(run) or state.timestamp < self.began - JUST_BEFORE:
+            return
+        lying = state.is_crashed() or state.name == "AwaitingRetry"
+        count = run.run_count - state.is_running()
+        if count > self.interruptions.setdefault(run.id, count - lying):
+            self.interruptions[run.id] = count
+            why = (state.message if lying else "") or "it has been begun again"
+            self.tell(f"{run.name} was interrupted: {why}")
 
 
-def _left_crashed(run: FlowRun, began: datetime) -> bool:
-    """Whether a run has crashed under our eyes, or just before, and nobody starts it again."""
+def _left_crashed(run: FlowRun, began: datetime) -> str:
+    """Say why, if a run has crashed under our eyes, or just before, and nobody starts it again."""
     state = run.state
     if state is None or not state.is_crashed() or run.run_count >= MOST_STARTS:
-        return False
-    now = datetime.now(UTC)
-    return began - JUST_BEFORE < state.timestamp < now - CRASHED_FOR
+        return ""
+    if began - JUST_BEFORE < state.timestamp < datetime.now(UTC) - CRASHED_FOR:
+        return state.message or "it has crashed"
+    return ""
 
 
-def _never_begun(run: FlowRun) -> bool:
-    """Whether a worker took a run long ago and has not begun it."""
+def _never_begun(run: FlowRun) -> str:
+    """Say why, if a worker took a run long ago and has not begun it."""
     state = run.state
     if state is None or not state.is_pending():
-        return False
-    return state.timestamp < datetime.now(UTC) - NOT_BEGUN_FOR
+        return ""
+    waited = datetime.now(UTC) - state.timestamp
+    if waited < NOT_BEGUN_FOR:
+        return ""
+    return f"taken by a worker {waited.total_seconds():.0f} s ago and not begun"

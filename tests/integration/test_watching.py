@@ -1,9 +1,19 @@
-"""Whoever watches a run starts again what the server leaves crashed."""
+"""Whoever watches a run hears of it, and starts again what the server leaves crashed."""
 
+import re
+import time
 from datetime import timedelta
+from types import SimpleNamespace
 
+import pytest
+
+from flows.cli import backfill_run
+from flows.cli.display import stderr_console
+from flows.params import BackfillParams, LabelParams
+from flows.plan.backfill import plan_backfill
 from flows.server import watching
-from flows.server.shard_runs import runs_of
+from flows.server.shard_runs import run_tag, runs_of
+from tests.integration.runs import MICRO, write_sequence
 
 
 def test_a_shard_that_stays_crashed_or_is_never_begun_is_scheduled_again(terminal, monkeypatch):
@@ -17,7 +27,8 @@ def test_a_shard_that_stays_crashed_or_is_never_begun_is_scheduled_again(termina
     with get_client(sync_client=True) as client:
         for state in (Crashed(), Pending(name="Submitting"), Running(), Completed()):
             client.create_flow_run(some_flow, tags=["run:left"], state=state)
-    glances = watching.watch("left", 0.05)
+    told = []
+    glances = watching.watch("left", 0.05, told.append)
     names = {one.state.name for one in next(glances)}
     while names & {"Crashed", "Submitting"}:
         names = {one.state.name for one in next(glances)}
@@ -25,3 +36,77 @@ def test_a_shard_that_stays_crashed_or_is_never_begun_is_scheduled_again(termina
     next(glances)
     states = sorted(run.state.name for run in runs_of("left"))
     assert states == ["AwaitingRetry", "AwaitingRetry", "Completed", "Running"]
+    again = sorted(one.partition(" is scheduled again: ")[2] for one in told if "again: " in one)
+    assert again[0] == "it has crashed"
+    assert re.fullmatch(r"taken by a worker \d+ s ago and not begun", again[1])
+
+
+@pytest.fixture
+def shard(terminal, tmp_path):
+    """A planned backfill and a run of its only shard, whose states the test sets."""
+    from prefect import flow
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import ArtifactCreate
+
+    write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 4)
+    label = LabelParams(
+        sources=(str(tmp_path / "in"),), out=str(tmp_path / "out"), boxes=str(tmp_path / "boxes"),
+        model=str(MICRO), load_dataset=False,
+    )  # fmt: skip
+    plan = plan_backfill(BackfillParams(label=label))
+    parameters = {"params": plan.shards[0].model_dump(mode="json")}
+    some_flow = flow(lambda params: None, name="label-shard")
+    with get_client(sync_client=True) as client:
+        run = client.create_flow_run(
+            some_flow, name="drive+0", parameters=parameters, tags=[run_tag(plan.stamp.run_key)]
+        )
+
+        def becomes(state):
+            client.set_flow_run_state(run.id, state, force=True)
+
+        def half_done():
+            client.create_artifact(
+                ArtifactCreate(type="progress", key="shard-0", data=50.0, flow_run_id=run.id)
+            )
+
+        yield plan, becomes, half_done
+
+
+def test_a_log_is_told_how_far_a_backfill_is_and_what_happened_meanwhile(
+    shard, terminal, monkeypatch, capsys
+):
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect.states import AwaitingRetry, Completed, Crashed, Running
+
+    plan, becomes, half_done = shard
+    away = temporary_settings({PREFECT_API_URL: "http://127.0.0.1:1/api"})
+    happens = iter([
+        lambda: becomes(Running()),
+        lambda: becomes(Crashed(message="exited with status code -9")),
+        lambda: becomes(AwaitingRetry(message="it goes back to the queue")),
+        away.__enter__,
+        lambda: None,
+        lambda: None,
+        lambda: away.__exit__(None, None, None),
+        lambda: becomes(Running()),
+        half_done,
+        lambda: becomes(Completed()),
+    ])  # fmt: skip
+    clock = SimpleNamespace(sleep=lambda _: next(happens)(), monotonic=time.monotonic)
+    monkeypatch.setattr(watching, "time", clock)
+    monkeypatch.setattr(backfill_run, "LOG_INTERVAL_S", 0.0)
+    backfill_run._until_ended(stderr_console(), plan)
+    assert next(happens, None) is None
+    told = re.sub(r", after \d+ s", ", after a while", capsys.readouterr().err).splitlines()
+    far = "0 of 4 frames, 0 of 1 sequence labeled; shards: 1 "
+    half = r"2 of 4 frames, 0 of 1 sequence labeled, about \d+:\d\d left; shards: 1 running"
+    assert re.fullmatch(half, told.pop())
+    assert [one for one in told if not one.startswith(far)] == [
+        "drive+0 was interrupted: exited with status code -9",
+        "Prefect's API does not answer (ConnectError): start one with `autolabel up`, or set "
+        "PREFECT_API_URL to a running server. Waiting for it, 15 minutes at most",
+        "Prefect's API answers again, after a while",
+    ]
+    shown = [one.removeprefix(far) for one in told if one.startswith(far)]
+    kept = ["awaiting retry"] * 4
+    assert shown == ["pending", "running", "crashed", *kept, "awaiting retry", "running"]

@@ -1,12 +1,14 @@
 """What `autolabel status` advises, and for how long."""
 
 import uuid
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from flows.params import LabelParams
 from flows.plan.shards import Piece, ShardParams
 from flows.server import status
+from flows.server.shard_runs import MOST_STARTS, counted_states
 from flows.server.status import RunStatus, group_runs
 from tasks.dataset.record import remember_load
 from tasks.load.into_fiftyone import load_sequence
@@ -60,3 +62,34 @@ def test_reasons_that_differ_in_numbers_are_one_and_told_as_they_are():
     ]
     (run,) = group_runs(runs)
     assert run.as_json()["failures"] == {reasons[0]: 2, reasons[2]: 1}
+
+
+def run_in(state, **facts):
+    """What is said of a run whose only shard is in a state."""
+    from prefect.client.schemas.objects import FlowRun
+
+    label = LabelParams(sources=["/frames"], out="/out")
+    piece = Piece("drive", "/frames/drive", "k", 1)
+    shard = ShardParams(label=label, run_key="key", pieces=[piece])
+    params = {"params": shard.model_dump(mode="json")}
+    (run,) = group_runs([FlowRun(flow_id=uuid.uuid4(), parameters=params, state=state, **facts)])
+    run.unlabeled = len(run.bad)
+    return run
+
+
+def test_a_shard_that_is_about_to_be_begun_again_has_not_failed():
+    from prefect.states import AwaitingRetry, Crashed
+
+    for state in (Crashed(message="exited with status code -9"), AwaitingRetry()):
+        run = run_in(state, run_count=1)
+        assert (run.active, run.as_json()["failures"], list(run.to_do(1))) == (1, {}, [])
+    for given_up in (
+        run_in(Crashed(message="exited", timestamp=datetime.now(UTC) - timedelta(hours=1))),
+        run_in(Crashed(message="exited"), run_count=MOST_STARTS),
+    ):
+        assert (given_up.active, given_up.as_json()["failures"]) == (0, {"exited": 1})
+        assert "1 sequence failed" in "".join(given_up.to_do(1))
+
+
+def test_states_are_words():
+    assert counted_states({"Running": 2, "AwaitingRetry": 1}) == "1 awaiting retry, 2 running"
