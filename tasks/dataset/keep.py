@@ -15,7 +15,8 @@ from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay,
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.away import DatabaseAwayError, is_away
-from tasks.dataset.database import is_alive, own_server, start_again
+from tasks.dataset.database import own_server, start_again
+from tasks.dataset.own_mongod import is_alive
 
 MOST_STARTS = 5
 PATIENCE_S = 6.0  # a killed server is back within two seconds

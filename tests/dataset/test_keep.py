@@ -13,27 +13,27 @@ import pytest
 from pymongo.errors import AutoReconnect, ExecutionTimeout
 
 from sam2_core.types import AutolabelError
-from tasks.dataset import database, keep
+from tasks.dataset import database, keep, own_mongod
 from tasks.dataset.away import DatabaseAwayError
 from tasks.dataset.keep import DatabaseKeeper
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[database.Server]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[own_mongod.Server]:
     """A server that this process uses."""
     monkeypatch.setenv("AUTOLABEL_DATABASE_DIR", str(tmp_path))
     with database._start_lock(tmp_path):
-        server = database._start(tmp_path)
+        server = own_mongod.start(tmp_path)
     for name in (database.URI_VARIABLE, database.OWNED_VARIABLE):
         monkeypatch.setenv(name, server.uri)
     yield server
     database.stop_server(tmp_path)
 
 
-def end(server: database.Server, number: signal.Signals) -> None:
+def end(server: own_mongod.Server, number: signal.Signals) -> None:
     os.kill(server.pid, number)
     deadline = time.monotonic() + 30
-    while database.is_alive(server):
+    while own_mongod.is_alive(server):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 

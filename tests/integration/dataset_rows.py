@@ -41,5 +41,18 @@ def held(name: str) -> dict[str, Any]:
     return {"media_type": dataset.media_type, "rows": rows}
 
 
+def all_documents() -> list[str]:
+    """Every document of the database that FiftyOne uses, as text."""
+    import fiftyone.core.odm as foo
+
+    client = foo.get_db_conn().client
+    return [
+        str(document)
+        for name in {*client.list_database_names()} - {"admin", "config", "local"}
+        for collection in client[name].list_collection_names()
+        for document in client[name][collection].find()
+    ]
+
+
 if __name__ == "__main__":
     print(json.dumps([held(name) for name in sys.argv[1:]]))

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from tests.integration.dataset_rows import all_documents
 from tests.integration.runs import write_boxes, write_image
 from tests.planted import ADDRESSES, PLANTED
 
@@ -84,7 +85,6 @@ def test_what_a_library_says_of_a_failure_is_kept_without_its_secret(
     web, terminal, tmp_path, tmp_path_factory, monkeypatch
 ):
     """The client's own message names the signed address that it was led to."""
-    import fiftyone.core.odm as foo
     from prefect import flow
 
     from tasks.errors import redacted_errors
@@ -108,13 +108,7 @@ def test_what_a_library_says_of_a_failure_is_kept_without_its_secret(
     state = broken(return_state=True)
     assert "X-Amz-Signature=***" in state.message
 
-    client = foo.get_db_conn().client
-    documents = [
-        str(document)
-        for name in {*client.list_database_names()} - {"admin", "config", "local"}
-        for collection in client[name].list_collection_names()
-        for document in client[name][collection].find()
-    ]
+    documents = all_documents()
     assert any(f"{web}/drive/1.jpg" in document for document in documents)
     databases = list(tmp_path_factory.getbasetemp().glob("prefect*/home/prefect.db*"))
     assert any(b"broken" in path.read_bytes() for path in databases)

@@ -2,7 +2,7 @@
 
 import s3fs
 
-from tests.integration.dataset_rows import held
+from tests.integration.dataset_rows import all_documents, held
 from tests.integration.runs import write_sequence
 
 
@@ -32,7 +32,6 @@ def test_bucket_in_bucket_out(s3, terminal, tmp_path):
 
 
 def test_credentials_are_not_in_the_database(s3, terminal, tmp_path, monkeypatch):
-    import fiftyone.core.odm as foo
 
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.setenv(name, f"planted-{name}")
@@ -42,13 +41,7 @@ def test_credentials_are_not_in_the_database(s3, terminal, tmp_path, monkeypatch
     done, told = terminal.label(
         f"{s3}/in", "--boxes", tmp_path / "boxes", "--out", f"{s3}/out", "--dataset", "planted"
     )
-    client = foo.get_db_conn().client
-    documents = [
-        str(document)
-        for name in {*client.list_database_names()} - {"admin", "config", "local"}
-        for collection in client[name].list_collection_names()
-        for document in client[name][collection].find()
-    ]
+    documents = all_documents()
     assert any(f"{s3}/in/drive/0000.jpg" in document for document in documents)
     everything = "".join(documents) + told + str(done)
     assert "planted-AWS" not in everything
