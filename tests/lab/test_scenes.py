@@ -6,6 +6,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -16,6 +17,7 @@ from pycocotools.coco import COCO
 
 from sam2_core.types import AutolabelError
 from tasks.lab.scenes import (
+    DOMAINS,
     LABELS,
     RANDOM_LABEL,
     Scene,
@@ -23,6 +25,10 @@ from tasks.lab.scenes import (
     render_sequence,
     write_sequence,
 )
+from tasks.lab.scenes.canvas import Canvas
+from tasks.lab.scenes.motion import followed, passing
+from tasks.lab.scenes.riders import riders_as_one
+from tasks.lab.scenes.types import RIDER_LABEL
 
 SMALL = (180, 320)
 
@@ -34,7 +40,7 @@ def digest(scene: Scene) -> str:
     return value.hexdigest()
 
 
-@pytest.mark.parametrize("domain", ["street", "random"])
+@pytest.mark.parametrize("domain", DOMAINS)
 def test_same_seed_same_bytes_in_another_process(domain: str) -> None:
     code = (
         "import hashlib; from tasks.lab.scenes import render_scene\n"
@@ -55,7 +61,7 @@ def test_same_seed_same_bytes_in_another_process(domain: str) -> None:
     assert here[0] != here[1]
 
 
-@pytest.mark.parametrize("domain", ["street", "random"])
+@pytest.mark.parametrize("domain", DOMAINS)
 def test_masks_are_tight_disjoint_and_named(domain: str) -> None:
     for seed in range(8):
         scene = render_scene(seed, SMALL, domain=domain)
@@ -70,6 +76,50 @@ def test_masks_are_tight_disjoint_and_named(domain: str) -> None:
             assert instance.label in (*LABELS, RANDOM_LABEL)
             assert 0 < instance.visible_fraction <= 1
         assert owners.max(initial=0) <= 1, f"masks overlap in scene {seed}"
+
+
+def test_a_rider_and_what_he_rides_become_one_object() -> None:
+    joined = 0
+    for seed in range(12):
+        scene = render_scene(seed, SMALL, domain="close")
+        one = riders_as_one(scene)
+        every = {i.track_id: i for i in scene.instances + scene.dropped}
+        riders = [i for i in one.instances if i.label == RIDER_LABEL]
+        for rider in riders:
+            (person,) = (i for i in every.values() if i.rides_track_id == rider.track_id)
+            mount = every[rider.track_id]
+            assert (person.label, mount.label in ("motorcycle", "bicycle")) == ("person", True)
+            both = person.full_mask(SMALL) | mount.full_mask(SMALL)
+            np.testing.assert_array_equal(rider.full_mask(SMALL), both)
+            assert rider.area_px == both.sum()
+            ys, xs = np.nonzero(both)
+            box = [xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]
+            assert rider.box_xyxy_px.tolist() == box
+            assert 0 < rider.visible_fraction <= 1
+        left = {i.track_id for i in one.instances + one.dropped}
+        assert len(left) == len(every) - len(riders)  # nobody else is lost or counted twice
+        joined += len(riders)
+    assert joined >= 6
+
+
+@pytest.mark.parametrize("move", [followed, passing])
+def test_motion_streaks_what_moves_and_no_mask(move: Callable[..., None]) -> None:
+    canvas = Canvas((40, 60))
+    canvas.pixels[..., :3] = np.random.default_rng(1).integers(0, 255, (40, 60, 1))
+    canvas.pixels[10:30, 20:40] = (200, 10, 10, 7)
+    before = canvas.pixels.copy()
+    move(canvas, [7], 9.0)
+    np.testing.assert_array_equal(canvas.owner, before[..., 3])
+    inside, far = np.s_[12:28, 28:32, :3], np.s_[:, 50:, :3]
+    np.testing.assert_allclose(canvas.pixels[inside], before[inside], atol=1)
+    still, moved = before[far].std(), canvas.pixels[far].std()
+    edge = canvas.pixels[20, 18, :3].tolist()  # two pixels beside the object
+    if move is followed:
+        assert moved < 0.6 * still  # the background is a streak, without the object's colour
+        assert edge[0] == pytest.approx(edge[1], abs=1)
+    else:
+        assert moved == still
+        assert edge[0] > edge[1] + 20  # the object is a streak over the background
 
 
 def test_rle_is_the_mask() -> None:

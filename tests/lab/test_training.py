@@ -26,6 +26,29 @@ def test_the_configurations_of_the_package_load():
         assert config.mask.frame_size == (128 if config.name == "smoke" else 1024)
 
 
+def test_riders_are_one_object_for_the_mask_model_alone_in_their_share_of_the_pictures():
+    from tasks.lab.scenes import LABELS, render_scene
+    from tasks.lab.scenes.types import RIDER_LABEL
+    from tasks.lab.training.rendering import HIDDEN, Picture, as_asked, domain_of, draw_ids
+
+    domains = [domain_of(seed, 0.25, 0.35) for seed in range(2000)]
+    shares = {name: domains.count(name) / 2000 for name in ("random", "close", "street")}
+    assert shares == pytest.approx({"random": 0.25, "close": 0.35, "street": 0.4}, abs=0.01)
+    assert {domain_of(seed, 0.4) for seed in range(100)} == {"random", "street"}
+    size = (180, 320)
+    scenes = (render_scene(seed, size, domain="close") for seed in range(20))
+    scene = next(one for one in scenes if any(i.rides_track_id > 0 for i in one.instances))
+    kept = [as_asked(scene, seed, 0.5) for seed in range(100)]
+    assert 40 < sum(one is scene for one in kept) < 60
+    joined = as_asked(scene, 0, 1.0)
+    (row,) = [n for n, i in enumerate(joined.instances, 1) if i.label == RIDER_LABEL][:1]
+    picture = Picture(np.zeros((*size, 3), np.uint8), np.zeros(size, np.uint8),
+                      np.zeros(256, np.int16))  # fmt: skip
+    draw_ids(joined, picture, LABELS)
+    assert picture.classes[row] == HIDDEN
+    assert (picture.ids == row).sum() == joined.instances[row - 1].area_px
+
+
 def test_training_writes_weights_and_goes_on_from_its_checkpoint(tmp_path):
     pytest.importorskip("torch", reason="training needs PyTorch: make torch")
     from tasks.lab.training.train import load_weights, train_job

@@ -10,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.lab.scenes.render import render_scene
+from tasks.lab.scenes.riders import riders_as_one
 from tasks.lab.scenes.types import Scene
 
 STREETS = (206, 1003, 34, 25)
 SHAPES = (101, 110, 113, 118)
+CLOSE = (2, 4, 100, 103)
 TILE_HW = (225, 400)
 
 
@@ -28,13 +30,13 @@ def overlay(scene: Scene) -> npt.NDArray[np.uint8]:
 
 
 def gallery() -> npt.NDArray[np.uint8]:
-    """Rows of street and random pictures, each with its masks to the right."""
+    """Rows of pictures of each domain, each with its masks to the right; close riders as one."""
     rows = []
-    for domain, seeds in (("street", STREETS), ("random", SHAPES)):
+    for domain, seeds in (("street", STREETS), ("random", SHAPES), ("close", CLOSE)):
         tiles = []
         for seed in seeds:
             scene = render_scene(seed, (TILE_HW[0] * 2, TILE_HW[1] * 2), domain=domain)
-            tiles += [scene.image, overlay(scene)]
+            tiles += [scene.image, overlay(riders_as_one(scene) if domain == "close" else scene)]
         small = [cv2.resize(t, TILE_HW[::-1], interpolation=cv2.INTER_AREA) for t in tiles]
         rows += [np.hstack(small[i : i + 4]) for i in range(0, len(small), 4)]
     return np.vstack(rows)

@@ -69,7 +69,7 @@ def finish(canvas: Bytes, lens: Lens, rng: np.random.Generator) -> Bytes:
         image, (0, 0), max(lens.blur, (lens.blur + lens.defocus) * min(scale, 1))
     )
     if lens.motion * scale > 2:
-        image = cv2.filter2D(image, -1, _streak(lens.motion * scale, lens.motion_angle))
+        image = cv2.filter2D(image, -1, streak(lens.motion * scale, lens.motion_angle))
     if lens.sharpen:
         soft = cv2.blur(image, (3, 3))
         image = cv2.addWeighted(image, 1 + lens.sharpen, soft, -lens.sharpen, 0)
@@ -146,7 +146,8 @@ def _noise(size_hw: tuple[int, int], lens: Lens, rng: np.random.Generator) -> np
     return cv2.addWeighted(a, u, b, v, 0, dtype=cv2.CV_16S)  # type: ignore[no-any-return]
 
 
-def _streak(length: float, angle_deg: float) -> Array:
+def streak(length: float, angle_deg: float) -> Array:
+    """Return the kernel of a motion of a length in pixels."""
     size = max(3, round(length) | 1)
     kernel = np.zeros((size, size), np.float32)
     kernel[size // 2] = 1

@@ -50,12 +50,15 @@ class Light:
         return result
 
 
-def choose_light(rng: np.random.Generator) -> Light:
-    """Draw a time of day and a weather."""
-    kind = rng.choice(
-        ["sunny", "cloudy", "overcast", "dusk", "night", "fog"],
-        p=[0.34, 0.22, 0.18, 0.11, 0.1, 0.05],
-    )
+# How often each light comes, and rain with all but the sun: usually, and where it is to be hard.
+_USUAL, _HARD = (0.34, 0.22, 0.18, 0.11, 0.1, 0.05), (0.24, 0.14, 0.15, 0.16, 0.25, 0.06)
+_RAIN = {_USUAL: 0.3, _HARD: 0.6}
+
+
+def choose_light(rng: np.random.Generator, *, hard: bool = False) -> Light:
+    """Draw a time of day and a weather; `hard` means more nights, low suns and wet roads."""
+    shares = _HARD if hard else _USUAL
+    kind = rng.choice(["sunny", "cloudy", "overcast", "dusk", "night", "fog"], p=shares)
     azimuth = rng.uniform(0, 2 * np.pi)
     height = np.radians(rng.uniform(4, 14) if kind == "dusk" else rng.uniform(18, 65))
     direction = np.array(
@@ -78,7 +81,7 @@ def choose_light(rng: np.random.Generator) -> Light:
     haze_m = rng.uniform(25, 70) if kind == "fog" else rng.uniform(180, 900)
     sun_tint = np.array([1.25, 0.95, 0.65]) if kind == "dusk" else tint
     sky_tint = cold if kind in ("sunny", "dusk", "night") else tint
-    wet = float(rng.uniform(0.4, 1.0)) if kind != "sunny" and rng.random() < 0.3 else 0.0
+    wet = float(rng.uniform(0.4, 1.0)) if kind != "sunny" and rng.random() < _RAIN[shares] else 0.0
     return Light(
         direction, sun * sun_tint, sky * sky_tint, sky * 0.45 * tint, zenith, horizon,
         horizon * rng.uniform(0.85, 1.0), haze_m, clouds, shadow, kind == "night", wet,

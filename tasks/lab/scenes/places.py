@@ -65,7 +65,7 @@ class Places:
 
     def add(
         self, label: str, solid: Callable[[float], Solid], pose: Callable[[float], Pose], *,
-        nearer: float = 0.0, lamps: tuple[tuple[Array, Array], ...] = (),
+        nearer: float = 0.0, lamps: tuple[tuple[Array, Array], ...] = (), rides: int = -1,
     ) -> None:  # fmt: skip
         """Add an actor with a surface and a light of its own."""
         rng = self.rng
@@ -85,6 +85,7 @@ class Places:
                 (float(rng.normal(0, 0.22)), float(rng.normal(-0.05, 0.25))),
                 int(rng.integers(CLOUDS)) if rng.random() < 0.2 else -1,
                 lamps,
+                rides,
             )
         )
 

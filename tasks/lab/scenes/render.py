@@ -10,6 +10,7 @@ import numpy.typing as npt
 from sam2_core.types import AutolabelError
 from tasks.lab.scenes.camera import NEAR_M, Camera
 from tasks.lab.scenes.canvas import MAX_OWNERS, SCENERY, Canvas
+from tasks.lab.scenes.close_traffic import move
 from tasks.lab.scenes.furniture import Pole
 from tasks.lab.scenes.ground import Shade, finish_ground
 from tasks.lab.scenes.lens import choose_lens, finish
@@ -25,7 +26,7 @@ from tasks.lab.scenes.types import Scene
 from tasks.lab.scenes.world import Actor, Scenery, World
 
 Array = npt.NDArray[np.float64]
-DOMAINS = ("street", "random")
+DOMAINS = ("street", "random", "close")
 STREET_SHARE = 0.3  # of the "random" domain: shapes scattered over a street
 CAMERA_YAW_DEG = {
     "front": 0.0, "front_left": 55.0, "front_right": -55.0, "left": 100.0, "right": -100.0,
@@ -52,7 +53,8 @@ def render_scene(
     Args:
         seed: any integer >= 0.
         size_hw: of the image.
-        domain: "street", or "random" (wide randomisation, for training).
+        domain: "street"; "random" (wide randomisation, for training); or "close" (a street with
+            somebody right before the camera, moving, in harder light; for training).
         aspect: width over height of the picture before it was squeezed into `size_hw`
             (a 16:9 frame in a square model input: 16 / 9); default: not squeezed.
 
@@ -65,14 +67,16 @@ def render_scene(
         raise AutolabelError(f"unknown scene domain {domain!r}; choose one of {', '.join(DOMAINS)}")
     rng = np.random.default_rng([seed, DOMAINS.index(domain)])
     ratio = aspect or size_hw[1] / size_hw[0]
-    if domain == "street" or rng.random() < STREET_SHARE:
-        world = choose_world(rng)
+    if domain != "random" or rng.random() < STREET_SHARE:
+        world = choose_world(rng, close=domain == "close")
         canvas, painted = paint_world(world, 0.0, "front", size_hw, ratio)
         lens = world.lens
     else:
         canvas, painted, lens = Canvas(size_hw), [], choose_lens(rng, choose_light(rng))
     if domain == "random":
         scatter(canvas, painted, rng)
+    if domain == "close":
+        move(canvas, painted, rng)
     return collect(finish(canvas.pixels, lens, rng), canvas, painted)
 
 
@@ -156,7 +160,9 @@ def _paint_all(
         if bounds is not None:
             whole = texture_object(canvas, bounds, owner, thing.actor)
             who = thing.actor
-            painted.append(Painted(who.label, who.track_id, thing.depth, owner, bounds, whole))
+            painted.append(
+                Painted(who.label, who.track_id, thing.depth, owner, bounds, whole, who.rides)
+            )
     return painted
 
 

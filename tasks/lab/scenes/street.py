@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from tasks.lab.scenes.close_traffic import CloseCast
 from tasks.lab.scenes.facades import FACADES, facade
 from tasks.lab.scenes.furniture import Pole
 from tasks.lab.scenes.lens import choose_lens
@@ -18,11 +19,20 @@ from tasks.lab.scenes.world import Rig, Scenery, World
 
 Array = npt.NDArray[np.float64]
 STYLES = ("city", "suburb", "park", "highway")
+# Horizontal fields of view in degrees: from and to, of each kind of lens.
+LENSES = ([42, 60, 85], [62, 85, 105])
+LONG_LENS = ([26, 34, 50], [34, 50, 75])
 
 
-def choose_world(rng: np.random.Generator) -> World:
-    """Draw a street with its light, its traffic and the camera that looks at it."""
-    road, light = choose_road(rng), choose_light(rng)
+def choose_world(rng: np.random.Generator, *, close: bool = False) -> World:
+    """Draw a street with its light, its traffic and the camera that looks at it.
+
+    Args:
+        rng: decides everything.
+        close: somebody right before the camera, a longer lens, harder light.
+
+    """
+    road, light = choose_road(rng), choose_light(rng, hard=close)
     style = str(rng.choice(STYLES, p=[0.5, 0.26, 0.16, 0.08]))
     side = 1.0 if road.drive_left else -1.0
     ego_d = float(side * road.lane_width * (rng.integers(road.lanes[0]) + 0.5))
@@ -31,13 +41,13 @@ def choose_world(rng: np.random.Generator) -> World:
     shadows: list[Array] = []
     for flank in (1.0, -1.0):
         _line(scenery, shadows, road, flank, style, rng)
-    cast = Cast(road, ego_d, speed, style, rng)
+    cast = (CloseCast if close else Cast)(road, ego_d, speed, style, rng)
     cast.fill()
     scenery += cast.poles
     rig = Rig(
         float(rng.uniform(1.15, 1.75) if rng.random() < 0.8 else rng.uniform(1.8, 2.9)),
         float(rng.normal(0, 0.025)), float(rng.normal(0, 0.012)),
-        float(np.radians(rng.choice(rng.uniform([42, 60, 85], [62, 85, 105])))),
+        float(np.radians(rng.choice(rng.uniform(*(LONG_LENS if close else LENSES))))),
         float(rng.uniform(-0.06, 0.1)),
     )  # fmt: skip
     return World(

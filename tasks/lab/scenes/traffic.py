@@ -142,13 +142,14 @@ class Cast(Places):
         self._mount(s, d, v, turn, pedals=True)
 
     def _mount(self, s: float, d: float, v: float, turn: float, *, pedals: bool) -> None:
+        """Put a rider on what was added last."""
         person, phase = choose_person(self.rng), float(self.rng.uniform(0, 6.3))
         seat = 0.97 if pedals else 0.82
 
         def rider(time_s: float) -> Solid:
             return dress(person, riding(person, phase + 6 * time_s, seat, pedals=pedals))
 
-        self.add("person", rider, self.along(s, d, v, turn), nearer=0.4)
+        self.add("person", rider, self.along(s, d, v, turn), nearer=0.4, rides=len(self.actors))
 
     # Furniture
 

@@ -20,7 +20,7 @@ MIN_AREA_PX = 150
 
 @dataclass(frozen=True, eq=False)
 class Painted:
-    """An object on the canvas: its owner number, pixel bounds, pixels before occlusion."""
+    """An object on the canvas: its owner number, pixel bounds, pixels before occlusion, mount."""
 
     label: str
     track_id: int
@@ -28,6 +28,7 @@ class Painted:
     owner: int
     bounds: Array
     whole_px: int
+    rides: int = -1
 
 
 def collect(image: npt.NDArray[np.uint8], canvas: Canvas, painted: list[Painted]) -> Scene:
@@ -57,7 +58,8 @@ def _read(canvas: Canvas, item: Painted) -> Instance | None:
     box = np.array([x, y, x + crop.shape[1], y + crop.shape[0]], np.float32)
     visible = int(np.count_nonzero(crop))
     fraction = min(1.0, visible / max(item.whole_px, 1) * _inside(item.bounds, canvas.size_hw))
-    return Instance(crop, (x, y), box, item.label, item.track_id, item.depth_m, fraction, visible)
+    return Instance(crop, (x, y), box, item.label, item.track_id, item.depth_m, fraction, visible,
+                    item.rides)  # fmt: skip
 
 
 def _inside(bounds: Array, size_hw: tuple[int, int]) -> float:

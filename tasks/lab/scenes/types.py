@@ -21,6 +21,8 @@ LABELS: tuple[str, ...] = (
 )  # fmt: skip
 # What the shapes of the "random" domain are called.
 RANDOM_LABEL = "object"
+# A rider and what he rides as one object; see `tasks.lab.scenes.riders`.
+RIDER_LABEL = "rider"
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +38,7 @@ class Instance:
         depth_m: distance along the camera's axis; in the "random" domain the paint order.
         visible_fraction: visible pixels over the pixels the whole object would have.
         area_px: visible pixels.
+        rides_track_id: of a rider, what he sits on; else -1.
 
     """
 
@@ -47,6 +50,7 @@ class Instance:
     depth_m: float
     visible_fraction: float
     area_px: int
+    rides_track_id: int = -1
 
     def __post_init__(self) -> None:
         freeze_arrays(self, mask="bool (h, w)", box_xyxy_px="float32 (4)")

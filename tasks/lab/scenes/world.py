@@ -45,6 +45,7 @@ class Actor:
         slope: how the light changes across its width and height.
         dapple: index of the pattern of shade across it, -1 for none.
         lamps: points (N, 3) in its own axes that glow at night, and their colours.
+        rides: track id of what a rider sits on, -1 for everybody else.
 
     """
 
@@ -58,6 +59,7 @@ class Actor:
     slope: tuple[float, float] = (0.0, 0.0)
     dapple: int = -1
     lamps: tuple[tuple[Array, Array], ...] = ()
+    rides: int = -1
 
 
 @dataclass(frozen=True, eq=False)

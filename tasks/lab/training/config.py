@@ -22,7 +22,10 @@ class RenderConfig(_Section):
 
     Attributes:
         size_hw: pixels of a rendered picture.
-        random_share: share of pictures of the "random" domain; the others are streets.
+        random_share: share of pictures of the "random" domain.
+        close_share: share of pictures of the "close" domain; the others are streets.
+        riders_as_one: share of pictures in which a rider and what he rides are one object for the
+            mask model, and none for the detector.
         workers: processes that render, for both models together; 0 takes one per core.
         pool: pictures held on the training device; new ones replace the oldest.
         warm_up: pictures to wait for before the first step.
@@ -32,6 +35,8 @@ class RenderConfig(_Section):
 
     size_hw: tuple[int, int] = (720, 1280)
     random_share: float = Field(0.4, ge=0, le=1)
+    close_share: float = Field(0.0, ge=0, le=1)
+    riders_as_one: float = Field(0.0, ge=0, le=1)
     workers: int = Field(0, ge=0)
     pool: int = Field(4096, ge=2)
     warm_up: int = Field(512, ge=2)

@@ -18,6 +18,8 @@ import numpy.typing as npt
 from sam2_core.arrays import check_arrays
 from sam2_core.types import AutolabelError
 from tasks.lab.scenes import Scene, render_scene
+from tasks.lab.scenes.riders import riders_as_one
+from tasks.lab.scenes.types import RIDER_LABEL
 from tasks.lab.training.config import RenderConfig
 
 # Values of a slot's table of instances: row i describes the pixels with id i, row 0 background.
@@ -62,6 +64,7 @@ def draw_ids(scene: Scene, picture: Picture, names: tuple[str, ...]) -> None:
     picture.ids[:] = 0
     picture.classes[:] = UNUSED
     kinds = {name: i for i, name in enumerate(names)}
+    kinds[RIDER_LABEL] = HIDDEN
     wanted = [(i, kinds.get(i.label, NO_CLASS)) for i in scene.instances]
     least_px = LEAST_AREA * scene.image.shape[0] * scene.image.shape[1]
     for instance in scene.dropped:
@@ -74,9 +77,17 @@ def draw_ids(scene: Scene, picture: Picture, names: tuple[str, ...]) -> None:
         picture.classes[row] = kind
 
 
-def domain_of(seed: int, random_share: float) -> str:
+def domain_of(seed: int, random_share: float, close_share: float = 0.0) -> str:
     """Which domain the picture of a seed belongs to: fixed, well mixed, in the asked proportion."""
-    return "random" if (seed * 0.6180339887498949) % 1.0 < random_share else "street"
+    place = (seed * 0.6180339887498949) % 1.0
+    if place < random_share:
+        return "random"
+    return "close" if place < random_share + close_share else "street"
+
+
+def as_asked(scene: Scene, seed: int, share: float) -> Scene:
+    """Join riders and what they ride in a share of the pictures, fixed by their seed."""
+    return riders_as_one(scene) if (seed * 0.7548776662466927) % 1.0 < share else scene
 
 
 def _arrays(buffer: Any, size_hw: tuple[int, int], slot: int) -> Picture:
@@ -113,7 +124,9 @@ def _work(share: _Share, free: Any, filled: Any) -> None:
     try:
         while (slot := free.get()) is not None:
             seed = config.first_seed + index
-            scene = share.render(seed, domain_of(seed, config.random_share), config.size_hw)
+            domain = domain_of(seed, config.random_share, config.close_share)
+            scene = share.render(seed, domain, config.size_hw)
+            scene = as_asked(scene, seed, config.riders_as_one)
             draw_ids(scene, _arrays(shared.buf, config.size_hw, slot), share.names)
             filled.put((slot, index, ""))
             index += share.step
