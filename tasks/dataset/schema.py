@@ -12,15 +12,13 @@ import datetime
 import logging
 import re
 import threading
-import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
-
-from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.appearance import arrange_app
 from tasks.dataset.away import reach_database, waits_for_database
+from tasks.dataset.locks import database_lock
 from tasks.store import storage
 
 MACHINE_FIELD, PREVIOUS_FIELD, TRUTH_FIELD = "detections", "previous", "ground_truth"
@@ -249,33 +247,6 @@ def dataset_lock(name: str) -> Iterator[None]:
 
     A holder that was killed loses it after a minute. No other thread loads a dataset meanwhile.
     """
-    with _DATASET_OBJECTS, _database_lock(name):
+    lock = database_lock(name, f"dataset '{name}'", LOCK_SECONDS, 3 * LOCK_SECONDS)
+    with _DATASET_OBJECTS, lock:
         yield
-
-
-@contextlib.contextmanager
-def _database_lock(name: str) -> Iterator[None]:
-    import fiftyone.core.odm as foo
-    from pymongo.errors import DuplicateKeyError
-
-    locks = foo.get_db_conn()["autolabel.locks"]
-    me = uuid.uuid4().hex
-
-    def take() -> None:
-        """Insert where there is no lock, take over an expired one, collide with a held one."""
-        now = datetime.datetime.now(datetime.UTC)
-        free = {"_id": name, "until": {"$lt": now}}
-        until = now + datetime.timedelta(seconds=LOCK_SECONDS)
-        locks.update_one(free, {"$set": {"holder": me, "until": until}}, upsert=True)
-
-    held = retry_if_exception_type(DuplicateKeyError)
-    try:
-        Retrying(retry=held, stop=stop_after_delay(3 * LOCK_SECONDS), wait=wait_fixed(0.05))(take)
-    except RetryError:
-        raise AutolabelError(
-            f"dataset '{name}' stays locked by another process; try again later"
-        ) from None
-    try:
-        yield
-    finally:
-        locks.delete_one({"_id": name, "holder": me})

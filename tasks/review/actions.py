@@ -35,6 +35,7 @@ from tasks.review.events import (
     record,
     reviewer,
 )
+from tasks.review.meanwhile import refuse_changed_labels
 from tasks.wording import counted
 
 FIELDS = (MACHINE_FIELD, REVIEWED_FIELD)
@@ -99,6 +100,24 @@ def choose(dataset: Any, sample_ids: Sequence[str], label_ids: Sequence[str]) ->
     return found
 
 
+def as_corrected(dataset: Any, frame: Chosen) -> Chosen:
+    """Put what people made of machine labels in their place, where they made something of them."""
+    where = {"frame_key": frame.frame_key}
+    sample = sample_collection(dataset).find_one(where, {REVIEWED_FIELD: 1}) or {}
+    made = {
+        source: one
+        for one in detections_of(sample, REVIEWED_FIELD)
+        for source in one.get("sources") or ()
+    }
+    labels = (
+        (REVIEWED_FIELD, made[str(label["_id"])])
+        if field == MACHINE_FIELD and str(label["_id"]) in made
+        else (field, label)
+        for field, label in frame.labels
+    )
+    return replace(frame, labels=tuple(labels))
+
+
 def _refuse_changed(dataset: Any, ids: Sequence[Any]) -> None:
     from tasks.review.aside import set_aside_changed
 
@@ -126,9 +145,20 @@ def labels_of(sample: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any
             yield field, label
 
 
+def decide(dataset: Any, chosen: Sequence[Chosen], events: Sequence[Event]) -> list[Event]:
+    """Record events on labels that nobody else has decided on since they were chosen.
+
+    Raises:
+        AutolabelError: somebody has.
+
+    """
+    return record(dataset, events, check=lambda: refuse_changed_labels(dataset, chosen))
+
+
 def accept(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
     """Accept labels as they are."""
-    return record(dataset, [kept(frame, "accept", ACCEPTED, lambda _: {}) for frame in chosen])
+    events = [kept(frame, "accept", ACCEPTED, lambda _: {}) for frame in chosen]
+    return decide(dataset, chosen, events)
 
 
 def fix_class(dataset: Any, chosen: Sequence[Chosen], label: str) -> list[Event]:
@@ -145,17 +175,18 @@ def fix_class(dataset: Any, chosen: Sequence[Chosen], label: str) -> list[Event]
     def corrected(old: Mapping[str, Any]) -> Values:
         return {"label": name, "changed": f"label: {old.get('label')} -> {name}"}
 
-    return record(dataset, [kept(frame, "fix_class", CORRECTED, corrected) for frame in chosen])
+    events = [kept(frame, "fix_class", CORRECTED, corrected) for frame in chosen]
+    return decide(dataset, chosen, events)
 
 
 def reject(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
     """Reject labels."""
-    return record(dataset, [_dropped(frame, "reject", REJECTED) for frame in chosen])
+    return decide(dataset, chosen, [_dropped(frame, "reject", REJECTED) for frame in chosen])
 
 
 def delete(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
     """Remove labels that are superfluous, such as the second one of an object."""
-    return record(dataset, [_dropped(frame, "delete", DELETED) for frame in chosen])
+    return decide(dataset, chosen, [_dropped(frame, "delete", DELETED) for frame in chosen])
 
 
 def merge(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
@@ -167,7 +198,7 @@ def merge(dataset: Any, chosen: Sequence[Chosen]) -> list[Event]:
     """
     if any(len(frame.labels) < 2 for frame in chosen):
         raise AutolabelError("select two labels or more of one frame to merge them")
-    return record(dataset, [_merged(frame) for frame in chosen])
+    return decide(dataset, chosen, [_merged(frame) for frame in chosen])
 
 
 def mark_sequence(dataset: Any, sequence_id: str) -> int:

@@ -13,7 +13,7 @@ import getpass
 import logging
 import re
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from tasks.dataset.ids import sample_id
 from tasks.dataset.keep import show_stored
 from tasks.dataset.schema import LOG_FIELD, sample_collection
 from tasks.review.before import states_before
+from tasks.review.meanwhile import one_at_a_time
 from tasks.store import storage
 from tasks.store.checksums import decode_json, encode_json, sha256_of
 
@@ -123,19 +124,36 @@ def storage_of(dataset: Any) -> str:
     return known[-1] if known else ""
 
 
-def record(dataset: Any, events: Sequence[Event], *, reversible: bool = True) -> list[Event]:
+def record(
+    dataset: Any,
+    events: Sequence[Event],
+    *,
+    reversible: bool = True,
+    check: Callable[[], None] | None = None,
+) -> list[Event]:
     """Write events to storage, then show them in the dataset; return them as recorded.
 
     Args:
         dataset: the dataset.
         events: of one act.
         reversible: whether they can be undone: not if they tell what the dataset shows already.
+        check: raises an error if something has changed that the act was decided upon. Nobody else
+            records anything between the check and the end.
 
     Raises:
         AutolabelError: storage cannot be written: nothing has changed then. Or the database does
             not answer: the events are in storage then, and the dataset does not show them yet.
 
     """
+    if not events:
+        return []
+    with one_at_a_time(dataset):
+        if check:
+            check()
+        return _record(dataset, events, reversible)
+
+
+def _record(dataset: Any, events: Sequence[Event], reversible: bool) -> list[Event]:
     at, by = now_text(), reviewer()
     before = states_before(dataset, events) if reversible else [{} for _ in events]
     complete = [
@@ -144,7 +162,7 @@ def record(dataset: Any, events: Sequence[Event], *, reversible: bool = True) ->
         for one, held in zip(events, before, strict=True)
     ]  # fmt: skip
     out_uri = storage_of(dataset)
-    if out_uri and complete:
+    if out_uri:
         name = f"{at.replace(':', '').replace('+0000', 'Z')}-{complete[0].event_id[:8]}.json"
         uri = storage.join(reviews_uri(out_uri, dataset.name), "events", name)
         storage.write_bytes(uri, _file_of(dataset, complete))

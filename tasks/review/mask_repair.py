@@ -23,12 +23,11 @@ from sam2_core.clicks import OpenImage
 from sam2_core.prompts import PointPrompts
 from sam2_core.types import AutolabelError, FloatArray, Masks, ModelStamp
 from tasks.dataset.documents import stamp_text
-from tasks.dataset.reviewed_instances import detections_of, fingerprint, mask_of, rle_of, window_of
-from tasks.dataset.schema import MACHINE_FIELD, REVIEWED_FIELD, sample_collection
+from tasks.dataset.reviewed_instances import fingerprint, mask_of, rle_of, window_of
 from tasks.masks.crops import BoolArray, paint, segments_of
 from tasks.masks.model import Segmenters, choose_model
-from tasks.review.actions import Chosen, choose, kept
-from tasks.review.events import CORRECTED, Event, record
+from tasks.review.actions import Chosen, as_corrected, choose, decide, kept
+from tasks.review.events import CORRECTED, Event
 from tasks.review.tidy import tidied
 from tasks.types import FrameRef
 
@@ -210,7 +209,7 @@ def take(dataset: Any, clicked: Clicked) -> list[Event]:
     }
     provenance = {"source": "clicks", "model": model, "prompts": prompts}
     changes = {one: {**noted, **provenance} for one, noted in event.changes.items()}
-    return record(dataset, [replace(event, changes=changes)])
+    return decide(dataset, [frame], [replace(event, changes=changes)])
 
 
 def version_of(label: Mapping[str, Any]) -> str:
@@ -230,14 +229,7 @@ def drawn(mask: BoolArray, left: int, top: int) -> dict[str, Any]:
 def _frame_with(dataset: Any, sample_id: str, label_id: str) -> Chosen:
     """Find a frame with one label: the reviewed one, where the machine's has become that."""
     (frame,) = choose(dataset, [sample_id], [label_id])
-    field, label = frame.labels[0]
-    if field == MACHINE_FIELD:
-        where = {"frame_key": frame.frame_key}
-        sample = sample_collection(dataset).find_one(where, {REVIEWED_FIELD: 1}) or {}
-        for one in detections_of(sample, REVIEWED_FIELD):
-            if label_id in (one.get("sources") or []):
-                field, label = REVIEWED_FIELD, one
-    return replace(frame, labels=((field, label),))
+    return as_corrected(dataset, frame)
 
 
 def _box_of(frame: Chosen) -> FloatArray:

@@ -6,8 +6,6 @@ which also draws the open frame anew.
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,19 +20,17 @@ from tasks.dataset.ids import sample_id
 from tasks.dataset.keep import await_answer
 from tasks.review import actions
 from tasks.review.actions import Chosen
-from tasks.review.events import RELABEL, Event
+from tasks.review.events import Event
 from tasks.review.patches import frames_of, is_patches
 from tasks.review.queue import known_classes
 from tasks.review.redraw import as_stored, redrawn
-from tasks.review.relabel_requests import PROMPTS, request_relabel
+from tasks.review.relabel_requests import PROMPTS, request_relabel, sent_back
 from tasks.review.selection import UnconfirmedError, chosen_labels, count_labels
 from tasks.review.submit import submit_relabel
 from tasks.review.undo import redo, undo
 from tasks.wording import counted
 
 PLUGIN = "sam2-autolabel"
-# Between the look at what a label is and the decision on it no other page of this App decides.
-_ONE_BY_ONE = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -69,8 +65,7 @@ def reported(ctx: Any, act: Callable[[], Done], again: str = "") -> dict[str, An
     """
     try:
         await_answer()
-        with _ONE_BY_ONE if ctx.params.get("direct") else contextlib.nullcontext():
-            done = act()
+        done = act()
     except DatabaseAwayError as error:
         if not ctx.params.get("direct"):
             ctx.ops.notify(str(error), variant="error")
@@ -228,11 +223,8 @@ class SendToRelabel(ReviewOperator):
             ctx.dataset, chosen, ctx.params.get("model") or "", ctx.params.get("prompt") or "box"
         )
         text = f"sent {count_labels(chosen)}: {submit_relabel(ctx.dataset, request)}"
-        return Done(text, [_sent_back(frame) for frame in chosen])
-
-
-def _sent_back(frame: Chosen) -> Event:
-    return frame.event("relabel", decisions={str(one["_id"]): RELABEL for _, one in frame.labels})
+        labels = {one.frame_key: one.label_ids for one in request.frames}
+        return Done(text, [sent_back(one, labels.get(one.frame_key, ())) for one in chosen])
 
 
 class SequenceDone(ReviewOperator):

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 
 from sam2_core.types import AutolabelError, Boxes, Masks, ModelStamp
 from tasks.dataset.documents import stamp_text
+from tasks.dataset.reviewed_instances import reviewed_id
 from tasks.dataset.schema import MACHINE_FIELD, open_dataset
 from tasks.review.actions import Chosen
 from tasks.review.calibrate import recalibration_of
@@ -128,19 +129,22 @@ def request_relabel(
     uri = _uri(out_uri, dataset.name, request.request_id, "json")
     storage.write_bytes(uri, encode_json(asdict(request)))
     by_key = {one.frame_key: one for one in frames}
-    record(
-        dataset,
-        [
-            one.event(
-                "relabel", decisions=dict.fromkeys(by_key[one.frame_key].label_ids, RELABEL),
-                relabel=REQUESTED, changes={"request": request.request_id},
-            )
-            for one in chosen
-            if one.frame_key in by_key
-        ],
-        reversible=False,  # the request stands
-    )  # fmt: skip
+    changes = {"request": request.request_id}
+    events = [
+        sent_back(one, by_key[one.frame_key].label_ids, relabel=REQUESTED, changes=changes)
+        for one in chosen
+        if one.frame_key in by_key
+    ]
+    record(dataset, events, reversible=False)  # the request stands
     return request
+
+
+def sent_back(frame: Chosen, label_ids: Sequence[str], **values: Any) -> Event:
+    """Start the event that has labels made again; nothing stays of what people made of them."""
+    return frame.event(
+        "relabel", decisions=dict.fromkeys(label_ids, RELABEL),
+        removed=tuple(str(reviewed_id(one)) for one in label_ids), **values,
+    )  # fmt: skip
 
 
 def _frame(chosen: Chosen) -> RelabelFrame:

@@ -11,7 +11,8 @@ from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.schema import MACHINE_FIELD
-from tasks.review.actions import Chosen, choose
+from tasks.review.actions import Chosen, as_corrected, choose
+from tasks.review.meanwhile import decided_by_now
 from tasks.review.patches import frames_of, is_patches, labels_of_patches
 from tasks.review.queue import everything
 from tasks.wording import counted
@@ -58,19 +59,17 @@ def chosen_labels(ctx: Any) -> list[Chosen]:
 
 
 def _focused(ctx: Any) -> list[Chosen]:
-    """Find the label with the focus; the page says which decision it shows there."""
+    """Find the label with the focus; the page says which decision it shows there.
+
+    Another decision on a label is one on what the last one made of it.
+    """
     focus = ctx.params["focus"]
     chosen = choose(ctx.dataset, [focus["sample_id"]], [focus["label_id"]])
     shown = focus.get("decision")
-    for frame in chosen:
-        for field, label in frame.labels:
-            decision = label.get("decision") or ""
-            if field == MACHINE_FIELD and shown is not None and decision != shown:
-                raise AutolabelError(
-                    f"{label.get('label')}: {decision or 'undecided'} by now, by another page or "
-                    "person; that is shown from now on"
-                )
-    return chosen
+    for field, label in (one for frame in chosen for one in frame.labels):
+        if field == MACHINE_FIELD and shown is not None and (label.get("decision") or "") != shown:
+            raise AutolabelError(decided_by_now(label.get("label"), label))
+    return [as_corrected(ctx.dataset, frame) for frame in chosen] if shown else chosen
 
 
 def _undecided(ctx: Any, frames: Sequence[str]) -> list[str]:

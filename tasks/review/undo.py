@@ -84,8 +84,8 @@ def _read(uri: str) -> tuple[Event, ...]:
 
 
 def _revert(dataset: Any, act: Sequence[Event], action: str) -> list[Event]:
-    _refuse_later_decisions(dataset, act)
-    return record(dataset, [_inverse(event, action) for event in act])
+    events = [_inverse(event, action) for event in act]
+    return record(dataset, events, check=lambda: _refuse_later_decisions(dataset, act))
 
 
 def _inverse(event: Event, action: str) -> Event:

@@ -1,15 +1,15 @@
 """A page that has drawn a decision already asks directly: it is told what is stored."""
 
-import contextlib
-import threading
-from concurrent.futures import ThreadPoolExecutor
+import multiprocessing
 
 import pytest
 
+from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.dataset.away import DatabaseAwayError
-from tasks.review.actions import accept, choose
-from tasks.review.events import show_again
+from tasks.review.actions import accept, choose, fix_class, reject
+from tasks.review.events import read_events, show_again
+from tasks.review.selection import chosen_labels
 from tests.review.test_patches import context
 
 
@@ -97,28 +97,68 @@ def test_what_a_killed_database_has_forgotten_is_shown_again(name: str) -> None:
         assert len(sample.review_log) == 1
 
 
-def test_of_two_pages_that_decide_at_once_one_is_refused(name: str, monkeypatch) -> None:
+def decide_with(operator, name, focus, both) -> dict:
+    """Look at a label, wait until the other reviewer has looked as well, and decide."""
     from tasks.review import operators
-
-    dataset = schema.open_dataset(name)
-    focus = focus_on(dataset, 3)
-    both, chosen_labels = threading.Barrier(2), operators.chosen_labels
 
     def looked(ctx):
         found = chosen_labels(ctx)
-        with contextlib.suppress(threading.BrokenBarrierError):
-            both.wait(0.5)  # until the other page has looked, too, if it may
+        both.wait(60)
         return found
 
-    monkeypatch.setattr(operators, "chosen_labels", looked)
-    with ThreadPoolExecutor(2) as pool:
-        pages = [
-            pool.submit(kind().execute, asked(dataset, focus))
-            for kind in (operators.Accept, operators.Reject)
-        ]
-        done = [page.result() for page in pages]
-    assert sorted(one["ok"] for one in done) == [False, True]
-    assert "by now, by another page" in next(one["message"] for one in done if not one["ok"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operators, "chosen_labels", looked)
+        return getattr(operators, operator)().execute(asked(schema.open_dataset(name), focus))
+
+
+def in_another_process(told, *about) -> None:
+    told.put(decide_with(*about))
+
+
+def test_of_two_processes_that_decide_at_once_one_is_refused(name: str, out) -> None:
+    dataset = schema.open_dataset(name)
+    focus = focus_on(dataset, 3)
+    processes = multiprocessing.get_context("spawn")
+    both, told = processes.Barrier(2), processes.Queue()
+    other = processes.Process(target=in_another_process, args=(told, "Accept", name, focus, both))
+    other.start()
+    done = [decide_with("Delete", name, focus, both), told.get(timeout=60)]
+    other.join(60)
+    refused = [one["message"] for one in done if not one["ok"]]
+    assert len(refused) == 1
+    assert "by now, by another page or person" in refused[0]
     sample = dataset.first()
     sample.reload()
-    assert len(sample.review_log) == 1
+    assert len(sample.review_log) == len(read_events(str(out), name)) == 1
+
+
+def test_what_was_made_of_a_label_is_compared_as_well(name: str) -> None:
+    dataset = schema.open_dataset(name)
+    focus = focus_on(dataset, 3)
+    accept(dataset, choose(dataset, [focus["sample_id"]], [focus["label_id"]]))
+    (reviewed,) = dataset.first().reviewed.detections
+    seen = choose(dataset, [focus["sample_id"]], [reviewed.id])
+    fix_class(dataset, choose(dataset, [focus["sample_id"]], [reviewed.id]), "bus")
+    with pytest.raises(AutolabelError, match="corrected by now"):
+        reject(dataset, seen)
+    reject(dataset, choose(dataset, [focus["sample_id"]], [reviewed.id]))
+    with pytest.raises(AutolabelError, match="gone by now"):
+        accept(dataset, seen)
+
+
+def test_another_decision_is_on_what_the_last_one_made_of_the_label(name: str) -> None:
+    """Of a repaired mask, to give it another class takes the repaired one, not the machine's."""
+    from tasks.review.operators import FixClass
+
+    dataset = schema.open_dataset(name)
+    focus = focus_on(dataset, 2)
+    fix_class(dataset, choose(dataset, [focus["sample_id"]], [focus["label_id"]]), "bus")
+    repaired = {"$set": {"reviewed.detections.0.model": "clicks"}}
+    schema.sample_collection(dataset).update_one({"reviewed.detections.label": "bus"}, repaired)
+    ctx = asked(dataset, {**focus, "decision": "corrected"})
+    ctx.params["class_name"] = "truck"
+    assert FixClass().execute(ctx)["ok"]
+    sample = dataset.first()
+    sample.reload()
+    (made,) = sample.reviewed.detections
+    assert (made.label, made.model, made.sources) == ("truck", "clicks", [focus["label_id"]])

@@ -9,6 +9,7 @@ from pycocotools import mask as coco_mask
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.load import into_fiftyone as load
+from tasks.review.actions import accept
 from tasks.review.events import read_events
 from tasks.review.relabel_requests import bring_back, request_relabel
 from tests.load.test_into_fiftyone import store
@@ -33,9 +34,11 @@ def test_a_label_sent_back_comes_back_and_stays(name: str, out: Path) -> None:
 
 def test_a_failed_relabeling_says_so(name: str, out: Path) -> None:
     dataset, chosen = pick(name, 3, 1)
-    request = request_relabel(dataset, chosen)
+    accept(dataset, chosen)
+    request = request_relabel(dataset, pick(name, 3, 1)[1])
     sample = dataset.match({"frame_number": 3}).first()
     assert (sample.relabel, sample.detections.detections[1].decision) == ("requested", "relabel")
+    assert sample.reviewed.detections == [], "what was accepted is no more"
     bring_back(request, str(out), [RuntimeError("gone")], COMPACT)
     sample.reload()
     assert (sample.relabel, sample.detections.detections[1].decision) == ("failed", "")

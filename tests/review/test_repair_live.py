@@ -13,12 +13,14 @@ from tasks.review.app import run_app
 from tasks.review.events import read_events
 from tasks.review.export import export_reviews
 from tests.review.app_page import (
+    READY,
     browser_page,
     click_label,
     label_pixels,
     needs_chromium,
     open_first_sample,
     open_view,
+    press,
     save_picture,
     wait_for,
 )
@@ -73,6 +75,11 @@ class RepairPage:
         return self.drawn()
 
 
+def others(one: np.ndarray, other: np.ndarray) -> float:
+    """How many percent of the pixels are of another colour."""
+    return 100 * float((np.abs(one.astype(int) - other).max(-1) > 30).mean())
+
+
 def test_clicks_change_the_mask_on_the_page_and_become_a_correction(
     name: str, tmp_path: Path
 ) -> None:
@@ -117,18 +124,25 @@ def test_clicks_change_the_mask_on_the_page_and_become_a_correction(
         wait_for(lambda: decisions(name), ["corrected", "", ""])
         wait_for(lambda: page.get_by_test_id("repair").count(), 0)
         page.mouse.move(4, 4)
-        wait_for(
-            lambda: (
-                np.abs(label_pixels(page, places[0], SIZE).astype(int) - frame_before).mean() > 3
-            ),
-            True,
-        )
+        wait_for(lambda: others(label_pixels(page, places[0], SIZE), frame_before) > 3, True)
+        page.wait_for_function(READY)
+        corrected = label_pixels(page, places[0], SIZE)
         save_picture(page, tmp_path, "review-repaired")
+        press(page, "Shift+Z")
+        assert others(label_pixels(page, places[0], SIZE), frame_before) < 1
+        press(page, "Shift+Y")
+        assert others(label_pixels(page, places[0], SIZE), corrected) < 1
         page.keyboard.press("Shift+C")
         repair.canvas.wait_for()
         page.keyboard.press("Escape")
         wait_for(lambda: page.get_by_test_id("repair").count(), 0)
-    (event,) = read_events(str(tmp_path / "out"), name)
+        open_view(page, app.link(name, view="needs-review"))
+        open_first_sample(page)
+        page.mouse.move(4, 4)
+        alone = label_pixels(page, places[0], SIZE)
+        assert others(corrected, alone) < 1, "the machine's mask and box are not drawn beside it"
+    event, *later = read_events(str(tmp_path / "out"), name)
+    assert [one.action for one in later] == ["undo", "redo"]
     (noted,) = event.changes.values()
     assert (event.action, event.by, noted["source"]) == ("repair", "tester", "clicks")
     assert [point[2] for point in noted["prompts"]["points_xy_px"]] == [True, False]

@@ -8,6 +8,7 @@
   const SHOWN = { accept: "accepted", reject: "rejected", delete: "deleted", fix_class: "corrected" };
   const MOST_WAITING = 8;
   const SEEN_MS = 150;
+  const AWAY = "the App does not answer: the terminal where it was started says why. What has its mark is in storage";
   const queue = []; // not written yet, oldest first
   const waiters = []; // who waits for what is written
   let changes = {}; // written, and not in FiftyOne's caches yet, by sample id
@@ -24,7 +25,7 @@
       ...more,
     });
     const answer = await asked.catch((error) => {
-      throw error.name === "AbortError" ? error : new Error("the App does not answer: the terminal where it was started says why. What has its mark is in storage");
+      throw error.name === "AbortError" ? error : new Error(AWAY);
     });
     if (!answer.ok) throw new Error(`the App answers ${answer.status}: reload the page and sign in again`);
     const found = await answer.json();
@@ -33,8 +34,16 @@
     return found.result;
   }
 
-  function say(message) {
-    foo.executeOperator("@voxel51/operators/notify", { message, variant: "error" });
+  // FiftyOne puts a bare error in the place of the whole page where it asks in vain, so nothing that
+  // it would ask for is begun while the App is away.
+  function isThere() {
+    return fetch("/fiftyone", { cache: "no-store" }).then((answer) => answer.ok, () => false);
+  }
+
+  async function reachable() {
+    const there = await isThere();
+    if (!there) review.complain(AWAY);
+    return there;
   }
 
   // Whether a key acts on the label with the focus alone, by a decision that is known beforehand.
@@ -42,18 +51,19 @@
     return Boolean(SHOWN[name] && review.focused() && !review.selectedLabels().length);
   }
 
-  // Shows a decision; after the last one of a frame the next frame opens, once it was seen.
+  // Shows a decision; after the last one of a frame the next frame opens, once it was seen and is
+  // written: if it is refused, its label is open still.
   async function decide(name, label, more) {
     const frame = review.openId();
-    const focus = { sample_id: frame, label_id: label.id, decision: "" };
+    const focus = { sample_id: frame, label_id: label.id, decision: review.decisionOf(label) };
     review.claim(label.id, SHOWN[name], false);
     review.focusOn(null);
     queue.push({ name, focus, params: { ...more, focus, direct: true } });
     write();
-    while (queue.length >= MOST_WAITING) await new Promise((done) => { waiters.push(done); });
+    if (queue.length >= MOST_WAITING) await review.during("writing your decisions …", sentUpTo(MOST_WAITING - 1));
     if (review.undecided().length || review.openId() !== frame) return;
-    await review.pause(SEEN_MS);
-    await review.turn({ step: 1 });
+    await Promise.all([review.pause(SEEN_MS), review.during("writing your decisions …", sentUpTo(0))]);
+    if (!review.undecided().length && review.openId() === frame) await review.turn({ step: 1 });
   }
 
   async function write() {
@@ -100,7 +110,7 @@
       const id = one.focus.label_id;
       if (!claims.get(id)?.written) claims.delete(id);
     }
-    say(decisions.length > 1 ? `${decisions.length} decisions were not written: ${why}` : why);
+    review.complain(decisions.length > 1 ? `${decisions.length} decisions were not written: ${why}` : why);
     review.paint();
     const gone = stored?.gone.includes(focus.label_id);
     if (!gone && !claims.get(focus.label_id)?.decision) await review.goTo(focus.sample_id, focus.label_id);
@@ -133,7 +143,12 @@
     return !sending && !drawing && !queue.length && !Object.keys(changes).length;
   }
 
-  // Returns when every decision is written.
+  // Returns when the server has answered on all decisions but so many.
+  async function sentUpTo(left) {
+    while (queue.length > left || (!left && sending)) await new Promise((done) => { waiters.push(done); });
+  }
+
+  // Returns when every decision is written, and drawn by FiftyOne, too.
   async function allWritten() {
     while (queue.length || sending || drawing) await new Promise((done) => { waiters.push(done); });
   }
@@ -146,5 +161,5 @@
     for (const one of queue.splice(1)) send(one.name, one.params, { keepalive: true }).catch(() => null);
   });
 
-  Object.assign(review, { send, isQuick, decide, draw, takeChanges, isSettled, allWritten });
+  Object.assign(review, { send, isThere, reachable, isQuick, decide, draw, takeChanges, isSettled, allWritten });
 })();

@@ -61,18 +61,20 @@
       foo.executeOperator("@voxel51/operators/notify", { message: "no label of this frame is left to decide" });
       return;
     }
+    const quick = label && review.isQuick(name);
+    if ((!quick || name === "fix_class") && !(await review.reachable())) return;
     if (name === "fix_class") {
       params.class_name = await review.pickClass("Fix the class");
       if (!params.class_name) return;
     }
-    if (label && review.isQuick(name)) {
+    if (quick) {
       await review.decide(name, label, params);
       return;
     }
     await review.allWritten();
     Object.assign(params, focusParams());
     if (ASKS.has(name)) foo.executeOperator(`${PLUGIN}/ask`, { operator: name, params });
-    else await run(name, params);
+    else await review.during(`${name.replaceAll("_", " ")} …`, run(name, params));
   }
 
   // Runs an operator; returns what it says when its labels are on the canvas.
@@ -117,6 +119,10 @@
 
   // Opens another frame; returns when it is drawn.
   async function turn(params) {
+    if (await review.reachable()) await review.during("loading the frame: keys rest until it is there", load(params));
+  }
+
+  async function load(params) {
     const before = review.open.looker;
     const done = await review.ask(`${PLUGIN}/turn`, params);
     const late = performance.now() + TURN_MS;

@@ -12,27 +12,7 @@
   };
   const NOT_YET = "…"; // in place of the mark until the decision is written
   const FOCUS = "#ffffff";
-  const MOST_LETTERS = 32; // of a name
   const MOST_PX = 2048; // of a mask on the layer, however far somebody has zoomed in
-
-  // A name without its middle where it is long.
-  function shortened(name) {
-    const half = MOST_LETTERS / 2;
-    return name.length > MOST_LETTERS ? `${name.slice(0, half - 1)}…${name.slice(-half)}` : name;
-  }
-
-  // FiftyOne draws a class over the whole picture if it is long; pointing at the label shows all of it.
-  function shortenNames(overlays) {
-    for (const kind of new Set(overlays.map((one) => Object.getPrototypeOf(one)))) {
-      const whole = kind.getLabelText;
-      if (!whole || whole.isShort) continue;
-      kind.getLabelText = function (...given) {
-        const name = whole.apply(this, given);
-        return typeof name === "string" ? shortened(name) : name;
-      };
-      kind.getLabelText.isShort = true;
-    }
-  }
 
   // A label's mask in one colour, in the layer's own pixels; `inside` says what is seen through it.
   function stencil(bitmap, w, h, inside) {
@@ -110,22 +90,8 @@
     pen.fillText(written ? look.mark : NOT_YET, x + w / 2, y + h / 2 + 1);
   }
 
-  // The class of the label with the focus, where FiftyOne has it: what was decided may be over that.
-  function paintName(pen, name, x, y) {
-    pen.font = "bold 14px sans-serif";
-    const width = pen.measureText(name).width + 12, top = Math.max(0, y - 30);
-    pen.fillStyle = "#111827";
-    pen.fillRect(x - 7, top, width, 22);
-    pen.fillStyle = FOCUS;
-    pen.textAlign = "left";
-    pen.textBaseline = "middle";
-    pen.fillText(name, x - 1, top + 12);
-  }
-
   // The label that a key would act on: corners outside its box, so that nothing of it is hidden.
-  // `name` is its class where that has to be said again.
-  function paintFocus(pen, [x, y, w, h], name) {
-    if (name) paintName(pen, shortened(name), Math.max(7, x), y);
+  function paintFocus(pen, [x, y, w, h]) {
     const gap = 6, arm = Math.max(10, Math.min(28, Math.min(w, h) / 3));
     const [left, top, right, bottom] = [x - gap, y - gap, x + w + gap, y + h + gap];
     pen.beginPath();
@@ -143,5 +109,5 @@
     }
   }
 
-  Object.assign(review, { paintDecided, paintFocus, shortened, shortenNames });
+  Object.assign(review, { paintDecided, paintFocus });
 })();

@@ -8,7 +8,7 @@
   // `claims` are decisions that FiftyOne's labels do not have yet, by label id: what a key has just
   // decided, and what the server has written.
   const open = {
-    looker: null, dataset: "", focus: null, next: null, last: [], emptySince: null, drawn: 0,
+    looker: null, dataset: "", focus: null, next: null, kept: null, last: [], emptySince: null, drawn: 0,
     claims: new Map(),
   };
 
@@ -38,14 +38,18 @@
     return labels().filter((one) => !decisionOf(one));
   }
 
-  // The label with the focus: the one that was chosen, or else the riskiest undecided one.
+  // The label with the focus: the one that was chosen, or else the riskiest undecided one. A decided
+  // one has it until something else is decided on it.
   function focused() {
-    const row = undecided();
-    return row.find((one) => one.id === open.focus) ?? row[0] ?? null;
+    const chosen = labelsInReach().find((one) => one.id === open.focus);
+    if (chosen && ["", open.kept].includes(decisionOf(chosen))) return chosen;
+    return undecided()[0] ?? null;
   }
 
-  function focusOn(id) {
+  // `kept` is the decision that the label has already.
+  function focusOn(id, kept = null) {
     open.focus = id;
+    open.kept = kept;
     paint();
   }
 
@@ -54,12 +58,19 @@
     open.next = id || null;
   }
 
-  // Moves the focus among the undecided labels: 1 to the next one, -1 to the one before.
+  // Labels that a key can get to: the machine's, and reviewed ones whose machine labels are not drawn.
+  function labelsInReach() {
+    const drawn = labels();
+    return open.looker ? [...drawn, ...reviewedAlone(drawn)] : drawn;
+  }
+
+  // Moves the focus among the labels: 1 to the next one, -1 to the one before.
   function moveFocus(step) {
-    const row = undecided();
+    const row = labelsInReach();
     if (!row.length) return;
     const at = row.findIndex((one) => one.id === focused()?.id);
-    focusOn(row[(at + step + row.length) % row.length].id);
+    const to = at < 0 && step < 0 ? row.length - 1 : (at + step + row.length) % row.length;
+    focusOn(row[to].id, decisionOf(row[to]));
   }
 
   function boxOnPage(label) {
@@ -107,25 +118,30 @@
     return reviewed.filter((one) => one?.bounding_box && !(one.sources ?? []).some((id) => shown.has(id)));
   }
 
+  // Machine labels that are drawn as what they have become.
+  function replacedBy(drawn) {
+    const gone = drawn.filter((label) => decisionOf(label) && correctionOf(label) !== label);
+    return new Set(gone.map((one) => one.id));
+  }
+
   function paint() {
     const container = document.querySelector(CONTAINER);
     const looker = open.looker;
     if (!container || !looker || looker.state.destroyed || !looker.state.canvasBBox) return;
-    review.shortenNames(looker.currentOverlays);
+    review.adapt(looker.currentOverlays);
+    const drawn = labels();
+    if (looker.currentOverlays.some((one) => one.field === FIELD)) review.leaveOut(replacedBy(drawn), looker);
     const pen = layer(container);
     const picture = looker.getImageSource?.(), place = boxOnPage({ bounding_box: [0, 0, 1, 1] });
-    const drawn = labels();
-    for (const label of [...drawn, ...reviewedAlone(drawn)]) {
+    for (const label of labelsInReach()) {
       const decision = decisionOf(label), written = open.claims.get(label.id)?.written ?? true;
       const shown = decision ? correctionOf(label) : label;
       review.paintDecided(pen, shown.mask?.bitmap, boxOnPage(shown), decision, written, picture, place);
     }
     const focus = focused();
-    const selected = selectedLabels();
-    const covered = [...drawn, ...reviewedAlone(drawn)].some((label) => decisionOf(label));
-    if (focus && !selected.length) { // else keys act on what is selected
-      review.paintFocus(pen, boxOnPage(focus), covered ? focus.label : "");
-    }
+    // With labels selected, keys act on those.
+    if (focus && !selectedLabels().length) review.paintFocus(pen, boxOnPage(correctionOf(focus)));
+    review.paintNames(pen, looker);
     container.dataset.reviewSample = looker.sample?._id ?? looker.sample?.id ?? "";
     container.dataset.reviewFocus = focus?.id ?? "";
     container.dataset.reviewOpen = undecided().length;
@@ -159,7 +175,7 @@
       if (looker && looker !== open.looker) {
         open.looker = looker;
         open.focus = open.next;
-        open.next = null;
+        open.next = open.kept = null;
         open.last = [];
         review.drawWaiting(review.openId());
       }

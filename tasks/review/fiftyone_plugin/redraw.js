@@ -145,10 +145,10 @@
   let counting = 0;
   function countAgain(state) {
     clearTimeout(counting);
-    counting = setTimeout(() => {
+    counting = setTimeout(async () => {
       if (!document.querySelector("[data-cy=modal]")) return;
       if (review.busy() || !review.isSettled()) countAgain(state);
-      else if (review.undecided().length) state.set(fos.refresher, (old) => old + 1);
+      else if (review.undecided().length && (await review.isThere())) state.set(fos.refresher, (old) => old + 1);
     }, COUNT_MS);
   }
 
@@ -165,6 +165,7 @@
       const held = claims.get(one._id);
       if (held?.written && held.decision === (one.decision ?? "")) claims.delete(one._id);
     }
+    for (const id of [...change.gone, ...(change.labels.reviewed ?? []).map((one) => one._id)]) claims.delete(id);
   }
 
   // Finds a frame along FiftyOne's arrows, so that they go on working there.
@@ -204,11 +205,13 @@
   for (const operator of [Redraw, Turn]) foo.registerOperator(operator, "sam2-autolabel");
 
   // The grid follows when the frame is closed: it would cost seconds with every decision.
-  function follow() {
-    if (stale && !document.querySelector("[data-cy=modal]")) {
-      stale = false;
-      foo.executeOperator("@voxel51/operators/reload_dataset", {});
-    }
+  let following = false;
+  async function follow() {
+    if (!stale || following || document.querySelector("[data-cy=modal]")) return;
+    following = true;
+    while (!(await review.isThere())) await pause(COUNT_MS);
+    following = stale = false;
+    foo.executeOperator("@voxel51/operators/reload_dataset", {});
   }
   new MutationObserver(follow).observe(document.body, { childList: true, subtree: true });
 

@@ -271,7 +271,7 @@
   }
 
   async function start() {
-    if (repair) return;
+    if (repair || !(await review.reachable())) return;
     const about = await review.ask(`${PLUGIN}/repair_open`, focusParams());
     if (about?.filepath && !repair) show(about); // else a notification has said why not
   }

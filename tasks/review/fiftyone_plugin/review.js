@@ -15,7 +15,10 @@
   localStorage.setItem("fiftyone-enterprise-tooltip-seen", "true");
   element("style", "", document.head, 'a[href^="https://voxel51.com/why-upgrade"] { display: none }');
   const here = document.currentScript.src;
-  for (const part of ["marks.js", "open_frame.js", "redraw.js", "repair.js", "dialogs.js", "decide.js", "keys.js"]) {
+  for (const part of [
+    "signs.js", "overlays.js", "marks.js", "open_frame.js", "redraw.js", "repair.js", "dialogs.js", "decide.js",
+    "keys.js",
+  ]) {
     const script = document.createElement("script");
     const address = new URL(part, here);
     address.search = `?${Date.now()}`; // never an older version from the browser's cache
