@@ -38,7 +38,7 @@ from tasks.boxes.entry import Entry, entry_of, is_kitti_folder
 from tasks.boxes.kitti_boxes import is_tracking_line, read_tracking
 from tasks.boxes.nuscenes_boxes import read_nuscenes
 from tasks.boxes.rows import ImageRows, Rows
-from tasks.boxes.text_boxes import parse_text, parse_yolo, read_names
+from tasks.boxes.text_boxes import decoded, parse_text, parse_yolo, read_names
 from tasks.frames.images import BadImageError
 from tasks.frames.listing import File, stat_file, walk
 from tasks.frames.parts import part_of
@@ -287,7 +287,12 @@ def _is_tracking(file: File) -> bool:
 
 
 def _text(file: File) -> str:
-    return storage.read_bytes(file.uri).decode("utf-8-sig", "replace")
+    """Text of a file; what is no text is seen to where its boxes are read."""
+    data = storage.read_bytes(file.uri)
+    try:
+        return decoded(data, file.uri)
+    except BadBoxesError:
+        return data.decode("utf-8", "replace")
 
 
 def _coco_entries(coco: CocoFile) -> list[Entry]:

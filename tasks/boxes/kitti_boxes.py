@@ -49,6 +49,8 @@ def read_tracking(text: str, sequence: str, where: str) -> dict[str, ImageRows]:
         row = object_row(fields[2:])
         if row is not None:
             track = int(fields[1])
+            if track >= 2**63:
+                image.problem = f"{where}:{number}: track id {track} has more than 64 bits"
             image.rows.append(Row(row.label, row.xyxy_px, row.score, track if track >= 0 else None))
     return found
 

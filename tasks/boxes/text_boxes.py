@@ -7,6 +7,8 @@ has their names.
 
 from __future__ import annotations
 
+import codecs
+
 import numpy as np
 
 from sam2_core.types import AutolabelError, Boxes
@@ -16,6 +18,7 @@ from tasks.wording import counted
 
 # A box may reach over the picture's edge; what is far beyond is in pixels.
 _MOST = 2.0
+_PLAIN = (str, int, float)  # of what a class may be called
 
 
 def read_names(data: bytes, where: str) -> tuple[str, ...]:
@@ -25,7 +28,10 @@ def read_names(data: bytes, where: str) -> tuple[str, ...]:
         AutolabelError: it has none; names the file.
 
     """
-    text = data.decode("utf-8-sig", "replace")
+    try:
+        text = decoded(data, where)
+    except BadBoxesError as error:
+        raise AutolabelError(str(error)) from error
     if where.lower().endswith((".yaml", ".yml")):
         names = _from_yaml(text, where)
     else:
@@ -35,6 +41,22 @@ def read_names(data: bytes, where: str) -> tuple[str, ...]:
     return names
 
 
+def decoded(data: bytes, where: str) -> str:
+    """Text of a file: UTF-8, or UTF-16 as Windows writes it.
+
+    Raises:
+        BadBoxesError: it is neither; names the file and the place.
+
+    """
+    is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        return data.decode("utf-16" if is_utf16 else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadBoxesError(
+            f"{where} is no text in UTF-8 (at its byte {error.start}): save it in that encoding"
+        ) from error
+
+
 def _from_yaml(text: str, where: str) -> tuple[str, ...]:
     import yaml
 
@@ -42,6 +64,8 @@ def _from_yaml(text: str, where: str) -> tuple[str, ...]:
         names = yaml.safe_load(text)["names"]
         if isinstance(names, dict):
             names = [names[number] for number in range(len(names))]
+        if not isinstance(names, list) or not all(isinstance(one, _PLAIN) for one in names):
+            raise TypeError
         return tuple(map(str, names))
     except (yaml.YAMLError, KeyError, TypeError) as error:
         raise AutolabelError(
@@ -58,7 +82,7 @@ def parse_yolo(data: bytes, where: str, source: str, names: tuple[str, ...]) -> 
     """
     rows: list[tuple[str, list[float], float]] = []
     wrong: list[str] = []
-    for number, line in enumerate(data.decode("utf-8-sig", "replace").splitlines(), 1):
+    for number, line in enumerate(decoded(data, where).splitlines(), 1):
         if not line.strip():
             continue
         try:
@@ -96,6 +120,11 @@ def _row(fields: list[str], names: tuple[str, ...]) -> tuple[str, list[float], f
     return label, box, values[4] if len(values) == 5 else 1.0
 
 
+def _is_numbers(words: list[str]) -> bool:
+    """Whether several words are numbers, and none belongs to a label."""
+    return len(words) > 1 and all(one.lstrip("-").replace(".", "", 1).isdecimal() for one in words)
+
+
 def _is_yolo(label: str, values: list[float]) -> bool:
     """Whether a line holds a class's number and fractions: a box of pixels has some above 1."""
     return label.isdecimal() and all(0 <= value <= 1 for value in values)
@@ -110,7 +139,7 @@ def parse_text(data: bytes, where: str, source: str) -> Boxes:
     """
     rows: list[tuple[str, list[float]]] = []
     wrong: list[str] = []
-    for number, line in enumerate(data.decode("utf-8-sig", "replace").splitlines(), 1):
+    for number, line in enumerate(decoded(data, where).splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         if is_object_line(line.split()):
@@ -119,12 +148,14 @@ def parse_text(data: bytes, where: str, source: str) -> Boxes:
             continue
         fields = line.rsplit(maxsplit=5)
         try:
-            if len(fields) != 6:
+            if len(fields) != 6 or _is_numbers(fields[0].split()[1:]):
                 raise ValueError
             rows.append((fields[0].strip(), [float(field) for field in fields[1:]]))
         except ValueError:
+            found = f"{line!r:.80} of {counted(len(line.split()), 'column')}"
             wrong.append(
-                f"{where}:{number}: expected `label score x1 y1 x2 y2`, found {line!r:.80}"
+                f"{where}:{number}: expected `label score x1 y1 x2 y2`, or KITTI's 15 or 16 "
+                f"columns, found {found}"
             )
     if rows and all(_is_yolo(label, values) for label, values in rows):
         wrong = [f"{where} is in YOLO's form: name the file of its class names with --box-names"]

@@ -6,6 +6,7 @@ time; locally one `scandir` per folder. Nothing is kept but the folders that are
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -20,6 +21,7 @@ from tasks.frames.identity import stat_version, told_version
 from tasks.frames.listing_s3 import list_objects
 from tasks.store import storage
 from tasks.store.retry import with_retries
+from tasks.wording import counted
 
 _HTTP_CONNECTIONS = 16
 _DIGITS = re.compile(r"(\d+)")
@@ -133,8 +135,20 @@ class _LocalWalk:
             self._seen.add((stat.st_dev, stat.st_ino))
             with os.scandir(folder) as entries:
                 found = [entry for entry in entries if _is_readable(entry.name, folder)]
-        files, below = [], []
-        for entry in found:
+        files, below = self._sorted(folder, found)
+        for name in sorted(below, key=natural_key):
+            yield from self.folders(folder / name, (*names, name))
+        if files:
+            yield names, files
+
+    def _sorted(
+        self, folder: Path, entries: list[os.DirEntry[str]]
+    ) -> tuple[list[File], list[str]]:
+        """Files of a folder, and names of the folders in it that are to be read."""
+        files: list[File] = []
+        below: list[str] = []
+        dangling: list[str] = []
+        for entry in entries:
             try:
                 if entry.is_dir():
                     if not entry.is_symlink() or self._is_to_follow(Path(entry.path)):
@@ -143,12 +157,18 @@ class _LocalWalk:
                     stat = entry.stat()
                     version = stat_version(stat)
                     files.append(File(entry.name, entry.path, stat.st_size, version))
-            except FileNotFoundError:  # removed since, or a dangling link
+                elif entry.is_symlink():
+                    dangling.append(entry.name)
+            except FileNotFoundError:  # removed since
                 continue
-        for name in sorted(below, key=natural_key):
-            yield from self.folders(folder / name, (*names, name))
-        if files:
-            yield names, files
+            except OSError as error:
+                if error.errno != errno.ELOOP:
+                    raise
+                dangling.append(entry.name)
+        if dangling:
+            links = counted(len(dangling), "link that leads", "links that lead")
+            log.warning("ignoring %s nowhere in %s: %s", links, folder, min(dangling))
+        return files, below
 
     def _is_to_follow(self, link: Path) -> bool:
         """Whether a link leads to a folder that this walk does not come to otherwise."""
@@ -161,6 +181,16 @@ class _LocalWalk:
             return True
         self._on_skipped(link, target)
         return False
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder, or a link to one; a link that leads to itself is none."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return False
+        raise
 
 
 def _is_readable(name: str, folder: Path) -> bool:

@@ -15,8 +15,10 @@ from typing import IO, Any
 
 from sam2_core.machine_errors import as_machine_error, is_machine_error
 from sam2_core.types import AutolabelError
+from tasks.frames.images import TooLargeError
 from tasks.frames.mcap_messages import Decoders
 from tasks.frames.raw_pictures import BadPictureError, as_png, suffix_by_content
+from tasks.frames.timestamps import fits_int64
 from tasks.store import storage
 
 COMPRESSED, VIDEO, RAW = "compressed", "video", "raw"
@@ -94,8 +96,9 @@ def topics_of(uri: str, fetched: Callable[[], Path]) -> dict[str, str]:
             if summary
             else {}
         )
-    except AutolabelError:
-        raise
+    except storage.StorageError as error:  # its end may lead to places that are not there
+        log.debug("no summary of a recording: %s", error)
+        found = {}
     except Exception as error:  # whatever it trips over in a damaged file
         if is_machine_error(error):
             raise as_machine_error(error, f"reading {storage.redact(uri)}") from error
@@ -167,7 +170,7 @@ class _Known:
             channel = self._channels[record.channel_id]
             schema = self._schemas.get(channel.schema_id)
             if schema is not None:
-                encoding, time_ns = channel.message_encoding, record.log_time
+                encoding, time_ns = channel.message_encoding, min(record.log_time, 2**63 - 1)
                 return _Message(channel.topic, encoding, schema, time_ns, record.data)
         return None
 
@@ -190,9 +193,11 @@ def shots_of(path: Path, topic: str, wanted: Callable[[int], bool]) -> Iterator[
     """
     require_mcap()
     decoders, video, number, seen, last_ns = Decoders(), _Video(wanted), 0, False, 0
+    first_problem = ""
     with path.open("rb") as file:
         for item in _items(file):
             if isinstance(item, str):
+                first_problem = first_problem or item
                 if seen:
                     yield Shot(number, last_ns, problem=item, is_gap=True)
                     number += 1
@@ -204,7 +209,8 @@ def shots_of(path: Path, topic: str, wanted: Callable[[int], bool]) -> Iterator[
             number += 1
     yield from video.end()
     if not seen:
-        raise BadRecordingError(f"no message of topic {topic} can be read")
+        why = f": {first_problem}" if first_problem else ""
+        raise BadRecordingError(f"no message of topic {topic} can be read{why}")
 
 
 def _shots(
@@ -226,10 +232,10 @@ def _shots(
             data = bytes(message.data)
             suffix = suffix_by_content(data, str(message.format))
         yield Shot(number, time_ns, data, suffix)
+    except (BadPictureError, TooLargeError) as error:
+        yield Shot(number, item.time_ns, problem=str(error))
     except (AutolabelError, MemoryError):
         raise
-    except BadPictureError as error:
-        yield Shot(number, item.time_ns, problem=str(error))
     except Exception as error:
         if is_machine_error(error):
             raise as_machine_error(error, "decoding a message") from error
@@ -245,7 +251,8 @@ def _stamp_ns(message: Any) -> int:
     for seconds, nanoseconds in (("sec", "nanosec"), ("seconds", "nanos"), ("sec", "nsec")):
         if hasattr(stamp, seconds) and hasattr(stamp, nanoseconds):
             whole, rest = getattr(stamp, seconds), getattr(stamp, nanoseconds)
-            return int(whole) * 1_000_000_000 + int(rest)
+            time_ns = int(whole) * 1_000_000_000 + int(rest)
+            return time_ns if fits_int64(time_ns) else 0
     return 0
 
 

@@ -46,6 +46,11 @@ def _from_date(stem: str) -> int | None:
     return None
 
 
+def fits_int64(value: int) -> bool:
+    """Whether tables can hold a time: it is at most 292 years from 1970."""
+    return -(2**63) <= value < 2**63
+
+
 def timestamps_ns(stems: Sequence[str]) -> list[int | None]:
     """Timestamps of one camera's frames: all of them or none.
 

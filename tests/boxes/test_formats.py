@@ -52,6 +52,10 @@ def test_kitti_tracking_labels_are_those_of_their_sequence_and_frame(tmp_path):
     assert isinstance(broken, FrameFailure)
     assert "label_02/0001.txt:1: '0 1 Car 0 0' is no label" in broken.reason
     assert isinstance(found["training__0000", "image_02", 0], Boxes)
+    line = f"0 {10**30} Car 0 0 -1.5 10 10 50 40 1 1 3 1 2 30 1\n"
+    (root / "training" / "label_02" / "0001.txt").write_text(line)
+    found = boxes_by_frame(import_boxes(str(label_02)), root)
+    assert "0001.txt:1: track id 1000" in found["training__0001", "image_02", 0].reason
 
 
 def test_kitti_object_labels_are_not_taken_for_other_lines(tmp_path):

@@ -87,7 +87,14 @@ def test_the_stamp_follows_the_content(tmp_path):
 
 @pytest.mark.parametrize(
     "line",
-    ["car 0.5 1 2 3", "car x 1 2 3 4", "0.5 1 2 3 4", "{'a': 1}", "car 0.5 1 2 3 4 5 6x"],
+    [
+        "car 0.5 1 2 3",
+        "car x 1 2 3 4",
+        "0.5 1 2 3 4",
+        "{'a': 1}",
+        "car 0.5 1 2 3 4 5 6x",
+        "Car 0.00 0 -1.57 10 10 50 40 1.6 1.6 3.8 1 2 5",  # KITTI's, but for one column
+    ],
 )
 def test_malformed_lines_are_reported_and_the_other_images_are_done(tmp_path, line):
     (tmp_path / "bad.txt").write_text(f"car 0.5 1 2 3 4\n{line}\n")
@@ -98,6 +105,16 @@ def test_malformed_lines_are_reported_and_the_other_images_are_done(tmp_path, li
     assert (bad.stage, bad.index) == ("boxes", 7)
     assert f"{tmp_path}/bad.txt:2: expected `label score x1 y1 x2 y2`" in bad.reason
     assert isinstance(imported.of(frame("good.jpg")), Boxes)
+
+
+def test_text_in_other_encodings_is_read_or_told(tmp_path):
+    (tmp_path / "1.txt").write_bytes("büs 0.5 1 2 3 4\n".encode("utf-16"))
+    (tmp_path / "2.txt").write_bytes("büs 0.5 1 2 3 4\n".encode("latin-1"))
+    (tmp_path / "3.txt").write_text("traffic light 2 0.5 1 2 3 4\n")
+    imported = import_boxes(str(tmp_path))
+    assert imported.of(frame("1.jpg")).labels == ("büs",)
+    assert "2.txt is no text in UTF-8 (at its byte 1)" in imported.of(frame("2.jpg")).reason
+    assert imported.of(frame("3.jpg")).labels == ("traffic light 2",)
 
 
 def test_coco_boxes_in_order_with_tracks_and_scores(folder):

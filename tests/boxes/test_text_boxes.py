@@ -1,5 +1,7 @@
 """YOLO's text boxes: fractions, polygons, names of classes; mistakes are told by file and line."""
 
+import itertools
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -10,6 +12,11 @@ from tasks.boxes.matching import Matching
 from tasks.boxes.text_boxes import read_names
 from tasks.types import FrameFailure, FrameRef, NothingToLabelError
 
+LETTERS = "abcdefghi"  # each stands for nine of the one before
+BOMB = "a: &a [x]\n" + "".join(
+    f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in itertools.pairwise(LETTERS)
+)
+BOMB += "names: *i\n"
 YAML = "path: .\nnames:\n  0: car\n  1: traffic light\n"
 
 
@@ -98,12 +105,17 @@ def test_classes_that_are_not_there_are_told_by_name(folder):
         ("a: 1", "d.yaml", "expected `names`"),
         ("names: {0: a, 2: b}", "d.yml", "expected `names`"),
         ("names: [", "d.yml", "expected `names`"),
+        ("names: !!python/object/apply:os.getcwd []", "d.yml", "expected `names`"),
+        ("names: [[car], bus]", "d.yml", "expected `names`"),
+        (BOMB, "d.yml", "expected `names`"),
+        (b"car\nb\xfcs\n", "c.txt", r"c\.txt is no text in UTF-8 \(at its byte 5\)"),
     ],
 )
 def test_names_that_are_none_are_refused(text, name, words):
     with pytest.raises(AutolabelError, match=words):
-        read_names(text.encode(), name)
+        read_names(text if isinstance(text, bytes) else text.encode(), name)
     assert read_names(b"names: [car, 2]", "x.yaml") == ("car", "2")
+    assert read_names("car\nbüs\n".encode("utf-16"), "x.txt") == ("car", "büs")
 
 
 def test_names_for_coco_are_refused(folder):

@@ -15,6 +15,7 @@ from sam2_core.types import AutolabelError
 from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
 from tasks.frames.readers.records import Record, RecordList, time_ns_of
 from tasks.store import storage
+from tasks.wording import counted
 
 
 def _records(source: str) -> Iterator[Record]:
@@ -26,6 +27,8 @@ def _records(source: str) -> Iterator[Record]:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise AutolabelError(f"{where} is no COCO json with a list `images`: {error}") from error
     names = [str(one.get("file_name") or "") for one in images]
+    if not any(names):
+        raise AutolabelError(f"{where} has {counted(len(images), 'image')} and no `file_name`")
     base = _base(source, [name for name in names if name])
     for number, (one, name) in enumerate(zip(images, names, strict=True)):
         yield _record(one, name, base, videos, f"{where}: image number {number}")
@@ -75,8 +78,9 @@ def _base(source: str, names: list[str]) -> str:
             if _is_file(storage.join(base, name)):
                 return base
     shown = ", ".join(map(storage.redact, bases))
-    first = repr(names[0]) if names else "no picture"
-    raise AutolabelError(f"{storage.redact(source)} names {first}, which is in none of: {shown}")
+    raise AutolabelError(
+        f"{storage.redact(source)} names {names[0]!r}, which is in none of: {shown}"
+    )
 
 
 def _is_file(uri: str) -> bool:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 from collections.abc import Iterator
 from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.store import storage
+from tasks.wording import counted
 
-_PIECE = 1 << 20
+_PIECE, _BETWEEN = 1 << 20, " \t\r\n,\ufeff"
 Row = dict[str, Any]
+log = logging.getLogger(__name__)
 
 
 def rows(uri: str) -> Iterator[Row]:
@@ -33,11 +36,16 @@ def rows(uri: str) -> Iterator[Row]:
 
 def _objects(file: io.TextIOBase, where: str) -> Iterator[Row]:
     decode = json.JSONDecoder().raw_decode
-    text, at, passed = "", 0, 0
+    text, at, passed, odd = "", 0, 0, 0
+    between = _BETWEEN + "["
     while True:
-        at = _next(text, at)
+        at = _next(text, at, between)
         if at < len(text) and text[at] == "]":
+            if odd:
+                log.warning("%s: %s no object", where, counted(odd, "row is", "rows are"))
             return
+        if at:
+            between = _BETWEEN
         try:
             row, end = decode(text, at)
             whole = end < len(text)
@@ -46,6 +54,8 @@ def _objects(file: io.TextIOBase, where: str) -> Iterator[Row]:
         if whole:
             if isinstance(row, dict):
                 yield row
+            else:
+                odd += 1
             at = end
             continue
         more = file.read(_PIECE)
@@ -54,8 +64,8 @@ def _objects(file: io.TextIOBase, where: str) -> Iterator[Row]:
         passed, text, at = passed + at, text[at:] + more, 0
 
 
-def _next(text: str, at: int) -> int:
+def _next(text: str, at: int, between: str) -> int:
     """Pass over what stands between the objects of a list."""
-    while at < len(text) and text[at] in " \t\r\n,[\ufeff":
+    while at < len(text) and text[at] in between:
         at += 1
     return at

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -23,6 +24,7 @@ from tasks.frames.listing import File, natural_key, stat_file, walk
 from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
 from tasks.frames.readers.json_rows import Row, rows
 from tasks.frames.readers.protocol import Listed, Picture, Place, Reader
+from tasks.frames.timestamps import fits_int64
 from tasks.store import storage
 from tasks.wording import counted
 
@@ -113,11 +115,17 @@ class _Dataset:
             str(row.get("token")): str(row.get(called) or row.get("token"))
             for row in self.table("log" if by_log else "scene")
         }
+        several = {name for name, count in Counter(names.values()).items() if count > 1}
+        for name in sorted(several):
+            log.warning("%s: several scenes are called %s", storage.redact(self.folder), name)
+        names = {
+            token: f"{name}-{token}" if name in several else name for token, name in names.items()
+        }
         key = "log_token" if by_log else "scene_token"
         for row in self.table("sample"):
-            name = names.get(str(row.get(key)))
-            if name is not None:
-                self.sequences[str(row.get("token"))] = name
+            scene = names.get(str(row.get(key)))
+            if scene is not None:
+                self.sequences[str(row.get("token"))] = scene
 
 
 @dataclass(slots=True)
@@ -207,9 +215,10 @@ def _shots(dataset: _Dataset) -> _Scenes:
 def _time_ns(row: Row) -> int:
     """Nanoseconds since 1970 of a row's microseconds, -1 where it has none."""
     try:
-        return int(row["timestamp"]) * 1000
-    except (KeyError, TypeError, ValueError):
+        time_ns = int(row["timestamp"]) * 1000
+    except (KeyError, TypeError, ValueError, OverflowError):
         return -1
+    return time_ns if fits_int64(time_ns) else -1
 
 
 def _why_not(row: Row, dataset: _Dataset) -> str:
@@ -222,7 +231,7 @@ def _why_not(row: Row, dataset: _Dataset) -> str:
         return f"filename {filename!r} leads out of the dataset"
     if row.get("is_valid") is False:
         return "is_valid is false"
-    return "" if _time_ns(row) >= 0 else f"timestamp {row.get('timestamp')!r} is no number"
+    return "" if _time_ns(row) >= 0 else f"timestamp {row.get('timestamp')!r} is no time"
 
 
 class _Files:
@@ -256,7 +265,11 @@ class _Files:
 
 def _pictures(shots: list[_Shot], files: _Files) -> Iterator[Picture]:
     first_ns = min((one.timestamp_ns for one in shots if one.timestamp_ns >= 0), default=None)
+    before = None
     for shot in sorted(shots, key=lambda one: (one.timestamp_ns, one.filename)):
+        if shot == before:  # the same row twice
+            continue
+        before = shot
         file = None if shot.problem else files.get(shot.filename)
         if file is None and not shot.problem and not shot.is_key:
             continue

@@ -75,7 +75,9 @@ def _with_plain_times(batch: Any, columns: Mapping[str, str]) -> Any:
 
 
 def _record(row: Mapping[str, Any], folder: str, where: str) -> Record:
-    named, problem = str(row.get("uri") or ""), ""
+    named, problem = row.get("uri") or "", ""
+    # Some writers do not say that their bytes are text.
+    named = named.decode("utf-8", "replace") if isinstance(named, bytes) else str(named)
     uri = named if "://" in named or named.startswith("/") else f"{folder}/{named}"
     if not named:
         problem = f"{where}: it names no picture"

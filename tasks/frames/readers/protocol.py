@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from tasks.frames.listing import File
+from tasks.frames.listing import File, is_folder
 from tasks.frames.listing_s3 import Prefix
 from tasks.store import storage
 from tasks.store.retry import with_retries
@@ -77,7 +77,7 @@ class Place:
             with storage.explained("list", self.uri):
                 if storage.is_local(self.uri):
                     with os.scandir(path) as entries:
-                        return {one.name: one.is_dir() for one in entries}
+                        return {one.name: is_folder(one) for one in entries}
                 if storage.is_s3(self.uri):
                     return dict(_first_page(fs, path))
                 what = f"listing {storage.redact(self.uri)}"

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from sam2_core.types import AutolabelError
 from tasks.frames.addresses import address_of
 from tasks.frames.listing import File, natural_key, stat_file
 from tasks.frames.patterns import shared_beginning
 from tasks.frames.readers.protocol import Listed, Picture, Reader
 from tasks.frames.source_names import is_camera_name, sequence_id_of
-from tasks.frames.timestamps import timestamps_ns
+from tasks.frames.timestamps import fits_int64, timestamps_ns
 from tasks.store import storage
 
 _LOOKERS, _PIECE = 16, 1024
@@ -59,7 +60,8 @@ def time_ns_of(value: Any, problem: str, where: str) -> tuple[int | None, str]:
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None, problem
-    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if whole and fits_int64(int(value)):
         return int(value), problem
     return None, problem or f"{where}: timestamp_ns {value!r} is no whole number of nanoseconds"
 
@@ -126,7 +128,10 @@ class RecordList(Reader):
 
     def sequences(self, source: str) -> Iterator[Listed]:
         """List the sequences of a list."""
-        yield from listed_records(self._records(source), self.name, source)
+        records = list(self._records(source))
+        if not records:
+            raise AutolabelError(f"{storage.redact(source)} lists not a single frame")
+        yield from listed_records(records, self.name, source)
 
 
 def _moved(one: Record, others: Sequence[Record]) -> Record:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 from sam2_core.types import AutolabelError
 from tasks.frames.addresses import address_of
@@ -19,6 +21,7 @@ from tasks.frames.readers.folders import pictures
 from tasks.frames.readers.protocol import Listed, Picture, Reader
 from tasks.frames.source_names import is_camera_name
 from tasks.store import storage
+from tasks.wording import counted
 
 SUFFIX = ".tar"
 _BESIDE = "other"  # camera of pictures beside those of named cameras
@@ -50,7 +53,7 @@ def listed_archive(archive: File, names: tuple[str, ...]) -> Iterator[Listed]:
         AutolabelError: it cannot be had, or is no archive.
 
     """
-    members, problems = _members(archive)
+    members, problems, broken = _members(archive)
     own = archive.name.rpartition(".")[0]
     for inner, cameras in sorted(_sorted(members).items()):
         listed = {
@@ -60,6 +63,10 @@ def listed_archive(archive: File, names: tuple[str, ...]) -> Iterator[Listed]:
             ]
             for camera in sorted(cameras, key=natural_key)
         }
+        if broken:  # a frame of the camera that it follows
+            for shots in listed.values():
+                if any(one.file.uri == members[-1].uri for one in shots):
+                    shots.append(replace(broken, timestamp_ns=shots[-1].timestamp_ns))
         address = address_of(archive.uri, Tar.name, "/".join(inner))
         yield Listed((*names, own, *inner), address, listed)
 
@@ -85,37 +92,103 @@ def _path(member: File) -> str:
     return member.uri.partition(f"{SUFFIX}#")[2].rpartition("#at=")[0]
 
 
-def _members(archive: File) -> tuple[list[File], dict[str, str]]:
-    """Return the pictures in an archive, and by address why some cannot be read."""
+def _members(archive: File) -> tuple[list[File], dict[str, str], Picture | None]:
+    """Return the pictures in an archive, by address why some cannot be read, and what ends it."""
     from tasks.frames.download import fetch
 
     path, where = fetch(archive.uri, archive.etag, archive.size_bytes), storage.redact(archive.uri)
     size = path.stat().st_size
     found: list[File] = []
     problems: dict[str, str] = {}
-    end = 0
+    refused: list[str] = []
+    end, damage = 0, ""
     try:
         with tarfile.open(path, "r:") as tar:
             for member in tar:
                 end = member.offset_data + member.size
-                if not member.isfile() or not _is_wanted(member.name):
+                name = _name(member)
+                if not _is_wanted(name) or not member.isfile():
                     continue
-                name = member.name.removeprefix("./")
+                if _leads_out(name):
+                    refused.append(name)
+                    continue
                 uri = f"{archive.uri}#{name}#at={member.offset_data}"
                 found.append(File(name.rpartition("/")[2], uri, member.size, archive.etag))
                 if end > size:
                     problems[uri] = f"{where}, member {name}: {_ENDS} (at byte {size} of {end})"
+            end = tar.offset
+            # To tarfile any header that it cannot read ends an archive; zeros do, or nothing.
+            damage = "what is there is no header of a member" if _is_more(path, end) else ""
     except (tarfile.TarError, EOFError) as error:
         if not found:
             raise AutolabelError(
                 f"{where} is no plain tar archive, or is damaged at byte {end}: {error}"
             ) from error
-        log.warning("%s is damaged behind byte %d: %s", where, end, error)
-    return found, problems
+        damage = str(error)
+    _tell(where, found, refused)
+    return found, problems, None if problems else _broken(found, where, end, damage)
+
+
+def _name(member: tarfile.TarInfo) -> str:
+    """Name of a member below the archive; as tar itself does, without a slash at its beginning."""
+    return member.name.removeprefix("./").lstrip("/")
+
+
+def _is_more(path: Path, at: int) -> bool:
+    with path.open("rb") as file:
+        file.seek(at)
+        return any(file.read(tarfile.BLOCKSIZE))
+
+
+def _broken(found: list[File], where: str, end: int, damage: str) -> Picture | None:
+    """Return what stands for all members behind a damaged place; None where there is none."""
+    if not damage or not found:
+        return None
+    last, name = found[-1], f"behind-byte-{end}"
+    folder = last.uri.rpartition("#at=")[0].rpartition(last.name)[0]
+    uri = f"{folder}{name}#at={end}"
+    return Picture(
+        replace(last, name=name, uri=uri, size_bytes=0),
+        problem=f"{where} is damaged behind its byte {end}: {damage}",
+    )
+
+
+def _tell(where: str, found: list[File], refused: list[str]) -> None:
+    """Tell of names that lead elsewhere, and of keys with several pictures.
+
+    Raises:
+        AutolabelError: all names lead elsewhere.
+
+    """
+    if refused:
+        told = f"{counted(len(refused), 'picture')} with a name that leads out of it"
+        told += f" or is not UTF-8: {refused[0]!r}"
+        if not found:
+            raise AutolabelError(f"{where} holds only {told}")
+        log.warning("%s: %s left out", where, told)
+    pictures_of: dict[str, list[str]] = {}
+    for one in found:
+        member = _path(one)
+        pictures_of.setdefault(member.rpartition(".")[0], []).append(member)
+    several = {tuple(names) for names in pictures_of.values() if len(set(names)) > 1}
+    if several:
+        log.warning(
+            "%s: %s several pictures, and each is a frame: %s", where,
+            counted(len(several), "key has", "keys have"), " and ".join(min(several)),
+        )  # fmt: skip
+
+
+def _leads_out(name: str) -> bool:
+    """Whether a name leads out of the archive, or is none that a table can hold."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return True
+    return ".." in name.split("/") or not name.isprintable()
 
 
 def _is_wanted(name: str) -> bool:
-    parts = name.removeprefix("./").split("/")
-    if any(part in {"", ".."} or is_hidden(part) for part in parts) or "\x00" in name:
+    parts = name.split("/")
+    if any(part == "" or (is_hidden(part) and part != "..") for part in parts):
         return False
     return suffix_of(parts[-1]) in IMAGE_SUFFIXES
