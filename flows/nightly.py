@@ -15,6 +15,7 @@ from flows.pipeline import given
 from flows.plan.backfill import plan_backfill
 from flows.plan.plan import stamp_of
 from flows.server.fleet import decided
+from flows.server.lost_runs import signs_of_life
 from flows.server.progress_artifact import INTERRUPTED, ProgressArtifact
 from flows.server.shard_runs import MOST_STARTS, shard_of
 from flows.server.watching import watch
@@ -40,7 +41,7 @@ def nightly(params: BackfillParams, wait_hours: float = 10) -> Any:
         wait_hours: the longest to wait for the shards.
 
     """
-    with redacted_errors():
+    with redacted_errors(), signs_of_life():
         return _nightly(params, wait_hours)
 
 

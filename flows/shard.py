@@ -16,6 +16,7 @@ from flows.plan.plan import Plan, job_of, model_of, stamp_of
 from flows.plan.shards import Piece, ShardParams
 from flows.plan.summary import summary_of
 from flows.server.fleet import refuse_unless_offered
+from flows.server.lost_runs import signs_of_life
 from flows.server.progress_artifact import frames_counted
 from flows.server.run_artifacts import publish
 from flows.server.shard_end import ending
@@ -49,7 +50,7 @@ def label_shard(params: ShardParams) -> Any:
 
     On SIGTERM the chunk at hand is finished and the shard is given back to the queue.
     """
-    with redacted_errors():
+    with redacted_errors(), signs_of_life():
         return _label_shard(params)
 
 

@@ -84,7 +84,7 @@ def _bring_up(
     port: int, workers: int | None, app_port: int | None, tell: Callable[[str], object]
 ) -> dict[str, str]:
     api = _bring_up_server(port, tell, _begin)
-    tell("deployments, automations and workers")
+    tell("deployments and workers")
     ensure_pools()
     started = {
         pool: _start_worker(pool, count) for pool, count in ((GPU_POOL, workers), (CPU_POOL, 1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import click
 
 from flows.cli.common_options import PORT
@@ -35,8 +37,16 @@ def command(pool: str, count: int | None, grace: float, metrics_port: int | None
     from flows.server.api import use_api
 
     use_api()
+    threading.Thread(target=_look_after, name="lost runs", daemon=True).start()
     places = slots(pool, count, metrics_port)
     click.echo(
         f"{counted(len(places), 'worker')}: {', '.join(place.name for place in places)}", err=True
     )
     run_workers(places, grace)
+
+
+def _look_after() -> None:
+    """Queue again what other workers left when they died; nobody waits for Prefect's import."""
+    from flows.server.lost_runs import look_after
+
+    look_after(threading.Event())

@@ -1,7 +1,7 @@
 """Workers of this machine: one `prefect worker` for each GPU, bound to it, started and stopped.
 
 Each is a plain `prefect worker start`. What that does not do is stop politely: when it is told to
-end it kills its flow run within seconds, and the server learns of that from missing heartbeats.
+end it kills its flow run within seconds, and the shard lies there until somebody misses it.
 Here SIGTERM goes to the flow runs first: they finish the chunk at hand and give their shard back;
 then the workers are stopped.
 """
@@ -171,7 +171,6 @@ def slots(pool: str, count: int | None, metrics_port: int | None = None) -> list
 def _environment() -> dict[str, str]:
     """Return settings of the workers and their flow runs; what the user has set stays."""
     values = {
-        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",  # see deploy/automations.yaml
         "PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1",
         "PREFECT_WORKER_QUERY_SECONDS": "2",
         # None but what is due: a worker that is stopping must not get its own shard back.

@@ -30,7 +30,7 @@ FLOW_RUN_COMMAND = "python -m prefect.engine"
 
 
 def deploy() -> None:
-    """Create what is missing of the work pools, deployments and automations; update the rest.
+    """Create what is missing of the work pools and deployments; update the rest.
 
     Parameters, schedules, pauses, limits, pools, queues and job variables of a deployment that is
     there stay as they are. The pools are there first, so that workers can start meanwhile.
@@ -43,7 +43,7 @@ def deploy() -> None:
     with connected() as client:
         for wanted in described():
             _deploy_one(client, wanted)
-    _ensure_automations()
+    _delete_automations()
 
 
 def ensure_pools() -> None:
@@ -214,19 +214,9 @@ def _update(
         ) from None
 
 
-def _ensure_automations() -> None:
-    """Create the server's automations for workers that die, or bring them up to date."""
-    import yaml
-    from prefect.events.schemas.automations import AutomationCore
-
-    file = deployments_file().with_name("automations.yaml")
-    wanted = [AutomationCore.model_validate(one) for one in yaml.safe_load(file.read_text())]
+def _delete_automations() -> None:
+    """Delete the automations that versions before this one created: `lost_runs` took their place."""
     with connected() as client:
-        for one in wanted:
-            there = client.read_automations_by_name(one.name)
-            if not there:
-                client.create_automation(one)
-                continue
-            client.update_automation(there[0].id, one)
-            for double in there[1:]:
-                client.delete_automation(double.id)
+        for one in client.read_automations():
+            if one.name.startswith("autolabel: "):
+                client.delete_automation(one.id)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tasks.pipeline.outcome import SequenceOutcome
 
-# In the state's message; the state itself stays Prefect's own, whose name automations know.
+# In the state's message; the state itself stays Prefect's own, whose name everybody knows.
 NOT_LOADED = "labeled, but not loaded into the dataset"
 LONGEST = 1000
 

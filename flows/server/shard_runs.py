@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SHARD_FLOW = "label-shard"
 SHARD_TAG = "autolabel-shard"
 SHARD_DEPLOYMENT = f"{SHARD_FLOW}/gpu"
-# A shard whose workers died so often is not started again by itself: deploy/automations.yaml.
+# A shard whose workers died so often is not started again by itself.
 MOST_STARTS = 20
 RESCHEDULED_WITHIN = timedelta(seconds=60)
 # Until then the worker that is stopping has ended, and cannot take its own shard again.
@@ -173,8 +173,8 @@ def schedule_again(run: FlowRun, message: str) -> bool:
 def give_back() -> bool:
     """Schedule the current flow run again; False where it is being cancelled or is no deployment's.
 
-    Prefect leaves a run of a stopped worker "Running" until its heartbeats are missed; a run that
-    ends politely need not wait for that.
+    A run of a stopped worker stays "Running" until its signs of life are missed; one that ends
+    politely need not wait for that.
     """
     from prefect.context import FlowRunContext
     from prefect.states import AwaitingRetry
@@ -191,7 +191,7 @@ def give_back() -> bool:
             again: State = AwaitingRetry(scheduled_time=due, message="its worker was stopped")
             client.set_flow_run_state(run.id, again, force=True)
     except AutolabelError as error:
-        # The server is away: it will miss the heartbeats and schedule the run again by itself.
+        # The server is away: whoever misses the signs of life schedules the run again.
         log.warning("the shard could not be given back: %s", error)
     return True
 

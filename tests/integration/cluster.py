@@ -51,17 +51,16 @@ def wait_for(what, timeout: float = 120, every: float = 0.3) -> Any:
 
 
 class Cluster:
-    """Server, deployments and automations; workers when asked for. Everything is stopped at exit.
+    """Server and deployments; workers when asked for. Everything is stopped at exit.
 
     Args:
         folder: for the database, logs and homes.
         database: connection URL, SQLite in `folder` by default.
-        heartbeat_s: of the flow runs.
         more: environment of everything.
 
     """
 
-    def __init__(self, folder: Path, database: str = "", heartbeat_s: int = 30, **more: str):
+    def __init__(self, folder: Path, database: str = "", **more: str):
         self.port = free_port()
         self.api = f"http://127.0.0.1:{self.port}/api"
         database = database or f"sqlite+aiosqlite:///{folder}/prefect.db"
@@ -69,13 +68,12 @@ class Cluster:
             folder / "home", self.api,
             PREFECT_API_DATABASE_CONNECTION_URL=database,
             PREFECT_SERVER_ANALYTICS_ENABLED="false",
-            PREFECT_FLOWS_HEARTBEAT_FREQUENCY=str(heartbeat_s),
             PREFECT_WORKER_QUERY_SECONDS="2",
             DO_NOT_TRACK="1",
             **SERVER_SETTINGS,
             **more,
         )  # fmt: skip
-        self.folder, self.heartbeat_s = folder, heartbeat_s
+        self.folder = folder
         self.workers: list[subprocess.Popen[bytes]] = []
         self.server: subprocess.Popen[bytes] | None = None
         self.proxy: FaultyProxy | None = None  # in front of the workers' S3

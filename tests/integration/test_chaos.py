@@ -99,7 +99,7 @@ def test_chaos(s3_endpoint, upload, s3, tmp_path):
     proxy = FaultyProxy(s3_endpoint, faults(1, 0.2))
     proxy.silence_s = 0.5
     environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-    cluster = Cluster(tmp_path, heartbeat_s=30, **(environment | {"AWS_ENDPOINT_URL": proxy.url}))
+    cluster = Cluster(tmp_path, **(environment | {"AWS_ENDPOINT_URL": proxy.url}))
     database = tmp_path / "home" / "mongodb" / "data" / "mongod.lock"
     command = [
         "backfill", *arguments, "--model", MICRO, "--dataset", "chaos", "--shard-minutes", "0.8",

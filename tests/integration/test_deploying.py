@@ -46,7 +46,6 @@ def nightly(prefect_api, monkeypatch, tmp_path):
         monkeypatch.setenv(name, value)
     (values,) = [one for one in described() if one["name"] == "nightly"]
     file = tmp_path / "prefect.yaml"
-    shutil.copy(REPOSITORY / "deploy" / "automations.yaml", tmp_path)
     monkeypatch.setenv(FILE_VARIABLE, str(file))
 
     def again(**change):

@@ -42,7 +42,6 @@ def deployments(folder):
     """Our deployments, the shard's flow on the simulated device."""
     file = folder / "prefect.yaml"
     text = (REPOSITORY / "deploy" / "prefect.yaml").read_text()
-    shutil.copy(REPOSITORY / "deploy" / "automations.yaml", folder)
     file.write_text(
         text.replace("flows.shard.label_shard", "tests.integration.simulated_device.label_shard")
     )
