@@ -215,7 +215,7 @@ def _update(
 
 
 def _delete_automations() -> None:
-    """Delete the automations that versions before this one created: `lost_runs` took their place."""
+    """Delete the automations of versions that had some: `lost_runs` took their place."""
     with connected() as client:
         for one in client.read_automations():
             if one.name.startswith("autolabel: "):

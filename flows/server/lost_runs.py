@@ -33,6 +33,8 @@ NOT_BEGUN_S = 300.0
 # Long enough for whoever else takes care of it; a worker reports a killed process twice.
 CRASHED_S = 10.0
 LOOK_EVERY_S = 15.0
+# Who could not look for longer knows nothing of that time, and the runs could not tell either.
+LONGEST_GAP_S = 60.0
 # What crashed when nobody looked is not older than a weekend's power cut.
 CRASHED_WITHIN, STARTED_WITHIN = timedelta(days=3), timedelta(days=14)
 
@@ -75,7 +77,7 @@ class LostRuns:
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
-        self._watched_s, self._last_look_s = 0.0, clock_s()
+        self._last_look_s = clock_s()
         self._since_s: dict[tuple[UUID, UUID, datetime | None], float] = {}
 
     def among(self, runs: Iterable[FlowRun]) -> list[tuple[FlowRun, str]]:
@@ -86,17 +88,16 @@ class LostRuns:
 
         """
         now_s = self._clock_s()
-        self._watched_s += min(now_s - self._last_look_s, 2 * LOOK_EVERY_S)
-        self._last_look_s = now_s
-        before, self._since_s = self._since_s, {}
+        before = self._since_s if now_s - self._last_look_s <= LONGEST_GAP_S else {}
+        self._last_look_s, self._since_s = now_s, {}
         lost = []
         for run in runs:
             if run.state is None:
                 continue
             is_running = run.state.is_running()
             seen = (run.id, run.state.id, run.updated if is_running else None)
-            since_s = self._since_s[seen] = before.get(seen, self._watched_s)
-            if why := _lost(run, self._watched_s - since_s):
+            since_s = self._since_s[seen] = before.get(seen, now_s)
+            if why := _lost(run, now_s - since_s):
                 lost.append((run, why))
         return lost
 

@@ -1,7 +1,4 @@
-"""Watching a run until its shards have ended; what the server leaves lying is started again.
-
-Automations do that too, and sooner; but after a restart the server holds events back.
-"""
+"""Watching a run until its shards have ended; those whose process is gone are queued again."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from flows.server.lost_runs import LostRuns
 from flows.server.shard_runs import (
-    MOST_STARTS,
     ServerAwayError,
     asked_once,
     runs_of,
@@ -27,10 +24,8 @@ if TYPE_CHECKING:
 
 # A server that is restarted, or moved, is back after minutes.
 PATIENCE_S = 900.0
-# The automation goes first. What crashed long before may have been done by others.
-CRASHED_FOR, JUST_BEFORE = timedelta(seconds=30), timedelta(seconds=60)
-# Taken by a worker that died before the run began; the automation's time and a minute.
-NOT_BEGUN_FOR = timedelta(seconds=360)
+# What was interrupted longer ago is no news.
+JUST_BEFORE = timedelta(seconds=60)
 
 log = logging.getLogger(__name__)
 
@@ -83,14 +78,17 @@ class _Watched:
     began: datetime = field(default_factory=lambda: datetime.now(UTC))
     active: list[FlowRun] = field(default_factory=list)
     interruptions: dict[UUID, int] = field(default_factory=dict)  # of each shard, that were told
+    lost_runs: LostRuns = field(default_factory=LostRuns)
 
     def look(self) -> None:
         """Ask Prefect, and start again what lies there."""
         active = []
         with asked_once():
-            for run in list(runs_of(self.run_key, unfinished_or_crashed=True)):
+            runs = list(runs_of(self.run_key, unfinished_or_crashed=True))
+            lost = {run.id: why for run, why in self.lost_runs.among(runs)}
+            for run in runs:
                 self._tell_interruption(run)
-                why = _left_crashed(run, self.began) or _never_begun(run)
+                why = lost.get(run.id, "")
                 if why and schedule_again(run, why):
                     self.tell(f"{run.name} is scheduled again: {why}")
                 if why or not stays_crashed(run):
@@ -108,24 +106,3 @@ class _Watched:
             self.interruptions[run.id] = count
             why = (state.message if lying else "") or "it has been begun again"
             self.tell(f"{run.name} was interrupted: {why}")
-
-
-def _left_crashed(run: FlowRun, began: datetime) -> str:
-    """Say why, if a run has crashed under our eyes, or just before, and nobody starts it again."""
-    state = run.state
-    if state is None or not state.is_crashed() or run.run_count >= MOST_STARTS:
-        return ""
-    if began - JUST_BEFORE < state.timestamp < datetime.now(UTC) - CRASHED_FOR:
-        return state.message or "it has crashed"
-    return ""
-
-
-def _never_begun(run: FlowRun) -> str:
-    """Say why, if a worker took a run long ago and has not begun it."""
-    state = run.state
-    if state is None or not state.is_pending():
-        return ""
-    waited = datetime.now(UTC) - state.timestamp
-    if waited < NOT_BEGUN_FOR:
-        return ""
-    return f"taken by a worker {waited.total_seconds():.0f} s ago and not begun"

@@ -25,8 +25,8 @@ def test_every_deployment_names_a_flow_that_is_there():
     for one in values["deployments"]:
         flow = load_flow_from_entrypoint(one["entrypoint"])
         names.add(f"{flow.name}/{one['name']}")
-        beat = one["work_pool"]["job_variables"]["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"]
-        assert beat == "30"
+        loggers = one["work_pool"]["job_variables"]["env"]["PREFECT_LOGGING_EXTRA_LOGGERS"]
+        assert loggers == "sam2_core,tasks,flows"
         assert one["work_pool"]["name"] in {"gpu", "cpu"}
     from flows.server.shard_runs import SHARD_DEPLOYMENT
 

@@ -1,6 +1,5 @@
 """Deploying again: what a person has set stays; schedules, and whether they come to something."""
 
-import shutil
 import subprocess
 import sys
 from dataclasses import asdict
@@ -67,7 +66,7 @@ def test_what_a_person_set_stays(nightly):
     assert [one.active for one in first.schedules] == [False]
 
     (schedule,) = first.schedules
-    own = {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "7", "MINE": "1"}, "stream_output": False}
+    own = {"env": {"PREFECT_LOGGING_LEVEL": "7", "MINE": "1"}, "stream_output": False}
     client.update_deployment_schedule(
         first.id, schedule.id, active=True, schedule=CronSchedule(cron="5 4 * * *")
     )
@@ -79,7 +78,7 @@ def test_what_a_person_set_stays(nightly):
     client.update_deployment(first.id, set_by_hand)
     before = client.read_deployment_by_name("nightly/nightly")
 
-    environment = {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30", "NEW": "2"}
+    environment = {"PREFECT_LOGGING_LEVEL": "30", "NEW": "2"}
     pool = {"name": "cpu", "job_variables": {"env": environment}}
     after = again(description="As it is now.", tags=["autolabel", "new"], work_pool=pool)
     assert after.description == "As it is now."
@@ -274,3 +273,18 @@ def test_what_is_wrong_with_a_schedule(planned, last, problem):
     told = schedules._problem(runs, before, an_hour_ago, "cpu", ZoneInfo("UTC"))
     assert problem in told
     assert bool(problem) == bool(told)
+
+
+def test_automations_of_older_versions_are_deleted_and_those_of_others_stay(nightly):
+    from prefect.events.schemas.automations import AutomationCore
+
+    again, client = nightly
+    trigger = {"type": "event", "posture": "Reactive", "expect": ["a"], "threshold": 1}
+    for name in ("autolabel: no heartbeat", "mine"):
+        client.create_automation(
+            AutomationCore.model_validate(
+                {"name": name, "trigger": trigger, "actions": [{"type": "do-nothing"}]}
+            )
+        )
+    again()
+    assert [one.name for one in client.read_automations()] == ["mine"]

@@ -2,7 +2,6 @@
 
 import re
 import time
-from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +10,8 @@ from flows.cli import backfill_run
 from flows.cli.display import stderr_console
 from flows.params import BackfillParams, LabelParams
 from flows.plan.backfill import plan_backfill
-from flows.server import watching
+from flows.server import lost_runs, watching
+from flows.server.lost_runs import look_after, signs_of_life
 from flows.server.shard_runs import run_tag, runs_of
 from tests.integration.runs import MICRO, write_sequence
 
@@ -21,8 +21,8 @@ def test_a_shard_that_stays_crashed_or_is_never_begun_is_scheduled_again(termina
     from prefect.client.orchestration import get_client
     from prefect.states import Completed, Crashed, Pending, Running
 
-    monkeypatch.setattr(watching, "CRASHED_FOR", timedelta(seconds=0.2))
-    monkeypatch.setattr(watching, "NOT_BEGUN_FOR", timedelta(seconds=0.2))
+    monkeypatch.setattr(lost_runs, "CRASHED_S", 0.2)
+    monkeypatch.setattr(lost_runs, "NOT_BEGUN_S", 0.2)
     some_flow = flow(lambda: None, name="label-shard")
     with get_client(sync_client=True) as client:
         for state in (Crashed(), Pending(name="Submitting"), Running(), Completed()):
@@ -37,8 +37,50 @@ def test_a_shard_that_stays_crashed_or_is_never_begun_is_scheduled_again(termina
     states = sorted(run.state.name for run in runs_of("left"))
     assert states == ["AwaitingRetry", "AwaitingRetry", "Completed", "Running"]
     again = sorted(one.partition(" is scheduled again: ")[2] for one in told if "again: " in one)
-    assert again[0] == "it has crashed"
-    assert re.fullmatch(r"taken by a worker \d+ s ago and not begun", again[1])
+    assert re.fullmatch(r"a worker took it \d+ s ago and has not begun it", again[0])
+    assert again[1] == "its worker died"
+
+
+def test_a_deployed_run_lives_while_it_says_so_and_is_queued_again_after(terminal, monkeypatch):
+    """Through a real API: a flow that says it lives keeps its state, and a silent one does not."""
+    from prefect import flow
+    from prefect.client.orchestration import get_client
+    from prefect.states import Running
+
+    monkeypatch.setattr(lost_runs, "SILENT_S", 1.0)
+    some_flow = flow(lambda: None, name="label-shard")
+    with get_client(sync_client=True) as client:
+        flow_id = client.create_flow(some_flow)
+        deployment = client.create_deployment(flow_id, "gpu")
+
+        def begun():
+            run = client.create_flow_run_from_deployment(deployment, state=Running())
+            client.set_flow_run_state(run.id, Running(), force=True)
+            return client.read_flow_run(run.id)
+
+        lives, silent = begun(), begun()
+        others = client.create_flow_run(flow(lambda: None, name="another"), state=Running())
+        runtime = SimpleNamespace(id=str(lives.id), name=lives.name)
+        monkeypatch.setattr("prefect.runtime.flow_run", runtime)
+        ended = Ended(lambda: client.read_flow_run(silent.id).state_name == "AwaitingRetry")
+        with signs_of_life(0.2):
+            look_after(ended, 0.3)
+        assert client.read_flow_run(lives.id).state_name == "Running"
+        assert client.read_flow_run(lives.id).updated > lives.updated
+        assert client.read_flow_run(others.id).state_name == "Running"
+        message = client.read_flow_run(silent.id).state.message
+        assert message.startswith("no sign of life for ")
+
+
+class Ended:
+    """An event that is set when something is so, and at last after two minutes."""
+
+    def __init__(self, so):
+        self.so, self.deadline_s = so, time.monotonic() + 120
+
+    def wait(self, seconds):
+        time.sleep(seconds)
+        return self.so() or time.monotonic() > self.deadline_s
 
 
 @pytest.fixture
