@@ -6,7 +6,7 @@ from typing import Any
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
-from flows.params import BackfillParams
+from flows.backfill_params import BackfillParams
 from flows.pipeline import given, result_of
 from flows.plan.backfill import BackfillPlan, plan_backfill
 from flows.plan.plan_table import plan_markdown

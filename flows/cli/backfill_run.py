@@ -15,8 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from flows.backfill import plan_in_flight, submit_plan
+from flows.backfill_params import BackfillParams
 from flows.cli.display import LOG_INTERVAL_S, as_typed, clock, stderr_console
-from flows.params import BackfillParams
 from flows.plan.backfill import BackfillPlan, plan_backfill
 from flows.plan.plan import stamp_of
 from flows.plan.plan_table import plan_rows

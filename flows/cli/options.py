@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import click
 from pydantic import BaseModel, ValidationError
 
-from flows.params import BackfillParams, LabelParams
+from flows.backfill_params import BackfillParams
+from flows.params import LabelParams
 from sam2_core.types import AutolabelError
 from tasks.store import storage
 from tasks.store.addresses import checked

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
-from flows.params import BackfillParams, LabelParams, nanoseconds
+from flows.backfill_params import BackfillParams, nanoseconds
+from flows.params import LabelParams
 from flows.plan.plan import matching_of, stamp_of
 from flows.plan.rates import Rate, measured_rate
 from flows.plan.shards import Piece, ShardParams, pack, shard_lengths

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
-from flows.params import BackfillParams
+from flows.backfill_params import BackfillParams
 from flows.server.schedules import planned_runs
 from flows.server.shard_runs import connected
 from sam2_core.types import AutolabelError

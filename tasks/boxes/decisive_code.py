@@ -10,6 +10,7 @@ from sam2_core.source_digest import source_digest
 _PIXELS = (
     "tasks.frames.images", "tasks.frames.orientation", "tasks.frames.video",
     "tasks.frames.streams", "tasks.frames.mcap_pictures", "tasks.frames.mcap_messages",
+    "tasks.frames.mcap_records", "tasks.frames.mcap_video",
     "tasks.frames.raw_pictures",
 )  # fmt: skip
 _DETECTED = (
@@ -18,7 +19,8 @@ _DETECTED = (
     "sam2_core.backends.onnxruntime_network", "sam2_core.backends.pixel_kernels",
 )  # fmt: skip
 _IMPORTED = (
-    "tasks.boxes.imported", "tasks.boxes.coco_boxes", "tasks.boxes.displayed",
+    "tasks.boxes.imported", "tasks.boxes.import_files", "tasks.boxes.coco_boxes",
+    "tasks.boxes.displayed",
     "tasks.boxes.text_boxes", "tasks.boxes.entry", "tasks.boxes.rows", "tasks.boxes.kitti_boxes",
     "tasks.boxes.nuscenes_boxes", "tasks.boxes.cvat_boxes", "tasks.boxes.field_boxes",
 )  # fmt: skip

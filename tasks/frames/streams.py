@@ -14,7 +14,8 @@ from pathlib import Path
 from sam2_core.cache import cache_folder
 from tasks.frames.download import CacheError, ChangedError, fetch
 from tasks.frames.identity import file_version
-from tasks.frames.mcap_pictures import BadRecordingError, Shot, shots_of
+from tasks.frames.mcap_pictures import BadRecordingError, shots_of
+from tasks.frames.mcap_video import Shot
 from tasks.store import storage
 from tasks.types import FrameRef, StreamRef
 from tasks.wording import counted

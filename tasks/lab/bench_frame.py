@@ -9,7 +9,7 @@ import numpy as np
 
 from sam2_core.bench.frame import BenchFrame, crowded
 from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray
-from tasks.boxes.imported import import_boxes
+from tasks.boxes.import_files import import_boxes
 from tasks.frames.images import decode_image
 from tasks.types import FrameFailure, FrameRef
 

@@ -7,7 +7,8 @@ from typing import Any, cast
 
 from sam2_core.types import AutolabelError
 from tasks.boxes.field_boxes import dataset_and_field, field_boxes, is_field
-from tasks.boxes.imported import ImportedBoxes, import_boxes
+from tasks.boxes.import_files import import_boxes
+from tasks.boxes.imported import ImportedBoxes
 
 _LABELS = ("Detections", "Detection")
 

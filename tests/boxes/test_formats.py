@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from flows.cli.main import cli
 from sam2_core.types import AutolabelError, Boxes
-from tasks.boxes.imported import import_boxes
+from tasks.boxes.import_files import import_boxes
 from tasks.boxes.matching import Matching
 from tasks.frames.discover import discover
 from tasks.frames.download import download

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from sam2_core.types import AutolabelError, Boxes
-from tasks.boxes.imported import import_boxes
+from tasks.boxes.import_files import import_boxes
 from tasks.boxes.matching import Matching
 from tasks.frames.discover import discover
 from tasks.store import storage

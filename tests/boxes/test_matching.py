@@ -7,7 +7,7 @@ import pytest
 from sam2_core.types import AutolabelError
 from tasks.boxes import imported as imported_module
 from tasks.boxes import matching as matching_module
-from tasks.boxes.imported import import_boxes
+from tasks.boxes.import_files import import_boxes
 from tasks.boxes.matching import Matching
 from tasks.types import FrameRef, FrameSelection, NothingToLabelError, VideoRef
 

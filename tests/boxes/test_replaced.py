@@ -10,7 +10,7 @@ from sam2_core.types import AutolabelError
 from tasks.boxes.decisive_code import box_code, decisive_modules
 from tasks.boxes.detector_files import detector_stamp, resolve_detector
 from tasks.boxes.detectors import Detectors, load_detector
-from tasks.boxes.imported import import_boxes
+from tasks.boxes.import_files import import_boxes
 from tasks.boxes.yolox import Detector
 from tasks.masks.model import Segmenters, choose_model
 from tasks.store import storage

@@ -6,7 +6,7 @@ import pytest
 from flows.params import LabelParams
 from sam2_core.types import Boxes
 from tasks.boxes.detect import detect
-from tasks.boxes.imported import import_boxes
+from tasks.boxes.import_files import import_boxes
 from tasks.boxes.tiles import Tile, merged, tiles_of
 from tasks.frames.discover import discover
 

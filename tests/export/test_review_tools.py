@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
 
-from tasks.boxes.imported import import_boxes
+from tasks.boxes.import_files import import_boxes
 from tasks.export.frames import Choice
 from tasks.export.label_studio import packed
 from tasks.export.run import export

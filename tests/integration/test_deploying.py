@@ -18,10 +18,11 @@ from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.states import Cancelled, Completed, Failed, Scheduled
 from prefect.workers.process import ProcessWorker
 
+from flows.backfill_params import BackfillParams
 from flows.cli import nightly as nightly_cli
 from flows.cli import status
 from flows.cli.doctor_run import examine
-from flows.params import BackfillParams, LabelParams
+from flows.params import LabelParams
 from flows.server import schedules
 from flows.server.deployments import (
     FILE_VARIABLE,

@@ -5,8 +5,9 @@ from collections import Counter
 import pytest
 import s3fs
 
+from flows.backfill_params import BackfillParams
 from flows.nightly import nightly
-from flows.params import BackfillParams, LabelParams
+from flows.params import LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.server.own import client_of
 from flows.server.progress_artifact import ProgressArtifact

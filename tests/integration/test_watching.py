@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from flows.backfill_params import BackfillParams
 from flows.cli import backfill_run
 from flows.cli.display import stderr_console
-from flows.params import BackfillParams, LabelParams
+from flows.params import LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.server import lost_runs, watching
 from flows.server.lost_runs import look_after, signs_of_life

@@ -8,9 +8,10 @@ import pytest
 from click.testing import CliRunner
 from pycocotools import mask as coco_mask
 
+from flows.backfill_params import BackfillParams
 from flows.cli.main import cli
 from flows.cli.options import backfill_params
-from flows.params import BackfillParams, LabelParams
+from flows.params import LabelParams
 from flows.plan.backfill import _wanted
 from sam2_core.types import AutolabelError, Boxes
 from tasks.lab.run_diff import Side, diff_runs

@@ -2,7 +2,8 @@
 
 import pytest
 
-from flows.params import BackfillParams, LabelParams
+from flows.backfill_params import BackfillParams
+from flows.params import LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.plan.plan import make_plan
 from flows.plan.plan_table import plan_rows
@@ -70,7 +71,7 @@ def test_a_folder_of_boxes_is_listed_once_for_a_run(params, monkeypatch):
         listed.append(uri)
         return walk(uri, *more)
 
-    monkeypatch.setattr("tasks.boxes.imported.walk", counted)
+    monkeypatch.setattr("tasks.boxes.import_files.walk", counted)
     tools = Tools()
     plan = make_plan(label, tools)
     assert tools.imported(label.boxes, "", plan.stamp.detector).entries

@@ -16,7 +16,7 @@ from tests.integration.runs import MICRO, REPOSITORY
 
 PROGRAM = """
 import json, resource, sys, time
-from flows.params import BackfillParams
+from flows.backfill_params import BackfillParams
 from flows.plan.backfill import plan_backfill
 from flows.params import LabelParams
 source, out, model, boxes = sys.argv[1:]

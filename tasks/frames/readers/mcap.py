@@ -15,7 +15,8 @@ from sam2_core.types import AutolabelError
 from tasks.frames.addresses import address_of
 from tasks.frames.download import fetch
 from tasks.frames.listing import File, natural_key, stat_file, walk
-from tasks.frames.mcap_pictures import COMPRESSED, KINDS, RAW, VIDEO, require_mcap, topics_of
+from tasks.frames.mcap_pictures import COMPRESSED, KINDS, RAW, VIDEO
+from tasks.frames.mcap_records import require_mcap, topics_of
 from tasks.frames.patterns import suffix_of
 from tasks.frames.readers.protocol import Listed, Picture, Place, Reader
 from tasks.store import storage

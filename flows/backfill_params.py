@@ -1,0 +1,76 @@
+"""Parameters of backfills: what is to be labeled, and how it is spread over workers."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from flows.params import LabelParams
+
+
+def _moment(text: str) -> str:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(
+            f"{text!r} is not a date such as 2026-11-20 or 2026-11-20T18:00"
+        ) from error
+    return text
+
+
+Moment = Annotated[str, AfterValidator(_moment)]
+
+
+class BackfillParams(BaseModel):
+    """What to label again or for the first time, and how to spread it over workers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    label: LabelParams
+    since: Moment | None = Field(default=None, description="Only sequences taken from here on.")
+    until: Moment | None = Field(
+        default=None, description="Only sequences taken before; a day includes that day."
+    )
+    sequences: str = Field(
+        default="*",
+        min_length=1,
+        description="Glob over sequence ids, or several, a line each; @FILE stands for its lines.",
+    )
+    shard_minutes: float = Field(default=10.0, gt=0, le=24 * 60, description="Length of a shard.")
+    max_concurrency: int | None = Field(default=None, ge=1, description="Shards at once.")
+    priority: bool = Field(default=False, description="Before everything else that waits.")
+    retry_quarantined: bool = Field(
+        default=False, description="Try sequences again that were given up on."
+    )
+    usd_per_gpu_hour: float | None = Field(
+        default=None, gt=0, description="Price, for the estimate."
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        first, end = self.first_ns, self.end_ns
+        if first is not None and end is not None and first >= end:
+            raise ValueError(f"since {self.since} is not before until {self.until}")
+        return self
+
+    @property
+    def first_ns(self) -> int | None:
+        """First instant that counts, UTC unless the text names an offset."""
+        return nanoseconds(datetime.fromisoformat(self.since)) if self.since else None
+
+    @property
+    def end_ns(self) -> int | None:
+        """First instant that no longer counts."""
+        if not self.until:
+            return None
+        end = datetime.fromisoformat(self.until)
+        whole_day = len(self.until) <= len("2026-11-20")
+        return nanoseconds(end + timedelta(days=1) if whole_day else end)
+
+
+def nanoseconds(moment: datetime) -> int:
+    """Nanoseconds since 1970 of a moment, in UTC where it names no zone."""
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return round(aware.timestamp()) * 1_000_000_000

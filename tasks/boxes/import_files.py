@@ -1,0 +1,160 @@
+"""Boxes that somebody else made, opened: which form they have, and who reads it.
+
+They are in COCO json, CVAT's XML, KITTI's label files, tables of nuImages and T4, or text files.
+
+Text: one file per image, named like it, each line `label score x1 y1 x2 y2` in original pixels.
+YOLO's text: the same in fractions, where a file of class names is given.
+COCO: `images`, `annotations` with `bbox` in x, y, width, height, `categories`; segmentations are
+ignored; `score` and track ids are taken where they are. The order of the file is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import PurePosixPath
+from typing import Any
+
+from sam2_core.types import AutolabelError, Boxes
+from tasks.boxes.coco_boxes import BadBoxesError, CocoFile, read_coco
+from tasks.boxes.cvat_boxes import read_cvat
+from tasks.boxes.entry import Entry, entry_of, is_kitti_folder
+from tasks.boxes.imported import ImportedBoxes
+from tasks.boxes.kitti_boxes import is_tracking_line, read_tracking
+from tasks.boxes.nuscenes_boxes import read_nuscenes
+from tasks.boxes.rows import ImageRows, Rows
+from tasks.boxes.text_boxes import decoded, parse_text, parse_yolo, read_names
+from tasks.frames.listing import File, stat_file, walk
+from tasks.frames.patterns import suffix_of
+from tasks.frames.readers.nuscenes import NuScenes
+from tasks.frames.readers.protocol import Place
+from tasks.store import storage
+
+
+def import_boxes(path_or_url: str, names_uri: str = "") -> ImportedBoxes:
+    """Open imported boxes.
+
+    Text files are read when a frame asks for them.
+
+    Args:
+        path_or_url: a COCO .json, CVAT's .xml, a .txt file or a folder of them, or a dataset in the
+            form of nuImages or T4.
+        names_uri: names of the classes of YOLO's text files.
+
+    Raises:
+        AutolabelError: missing, empty, or not of these forms; names the file.
+
+    """
+    file, where = stat_file(path_or_url), storage.redact(path_or_url)
+    listed = storage.read_bytes(names_uri) if names_uri else b""
+    names = read_names(listed, storage.redact(names_uri)) if names_uri else ()
+    if file is not None and not file.name.lower().endswith(".txt") and names:
+        raise AutolabelError(f"{where} names its classes: leave out --box-names")
+    name = PurePosixPath(path_or_url.rstrip("/")).name
+
+    def imported(entries: list[Entry], identity: str, **more: Any) -> ImportedBoxes:
+        if not entries:
+            raise AutolabelError(f"{where} holds no boxes: no .txt files and no images")
+        digest = hashlib.sha256(identity.encode() + listed).hexdigest()[:16]
+        return ImportedBoxes(where, f"imported:{name}@{digest}", tuple(entries), **more)
+
+    if file is None:
+        rows = _of_folder(path_or_url, names_uri)
+        if not isinstance(rows, Rows):
+            return imported(*_text_folder(rows, names))
+        return imported(rows.entries(), rows.digest(), class_counts=rows.counts(), notes=rows.notes)
+    suffix = suffix_of(file.name)
+    if suffix == ".txt":
+        if _is_tracking(file):
+            found = read_tracking(_text(file), PurePosixPath(file.name).stem, where)
+            rows = Rows(found)
+            return imported(rows.entries(), rows.digest(), class_counts=rows.counts())
+        return imported([_text_entry(file.name, file, names)], file.etag)
+    if suffix not in {".json", ".xml"}:
+        raise AutolabelError(f"{where} is neither COCO's .json nor CVAT's .xml nor .txt boxes")
+    data = storage.read_bytes(file.uri)
+    identity = hashlib.sha256(data).hexdigest()
+    if suffix == ".xml":
+        rows = read_cvat(data, where)
+        return imported(rows.entries(), identity, class_counts=rows.counts())
+    coco = read_coco(data, where)
+    return imported(_coco_entries(coco), identity, class_counts=coco.counts(), notes=coco.notes)
+
+
+def _of_folder(uri: str, names_uri: str) -> Rows | list[tuple[str, File]]:
+    """Read a folder whose files hold the boxes of many images; return the files of another one."""
+    if NuScenes().fits(Place(uri)):
+        return read_nuscenes(uri)
+    files = _text_files(uri, names_uri)
+    return _tracking_folder(files) if files and _is_tracking(files[0][1]) else files
+
+
+def _text_files(uri: str, but: str) -> list[tuple[str, File]]:
+    """Return the text files below a folder by their paths from it, sorted; without the one named.
+
+    A long run may have hundreds of thousands of them: they are listed once. Beside KITTI's folders
+    of labels lie others of text files, which have no boxes.
+    """
+    found = [
+        ("/".join((*names, file.name)), file)
+        for names, files in walk(uri)
+        for file in files
+        if file.name.lower().endswith(".txt") and file.uri != but
+    ]
+    labels = [one for one in found if any(map(is_kitti_folder, one[0].split("/")[:-1]))]
+    return sorted(labels or found, key=lambda one: one[0])
+
+
+def _tracking_folder(files: list[tuple[str, File]]) -> Rows:
+    images: dict[str, ImageRows] = {}
+    for name, file in files:
+        images |= read_tracking(_text(file), name[: -len(".txt")], storage.redact(file.uri))
+    return Rows(images)
+
+
+def _is_tracking(file: File) -> bool:
+    """Whether the first line of a file is one of KITTI's tracking labels."""
+    first = next((line for line in _text(file).splitlines() if line.strip()), "")
+    return is_tracking_line(first.split())
+
+
+def _text(file: File) -> str:
+    """Text of a file; what is no text is seen to where its boxes are read."""
+    data = storage.read_bytes(file.uri)
+    try:
+        return decoded(data, file.uri)
+    except BadBoxesError:
+        return data.decode("utf-8", "replace")
+
+
+def _coco_entries(coco: CocoFile) -> list[Entry]:
+    return [
+        entry_of(
+            image.name,
+            lambda stamp, image=image: coco.boxes_of(image, stamp),  # type: ignore[misc]
+            image.size_hw,
+            empty=not image.annotations,
+        )
+        for image in coco.images
+    ]
+
+
+def _text_folder(
+    files: list[tuple[str, File]], classes: tuple[str, ...]
+) -> tuple[list[Entry], str]:
+    identity = "\n".join(f"{name} {file.etag}" for name, file in files)
+    return [_text_entry(name, file, classes) for name, file in files], identity
+
+
+def _text_entry(path: str, file: File, classes: tuple[str, ...]) -> Entry:
+    def read(stamp: str) -> Boxes:
+        data, now = storage.read_bytes(file.uri), stat_file(file.uri)
+        if now is None or now.etag != file.etag:
+            raise AutolabelError(
+                f"{storage.redact(file.uri)} was replaced since the run began, and its boxes would "
+                "be stored as the previous ones: run again"
+            )
+        if classes:
+            return parse_yolo(data, storage.redact(file.uri), stamp, classes)
+        return parse_text(data, storage.redact(file.uri), stamp)
+
+    return entry_of(path, read, fractions=bool(classes))
