@@ -43,8 +43,8 @@ def verify(path: Path, pinned: str = "", cache: Path | None = None) -> str:
 
     Args:
         path: the checkpoint.
-        pinned: its published sha256, "" when none is known: then the sha256 recorded beside the
-            file counts, and at the first sight of a file it is recorded there.
+        pinned: its published sha256, "" when none is known: then the sha256 that `record` left
+            beside the file counts.
         cache: cache folder.
 
     Raises:
@@ -65,10 +65,19 @@ def verify(path: Path, pinned: str = "", cache: Path | None = None) -> str:
             f"{path} has sha256 {found}, not the {whose} {expected}: it is damaged or has been "
             "replaced, and is not used. Remove it and fetch it again"
         )
+    return found
+
+
+def record(path: Path, sha256: str) -> None:
+    """Leave the sha256 of a checkpoint beside it, so that another one in its place is noticed.
+
+    Only of one that was fetched whole or has been loaded: a damaged file must not be held to what
+    it is, or the sound one that replaces it would be refused.
+    """
+    recorded = _pin(path)
     if not recorded.exists():
         with contextlib.suppress(OSError):  # a read-only folder: nothing can be recorded
-            write_whole(recorded, f"{found}  {path.name}\n")
-    return found
+            write_whole(recorded, f"{sha256}  {path.name}\n")
 
 
 def fetch_checkpoint(
@@ -94,9 +103,11 @@ def fetch_checkpoint(
         pinned = _pin(path).read_text().split()[0]  # it was here before: held to what it was
     download(url, path, sha256=pinned, progress=progress)
     try:
-        return path, verify(path, pinned, cache)
+        sha256 = verify(path, pinned, cache)
     except AutolabelError as error:
         raise AutolabelError(f"{error}. {by_hand(url, path, pinned)}") from error
+    record(path, sha256)
+    return path, sha256
 
 
 def read_weights(path: Path) -> dict[str, Any]:

@@ -179,7 +179,7 @@ def _random(preset: Preset) -> Weights:
 
 
 def _checkpoint(path: Path, wanted: Wanted) -> Weights:
-    from sam2_core.checkpoints import load_checkpoint, verify
+    from sam2_core.checkpoints import load_checkpoint, record, verify
 
     if not path.is_file():
         raise AutolabelError(f"there is no checkpoint {path}")
@@ -192,6 +192,7 @@ def _checkpoint(path: Path, wanted: Wanted) -> Weights:
                 f"the checkpoint {path} was replaced while it was in use, and its labels would "
                 "have carried the name of the previous one: run again"
             )
+        record(path, sha256)
         return model
 
     return Weights(sha256, path.name, "*", load)

@@ -140,7 +140,7 @@ def _weights(
 ) -> tuple[Any, str, str]:
     """Return the model, its checkpoint's sha256 and what to call its weights."""
     from sam2_core.architecture import random_weights
-    from sam2_core.checkpoints import load_checkpoint, verify
+    from sam2_core.checkpoints import load_checkpoint, record, verify
     from sam2_core.presets import preset_named
 
     preset = preset_named(name)
@@ -153,7 +153,9 @@ def _weights(
         if not path.is_file():
             raise AutolabelError(f"there is no checkpoint {path}")
         sha256 = verify(path, cache=cache)
-    return load_checkpoint(path, preset), sha256, path.name
+    model = load_checkpoint(path, preset)
+    record(path, sha256)
+    return model, sha256, path.name
 
 
 @command.command("export")

@@ -11,14 +11,19 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 safetensors = pytest.importorskip("safetensors.torch", reason="needs safetensors: make torch")
 pytest.importorskip("transformers", reason="needs transformers: make torch")
 
+from click.testing import CliRunner  # noqa: E402
+
+from flows.cli.models import command as models  # noqa: E402
 from sam2_core.architecture import build_model, random_weights  # noqa: E402
-from sam2_core.checkpoints import load_checkpoint, verify  # noqa: E402
+from sam2_core.checkpoints import load_checkpoint, record, verify  # noqa: E402
 from sam2_core.hugging_face_keys import from_hugging_face  # noqa: E402
 from sam2_core.presets import BASE_PLUS, LARGE, MICRO, SMALL, TINY  # noqa: E402
+from sam2_core.resolve import Wanted, resolve_weights  # noqa: E402
 from sam2_core.types import AutolabelError  # noqa: E402
 from tests.sam2_core.test_architecture import oracle, paired  # noqa: E402
 from tests.sam2_core.test_checkpoints import MEMORY, same  # noqa: E402
 
+RAISE = {"catch_exceptions": False}
 POINTS = "prompt_encoder.point_embed.weight"
 COPY = "prompt_encoder.shared_embedding.positional_embedding"
 
@@ -80,6 +85,7 @@ def test_a_file_that_is_longer_or_has_other_bytes_is_refused(whole, tmp_path, su
     path = tmp_path / f"weights{suffix}"
     path.write_bytes(data)
     published = verify(path, cache=tmp_path / "cache")
+    record(path, published)
     middle = len(data) // 2
     for changed in (data + b"\0", data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]):
         path.write_bytes(changed)
@@ -124,3 +130,21 @@ def test_weights_of_other_shapes_are_refused_by_name(whole, tmp_path, suffix):
         safetensors.save_file(state, path)
     with pytest.raises(AutolabelError, match=r"has misshapen sam_mask_decoder\.conv_s0\.weight"):
         load_checkpoint(path)
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_a_sound_file_in_the_place_of_a_damaged_one_is_taken(whole, tmp_path, suffix):
+    data, path = (whole / f"weights{suffix}").read_bytes(), tmp_path / f"weights{suffix}"
+    cache = tmp_path / "cache"
+    export = ["export", "micro", "--checkpoint", str(path), "--cache", str(cache)]
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(AutolabelError, match="cannot read the checkpoint"):
+        CliRunner().invoke(models, export, **RAISE)
+    with pytest.raises(AutolabelError, match="cannot read the checkpoint"):
+        resolve_weights(path, Wanted(cache=cache)).load()
+    path.write_bytes(data)
+    assert resolve_weights(path, Wanted(cache=cache)).load().preset == MICRO
+    safetensors.save_file(random_weights(MICRO, 4).state_dict(), path)  # a sound one, but another
+    for refused in (resolve_weights, lambda *_: CliRunner().invoke(models, export, **RAISE)):
+        with pytest.raises(AutolabelError, match="damaged or has been replaced"):
+            refused(path, Wanted(cache=cache))
