@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from flows.params import LabelParams
 from sam2_core.types import Boxes
@@ -52,6 +54,34 @@ def test_an_object_in_two_tiles_is_one_box_and_a_cut_part_gives_way():
         ("car", [50, 10, 54, 14]),
     ]  # fmt: skip
     assert one.source == "d"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**31), height=st.integers(100, 2000), width=st.integers(100, 3000),
+    count=st.integers(2, 5),
+)  # fmt: skip
+def test_objects_seen_in_any_tiles_come_out_once_and_whole(seed, height, width, count):
+    random = np.random.default_rng(seed)
+    whole, *tiles = tiles_of((height, width), count)
+    # One object in every cell of a grid, nowhere larger than what two tiles share.
+    shared = np.array([width, height]) / (count - (count - 1) * 0.2) * 0.2
+    cells = np.stack(np.meshgrid(np.arange(4), np.arange(4)), -1).reshape(-1, 2)
+    cell = np.array([width, height]) / 4
+    sides = random.uniform(0.3, 1, (16, 2)) * np.minimum(shared, cell * 0.9)
+    low = cells * cell + random.uniform(0, 1, (16, 2)) * (cell - sides)
+    truth = np.concatenate([low, low + sides], 1).round()
+    found = [(whole, boxes(*((*row, 0.3, "car") for row in truth.tolist())))]
+    for tile in tiles:
+        frame = np.array([tile.left, tile.top, tile.right, tile.bottom])
+        inside = np.clip(truth, np.tile(frame[:2], 2), np.tile(frame[2:], 2)) - np.tile(
+            frame[:2], 2
+        )
+        seen = (inside[:, 2:] - inside[:, :2] > 2).all(1)
+        rows = [(*row, random.uniform(0.4, 0.9), "car") for row in inside[seen].tolist()]
+        found += [(tile, boxes(*rows))] if rows else []
+    one = merged(found, (height, width))
+    assert sorted(one.xyxy_px.tolist()) == sorted(truth.tolist())
 
 
 def test_tiles_are_a_part_of_the_key_and_only_for_detectors():

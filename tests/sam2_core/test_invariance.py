@@ -11,6 +11,7 @@ from pycocotools import mask as coco
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
 from sam2_core.close_ups import close_ups, regions_xyxy_px
+from sam2_core.load import load_backend
 from sam2_core.postprocess import encode_masks
 from sam2_core.preprocess import box_prompts
 from sam2_core.rle import cancel_pairs, encode_toggles
@@ -43,6 +44,12 @@ def some_of(boxes, rows):
     return Boxes(boxes.xyxy_px[rows], boxes.scores[rows], tuple(boxes.labels[i] for i in rows))
 
 
+def same(first, second, size_hw):
+    """Whether two masks are one; a logit of exactly zero may fall on either side, nothing else."""
+    pair = [{"size": list(size_hw), "counts": one} for one in (first, second)]
+    return first == second or coco.iou(pair[:1], pair[1:], [0])[0, 0] > 0.999
+
+
 @settings(max_examples=10, deadline=None)
 @given(
     seed=st.integers(0, 2**31), chunk=st.integers(1, 12), encoder_batch=st.integers(1, 3),
@@ -68,14 +75,43 @@ def test_chunks_batches_neighbours_and_order_change_no_mask(
         for row, before in enumerate(orders[i]):
             difference = found_logits[place].logits[row] - logits[i].logits[before]
             assert np.abs(difference).max() <= 1e-4
-            rle = found[place].rle[row], expected[i].rle[before]
-            pair = [{"size": list(SIZES[i]), "counts": one} for one in rle]
-            overlap = coco.iou(pair[:1], pair[1:], [0])[0, 0] if coco.area(pair[0]) else 1.0
-            # A logit of exactly zero may fall on either side; nothing else may differ.
-            assert rle[0] == rle[1] or overlap > 0.999
+            assert same(found[place].rle[row], expected[i].rle[before], SIZES[i])
             assert found[place].predicted_iou[row] == pytest.approx(
                 expected[i].predicted_iou[before], abs=1e-5
             )
+
+
+@pytest.fixture(scope="module")
+def compact(tmp_path_factory):
+    return load_backend("compact", "onnxruntime-cpu", cache=tmp_path_factory.mktemp("compact"))
+
+
+@settings(max_examples=4, deadline=None)
+@given(seed=st.integers(0, 2**31), chunk=st.integers(1, 8), encoder_batch=st.integers(1, 8))
+def test_neighbours_and_batches_change_no_mask_in_close_ups(compact, seed, chunk, encoder_batch):
+    random, images = np.random.default_rng(seed), images_of(seed)
+    boxes = [boxes_of(random, 2, size) for size in SIZES]
+    expected = []
+    with Segmenter(compact, decoder_chunk=1, encoder_batch=1) as alone:
+        for image, some in zip(images, boxes, strict=True):
+            for row in range(2):
+                frame = alone.prepare(image, some_of(some, [row]))
+                (low,) = alone.run([frame])
+                expected.append((low.logits[0], alone.finish(frame, low)))
+    with Segmenter(compact, decoder_chunk=chunk, encoder_batch=encoder_batch) as together:
+        frames = [
+            together.prepare(image, some_of(some, [1, 0]))
+            for image, some in zip(images, boxes, strict=True)
+        ]
+        runs = together.run(frames)
+        for i, (frame, low) in enumerate(zip(frames, runs, strict=True)):
+            found = together.finish(frame, low)
+            for place, row in enumerate((1, 0)):
+                logits, mask = expected[2 * i + row]
+                # These logits are sixteen times as steep as they were trained.
+                assert np.abs(low.logits[place] - logits).max() <= 16e-4
+                assert same(found.rle[place], mask.rle[0], SIZES[i])
+                assert found.predicted_iou[place] == pytest.approx(mask.predicted_iou[0], abs=1e-5)
 
 
 def test_the_same_frame_gives_the_same_bytes_every_time(backend):
