@@ -52,17 +52,17 @@ def watch(
     away_since: float | None = None
     while True:
         try:
-            watched.look()
+            runs = watched.asked()
+            if away_since is not None:
+                tell(f"Prefect's API answers again, after {time.monotonic() - away_since:.0f} s")
+                away_since = None
+            watched.look_after(runs)
         except ServerAwayError as error:
             if away_since is None:
                 away_since = time.monotonic()
                 tell(f"{error}. Waiting for it, {PATIENCE_S / 60:.0f} minutes at most")
             elif time.monotonic() - away_since > PATIENCE_S:
                 raise
-        else:
-            if away_since is not None:
-                tell(f"Prefect's API answers again, after {time.monotonic() - away_since:.0f} s")
-            away_since = None
         yield watched.active
         if not watched.active and away_since is None:
             return
@@ -80,11 +80,15 @@ class _Watched:
     interruptions: dict[UUID, int] = field(default_factory=dict)  # of each shard, that were told
     lost_runs: LostRuns = field(default_factory=LostRuns)
 
-    def look(self) -> None:
-        """Ask Prefect, and start again what lies there."""
+    def asked(self) -> list[FlowRun]:
+        """Return the shards that have not ended well, as Prefect knows them now."""
+        with asked_once():
+            return list(runs_of(self.run_key, unfinished_or_crashed=True))
+
+    def look_after(self, runs: list[FlowRun]) -> None:
+        """Tell what happened to shards, and start again what lies there."""
         active = []
         with asked_once():
-            runs = list(runs_of(self.run_key, unfinished_or_crashed=True))
             lost = {run.id: why for run, why in self.lost_runs.among(runs)}
             for run in runs:
                 self._tell_interruption(run)
