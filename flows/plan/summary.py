@@ -52,8 +52,8 @@ def tracks_told(summary: Mapping[str, Any]) -> Iterator[str]:
     if not summary["tracks"]:
         return
     other = summary["other_class"]
-    verb = "is" if other == 1 else "are"
-    more = f"; {counted(other, 'label')} {verb} of another class than the track" if other else ""
+    verb, whose = ("is", "its track") if other == 1 else ("are", "their tracks")
+    more = f"; {counted(other, 'label')} {verb} of another class than {whose}" if other else ""
     yield f"{counted(summary['tracks'], 'track')}{more}"
     if summary["fill_gaps"]:
         missing = sorted(summary["not_filled"].items(), key=lambda one: -one[1])

@@ -1,6 +1,7 @@
 """Damaged sources: what, where, and only what is broken is lost."""
 
 import base64
+import gzip
 import json
 import struct
 import tarfile
@@ -32,6 +33,13 @@ def test_names_in_an_archive_that_lead_out_of_it_are_told(tmp_path, caplog):
     )
     recordings.tar(path, members[1:])
     with pytest.raises(AutolabelError, match="holds only 2 pictures with a name that leads out"):
+        list(discover([str(path)]))
+
+
+def test_a_compressed_archive_under_the_name_of_a_plain_one_is_told(tmp_path):
+    path = recordings.tar(tmp_path / "a.tar", [("1.jpg", jpeg(0))])
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    with pytest.raises(AutolabelError, match=r"compressed: unpack it first"):
         list(discover([str(path)]))
 
 

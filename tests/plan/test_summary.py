@@ -72,7 +72,7 @@ def test_a_sequence_says_what_became_of_it(outcome, told):
         (
             {"tracks": 2, "other_class": 1},
             0,
-            ["2 tracks; 1 label is of another class than the track"],
+            ["2 tracks; 1 label is of another class than its track"],
         ),
         ({"tracks": 2}, 3, ["2 tracks", "gaps of tracks: none"]),
         (

@@ -25,6 +25,7 @@ from tasks.wording import counted
 
 SUFFIX = ".tar"
 _BESIDE = "other"  # camera of pictures beside those of named cameras
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00")
 _ENDS = "the archive ends before this member does"
 
 log = logging.getLogger(__name__)
@@ -123,6 +124,7 @@ def _members(archive: File) -> tuple[list[File], dict[str, str], Picture | None]
         if not found:
             raise AutolabelError(
                 f"{where} is no plain tar archive, or is damaged at byte {end}: {error}"
+                + (" (it is compressed: unpack it first)" if _is_compressed(path) else "")
             ) from error
         damage = str(error)
     _tell(where, found, refused)
@@ -132,6 +134,11 @@ def _members(archive: File) -> tuple[list[File], dict[str, str], Picture | None]
 def _name(member: tarfile.TarInfo) -> str:
     """Name of a member below the archive; as tar itself does, without a slash at its beginning."""
     return member.name.removeprefix("./").lstrip("/")
+
+
+def _is_compressed(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(6).startswith(_COMPRESSED)
 
 
 def _is_more(path: Path, at: int) -> bool:
