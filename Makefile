@@ -114,3 +114,7 @@ lock: | $(OWN_UV) ## Resolve the dependencies again
 clean: ## Remove what was built
 	@$(or $(PYTHON),python3) -c 'import shutil, sys; [shutil.rmtree(one, True) for one in sys.argv[1:]]' \
 		$(VENV) .uv build dist .pytest_cache .mypy_cache .ruff_cache
+	@$(or $(PYTHON),python3) -c 'import os; from os.path import expanduser, isdir, join; \
+		base = os.environ.get("XDG_CACHE_HOME") or expanduser("~/.cache"); \
+		cache = expanduser(os.environ.get("AUTOLABEL_CACHE") or join(base, "autolabel")); \
+		isdir(cache) and print("the cache stays, datasets in it: " + cache)'

@@ -6,6 +6,7 @@ import json
 import sys
 from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import click
 
@@ -60,17 +61,19 @@ def _show_schedule(schedule: dict[str, Any]) -> None:
     state = "on" if schedule["on"] else "off"
     line = f"schedule of {schedule['deployment']}: {schedule['when']}, {state}"
     if schedule["last_run"]:
-        line += f", that of {_local(schedule['last_run'])} {schedule['last_state'].lower()}"
+        moment = _local(schedule["last_run"], schedule)
+        line += f", that of {moment} {schedule['last_state'].lower()}"
     click.echo(line)
     for moment in schedule["next_runs"]:
-        click.echo(f"  planned     {_local(moment)}")
+        click.echo(f"  planned     {_local(moment, schedule)}")
     if schedule["problem"]:
         click.echo(f"  to do: {schedule['problem']}")
 
 
-def _local(moment: str) -> str:
-    """Write a time of a schedule as `nightly` does; the line above names its zone."""
-    return f"{datetime.fromisoformat(moment):%a %Y-%m-%d %H:%M}"
+def _local(moment: str, schedule: dict[str, Any]) -> str:
+    """Write a time of a schedule as `nightly` does."""
+    there = datetime.fromisoformat(moment).astimezone(ZoneInfo(schedule["timezone"]))
+    return f"{there:%a %Y-%m-%d %H:%M %Z}"
 
 
 def _show(run: dict[str, Any]) -> None:

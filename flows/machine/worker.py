@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -79,6 +80,7 @@ class Slot:
         tested: whether its device is tested before it starts.
         testing: the test, while it runs.
         process: the worker, when it runs.
+        scratch: for temporary files of it and its flow runs: Prefect leaves some behind.
         retry_at: when to start it again after it ended.
         pause_s: how long to wait the next time.
 
@@ -90,6 +92,7 @@ class Slot:
     tested: bool = False
     testing: subprocess.Popen[str] | None = None
     process: subprocess.Popen[bytes] | None = None
+    scratch: tempfile.TemporaryDirectory[str] | None = None
     started: float = 0.0
     retry_at: float = 0.0
     pause_s: float = 1.0
@@ -124,10 +127,13 @@ class Slot:
             "--name", named(self.name, offers), "--type", "process", "--limit", "1",
             "--no-create-pool-if-not-found",
         ]  # fmt: skip
+        if self.scratch is None:
+            self.scratch = tempfile.TemporaryDirectory(
+                prefix="autolabel-worker-", ignore_cleanup_errors=True
+            )
+        environment = os.environ | self.environment | {"TMPDIR": self.scratch.name}
         # A session of its own: Ctrl-C is for us, who tell the flow run first.
-        self.process = subprocess.Popen(
-            command, env=os.environ | self.environment, start_new_session=True
-        )
+        self.process = subprocess.Popen(command, env=environment, start_new_session=True)
         self.started = time.monotonic()
 
     def flow_runs(self) -> list[int]:
@@ -238,6 +244,8 @@ def stop_workers(places: list[Slot], grace_s: float) -> None:
             if not runs:
                 if place.process is not None:
                     processes.end(place.process, STOP_S)
+                if place.scratch is not None:
+                    place.scratch.cleanup()
                 waiting.remove(place)
         time.sleep(0.1)
 

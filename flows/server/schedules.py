@@ -35,6 +35,7 @@ class ScheduleStatus:
         deployment: its name with the flow's, as Prefect's commands take it.
         when: its rule.
         on: whether runs are to be made of it.
+        timezone: its name, as "Europe/Berlin".
         next_runs: when the next ones are planned, ISO 8601 in the schedule's time zone.
         last_run: when the last that has ended was planned, in the same way; "" for none.
         last_state: how that ended.
@@ -45,6 +46,7 @@ class ScheduleStatus:
     deployment: str
     when: str
     on: bool
+    timezone: str = "UTC"
     next_runs: tuple[str, ...] = ()
     last_run: str = ""
     last_state: str = ""
@@ -82,6 +84,7 @@ def _status_of(
         name,
         _rule(schedule),
         on=True,
+        timezone=zone.key,
         next_runs=tuple(_text(one.expected_start_time, zone) for one in planned[:RUNS_TOLD]),
         last_run=_text(last.expected_start_time, zone) if last else "",
         last_state=(last.state_name or "") if last else "",

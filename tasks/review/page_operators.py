@@ -9,6 +9,7 @@ import fiftyone.operators as foo
 from tasks.dataset.appearance import offered_classes
 from tasks.review.operators import OPERATORS, PLUGIN
 from tasks.review.queue import known_classes
+from tasks.review.sequences import MOST_LISTED, list_sequences
 
 
 class Unlisted(foo.Operator):  # type: ignore[misc]
@@ -44,4 +45,30 @@ class Classes(Unlisted):
         return {"classes": offered_classes(ctx.dataset) or known_classes(ctx.dataset)}
 
 
-PAGE_OPERATORS = (Ask, Classes)
+class Sequences(Unlisted):
+    """Say which sequences there are to open."""
+
+    identity = "sequences"
+
+    def execute(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+        """List them, the riskiest first: name, and what there is to know."""
+        return {"sequences": list(list_sequences(ctx.dataset).items())[:MOST_LISTED]}
+
+
+class Sidebar(Unlisted):
+    """Say how the dataset's fields are grouped beside the grid."""
+
+    identity = "sidebar"
+
+    def execute(self, ctx: Any) -> dict[str, Any]:
+        """List the groups."""
+        groups = ctx.dataset.app_config.sidebar_groups or ()
+        return {
+            "groups": [
+                {"name": one.name, "paths": list(one.paths), "expanded": one.expanded}
+                for one in groups
+            ]
+        }
+
+
+PAGE_OPERATORS = (Ask, Classes, Sequences, Sidebar)

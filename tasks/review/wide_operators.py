@@ -72,8 +72,8 @@ def _last(dataset: Any) -> Sequence[Chosen]:
     return choose(dataset, frames, [label for event in act for label in event.decisions])
 
 
-class OpenSequence(GridOperator):
-    """Show one sequence, chosen from a list that can be searched."""
+class OpenSequence(ReviewOperator):
+    """Show one sequence, chosen from a list that can be searched; its button asks by itself."""
 
     identity, label, icon, asks = "open_sequence", "Open a sequence", "list", True
 
@@ -83,7 +83,7 @@ class OpenSequence(GridOperator):
         choices = types.AutocompleteView(allow_user_input=True)
         for name, text in list(list_sequences(ctx.dataset).items())[:MOST_LISTED]:
             choices.add_choice(name, label=text)
-        inputs.str("sequence", label="Sequence, or a part of its name", required=True, view=choices)
+        inputs.str("sequence", label="Sequence, or a part of its name", view=choices)
         return types.Property(inputs, view=types.View(label=self.label))
 
     def act(self, ctx: Any) -> Done:

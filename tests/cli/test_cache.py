@@ -1,6 +1,7 @@
 """What is kept on a machine is told by size, and cleared only by name."""
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -9,6 +10,7 @@ from flows.cli import cache
 from flows.cli.main import cli
 from flows.machine import services
 from tasks.dataset import database
+from tests.conftest import REPOSITORY
 
 
 @pytest.fixture
@@ -74,3 +76,10 @@ def test_every_folder_that_the_code_names_is_told():
             written |= set(re.findall(r'cache_folder\([^)]*\)\)? / f?"([a-z]+)', path.read_text()))
     assert {"models", "frames", "services", "demo"} <= written
     assert written <= {name.rstrip("-*") for name in cache.KINDS}
+
+
+def test_operations_says_the_names_that_clear_takes():
+    page = (REPOSITORY / "docs" / "OPERATIONS.md").read_text()
+    rows = page.partition("| name | what | size |\n")[2].partition("\n\n")[0].splitlines()[1:]
+    told = {name for row in rows for name in re.findall(r"`([\w-]+)`", row.split("|")[1])}
+    assert told == {pattern.rstrip("-*") for pattern in cache.KINDS}

@@ -52,16 +52,23 @@ class RepairPage:
         return self.box.evaluate(f"(box) => box.dataset.{name} ?? ''")
 
     def place(self, x: float, y: float) -> tuple[float, float]:
-        """Where a pixel of the picture is: the label is in the middle, with as much around it."""
+        """Where a pixel of the picture is: the label is in the middle, with as much around it.
+
+        The picture fills the page, though: at its border the label is aside.
+        """
         area = self.canvas.bounding_box()
         x0, y0, x1, y1 = self.around
         fit = min(area["width"] / (3 * (x1 - x0)), area["height"] / (3 * (y1 - y0)))
         whole = min(area["width"] / self.size_hw[1], area["height"] / self.size_hw[0])
         scale = min(max(fit, whole), 8)
-        return (
-            area["x"] + area["width"] / 2 + scale * (x - (x0 + x1) / 2),
-            area["y"] + area["height"] / 2 + scale * (y - (y0 + y1) / 2),
-        )
+
+        def start(length: float, middle: float, size_px: int) -> float:
+            room = length - scale * size_px
+            return room / 2 if room > 0 else min(0, max(length / 2 - scale * middle, room))
+
+        left = start(area["width"], (x0 + x1) / 2, self.size_hw[1])
+        top = start(area["height"], (y0 + y1) / 2, self.size_hw[0])
+        return area["x"] + left + scale * x, area["y"] + top + scale * y
 
     def drawn(self) -> np.ndarray:
         """Pixels of the canvas, BGR."""
@@ -95,6 +102,7 @@ def test_clicks_change_the_mask_on_the_page_and_become_a_correction(
         repair.canvas.wait_for()
         wait_for(lambda: repair.data("model"), "compact/close-ups")
         first = repair.drawn()
+        assert (first[:, :3].max(-1) > 60).all(), "a label near the border: nothing is black"
         away = repair.place(x0 + 60, (y0 + y1) / 2)
         cut = repair.after(lambda: page.mouse.click(*away, button="right"))
         assert np.abs(cut.astype(int) - first).max(-1).__gt__(30).sum() > 500, "another mask"

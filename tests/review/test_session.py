@@ -233,6 +233,39 @@ def command(*words: str) -> str:
     return done.stdout
 
 
+def groups_beside(page: Any) -> list[str]:
+    """Fields beside the grid, from top to bottom, up to those of the frame."""
+    shown = page.get_by_test_id("sidebar").inner_text().split("\n")
+    return shown[shown.index("label tags") : shown.index("sequence_id")]
+
+
+def views_keep_the_sidebar(page: Any) -> None:
+    """From frames to tiles and back, by the list of views and by the button for a sequence."""
+
+    def go_to(view: str) -> None:
+        page.evaluate(
+            """(name) => window.__foo__.executeOperator("@voxel51/operators/set_view", { name })""",
+            view,
+        )
+        page.get_by_test_id("saved-views-selection").get_by_text(view).wait_for()
+
+    whole = groups_beside(page)
+    assert [one for one in whole if one in ("reasons", "risk", "review_status")]
+    go_to("label by label")
+    wait_for(lambda: "detections.risk" in groups_beside(page), True)
+    go_to("needs review")
+    wait_for(lambda: groups_beside(page), whole)
+    go_to("label by label")
+    wait_for(lambda: groups_beside(page) == whole, False)
+    page.locator('img[src*="list.svg"]').first.click()
+    page.get_by_test_id("sequence-picker").wait_for()
+    assert page.get_by_text("Required").count() == 0
+    page.keyboard.type("driv")  # the field has the focus
+    page.keyboard.press("Enter")
+    wait_for(lambda: groups_beside(page), whole)
+    assert page.get_by_test_id("entry-counts").inner_text().startswith(str(FRAMES))
+
+
 @pytest.mark.timeout(900)  # a busy machine draws slowly
 def test_an_hour_of_review_in_short(name: str, tmp_path: Path) -> None:
     with run_app() as app, browser_page() as page:
@@ -240,6 +273,8 @@ def test_an_hour_of_review_in_short(name: str, tmp_path: Path) -> None:
         tiles(page, name, app.link(name, view="label-by-label"))
         page.goto("about:blank")
         build_queue(schema.open_dataset(name), 40)
+        open_view(page, app.link(name, view="needs-review"))
+        views_keep_the_sidebar(page)
         open_view(page, app.link(name, view="needs-review"))
         open_first_sample(page)
         begin_watching(page)

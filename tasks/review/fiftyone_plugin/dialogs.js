@@ -1,10 +1,11 @@
-// Two questions for the keyboard: which class (a few letters, Enter takes the first that fits), and
-// whether to go on.
+// Questions for the keyboard: which class or sequence (a few letters, Enter takes the first that fits),
+// and whether to go on.
 (function () {
   const review = window.autolabelReview;
   const foo = window.__foo__;
-  const { element, shortened } = review;
+  const { element } = review;
   const SILENT_MS = 60_000;
+  const MOST_ROWS = 200;
 
   // Runs an operator and returns what it says; null if it says nothing, as while the App still loads
   // its operators.
@@ -15,18 +16,18 @@
     return Promise.race([said, new Promise((late) => setTimeout(late, SILENT_MS, null))]);
   }
 
-  // Names that begin with what was typed, then those that hold it.
-  function fitting(names, typed) {
+  // Rows whose text begins with what was typed, then those that hold it; a row is a value and its text.
+  function fitting(rows, typed) {
     const wanted = typed.trim().toLowerCase();
-    const begins = names.filter((one) => one.toLowerCase().startsWith(wanted));
-    const holds = names.filter((one) => !begins.includes(one) && one.toLowerCase().includes(wanted));
+    const begins = rows.filter(([, text]) => text.toLowerCase().startsWith(wanted));
+    const holds = rows.filter((row) => !begins.includes(row) && row[1].toLowerCase().includes(wanted));
     return [...begins, ...holds];
   }
 
   function panel(name, title) {
     const box = element(
       "div",
-      "position:fixed;top:18%;left:50%;transform:translateX(-50%);z-index:100000;width:360px;" +
+      "position:fixed;top:18%;left:50%;transform:translateX(-50%);z-index:100000;width:420px;" +
         "padding:16px;border-radius:8px;background:#1f2430;color:#f3f4f6;" +
         "font:15px sans-serif;box-shadow:0 8px 40px #000c",
       document.body,
@@ -38,7 +39,17 @@
 
   async function pickClass(title) {
     const names = (await ask("sam2-autolabel/classes"))?.classes ?? [];
-    const box = panel("class-picker", title);
+    return pick("class-picker", title, names.map((name) => [name, name]), (typed) => `new class "${typed}"`);
+  }
+
+  async function pickSequence(title) {
+    const found = (await ask("sam2-autolabel/sequences"))?.sequences ?? [];
+    return pick("sequence-picker", title, found, (typed) => `all with "${typed}" in their names`);
+  }
+
+  // Asks for one of some rows, or for something else that `other` describes; "" if somebody gives up.
+  function pick(kind, title, rows, other) {
+    const box = panel(kind, title);
     const field = element(
       "input",
       "width:100%;box-sizing:border-box;padding:8px;font:inherit;border-radius:4px;" +
@@ -50,11 +61,10 @@
       "Enter takes the marked one, ↑ ↓ move the mark, Escape closes");
     let at = 0;
     const choices = () => {
-      const found = fitting(names, field.value);
       const typed = field.value.trim();
-      const known = names.some((one) => one.toLowerCase() === typed.toLowerCase());
-      return typed && !known ? [...found.map((name) => [name, name]), [typed, `new class "${typed}"`]]
-        : found.map((name) => [name, name]);
+      const known = rows.some(([value]) => value.toLowerCase() === typed.toLowerCase());
+      const found = fitting(rows, field.value).slice(0, MOST_ROWS);
+      return typed && !known ? [...found, [typed, other(typed)]] : found;
     };
     return new Promise((answer) => {
       const close = (name) => {
@@ -75,7 +85,8 @@
         list.replaceChildren();
         rows.forEach(([name, text], row) => {
           const mark = row === at ? "background:#38bdf8;color:#111827" : "";
-          const line = element("div", `padding:5px 8px;border-radius:4px;cursor:pointer;${mark}`, list, shortened(text));
+          const cut = "overflow:hidden;text-overflow:ellipsis;white-space:nowrap;";
+          const line = element("div", `padding:5px 8px;border-radius:4px;cursor:pointer;${cut}${mark}`, list, text);
           line.title = text;
           line.addEventListener("mousedown", () => close(name));
           if (row === at) line.scrollIntoView?.({ block: "nearest" });
@@ -133,5 +144,5 @@
   }
   foo.registerOperator(Confirm, "sam2-autolabel");
 
-  Object.assign(review, { ask, fitting, pickClass, confirm });
+  Object.assign(review, { ask, pickClass, pickSequence, confirm });
 })();

@@ -170,6 +170,21 @@
     await turn({ step: 1 });
   };
 
+  class PressOpenSequence extends foo.Operator {
+    get config() {
+      return new foo.OperatorConfig({ name: "press_open_sequence", label: "Open a sequence", unlisted: true });
+    }
+    async resolvePlacement() {
+      const view = new types.Button({ label: "Open a sequence", icon: "/assets/list.svg", prompt: false });
+      return new types.Placement(types.Places.SAMPLES_GRID_SECONDARY_ACTIONS, view);
+    }
+    async execute() {
+      const sequence = await review.pickSequence("Open a sequence");
+      if (sequence) await review.ask(`${PLUGIN}/open_sequence`, { sequence });
+    }
+  }
+  foo.registerOperator(PressOpenSequence, PLUGIN);
+
   // Buttons beside an open frame; they do what the keys do.
   for (const [key, [name, label, icon]] of Object.entries(BUTTONS)) {
     class Press extends foo.Operator {

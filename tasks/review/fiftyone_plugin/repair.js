@@ -70,18 +70,25 @@
       limit((event.clientY - place.top - top) / scale, height)];
   }
 
-  // The label with as much around it as it has itself, and never more than 8 times enlarged.
+  // The label with as much around it as it has itself, and never more than 8 times enlarged; at the
+  // picture's border, the picture's edge is the page's.
   function lookAtLabel() {
     const { canvas, about } = repair;
     const [x0, y0, x1, y1] = about.box_xyxy_px;
     const fit = Math.min(canvas.clientWidth / (3 * (x1 - x0) || 1), canvas.clientHeight / (3 * (y1 - y0) || 1));
     const whole = Math.min(canvas.clientWidth / about.size_hw[1], canvas.clientHeight / about.size_hw[0]);
     const scale = Math.min(Math.max(fit, whole), 8);
+    const [height, width] = about.size_hw;
     repair.view = {
       scale,
-      left: canvas.clientWidth / 2 - (scale * (x0 + x1)) / 2,
-      top: canvas.clientHeight / 2 - (scale * (y0 + y1)) / 2,
+      left: within(canvas.clientWidth / 2 - (scale * (x0 + x1)) / 2, canvas.clientWidth - scale * width),
+      top: within(canvas.clientHeight / 2 - (scale * (y0 + y1)) / 2, canvas.clientHeight - scale * height),
     };
+  }
+
+  // Where a picture begins that leaves no room beside it; in the middle if it is too small for that.
+  function within(start, room) {
+    return room > 0 ? room / 2 : Math.min(0, Math.max(start, room));
   }
 
   function paint() {

@@ -17,7 +17,7 @@
   const here = document.currentScript.src;
   for (const part of [
     "signs.js", "overlays.js", "marks.js", "open_frame.js", "redraw.js", "repair.js", "dialogs.js", "decide.js",
-    "keys.js",
+    "keys.js", "sidebar.js",
   ]) {
     const script = document.createElement("script");
     const address = new URL(part, here);
