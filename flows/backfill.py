@@ -55,8 +55,8 @@ def plan_in_flight(params: BackfillParams) -> BackfillPlan:
     plan = plan_backfill(params)
     if not plan.works:
         return plan
-    taken = sequences_in_flight(plan.stamp.run_key)
-    if taken & {work.sequence_id for work in plan.works}:
+    taken = sequences_in_flight(plan.stamp.run_key, params.label.out)
+    if taken & {(work.sequence_id, work.content_key) for work in plan.works}:
         plan = plan_backfill(params, taken)
     plan.cut(len(workers_online()))
     return plan

@@ -83,7 +83,7 @@ def wait_task(planned: dict[str, Any], deadline: float, key: str) -> bool:
     total, done, how = planned["frames"], 0, INTERRUPTED
     card = ProgressArtifact(key, total)
     try:
-        for active in watch(planned["run_key"], POLL_S, get_run_logger().warning):
+        for active in watch(planned["run_key"], planned["out"], POLL_S, get_run_logger().warning):
             left = sum(shard_of(one).frames for one in active)
             total = max(total, left)  # shards of before are waited for, too
             done = total - left

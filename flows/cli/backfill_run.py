@@ -60,7 +60,7 @@ def run_backfill(
     console = stderr_console()
     if cancel:
         run_key = stamp_of(decided(params.label)).run_key
-        cancelled = cancel_run(run_key)
+        cancelled = cancel_run(run_key, params.label.out)
         console.print(
             f"{counted(cancelled, 'shard')} of run {run_key} cancelled; what is labeled stays"
         )
@@ -135,8 +135,8 @@ def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
             "command with --wait watches again, with --cancel cancels them"
         )
         return {"interrupted": True, "failed": []}
-    left, out = plan_backfill(plan.params), plan.params.label.out
-    ours = [run for run in runs_of(run_key) if shard_of(run).label.out == out]
+    left = plan_backfill(plan.params)
+    ours = list(runs_of(run_key, plan.params.label.out))
     remaining = left.to_label + left.quarantined
     failed = [
         {"shard": run.name, "state": run.state.name or "", "reason": run.state.message or ""}
@@ -182,7 +182,7 @@ def _until_ended(console: Console, plan: BackfillPlan) -> None:
         def tell(text: str) -> None:
             progress.console.print(f"[yellow]{escape(text)}[/]")
 
-        for active in watching.watch(plan.stamp.run_key, POLL_S, tell):
+        for active in watching.watch(far.run_key, far.out_uri, POLL_S, tell):
             if console.is_terminal:
                 states = counted_states(counts(active))
                 progress.update(bar, completed=far.labeled(), states=states)
@@ -195,15 +195,15 @@ class _HowFar:
     """How far a backfill is: its sequences as storage has them, its frames as the shards tell."""
 
     def __init__(self, plan: BackfillPlan) -> None:
-        self._key, self._out = plan.stamp.run_key, plan.params.label.out
-        self._before = len(manifests.list_complete(self._out, self._key))
+        self.run_key, self.out_uri = plan.stamp.run_key, plan.params.label.out
+        self._before = len(manifests.list_complete(self.out_uri, self.run_key))
         self.sequences, self._frames = plan.to_label + plan.in_flight, plan.frames
         self._percent: dict[UUID, float] = {}
         self._first: tuple[float, int] | None = None  # when frames were first counted, and how many
 
     def labeled(self) -> int:
         """Sequences that are complete by now."""
-        done = len(manifests.list_complete(self._out, self._key)) - self._before
+        done = len(manifests.list_complete(self.out_uri, self.run_key)) - self._before
         return min(done, self.sequences)
 
     def text(self, active: Sequence[FlowRun]) -> str:

@@ -134,12 +134,15 @@ class BackfillPlan:
         }
 
 
-def plan_backfill(params: BackfillParams, in_flight: Collection[str] = ()) -> BackfillPlan:
+def plan_backfill(
+    params: BackfillParams, in_flight: Collection[tuple[str, str]] = ()
+) -> BackfillPlan:
     """List the sources and the labels, and cut what is missing into shards.
 
     Args:
         params: what to label.
-        in_flight: ids of sequences that submitted shards of the same run still have.
+        in_flight: sequences, by id and content key, that submitted shards of the same run to the
+            same storage still have.
 
     Raises:
         AutolabelError: a source, the model, the detector or the boxes are not there or unusable.
@@ -158,7 +161,7 @@ def plan_backfill(params: BackfillParams, in_flight: Collection[str] = ()) -> Ba
     return plan
 
 
-def _missing(plan: BackfillPlan, in_flight: set[str]) -> Iterator[Piece]:
+def _missing(plan: BackfillPlan, in_flight: set[tuple[str, str]]) -> Iterator[Piece]:
     """Yield what has to be labeled, counting everything on the way."""
     params, out_uri = plan.params, plan.params.label.out
     run_key = plan.stamp.run_key
@@ -177,7 +180,7 @@ def _missing(plan: BackfillPlan, in_flight: set[str]) -> Iterator[Piece]:
         plan.cameras |= dict.fromkeys(frame.camera for frame in one.frames)
         if done:
             continue
-        if name in in_flight:
+        if (name, content_key) in in_flight:
             plan.in_flight += 1
         elif (name, content_key) in given_up:
             plan.quarantined += 1

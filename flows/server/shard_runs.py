@@ -96,9 +96,13 @@ def asked_once() -> Iterator[None]:
 
 
 def runs_of(
-    run_key: str, *, active_only: bool = False, unfinished_or_crashed: bool = False
+    run_key: str,
+    out_uri: str,
+    *,
+    active_only: bool = False,
+    unfinished_or_crashed: bool = False,
 ) -> Iterator[FlowRun]:
-    """Flow runs of the shards of a run, newest first; see `runs_tagged`.
+    """Flow runs of the shards of a run to one storage, newest first; see `runs_tagged`.
 
     Raises:
         AutolabelError: Prefect is not there.
@@ -107,7 +111,15 @@ def runs_of(
     found = runs_tagged(
         run_tag(run_key), unfinished_or_crashed=active_only or unfinished_or_crashed
     )
-    return (run for run in found if not (active_only and stays_crashed(run)))
+    return (
+        run for run in found if _out_of(run) == out_uri and not (active_only and stays_crashed(run))
+    )
+
+
+def _out_of(run: FlowRun) -> str:
+    """Where a shard's labels go; "" of what an older version may have been given."""
+    params = run.parameters.get("params", {})
+    return str(params.get("label", {}).get("out", "")) if isinstance(params, dict) else ""
 
 
 def runs_tagged(
@@ -201,23 +213,23 @@ def shard_of(run: FlowRun) -> ShardParams:
     return ShardParams.model_validate(run.parameters["params"])
 
 
-def sequences_in_flight(run_key: str) -> set[str]:
-    """Ids of the sequences that submitted, unfinished shards still have."""
+def sequences_in_flight(run_key: str, out_uri: str) -> set[tuple[str, str]]:
+    """Sequences, by id and content key, that submitted, unfinished shards still have."""
     return {
-        piece.sequence_id
-        for run in runs_of(run_key, active_only=True)
+        (piece.sequence_id, piece.content_key)
+        for run in runs_of(run_key, out_uri, active_only=True)
         for piece in shard_of(run).pieces
     }
 
 
-def cancel(run_key: str) -> int:
-    """Cancel every unfinished shard of a run; returns how many.
+def cancel(run_key: str, out_uri: str) -> int:
+    """Cancel every unfinished shard of a run to one storage; returns how many.
 
     Shards that run finish the chunk at hand; what they wrote stays valid.
     """
     from prefect.client.schemas.objects import State, StateType
 
-    active = list(runs_of(run_key, active_only=True))
+    active = list(runs_of(run_key, out_uri, active_only=True))
     with connected() as client:
         for run in active:
             state = run.state

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 def watch(
-    run_key: str, poll_s: float, tell: Callable[[str], object] = log.warning
+    run_key: str, out_uri: str, poll_s: float, tell: Callable[[str], object] = log.warning
 ) -> Iterator[list[FlowRun]]:
     """Yield a run's shards that have not ended every `poll_s`, for the last time when all have.
 
@@ -39,6 +39,7 @@ def watch(
 
     Args:
         run_key: of the run.
+        out_uri: its storage; other storages may get the same run.
         poll_s: seconds between two looks.
         tell: is told, each once, of shards that were interrupted and of a server that is away or
             back.
@@ -48,7 +49,7 @@ def watch(
         AutolabelError: it refuses.
 
     """
-    watched = _Watched(run_key, tell)
+    watched = _Watched(run_key, out_uri, tell)
     away_since: float | None = None
     while True:
         try:
@@ -74,6 +75,7 @@ class _Watched:
     """A run's shards as they were when Prefect last answered."""
 
     run_key: str
+    out_uri: str
     tell: Callable[[str], object]
     began: datetime = field(default_factory=lambda: datetime.now(UTC))
     active: list[FlowRun] = field(default_factory=list)
@@ -83,7 +85,7 @@ class _Watched:
     def asked(self) -> list[FlowRun]:
         """Return the shards that have not ended well, as Prefect knows them now."""
         with asked_once():
-            return list(runs_of(self.run_key, unfinished_or_crashed=True))
+            return list(runs_of(self.run_key, self.out_uri, unfinished_or_crashed=True))
 
     def look_after(self, runs: list[FlowRun]) -> None:
         """Tell what happened to shards, and start again what lies there."""
@@ -105,7 +107,8 @@ class _Watched:
         if state is None or stays_crashed(run) or state.timestamp < self.began - JUST_BEFORE:
             return
         lying = state.is_crashed() or state.name == "AwaitingRetry"
-        count = run.run_count - state.is_running()
+        has_begun = not (lying or state.is_scheduled() or state.is_pending())
+        count = run.run_count - has_begun
         if count > self.interruptions.setdefault(run.id, count - lying):
             self.interruptions[run.id] = count
             why = (state.message if lying else "") or "it has been begun again"

@@ -13,7 +13,7 @@ from flows.params import LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.server import lost_runs, watching
 from flows.server.lost_runs import look_after, signs_of_life
-from flows.server.shard_runs import run_tag, runs_of
+from flows.server.shard_runs import cancel, run_tag, runs_of, sequences_in_flight
 from tests.integration.runs import MICRO, write_sequence
 
 
@@ -24,18 +24,19 @@ def test_a_shard_that_stays_crashed_or_is_never_begun_is_scheduled_again(termina
 
     monkeypatch.setattr(lost_runs, "CRASHED_S", 0.2)
     monkeypatch.setattr(lost_runs, "NOT_BEGUN_S", 0.2)
-    some_flow = flow(lambda: None, name="label-shard")
+    some_flow = flow(lambda params: None, name="label-shard")
+    to_out = {"params": {"label": {"out": "/out"}}}
     with get_client(sync_client=True) as client:
         for state in (Crashed(), Pending(name="Submitting"), Running(), Completed()):
-            client.create_flow_run(some_flow, tags=["run:left"], state=state)
+            client.create_flow_run(some_flow, parameters=to_out, tags=["run:left"], state=state)
     told = []
-    glances = watching.watch("left", 0.05, told.append)
+    glances = watching.watch("left", "/out", 0.05, told.append)
     names = {one.state.name for one in next(glances)}
     while names & {"Crashed", "Submitting"}:
         names = {one.state.name for one in next(glances)}
     assert names == {"AwaitingRetry", "Running"}
     next(glances)
-    states = sorted(run.state.name for run in runs_of("left"))
+    states = sorted(run.state.name for run in runs_of("left", "/out"))
     assert states == ["AwaitingRetry", "AwaitingRetry", "Completed", "Running"]
     again = sorted(one.partition(" is scheduled again: ")[2] for one in told if "again: " in one)
     assert re.fullmatch(r"a worker took it \d+ s ago and has not begun it", again[0])
@@ -115,11 +116,32 @@ def shard(terminal, tmp_path):
         yield plan, becomes, half_done
 
 
+def test_only_a_shard_of_the_same_frames_to_the_same_storage_counts_as_under_way(shard, tmp_path):
+    """Another `--out`, and another drive of the same name, are labeled all the same."""
+    plan, _, _ = shard
+    label, run_key = plan.params.label, plan.stamp.run_key
+
+    def planned(**changes):
+        params = BackfillParams(label=label.model_copy(update=changes))
+        found = plan_backfill(params, sequences_in_flight(run_key, params.label.out))
+        assert found.stamp.run_key == run_key
+        return found.to_label, found.in_flight
+
+    write_sequence(tmp_path / "other" / "drive", tmp_path / "other boxes", 2)
+    elsewhere = str(tmp_path / "elsewhere")
+    assert planned() == (0, 1)
+    assert planned(out=elsewhere) == (1, 0)
+    assert planned(sources=(str(tmp_path / "other"),)) == (1, 0)
+    assert next(watching.watch(run_key, elsewhere, 0.05)) == []
+    assert cancel(run_key, elsewhere) == 0
+    assert cancel(run_key, label.out) == 1
+
+
 def test_a_log_is_told_how_far_a_backfill_is_and_what_happened_meanwhile(
     shard, terminal, monkeypatch, capsys
 ):
     from prefect.settings import PREFECT_API_URL, temporary_settings
-    from prefect.states import AwaitingRetry, Completed, Crashed, Running
+    from prefect.states import AwaitingRetry, Cancelling, Completed, Crashed, Running
 
     plan, becomes, half_done = shard
     away = temporary_settings({PREFECT_API_URL: "http://127.0.0.1:1/api"})
@@ -133,6 +155,7 @@ def test_a_log_is_told_how_far_a_backfill_is_and_what_happened_meanwhile(
         lambda: away.__exit__(None, None, None),
         lambda: becomes(Running()),
         half_done,
+        lambda: becomes(Cancelling()),
         lambda: becomes(Completed()),
     ])  # fmt: skip
     clock = SimpleNamespace(sleep=lambda _: next(happens)(), monotonic=time.monotonic)
@@ -143,6 +166,7 @@ def test_a_log_is_told_how_far_a_backfill_is_and_what_happened_meanwhile(
     told = re.sub(r", after \d+ s", ", after a while", capsys.readouterr().err).splitlines()
     far = "0 of 4 frames, 0 of 1 sequence labeled; shards: 1 "
     half = r"2 of 4 frames, 0 of 1 sequence labeled, about \d+:\d\d left; shards: 1 running"
+    assert told.pop().endswith("; shards: 1 cancelling")
     assert re.fullmatch(half, told.pop())
     assert [one for one in told if not one.startswith(far)] == [
         "drive+0 was interrupted: exited with status code -9",

@@ -69,7 +69,7 @@ def test_a_shard_is_given_back_on_sigterm_and_done_again_after_kill(
     cluster.proxy.fault = lambda method, path: ""
     # A worker schedules it again, or whoever watches.
     with client_of(cluster.api, cluster.home.environment["PREFECT_API_AUTH_STRING"]):
-        assert list(watch(run_key, 1.0))[-1] == []
+        assert list(watch(run_key, f"{s3}/out", 1.0))[-1] == []
     assert ended(cluster, run_key) == {"Completed"}
     told = states(cluster, run_key)
     assert "Crashed" in told
