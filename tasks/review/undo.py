@@ -94,7 +94,7 @@ def _inverse(event: Event, action: str) -> Event:
         event.frame_key, action, run_key=event.run_key, model=event.model, frame=event.frame,
         decisions=before["decisions"], upserts=tuple(before["upserts"]),
         removed=tuple(before["removed"]), status=before["status"], relabel=before["relabel"],
-        changes={action: event.action}, reverts=event.event_id,
+        changes={action: event.changes.get(UNDO, event.action)}, reverts=event.event_id,
     )  # fmt: skip
 
 

@@ -139,9 +139,11 @@
       review.paintDecided(pen, shown.mask?.bitmap, boxOnPage(shown), decision, written, picture, place);
     }
     const focus = focused();
+    const named = focus && correctionOf(focus).id;
+    review.paintNames(pen, looker, ({ id }) => id !== named);
     // With labels selected, keys act on those.
     if (focus && !selectedLabels().length) review.paintFocus(pen, boxOnPage(correctionOf(focus)));
-    review.paintNames(pen, looker);
+    review.paintNames(pen, looker, ({ id }) => id === named);
     container.dataset.reviewSample = looker.sample?._id ?? looker.sample?.id ?? "";
     container.dataset.reviewFocus = focus?.id ?? "";
     container.dataset.reviewOpen = undecided().length;

@@ -43,8 +43,9 @@
     if (!same) looker.updater({}, () => {}); // without the second one nothing is drawn
   }
 
-  // Classes as FiftyOne has written them, in its own place and colours: marks may be over them.
-  function paintNames(pen, looker) {
+  // Classes as FiftyOne has written them, in its own place and colours: marks may be over them. Those of
+  // the overlays for which `wanted` says so.
+  function paintNames(pen, looker, wanted) {
     const { state, currentOverlays } = looker;
     pen.save();
     pen.translate(...state.pan);
@@ -53,7 +54,7 @@
     pen.textAlign = "left";
     pen.textBaseline = "bottom";
     for (const overlay of [...currentOverlays].reverse()) {
-      if (overlay.drawLabelText && !isReplaced(overlay, state)) overlay.drawLabelText(pen, state);
+      if (overlay.drawLabelText && !isReplaced(overlay, state) && wanted(overlay.label)) overlay.drawLabelText(pen, state);
     }
     pen.restore();
   }
