@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from flows.server.shard_runs import MOST_STARTS, PAGE, SHARD_FLOW, connected, schedule_again
+from flows.server.shard_runs import MOST_STARTS, PAGE, SHARD_FLOW, connected, settle
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ class LostRuns:
         for run in runs:
             if run.state is None:
                 continue
-            is_running = run.state.is_running()
-            seen = (run.id, run.state.id, run.updated if is_running else None)
+            tells = run.state.is_running() or run.state.is_cancelling()
+            seen = (run.id, run.state.id, run.updated if tells else None)
             since_s = self._since_s[seen] = before.get(seen, now_s)
             if why := _lost(run, now_s - since_s):
                 lost.append((run, why))
@@ -111,7 +111,7 @@ def _lost(run: FlowRun, unchanged_s: float) -> str:
         recent = datetime.now(UTC) - state.timestamp < CRASHED_WITHIN
         died = f"its worker died ({state.message})" if state.message else "its worker died"
         return died if recent and run.run_count < MOST_STARTS else ""
-    if state.is_running() and unchanged_s >= SILENT_S:
+    if (state.is_running() or state.is_cancelling()) and unchanged_s >= SILENT_S:
         return f"no sign of life for {unchanged_s:.0f} s"
     if state.is_pending() and unchanged_s >= NOT_BEGUN_S:
         return f"a worker took it {unchanged_s:.0f} s ago and has not begun it"
@@ -119,13 +119,13 @@ def _lost(run: FlowRun, unchanged_s: float) -> str:
 
 
 def look_after(ended: threading.Event, every_s: float = LOOK_EVERY_S) -> None:
-    """Schedule lost shards and nights again until `ended`; a server that is away is waited for."""
+    """Settle lost shards and nights until `ended`; a server that is away is waited for."""
     lost_runs = LostRuns()
     while not ended.wait(every_s):
         with contextlib.suppress(AutolabelError):
             for run, why in lost_runs.among(_may_be_lost()):
-                if schedule_again(run, why):
-                    log.warning("%s is scheduled again: %s", run.name, why)
+                if done := settle(run, why):
+                    log.warning("%s is %s: %s", run.name, done, why)
 
 
 def _may_be_lost() -> Sequence[FlowRun]:
@@ -134,7 +134,7 @@ def _may_be_lost() -> Sequence[FlowRun]:
 
     wanted = FlowRunFilter.model_validate(
         {
-            "state": {"type": {"any_": ["PENDING", "RUNNING", "CRASHED"]}},
+            "state": {"type": {"any_": ["PENDING", "RUNNING", "CANCELLING", "CRASHED"]}},
             "deployment_id": {"is_null_": False},
             "expected_start_time": {"after_": datetime.now(UTC) - STARTED_WITHIN},
         }

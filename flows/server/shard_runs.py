@@ -165,21 +165,26 @@ def stays_crashed(run: FlowRun) -> bool:
     return old or run.run_count >= MOST_STARTS
 
 
-def schedule_again(run: FlowRun, message: str) -> bool:
-    """Schedule a run again, unless somebody was faster; returns whether it was done.
+def settle(run: FlowRun, why: str) -> str:
+    """Schedule a lost run again, or end it if it was being cancelled, unless somebody was faster.
+
+    Returns:
+        What was done, as in "the run is ..."; "" if nothing was.
 
     Raises:
         AutolabelError: Prefect is not there.
 
     """
-    from prefect.states import AwaitingRetry
+    from prefect.states import AwaitingRetry, Cancelled
 
     with connected() as client:
         now = client.read_flow_run(run.id).state
         if not (now and run.state and now.id == run.state.id):
-            return False
-        client.set_flow_run_state(run.id, AwaitingRetry(message=message), force=True)
-    return True
+            return ""
+        cancelling = now.is_cancelling()
+        then: State = Cancelled(message=why) if cancelling else AwaitingRetry(message=why)
+        client.set_flow_run_state(run.id, then, force=True)
+    return "cancelled" if cancelling else "scheduled again"
 
 
 def give_back() -> bool:

@@ -15,7 +15,7 @@ from flows.server.shard_runs import (
     ServerAwayError,
     asked_once,
     runs_of,
-    schedule_again,
+    settle,
     stays_crashed,
 )
 
@@ -95,8 +95,8 @@ class _Watched:
             for run in runs:
                 self._tell_interruption(run)
                 why = lost.get(run.id, "")
-                if why and schedule_again(run, why):
-                    self.tell(f"{run.name} is scheduled again: {why}")
+                if why and (done := settle(run, why)):
+                    self.tell(f"{run.name} is {done}: {why}")
                 if why or not stays_crashed(run):
                     active.append(run)
         self.active = active

@@ -47,7 +47,7 @@ def test_a_deployed_run_lives_while_it_says_so_and_is_queued_again_after(termina
     """Through a real API: a flow that says it lives keeps its state, and a silent one does not."""
     from prefect import flow
     from prefect.client.orchestration import get_client
-    from prefect.states import Running
+    from prefect.states import Cancelling, Running
 
     monkeypatch.setattr(lost_runs, "SILENT_S", 1.0)
     some_flow = flow(lambda: None, name="label-shard")
@@ -64,14 +64,23 @@ def test_a_deployed_run_lives_while_it_says_so_and_is_queued_again_after(termina
         others = client.create_flow_run(flow(lambda: None, name="another"), state=Running())
         runtime = SimpleNamespace(id=str(lives.id), name=lives.name)
         monkeypatch.setattr("prefect.runtime.flow_run", runtime)
-        ended = Ended(lambda: client.read_flow_run(silent.id).state_name == "AwaitingRetry")
+        cancelled = begun()
+        client.set_flow_run_state(cancelled.id, Cancelling(), force=True)
+        ended = Ended(
+            lambda: (
+                client.read_flow_run(silent.id).state_name == "AwaitingRetry"
+                and client.read_flow_run(cancelled.id).state_name == "Cancelled"
+            )
+        )
         with signs_of_life(0.2):
             look_after(ended, 0.3)
         assert client.read_flow_run(lives.id).state_name == "Running"
         assert client.read_flow_run(lives.id).updated > lives.updated
         assert client.read_flow_run(others.id).state_name == "Running"
-        message = client.read_flow_run(silent.id).state.message
-        assert message.startswith("no sign of life for ")
+        for one in (silent, cancelled):
+            state = client.read_flow_run(one.id).state
+            assert state.message.startswith("no sign of life for ")
+            assert state.is_final() == (one is cancelled)
 
 
 class Ended:

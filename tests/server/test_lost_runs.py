@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
-from prefect.states import AwaitingRetry, Crashed, Pending, Running
+from prefect.states import AwaitingRetry, Cancelling, Crashed, Pending, Running
 
 from flows.server.lost_runs import LostRuns
 from flows.server.shard_runs import MOST_STARTS
@@ -42,6 +42,7 @@ class Looking:
     ("state", "seconds", "why"),
     [
         (Running(), 90, "no sign of life for 90 s"),
+        (Cancelling(), 90, "no sign of life for 90 s"),
         (Pending(), 300, "a worker took it 300 s ago and has not begun it"),
         (Pending(name="Submitting"), 300, "a worker took it 300 s ago and has not begun it"),
         (Crashed(message="status -9"), 15, "its worker died (status -9)"),
