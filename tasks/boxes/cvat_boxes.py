@@ -16,6 +16,7 @@ from itertools import pairwise
 from sam2_core.types import AutolabelError
 from tasks.boxes.rows import ImageRows, Row, Rows
 
+_MOST_FRAMES = 1_000_000  # of a track: nine hours of video
 _Box = tuple[float, float, float, float]
 
 
@@ -104,21 +105,40 @@ def _add_track(
     size_hw: tuple[int, int] | None,
     where: str,
 ) -> None:
-    track, label = int(element.get("id") or 0), element.get("label") or ""
+    track, label = _whole(element, "id", f"{where}: a track"), element.get("label") or ""
     shapes: list[tuple[int, _Box, bool]] = []
     for shape in element:
+        frame = _whole(shape, "frame", f"{where}: a box of track {track}")
         try:
-            box, frame = _box(shape), int(shape.attrib["frame"])
+            box = _box(shape)
         except (ValueError, TypeError, KeyError):
-            name = f"{int(shape.get('frame') or 0):06d}"
+            name = f"{frame:06d}"
             image = images.setdefault(name, ImageRows(size_hw))
             image.problem = f"{where}: track {track} has no whole box at frame {name}"
             continue
         if box is not None:
             shapes.append((frame, box, shape.get("outside") == "1"))
+    if shapes and max(shapes)[0] - min(shapes)[0] > _MOST_FRAMES:
+        raise AutolabelError(
+            f"{where}: track {track} reaches from frame {min(shapes)[0]} to {max(shapes)[0]}, and "
+            f"at most {_MOST_FRAMES:,} frames are read of one"
+        )
     for frame, box in _filled(sorted(shapes)):
         image = images.setdefault(f"{frame:06d}", ImageRows(size_hw))
         image.rows.append(Row(label, box, track_id=track))
+
+
+def _whole(element: ET.Element, name: str, what: str) -> int:
+    """Return a number that a track cannot do without.
+
+    Raises:
+        AutolabelError: it is none.
+
+    """
+    text = element.get(name) or "0"
+    if not text.isdecimal():
+        raise AutolabelError(f"{what} has {name} {text!r}, which is no whole number")
+    return int(text)
 
 
 def _filled(shapes: list[tuple[int, _Box, bool]]) -> Iterator[tuple[int, _Box]]:

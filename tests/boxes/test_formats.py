@@ -230,6 +230,12 @@ def test_cvat_tracks_move_evenly_and_end_where_they_are_outside(tmp_path):
         (CVAT_IMAGES[:400], r"x\.xml is no XML, or is damaged: .*: line \d+"),
         ("<html></html>", r"x\.xml holds no images and no tracks of CVAT's"),
         ('<!DOCTYPE a [<!ENTITY b "c">]><annotations/>', "declares entities"),
+        (CVAT_VIDEO.replace('frame="0"', 'frame="one"'), "frame 'one', which is no whole number"),
+        (CVAT_VIDEO.replace('<track id="3"', '<track id="x"'), "a track has id 'x', which is no"),
+        (
+            CVAT_VIDEO.replace('frame="5"', 'frame="4000000000"'),
+            "reaches from frame 0 to 4000000000",
+        ),
     ],
 )
 def test_xml_that_is_not_cvats_is_refused(tmp_path, text, message):

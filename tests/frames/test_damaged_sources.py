@@ -111,6 +111,17 @@ def test_odd_rows_of_a_table_end_nothing_and_rows_that_come_twice_are_one(tmp_pa
     assert "sample_data.json: 4 rows are no object" in caplog.text
 
 
+def test_tables_that_lead_nowhere_or_are_no_text_say_so(tmp_path):
+    root = formats.nuscenes(tmp_path / "in", ["drive"])
+    scenes = (root / "v1.0-mini" / "scene.json").read_text()
+    (root / "v1.0-mini" / "scene.json").write_text("[]")
+    with pytest.raises(AutolabelError, match=r"v1\.0-mini: no picture .* to a row of scene\.json"):
+        list(discover([str(root)]))
+    (root / "v1.0-mini" / "scene.json").write_text(scenes, encoding="utf-16")
+    with pytest.raises(AutolabelError, match=r"scene\.json is damaged at its character 0"):
+        list(discover([str(root)]))
+
+
 def test_scenes_of_one_name_are_sequences_each(tmp_path, caplog):
     root = formats.nuscenes(tmp_path / "in")
     scenes = root / "v1.0-mini" / "scene.json"
@@ -142,6 +153,20 @@ def test_links_that_lead_nowhere_cost_themselves(tmp_path, caplog):
     (one,) = discover([str(tmp_path / "in")])
     assert [frame.index for frame in one.frames] == [0]
     assert "ignoring 2 links that lead nowhere in" in caplog.text
+
+
+def test_a_file_of_a_bag_that_is_gone_is_told(tmp_path, caplog):
+    recordings.drive(tmp_path / "bag" / "b_0.mcap", 1)
+    metadata = tmp_path / "bag" / "metadata.yaml"
+    metadata.write_text(
+        "rosbag2_bagfile_information:\n  relative_file_paths: [b_0.mcap, b_1.mcap]\n"
+    )
+    (one,) = discover([str(tmp_path / "bag")])
+    assert len(good(opened(one))) == 2
+    assert "metadata.yaml names b_1.mcap, not there" in caplog.text
+    metadata.write_text("rosbag2: [")
+    assert list(discover([str(tmp_path / "bag")]))
+    assert "metadata.yaml cannot be read" in caplog.text
 
 
 def test_one_wild_message_costs_its_frame(tmp_path):

@@ -27,7 +27,7 @@ def rows(uri: str) -> Iterator[Row]:
     text: io.TextIOBase
     if storage.is_local(uri):
         with storage.explained("read", uri):
-            text = storage.local_path(uri).open(encoding="utf-8")
+            text = storage.local_path(uri).open(encoding="utf-8", errors="replace")
     else:
         text = io.StringIO(storage.read_bytes(uri).decode("utf-8", "replace"))
     with text:

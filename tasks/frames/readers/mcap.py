@@ -65,10 +65,27 @@ class Mcap(Reader):
                 "rosbag2's other storages"
             )
         if any(one.name == METADATA for one in files):
+            _tell_of_missing(source, {one.name for one in parts})
             yield listed_recording(parts, (), source)
             return
         for one in sorted(parts, key=lambda part: natural_key(part.name)):
             yield listed_recording([one], (one.name.rpartition(".")[0],), one.uri)
+
+
+def _tell_of_missing(folder: str, there: set[str]) -> None:
+    """Tell of the files of a rosbag2 recording that are not beside its metadata."""
+    import yaml
+
+    uri = storage.join(folder, METADATA)
+    try:
+        told = yaml.safe_load(storage.read_bytes(uri))["rosbag2_bagfile_information"]
+        named = [one for one in told.get("relative_file_paths") or () if isinstance(one, str)]
+    except (yaml.YAMLError, LookupError, TypeError, AttributeError, storage.StorageError) as error:
+        log.warning("%s cannot be read: %s", storage.redact(uri), error)
+        return
+    gone = [one for one in named if one.rpartition("/")[2] not in there]
+    if gone:
+        log.warning("%s names %s, not there", storage.redact(uri), " and ".join(gone[:3]))
 
 
 def listed_recording(files: Sequence[File], names: tuple[str, ...], folder: str) -> Listed:

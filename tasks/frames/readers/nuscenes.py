@@ -53,11 +53,17 @@ class NuScenes(Reader):
 
     def sequences(self, source: str) -> Iterator[Listed]:
         """List the scenes of each dataset."""
-        found = False
+        found, where = False, ""
         for names, folder, tables in datasets(Place(source)):
+            where = where or storage.redact(storage.join(folder, tables[0]))
             for listed in _scenes(names, folder, tables):
                 found = True
                 yield listed
+        if where and not found:
+            raise AutolabelError(
+                f"{where}: no picture in sample_data.json leads by its tokens to a sample, and by "
+                "that to a row of scene.json (nuImages: log.json)"
+            )
         if not found:
             raise AutolabelError(
                 f"{storage.redact(source)} holds no dataset of nuScenes' form: a folder "
