@@ -31,6 +31,7 @@ from flows.server.shard_runs import (
     asked_once,
     counted_states,
     counts,
+    labeled_by,
     runs_of,
     shard_of,
 )
@@ -199,6 +200,8 @@ class _HowFar:
         self._before = len(manifests.list_complete(self.out_uri, self.run_key))
         self.sequences, self._frames = plan.to_label + plan.in_flight, plan.frames
         self._percent: dict[UUID, float] = {}
+        self._shards: dict[UUID, int] = {}  # frames of those that were under way when last told
+        self._failed: dict[UUID, int] = {}  # frames of those that ended otherwise than labeled
         self._first: tuple[float, int] | None = None  # when frames were first counted, and how many
 
     def labeled(self) -> int:
@@ -208,15 +211,22 @@ class _HowFar:
 
     def text(self, active: Sequence[FlowRun]) -> str:
         """Say all of it in a line; `active` are the shards that have not ended."""
+        of_shard = {one.id: shard_of(one).frames for one in active}
         with contextlib.suppress(ServerAwayError), asked_once():  # whoever watches tells of it
             self._percent |= percent_done([one.id for one in active if one.state_name == "Running"])
-        of_shard = {one.id: shard_of(one).frames for one in active}
-        self._frames = max(self._frames, sum(of_shard.values()))  # shards of before, too
+            ended = [one for one in self._shards if one not in of_shard]
+            labeled = labeled_by(ended)
+            self._failed |= {one: self._shards[one] for one in ended if one not in labeled}
+            self._shards = of_shard
+        self._failed = {one: self._failed[one] for one in self._failed if one not in of_shard}
+        failed = sum(self._failed.values())
+        # Shards of before are waited for, too.
+        self._frames = max(self._frames, sum(of_shard.values()) + failed)
         left = sum(
             frames * (1 - self._percent.get(run_id, 0.0) / 100)
             for run_id, frames in of_shard.items()
         )
-        done, now = round(self._frames - left), time.monotonic()
+        done, now = round(self._frames - failed - left), time.monotonic()
         self._first = self._first or (now, done)
         first_s, before = self._first
         parts = [f"{done:,} of {counted(self._frames, 'frame')}"]

@@ -123,7 +123,7 @@ class Slot:
     def start(self, offers: Sequence[str] = ()) -> None:
         """Start the worker; its name tells what it offers."""
         command = [
-            sys.executable, "-m", "prefect", "worker", "start", "--pool", self.pool,
+            sys.executable, "-m", "flows.machine.prefect_worker", "--pool", self.pool,
             "--name", named(self.name, offers), "--type", "process", "--limit", "1",
             "--no-create-pool-if-not-found",
         ]  # fmt: skip
@@ -133,7 +133,9 @@ class Slot:
             )
         environment = os.environ | self.environment | {"TMPDIR": self.scratch.name}
         # A session of its own: Ctrl-C is for us, who tell the flow run first.
-        self.process = subprocess.Popen(command, env=environment, start_new_session=True)
+        self.process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, start_new_session=True
+        )
         self.started = time.monotonic()
 
     def flow_runs(self) -> list[int]:

@@ -7,9 +7,10 @@ import itertools
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from flows.plan.shards import ShardParams
 from sam2_core.types import AutolabelError
@@ -155,6 +156,25 @@ def runs_tagged(
             yield from page
             if len(page) < PAGE:
                 return
+
+
+def labeled_by(run_ids: Sequence[UUID]) -> set[UUID]:
+    """Return those of some shards' runs that have completed.
+
+    Raises:
+        AutolabelError: Prefect is not there.
+
+    """
+    from prefect.client.schemas.filters import FlowRunFilter
+
+    found: set[UUID] = set()
+    with connected() as client:
+        for first in range(0, len(run_ids), PAGE):
+            asked = {"any_": list(run_ids[first : first + PAGE])}
+            wanted = FlowRunFilter.model_validate({"id": asked})
+            page = client.read_flow_runs(flow_run_filter=wanted, limit=PAGE)
+            found |= {one.id for one in page if one.state and one.state.is_completed()}
+    return found
 
 
 def stays_crashed(run: FlowRun) -> bool:

@@ -16,7 +16,7 @@ from flows.params import LabelParams
 from flows.plan.shards import Piece, ShardParams
 from flows.server.run_artifacts import failed_frames
 from flows.server.schedules import collect_schedules
-from flows.server.shard_end import NOT_LOADED
+from flows.server.shard_end import LONGEST, NOT_LOADED
 from flows.server.shard_runs import SHARD_TAG, runs_tagged, shard_of, stays_crashed
 from flows.server.submit import workers_online
 from sam2_core.types import AutolabelError
@@ -184,7 +184,7 @@ def _count(run: RunStatus, shard: ShardParams, flow_run: FlowRun) -> None:
     elif not state.is_final() or (state.is_crashed() and not stays_crashed(flow_run)):
         run.active += 1
     elif state.is_failed() or state.is_crashed():
-        reason = (state.message or "no reason given").partition("\n")[0][:200]
+        reason = (state.message or "no reason given").partition("\n")[0][:LONGEST]
         run.reasons[run.told.setdefault(_NUMBERS.sub("#", reason), reason)] += 1
         run.bad |= {(piece.sequence_id, piece.content_key) for piece in latest}
 

@@ -1,7 +1,13 @@
 """What a worker leaves behind."""
 
+import os
+import signal
+import socket
+import subprocess
 import sys
 import tempfile
+
+import psutil
 
 from flows.machine import worker
 from tests.review.app_page import wait_for
@@ -27,3 +33,34 @@ def test_temporary_folders_of_a_worker_go_with_it(tmp_path, monkeypatch):
     worker.stop_workers([slot], 1.0)
     assert not slot.alive
     assert list(left.iterdir()) == []
+
+
+SUPERVISES = """
+from flows.machine.worker import Slot
+slot = Slot("one", "cpu")
+slot.start()
+print(slot.process.pid, flush=True)
+slot.process.wait()
+"""
+
+
+def test_a_worker_ends_with_a_supervisor_that_is_killed(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # a Prefect API that never answers
+        silent.settimeout(120)
+        environment = os.environ | {
+            "PREFECT_API_URL": f"http://127.0.0.1:{silent.getsockname()[1]}/api",
+            "DO_NOT_TRACK": "1",
+            "HOME": str(tmp_path),
+        }
+        supervisor = subprocess.Popen(
+            [sys.executable, "-c", SUPERVISES], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        started = psutil.Process(int(supervisor.stdout.readline()))
+        silent.accept()
+        supervisor.send_signal(signal.SIGKILL)
+        supervisor.wait()
+        try:
+            started.wait(30)
+        finally:
+            if started.is_running():
+                started.kill()

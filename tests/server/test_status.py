@@ -55,7 +55,8 @@ def test_reasons_that_differ_in_numbers_are_one_and_told_as_they_are():
         label=label, run_key="key", pieces=[Piece("drive", "/frames/drive", "k", 1)]
     )
     params = {"params": shard.model_dump(mode="json")}
-    reasons = ("7 frames: /a/drive1.mp4: no video", "8 frames: /a/drive2.mp4: no video", "other 1")
+    far = f"cannot write /{60 * 'long/'}1.json: no space left"
+    reasons = ("7 frames: /a/drive1.mp4: no video", "8 frames: /a/drive2.mp4: no video", far)
     runs = [
         FlowRun(flow_id=uuid.uuid4(), parameters=params, state=Failed(message=one))
         for one in reasons

@@ -39,7 +39,7 @@ def take(cluster: Cluster, flow_name: str, target: Path) -> None:
         page.goto(f"{page_url}/runs/flow-run/{run['id']}")
         page.wait_for_selector("canvas", timeout=60_000)
         page.wait_for_timeout(6000)
-        page.screenshot(path=str(target), type="jpeg", quality=85)
+        page.screenshot(path=str(target), type="jpeg", quality=85, clip=BESIDE_THE_MENU)
         page.get_by_text("Artifacts", exact=True).click()
         page.wait_for_timeout(3000)
         artifacts = target.with_name(f"{target.stem}-artifacts{target.suffix}")
