@@ -34,6 +34,18 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Say that the App is being stopped, by Ctrl-C or by a signal; it takes a moment."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("stopping", err=True)
+    except SystemExit:
+        click.echo("stopping", err=True)
+        raise
+
+
+@contextlib.contextmanager
 def _way_in(url: str, port: int) -> Iterator[str]:
     """Say where the queue is: its address on a terminal, to anything else a file that has it.
 
@@ -151,10 +163,8 @@ def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
             click.echo(f"{dataset}: {way}  (Ctrl-C stops the App)")
             if browser:
                 open_in_browser(url)
-            try:
+            with _told():
                 _serve(app, opened)
-            except KeyboardInterrupt:
-                click.echo("stopping", err=True)
 
 
 @command.command("export")

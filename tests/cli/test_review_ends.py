@@ -17,7 +17,7 @@ from tests.conftest import REPOSITORY
 
 CHILD = """
 import atexit, contextlib, time
-from flows.cli.review import _ended_by_signals
+from flows.cli.review import _ended_by_signals, _told
 
 @contextlib.contextmanager
 def app():
@@ -28,7 +28,7 @@ def app():
 
 @_ended_by_signals()
 def review():
-    with app():
+    with app(), _told():
         print("up", flush=True)
         while True:
             time.sleep(0.5)
@@ -41,11 +41,12 @@ review()
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_what_was_started_is_stopped(number):
     process = subprocess.Popen(
-        [sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
-    )
+        [sys.executable, "-c", CHILD], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=REPOSITORY,
+    )  # fmt: skip
     assert process.stdout.readline() == "up\n"
     process.send_signal(number)
-    assert process.communicate()[0] == "app stopped\ndatabase released\n"
+    assert process.communicate() == ("app stopped\ndatabase released\n", "stopping\n")
     assert process.returncode == 128 + number
 
 

@@ -19,6 +19,8 @@
     return [...ours, ...rest.filter(({ name, paths }) => paths.length && !known.has(name))];
   }
 
+  const order = ({ name, paths }) => [name, paths];
+
   class ArrangeSidebar extends foo.Operator {
     get config() {
       return new foo.OperatorConfig({ name: "arrange_sidebar", label: "Arrange the sidebar", unlisted: true });
@@ -36,7 +38,9 @@
       );
       const there = new Set(fields.filter(([, field]) => field).map(([path]) => path));
       const current = await snapshot.getPromise(fos.sidebarGroupsDefinition(false));
-      state.set(fos.sidebarGroupsDefinition(false), inOrder(groups, current, (path) => there.has(path)));
+      const wanted = inOrder(groups, current, (path) => there.has(path));
+      const same = (one, other) => JSON.stringify(one.map(order)) === JSON.stringify(other.map(order));
+      if (!same(current, wanted)) state.set(fos.sidebarGroupsDefinition(false), wanted);
     }
   }
   foo.registerOperator(ArrangeSidebar, "sam2-autolabel");
