@@ -56,15 +56,15 @@ def decide_a_little(dataset: Any) -> None:
 
 
 def clearest_label(dataset: Any, view: Any) -> tuple[Any, Any]:
-    """Find the largest label of a view that is whole and touches no other one."""
+    """Find the largest label of a view that is whole, if possible one that touches no other."""
     found = []
     for sample in view:
         others = dataset[sample.id].detections.detections
         for label in sample.detections.detections:
             x, _, w, h = label.bounding_box
             apart = not any(one.id != label.id and overlap(one, label) for one in others)
-            if apart and label.mask is not None and 0.02 < x < 0.98 - w:
-                found.append((w * h, sample, label))
+            if label.mask is not None and 0.02 < x < 0.98 - w:
+                found.append(((apart, w * h), sample, label))
     _, sample, label = max(found, key=lambda one: one[0])
     return sample, label
 
@@ -154,7 +154,7 @@ def tiles(camera: Camera, app: App, dataset: Any) -> None:
 
 
 def from_the_keyboard(camera: Camera, app: App, dataset: Any) -> None:
-    """Twenty decisions, no mouse: a frame with two labels left, after an undo, the last frame."""
+    """Decisions without a mouse: a frame with two labels left, after an undo, the next frame."""
     page = camera.page
     open_view(page, app.link(dataset.name, view="needs-review"))
     open_first_sample(page)
@@ -163,7 +163,7 @@ def from_the_keyboard(camera: Camera, app: App, dataset: Any) -> None:
     while review_state(page)["reviewSample"] != wanted:
         press(page, "Shift+ArrowRight")
     few = int(review_state(page)["reviewOpen"])
-    for number in range(20):
+    for number in range(few):
         page.wait_for_function("() => document.querySelector('[data-review-focus]')")
         if number == few - 2:
             camera.keep("review-decided", pause_ms=COUNTS_MS)
