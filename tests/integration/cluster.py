@@ -25,6 +25,13 @@ from tests.faults import FaultyProxy
 from tests.integration.runs import MICRO, REPOSITORY, Home
 
 AUTOLABEL = Path(sys.executable).parent / "autolabel"
+# `prefect server start`, on SQLite with what the server of `up` has against standing still.
+SERVER = """
+from flows.server.sqlite_waits import never_stand_still
+never_stand_still()
+from prefect.cli import app
+app()
+"""
 
 
 def free_port() -> int:
@@ -88,7 +95,7 @@ class Cluster:
 
     def start_server(self) -> None:
         self.server = self.spawn(
-            "server", sys.executable, "-m", "prefect", "server", "start",
+            "server", sys.executable, "-c", SERVER, "server", "start",
             "--host", "127.0.0.1", "--port", str(self.port),
         )  # fmt: skip
         wait_for(self.answers, 180)

@@ -128,7 +128,7 @@ def _worst_answers(environment: dict[str, str], load: subprocess.Popen[str]) -> 
     return worst
 
 
-async def _load(seconds: float, at_once: int) -> dict[str, float]:
+async def _load(seconds: float, at_once: int) -> dict[str, object]:
     from prefect import flow, task
     from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
@@ -146,17 +146,22 @@ async def _load(seconds: float, at_once: int) -> dict[str, float]:
     async def repeated() -> None:
         while time.monotonic() < until:
             began = time.monotonic()
-            await shard()
-            times.append(time.monotonic() - began)
+            try:
+                await shard()
+                times.append(time.monotonic() - began)
+            except Exception as error:
+                failed.append(str(error))
 
     times: list[float] = []
+    failed: list[str] = []
     until = time.monotonic() + seconds
     await asyncio.gather(*(repeated() for _ in range(at_once)))
     times.sort()
     return {
         "flows": len(times),
-        "median_flow_s": round(times[len(times) // 2], 1),
-        "slowest_flow_s": round(times[-1], 1),
+        "failed": len(failed),
+        "median_flow_s": round(times[len(times) // 2], 1) if times else None,
+        "slowest_flow_s": round(times[-1], 1) if times else None,
     }
 
 
