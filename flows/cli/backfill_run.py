@@ -18,7 +18,7 @@ from flows.backfill import plan_in_flight, submit_plan
 from flows.backfill_params import BackfillParams
 from flows.cli.display import LOG_INTERVAL_S, as_typed, clock, stderr_console
 from flows.plan.backfill import BackfillPlan, plan_backfill
-from flows.plan.plan import stamp_of
+from flows.plan.plan import check_writable, stamp_of
 from flows.plan.plan_table import plan_rows
 from flows.server import watching
 from flows.server.api import use_api
@@ -37,7 +37,7 @@ from flows.server.shard_runs import (
 )
 from flows.server.shard_runs import cancel as cancel_run
 from sam2_core.types import AutolabelError
-from tasks.store import manifests
+from tasks.store import manifests, storage
 from tasks.wording import counted
 
 if TYPE_CHECKING:
@@ -72,12 +72,24 @@ def run_backfill(
     result = plan.as_json()
     if dry_run:
         return result | {"dry_run": True}
+    if plan.shards:
+        _warn_unless_writable(console, params.label.out)
     result |= _submit(console, plan)
     if wait and (plan.shards or plan.in_flight):
         result |= watch(console, plan)
     elif plan.shards:
         console.print("follow it: [bold]autolabel status[/]")
     return result
+
+
+def _warn_unless_writable(console: Console, out_uri: str) -> None:
+    """Say if a folder cannot be written from here; workers, and their credentials, may differ."""
+    if not storage.is_local(out_uri):
+        return
+    try:
+        check_writable(out_uri)
+    except AutolabelError as error:
+        console.print(f"[yellow]{escape(str(error))}; can the workers?[/]")
 
 
 def _as_workers_would(params: BackfillParams) -> BackfillParams:

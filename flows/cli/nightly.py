@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from flows.cli.options import backfill_params, label_options
+from flows.params import LabelParams
 
 NIGHTS_SHOWN = 5
 _TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
@@ -59,9 +61,30 @@ def command(at: tuple[int, int], timezone: str, **given: Any) -> None:
     params = backfill_params(given)
     use_api()
     hour, minute = at
-    turn_on(params, f"{minute} {hour} * * *", timezone)
+    before = turn_on(params, f"{minute} {hour} * * *", timezone).get("label", {})
+    if instead := replaced(before, params.label):
+        click.echo(f"no longer every night: {instead}")
+    for source in absent_here(params.label.sources):
+        click.echo(f"{source} is not on this machine; workers have to see it", err=True)
     click.echo(f"every night at {hour:02}:{minute:02} {timezone}, the next:")
     for moment in plan_nights(NIGHTS_SHOWN):
         click.echo(f"  {moment:%a %Y-%m-%d %H:%M %Z}")
     if not workers_online(CPU_POOL):
         click.echo(f"no worker of pool {CPU_POOL} is online: `autolabel up` starts one", err=True)
+
+
+def replaced(before: Mapping[str, Any], now: LabelParams) -> str:
+    """Say what nights have labeled until now, where that is something else; "" where it is not."""
+    sources, out = list(before.get("sources", ())), before.get("out", "")
+    if not sources or (sources, out) == (list(now.sources), now.out):
+        return ""
+    return f"{', '.join(sources)} to {out}"
+
+
+def absent_here(sources: Sequence[str]) -> list[str]:
+    """Return the sources on this machine that are not there; what a pattern fits may yet come."""
+    from tasks.frames.patterns import is_pattern
+    from tasks.store import storage
+
+    local = [one for one in sources if storage.is_local(one) and not is_pattern(one)]
+    return [one for one in local if not storage.local_path(one).exists()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -21,8 +22,11 @@ DEPLOYMENT = "nightly/nightly"
 SLUG = "nightly"
 
 
-def turn_on(params: BackfillParams, cron: str, timezone: str) -> None:
+def turn_on(params: BackfillParams, cron: str, timezone: str) -> Mapping[str, Any]:
     """Give the nightly deployment its parameters, and let its schedule make runs.
+
+    Returns:
+        The parameters that it had, plain values; empty if it had none.
 
     Raises:
         AutolabelError: Prefect is not there or has no such deployment, or the schedule's rule or
@@ -38,6 +42,8 @@ def turn_on(params: BackfillParams, cron: str, timezone: str) -> None:
         update = DeploymentUpdate(parameters=found.parameters | values, paused=False)
         client.update_deployment(found.id, update)
         _set_schedule(client, found, rule)
+    before: Mapping[str, Any] = found.parameters.get("params") or {}
+    return before
 
 
 def plan_nights(count: int) -> list[datetime]:

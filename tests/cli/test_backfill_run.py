@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows.cli import backfill_run
+from flows.cli import backfill_run, nightly
+from flows.cli.display import stderr_console
 from flows.params import LabelParams
 from flows.plan.shards import Piece, ShardParams
 
@@ -35,3 +36,28 @@ def test_frames_of_a_shard_that_was_cancelled_are_not_labeled(
     far = backfill_run._HowFar(plan)
     assert far.text([first, second]).startswith("0 of 8 frames")
     assert far.text([second]).startswith(told)
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_workers_try(tmp_path, capsys):
+    (tmp_path / "file").write_text("no folder")
+    backfill_run._warn_unless_writable(stderr_console(), str(tmp_path / "labels"))
+    assert capsys.readouterr().err == ""
+    backfill_run._warn_unless_writable(stderr_console(), str(tmp_path / "file" / "labels"))
+    told = capsys.readouterr().err
+    assert told.startswith("--out cannot be used: ")
+    assert told.endswith("; can the workers?\n")
+
+
+def test_sources_of_a_night_that_are_not_here_are_told(tmp_path):
+    (tmp_path / "drive").mkdir()
+    there, absent = str(tmp_path / "drive"), str(tmp_path / "nope")
+    sources = [there, absent, str(tmp_path / "no*"), "s3://bucket/drives"]
+    assert nightly.absent_here(sources) == [absent]
+
+
+def test_what_a_night_labels_no_longer_is_told():
+    label = LabelParams(sources=["/drives"], out="/labels")
+    assert nightly.replaced(label.model_dump(mode="json"), label) == ""
+    assert nightly.replaced({}, label) == ""
+    before = {"sources": ["/a", "/b"], "out": "/labels"}
+    assert nightly.replaced(before, label) == "/a, /b to /labels"

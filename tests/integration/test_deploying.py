@@ -154,7 +154,8 @@ def test_a_schedule_that_comes_to_nothing_is_told(nightly, monkeypatch, capsys):
     turn_off()
     (found,) = mine()
     assert (found.on, found.problem) == (False, "")
-    turn_on(BackfillParams(label=label), "0 1 * * 1", "UTC")
+    before = turn_on(BackfillParams(label=label), "0 1 * * 1", "UTC")
+    assert BackfillParams.model_validate(before) == BackfillParams(label=label)
     assert [(one.when, one.on) for one in mine()] == [("cron 0 1 * * 1 UTC", True)]
     with pytest.raises(AutolabelError, match="every day"):
         turn_on(BackfillParams(label=label), "every day", "UTC")
