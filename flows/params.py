@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from sam2_core.types import AutolabelError
-from tasks.boxes.detector_files import with_prompt
+from tasks.boxes.detector_files import BUNDLED, with_prompt
 from tasks.boxes.field_boxes import dataset_and_field, is_field
 from tasks.boxes.prompt_text import prompts_in
 from tasks.dataset.schema import check_name
@@ -21,6 +21,8 @@ from tasks.store.addresses import checked
 from tasks.types import FrameSelection
 
 DETECTOR_MIN_SCORE = 0.3
+# Of the bundled detector: measured, see sam2_core/weights/README.md.
+BUNDLED_MIN_SCORE = 0.45
 
 
 def _passing(check: Callable[[str], object]) -> AfterValidator:
@@ -153,8 +155,8 @@ class LabelParams(BaseModel):
         default=None,
         ge=0,
         le=1,
-        description="Only boxes scored at least so; by default 0.3 for a detector's boxes and 0 "
-        "for imported ones.",
+        description="Only boxes scored at least so; by default 0.45 for the bundled "
+        "detector's boxes, 0.3 for another's and 0 for imported ones.",
     )
     tiles: int = Field(
         default=1,
@@ -242,7 +244,9 @@ class LabelParams(BaseModel):
         """Score that a box needs."""
         if self.min_score is not None:
             return self.min_score
-        return 0.0 if self.boxes else DETECTOR_MIN_SCORE
+        if self.boxes:
+            return 0.0
+        return BUNDLED_MIN_SCORE if self.detector_name in BUNDLED else DETECTOR_MIN_SCORE
 
     @property
     def mask_rules(self) -> MaskRules:

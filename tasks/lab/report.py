@@ -131,8 +131,10 @@ def _plots(path: Path, records: Sequence[Record]) -> None:
     axes[0, 1].set(xlabel="mask IoU", title="by class: quartiles, 1.5 times their distance")
     side = np.sqrt([max(one.area_px, 1) for one in records])
     axes[1, 0].scatter(side, iou, s=4, alpha=0.3, color=_FOUND, linewidths=0)
-    axes[1, 0].set_xscale("log", base=2)
+    if side.max() > 4 * side.min():  # an octave or two would have a tick at most
+        axes[1, 0].set_xscale("log", base=2)
     axes[1, 0].xaxis.set_major_formatter("{x:.0f}")
+    axes[1, 0].set(ylim=(-0.03, 1.03))
     axes[1, 0].set(xlabel="root of the true mask's area, px", ylabel="mask IoU", title="by size")
     said = np.array([one.predicted_iou for one in records])
     axes[1, 1].scatter(said, iou, s=4, alpha=0.3, color=_FOUND, linewidths=0)
