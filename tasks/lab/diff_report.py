@@ -14,6 +14,7 @@ from tasks.frames.download import download
 from tasks.frames.images import read_image
 from tasks.lab.run_diff import Change, RunDiff
 from tasks.types import FrameRef
+from tasks.wording import counted
 
 CHANGED = "changed.txt"
 
@@ -26,8 +27,9 @@ def write_report(folder: Path, result: dict[str, Any], found: RunDiff) -> None:
     (folder / "diff.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     lines = [
         "# What changed", "", f"`{result['run_a']}` and `{result['run_b']}`", "",
-        f"{result['frames']} frames, {result['instances']} instances, {result['changed']} changed "
-        f"({kinds_of(result)}); {len(found.changed_sequences)} sequences with a change, listed in "
+        f"{counted(result['frames'], 'frame')}, {counted(result['instances'], 'instance')}, "
+        f"{result['changed']} changed ({kinds_of(result)}); "
+        f"{counted(len(found.changed_sequences), 'sequence')} with a change, listed in "
         f"`{CHANGED}`.", "",
     ]  # fmt: skip
     for what in ("by_size", "by_class"):
@@ -39,7 +41,8 @@ def write_report(folder: Path, result: dict[str, Any], found: RunDiff) -> None:
     for number, change in enumerate(found.worst, 1):
         name = f"change-{number:02d}.png"
         told = _drawn(folder / name, change)
-        where = f"{change.frame.sequence_id} {change.frame.camera} {change.frame.index}"
+        place = (change.frame.sequence_id, change.frame.camera, str(change.frame.index))
+        where = " ".join(filter(None, place))
         lines += [f"![{change.kind}]({name})" if not told else f"({told})", ""]
         lines += [f"{where}: {change.label}, {change.kind}, IoU {change.iou:.3f}", ""]
     (folder / "diff.md").write_text("\n".join(lines), encoding="utf-8")

@@ -101,6 +101,9 @@ def test_the_command_draws_the_changes_and_lists_what_to_label_again(runs, tmp_p
     assert (report / "changed.txt").read_text() == "boxes\nmasks\n"
     page = (report / "diff.md").read_text()
     assert page.count("change-") == 3
+    assert "18 frames, 90 instances, 3 changed" in page
+    assert "2 sequences with a change" in page
+    assert "\nboxes 2: " in page
     assert len(list(report.glob("change-*.png"))) == 3
     names = LabelParams.model_fields.keys() | BackfillParams.model_fields.keys()
     given = dict.fromkeys(names - {"label", "load_dataset"}) | {
