@@ -47,7 +47,7 @@ class DavisWriter:
         path = f"Full-Resolution/{name}/{frame.index:05d}"
         self._sink.image(f"JPEGImages/{path}{frame.suffix}", frame.image)
         numbers = np.array([*self._numbers.of(frame, frame.instances), 0])
-        self._told.leave_out(
+        self._told.no_place(
             f"more than {_MOST} objects in a sequence", int((numbers > _MOST).sum())
         )
         numbers[numbers > _MOST] = 0

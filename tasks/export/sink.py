@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import secrets
 import shutil
 import tempfile
 from collections import deque
@@ -19,7 +20,7 @@ from sam2_core.types import AutolabelError
 from tasks.store import storage
 from tasks.store.retry import with_retries
 
-INDEX = "export.json"
+INDEX, CLAIM = "export.json", "UNFINISHED"
 ImageMode = Literal["copy", "link", "none"]
 _CONNECTIONS = 8
 _PART = 1 << 20
@@ -46,6 +47,32 @@ class Lines:
             file.write("\n]")
 
 
+def _claimed(uri: str) -> str:
+    """Take an empty folder for one export; returns the address of the mark that says so.
+
+    Raises:
+        AutolabelError: another export took it at the same moment.
+
+    """
+    taken = AutolabelError(f"another export is being written to {uri}: name another folder")
+    if storage.is_local(uri):
+        path = storage.local_path(storage.join(uri, CLAIM))
+        with storage.explained("write", str(path)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                path.touch(exist_ok=False)
+            except FileExistsError:
+                raise taken from None
+        return str(path)
+    # Not every store can refuse to replace a file: of several marks none is the first.
+    claim = storage.join(uri, f"{CLAIM}-{secrets.token_hex(8)}")
+    storage.write_bytes(claim, b"")
+    if len(storage.list_names(uri)) > 1:
+        storage.delete(claim)
+        raise taken
+    return claim
+
+
 class Sink:
     """An export's folder. Files are under way a few at a time; a context manager waits for them.
 
@@ -54,7 +81,8 @@ class Sink:
         images: copy pictures, link to local ones, or leave them out.
 
     Raises:
-        AutolabelError: something is there already, or links are wanted elsewhere than here.
+        AutolabelError: something is there already, or is being written; or links are wanted
+            elsewhere than here.
 
     """
 
@@ -66,6 +94,7 @@ class Sink:
             raise AutolabelError(
                 f"{uri} is not empty: name another folder, or remove what is there"
             )
+        self._claim = _claimed(uri)
         self._pool = ThreadPoolExecutor(_CONNECTIONS, "export")
         self._pending: deque[Future[dict[str, Any]]] = deque()
         self._scratch = tempfile.TemporaryDirectory(prefix="autolabel-export-")
@@ -118,6 +147,7 @@ class Sink:
     ) -> None:  # fmt: skip
         self._pool.shutdown(cancel_futures=True)
         self._scratch.cleanup()
+        storage.delete(self._claim)
 
     def _submit(self, future: Future[dict[str, Any]]) -> None:
         self._pending.append(future)

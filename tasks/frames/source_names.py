@@ -17,6 +17,7 @@ _CAMERA_WORDS = frozenset(
 )
 # Words that alone, or with a number, are a part of an image's way and not a camera.
 _NOT_ALONE = frozenset({"image", "img", "rgb", "color", "colour", "main", "light", "gray", "grey"})
+_OTHER_LETTERS = re.compile(r"[^\W\d_A-Za-z]")  # no camera word has them
 # A sequence's id becomes the name of files and a part of S3 keys (255 and 1024 bytes), with keys,
 # suffixes and the mark of a temporary file around it, which take 64 bytes at most; a camera's name
 # becomes a folder's.
@@ -27,9 +28,14 @@ _WRAPPERS = frozenset({"images", "image", "imgs", "img", "frames", "data", "rgb"
 
 
 def is_camera_name(name: str) -> bool:
-    """Whether a folder is named like a camera: only camera words, letters' cases and numbers."""
+    """Whether a folder is named like a camera: camera words, and beside them letters and numbers.
+
+    `CAM_FRONT`, `cam_a` and `camera2` are cameras; `A`, `image` and `camera_of_anna` are not.
+    """
+    if _OTHER_LETTERS.search(name):
+        return False
     words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)
-    lower = [word.lower() for word in words]
+    lower = [word.lower() for word in words if len(word) > 1]
     if not lower or not set(lower) <= _CAMERA_WORDS:
         return False
     return len(lower) > 1 or lower[0] not in _NOT_ALONE or bool(re.search(r"_0\d$", name))

@@ -18,7 +18,7 @@ from tasks.export.masks import polygon_iou
 from tasks.export.run import FORMATS, export
 from tasks.export.sink import Sink
 from tasks.export.types import Classes, ExportFrame, Instance, Told
-from tasks.store import artifacts
+from tasks.store import artifacts, storage
 from tasks.store.manifests import ChunkRecord, Manifest, write_manifest
 from tests.review.labels import STAMP, labeled_frames
 
@@ -389,3 +389,21 @@ def test_the_command_says_what_it_did(tmp_path):
         wrong = [*given[:-1], shares, "--to", str(tmp_path / "y")]
         assert why in CliRunner().invoke(cli, wrong).stderr
     shutil.rmtree(tmp_path / "to")
+
+
+@pytest.mark.parametrize("place", ["local", "memory"])
+def test_of_two_exports_into_one_folder_at_once_the_second_is_refused(
+    place, tmp_path, memory, monkeypatch
+):
+    """Each may have found the folder empty."""
+    uri = f"{memory}/to" if place == "memory" else str(tmp_path / "to")
+    seen, listed = [], storage.list_names
+    monkeypatch.setattr(
+        storage, "list_names", lambda uri: listed(uri) if len(seen) else seen.append(uri) or {}
+    )
+    with Sink(uri):
+        seen.clear()
+        with pytest.raises(AutolabelError, match="another export is being written to"):
+            Sink(uri)
+        assert len(listed(uri)) == 1
+    assert not listed(uri), "a folder stays free after an export that failed at once"

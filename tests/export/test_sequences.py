@@ -12,6 +12,7 @@ from pycocotools import mask as coco_mask
 from tasks.export.captions import Caption, fitting, placed, write_captions
 from tasks.export.film import Film
 from tasks.export.frames import Choice
+from tasks.export.masks import COVERED
 from tasks.export.overlay import color_of
 from tasks.export.run import export
 from tasks.export.types import Instance
@@ -70,6 +71,7 @@ def test_davis_leaves_out_what_would_have_the_number_of_void(tmp_path):
     """Evaluations count no pixel of number 255."""
     report = export(run_of(tmp_path, frames=1, each=256), "davis", str(tmp_path / "to"), NOTHING)
     assert report["left_out"]["more than 254 objects in a sequence"] == 2
+    assert report["instances"] == 256 - 2 - report["left_out"].get(COVERED, 0)
     place = "Annotations/Full-Resolution/drive/00000.png"
     assert np.asarray(Image.open(tmp_path / "to" / place)).max() <= 254
 

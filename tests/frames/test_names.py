@@ -57,18 +57,28 @@ def test_a_date_that_all_frames_share_is_no_timestamp():
 
 @pytest.mark.parametrize(
     "name",
-    ["CAM_FRONT", "CAMERA_05", "camera0", "cam_2", "FRONT_LEFT", "ring_side_left", "image_02",
-     "front", "CamFrontLeft", "rgb_left"],
+    ["CAM_FRONT", "cam_a", "CAM B", "CAMERA_05", "camera0", "cam_2", "FRONT_LEFT",
+     "ring_side_left", "image_02", "front", "CamFrontLeft", "rgb_left"],
 )  # fmt: skip
 def test_camera_names(name):
     assert is_camera_name(name)
 
 
 @pytest.mark.parametrize(
-    "name", ["scene_01", "images", "rgb", "left_turn_07", "camp", "0001", "image_2024", "drive", ""]
-)
+    "name",
+    ["scene_01", "images", "rgb", "left_turn_07", "camp", "0001", "image_2024", "drive", "", "A",
+     "image_a", "cam-ü", "camera_of_anna"],
+)  # fmt: skip
 def test_names_that_are_no_cameras(name):
     assert not is_camera_name(name)
+
+
+def test_a_camera_beside_a_sequence_is_told(tmp_path, caplog):
+    write(tmp_path, "d/cam1/1.jpg", "d/A/1.jpg", "e/front/1.jpg", "e/rear/1.jpg", "f/A/1.jpg")
+    found = [one.sequence.sequence_id for one in discover([str(tmp_path)])]
+    assert sorted(found) == ["d", "d__A", "e", "f__A"]
+    (told,) = [one.getMessage() for one in caplog.records]
+    assert "/d: cam1 is a camera by its name, and A beside it a sequence of its own" in told
 
 
 def test_natural_order():

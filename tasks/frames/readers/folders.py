@@ -136,12 +136,13 @@ def _groups(root: str, archives: list[_Archive]) -> Iterator[_Group]:
     Archives that are met on the way are put aside, each with the names that lead to its folder.
     """
     waiting: dict[tuple[str, ...], _Group] = {}
+    beside = _Beside(root)
     for names, files in walk(root, _refuse_camera_link):
         if _DRAWN.search("/".join(names)):
             log.info("%s: pictures that a run drew are no frames", "/".join(names))
             continue
         for parent in [p for p in waiting if p != names[: len(p)]]:
-            yield waiting.pop(parent)
+            yield beside.told(waiting.pop(parent))
         images = [file for file in files if suffix_of(file.name) in IMAGE_SUFFIXES]
         videos = [file for file in files if suffix_of(file.name) in VIDEO_SUFFIXES]
         archives += _archives(names, files)
@@ -154,6 +155,7 @@ def _groups(root: str, archives: list[_Archive]) -> Iterator[_Group]:
         if images and names and is_camera_name(names[-1]):
             waiting.setdefault(names[:-1], _Group(names[:-1])).add(names[-1], images)
         elif images:
+            beside.note(names)
             yield _Group(names, {"": images})
         if videos and all(is_camera_name(stem(file)) for file in videos) and not images:
             group = waiting.setdefault(names, _Group(names))
@@ -162,7 +164,32 @@ def _groups(root: str, archives: list[_Archive]) -> Iterator[_Group]:
         else:
             for file in sorted(videos, key=lambda one: natural_key(one.name)):
                 yield _Group((*names, stem(file)), {"": [file]})
-    yield from waiting.values()
+    yield from map(beside.told, waiting.values())
+
+
+class _Beside:
+    """Folders of pictures that are no cameras, and lie beside some that are: that is told."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._names: dict[tuple[str, ...], str] = {}  # by the folder around; open ones only
+
+    def note(self, names: tuple[str, ...]) -> None:
+        """Remember a folder that is a sequence of its own."""
+        self._names = {p: name for p, name in self._names.items() if p == names[: len(p)]}
+        if names:
+            self._names.setdefault(names[:-1], names[-1])
+
+    def told(self, group: _Group) -> _Group:
+        """Return cameras as they are; say so where a folder beside them is none."""
+        other = self._names.get(group.names)
+        if other is not None:
+            log.warning(
+                "%s: %s is a camera by its name, and %s beside it a sequence of its own; cameras "
+                "are named with words such as cam, front or left, and letters and numbers beside",
+                storage.redact(storage.join(self._root, *group.names)), min(group.cameras), other,
+            )  # fmt: skip
+        return group
 
 
 def _refuse_camera_link(folder: Path, target: Path) -> None:
