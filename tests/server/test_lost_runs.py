@@ -43,8 +43,12 @@ class Looking:
     [
         (Running(), 90, "no sign of life for 90 s"),
         (Cancelling(), 90, "no sign of life for 90 s"),
-        (Pending(), 300, "a worker took it 300 s ago and has not begun it"),
-        (Pending(name="Submitting"), 300, "a worker took it 300 s ago and has not begun it"),
+        (Pending(), 300, "a worker took it at least 300 s ago and has not begun it"),
+        (
+            Pending(name="Submitting"),
+            300,
+            "a worker took it at least 300 s ago and has not begun it",
+        ),
         (Crashed(message="status -9"), 15, "its worker died (status -9)"),
     ],
 )
