@@ -135,6 +135,11 @@ def _say(console: Any, report: dict[str, Any], target: str) -> None:
         console.print(
             f"  {name}: {counted(count, 'frame')}" + ("" if count else " - no sequence fell there")
         )
+    if report.get("validates_on_training"):
+        console.print(
+            "  data.yaml validates on the training pictures: no --splits such as train=0.8,val=0.2",
+            markup=False,
+        )
     if "polygon_iou_mean" in report:
         mean, worst = report["polygon_iou_mean"], report["polygon_iou_worst"]
         console.print(f"  IoU of polygons with their masks: {mean:.4f}, worst {worst:.4f}")

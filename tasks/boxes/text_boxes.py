@@ -107,10 +107,12 @@ def parse_yolo(data: bytes, where: str, source: str, names: tuple[str, ...]) -> 
 def _row(fields: list[str], names: tuple[str, ...]) -> tuple[str, list[float], float]:
     """Label, box as x1, y1, x2, y2, and score of a line; ValueError or IndexError for no line."""
     number, values = int(fields[0]), [float(one) for one in fields[1:]]
-    if number < 0 or max(map(abs, values[:4]), default=0) > _MOST:
+    is_polygon = len(values) >= 6 and len(values) % 2 == 0
+    places = values if is_polygon else values[:4]
+    if number < 0 or max(map(abs, places), default=0) > _MOST:
         raise ValueError
     label = names[number]
-    if len(values) >= 6 and len(values) % 2 == 0:
+    if is_polygon:
         xs, ys = values[::2], values[1::2]
         return label, [min(xs), min(ys), max(xs), max(ys)], 1.0
     if len(values) not in {4, 5}:

@@ -203,9 +203,15 @@ def source_of(name: str) -> tuple[str, Any]:
     from tasks.store.addresses import checked
     from tasks.store.manifests import COMPLETE, PARTIAL
 
-    is_run = bool({COMPLETE, PARTIAL} & {*storage.list_folders(checked(name))})
+    folders = {*storage.list_folders(checked(name))}
+    is_run = bool({COMPLETE, PARTIAL} & folders)
     if is_run and not _is_dataset(name):
         return name, None
+    if "/" in name and "labels" in folders:
+        raise AutolabelError(
+            f"no sequence in {storage.redact(name)} is labeled to its end yet: wait for the run, "
+            "or give its command again"
+        )
     if "/" in name:
         raise AutolabelError(f"{storage.redact(name)} holds no labels: name the --out of a run")
     from tasks.dataset.schema import open_dataset

@@ -90,6 +90,8 @@ class Sink:
         self.uri, self.images = uri, images
         if images == "link" and not storage.is_local(uri):
             raise AutolabelError(f"links to pictures need a folder of this machine, not {uri}")
+        if storage.is_local(uri) and storage.local_path(uri).is_file():
+            raise AutolabelError(f"{uri} is a file: name a folder that is empty or not there yet")
         if storage.list_names(uri) or storage.list_folders(uri):
             raise AutolabelError(
                 f"{uri} is not empty: name another folder, or remove what is there"

@@ -53,4 +53,5 @@ class YoloWriter:
         lines += ["names:\n"]
         lines += [f"  {number}: {json.dumps(name)}\n" for number, name in enumerate(names)]
         self._sink.write("data.yaml", "".join(lines).encode())
-        return {**self._loss.facts(), **self._names.facts()}
+        facts = {"validates_on_training": "val" not in self._splits}
+        return {**facts, **self._loss.facts(), **self._names.facts()}

@@ -68,7 +68,7 @@ def test_the_names_are_part_of_the_stamp_and_no_box_file(folder):
 @pytest.mark.parametrize(
     "line",
     ["2 .5 .5 .1 .1", "-1 .5 .5 .1 .1", "car .5 .5 .1 .1", "0 .5 .5 .1", "0 .5 .5 .1 .1 .9 .9 .9",
-     "0 100 50 20 30", "0 nan x 1 1"],
+     "0 100 50 20 30", "0 .4 .7 .1 .1 .9 7", "0 nan x 1 1"],
 )  # fmt: skip
 def test_other_lines_are_told(folder, line):
     failure = boxes_of(folder, f"0 .5 .5 .1 .1\n{line}\n")

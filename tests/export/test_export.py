@@ -151,6 +151,7 @@ def test_yolo_is_read_back(tmp_path):
     splits = {name: split_of(name, choice.splits) for name in names}
     report = export(run_of(tmp_path, names), "yolo", str(tmp_path / "to"), choice)
     data = yaml.safe_load((tmp_path / "to" / "data.yaml").read_text())
+    assert report["validates_on_training"] is ("val" not in splits.values())
     assert "path" not in data, 'Ultralytics takes "." for the folder that it runs in'
     for seed, name in enumerate(names):
         for index, expected in enumerate(truth(tmp_path, name, seed=seed)):
@@ -363,6 +364,11 @@ def test_refused_are_a_folder_in_use_and_what_is_no_run(tmp_path):
     export(source, "png", str(tmp_path / "to"), NOTHING)
     with pytest.raises(AutolabelError, match="is not empty"):
         export(source, "png", str(tmp_path / "to"), NOTHING)
+    with pytest.raises(AutolabelError, match=r"export\.json is a file: name a folder"):
+        export(source, "png", str(tmp_path / "to" / "export.json"), NOTHING)
+    (tmp_path / "begun" / "labels" / "drive").mkdir(parents=True)
+    with pytest.raises(AutolabelError, match="is labeled to its end yet: wait"):
+        export(str(tmp_path / "begun"), "png", str(tmp_path / "to2"), NOTHING)
     with pytest.raises(AutolabelError, match="no labeled sequence of run nothing"):
         export(source, "png", str(tmp_path / "x"), Choice(run_key="nothing"))
     with pytest.raises(AutolabelError, match="name the --out of a run"):

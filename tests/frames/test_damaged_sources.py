@@ -141,6 +141,10 @@ def test_lists_without_a_frame_and_paths_as_bytes(tmp_path):
     pq.write_table(pa.table({"uri": ["é.jpg".encode()]}), table)
     (one,) = discover([str(table)])
     assert len(good(download(one.frames))) == 1
+    uris = [f"file://{tmp_path}/é.jpg", str(tmp_path / "é.jpg"), "é.jpg"]
+    pq.write_table(pa.table({"uri": uris}), table)
+    (one,) = discover([str(table)])
+    assert [frame.index for frame in one.frames] == [0], "one picture, named in three ways"
     (tmp_path / "x.json").write_text('{"images": [{"id": 1}]}')
     with pytest.raises(AutolabelError, match=r"x\.json has 1 image and no `file_name`"):
         list(discover([str(tmp_path / "x.json")]))

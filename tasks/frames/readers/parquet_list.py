@@ -78,6 +78,7 @@ def _record(row: Mapping[str, Any], folder: str, where: str) -> Record:
     named, problem = row.get("uri") or "", ""
     # Some writers do not say that their bytes are text.
     named = named.decode("utf-8", "replace") if isinstance(named, bytes) else str(named)
+    named = named.removeprefix("file://") if named.startswith("file:///") else named
     uri = named if "://" in named or named.startswith("/") else f"{folder}/{named}"
     if not named:
         problem = f"{where}: it names no picture"

@@ -19,6 +19,7 @@ from tasks.frames.readers.protocol import Listed, Picture, Reader
 from tasks.frames.source_names import is_camera_name, sequence_id_of
 from tasks.frames.timestamps import fits_int64, timestamps_ns
 from tasks.store import storage
+from tasks.wording import counted
 
 _LOOKERS, _PIECE = 16, 1024
 
@@ -191,7 +192,19 @@ def _pictures(records: list[Record]) -> list[Picture]:
             part = ordered[start : start + _PIECE]
             for one, file, time_ns in zip(part, pool.map(_file, part), times[start:], strict=False):
                 found.append(Picture(file, time_ns, one.problem))
-    return found
+    return _each_once(found)
+
+
+def _each_once(pictures: list[Picture]) -> list[Picture]:
+    """Leave out what a list names again: a frame would be labeled twice."""
+    each: dict[str, Picture] = {}
+    for one in pictures:
+        each.setdefault(one.file.uri, one)
+    if len(each) < len(pictures):
+        again = counted(len(pictures) - len(each), "picture")
+        names = Counter(one.file.uri for one in pictures).most_common(1)[0][0]
+        log.warning("%s named again, and left out: %s", again, storage.redact(names))
+    return list(each.values())
 
 
 def _file(one: Record) -> File:
