@@ -22,20 +22,13 @@ from flows.plan.plan import check_writable, stamp_of
 from flows.plan.plan_table import plan_rows
 from flows.server import watching
 from flows.server.api import use_api
+from flows.server.client import ServerAwayError, asked_once
 from flows.server.fleet import decided
 from flows.server.progress_artifact import percent_done
 from flows.server.run_artifacts import failed_frames
 from flows.server.shard_end import NOT_LOADED
-from flows.server.shard_runs import (
-    ServerAwayError,
-    asked_once,
-    counted_states,
-    counts,
-    labeled_by,
-    runs_of,
-    shard_of,
-)
 from flows.server.shard_runs import cancel as cancel_run
+from flows.server.shard_runs import counted_states, counts, labeled_by, runs_of, shard_of
 from sam2_core.types import AutolabelError
 from tasks.store import manifests, storage
 from tasks.wording import counted

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.server.shard_runs import connected
+from flows.server.client import connected
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:

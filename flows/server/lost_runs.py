@@ -19,7 +19,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from flows.server.shard_runs import MOST_STARTS, PAGE, SHARD_FLOW, connected, settle
+from flows.server.client import connected
+from flows.server.shard_runs import MOST_STARTS, PAGE, SHARD_FLOW, settle
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from flows.backfill_params import BackfillParams
+from flows.server.client import connected
 from flows.server.schedules import planned_runs
-from flows.server.shard_runs import connected
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:

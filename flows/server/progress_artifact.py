@@ -16,7 +16,7 @@ from uuid import UUID
 
 import httpx
 
-from flows.server.shard_runs import connected
+from flows.server.client import connected
 from sam2_core.types import AutolabelError
 from tasks.observe.progress import SEGMENT, Listener
 from tasks.pipeline.tools import Tools

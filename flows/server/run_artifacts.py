@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from flows.plan.summary import tracks_told
-from flows.server.shard_runs import connected
+from flows.server.client import connected
 from tasks.wording import counted
 
 PAGE = 200

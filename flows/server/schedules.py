@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from flows.server.shard_runs import connected
+from flows.server.client import connected
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

@@ -1,8 +1,11 @@
-"""Shards' runs as Prefect knows them: finding, counting, restarting and cancelling them."""
+"""Shards' runs as Prefect knows them: finding, counting, restarting and cancelling them.
+
+A run key is that of every backfill with the same model, boxes and parameters, whatever its sources
+and its storage: what is meant of them is told by the storage and by each sequence's content.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import re
@@ -13,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from flows.plan.shards import ShardParams
+from flows.server.client import connected
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun, State
 
 SHARD_FLOW = "label-shard"
@@ -27,73 +30,14 @@ MOST_STARTS = 20
 RESCHEDULED_WITHIN = timedelta(seconds=60)
 # Until then the worker that is stopping has ended, and cannot take its own shard again.
 STOPPED_WITHIN = timedelta(seconds=5)
-ANSWER_WITHIN_S = 30.0
 PAGE = 200
 
 log = logging.getLogger(__name__)
 
 
-class ServerAwayError(AutolabelError):
-    """Prefect's API does not answer, or not now."""
-
-
 def run_tag(run_key: str) -> str:
     """Tag of every shard of a run."""
     return f"run:{run_key}"
-
-
-@contextlib.contextmanager
-def connected() -> Iterator[SyncPrefectClient]:
-    """Yield a client of Prefect's API; say what to do where that is not there.
-
-    Raises:
-        ServerAwayError: it does not answer, or not now.
-        AutolabelError: it refuses, or has no deployment of ours.
-
-    """
-    import httpx
-    from prefect.client.orchestration import get_client
-    from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
-
-    try:
-        with get_client(sync_client=True) as client:
-            yield client
-    except ObjectNotFound as error:
-        raise AutolabelError(
-            f"Prefect has no deployment {SHARD_DEPLOYMENT}: run `autolabel up` on a workstation, "
-            "or `prefect deploy --all --prefect-file deploy/prefect.yaml`"
-        ) from error
-    except PrefectHTTPStatusError as error:
-        status = error.response.status_code
-        if status in {401, 403}:
-            raise AutolabelError(
-                "Prefect's API refused these credentials: set PREFECT_API_AUTH_STRING to what the "
-                "server was started with"
-            ) from error
-        kind = ServerAwayError if status >= 500 else AutolabelError
-        raise kind(f"Prefect's API answered {status}: {error.response.text[:500]}") from error
-    except httpx.HTTPError as error:
-        raise ServerAwayError(
-            f"Prefect's API does not answer ({type(error).__name__}): start one with `autolabel "
-            "up`, or set PREFECT_API_URL to a running server"
-        ) from error
-
-
-@contextlib.contextmanager
-def asked_once() -> Iterator[None]:
-    """Let Prefect's client fail at once, not after a minute of asking again.
-
-    For whoever asks again anyway, and wants to say meanwhile that the server is away.
-    """
-    from prefect.settings import (
-        PREFECT_API_REQUEST_TIMEOUT,
-        PREFECT_CLIENT_MAX_RETRIES,
-        temporary_settings,
-    )
-
-    once = {PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: ANSWER_WITHIN_S}
-    with temporary_settings(once):
-        yield
 
 
 def runs_of(

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 from flows.plan.shards import ShardParams
-from flows.server.shard_runs import MOST_STARTS, SHARD_DEPLOYMENT, SHARD_TAG, connected, run_tag
+from flows.server.client import connected
+from flows.server.shard_runs import MOST_STARTS, SHARD_DEPLOYMENT, SHARD_TAG, run_tag
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _submit_one(
         if run.state is None or not run.state.is_final():
             return run.labels.get("autolabel.submission") == mark
         if run.state.is_crashed() and run.run_count < MOST_STARTS:
-            # What the server's automation does too; a second run of the shard would race with it.
+            # What whoever finds a lost run does too; a second run of the shard would race with it.
             client.set_flow_run_state(run.id, AwaitingRetry(message="submitted again"), force=True)
             return True
         key = hashlib.sha256(f"{key} after {run.id}".encode()).hexdigest()[:24]

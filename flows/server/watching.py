@@ -10,14 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from flows.server.client import ServerAwayError, asked_once
 from flows.server.lost_runs import LostRuns
-from flows.server.shard_runs import (
-    ServerAwayError,
-    asked_once,
-    runs_of,
-    settle,
-    stays_crashed,
-)
+from flows.server.shard_runs import runs_of, settle, stays_crashed
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun

@@ -1,0 +1,72 @@
+"""Prefect's client, as everything here uses it: what is wrong is said in words."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from sam2_core.types import AutolabelError
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+ANSWER_WITHIN_S = 30.0
+
+
+class ServerAwayError(AutolabelError):
+    """Prefect's API does not answer, or not now."""
+
+
+@contextlib.contextmanager
+def connected() -> Iterator[SyncPrefectClient]:
+    """Yield a client of Prefect's API; say what to do where that is not there.
+
+    Raises:
+        ServerAwayError: it does not answer, or not now.
+        AutolabelError: it refuses, or has no deployment of ours.
+
+    """
+    import httpx
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+
+    try:
+        with get_client(sync_client=True) as client:
+            yield client
+    except ObjectNotFound as error:
+        raise AutolabelError(
+            "Prefect does not have our deployments: run `autolabel up` on a workstation, or "
+            "`prefect deploy --all --prefect-file deploy/prefect.yaml`"
+        ) from error
+    except PrefectHTTPStatusError as error:
+        status = error.response.status_code
+        if status in {401, 403}:
+            raise AutolabelError(
+                "Prefect's API refused these credentials: set PREFECT_API_AUTH_STRING to what the "
+                "server was started with"
+            ) from error
+        kind = ServerAwayError if status >= 500 else AutolabelError
+        raise kind(f"Prefect's API answered {status}: {error.response.text[:500]}") from error
+    except httpx.HTTPError as error:
+        raise ServerAwayError(
+            f"Prefect's API does not answer ({type(error).__name__}): start one with `autolabel "
+            "up`, or set PREFECT_API_URL to a running server"
+        ) from error
+
+
+@contextlib.contextmanager
+def asked_once() -> Iterator[None]:
+    """Let Prefect's client fail at once, not after a minute of asking again.
+
+    For whoever asks again anyway, and wants to say meanwhile that the server is away.
+    """
+    from prefect.settings import (
+        PREFECT_API_REQUEST_TIMEOUT,
+        PREFECT_CLIENT_MAX_RETRIES,
+        temporary_settings,
+    )
+
+    once = {PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: ANSWER_WITHIN_S}
+    with temporary_settings(once):
+        yield
