@@ -70,11 +70,11 @@ def clearest_label(dataset: Any, view: Any) -> tuple[Any, Any]:
 
 
 def easiest_frame(view: Any) -> str:
-    """Id of the frame with four labels or five whose smallest one is the largest."""
+    """Id of the frame with three to five labels whose smallest one is the largest."""
 
     def smallest(sample: Any) -> float:
         boxes = [one.bounding_box for one in sample.detections.detections]
-        return min(box[2] * box[3] for box in boxes) if 4 <= len(boxes) <= 5 else 0.0
+        return min(box[2] * box[3] for box in boxes) if 3 <= len(boxes) <= 5 else 0.0
 
     return str(max(view, key=smallest).id)
 
@@ -154,7 +154,7 @@ def tiles(camera: Camera, app: App, dataset: Any) -> None:
 
 
 def from_the_keyboard(camera: Camera, app: App, dataset: Any) -> None:
-    """Decisions without a mouse: a frame with two labels left, after an undo, the next frame."""
+    """Decisions without a mouse: a frame with one label left, after an undo, the next frame."""
     page = camera.page
     open_view(page, app.link(dataset.name, view="needs-review"))
     open_first_sample(page)
@@ -165,7 +165,7 @@ def from_the_keyboard(camera: Camera, app: App, dataset: Any) -> None:
     few = int(review_state(page)["reviewOpen"])
     for number in range(few):
         page.wait_for_function("() => document.querySelector('[data-review-focus]')")
-        if number == few - 2:
+        if number == few - 1:
             camera.keep("review-decided", pause_ms=COUNTS_MS)
         key = KEYS[number % len(KEYS)]
         if key == "Shift+F":
