@@ -23,10 +23,10 @@ def measured(seen: Sightings, chains: IntArray) -> dict[str, Any]:
         chains: int64 (S,), equal for labels of one object.
 
     Returns:
-        `labels`, `tracks`; `pairs` of an object's masks in successive frames, their `agreement`
-        (the mean IoU after their boxes were laid on each other) and how many `flicker` (agree less
-        than 0.75); `gaps` of at most 3 frames within tracks and `gap_frames` in them; and
-        `class_changes` along tracks.
+        `labels`; `tracks` that have a mask; `pairs` of an object's masks in successive frames,
+        their `agreement` (the mean IoU after their boxes were laid on each other) and how many
+        `flicker` (agree less than 0.75); `gaps` of at most 3 frames within tracks and `gap_frames`
+        in them; and `class_changes` along tracks.
 
     """
     order = np.lexsort((np.arange(len(chains)), chains))
@@ -41,7 +41,7 @@ def measured(seen: Sightings, chains: IntArray) -> dict[str, Any]:
     labels = np.array(seen.labels, object)
     return {
         "labels": len(seen),
-        "tracks": len(set(chains.tolist())),
+        "tracks": len(set(chains[seen.shapes.any(axis=1)].tolist())),
         "pairs": len(agree),
         "agreement": round(float(agree.mean()), 4) if len(agree) else None,
         "flicker": int((agree < STEADY).sum()),

@@ -182,6 +182,9 @@ def test_measures_count_what_flickers_and_what_is_missing():
         labeled(0, ("car", RAIL)), labeled(1, ("car", RAIL), masks=[half]), labeled(2),
         labeled(3, ("car", RAIL)), labeled(4, ("car", RAIL)),
     ]  # fmt: skip
+    frames[2] = labeled(2, ("bus", (500, 20, 600, 90)), masks=[np.zeros(SIZE_HW, np.uint8)])
+    assert track(frames).measures["tracks"] == 1, "a box without a mask is none"
+    frames[2] = labeled(2)
     assert track(frames).measures == {
         "labels": 4, "tracks": 1, "pairs": 2, "agreement": 0.75, "flicker": 1, "gaps": 1,
         "gap_frames": 1, "class_changes": 0, "other_class": 0,
