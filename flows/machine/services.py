@@ -25,6 +25,7 @@ from tasks.store.private_files import close_file, private_folder
 START_S = 180.0
 STOP_S = 150.0
 POLL_S = 0.2
+NEEDED_TO_END = ("database", "server")  # by the others, in this order
 LINKS = "sign-in.html"  # what `up` has printed
 
 
@@ -144,15 +145,23 @@ def wait_until(service: Service, ready: Callable[[], object]) -> None:
 
 
 def stop_all() -> list[str]:
-    """Stop every service of `up`, last started first; returns the names of those that ran."""
+    """Stop every service of `up`, last what others need to end; returns names of those that ran.
+
+    Workers give their shards back to the server, also to one that was started after them.
+    """
     stopped = []
-    for service in reversed(list(_recorded().values())):
+    for service in sorted(_recorded().values(), key=_needed_to_end):
         if service.alive:
             _stop(service)
             stopped.append(service.name)
     for file in ("services.json", LINKS):
         (folder() / file).unlink(missing_ok=True)
     return stopped
+
+
+def _needed_to_end(service: Service) -> int:
+    """Rank a service: 0 if no other needs it to end, else by how long they do."""
+    return NEEDED_TO_END.index(service.name) + 1 if service.name in NEEDED_TO_END else 0
 
 
 def _stop(service: Service) -> None:
