@@ -154,7 +154,7 @@ def tiles(camera: Camera, app: App, dataset: Any) -> None:
 
 
 def from_the_keyboard(camera: Camera, app: App, dataset: Any) -> None:
-    """Decisions without a mouse: a frame with one label left, after an undo, the next frame."""
+    """Decisions without a mouse: a frame with one label left, after two undos, the next frame."""
     page = camera.page
     open_view(page, app.link(dataset.name, view="needs-review"))
     open_first_sample(page)
@@ -175,8 +175,10 @@ def from_the_keyboard(camera: Camera, app: App, dataset: Any) -> None:
             key = "Enter"
         press(page, key)
         if number == few - 1:
-            press(page, "Shift+Z")
+            for _ in range(2):
+                press(page, "Shift+Z")
             camera.keep("review-undo", pause_ms=COUNTS_MS)
+            press(page, "Shift+Y")
             press(page, "Shift+A")
     camera.keep("review-next")
 
