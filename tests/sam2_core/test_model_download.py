@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from sam2_core import model_download as module
-from sam2_core.checkpoints import checkpoint_path, fetch_checkpoint, verify
+from sam2_core.checkpoints import checkpoint_path, fetch_checkpoint, record, verify
 from sam2_core.model_download import download
 from sam2_core.presets import COMPACT, TINY
 from sam2_core.types import AutolabelError
@@ -238,7 +238,9 @@ def test_published_sha256_is_held_to(server, tmp_path, monkeypatch):
 def test_a_changed_file_is_hashed_again(tmp_path):
     path = tmp_path / "weights.pt"
     path.write_bytes(b"one")
-    assert verify(path, cache=tmp_path) == hashlib.sha256(b"one").hexdigest()
+    sha256 = verify(path, cache=tmp_path)
+    assert sha256 == hashlib.sha256(b"one").hexdigest()
+    record(path, sha256)
     path.write_bytes(b"three")
     with pytest.raises(AutolabelError, match="recorded"):
         verify(path, cache=tmp_path)
