@@ -192,8 +192,12 @@ class Cluster:
                 self.kill(one)
 
     def __enter__(self) -> Cluster:
-        self.start_server()
-        self.deploy()
+        try:
+            self.start_server()
+            self.deploy()
+        except BaseException:
+            self.stop()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
