@@ -66,12 +66,16 @@
     pen.drawImage(rendered.get(bitmap).canvas, ...box);
   }
 
-  // A decided label: its mask as above, a solid box, and a mark in the middle; dots until the decision
-  // is written.
-  function paintDecided(pen, bitmap, box, decision, written, picture, place) {
-    const look = LOOKS[decision], [x, y, w, h] = box;
+  function paintTint(pen, bitmap, box, decision, picture, place) {
+    const look = LOOKS[decision], [, , w, h] = box;
+    if (look && bitmap?.width && w > 0 && h > 0) paintMask(pen, bitmap, box, look.colour, picture, place);
+  }
+
+  // A decided label: besides its tint a solid box, and a mark in the middle; dots until the decision is
+  // written.
+  function paintMark(pen, [x, y, w, h], decision, written) {
+    const look = LOOKS[decision];
     if (!look) return;
-    if (bitmap?.width && w > 0 && h > 0) paintMask(pen, bitmap, box, look.colour, picture, place);
     pen.lineWidth = 3;
     pen.setLineDash([]);
     pen.strokeStyle = look.colour;
@@ -109,5 +113,5 @@
     }
   }
 
-  Object.assign(review, { paintDecided, paintFocus });
+  Object.assign(review, { paintTint, paintMark, paintFocus });
 })();

@@ -133,14 +133,15 @@
     if (looker.currentOverlays.some((one) => one.field === FIELD)) review.leaveOut(replacedBy(drawn), looker);
     const pen = layer(container);
     const picture = looker.getImageSource?.(), place = boxOnPage({ bounding_box: [0, 0, 1, 1] });
-    for (const label of labelsInReach()) {
-      const decision = decisionOf(label), written = open.claims.get(label.id)?.written ?? true;
-      const shown = decision ? correctionOf(label) : label;
-      review.paintDecided(pen, shown.mask?.bitmap, boxOnPage(shown), decision, written, picture, place);
+    const decided = labelsInReach().map((label) => [label, decisionOf(label), correctionOf(label)]).filter(([, one]) => one);
+    for (const [, decision, shown] of decided) {
+      review.paintTint(pen, shown.mask?.bitmap, boxOnPage(shown), decision, picture, place);
     }
-    const focus = focused();
-    const named = focus && correctionOf(focus).id;
+    const focus = focused(), named = focus && correctionOf(focus).id;
     review.paintNames(pen, looker, ({ id }) => id !== named);
+    for (const [label, decision, shown] of decided) {
+      review.paintMark(pen, boxOnPage(shown), decision, open.claims.get(label.id)?.written ?? true);
+    }
     // With labels selected, keys act on those.
     if (focus && !selectedLabels().length) review.paintFocus(pen, boxOnPage(correctionOf(focus)));
     review.paintNames(pen, looker, ({ id }) => id === named);
