@@ -2,6 +2,7 @@
 
 import time
 from typing import Any, cast
+from uuid import UUID
 
 from prefect import flow, get_run_logger
 from prefect.client.schemas.objects import State
@@ -14,6 +15,7 @@ from flows.load_dataset import load_dataset
 from flows.pipeline import given
 from flows.plan.backfill import plan_backfill
 from flows.plan.plan import stamp_of
+from flows.server.client import connected
 from flows.server.fleet import decided
 from flows.server.lost_runs import signs_of_life
 from flows.server.progress_artifact import INTERRUPTED, ProgressArtifact
@@ -50,7 +52,7 @@ def _nightly(params: BackfillParams, wait_hours: float) -> Any:
         return Failed(message=f"its workers died {MOST_STARTS} times: not started again by itself")
     deadline, out_uri = time.monotonic() + wait_hours * 3600, params.label.out
     params = params.model_copy(update={"label": decided(params.label)})
-    given_up = quarantine.listed(out_uri, stamp_of(params.label).run_key)
+    given_up = _given_up_before(out_uri, stamp_of(params.label).run_key)
     for card in ROUNDS:
         planned = backfill(params)
         ended = wait_task.submit(planned, deadline, card).result()
@@ -75,6 +77,15 @@ def _nightly(params: BackfillParams, wait_hours: float) -> Any:
     if not loaded:
         return Failed(message=message)
     return Completed(message=message)
+
+
+def _given_up_before(out_uri: str, run_key: str) -> set[tuple[str, str]]:
+    """Return what earlier nights gave up; what this one did before its worker died is its own."""
+    began = None
+    if flow_run.run_count > 1:
+        with connected() as client:
+            began = client.read_flow_run(UUID(flow_run.id)).start_time
+    return quarantine.listed(out_uri, run_key, before=began)
 
 
 @step("wait", of="")

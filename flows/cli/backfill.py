@@ -25,8 +25,8 @@ def command(dry_run: bool, wait: bool, cancel: bool, as_json: bool, **given: Any
     the GPU workers as shards of some minutes each.
 
     Nothing is submitted or labeled twice: run it again after an interruption, or every hour.
-    Exit code 0: submitted (with --wait: all labeled); 1: some sequences or frames failed; 2: bad
-    usage.
+    Exit code 0: submitted (with --wait: all labeled); 1: some sequences or frames are not labeled;
+    2: bad usage.
     """  # noqa: D205
     from flows.cli.backfill_run import run_backfill
     from flows.server.api import use_api
@@ -37,4 +37,5 @@ def command(dry_run: bool, wait: bool, cancel: bool, as_json: bool, **given: Any
     result = run_backfill(params, dry_run=dry_run, wait=wait, cancel=cancel)
     if as_json:
         click.echo(json.dumps(result, indent=2))
-    sys.exit(1 if result.get("failed") or result.get("failed_frames") else 0)
+    incomplete = result.get("failed") or result.get("failed_frames") or result.get("remaining")
+    sys.exit(1 if incomplete else 0)

@@ -114,9 +114,27 @@ def _give_up(case: Case, reason: str, attempts: int) -> None:
     storage.write_bytes(case.report_uri, checksums.encode_json(values))
 
 
-def listed(out_uri: str, run_key: str) -> set[tuple[str, str]]:
-    """(sequence_id, content_key) of every sequence that was given up, whole report or not."""
-    return manifests.keys_in(storage.join(out_uri, "quarantine", run_key))
+def listed(out_uri: str, run_key: str, before: datetime | None = None) -> set[tuple[str, str]]:
+    """(sequence_id, content_key) of every sequence that was given up, whole report or not.
+
+    Args:
+        out_uri: storage of the labels.
+        run_key: of the run.
+        before: only those given up before; whose report cannot be read counts as one.
+
+    """
+    found = manifests.keys_in(storage.join(out_uri, "quarantine", run_key))
+    if before is None:
+        return found
+    return {key for key in found if _given_up_at(Case(out_uri, run_key, *key)) < before}
+
+
+def _given_up_at(case: Case) -> datetime:
+    try:
+        report = checksums.decode_json(storage.read_bytes(case.report_uri), case.report_uri)
+        return datetime.fromisoformat(str(report["at"]))
+    except (storage.StorageError, checksums.IncompleteArtifactError, KeyError, ValueError):
+        return datetime.min.replace(tzinfo=UTC)
 
 
 def release(case: Case) -> None:

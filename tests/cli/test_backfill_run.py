@@ -4,9 +4,11 @@ import uuid
 from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
 
 from flows.cli import backfill_run, nightly
 from flows.cli.display import stderr_console
+from flows.cli.main import cli
 from flows.params import LabelParams
 from flows.plan.shards import Piece, ShardParams
 
@@ -61,3 +63,21 @@ def test_what_a_night_labels_no_longer_is_told():
     assert nightly.replaced({}, label) == ""
     before = {"sources": ["/a", "/b"], "out": "/labels"}
     assert nightly.replaced(before, label) == "/a, /b to /labels"
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        ({"submitted": 3}, 0),
+        ({"remaining": 0, "failed": [], "failed_frames": []}, 0),
+        ({"remaining": 8, "failed": [], "failed_frames": []}, 1),  # cancelled by somebody
+        ({"remaining": 0, "failed": [], "failed_frames": [{"frame": "1.jpg"}]}, 1),
+    ],
+)
+def test_what_was_waited_for_and_is_not_labeled_is_told_by_the_exit_code(
+    result, code, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(backfill_run, "run_backfill", lambda *_, **__: result)
+    monkeypatch.setattr("flows.server.api.use_api", lambda: "")
+    arguments = ["backfill", str(tmp_path), "--out", str(tmp_path / "out"), "--wait"]
+    assert CliRunner().invoke(cli, arguments).exit_code == code

@@ -1,6 +1,7 @@
 """Sequences that kill workers are given up on; those that move on are not."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,13 @@ def test_released_sequences_start_anew(case):
     assert given_up(case) == set()
     assert not Path(case.report_uri).exists()
     assert quarantine.begin(case, 0) is not None
+
+
+def test_what_was_given_up_before_a_time(case):
+    assert quarantine.note_failure(case, "one", "it is no video", final=True)
+    later = datetime.now(UTC) + timedelta(minutes=1)
+    assert quarantine.listed(case.out_uri, "run", before=later) == given_up(case)
+    earlier = later - timedelta(minutes=2)
+    assert not quarantine.listed(case.out_uri, "run", before=earlier)
+    storage.write_bytes(case.report_uri, b"damaged")
+    assert quarantine.listed(case.out_uri, "run", before=earlier) == given_up(case)
