@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sam2_core.cache import cache_folder, file_sha256
-from sam2_core.checkpoints import verify
+from sam2_core.checkpoints import record, verify
 from sam2_core.model_download import download
 from sam2_core.types import AutolabelError
 from tasks.boxes.prompt_text import prompt_digest, prompts_in
@@ -107,7 +107,9 @@ def resolve_detector(name_or_path: str) -> DetectorFile:
     if name in RELEASES:
         path = cache_folder() / "detectors" / f"{name}.onnx"
         download(f"{RELEASES_URL}/{path.name}", path, sha256=RELEASES[name])
-        return DetectorFile(name, path, verify(path, RELEASES[name]))
+        digest = verify(path, RELEASES[name])
+        record(path, digest)  # of some releases no hash is known before they have been fetched
+        return DetectorFile(name, path, digest)
     bundled = BUNDLED_FOLDER / BUNDLED[name] if name in BUNDLED else None
     path = bundled or Path(name_or_path).expanduser()
     if not path.is_file():

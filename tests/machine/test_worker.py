@@ -13,9 +13,10 @@ from flows.machine import worker
 from tests.review.app_page import wait_for
 
 # As Prefect's runner does it, which a signal ends before it has tidied up.
-LEAVES_A_FOLDER = """#!/bin/sh
-mkdir -p "$TMPDIR/runner_storage/some-id"
-exec sleep 60
+LEAVES_A_FOLDER = f"""#!{sys.executable}
+import os, time
+os.makedirs(os.environ["TMPDIR"] + "/runner_storage/some-id")
+time.sleep(60)
 """
 
 
