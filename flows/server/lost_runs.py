@@ -13,14 +13,14 @@ import contextvars
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from flows.server.client import connected
-from flows.server.shard_runs import MOST_STARTS, PAGE, SHARD_FLOW, settle
+from flows.server.shard_runs import MOST_STARTS, SHARD_FLOW, every_page, settle
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
@@ -124,12 +124,12 @@ def look_after(ended: threading.Event, every_s: float = LOOK_EVERY_S) -> None:
     lost_runs = LostRuns()
     while not ended.wait(every_s):
         with contextlib.suppress(AutolabelError):
-            for run, why in lost_runs.among(_may_be_lost()):
+            for run, why in lost_runs.among(list(_may_be_lost())):
                 if done := settle(run, why):
                     log.warning("%s is %s: %s", run.name, done, why)
 
 
-def _may_be_lost() -> Sequence[FlowRun]:
+def _may_be_lost() -> Iterator[FlowRun]:
     """Shards and nights of deployments that a worker has taken and that have not ended well."""
     from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
 
@@ -140,13 +140,4 @@ def _may_be_lost() -> Sequence[FlowRun]:
             "expected_start_time": {"after_": datetime.now(UTC) - STARTED_WITHIN},
         }
     )
-    flows = FlowFilter.model_validate({"name": {"any_": list(FLOWS)}})
-    found: list[FlowRun] = []
-    with connected() as client:
-        while True:
-            page = client.read_flow_runs(
-                flow_filter=flows, flow_run_filter=wanted, limit=PAGE, offset=len(found)
-            )
-            found += page
-            if len(page) < PAGE:
-                return found
+    return every_page(wanted, FlowFilter.model_validate({"name": {"any_": list(FLOWS)}}))

@@ -20,6 +20,7 @@ from flows.server.client import connected
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
+    from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
     from prefect.client.schemas.objects import FlowRun, State
 
 SHARD_FLOW = "label-shard"
@@ -81,17 +82,28 @@ def runs_tagged(
     """
     from prefect.client.schemas.filters import FlowRunFilter
     from prefect.client.schemas.objects import TERMINAL_STATES, StateType
-    from prefect.client.schemas.sorting import FlowRunSort
 
     asked: dict[str, Any] = {"tags": {"all_": [tag]}}
     if unfinished_or_crashed:
         asked["state"] = {"type": {"not_any_": list(TERMINAL_STATES - {StateType.CRASHED})}}
     if since:
         asked["expected_start_time"] = {"after_": since}
-    wanted = FlowRunFilter.model_validate(asked)
+    return every_page(FlowRunFilter.model_validate(asked))
+
+
+def every_page(wanted: FlowRunFilter, flows: FlowFilter | None = None) -> Iterator[FlowRun]:
+    """Flow runs that fit, newest first, of any flow or of some.
+
+    Raises:
+        AutolabelError: Prefect is not there.
+
+    """
+    from prefect.client.schemas.sorting import FlowRunSort
+
     with connected() as client:
         for offset in itertools.count(0, PAGE):
             page = client.read_flow_runs(
+                flow_filter=flows,
                 flow_run_filter=wanted,
                 sort=FlowRunSort.EXPECTED_START_TIME_DESC,
                 limit=PAGE,
