@@ -1,7 +1,7 @@
 """Compare this product's masks with Meta's own predictor, on the same frames and the same weights.
 
     python tests/tools/compare_with_meta.py CHECKOUT IMAGE BOXES.txt [IMAGE BOXES.txt ...]
-        [--model compact|tiny|...|CHECKPOINT] [--backend NAME] [--precision fp32] [--square]
+        [--model compact|tiny|...|CHECKPOINT] [--engine BACKEND:PRECISION ...] [--square]
 
 CHECKOUT is a checkout of github.com/facebookresearch/sam2 (it needs hydra-core, iopath and
 torchvision; nothing of it is fetched or kept here). A line of a BOXES file is `label score x1 y1 x2
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,40 +133,56 @@ def told(iou: np.ndarray, area: np.ndarray, scores: np.ndarray) -> dict[str, Any
     return found
 
 
+def frame_of(image_path: Path, boxes_path: Path, square: int) -> tuple[np.ndarray, Boxes]:
+    """Read a frame and its boxes, resized to a square of so many pixels unless that is 0."""
+    image, boxes = decode_image(image_path.read_bytes()), read_boxes(boxes_path)
+    if not square:
+        return image, boxes
+    from PIL import Image
+
+    scale = np.array([square / image.shape[1], square / image.shape[0]] * 2)
+    image = np.asarray(Image.fromarray(image).resize((square,) * 2, Image.Resampling.BILINEAR))
+    return image, Boxes(boxes.xyxy_px * scale, boxes.scores, boxes.labels)
+
+
+Masks = tuple[np.ndarray, np.ndarray]
+
+
+def compared(expected: Sequence[Masks], found: Sequence[Masks]) -> dict[str, Any]:
+    """Compare masks and predicted IoU of every frame."""
+    columns: tuple[list[np.ndarray], ...] = ([], [], [])
+    for (theirs, scores), (mine, predicted) in zip(expected, found, strict=True):
+        union, both = (theirs | mine).sum((1, 2)), (theirs & mine).sum((1, 2))
+        columns[0].append(np.where(union > 0, both / np.maximum(union, 1), 1.0))
+        columns[1].append(theirs.sum((1, 2)))
+        columns[2].append(np.abs(scores - predicted))
+    return told(*(np.concatenate(column) for column in columns))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("checkout", type=Path)
     parser.add_argument("frames", nargs="+", type=Path, metavar="IMAGE BOXES")
     parser.add_argument("--model", default="compact")
-    parser.add_argument("--backend", default="onnxruntime-cpu")
-    parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--engine", action="append", metavar="BACKEND:PRECISION",
+                        help="ours, one after another; onnxruntime-cpu:fp32")  # fmt: skip
     parser.add_argument("--square", action="store_true")
     given = parser.parse_args()
     weights = resolve_weights(given.model, Wanted())
     preset = PRESETS[given.model] if given.model in PRESETS else weights.load().preset
     theirs = metas_model(given.checkout, weights, preset)
-    backend = load_backend(given.model, given.backend, given.precision, close_ups=False)
-    columns: tuple[list[np.ndarray], ...] = ([], [], [])
-    with Segmenter(backend) as segmenter:
-        for image_path, boxes_path in zip(given.frames[::2], given.frames[1::2], strict=True):
-            image, boxes = decode_image(image_path.read_bytes()), read_boxes(boxes_path)
-            if given.square:
-                from PIL import Image
-
-                size = (preset.image_size,) * 2
-                scale = np.array([size[0] / image.shape[1], size[1] / image.shape[0]] * 2)
-                image = np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BILINEAR))
-                boxes = Boxes(boxes.xyxy_px * scale, boxes.scores, boxes.labels)
-            expected, scores = metas_masks(theirs, image, boxes.xyxy_px)
-            found, predicted = ours(segmenter, image, boxes)
-            union = (expected | found).sum((1, 2))
-            both = (expected & found).sum((1, 2))
-            columns[0].append(np.where(union > 0, both / np.maximum(union, 1), 1.0))
-            columns[1].append(expected.sum((1, 2)))
-            columns[2].append(np.abs(scores - predicted))
-    result = told(*(np.concatenate(column) for column in columns))
-    print(json.dumps({"model": given.model, "backend": given.backend,
-                      "precision": given.precision, "square": given.square, **result}))  # fmt: skip
+    frames = [
+        frame_of(image, boxes, preset.image_size if given.square else 0)
+        for image, boxes in zip(given.frames[::2], given.frames[1::2], strict=True)
+    ]
+    expected = [metas_masks(theirs, image, boxes.xyxy_px) for image, boxes in frames]
+    for engine in given.engine or ["onnxruntime-cpu:fp32"]:
+        name, precision = engine.split(":")
+        with Segmenter(load_backend(given.model, name, precision, close_ups=False)) as segmenter:
+            found = [ours(segmenter, image, boxes) for image, boxes in frames]
+        result = compared(expected, found)
+        print(json.dumps({"model": given.model, "backend": name, "precision": precision,
+                          "square": given.square, **result}), flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

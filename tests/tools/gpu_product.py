@@ -34,7 +34,7 @@ import numpy as np
 from gpu_product_faults import memory, poison, stale
 from gpu_product_fleet import fleet
 from gpu_product_large import compilation, large
-from gpu_product_run import Run, told
+from gpu_product_run import SEQUENCES, Run, told
 from gpu_product_spy import spy
 
 
@@ -196,6 +196,7 @@ def main() -> None:
     parser.add_argument("--clip", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--sequences", type=int, default=SEQUENCES, help="of 124 frames each")
     parser.add_argument("--processes", default="", help="for `sustained`: numbers, A,B,C")
     parser.add_argument("--without-dataset", action="store_true", help="for `sustained`: also so")
     parser.add_argument("--street", type=Path, help="for `large`: a picture of a street")
@@ -203,7 +204,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, help="for `fleet`")
     parser.add_argument("sections", nargs="*", default=["parity", "stages", "label"])
     given = parser.parse_args()
-    run = Run(given.clip, given.out)
+    run = Run(given.clip, given.out, given.sequences)
     for section in given.sections:
         started = time.perf_counter()
         try:

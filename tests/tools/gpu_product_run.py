@@ -71,8 +71,9 @@ class Busy:
 class Run:
     """Where everything is."""
 
-    def __init__(self, clip: Path, out: Path) -> None:
-        self.out, self.frames = out, out / "frames"
+    def __init__(self, clip: Path, out: Path, sequences: int = SEQUENCES) -> None:
+        self.out, self.frames = out, out / f"frames-{sequences}"
+        self.sequences = sequences
         self.few = out / "few"
         out.mkdir(parents=True, exist_ok=True)
         self.cache = out / "cache"
@@ -88,10 +89,10 @@ class Run:
             if not there:
                 break
             frames.append(cv2.imencode(".jpg", frame, [cv2.IMWRITE_JPEG_QUALITY, 95])[1].tobytes())
-        for parent, count in ((self.frames, SEQUENCES), (self.few, FEW)):
+        for parent, count in ((self.frames, self.sequences), (self.few, FEW)):
             for sequence in range(count):
                 folder = parent / f"drive-{sequence:02d}"
-                folder.mkdir(parents=True)
+                folder.mkdir(parents=True, exist_ok=True)
                 for index, data in enumerate(frames):
                     (folder / f"{index:06d}.jpg").write_bytes(data)
 
