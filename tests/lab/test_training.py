@@ -29,7 +29,7 @@ def test_the_configurations_of_the_package_load():
 def test_riders_are_one_object_for_the_mask_model_alone_in_their_share_of_the_pictures():
     from tasks.lab.scenes import LABELS, render_scene
     from tasks.lab.scenes.types import RIDER_LABEL
-    from tasks.lab.training.rendering import HIDDEN, Picture, as_asked, domain_of, draw_ids
+    from tasks.lab.training.rendering import RIDER, Picture, as_asked, domain_of, draw_ids
 
     domains = [domain_of(seed, 0.25, 0.35) for seed in range(2000)]
     shares = {name: domains.count(name) / 2000 for name in ("random", "close", "street")}
@@ -45,7 +45,7 @@ def test_riders_are_one_object_for_the_mask_model_alone_in_their_share_of_the_pi
     picture = Picture(np.zeros((*size, 3), np.uint8), np.zeros(size, np.uint8),
                       np.zeros(256, np.int16))  # fmt: skip
     draw_ids(joined, picture, LABELS)
-    assert picture.classes[row] == HIDDEN
+    assert picture.classes[row] == RIDER
     assert (picture.ids == row).sum() == joined.instances[row - 1].area_px
 
 
@@ -294,3 +294,45 @@ def test_a_close_up_holds_its_box_and_its_truth():
     shares = points.near_truth[is_one].mean(1)
     margins = torch.where(drawn.picture[is_one] == 0, 300 / (26 * 54), 2800 / (90 * 54))
     assert (shares - margins).abs().max() < 0.12
+
+
+def test_emphasis_chooses_some_kinds_more_often_and_only_what_may_be_asked_for():
+    torch = pytest.importorskip("torch", reason="training needs PyTorch: make torch")
+    from tasks.lab.training.pool import PictureBatch
+    from tasks.lab.training.prompts import PromptSampler, choice_weights
+    from tasks.lab.training.rendering import HIDDEN, RIDER
+
+    kinds = (0, 1, HIDDEN, RIDER)  # rows 1 to 4; the other rows are unused
+    classes = torch.full((4000, 256), -1)
+    classes[:, 1:5] = torch.tensor(kinds)
+    boxes, area = torch.zeros((4000, 256, 4)), torch.zeros((4000, 256))
+    boxes[:, 1:5] = torch.tensor([10.0, 10, 20, 20])
+    area[:, 1:5] = 100
+    nothing = torch.zeros(1)
+    batch = PictureBatch(nothing, nothing, classes, boxes, area, boxes, area)
+    weights = choice_weights(("car", "bicycle"), {"bicycle": 4.0, "rider": 2.0, "hidden": 1.0})
+    prompts = PromptSampler(torch.Generator().manual_seed(0), weights)
+    frames = torch.tensor([[0, 0, 1280, 720]]).expand(4000, -1)
+    chosen = prompts.targets(batch, (boxes, area), frames, torch.ones(4000), 1).instance.flatten()
+    shares = torch.bincount(chosen[chosen > 0], minlength=5)[1:] / (chosen > 0).sum()
+    assert chosen.max() <= len(kinds)
+    assert (shares - torch.tensor([1.0, 4, 1, 2]) / 8).abs().max() < 0.03
+    with pytest.raises(AutolabelError, match="'bycicle' is none of car, bicycle, rider, hidden"):
+        choice_weights(("car", "bicycle"), {"bycicle": 2.0})
+
+
+def test_training_goes_on_from_the_bundled_weights_with_the_logits_they_were_trained_with():
+    torch = pytest.importorskip("torch", reason="training needs PyTorch: make torch")
+    from sam2_core.presets import preset_named
+    from sam2_core.resolve import bundled_checkpoint
+    from tasks.lab.training.train import load_weights, start_weights, steeper
+
+    section = load_config(CONFIGS / "compact_close.toml").mask
+    start = start_weights(section)
+    bundled = load_weights(bundled_checkpoint(preset_named("compact")))
+    kept = steeper(start, section.steeper)
+    assert all(torch.equal(kept[name], value) for name, value in bundled.items())
+    assert any(not torch.equal(start[name], value) for name, value in bundled.items())
+    assert start_weights(section.model_copy(update={"init_from": ""})) is None
+    with pytest.raises(AutolabelError, match="no weights of micro"):
+        start_weights(section.model_copy(update={"preset": "micro"}))

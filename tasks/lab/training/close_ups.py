@@ -73,7 +73,7 @@ def draw_close_ups(batch: PictureBatch, prompts: PromptSampler, phase: MaskPhase
     smallest = torch.full((count,), SMALLEST_AREA_PX, device=device)
     visible = (batch.boxes_px, batch.area_px)
     targets = prompts.targets(batch, visible, frames, smallest, phase.close_ups)
-    boxes = prompts.boxes(targets, frames).flatten(0, 1)
+    boxes = prompts.boxes(targets, frames, phase.exact_boxes).flatten(0, 1)
     picture = torch.arange(count, device=device).repeat_interleave(phase.close_ups)
     stretch = torch.rand(boxes.shape, generator=generator, device=device) * 2 - 1
     regions = regions_px(boxes, (height, width), torch.exp(stretch * STRAY))

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError
 
 from sam2_core.types import AutolabelError
 
@@ -58,6 +58,8 @@ class MaskPhase(_Section):
         whole_share: share of views that are whole pictures.
         random_share: share of pictures of the random domain; as rendered where not given.
         strength: share of views whose appearance is changed.
+        exact_boxes: share of close-ups whose box is the true one; the others' are off as a
+            detector's are.
 
     """
 
@@ -71,6 +73,7 @@ class MaskPhase(_Section):
     whole_share: float = Field(0.4, ge=0, le=1)
     random_share: float | None = Field(None, ge=0, le=1)
     strength: float = Field(1.0, ge=0, le=1)
+    exact_boxes: float = Field(0.3, ge=0, le=1)
 
 
 class MaskConfig(_Section):
@@ -86,9 +89,13 @@ class MaskConfig(_Section):
         optimizer: "muon" for the matrices, with AdamW for the rest, or "adamw" for all.
         roi: points a side at which a mask's loss is taken around its object.
         devices: one process each; indices of GPUs, all the same on a CPU.
+        emphasis: how often instances of a class are prompted for, relative to the others, which
+            have 1; also of "rider" (one object with what he rides) and "hidden" (mostly).
         worker_share: share of the rendering workers that feed this model; the detector gets the
             others.
-        init_from: a `.safetensors` file of an earlier run to start from, "" for none.
+        init_from: a `.safetensors` file of an earlier run to start from, "" for none, "bundled" for
+            the weights of this package.
+        init_steeper: factor by which the logits of that file have been multiplied; it is undone.
         start_share: how much of those weights goes into what is kept: the mean of start and end
             does better on pictures unlike the training's (WiSE-FT, Wortsman et al. 2022).
         steeper: factor by which the logits of what is kept are multiplied.
@@ -105,7 +112,9 @@ class MaskConfig(_Section):
     roi: int = 96
     devices: tuple[int, ...] = Field((0,), min_length=1)
     worker_share: float = Field(0.6, gt=0, lt=1)
+    emphasis: dict[str, PositiveFloat] = Field(default_factory=dict)
     init_from: str = ""
+    init_steeper: float = Field(1.0, gt=0)
     start_share: float = Field(0.0, ge=0, lt=1)
     steeper: float = Field(1.0, gt=0)
 

@@ -79,6 +79,12 @@ class Trained:
         self.weights.follow(min(self.decay, (1 + self.steps) / (10 + self.steps)))
         return {**numbers, "gradient": norm}
 
+    def start_from(self, weights: dict[str, Tensor]) -> None:
+        """Take an earlier run's weights over, unrounded where the model computes in less."""
+        self.job.load(weights)
+        self.weights.fill(self.weights.values, weights)
+        self.weights.fill(self.weights.average, weights)
+
     def kept(self) -> dict[str, Tensor]:
         """Name the averaged weights."""
         return self.weights.state(self.weights.average)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sam2_core.architecture.model import Sam2, build_model, cast
 from sam2_core.presets import Preset, preset_named
 from sam2_core.types import AutolabelError
+from tasks.lab.scenes import LABELS
 from tasks.lab.training.close_ups import cut_close_ups, draw_close_ups
 from tasks.lab.training.config import MaskConfig, MaskPhase
 from tasks.lab.training.mask_loss import LossPoints, at_points, draw_points, mask_losses, total_loss
@@ -21,6 +22,7 @@ from tasks.lab.training.prompts import (
     PromptSampler,
     Targets,
     box_points,
+    choice_weights,
     click_points,
     with_correction,
 )
@@ -33,6 +35,8 @@ POSITION_STD = 0.02
 # of the model's input: five cells of the mask grid. Less teaches nothing.
 SMALLEST_AREA_MODEL = 80.0
 REFINED_WEIGHT = 0.2
+# What may differ between phases that are compiled once.
+_SAME_SHAPE = {"until", "whole_share", "random_share", "strength", "exact_boxes"}
 
 
 def fresh_model(preset: Preset, seed: int) -> Sam2:
@@ -98,7 +102,7 @@ class MaskJob:
         self.host = torch.Generator().manual_seed(draw)
         self.generator = torch.Generator(self.device).manual_seed(draw)
         self.appearance = Appearance(self.generator)
-        self.prompts = PromptSampler(self.generator)
+        self.prompts = PromptSampler(self.generator, choice_weights(LABELS, config.emphasis))
         self._encode: Callable[..., Any] = self.model.encode
         self._judge: Callable[..., Any] = self._decode_and_judge
         self._plain = (self._encode, self._judge)
@@ -128,7 +132,7 @@ class MaskJob:
         left = [phase for phase in self.config.phases if phase.until > progress]
         shapes = set()
         for phase in left:
-            shape = phase.model_dump(exclude={"until", "whole_share", "random_share", "strength"})
+            shape = phase.model_dump(exclude=_SAME_SHAPE)
             if (key := tuple(shape.values())) not in shapes:
                 shapes.add(key)
                 self.pool.wait_for(2 * phase.batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,12 +14,15 @@ from sam2_core.types import (
     POINT_NEGATIVE,
     POINT_PADDING,
     POINT_POSITIVE,
+    AutolabelError,
 )
 from tasks.lab.training.pool import PictureBatch
-from tasks.lab.training.rendering import IGNORED, UNUSED
+from tasks.lab.training.rendering import HIDDEN, IGNORED, RIDER, UNUSED
 
-# Detector noise: share of prompts, standard deviation in shares of the box's side, in pixels.
-BOX_NOISE = ((0.3, 0.0, 0.0), (0.4, 0.03, 0.8), (0.3, 0.09, 1.5))
+# Detector noise: share of the prompts that are not exact, standard deviation in shares of the box's
+# side, in pixels.
+BOX_NOISE = ((0.57, 0.03, 0.8), (0.43, 0.09, 1.5))
+EXACT_SHARE = 0.3
 NO_OBJECT_SHARE = 0.06
 
 
@@ -52,11 +56,46 @@ class Targets:
         return self.instance > 0
 
 
-class PromptSampler:
-    """Draws from a generator on the device."""
+FIRST_KIND = RIDER  # the lowest value of `Picture.classes`
 
-    def __init__(self, generator: torch.Generator) -> None:
+
+def choice_weights(names: tuple[str, ...], emphasis: Mapping[str, float]) -> Tensor:
+    """Say how often each kind of instance is chosen, relative to the others.
+
+    Args:
+        names: of the classes.
+        emphasis: by class, "rider" (one object with what he rides) or "hidden" (mostly); 1 where
+            none is given.
+
+    Returns:
+        float32 (n,): for kind k of `Picture.classes`, entry k - FIRST_KIND.
+
+    Raises:
+        AutolabelError: when a name means nothing here.
+
+    """
+    kinds = {name: place for place, name in enumerate(names)} | {"rider": RIDER, "hidden": HIDDEN}
+    if strange := sorted(emphasis.keys() - kinds.keys()):
+        raise AutolabelError(f"emphasis: {strange[0]!r} is none of {', '.join(kinds)}")
+    weights = torch.ones(len(names) - FIRST_KIND)
+    for name, weight in emphasis.items():
+        weights[kinds[name] - FIRST_KIND] = weight
+    return weights
+
+
+class PromptSampler:
+    """Draws from a generator on the device.
+
+    Attributes:
+        weights: float32 (n,) on the device, how often each kind of instance is chosen, see
+            `choice_weights`.
+
+    """
+
+    def __init__(self, generator: torch.Generator, weights: Tensor | None = None) -> None:
         self.generator = generator
+        self.weights = torch.ones(1) if weights is None else weights
+        self.weights = self.weights.to(generator.device)
 
     def choose(self, weight: Tensor) -> Tensor:
         """Draw a column of each row of (P, K) by weight: int64 (P, 1); any where all are 0.
@@ -91,8 +130,11 @@ class PromptSampler:
         wanted = (classes != UNUSED) & (classes != IGNORED) & (area_px >= smallest_px[:, None])
         none = ~wanted.any(1)
         # The smallest keys of a random order, wanted ones first, give a draw without repetition;
-        # it wraps round where a view has fewer than N.
-        order = (self._rand(*wanted.shape) + (~wanted).float() * 2).argsort(1)
+        # it wraps round where a view has fewer than N. Ages at which kinds of these rates die:
+        kind = (classes - FIRST_KIND).clamp(0, len(self.weights) - 1)
+        ages = torch.empty(wanted.shape, device=wanted.device)
+        ages = ages.exponential_(generator=self.generator) / self.weights[kind]
+        order = ages.where(wanted, torch.inf).argsort(1)
         available = wanted.sum(1, keepdim=True)
         position = torch.arange(prompts, device=order.device)[None] % available.clamp(min=1)
         instance = order.gather(1, position)
@@ -112,14 +154,17 @@ class PromptSampler:
             free | ~absent,
         )
 
-    def boxes(self, targets: Targets, frames_px: Tensor) -> Tensor:
+    def boxes(
+        self, targets: Targets, frames_px: Tensor, exact_share: float = EXACT_SHARE
+    ) -> Tensor:
         """Jitter boxes as a detector would: (B, N, 4) px, at least 2 px wide, inside the frame."""
         boxes = targets.boxes_px
         kind = self._rand(*boxes.shape[:2], 1)
         size = (boxes[..., 2:] - boxes[..., :2]).repeat(1, 1, 2)
         noise = torch.zeros_like(boxes)
-        low = 0.0
-        for share, relative, pixels in BOX_NOISE:
+        low = exact_share
+        for part, relative, pixels in BOX_NOISE:
+            share = part * (1 - exact_share)
             scale = (size * relative + pixels).minimum(size * 0.25)
             drawn = self._randn(*boxes.shape).clamp(-2, 2) * scale
             noise = torch.where((kind >= low) & (kind < low + share), drawn, noise)

@@ -24,7 +24,7 @@ from tasks.lab.training.config import RenderConfig
 
 # Values of a slot's table of instances: row i describes the pixels with id i, row 0 background.
 MAX_INSTANCES = 255
-UNUSED, IGNORED, NO_CLASS, HIDDEN = -1, -2, -3, -4
+UNUSED, IGNORED, NO_CLASS, HIDDEN, RIDER = -1, -2, -3, -4, -5
 # The mask model also learns from what is mostly hidden, down to this share and size: people draw
 # such boxes.
 LEAST_VISIBLE, LEAST_AREA = 0.15, 100 / (720 * 1280)
@@ -41,7 +41,8 @@ class Picture:
         image: uint8 (H, W, 3) RGB.
         ids: uint8 (H, W), which row of `classes` owns the pixel; 0 is background.
         classes: int16 (256,): class index, NO_CLASS (an object without one), IGNORED (too small
-            or too hidden to be asked for), HIDDEN (asked of the mask model only) or UNUSED.
+            or too hidden to be asked for), HIDDEN or RIDER (mostly hidden, and a rider with what he
+            rides: asked of the mask model only) or UNUSED.
 
     """
 
@@ -64,7 +65,7 @@ def draw_ids(scene: Scene, picture: Picture, names: tuple[str, ...]) -> None:
     picture.ids[:] = 0
     picture.classes[:] = UNUSED
     kinds = {name: i for i, name in enumerate(names)}
-    kinds[RIDER_LABEL] = HIDDEN
+    kinds[RIDER_LABEL] = RIDER
     wanted = [(i, kinds.get(i.label, NO_CLASS)) for i in scene.instances]
     least_px = LEAST_AREA * scene.image.shape[0] * scene.image.shape[1]
     for instance in scene.dropped:

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sam2_core.presets import preset_named
+from sam2_core.resolve import bundled_checkpoint
 from sam2_core.types import AutolabelError
 from tasks.lab.scenes import LABELS
-from tasks.lab.training.config import RenderConfig, TrainingConfig
+from tasks.lab.training.config import DetectorConfig, MaskConfig, RenderConfig, TrainingConfig
 from tasks.lab.training.detector_job import DetectorJob
 from tasks.lab.training.loop import Job, Run, Trained, read_checkpoint
 from tasks.lab.training.mask_job import MaskJob
@@ -56,19 +58,32 @@ def render_config(config: TrainingConfig, job: str, peers: Peers) -> RenderConfi
 
 
 def make_job(config: TrainingConfig, name: str, pool: PicturePool, rank: int = 0) -> Job:
-    """Build one job, started from earlier weights where the configuration names some."""
-    job: Job
+    """Build one job."""
     how: dict[str, Any] = {"compiled": config.compiled, "rank": rank}
     if name == "mask" and config.mask:
-        job, start = MaskJob(config.mask, pool, config.seed, **how), config.mask.init_from
-    elif name == "detector" and config.detector:
-        job = DetectorJob(config.detector, LABELS, pool, config.seed, **how)
-        start = config.detector.init_from
-    else:
-        raise AutolabelError(f"the configuration {config.name!r} has no section [{name}]")
-    if start:
-        job.load(load_weights(Path(start)))
-    return job
+        return MaskJob(config.mask, pool, config.seed, **how)
+    if name == "detector" and config.detector:
+        return DetectorJob(config.detector, LABELS, pool, config.seed, **how)
+    raise AutolabelError(f"the configuration {config.name!r} has no section [{name}]")
+
+
+def start_weights(section: MaskConfig | DetectorConfig) -> dict[str, Tensor] | None:
+    """Read the weights that a model starts from, with logits as steep as in training.
+
+    Returns:
+        In float32; None where training starts from scratch.
+
+    """
+    if not section.init_from:
+        return None
+    if isinstance(section, DetectorConfig):
+        return load_weights(Path(section.init_from))
+    path: Path | None = Path(section.init_from)
+    if section.init_from == "bundled":
+        path = bundled_checkpoint(preset_named(section.preset))
+    if path is None:
+        raise AutolabelError(f"init_from: this package has no weights of {section.preset}")
+    return steeper(load_weights(path), 1 / section.init_steeper)
 
 
 def say_nothing(_: Run) -> None:
@@ -100,15 +115,17 @@ def _train(
 ) -> Run:  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     state = read_checkpoint(folder, config.name, name)
-    start = state["rendered"] if state else 0
+    rendered = state["rendered"] if state else 0
     pictures = render_config(config, name, peers)
-    with RenderWorkers(render, LABELS, pictures, start) as workers:
+    with RenderWorkers(render, LABELS, pictures, rendered) as workers:
         pool = PicturePool(workers, peers.device, pictures.pool)
         try:
             job = make_job(config, name, pool, peers.rank)
             run = Run(config, Trained(job, config.ema, peers), folder)
             if state:
                 run.restore(state)
+            elif start := start_weights(getattr(config, name)):
+                run.trained.start_from(start)
             pool.wait_for(pictures.warm_up)
             run.train(lambda: pool.rendered, on_progress)
         finally:
@@ -125,9 +142,9 @@ def _kept(config: TrainingConfig, run: Run) -> dict[str, Tensor]:
     if run.trained.job.name != "mask" or not section:
         return kept
     if section.start_share:
-        if not section.init_from:
+        start = start_weights(section)
+        if not start:
             raise AutolabelError("start_share needs init_from: there is nothing to average with")
-        start = load_weights(Path(section.init_from))
         kept = {k: torch.lerp(v, start[k], section.start_share) for k, v in kept.items()}
     return steeper(kept, section.steeper)
 
