@@ -36,5 +36,9 @@ def preload_cuda() -> None:
 
 
 def quiet_torch_compiler() -> None:
-    """Keep PyTorch's compiler from recommending TF32, which changes masks; it is off on purpose."""
+    """Keep PyTorch's compiler from recommending TF32, which changes masks; it is off on purpose.
+
+    And from telling about its own use of what it calls deprecated.
+    """
     warnings.filterwarnings("ignore", "TensorFloat32 tensor cores", UserWarning)
+    warnings.filterwarnings("ignore", "`isinstance.treespec", FutureWarning)

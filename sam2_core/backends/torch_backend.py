@@ -8,7 +8,6 @@ event, so the device goes on with the next frame meanwhile.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -19,18 +18,18 @@ import torch
 from sam2_core.backends.device_owner import device_owner
 from sam2_core.backends.model_folder import CLOSE_UPS
 from sam2_core.backends.protocol import Backend, BackendInfo, PendingMasks
+from sam2_core.backends.torch_captured import Captured, bucket_for, out_of_memory
+from sam2_core.backends.torch_compiled import CompiledModules
 from sam2_core.backends.torch_modules import build_modules, modules_for
 from sam2_core.backends.torch_staging import page_locked, uploads
 from sam2_core.cache import cache_folder
 from sam2_core.decisive_code import mask_code
-from sam2_core.library_messages import quiet_torch_compiler
 from sam2_core.preprocess import planes_of, resize_square
 from sam2_core.resolve import Wanted, Weights
 from sam2_core.types import (
     BOX_BOTTOM_RIGHT,
     BOX_TOP_LEFT,
     POINT_PADDING,
-    DeviceMemoryError,
     EncoderImage,
     Features,
     LowResMasks,
@@ -45,35 +44,6 @@ BOX_BUCKETS = (8, 32, 64, 96, 136, 256)
 _BOX = (BOX_TOP_LEFT, BOX_BOTTOM_RIGHT, POINT_PADDING)
 Tensors = tuple[torch.Tensor, ...]
 Result = TypeVar("Result")
-
-
-def bucket_for(count: int, buckets: Sequence[int]) -> int:
-    """Return the smallest bucket that holds `count`, or `count` itself above the largest."""
-    return next((size for size in buckets if size >= count), count)
-
-
-class _Captured:
-    """A function of fixed shapes as a CUDA graph over its own input and output tensors."""
-
-    def __init__(
-        self, function: Callable[..., Any], inputs: Tensors, stream: torch.cuda.Stream, pool: Any
-    ) -> None:
-        self.inputs = inputs
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):  # compiles, and lets libraries allocate their workspaces
-                function(*inputs)
-        stream.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
-        mode = "thread_local"  # other threads may wait for events and allocate meanwhile
-        with torch.cuda.graph(self.graph, pool=pool, stream=stream, capture_error_mode=mode):
-            outputs = function(*inputs)
-        self.outputs: Tensors = tuple(outputs)
-
-
-def _out_of_memory(error: Exception) -> DeviceMemoryError:
-    torch.cuda.empty_cache()
-    return DeviceMemoryError(f"the GPU has no memory left: {str(error).splitlines()[0]}")
 
 
 class TorchBackend(Backend):
@@ -104,19 +74,17 @@ class TorchBackend(Backend):
         self._modules = build_modules(model, wanted.graph, dtype, device)
         self._device, self._compiled = torch.device(device), compiled
         self._owner = device_owner()
-        self._graphs: dict[tuple[str, int, int], _Captured] = {}
-        self._last: tuple[_Captured, Features] | None = None
+        self._graphs: dict[tuple[str, int, int], Captured] = {}
+        self._last: tuple[Captured, Features] | None = None
         on_gpu = device.startswith("cuda")
         if on_gpu:
             self._stream = torch.cuda.Stream()
             self._uploads, self._copies = torch.cuda.Stream(), torch.cuda.Stream()
             self._pool = torch.cuda.graph_pool_handle()
         if compiled:
-            cache = cache_folder(wanted.cache) / "inductor"
-            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
-            quiet_torch_compiler()
-            # Every bucket is a compilation of the same modules.
-            torch._dynamo.config.recompile_limit = 64
+            folder = cache_folder(wanted.cache) / "torch"
+            about = {"preset": repr(preset), "graph": wanted.graph, "precision": wanted.precision}
+            self._functions = CompiledModules(folder, about, self._device)
         how = "compiled" if compiled else "eager"
         self._info = BackendInfo(
             ModelStamp(
@@ -171,7 +139,7 @@ class TorchBackend(Backend):
             except torch.OutOfMemoryError as error:
                 self._last = None
                 self._graphs.clear()
-                raise _out_of_memory(error) from error
+                raise out_of_memory(error) from error
 
         found: Result = self._owner.run(queued)
         return found
@@ -250,7 +218,7 @@ class TorchBackend(Backend):
             outputs = self._run(features, prompts, given)
         return self._download(outputs, count)
 
-    def _load_features(self, graph: _Captured, features: Features) -> None:
+    def _load_features(self, graph: Captured, features: Features) -> None:
         """Copy features into a graph's inputs, unless the last call already did."""
         if self._last is not None and self._last[0] is graph and self._last[1] is features:
             return
@@ -282,14 +250,14 @@ class TorchBackend(Backend):
         grid = (logits.shape[1], logits.shape[2])
         return LowResMasks(logits, origin, grid, scores[0], scores[1], scores[2])
 
-    def _encoder_graph(self, images: int) -> _Captured:
+    def _encoder_graph(self, images: int) -> Captured:
         def inputs() -> Tensors:
             size = self._info.image_size
             return (torch.zeros(images, 3, size, size, device=self._device),)
 
         return self._captured(("encoder", images, 0), self._modules.encoder, inputs)
 
-    def _decoder_graph(self, features: Features, prompts: int) -> _Captured:
+    def _decoder_graph(self, features: Features, prompts: int) -> Captured:
         images = bucket_for(features.batch, self._image_buckets)
 
         def inputs() -> Tensors:
@@ -307,10 +275,11 @@ class TorchBackend(Backend):
 
     def _captured(
         self, key: tuple[str, int, int], module: torch.nn.Module, inputs: Callable[[], Tensors]
-    ) -> _Captured:
+    ) -> Captured:
         if key not in self._graphs:
-            compiled = torch.compile(module, dynamic=False)
-            self._graphs[key] = _Captured(compiled, inputs(), self._stream, self._pool)
+            examples = inputs()
+            function = self._functions.function("-".join(map(str, key)), module, examples)
+            self._graphs[key] = Captured(function, examples, self._stream, self._pool)
         return self._graphs[key]
 
 

@@ -1,0 +1,78 @@
+"""An artifact of PyTorch's ahead-of-time compiler in memory, and what its errors mean."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+
+import torch
+
+from sam2_core.backends.device_owner import is_sticky
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+def constants_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return a module's parameters and buffers, one that has several names under each of them."""
+    parameters = module.named_parameters(remove_duplicate=False)
+    return dict(parameters) | dict(module.named_buffers(remove_duplicate=False))
+
+
+def _released(aliases: list[torch.Tensor]) -> None:
+    for alias in aliases:
+        alias.set_()
+
+
+class LoadedArtifact:
+    """An artifact in memory, working on a module's weights where they lie."""
+
+    def __init__(self, path: Path, module: torch.nn.Module, device: torch.device) -> None:
+        # What `torch._inductor.aoti_load_package` ends in, which imports the compiler before.
+        # Single-threaded: no events of its own, which could not be captured in a CUDA graph.
+        index = torch.cuda.current_device() if device.type == "cuda" else -1
+        self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, index)
+        own = constants_of(module)
+        # The loader never lets go of tensors that it does not own. It is given others over the same
+        # memory, which are emptied when this object goes: the weights are then free.
+        aliases = {}
+        for name in self._loader.get_constant_fqns():
+            given = own[name].detach()
+            aliases[name] = torch.empty(0, dtype=given.dtype, device=given.device).set_(given)
+        self._loader.load_constants(aliases, False, True, True)
+        self._module = module
+        gone = weakref.finalize(self, _released, list(aliases.values()))
+        gone.atexit = False
+
+    def __call__(self, *inputs: torch.Tensor) -> Tensors:
+        """Compute what the module does.
+
+        Raises:
+            torch.OutOfMemoryError: the device's memory does not suffice.
+
+        """
+        on_gpu = inputs[0].is_cuda
+        before = _out_of_memory_count(on_gpu)
+        try:
+            return tuple(self._loader.run(list(inputs)))
+        except RuntimeError as error:
+            # The loader says where it failed, not of what.
+            if _out_of_memory_count(on_gpu) > before:
+                raise torch.OutOfMemoryError("out of memory in a compiled module") from error
+            if on_gpu and not torch.cuda.is_current_stream_capturing():
+                torch.cuda.synchronize()  # raises the device's own error, if there is one
+            raise
+
+
+def _out_of_memory_count(on_gpu: bool) -> int:
+    return int(torch.cuda.memory_stats().get("num_ooms", 0)) if on_gpu else 0
+
+
+def raise_of_device(error: BaseException) -> None:
+    """Raise what another way of compiling would not mend: no memory, or a device that is lost."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, torch.OutOfMemoryError):
+            raise cause
+        cause = cause.__cause__ or cause.__context__
+    if is_sticky(error):
+        raise error

@@ -1,0 +1,217 @@
+"""Modules compiled ahead of time, on the CPU; on a GPU: tests/gpu/test_torch_compiled.py."""
+
+import gc
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
+
+from sam2_core.backends.torch_artifact import LoadedArtifact  # noqa: E402
+from sam2_core.backends.torch_compiled import CompiledModules  # noqa: E402
+
+CPU = torch.device("cpu")
+ABOUT = {"preset": "none"}
+INPUTS = (torch.linspace(-1, 1, 8).reshape(2, 4), torch.ones(3))
+
+
+class Small(torch.nn.Module):
+    """Weights that a compiler would like to make a part of its code: equal, small and scalar."""
+
+    def __init__(self, fill: float | None = None) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 16)
+        self.norm = torch.nn.LayerNorm(16)
+        self.register_buffer("few", torch.zeros(3))
+        self.register_buffer("one", torch.ones(()), persistent=False)
+        for tensor in (*self.parameters(), *self.buffers()):
+            tensor.requires_grad_(False)
+            if fill is None:
+                tensor.normal_()
+            else:
+                tensor.fill_(fill)
+
+    def forward(self, x, shift):
+        y = self.norm(self.linear(x)) * self.one
+        return torch.relu(y), y[:, :3] * self.few + shift
+
+
+def compiled(folder, module, inputs=INPUTS):
+    return CompiledModules(folder, ABOUT, CPU).function("small", module, inputs)
+
+
+def assert_same(function, module):
+    for found, expected in zip(function(*INPUTS), module(*INPUTS), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def artifact(folder, module=None, inputs=INPUTS, **about):
+    module = module or Small()
+    return CompiledModules(folder, ABOUT | about, CPU).artifact("small", module, inputs)
+
+
+def test_an_artifact_is_of_shapes_model_and_code_not_of_weights(tmp_path, monkeypatch):
+    first = artifact(tmp_path)
+    assert artifact(tmp_path, Small(1.0)) == first
+    wider = Small()
+    wider.few = torch.zeros(1)
+    others = {
+        artifact(tmp_path, preset="other"),
+        artifact(tmp_path, inputs=(INPUTS[0].double(), INPUTS[1])),
+        artifact(tmp_path, inputs=(INPUTS[0].t().contiguous().t(), INPUTS[1])),
+        artifact(tmp_path, inputs=(INPUTS[0][:1], INPUTS[1])),
+        artifact(tmp_path, Small().half()),
+        artifact(tmp_path, wider),
+    }
+    monkeypatch.setattr(torch, "__version__", "0.1")
+    others.add(artifact(tmp_path))
+    monkeypatch.undo()
+    monkeypatch.setattr("sam2_core.backends.torch_compiled.source_digest", lambda names: "code")
+    others.add(artifact(tmp_path))
+    assert len(others - {first}) == 8
+
+
+def test_the_architecture_is_a_part_of_the_key(monkeypatch, tmp_path):
+    read = []
+    monkeypatch.setattr(
+        "sam2_core.backends.torch_compiled.source_digest", lambda names: read.extend(names) or ""
+    )
+    artifact(tmp_path)
+    assert {"sam2_core.architecture.lean_decoder", "sam2_core.backends.torch_modules"} <= {*read}
+
+
+def test_without_a_compiler_every_process_compiles_and_that_is_said_once(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("/nonexistent/g++",))
+    monkeypatch.setattr(torch.export, "export", lambda *_: pytest.fail("traced in vain"))
+    functions = CompiledModules(tmp_path, ABOUT, CPU)
+    for _ in range(2):
+        found = functions.function("small", Small(), INPUTS)
+        assert not isinstance(found, LoadedArtifact)
+    (told,) = [r.getMessage() for r in caplog.records if "every process" in r.getMessage()]
+    assert "no C++ compiler" in told
+    assert not list(tmp_path.glob("small*"))
+
+
+def test_memory_that_does_not_suffice_is_not_taken_for_a_failed_compilation(tmp_path, monkeypatch):
+    functions = CompiledModules(tmp_path, ABOUT, CPU)
+
+    def full(*_):
+        try:
+            raise torch.OutOfMemoryError("no memory")
+        except torch.OutOfMemoryError as error:
+            raise RuntimeError("while compiling") from error
+
+    monkeypatch.setattr(functions, "_compile", full)
+    with pytest.raises(torch.OutOfMemoryError, match="no memory"):
+        functions.function("small", Small(), INPUTS)
+
+
+needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler: g++")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with the artifact of a module whose weights are all alike."""
+    folder = tmp_path_factory.mktemp("cache") / "torch"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder.with_name("inductor")))
+        assert isinstance(compiled(folder, Small(1.0)), LoadedArtifact)
+    return folder
+
+
+@pytest.mark.ci
+@needs_compiler
+def test_an_artifact_serves_any_weights_without_tracing(made, monkeypatch):
+    monkeypatch.setattr(torch.export, "export", lambda *_: pytest.fail("traced"))
+    for module in (Small(1.0), Small(), Small()):
+        assert_same(compiled(made, module), module)
+
+
+LOAD = """
+import sys, torch
+from pathlib import Path
+from tests.sam2_core.test_torch_compiled import Small, compiled, assert_same
+torch.manual_seed(1)
+module = Small()
+function = compiled(Path(sys.argv[1]), module)
+compiler = [name for name in ("_dynamo", "_inductor") if f"torch.{name}" in sys.modules]
+print(type(function).__name__, compiler)
+assert_same(function, module)
+"""
+
+
+def run(folder, **env):
+    return subprocess.Popen(
+        [sys.executable, "-c", LOAD, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, cwd=Path(__file__).parents[2], env=os.environ | env,
+    )  # fmt: skip
+
+
+@pytest.mark.ci
+@needs_compiler
+def test_a_warm_start_does_not_import_the_compiler(made):
+    told, problems = run(made).communicate()
+    assert told == "LoadedArtifact []\n", problems
+
+
+@pytest.mark.ci
+@needs_compiler
+def test_the_weights_are_released_with_the_function(made):
+    module = Small()
+    weights = module.linear.weight.untyped_storage()
+
+    def users():
+        return torch._C._storage_Use_Count(weights._cdata)
+
+    before = users()
+    function = compiled(made, module)
+    assert users() > before
+    del function
+    gc.collect()
+    assert users() == before
+
+
+@pytest.mark.ci
+@needs_compiler
+def test_a_damaged_artifact_is_compiled_again_by_one_of_two_processes(made, tmp_path):
+    folder = tmp_path / "torch"
+    shutil.copytree(made, folder)
+    (path,) = folder.glob("*.pt2")
+    path.write_bytes(path.read_bytes()[:-1000])
+    cache = str(made.with_name("inductor"))
+    both = [run(folder, TORCHINDUCTOR_CACHE_DIR=cache) for _ in range(2)]
+    found = [one.communicate() for one in both]
+    assert [told.split()[0] for told, _ in found] == ["LoadedArtifact"] * 2, found
+    problems = "".join(problem for _, problem in found)
+    assert problems.count("its content is not what was written): it is compiled again") == 1
+    assert problems.count("waiting for another process") <= 1
+    assert {one.suffix for one in folder.glob("small*")} == {".pt2", ".sha256"}
+
+
+@pytest.mark.ci
+@needs_compiler
+def test_an_artifact_that_does_not_run_is_remembered(made, tmp_path, monkeypatch, caplog):
+    folder = tmp_path / "torch"
+    shutil.copytree(made, folder)
+    (path,) = folder.glob("*.pt2")
+
+    def no(*_):
+        raise RuntimeError("no kernel image")
+
+    monkeypatch.setattr("sam2_core.backends.torch_compiled.LoadedArtifact", no)
+    monkeypatch.setattr(
+        CompiledModules, "_compile", lambda self, path, *_: shutil.copy(made / path.name, path)
+    )
+    for _ in range(2):
+        compiled(folder, Small())
+        monkeypatch.setattr(CompiledModules, "_compile", lambda *_: pytest.fail("compiled again"))
+    told = [r.getMessage() for r in caplog.records if "every process" in r.getMessage()]
+    assert len(told) == 2
+    assert all("no kernel image" in text for text in told)
+    assert path.with_suffix(".refused").read_text() == "no kernel image"
