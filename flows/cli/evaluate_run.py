@@ -35,6 +35,12 @@ def run_evaluation(given: dict[str, Any]) -> bool:
     steps = evaluate(truth, folder, asked)
     for evaluation in tracked(stderr_console(), steps, "evaluating images", len(truth.images)):
         last = evaluation
+    if len(last.failed) == len(truth.images):
+        first = last.failed[0]
+        raise AutolabelError(
+            f"no picture could be measured ({counted(len(last.failed), 'picture')}). The first, "
+            f"{first.file_name}: {first.reason}"
+        )
     prompt = given["prompt"]
     if prompt == "points":
         prompt = counted(given["clicks"], "click")

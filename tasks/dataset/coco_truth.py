@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sam2_core.arrays import freeze_arrays
 from sam2_core.types import AutolabelError, FloatArray, IntArray
+from tasks.dataset.coco_segmentation import areas_px, rle_box_xyxy_px, to_rle
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +33,8 @@ class TruthImage:
             None where nothing is known.
         track_ids: int64 (N,), the same object has the same id in all frames of a sequence; or None.
         sequence: what the image is a frame of, "" for none.
+        unreadable: which annotation cannot be read, and why: then there is no instance here, and
+            nothing may be measured on the image; "" for none.
 
     """
 
@@ -48,6 +50,7 @@ class TruthImage:
     visible_fraction: FloatArray | None = None
     track_ids: IntArray | None = None
     sequence: str = ""
+    unreadable: str = ""
 
     def __post_init__(self) -> None:
         freeze_arrays(
@@ -73,120 +76,178 @@ class Truth:
         return sum(len(image) for image in self.images)
 
 
-def to_rle(segmentation: Any, size_hw: tuple[int, int]) -> bytes:
-    """One COCO segmentation as compressed run-length counts of the whole image.
-
-    Args:
-        segmentation: polygons (lists of x, y), uncompressed counts or compressed counts.
-        size_hw: (height, width) of the image.
-
-    Raises:
-        ValueError: when it is none of these, or its size is not the image's.
-
-    """
-    from pycocotools import mask as coco_mask
-
-    height, width = size_hw
-    if isinstance(segmentation, list):
-        polygons = [polygon for polygon in segmentation if len(polygon) >= 6]
-        if not polygons:
-            raise ValueError("a polygon needs at least three points")
-        merged = coco_mask.merge(coco_mask.frPyObjects(polygons, height, width))
-        return bytes(merged["counts"])
-    if not isinstance(segmentation, dict) or "counts" not in segmentation:
-        raise ValueError("a segmentation is a list of polygons or an object with counts and size")
-    size = tuple(int(value) for value in segmentation.get("size", size_hw))
-    if size != size_hw:
-        raise ValueError(f"the mask is {size[0]}x{size[1]}, the image {height}x{width} (h x w)")
-    counts = segmentation["counts"]
-    if isinstance(counts, list):
-        if sum(counts) != height * width:
-            raise ValueError(f"counts add up to {sum(counts)}, not to {height * width} pixels")
-        return bytes(coco_mask.frPyObjects(segmentation, height, width)["counts"])
-    return counts.encode("ascii") if isinstance(counts, str) else bytes(counts)
-
-
-def rle_box_xyxy_px(rle: bytes, size_hw: tuple[int, int]) -> npt.NDArray[np.float32]:
-    """Bound a mask: float32 (4,) left, top, right, bottom; zeros when it is empty."""
-    from pycocotools import mask as coco_mask
-
-    x, y, w, h = coco_mask.toBbox({"counts": rle, "size": list(size_hw)})
-    return np.array([x, y, x + w, y + h], np.float32)
-
-
 def load_truth(path: str | Path) -> Truth:
-    """Read a COCO instances json.
+    """Read a COCO instances json in which every annotation can be measured.
 
     Raises:
         AutolabelError: when the file is missing, is not such a json, or an annotation is wrong.
 
     """
-    path = Path(path)
+    truth = read_truth(path)
+    for image in truth.images:
+        if image.unreadable:
+            raise AutolabelError(f"{path}: {image.file_name}: {image.unreadable}")
+    return truth
+
+
+def read_truth(path: str | Path) -> Truth:
+    """Read a COCO instances json; what is wrong with an annotation costs its picture.
+
+    Raises:
+        AutolabelError: when the file is missing, is not such a json, or nobody can tell which
+            pictures it means.
+
+    """
+    content = _content(Path(path))
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        names = _categories(content["categories"])
+        entries = _entries(content["images"])
+        annotations = _by_image(content["annotations"], entries)
+        images = tuple(_image(one, annotations[one["id"]], names) for one in entries.values())
+    except ValueError as error:
+        raise AutolabelError(f"{path}: bad COCO instances json: {error}") from error
+    return Truth(images, tuple(dict.fromkeys(names.values())))
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise AutolabelError(f"{path}: no such file; give a COCO instances json") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise AutolabelError(f"{path}: cannot be read as json: {error}") from error
     keys = ("images", "annotations", "categories")
     if not isinstance(content, dict) or not all(isinstance(content.get(k), list) for k in keys):
-        raise AutolabelError(f"{path}: not a COCO instances json (needs the lists {keys})")
-    try:
-        names = {int(c["id"]): str(c["name"]) for c in content["categories"]}
-        by_image: dict[int, list[dict[str, Any]]] = {int(i["id"]): [] for i in content["images"]}
-        for annotation in content["annotations"]:
-            by_image[int(annotation["image_id"])].append(annotation)
-        images = tuple(
-            _image(entry, by_image[int(entry["id"])], names) for entry in content["images"]
+        what = "a list, as COCO's results are, and " if isinstance(content, list) else ""
+        raise AutolabelError(
+            f"{path}: {what}not a COCO instances json, which is an object with the lists "
+            f"{', '.join(keys)}"
         )
-    except (KeyError, TypeError, ValueError) as error:
-        what = f"missing {error}" if isinstance(error, KeyError) else str(error)
-        raise AutolabelError(f"{path}: bad COCO instances json: {what}") from error
-    return Truth(images, tuple(dict.fromkeys(names.values())))
+    return content
+
+
+def _categories(categories: list[Any]) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for number, one in enumerate(categories):
+        key = _id(one, f"category number {number}")
+        if not isinstance(one.get("name"), str):
+            raise ValueError(f"category {key} has no name")
+        if found.setdefault(key, one["name"]) != one["name"]:
+            raise ValueError(f"two categories have the id {key}")
+    return found
+
+
+def _entries(images: list[Any]) -> dict[int, dict[str, Any]]:
+    """Return the images by id, each with a name and a size."""
+    found: dict[int, dict[str, Any]] = {}
+    for number, one in enumerate(images):
+        key = _id(one, f"image number {number}")
+        name, size_hw = one.get("file_name"), (one.get("height"), one.get("width"))
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"image {key} has no file_name")
+        if key in found:
+            raise ValueError(
+                f"{found[key]['file_name']} and {name} both have the id {key}: nobody can tell "
+                "which of them an annotation means; give every image an id of its own"
+            )
+        if not all(isinstance(side, int) and side > 0 for side in size_hw):
+            raise ValueError(f"image {key} ({name}) has no height and width in pixels")
+        found[key] = one | {"id": key}
+    return found
+
+
+def _by_image(
+    annotations: list[Any], entries: Mapping[int, Any]
+) -> dict[int, list[dict[str, Any]]]:
+    found: dict[int, list[dict[str, Any]]] = {key: [] for key in entries}
+    for number, one in enumerate(annotations):
+        if not isinstance(one, dict):
+            raise ValueError(f"annotation number {number} is no object")
+        image = _whole(one.get("image_id"))
+        if image is None or image not in found:
+            what = f"image_id {one.get('image_id')!r} is no image of the file"
+            raise ValueError(f"annotation {one.get('id', f'number {number}')}: {what}")
+        found[image].append({"id": f"number {number}"} | one)
+    return found
+
+
+def _id(one: Any, what: str) -> int:
+    given = one.get("id") if isinstance(one, dict) else one
+    number = _whole(given) if isinstance(one, dict) else None
+    if number is None:
+        raise ValueError(f"{what}: its id must be a whole number, and is {given!r}")
+    return number
+
+
+def _whole(value: Any) -> int | None:
+    """Return an id as a whole number, also where it is written as text or with a point."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal():
+        return int(value)
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return int(value) if whole else None
 
 
 def _image(
     entry: dict[str, Any], annotations: list[dict[str, Any]], names: dict[int, str]
 ) -> TruthImage:
-    from pycocotools import mask as coco_mask
-
-    size_hw = (int(entry["height"]), int(entry["width"]))
-    boxes: list[npt.NDArray[np.float32]] = []
-    rows: dict[bool, list[tuple[str, bytes]]] = {False: [], True: []}
+    size_hw = (entry["height"], entry["width"])
+    rows: dict[bool, list[_Row]] = {False: [], True: []}
+    unreadable = ""
     for annotation in annotations:
         try:
-            rle = to_rle(annotation["segmentation"], size_hw)
-        except ValueError as error:
-            raise ValueError(
-                f"annotation {annotation.get('id')} of image {entry['id']}: {error}"
-            ) from error
-        crowd = bool(annotation.get("iscrowd", 0))
-        rows[crowd].append((names[int(annotation["category_id"])], rle))
-        if crowd:
-            continue
-        box = annotation.get("bbox")
-        if box is None:
-            boxes.append(rle_box_xyxy_px(rle, size_hw))
-        else:
-            x, y, w, h = (float(value) for value in box)
-            boxes.append(np.array([x, y, x + w, y + h], np.float32))
-    rles = [{"counts": rle, "size": list(size_hw)} for _, rle in rows[False]]
+            rows[bool(annotation.get("iscrowd", 0))].append(_row(annotation, size_hw, names))
+        except (KeyError, ValueError, TypeError, OverflowError) as error:
+            unreadable = f"annotation {annotation['id']}: {error}"
+            rows = {False: [], True: []}
+            break
+    things, crowds = rows[False], rows[True]
+    visible = [one.visible for one in things]
     return TruthImage(
-        image_id=int(entry["id"]),
-        file_name=str(entry["file_name"]),
+        image_id=entry["id"],
+        file_name=entry["file_name"],
         size_hw=size_hw,
-        boxes_xyxy_px=np.array(boxes, np.float32).reshape(-1, 4),
-        labels=tuple(label for label, _ in rows[False]),
-        rle=tuple(rle for _, rle in rows[False]),
-        area_px=np.array(coco_mask.area(rles) if rles else [], np.int64),
-        crowd_rle=tuple(rle for _, rle in rows[True]),
-        crowd_labels=tuple(label for label, _ in rows[True]),
-        visible_fraction=_visible(one for one in annotations if not one.get("iscrowd", 0)),
+        boxes_xyxy_px=np.array([one.box_xyxy_px for one in things], np.float32).reshape(-1, 4),
+        labels=tuple(one.label for one in things),
+        rle=tuple(one.rle for one in things),
+        area_px=areas_px([one.rle for one in things], size_hw),
+        crowd_rle=tuple(one.rle for one in crowds),
+        crowd_labels=tuple(one.label for one in crowds),
+        visible_fraction=None if np.isnan(visible).all() else np.array(visible, np.float32),
+        unreadable=unreadable,
     )
 
 
-def _visible(annotations: Iterable[dict[str, Any]]) -> FloatArray | None:
-    given = [one.get("visible_fraction") for one in annotations]
-    if all(one is None for one in given):
-        return None
-    return np.array([np.nan if one is None else float(one) for one in given], np.float32)
+@dataclass(frozen=True)
+class _Row:
+    """An annotation: class, mask, box (x1, y1, x2, y2), visible fraction (NaN: unknown)."""
+
+    label: str
+    rle: bytes
+    box_xyxy_px: tuple[float, ...]
+    visible: float
+
+
+def _row(annotation: dict[str, Any], size_hw: tuple[int, int], names: dict[int, str]) -> _Row:
+    category = _whole(annotation.get("category_id"))
+    if category is None or category not in names:
+        raise ValueError(f"category_id {annotation.get('category_id')!r} is none of the file's")
+    rle = to_rle(annotation.get("segmentation"), size_hw)
+    given = annotation.get("visible_fraction")
+    if given is not None and not isinstance(given, int | float):
+        raise ValueError(f"visible_fraction must be a number, and is {given!r}")
+    box = annotation.get("bbox")
+    corners = rle_box_xyxy_px(rle, size_hw).tolist() if box is None else _corners(box, size_hw)
+    visible = np.nan if given is None else float(given)
+    return _Row(names[category], rle, tuple(corners), visible)
+
+
+def _corners(box: Any, size_hw: tuple[int, int]) -> list[float]:
+    """Return x1, y1, x2, y2 of a COCO box, of which some must be in the picture."""
+    numbers = isinstance(box, list) and all(isinstance(value, int | float) for value in box)
+    if not numbers or len(box) != 4:
+        raise ValueError(f"bbox must be four numbers, x, y, width, height, and is {box!r}")
+    x, y, width, height = (float(value) for value in box)
+    inside = x < size_hw[1] and y < size_hw[0] and x + width > 0 and y + height > 0
+    if not (np.isfinite([x, y, width, height]).all() and width > 0 and height > 0 and inside):
+        raise ValueError(f"bbox {box} is no box in the picture (x, y, width, height)")
+    return [x, y, x + width, y + height]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,8 +43,10 @@ class Evaluation:
 
 def find_image(folder: Path, file_name: str) -> Path:
     """Where an image of the truth lies: by its path below the folder, else by its bare name."""
-    for candidate in (folder / file_name, folder / Path(file_name).name):
-        if candidate.is_file():
+    root = folder.absolute()
+    for candidate in (root / file_name, root / Path(file_name).name):
+        below = Path(os.path.normpath(candidate)).is_relative_to(os.path.normpath(root))
+        if below and candidate.is_file():
             return candidate
     raise FileNotFoundError(f"{file_name} is not in {folder}")
 
@@ -107,7 +110,7 @@ def evaluate(truth: Truth, folder: str | Path, asked: Asked) -> Iterator[Evaluat
         raise AutolabelError(f"{folder}: no such folder; give the folder of the truth's images")
     if not truth.images:
         raise AutolabelError("the ground truth holds no image")
-    if not any(len(image) for image in truth.images):
+    if not any(len(image) or image.unreadable for image in truth.images):
         raise AutolabelError(
             "the ground truth holds no instance, so there is nothing to measure: its pictures are "
             "empty, or all that is annotated counts neither way (COCO's crowds, 255 in PNGs)"
@@ -115,6 +118,8 @@ def evaluate(truth: Truth, folder: str | Path, asked: Asked) -> Iterator[Evaluat
     evaluation = Evaluation(Scores(truth.categories))
     for image in truth.images:
         try:
+            if image.unreadable:
+                raise ValueError(image.unreadable)
             pixels = read_rgb(find_image(folder, image.file_name), image.size_hw)
             boxes, masks = asked.masks(pixels, image)
             evaluation.scores.add(image, boxes, masks, by_row=asked.detect is None)

@@ -17,7 +17,8 @@ from sam2_core.mask_metrics import (
     size_class,
 )
 from sam2_core.types import Boxes, Masks
-from tasks.dataset.coco_truth import TruthImage, rle_box_xyxy_px
+from tasks.dataset.coco_segmentation import rle_box_xyxy_px
+from tasks.dataset.coco_truth import TruthImage
 from tasks.lab import davis
 from tasks.lab.records import Record, by_size, grouped, interval, more_results
 

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.coco_truth import Truth, TruthImage, rle_box_xyxy_px
+from tasks.dataset.coco_segmentation import rle_box_xyxy_px
+from tasks.dataset.coco_truth import Truth, TruthImage
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 # Marks pixels that count neither way; in a grey picture of nothing but 0 and 255 it is the object,

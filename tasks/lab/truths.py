@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.coco_truth import Truth, TruthImage, load_truth, rle_box_xyxy_px
+from tasks.dataset.coco_segmentation import rle_box_xyxy_px
+from tasks.dataset.coco_truth import Truth, TruthImage, read_truth
 from tasks.lab.png_truth import load_png_truth
 
 DATASET = "dataset:"
@@ -29,11 +30,13 @@ def open_truth(given: str, images: Path | None, *, first_frames: bool = False) -
     if given.startswith(DATASET):
         name, _, field = given.removeprefix(DATASET).partition(".")
         return first_of_each(_of_dataset(name, field)) if first_frames else _of_dataset(name, field)
+    if "://" in given:
+        raise AutolabelError(f"{given}: the truth is read from this machine; fetch it first")
     if images is None:
         raise AutolabelError("give the folder of the truth's pictures with --images")
     if Path(given).is_dir():
         return load_png_truth(Path(given), images, first_frames=first_frames)
-    truth = load_truth(given)
+    truth = read_truth(given)
     return first_of_each(truth) if first_frames else truth
 
 

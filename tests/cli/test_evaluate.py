@@ -51,3 +51,12 @@ def test_close_ups_whole_frames_and_clicks_are_measured_as_such(truth):
     against = found["compact/restructured", "boxes"]["against"]
     assert against["miou_gain"] == pytest.approx(whole - boxes, abs=2e-4)
     assert against["worse"] > against["better"]
+
+
+def test_a_truth_of_which_nothing_can_be_measured_says_why(truth, tmp_path):
+    absent = tmp_path / "absent"
+    absent.mkdir()
+    asked = ["evaluate", str(truth), "--images", str(absent), "--baseline", "box"]
+    result = CliRunner().invoke(cli, asked)
+    assert not result.stdout
+    assert "no picture could be measured (1 picture). The first, 0.png" in str(result.exception)

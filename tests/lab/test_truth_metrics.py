@@ -1,6 +1,7 @@
 """Evaluation on cases whose answers are known by construction."""
 
 import json
+import re
 
 import cv2
 import numpy as np
@@ -9,11 +10,12 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.mask_metrics import boundary_f, mask_iou, size_class
 from sam2_core.types import AutolabelError, Boxes, Masks
-from tasks.dataset.coco_truth import load_truth
+from tasks.dataset.coco_truth import load_truth, read_truth
 from tasks.lab.baselines import baseline_masks
 from tasks.lab.evaluate import Asked, evaluate
 from tasks.lab.metrics import Scores, box_iou, match_boxes
 from tasks.lab.prompting import true_boxes
+from tasks.lab.truths import open_truth
 
 H, W = 120, 160
 SIZE = [H, W]
@@ -74,19 +76,63 @@ def test_the_three_ways_to_write_a_mask_are_one(tmp_path):
     assert image.area_px.tolist() == [1600] * 3
 
 
+SOUND = {"category_id": 10, "segmentation": [[10, 20, 50, 20, 50, 60, 10, 60]]}
+DAMAGED = rle(rect(10, 20, 50, 60)).decode()
+
+
 @pytest.mark.parametrize(
-    ("annotation", "message"),
+    ("change", "message"),
     [
-        ({"category_id": 10, "segmentation": [[1, 2, 3, 4]]}, "three points"),
-        ({"category_id": 10, "segmentation": {"counts": "x", "size": [1, 2]}}, "the image 120x160"),
-        ({"category_id": 10, "segmentation": {"counts": [3], "size": SIZE}}, "add up to 3"),
-        ({"category_id": 99, "segmentation": uncompressed(rect(0, 0, 9, 9))}, "missing 99"),
-        ({"category_id": 10}, "segmentation"),
+        ({"segmentation": [[1, 2, 3, 4]]}, "three points"),
+        ({"segmentation": [[1, 2, 9, 2, 9, 9, 1]]}, "an even count of numbers"),
+        ({"segmentation": [[1, 2, float("nan"), 2, 9, 9]]}, "not a finite number near the picture"),
+        ({"segmentation": [[1, 2, 1e12, 2, 9, 9]]}, "not a finite number near the picture"),
+        ({"segmentation": [[500, 500, 600, 500, 600, 600]]}, "no pixel in the picture"),
+        ({"segmentation": {"counts": [H * W], "size": SIZE}}, "no pixel in the picture"),
+        ({"segmentation": {"counts": "x", "size": [1, 2]}}, "the image 120x160"),
+        ({"segmentation": {"counts": [3], "size": SIZE}}, "add up to 3"),
+        ({"segmentation": {"counts": [-3, H * W + 3], "size": SIZE}}, "whole numbers of pixels"),
+        ({"segmentation": {"counts": DAMAGED[:-4], "size": SIZE}}, "add up to .*, not to 19200"),
+        ({"segmentation": {"counts": "hällo", "size": SIZE}}, "no run lengths in COCO's code"),
+        ({"segmentation": {"counts": None, "size": SIZE}}, "a list of numbers or a text"),
+        ({"segmentation": None}, "a segmentation is a list of polygons"),
+        ({"category_id": 99}, "category_id 99 is none of the file's"),
+        ({"bbox": [1, 2]}, "bbox must be four numbers"),
+        ({"bbox": [float("nan"), 2, 9, 9]}, "no box in the picture"),
+        ({"bbox": [10, 20, -9, 9]}, "no box in the picture"),
+        ({"bbox": [500, 20, 9, 9]}, "no box in the picture"),
+        ({"visible_fraction": "x"}, "visible_fraction must be a number, and is 'x'"),
     ],
 )
-def test_a_bad_annotation_is_named(tmp_path, annotation, message):
-    with pytest.raises(AutolabelError, match=message):
-        load_truth(write_truth(tmp_path, [annotation]))
+def test_a_bad_annotation_is_named_and_costs_its_picture(tmp_path, change, message):
+    second = SOUND | {"image_id": 8}
+    images = [{"id": i, "file_name": f"{i}.png", "height": H, "width": W} for i in (7, 8)]
+    path = write_truth(tmp_path, [SOUND, second, SOUND | change], images=images)
+    bad, good = read_truth(path).images
+    assert re.search(f"annotation 2: .*{message}", bad.unreadable)
+    assert (len(bad), len(good), good.unreadable) == (0, 1, "")
+    with pytest.raises(AutolabelError, match=rf"7\.png: annotation 2: .*{message}"):
+        load_truth(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "content", "message"),
+    [
+        ("annotations", [SOUND | {"id": 5, "image_id": 99}], "annotation 5: image_id 99 is no ima"),
+        ("annotations", [None], "annotation number 0 is no object"),
+        ("images", [{"id": "img1", "file_name": "a"}], "image number 0: its id .* is 'img1'"),
+        ("images", [{"id": 7, "file_name": None}], "image 7 has no file_name"),
+        ("images", [{"id": 7, "file_name": "a"}], r"image 7 \(a\) has no height and width"),
+        ("images", [{"id": 7, "file_name": name, "height": H, "width": W} for name in "ab"],
+         "a and b both have the id 7"),
+        ("categories", [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}], "two categories .* id 1"),
+    ],
+)  # fmt: skip
+def test_a_truth_whose_pictures_nobody_can_tell_is_refused(tmp_path, key, content, message):
+    path = write_truth(tmp_path, [SOUND])
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: content}))
+    with pytest.raises(AutolabelError, match=rf"truth\.json: bad COCO instances json: {message}"):
+        read_truth(path)
 
 
 def test_a_file_that_is_no_truth_is_refused(tmp_path):
@@ -96,6 +142,14 @@ def test_a_file_that_is_no_truth_is_refused(tmp_path):
             load_truth(tmp_path / "x.json")
     with pytest.raises(AutolabelError, match="no such file"):
         load_truth(tmp_path / "absent.json")
+    with pytest.raises(AutolabelError, match="read from this machine"):
+        open_truth("s3://bucket/truth.json", tmp_path)
+
+
+def test_a_byte_order_mark_and_ids_written_as_text_are_read(tmp_path):
+    path = write_truth(tmp_path, [SOUND | {"image_id": "7", "category_id": 10.0}])
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    assert load_truth(path).images[0].labels == ("car",)
 
 
 def test_mask_iou_and_size_classes():
@@ -198,10 +252,18 @@ def test_sizes_and_rows_must_fit(tmp_path):
 def test_evaluate_reports_bad_frames_and_goes_on(tmp_path):
     images = [
         {"id": i, "file_name": f"{name}.png", "height": H, "width": W}
-        for i, name in ((7, "good"), (8, "absent"), (9, "broken"), (10, "small"))
+        for i, name in (
+            (7, "good"), (8, "absent"), (9, "broken"), (10, "small"), (11, "../out"), (12, "odd")
+        )
+    ]  # fmt: skip
+    rows = [
+        {"category_id": 10, "segmentation": uncompressed(rect(40, 30, 100, 90))},
+        {"category_id": 10, "segmentation": [], "image_id": 12},
     ]
-    rows = [{"category_id": 10, "segmentation": uncompressed(rect(40, 30, 100, 90))}]
-    truth = load_truth(write_truth(tmp_path, rows, images=images))
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "out.png").write_bytes(b"of somebody else")
+    tmp_path = tmp_path / "pictures"
+    truth = read_truth(write_truth(tmp_path, rows, images=images))
     picture = cv2.GaussianBlur(np.dstack([rect(40, 30, 100, 90) * 200] * 3), (3, 3), 0)
     cv2.imwrite(str(tmp_path / "good.png"), picture)
     cv2.imwrite(str(tmp_path / "small.png"), picture[:50])
@@ -209,11 +271,15 @@ def test_evaluate_reports_bad_frames_and_goes_on(tmp_path):
     steps = list(
         evaluate(truth, tmp_path, Asked(lambda image, boxes: baseline_masks(image, boxes, "box")))
     )
-    assert len(steps) == 4
+    assert len(steps) == 6
     result = steps[-1].result()
     assert result["miou"] == 1
     reasons = {entry["file_name"]: entry["reason"] for entry in result["failed_images"]}
-    assert set(reasons) == {"absent.png", "broken.png", "small.png"}
+    assert set(reasons) == {
+        "absent.png", "broken.png", "small.png", "../out.png", "odd.png"
+    }  # fmt: skip
+    assert "../out.png is not in" in reasons["../out.png"]
+    assert reasons["odd.png"] == "annotation 1: a polygon needs at least three points"
     assert "50x160" in reasons["small.png"]
 
 

@@ -7,7 +7,7 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks
-from tasks.dataset.coco_truth import rle_box_xyxy_px
+from tasks.dataset.coco_segmentation import rle_box_xyxy_px
 from tasks.dataset.documents import Origin, label_documents
 from tasks.dataset.objects import ObjectNames
 from tasks.lab.scenes import write_sequence
