@@ -42,8 +42,6 @@ logger = logging.getLogger(__name__)
 
 Function = Callable[..., Tensors]
 
-# Other artifacts are made when this changes: how they are compiled, and what is kept of them.
-_FORMAT = 1
 _OPTIONS = {
     "aot_inductor.package_constants_in_so": False,
     "always_keep_tensor_constants": True,  # small ones too would become a part of the code
@@ -90,7 +88,7 @@ class CompiledModules:
     def __init__(self, folder: Path, about: Mapping[str, str], device: torch.device) -> None:
         self._folder, self._device = folder, device
         self._facts = {
-            "format": str(_FORMAT), "device": _device_facts(device), "code": _traced_code(),
+            "options": str(_OPTIONS), "device": _device_facts(device), "code": _traced_code(),
             "float32": torch.get_float32_matmul_precision(), **_versions(), **about,
         }  # fmt: skip
         self._told, self._impossible = False, False
@@ -98,8 +96,10 @@ class CompiledModules:
     def artifact(self, name: str, module: torch.nn.Module, inputs: Tensors) -> Path:
         """Return where the artifact of a module for inputs of these shapes is, or would be."""
         constants = sorted(constants_of(module).items())
+        parts = {type(part) for part in module.modules()}
         facts = self._facts | {
             "inputs": ", ".join(_layout(inputs)),
+            "parts": ", ".join(sorted(f"{part.__module__}.{part.__qualname__}" for part in parts)),
             "constants": ", ".join(f"{key} {_layout([value])[0]}" for key, value in constants),
         }
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:20]
