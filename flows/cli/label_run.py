@@ -22,6 +22,7 @@ from flows.plan.plan import Plan, check_writable, job_of, make_plan
 from flows.plan.summary import summary_of, tracks_told
 from flows.server.own import Api, configured_api
 from sam2_core.cache import cache_folder
+from tasks.masks.certified import NOT_CHECKED, verdict_on
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
 from tasks.pipeline.chunk import Job
 from tasks.pipeline.outcome import SequenceOutcome, complete_before
@@ -190,6 +191,10 @@ def announce(console: Console, plan: Plan) -> None:
         f"masks  {escape(stamp.name)} on {stamp.backend}, {stamp.precision} "
         f"[dim]({escape(plan.model.reason)})[/]"
     )
+    if plan.params.allow_uncertified:
+        verdict = verdict_on(plan.model)
+        words = f"its certificate says: {verdict}" if verdict != NOT_CHECKED else verdict
+        console.print(f"       [yellow]--allow-uncertified: {words}; every label says so[/]")
     roads = plan.params.wanted_classes != plan.params.classes == ()
     more = " [dim](classes on roads; --classes all takes every one)[/]" if roads else ""
     console.print(f"boxes  {escape(plan.stamp.detector)}{more}")

@@ -14,6 +14,7 @@ from sam2_core.types import AutolabelError
 
 # Subcommands in modules of their own, imported when they are called.
 LAZY: dict[str, tuple[str, str]] = {
+    "list": ("models_list", "List the models, and what is certified on this machine."),
     "certify": ("models_certify", "Hold a model on this machine against PyTorch in float32."),
     "build": ("models_build", "Build TensorRT engines for this machine's GPU."),
     "train": ("models_train", "Train the bundled models."),
@@ -37,69 +38,6 @@ _source_option = click.option(
 def _emit(result: dict[str, Any], lines: list[str], as_json: bool) -> None:
     for line in [json.dumps(result)] if as_json else lines:
         click.echo(line)
-
-
-def _exports(cache: Path | None, name: str) -> list[str]:
-    """List the exported models of a preset in the cache, as checkpoint/variant."""
-    from sam2_core.cache import cache_folder
-
-    root = cache_folder(cache) / "models" / name
-    found = sorted(root.glob("*/*/model.json")) if root.is_dir() else []
-    return [str(path.parent.relative_to(root)) for path in found]
-
-
-def _certificates(cache: Path | None, name: str) -> list[dict[str, str]]:
-    """List the engines of a preset that were certified, or failed, on this machine."""
-    from sam2_core.trust.certificate import certificates
-
-    return [
-        {"engine": one.title, "verdict": one.verdict, "file": str(one.path(cache))}
-        for one in certificates(cache)
-        if one.engine["name"].partition("/")[0] == name
-    ]
-
-
-@command.command("list")
-@cache_option
-@json_option
-def list_models(cache: Path | None, as_json: bool) -> None:
-    """List the models, their checkpoints and what is exported on this machine."""
-    from sam2_core.checkpoints import SOURCES, checkpoint_path
-    from sam2_core.presets import PRESETS
-
-    models: list[dict[str, Any]] = []
-    for preset in PRESETS.values():
-        files = [checkpoint_path(preset, s, cache) for s in SOURCES] if preset.checkpoint else []
-        models.append(
-            {
-                "name": preset.name,
-                "image_size": preset.image_size,
-                "url": preset.meta_url,
-                "sha256": preset.checkpoint_sha256,
-                "bytes": preset.checkpoint_bytes,
-                "downloaded": [str(path) for path in files if path.is_file()],
-                "exported": _exports(cache, preset.name),
-                "certificates": _certificates(cache, preset.name),
-            }
-        )
-    if as_json:
-        _emit({"models": models}, [], as_json)
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("model", "input", "checkpoint", "exported", "certificates", box=None)
-    for model in models:
-        size = f"{model['bytes'] / 1e6:.0f} MB"
-        state = "downloaded" if model["downloaded"] else f"to download, {size}"
-        table.add_row(
-            str(model["name"]),
-            f"{model['image_size']} px",
-            state if model["url"] else "of this project",
-            "\n".join(model["exported"]) or "-",
-            "\n".join(f"{one['engine']}: {one['verdict']}" for one in model["certificates"]) or "-",
-        )
-    Console().print(table)
 
 
 def _fetch(name: str, source: str, cache: Path | None) -> tuple[Path, str]:

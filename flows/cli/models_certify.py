@@ -52,19 +52,40 @@ def command(**given: Any) -> None:
     """Run MODEL as `label` would and hold its masks against PyTorch's in float32.
 
     Writes a certificate into the cache; `label` and workers refuse an engine whose certificate
-    failed. Exits with 1 for one that failed. Other pictures than the bundled ones need PyTorch, or
+    failed. A failure counts until the same pictures, or more, pass. Exits with 1 for one that
+    failed. Other pictures than the bundled ones need PyTorch, or
     are judged by the float32 graphs on the CPU, once those are certified.
     """
     from flows.cli.display import spinning, stderr_console
 
     with spinning(stderr_console(), "certifying"):
         certificate = _certified(given)
-        path = certificate.write()
+        counts, path = certificate.keep(), certificate.path()
     if given["as_json"]:
-        click.echo(json.dumps(certificate.as_json() | {"file": str(path)}, indent=2))
+        more = {"file": str(path), "counts": _short(counts)}
+        click.echo(json.dumps(certificate.as_json() | more, indent=2))
     else:
         _print(certificate, path)
-    sys.exit(0 if certificate.passed else 1)
+        if certificate.made != counts.made:
+            click.echo(_earlier(counts, path))
+    sys.exit(0 if counts.passed else 1)
+
+
+def _short(counts: Certificate) -> dict[str, Any]:
+    """Return what the certificate that counts is of: this one, or an earlier one."""
+    set_of = {name: counts.calibration[name] for name in ("kind", "pictures", "boxes")}
+    return {"verdict": counts.verdict, "made": counts.made, **set_of}
+
+
+def _earlier(counts: Certificate, path: Path) -> str:
+    pictures = counted(counts.calibration["pictures"], "picture")
+    if counts.passed:
+        return f"the certificate of {counts.made} counts on: it is of more, {pictures}"
+    return (
+        f"but it failed on {counts.made}, on {pictures} of which some are not among these; that "
+        f"counts until they pass: certify with the same --frames and --scenes as then, or remove "
+        f"{path}"
+    )
 
 
 def _certified(given: dict[str, Any]) -> Certificate:
@@ -85,7 +106,9 @@ def _certified(given: dict[str, Any]) -> Certificate:
             answers = answers_to(choice, segmenter, calibration, answers, more)
             calibration = calibration.with_more(more)
         kind = "full" if more else "quick"
-        certificate, _, found = certify(segmenter, calibration, answers, kind=kind)
+        certificate, _, found = certify(
+            segmenter, calibration, answers, kind=kind, source=choice.source
+        )
         return with_pictures(certificate, calibration, answers, found)
 
 

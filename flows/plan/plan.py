@@ -14,6 +14,7 @@ from tasks.boxes.imported import ImportedBoxes
 from tasks.boxes.matching import Matching
 from tasks.frames.discover import Discovered, discover
 from tasks.frames.patterns import refuse_output_inside
+from tasks.masks.certified import verdict_on
 from tasks.masks.model import ModelChoice, choose_model
 from tasks.pipeline.chunk import Job
 from tasks.pipeline.open import as_left
@@ -63,12 +64,14 @@ class Plan:
 
     def facts(self) -> dict[str, Any]:
         """Return what made the labels and where they are, for the summary."""
+        allowed = self.params.allow_uncertified
         return {
             "out": self.params.out,
             "run_key": self.stamp.run_key,
             "model": asdict(self.model.stamp),
             "boxes": self.stamp.detector,
             **({"imported": self.matching.as_json()} if self.matching else {}),
+            **({"allow_uncertified": verdict_on(self.model)} if allowed else {}),
         }
 
 

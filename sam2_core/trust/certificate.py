@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from sam2_core.cache import cache_folder, write_whole
 from sam2_core.trust.signed import digest_of, read_signed, signed_text
 from sam2_core.types import AutolabelError, MachineError
 
-FORMAT = 1
+FORMAT = 2
 # Libraries whose version belongs to an engine: those of every engine, and those of a backend.
 _EVERYWHERE = ("numpy", "pillow")
 _LIBRARIES = {
@@ -64,11 +65,14 @@ class Certificate:
 
     Attributes:
         engine: what it is for; see `engine_facts`.
-        calibration: digest, pictures, boxes and `kind` of the set.
+        calibration: digest, pictures, boxes and `kind` of the set; digests of its `images`, and of
+            those that are `due`: an earlier set with them failed.
         reference: what it was held against, in words.
         measured: see `sam2_core.trust.measure.summary`; `latency_ms`, `coordinates_kept`.
         failures: which limits it does not keep, in words; none for one that may label.
         worst: the worst masks: picture, row, IoU, and the file that shows it.
+        source: what was loaded: a model's folder, or weights.
+        made: when, ISO 8601.
 
     """
 
@@ -78,6 +82,8 @@ class Certificate:
     measured: Mapping[str, Any]
     failures: tuple[str, ...]
     worst: tuple[Mapping[str, Any], ...] = ()
+    source: str = ""
+    made: str = ""
 
     @property
     def passed(self) -> bool:
@@ -100,7 +106,8 @@ class Certificate:
         """What labels say of it."""
         over = self.measured["over_32x32"].get("iou", self.measured["iou"])
         return {"verdict": self.verdict, "reference": self.reference, "iou_mean": over["mean"],
-                "iou_p1": over["p1"], "engine": self.path().stem}  # fmt: skip
+                "iou_p1": over["p1"], "engine": self.path().stem,
+                "pictures": self.calibration["pictures"]}  # fmt: skip
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -110,35 +117,63 @@ class Certificate:
         """Where it belongs."""
         return certificate_path(self.engine, cache)
 
-    def write(self, cache: Path | None = None) -> Path:
-        """Write it, signed, in the place of an older one."""
-        path = self.path(cache)
-        write_whole(path, signed_text(self.as_json()))
-        return path
+    def keep(self, cache: Path | None = None) -> Certificate:
+        """Write it, signed, unless an earlier one of the engine counts; return the one that does.
+
+        A failure counts until all that it was found on passes; a lesser set does not replace a
+        greater one.
+        """
+        before = read_certificate(self.engine, cache)
+        counts = self if before is None else self._after(before)
+        if counts is not before:
+            write_whole(self.path(cache), signed_text(counts.as_json()))
+        return counts
+
+    def _after(self, before: Certificate) -> Certificate:
+        own = set(self.calibration["images"])
+        missing = {*before.calibration["images"], *before.calibration["due"]} - own
+        if not missing:
+            return self
+        if before.passed:
+            more = self.calibration["boxes"] >= before.calibration["boxes"]
+            return self if self.failures or more else before
+        if self.passed:
+            return before
+        return replace(self, calibration={**self.calibration, "due": sorted(missing)})
+
+    @property
+    def command(self) -> str:
+        """What a user types to see it made again."""
+        model = self.source or str(self.engine["name"]).partition("/")[0]
+        backend, precision = str(self.engine["backend"]), str(self.engine["precision"])
+        quick = ["--quick"] if self.calibration["kind"] == "quick" else []
+        words = ["autolabel", "models", "certify", model, "--backend", backend]
+        return shlex.join([*words, "--precision", precision, *quick])
 
     def refuse(self) -> None:
         """Raise `UncertifiedEngineError` where the engine failed."""
         if self.failures:
             raise UncertifiedEngineError(
                 f"{self.title} does not compute what PyTorch does in float32, and may not label: "
-                f"{'; '.join(self.failures)}. `autolabel models certify` shows where; another "
-                "--precision or --backend may be right; --allow-uncertified labels all the same, "
-                "and every label says so"
+                f"{'; '.join(self.failures)} ({self.calibration['pictures']} pictures). "
+                f"`{self.command}` shows where; another --precision or --backend may be right; "
+                "--allow-uncertified labels all the same, and the labels' stamp says so"
             )
 
 
 def engine_facts(info: BackendInfo) -> dict[str, Any]:
     """Return what makes an engine the one that it is."""
-    family = next(name for name in _LIBRARIES if info.stamp.backend.startswith(name))
     return {
         **asdict(info.stamp), "close_ups": info.close_ups, "device": info.device,
-        "machine": platform.machine(),
-        "versions": {
-            name: found
-            for name in (*_EVERYWHERE, *_LIBRARIES[family])
-            if (found := _version(name))
-        },
+        "machine": platform.machine(), "versions": versions_of(info.stamp.backend),
     }  # fmt: skip
+
+
+def versions_of(backend: str) -> dict[str, str]:
+    """Return the versions of the libraries that belong to an engine of a backend."""
+    family = next(name for name in _LIBRARIES if backend.startswith(name))
+    names = (*_EVERYWHERE, *_LIBRARIES[family])
+    return {name: found for name in names if (found := _version(name))}
 
 
 def _version(distribution: str) -> str:
@@ -158,7 +193,7 @@ def _of(values: Mapping[str, Any], path: Path) -> Certificate:
         raise AutolabelError(f"{path} is of another version. Remove it to have it made again")
     return Certificate(
         values["engine"], values["calibration"], values["reference"], values["measured"],
-        tuple(values["failures"]), tuple(values["worst"]),
+        tuple(values["failures"]), tuple(values["worst"]), values["source"], values["made"],
     )  # fmt: skip
 
 

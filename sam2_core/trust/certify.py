@@ -6,6 +6,7 @@ import importlib.util
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +116,12 @@ def _weights(source: str | Path, sha256: str, name: str, cache: Path | None) -> 
 
 
 def certify(
-    segmenter: Segmenter, calibration: Calibration, answers: Answers, *, kind: str = "quick"
+    segmenter: Segmenter,
+    calibration: Calibration,
+    answers: Answers,
+    *,
+    kind: str = "quick",
+    source: str | Path = "",
 ) -> tuple[Certificate, list[Compared], list[ImageAnswers]]:
     """Hold an engine against answers.
 
@@ -124,6 +130,7 @@ def certify(
         calibration: the pictures.
         answers: of PyTorch to these.
         kind: what to call the set.
+        source: what was loaded.
 
     Returns:
         The certificate, not written yet, every mask beside the reference's, and the engine's own.
@@ -139,12 +146,20 @@ def certify(
     certificate = Certificate(
         engine,
         {"kind": kind, "digest": calibration.digest, "pictures": len(calibration.images),
-         "boxes": calibration.boxes, "bundled": bundled_calibration().digest},
+         "boxes": calibration.boxes, "bundled": bundled_calibration().digest,
+         "images": sorted(one.digest for one in calibration.images), "due": []},
         answers.made_by, measured, failures_of(measured, engine["precision"]),
         tuple({"picture": calibration.images[one.image].name, "image": one.image, "row": one.row,
                "iou": round(one.iou, 5), "area_px": one.area_px} for one in worst),
+        _placed(source), datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
     return certificate, rows, found
+
+
+def _placed(source: str | Path) -> str:
+    """Return what was loaded so that it is found from any folder."""
+    path = Path(source).expanduser()
+    return str(path.resolve()) if str(source) and path.exists() else str(source)
 
 
 def ensure_certified(
@@ -164,13 +179,13 @@ def ensure_certified(
     if found is None or found.calibration["bundled"] != bundled_calibration().digest:
         answers = recorded_answers(source, segmenter, cache)
         try:
-            found, *_ = certify(segmenter, bundled_calibration(), answers)
+            found, *_ = certify(segmenter, bundled_calibration(), answers, source=source)
         except AutolabelError:
             raise
         except Exception as error:  # sound pictures and boxes: it can only be the machine
             raise as_machine_error(error, "certifying the model") from error
         try:
-            found.write(cache)
+            found = found.keep(cache)
         except OSError as error:
             logger.warning("cannot keep the certificate: %s", error)
         logger.info("%s: %s (%s)", found.title, found.verdict, certificate_path(engine, cache))

@@ -42,19 +42,30 @@ def test_label_refuses_an_engine_that_fails_and_labels_say_if_that_was_overridde
     summary = json.loads(refused.stdout)
     (failure,) = summary["failed"]
     assert "may not label" in failure["reason"]
+    again = f"`autolabel models certify {faulty} --backend onnxruntime-cpu --precision fp32 --qui"
+    assert again in failure["reason"]
     assert not list((tmp_path / "out").rglob("*.masks.parquet"))
     assert not list((tmp_path / "out").rglob("quarantine/*"))
-    listed = json.loads(invoke("models", "list", "--json").stdout)["models"][0]
-    assert [one["verdict"] for one in listed["certificates"]] == ["failed"]
+    listed = json.loads(invoke("models", "list", "--json").stdout)
+    assert not any(one["certificates"] for one in listed["models"])
+    (other,) = listed["other_certificates"]
+    assert (other["verdict"], other["source"], other["now"]) == ("failed", str(faulty), True)
     done = invoke(*asked, "--allow-uncertified")
     assert done.exit_code == 0, done.output
+    assert "--allow-uncertified: its certificate says: failed" in done.stderr
     overridden = json.loads(done.stdout)
+    assert overridden["allow_uncertified"] == "failed"
     assert overridden["run_key"] != summary["run_key"]
     (manifest,) = (tmp_path / "out" / "manifests" / overridden["run_key"]).glob("*.json")
     stamp = json.loads(manifest.read_text())["stamp"]
     assert stamp["parameters"]["allow_uncertified"] is True
     (report,) = (tmp_path / "out" / "reports" / overridden["run_key"]).glob("*.json")
-    assert json.loads(report.read_text())["certificate"] is None
+    said = json.loads(report.read_text())["certificate"]
+    assert said == {"verdict": "failed", "allow_uncertified": True}
+    written = invoke("export", tmp_path / "out", "--format", "coco", "--to", tmp_path / "coco")
+    assert written.exit_code == 0, written.output
+    exported = json.loads((tmp_path / "coco" / "export.json").read_text())
+    assert exported["allow_uncertified"] == [overridden["run_key"]]
 
 
 @pytest.mark.parametrize("fault", [*FAULTS, RESIZE])
@@ -86,3 +97,7 @@ def test_certify_passes_the_bundled_model():
     good = invoke("models", "certify", "compact", "--backend", "onnxruntime-cpu", "--quick")
     assert good.exit_code == 0
     assert "passed" in good.stdout
+    listed = json.loads(invoke("models", "list", "--json").stdout)
+    assert [one["verdict"] for one in listed["models"][0]["certificates"]] == ["passed"]
+    assert not listed["other_certificates"]
+    assert "passed on 2 pictures" in invoke("models", "list").stdout.replace("\n", " ")

@@ -1,6 +1,8 @@
 """No engine labels before its masks have been held against PyTorch's in float32."""
 
 import json
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from sam2_core.trust.certificate import (
 from sam2_core.trust.certify import certify, ensure_certified, recorded_answers
 from sam2_core.types import AutolabelError
 from tasks.masks.model import Segmenters, choose_model
-from tests.planted_graphs import COMPACT, ROOT
+from tests.planted_graphs import COMPACT, ROOT, plant
 
 MICRO = ROOT / "tests" / "data" / "micro"
 
@@ -78,6 +80,40 @@ def test_a_certificate_that_was_touched_counts_for_nothing(micro):
         assert read_certificate(engine) is None
     assert ensure_certified(micro, MICRO).passed  # it proves itself anew
     assert read_certificate(engine).passed
+
+
+def test_a_failure_counts_until_all_it_was_found_on_passes_and_a_lesser_set_replaces_none(micro):
+    quick, *_ = certify(micro, bundled_calibration(), recorded_answers(MICRO, micro))
+    bundled = quick.calibration["images"]
+
+    def of(*images, failures=(), made="now"):
+        found = {**quick.calibration, "images": [*bundled, *images], "boxes": 9 * len(images) + 9}
+        return replace(quick, calibration=found, failures=failures, made=made)
+
+    wide = of("a", "b", made="first").keep()
+    assert of(made="lesser").keep() == wide == read_certificate(wide.engine)
+    bad = of("a", failures=("planted",), made="bad").keep()
+    assert bad.failures  # found on less, but found
+    assert of(made="lesser").keep() == of("b", "c", "d").keep() == bad
+    with pytest.raises(UncertifiedEngineError, match="planted"):
+        ensure_certified(micro, MICRO)
+    worse = of("b", failures=("again",), made="worse").keep()
+    assert worse.calibration["due"] == ["a"]
+    assert of("b", made="half").keep() == worse == read_certificate(worse.engine)
+    assert of("a", "b", made="all").keep().passed
+    assert read_certificate(worse.engine).made == "all"
+    assert of("c", "d", made="other, as many").keep().made == "other, as many"
+
+
+def test_the_graph_that_decodes_several_frames_at_once_is_held_against_pytorch_too(tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(MICRO, folder)
+    plant(folder, "high-resolution features dropped", "")  # single frames have a graph of their own
+    answers = Answers.read(folder / file_name(close_ups=False))
+    for frames, passes in ((1, True), (2, False)):
+        backend = load_backend(folder, "onnxruntime-cpu", cache=tmp_path / "cache")
+        with Segmenter(backend, encoder_batch=frames) as segmenter:
+            assert certify(segmenter, bundled_calibration(), answers)[0].passed == passes
 
 
 def test_without_answers_and_without_pytorch_nothing_can_tell(micro, tmp_path, monkeypatch):
