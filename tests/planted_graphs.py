@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from pathlib import Path
 
@@ -29,6 +31,16 @@ def _edit(path: Path, change) -> None:
     model = onnx.load(str(path), load_external_data=False)
     change(model.graph)
     path.write_bytes(model.SerializeToString())
+    as_exported(path)
+
+
+def as_exported(path: Path) -> None:
+    """Have model.json name a graph as it is now, as an export with the fault would."""
+    described = path.parent / "model.json"
+    facts = json.loads(described.read_text())
+    data = path.read_bytes()
+    facts["files"][path.name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    described.write_text(json.dumps(facts))
 
 
 def _put_behind_input(graph, name: str, *nodes, constants=()) -> None:
@@ -74,12 +86,22 @@ def _coarse(graph) -> None:
     _put_behind_input(graph, "points", down, up)
 
 
+def _halved(graph) -> None:
+    for node in graph.node:
+        node.output[:] = ["iou_whole" if one == "predicted_iou" else one for one in node.output]
+        node.input[:] = ["iou_whole" if one == "predicted_iou" else one for one in node.input]
+    half = _constant("iou_half", np.float32(0.5))
+    graph.node.append(helper.make_node("Mul", ["iou_whole", "iou_half"], ["predicted_iou"]))
+    graph.initializer.append(half)
+
+
 # Name: the graph and what becomes of it.
 FAULTS = {
     "high-resolution features dropped": ("decoder", _dropped),
     "no_mem_embed skipped": ("decoder", _without_no_mem_embed),
     "red and blue swapped": ("encoder", _swapped),
     "coordinates in half precision": ("decoder", _coarse),
+    "predicted IoU halved": ("decoder", _halved),
 }
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from flows.cli.common_options import FOLDER, json_option
 from tasks.wording import counted
+
+if TYPE_CHECKING:
+    from tasks.lab.run_diff import Change
 
 
 @click.command()
@@ -29,14 +34,15 @@ def command(run_a: str, run_b: str, threshold: float, report: Path | None, as_js
 
     A run is its --out, or OUT#RUN_KEY where several lie in one storage. With --report, changed.txt
     names exactly the sequences in which anything changed, for `autolabel backfill --sequences
-    @changed.txt`.
+    @changed.txt`, and changes.jsonl has every instance that changed. What RUN_A has and RUN_B has
+    not is a change.
     """
     from flows.cli.display import stderr_console, telling
     from tasks.lab.diff_report import write_report
     from tasks.lab.run_diff import Side, diff_runs
 
-    with telling(stderr_console(), "comparing") as tell:
-        for found, done, total in diff_runs(Side.parse(run_a), Side.parse(run_b), threshold):
+    with telling(stderr_console(), "comparing") as tell, _noted(report) as note:
+        for found, done, total in diff_runs(Side.parse(run_a), Side.parse(run_b), threshold, note):
             last = found
             tell(f"comparing sequences: {done} of {total}")
     result = {"run_a": run_a, "run_b": run_b, **last.result()}
@@ -48,17 +54,33 @@ def command(run_a: str, run_b: str, threshold: float, report: Path | None, as_js
         _print(result, report)
 
 
+@contextlib.contextmanager
+def _noted(report: Path | None) -> Iterator[Callable[[Change], object]]:
+    """Return what writes down a change, where there is a report."""
+    if report is None:
+        yield lambda _: None
+        return
+    from tasks.lab.diff_report import CHANGES, change_line
+    from tasks.lab.report import check_writable
+
+    check_writable(report)
+    with (report / CHANGES).open("w", encoding="utf-8") as file:
+        yield lambda change: file.write(change_line(change))
+
+
 def _print(result: dict[str, Any], report: Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from tasks.lab.diff_report import CHANGED, figures, kinds_of
+    from tasks.lab.diff_report import CHANGED, figures, kinds_of, not_in_both
 
     console = Console()
     table = Table("instances", "count", "changed", "mean IoU", "predicted IoU", box=None)
     for name, one in {"all": result, **result["by_size"], **result["by_class"]}.items():
         table.add_row(name, *figures(one))
     console.print(table)
+    for line in not_in_both(result):
+        console.print(line, style="yellow", soft_wrap=True)
     changed = counted(len(result["changed_sequences"]), "sequence")
     console.print(f"{changed} with a change; changes: {kinds_of(result)}")
     if report:

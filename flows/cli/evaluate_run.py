@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
+from datetime import UTC, datetime
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from tasks.lab.evaluate import Asked, evaluate, find_image, read_rgb
 from tasks.lab.metrics import match_boxes
 from tasks.lab.prompting import clicked_masks, jittered_boxes, true_boxes
 from tasks.lab.records import Record, paired, read_run, write_run
-from tasks.lab.report import write_report
+from tasks.lab.report import against_named, check_writable, write_report
 from tasks.lab.truths import open_truth
 from tasks.wording import counted
 
@@ -27,11 +30,15 @@ NUMBERS = ("miou", "boundary_f", "miou_matched", "recall", "ap50")
 
 def run_evaluation(given: dict[str, Any]) -> bool:
     """Do what `autolabel evaluate` was asked; returns whether images could not be measured."""
+    _check_options(given)
+    other = read_run(given["against"]) if given["against"] else None
+    save, report = given["save"], given["report"]
+    check_writable(*filter(None, (save and save.parent, report)))
     truth = open_truth(given["truth"], given["images"], first_frames=given["first_frames"])
     if given["limit"]:
         truth = Truth(truth.images[: given["limit"]], truth.categories)
     folder = given["images"] or Path("/")  # a dataset's paths are absolute
-    asked, name = _asked(given)
+    asked, name, engine = _asked(given)
     steps = evaluate(truth, folder, asked)
     for evaluation in tracked(stderr_console(), steps, "evaluating images", len(truth.images)):
         last = evaluation
@@ -44,15 +51,15 @@ def run_evaluation(given: dict[str, Any]) -> bool:
     prompt = given["prompt"]
     if prompt == "points":
         prompt = counted(given["clicks"], "click")
-    result = {"model": name, "prompt": prompt, **last.result()}
+    result = {"model": name, "prompt": prompt, "run": _run_facts(given, engine), **last.result()}
     records = last.scores.records
-    if given["against"]:
-        result["against"] = paired(read_run(given["against"])[1], records)
-    if given["save"]:
-        write_run(given["save"], result, records)
-    if given["report"]:
+    if other:
+        result["against"] = _of_run(other[0]) | paired(other[1], records)
+    if save:
+        write_run(save, result, records)
+    if report:
         draw = partial(_draw, truth, folder, asked)
-        page = write_report(given["report"], result, records, draw, result.get("against"))
+        page = write_report(report, result, records, draw, result.get("against"))
         click.echo(f"report: {page}", err=True)
     if given["as_json"]:
         click.echo(json.dumps(result))
@@ -61,11 +68,42 @@ def run_evaluation(given: dict[str, Any]) -> bool:
     return bool(last.failed)
 
 
-def _asked(given: dict[str, Any]) -> tuple[Asked, str]:
-    """Return how to ask the model for masks, and its name."""
-    detect = _detector(given["detector"], given["min_score"])
+def _check_options(given: dict[str, Any]) -> None:
+    """Refuse options that mean nothing beside the others."""
+    unused = {
+        "--clicks": given["clicks"] != 1 and given["prompt"] != "points",
+        "--detector": given["detector"] != "compact" and given["prompt"] != "detector",
+        "--model": given["model"] != "compact" and given["baseline"],
+    }
+    for option, is_unused in unused.items():
+        if is_unused:
+            where = "without --baseline" if option == "--model" else "with --prompt"
+            needed = {"--clicks": " points", "--detector": " detector"}.get(option, "")
+            raise click.UsageError(f"{option} counts {where}{needed} only")
+
+
+def _run_facts(given: dict[str, Any], engine: dict[str, Any]) -> dict[str, Any]:
+    """Return what was measured with what, to be told apart from other evaluations later."""
+    kept = ("truth", "prompt", "first_frames", "limit", "baseline", "whole_frames")
+    more = {"points": ("clicks",), "detector": ("detector", "min_score")}.get(given["prompt"], ())
+    return {
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "version": version("sam2-autolabel"),
+        **{name: given[name] for name in (*kept, *more) if given[name]},
+        "engine": engine,
+    }
+
+
+def _of_run(other: dict[str, Any]) -> dict[str, Any]:
+    """Return what the other run of a comparison was."""
+    return {"model": other.get("model"), "prompt": other.get("prompt"), "run": other.get("run")}
+
+
+def _asked(given: dict[str, Any]) -> tuple[Asked, str, dict[str, Any]]:
+    """Return how to ask the model for masks, its name, and what it is."""
     boxes = jittered_boxes if given["prompt"] == "jittered" else true_boxes
-    found = detect if given["prompt"] == "detector" else None
+    by_detector = given["prompt"] == "detector"
+    found = _detector(given["detector"], given["min_score"]) if by_detector else None
     if given["baseline"]:
         from tasks.lab.baselines import baseline_masks
 
@@ -73,31 +111,28 @@ def _asked(given: dict[str, Any]) -> tuple[Asked, str]:
             raise AutolabelError("a baseline is prompted with boxes, not with clicks")
         method = given["baseline"]
         segment = partial(baseline_masks, method=method)
-        return Asked(segment, boxes, found), method
+        return Asked(segment, boxes, found), method, {}
     from tasks.masks.model import choose_model, load_segmenter
 
     clicks = given["prompt"] == "points"
     close_ups = False if given["whole_frames"] or clicks else None
     choice = choose_model(given["model"], given["backend"], given["precision"], close_ups=close_ups)
     segmenter = load_segmenter(choice)
+    info = segmenter.backend.info
     clicked = partial(clicked_masks, segmenter, clicks=given["clicks"]) if clicks else None
     return (
         Asked(lambda image, some: segmenter.segment([image], [some])[0], boxes, found, clicked),
         choice.stamp.name,
+        {**asdict(info.stamp), "device": info.device},
     )
 
 
 def _detector(name: str, min_score: float) -> Any:
-    """Return what finds boxes; the detector is loaded when it is first needed."""
-    from functools import cache
+    """Return what finds boxes."""
+    from tasks.boxes.detectors import load_detector
 
-    @cache
-    def loaded() -> Any:
-        from tasks.boxes.detectors import load_detector
-
-        return load_detector(name)
-
-    return lambda image: loaded().detect([loaded().letterbox(image)], (), min_score)[0]
+    loaded = load_detector(name)
+    return lambda image: loaded.detect([loaded.letterbox(image)], (), min_score)[0]
 
 
 def _draw(truth: Truth, folder: Path, asked: Asked, record: Record, path: Path) -> None:
@@ -136,9 +171,16 @@ def _print(result: dict[str, Any]) -> None:
     if other := result.get("against"):
         span = other["miou_gain_interval"]
         between = f" ({span[0]:+.4f} to {span[1]:+.4f})" if span else ""
+        test = "" if other["p_value"] is None else f", p = {other['p_value']:g}"
         console.print(
-            f"against the other run: mean IoU {other['miou_gain']:+.4f}{between}, "
-            f"{other['better']} better, {other['worse']} worse, p = {other['p_value']}"
-        )
+            f"against {against_named(other)}: mean IoU {other['miou_gain']:+.4f}{between} over "
+            f"{counted(other['instances'], 'instance')}, {other['better']} better, "
+            f"{other['worse']} worse{test}", soft_wrap=True,
+        )  # fmt: skip
+        if other["only_in_one"]:
+            console.print(
+                f"{counted(other['only_in_one'], 'instance')} of only one of the two runs "
+                "(another truth, or pictures that were not measured) not compared", style="yellow",
+            )  # fmt: skip
     for failed in result["failed_images"]:
         console.print(f"not measured: {failed['file_name']}: {failed['reason']}", style="yellow")

@@ -113,13 +113,24 @@ class ModelFolder:
         return tuple(sorted(int(side) for side in sides))
 
     def engine_sha256(self) -> str:
-        """Hash over every graph file, external weights included; of a pinned folder, as pinned."""
+        """Hash over every graph file, external weights included; of a pinned folder, as pinned.
+
+        Raises:
+            AutolabelError: a file is not the one that model.json names.
+
+        """
         if self._pin:
             return self._pin.engine_sha256
         total = hashlib.sha256()
+        recorded = self.facts.get("files", {})
         for file in self._files():
-            digest = file_sha256(file, self.cache)
-            total.update(f"{file.relative_to(self.path)} {digest}\n".encode())
+            digest, name = file_sha256(file, self.cache), str(file.relative_to(self.path))
+            if name in recorded and recorded[name]["sha256"] != digest:
+                raise AutolabelError(
+                    f"{file} is not the file that was exported: it has sha256 {digest}, and "
+                    f"model.json names {recorded[name]['sha256']}. Copy or export the model again"
+                )
+            total.update(f"{name} {digest}\n".encode())
         return total.hexdigest()
 
     def _files(self) -> list[Path]:

@@ -17,6 +17,32 @@ from tasks.types import FrameRef
 from tasks.wording import counted
 
 CHANGED = "changed.txt"
+CHANGES = "changes.jsonl"
+
+
+def change_line(change: Change) -> str:
+    """Say a change of an instance as a line of JSON."""
+    frame = change.frame
+    return json.dumps({
+        "sequence": frame.sequence_id, "camera": frame.camera, "frame": frame.index,
+        "uri": frame.uri, "kind": change.kind, "label": change.label, "iou": round(change.iou, 4),
+        "area_px": change.area_px, "box_xyxy_px": [round(side, 2) for side in change.box_xyxy_px],
+    }) + "\n"  # fmt: skip
+
+
+def not_in_both(result: dict[str, Any]) -> list[str]:
+    """Say in lines what only one of the runs has."""
+    lines = []
+    for side in "ab":
+        names, frames = result[f"sequences_only_in_{side}"], result[f"frames_only_in_{side}"]
+        if names or frames:
+            some = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names else ""
+            counts = "a change" if side == "a" else "not compared"
+            lines.append(
+                f"only in {result[f'run_{side}']}: {counted(len(names), 'sequence')}{some} and "
+                f"{counted(frames, 'frame')} of sequences that both have: {counts}"
+            )
+    return lines
 
 
 def write_report(folder: Path, result: dict[str, Any], found: RunDiff) -> None:
@@ -30,7 +56,8 @@ def write_report(folder: Path, result: dict[str, Any], found: RunDiff) -> None:
         f"{counted(result['frames'], 'frame')}, {counted(result['instances'], 'instance')}, "
         f"{result['changed']} changed ({kinds_of(result)}); "
         f"{counted(len(found.changed_sequences), 'sequence')} with a change, listed in "
-        f"`{CHANGED}`.", "",
+        f"`{CHANGED}`; every change of an instance is in `{CHANGES}`.", "",
+        *(f"{line}\n" for line in not_in_both(result)),
     ]  # fmt: skip
     for what in ("by_size", "by_class"):
         lines += ["| | instances | changed | mean IoU | predicted IoU |", "|---|---|---|---|---|"]

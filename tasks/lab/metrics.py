@@ -211,7 +211,9 @@ class Scores:
         if not any(not row["iscrowd"] for row in self._true):
             return dict.fromkeys(groups, (None, None))
         if not self._found:
-            return dict.fromkeys(groups, (0.0, 0.0))
+            there = {"all", *by_size(self.records)}
+            there |= {f"class {one.label}" for one in self.records}
+            return {name: (0.0, 0.0) if name in there else (None, None) for name in groups}
         from faster_coco_eval import COCO, COCOeval_faster
 
         categories = [{"id": i + 1, "name": name} for i, name in enumerate(self.categories)]

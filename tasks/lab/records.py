@@ -54,9 +54,10 @@ class Record:
     davis_f: float | None = None
 
     @property
-    def key(self) -> tuple[str, int]:
-        """What is the same in every run over one truth."""
-        return self.image, self.row
+    def instance(self) -> tuple[str, str, int, tuple[float, ...]]:
+        """What the annotation is: picture, class, area and box."""
+        box = tuple(round(side, 2) for side in self.box_xyxy_px)
+        return self.image, self.label, self.area_px, box
 
 
 def occlusion_of(visible: float | None) -> str:
@@ -154,11 +155,15 @@ def read_run(path: Path) -> tuple[dict[str, Any], list[Record]]:
         ]
         return values["result"], records
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise AutolabelError(f"{path} is no evaluation that --save wrote: {error!r}") from error
+        why = f"{type(error).__name__}: {error}"[:120]
+        raise AutolabelError(f"{path} is no evaluation that --save wrote: {why}") from error
 
 
 def paired(first: Sequence[Record], second: Sequence[Record], seed: int = 0) -> dict[str, Any]:
     """Compare two runs over the same truth, instance by instance.
+
+    Instances are the same where picture, class, true area and true box are; what only one of the
+    runs has is counted.
 
     Returns:
         The mean difference of IoU (second less first) with its 95% interval by bootstrap over
@@ -169,8 +174,10 @@ def paired(first: Sequence[Record], second: Sequence[Record], seed: int = 0) -> 
         AutolabelError: they have no instance in common.
 
     """
-    before = {one.key: one for one in first}
-    pairs = [(before[one.key], one) for one in second if one.key in before]
+    before: dict[object, list[Record]] = {}
+    for one in first:
+        before.setdefault(one.instance, []).append(one)
+    pairs = [(before[one.instance].pop(0), one) for one in second if before.get(one.instance)]
     if not pairs:
         raise AutolabelError("the two runs have no instance in common: evaluate the same truth")
     gain = np.array([after.iou - old.iou for old, after in pairs])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sam2_core.types import AutolabelError
 from tasks.lab.records import Record, by_occlusion, by_size, grouped, interval
+from tasks.wording import counted
 
 WORST = 12
 _FOUND, _OTHER = "#2a6f97", "#e07a5f"
@@ -40,6 +43,7 @@ def write_report(
     _plots(folder / "plots.png", records)
     lines = [
         f"# {result['model']}, prompted by {result['prompt']}", "",
+        *(_measured(result["run"]) if "run" in result else []),
         f"{result['images']} pictures, {result['instances']} instances. Intervals are of 95%, by "
         "bootstrap over pictures.", "", "![IoU](plots.png)", "",
         *_numbers(result), "", *_table("size", by_size(records)), "",
@@ -86,11 +90,51 @@ def _compared(found: Mapping[str, Any]) -> list[str]:
     span, p_value = found["miou_gain_interval"], found["p_value"]
     between = f" ({span[0]:+.4f} to {span[1]:+.4f})" if span else ""
     test = f", Wilcoxon's p = {p_value:g}" if p_value is not None else ""
+    alone = found["only_in_one"]
+    more = f" {counted(alone, 'instance')} of only one run not compared." if alone else ""
     return [
-        f"Against the other run, on {found['instances']} instances of both: mean IoU "
+        f"Against {against_named(found)}, on {found['instances']} instances of both: mean IoU "
         f"{found['miou_gain']:+.4f}{between}{test}; {found['better']} better and {found['worse']} "
-        "worse by more than 0.01.", "",
+        f"worse by more than 0.01.{more}", "",
     ]  # fmt: skip
+
+
+def against_named(found: Mapping[str, Any]) -> str:
+    """Name the other run of a comparison."""
+    if not found.get("model"):
+        return "the other run"
+    run = found.get("run") or {}
+    how = engine_named(run.get("engine") or {})
+    when = f", {run['made'][:10]}" if run.get("made") else ""
+    return f"{found['model']}{f' ({how})' if how else ''}, prompted by {found['prompt']}{when}"
+
+
+def engine_named(engine: Mapping[str, Any]) -> str:
+    """Name what ran a model: backend, precision, device and the weights."""
+    if not engine:
+        return ""
+    weights = str(engine["checkpoint_sha256"])[:12]
+    return f"{engine['backend']}, {engine['precision']}, {engine['device']}, weights {weights}"
+
+
+def check_writable(*folders: Path) -> None:
+    """Refuse places that cannot be written, before anything is measured."""
+    for folder in folders:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise AutolabelError(f"cannot write to {folder}: {error.strerror}") from error
+
+
+def _measured(run: Mapping[str, Any]) -> list[str]:
+    """Say what was measured, and with what."""
+    how = engine_named(run.get("engine") or {})
+    told = {name: value for name, value in run.items() if name not in {"engine", "made", "version"}}
+    words = ", ".join(f"{name} {value}".replace("_", " ") for name, value in told.items())
+    by = f"{how}; " if how else ""
+    return [f"{by}{words}; sam2-autolabel {run['version']}, {run['made'][:10]}.", ""]
 
 
 def _failed(result: Mapping[str, Any]) -> list[str]:
@@ -102,6 +146,8 @@ def _failed(result: Mapping[str, Any]) -> list[str]:
 def _worst(folder: Path, records: Sequence[Record], draw: Draw) -> list[str]:
     chosen = sorted((one for one in records if one.found), key=lambda one: one.iou)[:WORST]
     lines = ["## The worst masks", "", "Green: both. Red: predicted only. Blue: true only.", ""]
+    if chosen and chosen[0].iou == 1:
+        return [*lines[:1], "", "None: all are the true ones to the last pixel.", ""]
     for number, one in enumerate(chosen, 1):
         name = f"worst-{number:02d}.png"
         draw(one, folder / name)
@@ -128,16 +174,19 @@ def _plots(path: Path, records: Sequence[Record]) -> None:
         medianprops={"color": _OTHER},
     )  # fmt: skip
     axes[0, 1].set_yticks(range(1, len(names) + 1), names)
-    axes[0, 1].set(xlabel="mask IoU", title="by class: quartiles, 1.5 times their distance")
+    axes[0, 1].set(
+        xlim=(-0.03, 1.03), xlabel="mask IoU", title="by class: quartiles, 1.5 times their distance"
+    )
+    dot = float(np.clip(20_000 / max(len(records), 1), 4, 36))
     side = np.sqrt([max(one.area_px, 1) for one in records])
-    axes[1, 0].scatter(side, iou, s=4, alpha=0.3, color=_FOUND, linewidths=0)
+    axes[1, 0].scatter(side, iou, s=dot, alpha=0.3, color=_FOUND, linewidths=0)
     if side.max() > 4 * side.min():  # an octave or two would have a tick at most
         axes[1, 0].set_xscale("log", base=2)
     axes[1, 0].xaxis.set_major_formatter("{x:.0f}")
     axes[1, 0].set(ylim=(-0.03, 1.03))
     axes[1, 0].set(xlabel="root of the true mask's area, px", ylabel="mask IoU", title="by size")
     said = np.array([one.predicted_iou for one in records])
-    axes[1, 1].scatter(said, iou, s=4, alpha=0.3, color=_FOUND, linewidths=0)
+    axes[1, 1].scatter(said, iou, s=dot, alpha=0.3, color=_FOUND, linewidths=0)
     axes[1, 1].plot([0, 1], [0, 1], color=_OTHER, linewidth=1)
     axes[1, 1].set(xlabel="IoU that the model predicts", ylabel="mask IoU", title="what it knows")
     for axis in axes.flat:

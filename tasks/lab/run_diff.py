@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,9 +20,11 @@ from tasks.store.addresses import checked
 from tasks.store.manifests import Manifest, labels_of
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
+from tasks.wording import counted
 
 # Boxes of two runs that overlap at least so much are those of one object.
 SAME_BOX_IOU = 0.5
+FrameKey = tuple[str, int, str]
 KINDS = ("mask", "class", "gone", "new", "frame")
 WORST = 12
 
@@ -71,6 +73,9 @@ class Change:
     rle: tuple[bytes, bytes]
 
 
+OnChange = Callable[[Change], object]
+
+
 @dataclass
 class _Counts:
     instances: int = 0
@@ -97,6 +102,10 @@ class RunDiff:
         threshold: masks of a lower IoU are changed.
         worst: the largest changes.
         sequences: how many instances changed in each sequence, and how many there are.
+        only_in_a, only_in_b: sequences that one run alone has; those of the first are changes.
+        frames_only_in_a, frames_only_in_b: frames of common sequences that one run alone has, or
+            has of another version of the picture; those of the first are changes.
+        on_change: called with every change of an instance.
 
     """
 
@@ -105,6 +114,11 @@ class RunDiff:
     kinds: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     sequences: dict[str, list[int]] = field(default_factory=dict)
     frames: int = 0
+    only_in_a: tuple[str, ...] = ()
+    only_in_b: tuple[str, ...] = ()
+    frames_only_in_a: int = 0
+    frames_only_in_b: int = 0
+    on_change: OnChange = lambda _: None
     _heap: list[tuple[float, int, Change]] = field(default_factory=list)
     _serial: Iterator[int] = field(default_factory=itertools.count)
 
@@ -116,7 +130,20 @@ class RunDiff:
     @property
     def changed_sequences(self) -> list[str]:
         """Sequences in which anything changed."""
-        return sorted(name for name, (changed, _) in self.sequences.items() if changed)
+        changed = {name for name, (count, _) in self.sequences.items() if count}
+        return sorted({*changed, *self.only_in_a})
+
+    def add_sequence(
+        self, name: str, first: dict[FrameKey, LabeledFrame], second: dict[FrameKey, LabeledFrame]
+    ) -> None:
+        """Compare a sequence of both runs."""
+        for key in first.keys() & second.keys():
+            self.add(first[key], second[key])
+        lost = len(first.keys() - second.keys())
+        self.frames_only_in_a += lost
+        self.frames_only_in_b += len(second.keys() - first.keys())
+        self.kinds["frame"] += lost
+        self.sequences.setdefault(name, [0, 0])[0] += lost
 
     def add(self, first: LabeledFrame, second: LabeledFrame) -> None:
         """Compare a frame of both runs."""
@@ -176,6 +203,7 @@ class RunDiff:
     def _note(self, change: Change, tally: list[int]) -> None:
         self.kinds[change.kind] += 1
         tally[0] += 1
+        self.on_change(change)
         weight = (1 - change.iou) * float(np.sqrt(change.area_px + 1))
         heapq.heappush(self._heap, (weight, next(self._serial), change))
         if len(self._heap) > WORST:
@@ -196,6 +224,9 @@ class RunDiff:
             "by_class": dict(sorted(table("class").items())),
             "by_size": {name: sizes[name] for name in SIZES if name in sizes},
             "changed_sequences": self.changed_sequences,
+            "sequences_only_in_a": list(self.only_in_a),
+            "sequences_only_in_b": list(self.only_in_b),
+            "frames_only_in_a": self.frames_only_in_a, "frames_only_in_b": self.frames_only_in_b,
         }  # fmt: skip
 
 
@@ -218,15 +249,17 @@ def _pairs(first: LabeledFrame, second: LabeledFrame) -> list[tuple[int, int]]:
     return pairs
 
 
-def diff_runs(first: Side, second: Side, threshold: float) -> Iterator[tuple[RunDiff, int, int]]:
+def diff_runs(
+    first: Side, second: Side, threshold: float, on_change: OnChange = lambda _: None
+) -> Iterator[tuple[RunDiff, int, int]]:
     """Compare two runs, sequence by sequence.
 
     Yields:
         What was found so far, how many sequences are done, and how many both runs have.
 
     Raises:
-        AutolabelError: a side has no labels, both are the same run, or they have no sequence in
-            common.
+        AutolabelError: a side has no labels, both are the same run, or they have no sequence or no
+            frame in common.
 
     """
     sides = first.manifests(), second.manifests()
@@ -239,13 +272,17 @@ def diff_runs(first: Side, second: Side, threshold: float) -> Iterator[tuple[Run
             "both are the same run: name two runs of one storage as OUT#RUN_KEY (`autolabel label "
             "--json` tells the key)"
         )
-    found = RunDiff(threshold)
+    only = [tuple(sorted(one.keys() - set(common))) for one in sides]
+    found = RunDiff(threshold, only_in_a=only[0], only_in_b=only[1], on_change=on_change)
     for done, name in enumerate(common, 1):
         frames = _frames(first.out_uri, sides[0][name])
-        for key, other in _frames(second.out_uri, sides[1][name]).items():
-            if key in frames:
-                found.add(frames[key], other)
+        found.add_sequence(name, frames, _frames(second.out_uri, sides[1][name]))
         yield found, done, len(common)
+    if not found.frames:
+        raise AutolabelError(
+            f"the two runs have {counted(len(common), 'sequence')} in common, and no frame: their "
+            "pictures are other files (copies, too), or other --frames. Label the same ones twice"
+        )
 
 
 def _same(first: Side, second: Side, one: Manifest, other: Manifest) -> bool:
@@ -254,7 +291,7 @@ def _same(first: Side, second: Side, one: Manifest, other: Manifest) -> bool:
     )
 
 
-def _frames(out_uri: str, manifest: Manifest) -> dict[tuple[str, int, str], LabeledFrame]:
+def _frames(out_uri: str, manifest: Manifest) -> dict[FrameKey, LabeledFrame]:
     """Return a sequence's labels by what tells a frame in both runs: camera, index, version."""
     return {
         (one.frame.camera, one.frame.index, one.frame.etag): one

@@ -1,6 +1,7 @@
 """`autolabel evaluate`: the model that labels, in close-ups or in whole frames."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from flows.cli.main import cli
+from sam2_core.types import AutolabelError
 from tasks.lab.scenes import render_scene
 
 
@@ -51,6 +53,54 @@ def test_close_ups_whole_frames_and_clicks_are_measured_as_such(truth):
     against = found["compact/restructured", "boxes"]["against"]
     assert against["miou_gain"] == pytest.approx(whole - boxes, abs=2e-4)
     assert against["worse"] > against["better"]
+    assert (against["model"], against["prompt"]) == ("compact/close-ups", "boxes")
+    assert against["only_in_one"] == 0
+    run = found["compact/restructured", "2 clicks"]["run"]
+    assert (run["truth"], run["clicks"]) == (str(truth), 2)
+    assert run["engine"]["precision"] == "fp32"
+    assert run["engine"]["checkpoint_sha256"] == against["run"]["engine"]["checkpoint_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--save", "{file}/x.json"], "cannot write to .*file"),
+        (["--report", "{file}/x"], "cannot write to .*file/x"),
+        (["--against", "{file}"], "no evaluation that --save wrote: UnicodeDecodeError"),
+        (["--prompt", "detector", "--detector", "absent.onnx"], r"absent\.onnx"),
+        (["--clicks", "2"], "--clicks counts with --prompt points only"),
+        (["--detector", "yolox_s"], "--detector counts with --prompt detector only"),
+        (["--model", "tiny"], "--model counts without --baseline only"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_measured(
+    options, message, truth, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("flows.cli.evaluate_run.evaluate", None)
+    (tmp_path / "file").write_bytes(b"\xff" * 2000)
+    given = [one.format(file=tmp_path / "file") for one in options]
+    asked = ["evaluate", str(truth), "--images", str(truth.parent), "--baseline", "box", *given]
+    result = CliRunner().invoke(cli, asked)
+    said = result.output + str(result.exception)
+    assert re.search(message, said)
+    assert len(said) < 500
+    assert isinstance(result.exception, AutolabelError | SystemExit)
+    assert result.exit_code == (1 if isinstance(result.exception, AutolabelError) else 2)
+
+
+def test_a_comparison_says_what_is_not_compared(truth, tmp_path):
+    kept, other = tmp_path / "kept.json", tmp_path / "other.json"
+    values = json.loads(truth.read_text())
+    del values["annotations"][0]
+    other.write_text(json.dumps(values))
+    for one, options in ((truth, ["--save", kept]), (other, ["--against", kept])):
+        asked = ["evaluate", one, "--images", truth.parent, "--baseline", "box", *options]
+        result = CliRunner().invoke(cli, [str(word) for word in asked])
+        assert result.exit_code == 0, result.output
+    said = " ".join(result.output.split())
+    assert "against box, prompted by boxes, 2" in said
+    assert "mean IoU +0.0000" in said
+    assert "0 better, 0 worse 1 instance of only one of the two runs" in said
 
 
 def test_a_truth_of_which_nothing_can_be_measured_says_why(truth, tmp_path):

@@ -105,6 +105,11 @@ def test_the_command_draws_the_changes_and_lists_what_to_label_again(runs, tmp_p
     assert "2 sequences with a change" in page
     assert "\nboxes 2: " in page
     assert len(list(report.glob("change-*.png"))) == 3
+    changes = [json.loads(line) for line in (report / "changes.jsonl").read_text().splitlines()]
+    assert {(one["sequence"], one["frame"], one["kind"]) for one in changes} == {
+        ("masks", 1, "mask"), ("boxes", 2, "gone"), ("boxes", 3, "class")
+    }  # fmt: skip
+    assert all(len(one["box_xyxy_px"]) == 4 for one in changes)
     names = LabelParams.model_fields.keys() | BackfillParams.model_fields.keys()
     given = dict.fromkeys(names - {"label", "load_dataset"}) | {
         "sources": (str(tmp_path / "in"),), "out": str(tmp_path / "new"), "no_dataset": True,
@@ -113,6 +118,33 @@ def test_the_command_draws_the_changes_and_lists_what_to_label_again(runs, tmp_p
     params = backfill_params(given)
     meant = _wanted(params.sequences)
     assert [name for name in ("masks", "boxes", "same") if meant(name)] == ["masks", "boxes"]
+
+
+def test_what_one_run_alone_has_is_told_and_what_is_lost_is_a_change(runs, tmp_path):
+    other = str(tmp_path / "fewer")
+    store(other, str(tmp_path / "in" / "same"), frames_of(runs[0], "same")[:4])
+    store(other, str(tmp_path / "in" / "masks"), frames_of(runs[0], "masks"))
+    done = CliRunner().invoke(cli, ["diff", runs[0], other], catch_exceptions=False)
+    words = " ".join(done.stdout.split())
+    assert "1 sequence (boxes) and 2 frames of sequences that both have: a change" in words
+    assert "2 sequences with a change; changes: 2 frame" in words
+    *_, (found, *_) = diff_runs(Side(runs[0]), Side(other), 0.9)
+    assert found.changed_sequences == ["boxes", "same"]
+    *_, (found, *_) = diff_runs(Side(other), Side(runs[0]), 0.9)
+    result = found.result()
+    assert (result["sequences_only_in_b"], result["frames_only_in_b"]) == (["boxes"], 2)
+    assert not found.changed_sequences
+
+
+def test_copies_of_the_pictures_are_no_run_without_changes(runs, tmp_path):
+    other = str(tmp_path / "copied")
+    copied = [
+        replace(one, frame=replace(one.frame, etag=f"{one.frame.etag}-later"))
+        for one in frames_of(runs[0], "same")
+    ]
+    store(other, str(tmp_path / "in" / "same"), copied)
+    with pytest.raises(AutolabelError, match="1 sequence in common, and no frame"):
+        list(diff_runs(Side(runs[0]), Side(other), 0.9))
 
 
 def test_a_run_and_itself_or_a_stranger_are_refused(runs, tmp_path):

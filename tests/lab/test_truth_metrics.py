@@ -90,6 +90,8 @@ DAMAGED = rle(rect(10, 20, 50, 60)).decode()
         ({"segmentation": [[500, 500, 600, 500, 600, 600]]}, "no pixel in the picture"),
         ({"segmentation": {"counts": [H * W], "size": SIZE}}, "no pixel in the picture"),
         ({"segmentation": {"counts": "x", "size": [1, 2]}}, "the image 120x160"),
+        ({"segmentation": {"counts": "x", "size": [120]}}, "the mask is 120, the image 120x160"),
+        ({"segmentation": {"counts": DAMAGED[:-1], "size": SIZE}}, "counts (add up|end in)"),
         ({"segmentation": {"counts": [3], "size": SIZE}}, "add up to 3"),
         ({"segmentation": {"counts": [-3, H * W + 3], "size": SIZE}}, "whole numbers of pixels"),
         ({"segmentation": {"counts": DAMAGED[:-4], "size": SIZE}}, "add up to .*, not to 19200"),
@@ -219,6 +221,18 @@ def test_a_missed_instance_counts_zero(tmp_path):
     assert result["recall"] == 0.5
     # COCO's 101-point interpolation: precision 1 up to recall 0.5. No person in the truth: no AP.
     assert result["ap50"] == pytest.approx(51 / 101, abs=1e-4)
+
+
+def test_where_nothing_is_found_precision_is_0_and_none_where_there_is_no_truth(tmp_path):
+    truth, _ = two_cars(tmp_path)
+    scores = Scores(truth.categories)
+    nothing = Boxes(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), ())
+    scores.add(truth.images[0], nothing, masks_of(), by_row=False)
+    result = scores.result()
+    assert (result["ap50"], result["by_size"]["small"]["mask_ap"]) == (0, 0)
+    assert (result["by_size"]["large"]["ap50"], result["by_size"]["large"]["mask_ap"]) == (
+        None,
+    ) * 2
 
 
 def test_matching_is_by_class_score_and_box(tmp_path):

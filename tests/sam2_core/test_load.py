@@ -13,6 +13,7 @@ from sam2_core.cache import cache_folder, file_sha256
 from sam2_core.load import choose_backend, load_backend, precision_for
 from sam2_core.resolve import Wanted, resolve_model
 from sam2_core.types import AutolabelError
+from tests.planted_graphs import as_exported
 
 MICRO = Path(__file__).parents[1] / "data" / "micro"
 
@@ -30,11 +31,15 @@ def test_a_folder_loads_and_its_stamp_says_what_it_is(micro, tmp_path):
     assert (stamp.backend, stamp.precision) == ("onnxruntime-cpu", "fp32")
     assert len(stamp.engine_sha256) == 64
     (micro / "decoder.onnx").write_bytes((micro / "decoder.onnx").read_bytes() + b" ")
+    with pytest.raises(AutolabelError, match=r"decoder\.onnx is not the file that was exported"):
+        ModelFolder.open(micro, tmp_path).stamp("x")
+    as_exported(micro / "decoder.onnx")
     assert ModelFolder.open(micro, tmp_path).stamp("x").engine_sha256 != stamp.engine_sha256
 
 
 def test_a_damaged_graph_is_an_error_that_names_the_file(micro, tmp_path):
     (micro / "encoder.onnx").write_bytes(b"not a graph")
+    as_exported(micro / "encoder.onnx")
     with pytest.raises(AutolabelError, match=r"cannot read the model file .*encoder\.onnx"):
         load_backend(micro, "onnxruntime-cpu", cache=tmp_path)
     (micro / "encoder.onnx").unlink()
