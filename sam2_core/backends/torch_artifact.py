@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import weakref
 from pathlib import Path
 
@@ -23,6 +25,17 @@ def _released(aliases: list[torch.Tensor]) -> None:
         alias.set_()
 
 
+def _unpacked(name: str) -> set[Path]:
+    """Return where artifacts of a name were unpacked that this process has loaded."""
+    inside = f"/{name}/data/aotinductor/"
+    try:
+        loaded = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return set()
+    paths = (line.split(maxsplit=5)[-1] for line in loaded if inside in line)
+    return {Path(path.partition(inside)[0]) for path in paths}
+
+
 class LoadedArtifact:
     """An artifact in memory, working on a module's weights where they lie."""
 
@@ -39,9 +52,20 @@ class LoadedArtifact:
             given = own[name].detach()
             aliases[name] = torch.empty(0, dtype=given.dtype, device=given.device).set_(given)
         self._loader.load_constants(aliases, False, True, True)
-        self._module = module
+        self._module, self._name = module, path.stem
         gone = weakref.finalize(self, _released, list(aliases.values()))
         gone.atexit = False
+
+    def remove_unpacked(self) -> None:
+        """Remove what the loader has unpacked; call it after a first run, which loads all of it.
+
+        The loader does so when it goes, but processes are killed, and those that share a GPU leave
+        without ending what they hold.
+        """
+        for folder in _unpacked(self._name):
+            shutil.rmtree(folder / self._name, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
     def __call__(self, *inputs: torch.Tensor) -> Tensors:
         """Compute what the module does.

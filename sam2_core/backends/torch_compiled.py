@@ -151,6 +151,7 @@ class CompiledModules:
                 raise _UnusableError("its content is not what was written")
             loaded = LoadedArtifact(path, module, self._device)
             loaded(*inputs)
+            loaded.remove_unpacked()
         except (OSError, RuntimeError, KeyError) as error:
             raise_of_device(error)
             raise _UnusableError(_first_line(error)) from error

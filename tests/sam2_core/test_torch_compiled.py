@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -87,12 +88,14 @@ def test_the_architecture_is_a_part_of_the_key(monkeypatch, tmp_path):
 def test_without_a_compiler_every_process_compiles_and_that_is_said_once(
     tmp_path, monkeypatch, caplog
 ):
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("/nonexistent/g++",))
+    from torch._inductor import config
+
     monkeypatch.setattr(torch.export, "export", lambda *_: pytest.fail("traced in vain"))
     functions = CompiledModules(tmp_path, ABOUT, CPU)
-    for _ in range(2):
-        found = functions.function("small", Small(), INPUTS)
-        assert not isinstance(found, LoadedArtifact)
+    with config.patch({"cpp.cxx": ("/nonexistent/g++",)}):
+        for _ in range(2):
+            found = functions.function("small", Small(), INPUTS)
+            assert not isinstance(found, LoadedArtifact)
     (told,) = [r.getMessage() for r in caplog.records if "every process" in r.getMessage()]
     assert "no C++ compiler" in told
     assert not list(tmp_path.glob("small*"))
@@ -134,7 +137,7 @@ def test_an_artifact_serves_any_weights_without_tracing(made, monkeypatch):
 
 
 LOAD = """
-import sys, torch
+import os, sys, torch
 from pathlib import Path
 from tests.sam2_core.test_torch_compiled import Small, compiled, assert_same
 torch.manual_seed(1)
@@ -143,6 +146,8 @@ function = compiled(Path(sys.argv[1]), module)
 compiler = [name for name in ("_dynamo", "_inductor") if f"torch.{name}" in sys.modules]
 print(type(function).__name__, compiler)
 assert_same(function, module)
+sys.stdout.flush()
+os._exit(0)
 """
 
 
@@ -155,9 +160,11 @@ def run(folder, **env):
 
 @pytest.mark.ci
 @needs_compiler
-def test_a_warm_start_does_not_import_the_compiler(made):
+def test_a_warm_start_imports_no_compiler_and_leaves_no_files(made):
+    (path,) = made.glob("small*.pt2")
     told, problems = run(made).communicate()
     assert told == "LoadedArtifact []\n", problems
+    assert not list(Path(tempfile.gettempdir()).glob(f"*/{path.stem}"))
 
 
 @pytest.mark.ci
