@@ -25,15 +25,19 @@ def _released(aliases: list[torch.Tensor]) -> None:
         alias.set_()
 
 
+def mapped_files() -> list[str]:
+    """Return the files, libraries among them, that this process has mapped; none where unknown."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return []
+    return [fields[5] for line in lines if len(fields := line.split(maxsplit=5)) == 6]
+
+
 def _unpacked(name: str) -> set[Path]:
     """Return where artifacts of a name were unpacked that this process has loaded."""
     inside = f"/{name}/data/aotinductor/"
-    try:
-        loaded = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:
-        return set()
-    paths = (line.split(maxsplit=5)[-1] for line in loaded if inside in line)
-    return {Path(path.partition(inside)[0]) for path in paths}
+    return {Path(path.partition(inside)[0]) for path in mapped_files() if inside in path}
 
 
 class LoadedArtifact:

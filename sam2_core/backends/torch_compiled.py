@@ -33,10 +33,10 @@ from sam2_core.backends.torch_artifact import (
     constants_of,
     raise_of_device,
 )
+from sam2_core.backends.torch_toolchain import driver_to_link, need_compilers
 from sam2_core.cache import write_whole
 from sam2_core.library_messages import quiet_torch_compiler
 from sam2_core.source_digest import ROOT, source_digest
-from sam2_core.types import AutolabelError
 
 logger = logging.getLogger(__name__)
 
@@ -186,16 +186,17 @@ class CompiledModules:
 
     def _compile(self, path: Path, module: torch.nn.Module, inputs: Tensors) -> None:
         self._prepare_compiler()
-        _need_compilers(self._device)
+        need_compilers(self._device)
         with (
             torch.no_grad(),
             tempfile.TemporaryDirectory(prefix=f".{path.stem}-", dir=path.parent) as folder,
         ):
             made = Path(folder) / path.name
             exported = torch.export.export(module, inputs)
-            torch._inductor.aoti_compile_and_package(
-                exported, package_path=str(made), inductor_configs=dict(_OPTIONS)
-            )
+            with driver_to_link(Path(folder)):
+                torch._inductor.aoti_compile_and_package(
+                    exported, package_path=str(made), inductor_configs=dict(_OPTIONS)
+                )
             write_whole(_digest_file(path), _digest(made))
             made.replace(path)
 
@@ -245,21 +246,3 @@ def _refused_file(path: Path) -> Path:
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0]
-
-
-def _need_compilers(device: torch.device) -> None:
-    """Ask for what the artifact is built with before the module is traced.
-
-    Raises:
-        AutolabelError: there is no C++ compiler, or no CUDA toolkit.
-
-    """
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch.utils import cpp_extension
-
-    try:
-        get_cpp_compiler()
-    except RuntimeError as error:
-        raise AutolabelError("there is no C++ compiler (install g++, or set CXX)") from error
-    if device.type == "cuda" and cpp_extension.CUDA_HOME is None:
-        raise AutolabelError("there is no CUDA toolkit (install it, or set CUDA_HOME)")

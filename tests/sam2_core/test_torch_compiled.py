@@ -6,14 +6,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import types
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 
-from sam2_core.backends.torch_artifact import LoadedArtifact  # noqa: E402
+from sam2_core.backends import torch_toolchain  # noqa: E402
+from sam2_core.backends.torch_artifact import LoadedArtifact, mapped_files  # noqa: E402
 from sam2_core.backends.torch_compiled import CompiledModules  # noqa: E402
+from sam2_core.types import AutolabelError  # noqa: E402
 
 CPU = torch.device("cpu")
 ABOUT = {"preset": "none"}
@@ -113,6 +116,39 @@ def test_memory_that_does_not_suffice_is_not_taken_for_a_failed_compilation(tmp_
     monkeypatch.setattr(functions, "_compile", full)
     with pytest.raises(torch.OutOfMemoryError, match="no memory"):
         functions.function("small", Small(), INPUTS)
+
+
+def test_headers_of_python_packages_do_where_they_are_complete(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "13.2")
+    spec = types.SimpleNamespace(submodule_search_locations=["/nowhere", str(tmp_path)])
+    monkeypatch.setattr(torch_toolchain, "find_spec", lambda name: spec)
+    include = tmp_path / "cu13" / "include"
+    (include / "nv").mkdir(parents=True)
+    (include / "cuda.h").touch()
+    (include / "nv" / "target").touch()
+    with pytest.raises(AutolabelError, match=r"no CUDA toolkit.*nvidia-cuda-crt"):
+        torch_toolchain._cuda_headers()
+    (include / "crt").mkdir()
+    assert torch_toolchain._cuda_headers() == str(tmp_path / "cu13")
+
+
+@pytest.mark.parametrize("before", [None, "/own"])
+def test_the_linker_finds_the_driver_that_is_loaded(tmp_path, monkeypatch, before):
+    driver = tmp_path / "libcuda.so.580.1"
+    driver.write_bytes(b"driver")
+    monkeypatch.setattr(torch_toolchain, "mapped_files", lambda: ["/lib/libc.so.6", str(driver)])
+    monkeypatch.setenv("LIBRARY_PATH", before or "")
+    if before is None:
+        monkeypatch.delenv("LIBRARY_PATH")
+    with torch_toolchain.driver_to_link(tmp_path):
+        *first, last = os.environ["LIBRARY_PATH"].split(os.pathsep)
+        assert first == ([before] if before else [])
+        assert (Path(last) / "libcuda.so").read_bytes() == b"driver"
+    assert os.environ.get("LIBRARY_PATH") == before
+
+
+def test_the_libraries_of_this_process_are_known():
+    assert any("libtorch_cpu" in path for path in mapped_files())
 
 
 needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler: g++")
