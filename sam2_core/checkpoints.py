@@ -7,6 +7,8 @@ safetensors (see `hugging_face_keys`). Reading a checkpoint needs torch; fetchin
 from __future__ import annotations
 
 import contextlib
+import json
+import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,14 @@ if TYPE_CHECKING:
     from sam2_core.architecture import Sam2
 
 SOURCES = ("meta", "hugging-face")
+_LONGEST_HEADER = 100_000_000  # bytes, as in the safetensors library
+# Of SAM 2's state dict; those of video are not used here.
+_PARTS = {
+    "image_encoder", "sam_prompt_encoder", "sam_mask_decoder", "no_mem_embed", "memory_attention",
+    "memory_encoder", "mask_downsample", "maskmem_tpos_enc", "no_mem_pos_enc", "no_obj_ptr",
+    "no_obj_embed_spatial", "obj_ptr_proj", "obj_ptr_tpos_proj",
+}  # fmt: skip
+PYTORCH = "`make torch` in a checkout of this project, else pip install 'sam2-autolabel[export]'"
 
 
 def checkpoint_path(preset: Preset, source: str = "meta", cache: Path | None = None) -> Path:
@@ -27,7 +37,12 @@ def checkpoint_path(preset: Preset, source: str = "meta", cache: Path | None = N
     if source not in SOURCES:
         raise AutolabelError(f"unknown source {source!r}: one of {', '.join(SOURCES)}")
     if not preset.checkpoint:
-        raise AutolabelError(f"no checkpoint of {preset.name} is published for download")
+        raise AutolabelError(
+            f"{preset.name} comes with this package, graphs and all: nothing has to be downloaded "
+            "or exported"
+            if preset.name in PRESETS
+            else f"no checkpoint of {preset.name} is published for download"
+        )
     hub = preset.hugging_face.rpartition("/")[2] + ".safetensors"
     name = preset.checkpoint if source == "meta" else hub
     return cache_folder(cache) / "checkpoints" / name
@@ -101,13 +116,48 @@ def fetch_checkpoint(
     pinned = preset.checkpoint_sha256 if source == "meta" else ""
     if not pinned and not path.exists() and _pin(path).exists():
         pinned = _pin(path).read_text().split()[0]  # it was here before: held to what it was
-    download(url, path, sha256=pinned, progress=progress)
+    fetched = download(url, path, sha256=pinned, progress=progress)
     try:
+        if path.suffix == ".safetensors":
+            _check_safetensors(path, remove=bool(fetched))
         sha256 = verify(path, pinned, cache)
     except AutolabelError as error:
         raise AutolabelError(f"{error}. {by_hand(url, path, pinned)}") from error
     record(path, sha256)
     return path, sha256
+
+
+def _check_safetensors(path: Path, *, remove: bool) -> None:
+    """Refuse what is no whole safetensors file of SAM 2's weights, by its header and size.
+
+    Args:
+        path: the file.
+        remove: it was fetched just now (from a login page, say): nobody needs it.
+
+    """
+    try:
+        _check_header(path)
+    except AutolabelError as error:
+        if not remove:
+            raise AutolabelError(f"{error}. Remove it") from error
+        path.unlink()
+        raise AutolabelError(f"what was fetched is not used: {error}") from error
+
+
+def _check_header(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length)) if length < _LONGEST_HEADER else {}
+        names = {name: facts for name, facts in header.items() if name != "__metadata__"}
+        size = 8 + length + max(facts["data_offsets"][1] for facts in names.values())
+    except (OSError, ValueError, AttributeError, KeyError, TypeError, IndexError) as error:
+        raise AutolabelError(f"{path} is no safetensors file") from error
+    there = path.stat().st_size
+    if there != size:
+        raise AutolabelError(f"{path} has {there} bytes, and its header says {size}")
+    if not is_hugging_face(names):
+        raise AutolabelError(f"{path} holds no SAM 2 weights as Hugging Face has them")
 
 
 def read_weights(path: Path) -> dict[str, Any]:
@@ -130,13 +180,18 @@ def read_weights(path: Path) -> dict[str, Any]:
             import torch
 
             state = torch.load(str(path), map_location="cpu", weights_only=True)
-            state = state.get("model", state)
+            state = state.get("model", state) if isinstance(state, dict) else {}
     except ImportError as error:
+        raise AutolabelError(f"reading {path} needs the package {error.name}: {PYTORCH}") from error
+    except pickle.UnpicklingError as error:  # torch's words tell how to run what it holds
         raise AutolabelError(
-            f"reading {path} needs the package {error.name}: pip install 'sam2-autolabel[export]'"
+            f"cannot read the checkpoint {path}: it is damaged or holds more than weights, such as "
+            "code, and is not opened"
         ) from error
-    except Exception as error:  # torch, pickle and safetensors each raise their own
-        raise AutolabelError(f"cannot read the checkpoint {path}: {error}") from error
+    except Exception as error:  # torch and safetensors each raise their own
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise AutolabelError(f"cannot read the checkpoint {path}: {why}") from error
+    state = state if _of_tensors(state) else {}
     if is_hugging_face(state):
         state = from_hugging_face(state)
     keys = image_path_keys(state)
@@ -144,7 +199,15 @@ def read_weights(path: Path) -> dict[str, Any]:
         raise AutolabelError(
             f"{path} holds no SAM 2 weights (Meta's .pt or the Hugging Face safetensors)"
         )
+    if unknown := sorted(key for key in state if key.partition(".")[0] not in _PARTS):
+        raise AutolabelError(f"{path} holds what no SAM 2 has: {unknown[0]}")
     return {key: state[key] for key in keys}
+
+
+def _of_tensors(state: Any) -> bool:
+    return isinstance(state, dict) and all(
+        isinstance(key, str) and hasattr(value, "shape") for key, value in state.items()
+    )
 
 
 def preset_of(state: dict[str, Any], path: Path) -> Preset:
@@ -158,6 +221,10 @@ def preset_of(state: dict[str, Any], path: Path) -> Preset:
     raise AutolabelError(
         f"{path} fits no preset: {blocks} trunk blocks, {dim} channels, width {width}"
     )
+
+
+def _finite(values: Any) -> bool:
+    return not values.is_complex() and bool(values.isfinite().all())
 
 
 def load_checkpoint(path: Path, preset: Preset | None = None) -> Sam2:
@@ -180,7 +247,11 @@ def load_checkpoint(path: Path, preset: Preset | None = None) -> Sam2:
     missing = sorted(set(wanted) - set(state))
     unknown = sorted(set(state) - set(wanted))
     misshapen = [key for key in wanted if key in state and wanted[key].shape != state[key].shape]
-    for text, keys in (("lacks", missing), ("has unknown", unknown), ("has misshapen", misshapen)):
+    odd = [key for key in wanted if key in state and not _finite(state[key])]
+    for text, keys in (
+        ("lacks", missing), ("has unknown", unknown), ("has misshapen", misshapen),
+        ("has values that are no finite real numbers in", odd),
+    ):  # fmt: skip
         if keys:
             raise AutolabelError(
                 f"{path} does not fit the preset {preset.name}: it {text} {keys[0]}"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sam2_core.cache import cache_folder, file_sha256
+from sam2_core.checkpoints import PYTORCH
 from sam2_core.export_graphs import extract, save, single_image, traced
 from sam2_core.export_jobs import published_jobs, restructured_jobs, windows_of
 from sam2_core.onnx_contract import CLOSE_UP, FORMAT_VERSION
@@ -162,9 +163,7 @@ def _require_packages() -> None:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise AutolabelError(
-            f"exporting needs the package {error.name}: pip install 'sam2-autolabel[export]'"
-        ) from error
+        raise AutolabelError(f"exporting needs the package {error.name}: {PYTORCH}") from error
 
 
 def _facts(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -72,6 +73,11 @@ def _total(response: httpx.Response, start: int) -> int:
     return start + int(length) if length.isdigit() else 0
 
 
+def _starts_at(response: httpx.Response, start: int) -> bool:
+    found = re.match(r"bytes (\d+)-", response.headers.get("content-range", ""))
+    return bool(found) and int(found[1]) == start  # type: ignore[index]
+
+
 def _attempt(client: httpx.Client, url: str, part: Path, progress: Progress) -> None:
     """Fetch what `part` lacks; `_UnreachableError` when the server or the connection fails."""
     import httpx
@@ -92,6 +98,9 @@ def _attempt(client: httpx.Client, url: str, part: Path, progress: Progress) -> 
             if response.status_code not in (200, 206):
                 raise _UnreachableError(f"the server answered {response.status_code}")
             resumed = response.status_code == 206
+            if resumed and not _starts_at(response, start):
+                part.unlink(missing_ok=True)
+                raise _UnreachableError("the server sent another part than was asked for")
             start = start if resumed else 0
             total = _total(response, start)
             validator = response.headers.get("etag", "")

@@ -203,6 +203,8 @@ def preset_named(name: str) -> Preset:
     key = name.strip().lower().replace("-", "_").replace("+", "_plus")
     if key == MICRO.name:
         return MICRO
+    if key not in PRESETS and ("/" in name or name.startswith((".", "~"))):
+        raise AutolabelError(f"there is no model {name}: no such folder or file")
     if key not in PRESETS:
         raise AutolabelError(f"unknown model {name!r}: choose one of {', '.join(PRESETS)}")
     return PRESETS[key]

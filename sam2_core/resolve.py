@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.cache import cache_folder, file_identity
+from sam2_core.checkpoints import PYTORCH
 from sam2_core.presets import PRESETS, Preset, preset_named
 from sam2_core.types import AutolabelError
 
@@ -120,8 +121,8 @@ def need_torch(what: str) -> None:
     """Raise `AutolabelError` where PyTorch is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise AutolabelError(
-            f"{what} needs PyTorch: pip install 'sam2-autolabel[export]', or export the model on "
-            "another machine with `autolabel models export` and name its folder"
+            f"{what} needs PyTorch: {PYTORCH}; or export the model on another machine with "
+            "`autolabel models export` and name its folder"
         )
 
 

@@ -39,7 +39,8 @@ def command(run_a: str, run_b: str, threshold: float, report: Path | None, as_js
     """
     from flows.cli.display import stderr_console, telling
     from tasks.lab.diff_report import write_report
-    from tasks.lab.run_diff import Side, diff_runs
+    from tasks.lab.run_diff import diff_runs
+    from tasks.lab.run_side import Side
 
     with telling(stderr_console(), "comparing") as tell, _noted(report) as note:
         for found, done, total in diff_runs(Side.parse(run_a), Side.parse(run_b), threshold, note):
@@ -79,12 +80,16 @@ def _print(result: dict[str, Any], report: Path | None) -> None:
     for name, one in {"all": result, **result["by_size"], **result["by_class"]}.items():
         table.add_row(name, *figures(one))
     console.print(table)
+    for side in "ab":
+        keys = ", ".join(result[f"run_keys_{side}"])
+        console.print(f"{side.upper()} is {result[f'run_{side}']}, {keys}", soft_wrap=True)
     for line in not_in_both(result):
         console.print(line, style="yellow", soft_wrap=True)
     changed = counted(len(result["changed_sequences"]), "sequence")
     console.print(f"{changed} with a change; changes: {kinds_of(result)}")
     if report:
         console.print(f"report: {report / 'diff.md'}", soft_wrap=True)
+    if report and result["changed_sequences"]:
         console.print(
             f"label them again: autolabel backfill SOURCE... --out URL --sequences "
             f"@{report / CHANGED}", soft_wrap=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -15,10 +15,11 @@ import numpy as np
 
 from flows.cli.display import stderr_console, tracked
 from sam2_core.trust.pictures import write_difference
-from sam2_core.types import AutolabelError
+from sam2_core.types import AutolabelError, Boxes, ImageArray
 from tasks.dataset.coco_truth import Truth
-from tasks.lab.evaluate import Asked, evaluate, find_image, read_rgb
+from tasks.lab.evaluate import Asked, Detect, evaluate, find_image, read_rgb
 from tasks.lab.metrics import match_boxes
+from tasks.lab.png_truth import OBJECT
 from tasks.lab.prompting import clicked_masks, jittered_boxes, true_boxes
 from tasks.lab.records import Record, paired, read_run, write_run
 from tasks.lab.report import against_named, check_writable, write_report
@@ -38,7 +39,7 @@ def run_evaluation(given: dict[str, Any]) -> bool:
     if given["limit"]:
         truth = Truth(truth.images[: given["limit"]], truth.categories)
     folder = given["images"] or Path("/")  # a dataset's paths are absolute
-    asked, name, engine = _asked(given)
+    asked, name, engine = _asked(given, classless=truth.categories == (OBJECT,))
     steps = evaluate(truth, folder, asked)
     for evaluation in tracked(stderr_console(), steps, "evaluating images", len(truth.images)):
         last = evaluation
@@ -99,11 +100,14 @@ def _of_run(other: dict[str, Any]) -> dict[str, Any]:
     return {"model": other.get("model"), "prompt": other.get("prompt"), "run": other.get("run")}
 
 
-def _asked(given: dict[str, Any]) -> tuple[Asked, str, dict[str, Any]]:
-    """Return how to ask the model for masks, its name, and what it is."""
+def _asked(given: dict[str, Any], *, classless: bool = False) -> tuple[Asked, str, dict[str, Any]]:
+    """Return how to ask the model for masks, its name, and what it is.
+
+    Of a truth without classes, as in DAVIS and MOSE, every detection is of its one class.
+    """
     boxes = jittered_boxes if given["prompt"] == "jittered" else true_boxes
     by_detector = given["prompt"] == "detector"
-    found = _detector(given["detector"], given["min_score"]) if by_detector else None
+    found = _detector(given, classless=classless) if by_detector else None
     if given["baseline"]:
         from tasks.lab.baselines import baseline_masks
 
@@ -127,12 +131,17 @@ def _asked(given: dict[str, Any]) -> tuple[Asked, str, dict[str, Any]]:
     )
 
 
-def _detector(name: str, min_score: float) -> Any:
+def _detector(given: dict[str, Any], *, classless: bool) -> Detect:
     """Return what finds boxes."""
     from tasks.boxes.detectors import load_detector
 
-    loaded = load_detector(name)
-    return lambda image: loaded.detect([loaded.letterbox(image)], (), min_score)[0]
+    loaded = load_detector(given["detector"])
+
+    def detect(image: ImageArray) -> Boxes:
+        (found,) = loaded.detect([loaded.letterbox(image)], (), given["min_score"])
+        return replace(found, labels=(OBJECT,) * len(found)) if classless else found
+
+    return detect
 
 
 def _draw(truth: Truth, folder: Path, asked: Asked, record: Record, path: Path) -> None:
@@ -182,5 +191,8 @@ def _print(result: dict[str, Any]) -> None:
                 f"{counted(other['only_in_one'], 'instance')} of only one of the two runs "
                 "(another truth, or pictures that were not measured) not compared", style="yellow",
             )  # fmt: skip
+    if others := result["detections_of_other_classes"]:
+        text = f"{counted(others, 'detection')} of classes that the truth does not have"
+        console.print(f"{text}: not counted", style="yellow")
     for failed in result["failed_images"]:
         console.print(f"not measured: {failed['file_name']}: {failed['reason']}", style="yellow")

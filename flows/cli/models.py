@@ -10,6 +10,7 @@ import click
 
 from flows.cli.common_options import FILE, FOLDER, GRAPH, cache_option, json_option
 from flows.cli.main import LazyGroup
+from sam2_core.checkpoints import PYTORCH
 from sam2_core.types import AutolabelError
 
 # Subcommands in modules of their own, imported when they are called.
@@ -134,9 +135,7 @@ def export_models(
     try:
         model, sha256, weights = _weights(name, checkpoint, seed, source, cache)
     except ImportError as error:
-        raise AutolabelError(
-            f"exporting needs the package {error.name}: pip install 'sam2-autolabel[export]'"
-        ) from error
+        raise AutolabelError(f"exporting needs the package {error.name}: {PYTORCH}") from error
     folder = out or exported_folder(model.preset, sha256, options, cache)
     there = is_current(folder) and not force
     if not there:

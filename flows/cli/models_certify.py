@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +60,8 @@ def command(**given: Any) -> None:
     """
     from flows.cli.display import spinning, stderr_console
 
+    if given["quick"] and given["frames"]:
+        raise click.UsageError("--quick takes the bundled pictures only, no --frames")
     with spinning(stderr_console(), "certifying"):
         certificate = _certified(given)
         counts, path = certificate.keep(), certificate.path()
@@ -99,7 +103,7 @@ def _certified(given: dict[str, Any]) -> Certificate:
     more = [] if given["quick"] else more_pictures(given["frames"], given["limit"], given["scenes"])
     if given["frames"] and not given["quick"] and len(more) == given["scenes"]:
         raise AutolabelError(f"no frame in {given['frames']} in which the detector finds a box")
-    with load_segmenter(choice) as segmenter:
+    with load_segmenter(choice) as segmenter, _told(choice.source):
         answers = recorded_answers(choice.source, segmenter)
         calibration = bundled_calibration()
         if more:
@@ -112,6 +116,18 @@ def _certified(given: dict[str, Any]) -> Certificate:
         return with_pictures(certificate, calibration, answers, found)
 
 
+@contextlib.contextmanager
+def _told(source: str) -> Iterator[None]:
+    """Name the model whose graphs cannot be run."""
+    try:
+        yield
+    except (AutolabelError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise AutolabelError(f"{source} cannot be run: {why}") from error
+
+
 def _print(certificate: Certificate, path: Path) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -120,6 +136,8 @@ def _print(certificate: Certificate, path: Path) -> None:
     pictures = counted(certificate.calibration["pictures"], "picture")
     boxes = counted(certificate.calibration["boxes"], "box", "boxes")
     console.print(f"[bold]{certificate.title}[/]: {pictures}, {boxes}")
+    weights = str(certificate.engine["checkpoint_sha256"])[:12]
+    console.print(f"{certificate.source}, weights {weights}", soft_wrap=True)
     console.print(f"against {certificate.reference}", soft_wrap=True)
     table = Table("masks", "count", "mean IoU", "p1", "p5", "worst", "boundary F", box=None)
     rows = {"all": measured, "over 32x32 px": measured["over_32x32"], **measured["by_size"]}

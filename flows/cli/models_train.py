@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from flows.cli.common_options import FILE, FOLDER
+from sam2_core.checkpoints import PYTORCH
 from sam2_core.types import AutolabelError
 
 CONFIGS = Path(__file__).parents[2] / "tasks" / "lab" / "training" / "configs"
@@ -40,9 +41,7 @@ def command(config_path: Path, out: Path, job: str | None, no_export: bool) -> N
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        raise AutolabelError(
-            "training needs PyTorch: pip install 'sam2-autolabel[export]'"
-        ) from error
+        raise AutolabelError(f"training needs PyTorch: {PYTORCH}") from error
     from tasks.lab.training.config import load_config
     from tasks.lab.training.train import planned_jobs
 

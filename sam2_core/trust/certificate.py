@@ -21,6 +21,9 @@ from sam2_core.trust.signed import digest_of, read_signed, signed_text
 from sam2_core.types import AutolabelError, MachineError
 
 FORMAT = 2
+# What every certificate says of its engine and its set.
+_ENGINE = {"name", "backend", "precision", "device", "close_ups", "versions", "checkpoint_sha256"}
+_SET = {"kind", "pictures", "boxes", "bundled", "images", "due"}
 # Libraries whose version belongs to an engine: those of every engine, and those of a backend.
 _EVERYWHERE = ("numpy", "pillow")
 _LIBRARIES = {
@@ -193,6 +196,8 @@ def certificate_path(engine: Mapping[str, Any], cache: Path | None = None) -> Pa
 def _of(values: Mapping[str, Any], path: Path) -> Certificate:
     if values.get("format") != FORMAT:
         raise AutolabelError(f"{path} is of another version. Remove it to have it made again")
+    if not values["engine"].keys() >= _ENGINE or not values["calibration"].keys() >= _SET:
+        raise AutolabelError(f"{path} is no certificate. Remove it to have it made again")
     return Certificate(
         values["engine"], values["calibration"], values["reference"], values["measured"],
         tuple(values["failures"]), tuple(values["worst"]), values["source"], values["made"],
@@ -208,7 +213,7 @@ def read_certificate(engine: Mapping[str, Any], cache: Path | None = None) -> Ce
     path = certificate_path(engine, cache)
     try:
         found = _of(read_signed(path), path)
-    except (OSError, AutolabelError, KeyError, TypeError):
+    except (OSError, AutolabelError, KeyError, TypeError, AttributeError):
         return None
     return found if dict(found.engine) == dict(engine) else None
 
@@ -218,7 +223,7 @@ def certificates(cache: Path | None = None) -> Iterator[Certificate]:
     for path in sorted((cache_folder(cache) / "certificates").glob("*.json")):
         try:
             yield _of(read_signed(path), path)
-        except (OSError, AutolabelError, KeyError, TypeError):
+        except (OSError, AutolabelError, KeyError, TypeError, AttributeError):
             continue
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from sam2_core.trust.measure import engine_answers
 from sam2_core.types import AutolabelError
 from tasks.masks.model import ModelChoice, choose_model, load_segmenter
 
+logger = logging.getLogger(__name__)
 # Seeds that no training has seen; the size of a usual camera.
 FIRST_SEED, SIZE_HW = 90_200_000, (1080, 1920)
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
@@ -55,7 +57,12 @@ def _frame(path: Path) -> CalibrationImage | None:
     from sam2_core.images import open_image
     from tasks.boxes.detectors import load_detector
 
-    pixels, detector = open_image(path), load_detector("compact")
+    try:
+        pixels = open_image(path)
+    except (AutolabelError, OSError, ValueError) as error:
+        logger.warning("%s is not among the pictures: %s", path, error)
+        return None
+    detector = load_detector("compact")
     boxes = detector.detect([detector.letterbox(pixels)], (), LEAST_SCORE)[0]
     sides = boxes.xyxy_px[:, 2:] - boxes.xyxy_px[:, :2]
     chosen = boxes.xyxy_px[(sides > 2).all(1)][:MOST_BOXES]

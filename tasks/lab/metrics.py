@@ -248,7 +248,7 @@ def _record(
     visible = None if truth.visible_fraction is None else float(truth.visible_fraction[i])
     left, top, right, bottom = (float(value) for value in truth.boxes_xyxy_px[i])
     contour = None
-    if truth.sequence:
+    if truth.sequence and truth.track_ids is not None:
         contour = 0.0 if row is None else _davis_f(masks.rle[row], truth.rle[i], truth.size_hw)
     return Record(
         truth.file_name, i, truth.labels[i], int(truth.area_px[i]), (left, top, right, bottom),

@@ -46,6 +46,7 @@ def load_png_truth(folder: Path, images: Path, *, first_frames: bool = False) ->
 
     """
     files = sorted(folder.rglob(f"*{_CITYSCAPES}")) or sorted(folder.rglob("*.png"))
+    files = [one for one in files if not one.name.startswith("._")]  # macOS' notes on files
     if first_frames:
         files = [one for one in files if one == min(one.parent.glob("*.png"))]
     if not files:
@@ -62,6 +63,11 @@ def _image(number: int, file: Path, folder: Path, images: Path) -> TruthImage:
     stem = file.name.removesuffix(_CITYSCAPES) + "_leftImg8bit" if city else file.stem
     candidates = [images / place / f"{stem}{suffix}" for suffix in IMAGE_SUFFIXES]
     picture = next((one for one in candidates if one.is_file()), None)
+    if picture is not None and picture.samefile(file):
+        raise AutolabelError(
+            f"{file}: its picture would be the truth itself; give --images the folder of the "
+            "pictures, in the same layout"
+        )
     if picture is None:
         raise AutolabelError(f"{file}: its picture {candidates[0]} is not there")
     labels: list[str] = []

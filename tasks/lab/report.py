@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -120,6 +121,8 @@ def engine_named(engine: Mapping[str, Any]) -> str:
 def check_writable(*folders: Path) -> None:
     """Refuse places that cannot be written, before anything is measured."""
     for folder in folders:
+        if re.match(r"\w\w+:/", str(folder)):
+            raise AutolabelError(f"{folder}: reports are written to this machine, not to URLs")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,40 +12,18 @@ import numpy as np
 
 from sam2_core.mask_metrics import SIZES, mask_iou, size_class
 from sam2_core.types import AutolabelError
-from tasks.export.frames import chosen_manifests
 from tasks.lab.metrics import box_iou
-from tasks.store import storage
-from tasks.store.addresses import checked
-from tasks.store.manifests import Manifest, labels_of
+from tasks.lab.run_side import FrameKey, Side, is_same
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
 from tasks.wording import counted
 
 # Boxes of two runs that overlap at least so much are those of one object.
 SAME_BOX_IOU = 0.5
-FrameKey = tuple[str, int, str]
-KINDS = ("mask", "class", "gone", "new", "frame")
+# Risk, and so the order of review, follows the predicted IoU.
+PREDICTED_IOU_CHANGE = 0.1
+KINDS = ("mask", "class", "score", "gone", "new", "frame")
 WORST = 12
-
-
-@dataclass(frozen=True)
-class Side:
-    """One of the two runs: its storage, and which run there, "" for each sequence's newest."""
-
-    out_uri: str
-    run_key: str = ""
-
-    @staticmethod
-    def parse(text: str) -> Side:
-        """Read `OUT` or `OUT#RUN_KEY`."""
-        out, _, key = text.rpartition("#")
-        if out and re.fullmatch(r"[0-9a-f]{20}", key):
-            return Side(checked(out), key)
-        return Side(checked(text))
-
-    def manifests(self) -> dict[str, Manifest]:
-        """Return the labeled sequences by id."""
-        return {one.sequence_id: one for one in chosen_manifests(self.out_uri, self.run_key)}
 
 
 @dataclass(frozen=True)
@@ -102,6 +79,7 @@ class RunDiff:
         threshold: masks of a lower IoU are changed.
         worst: the largest changes.
         sequences: how many instances changed in each sequence, and how many there are.
+        run_keys: of the labels that are compared, on both sides.
         only_in_a, only_in_b: sequences that one run alone has; those of the first are changes.
         frames_only_in_a, frames_only_in_b: frames of common sequences that one run alone has, or
             has of another version of the picture; those of the first are changes.
@@ -114,6 +92,7 @@ class RunDiff:
     kinds: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
     sequences: dict[str, list[int]] = field(default_factory=dict)
     frames: int = 0
+    run_keys: tuple[tuple[str, ...], ...] = ((), ())
     only_in_a: tuple[str, ...] = ()
     only_in_b: tuple[str, ...] = ()
     frames_only_in_a: int = 0
@@ -171,9 +150,10 @@ class RunDiff:
         rle = first.masks.rle[a], second.masks.rle[b]
         iou = 1.0 if rle[0] == rle[1] else mask_iou(*rle, first.masks.size_hw)
         label, area = first.boxes.labels[a], int(first.masks.area_px[a])
-        kind = "class" if label != second.boxes.labels[b] else ""
-        kind = "mask" if iou < self.threshold else kind
         said = float(first.masks.predicted_iou[a]), float(second.masks.predicted_iou[b])
+        kind = "score" if abs(said[1] - said[0]) > PREDICTED_IOU_CHANGE else ""
+        kind = "class" if label != second.boxes.labels[b] else kind
+        kind = "mask" if iou < self.threshold else kind
         for entry in self._entries(label, area):
             entry.instances += 1
             entry.matched += 1
@@ -223,6 +203,7 @@ class RunDiff:
             "threshold": self.threshold, "by_kind": self.kinds,
             "by_class": dict(sorted(table("class").items())),
             "by_size": {name: sizes[name] for name in SIZES if name in sizes},
+            "run_keys_a": list(self.run_keys[0]), "run_keys_b": list(self.run_keys[1]),
             "changed_sequences": self.changed_sequences,
             "sequences_only_in_a": list(self.only_in_a),
             "sequences_only_in_b": list(self.only_in_b),
@@ -266,35 +247,21 @@ def diff_runs(
     common = sorted(sides[0].keys() & sides[1].keys())
     if not common:
         raise AutolabelError("the two runs have no sequence in common")
-    same = [name for name in common if _same(first, second, sides[0][name], sides[1][name])]
+    same = [name for name in common if is_same(first, second, sides[0][name], sides[1][name])]
     if len(same) == len(common):
         raise AutolabelError(
             "both are the same run: name two runs of one storage as OUT#RUN_KEY (`autolabel label "
             "--json` tells the key)"
         )
     only = [tuple(sorted(one.keys() - set(common))) for one in sides]
-    found = RunDiff(threshold, only_in_a=only[0], only_in_b=only[1], on_change=on_change)
+    keys = tuple(tuple(sorted({one.stamp.run_key for one in side.values()})) for side in sides)
+    found = RunDiff(threshold, run_keys=keys, only_in_a=only[0], only_in_b=only[1],
+                    on_change=on_change)  # fmt: skip
     for done, name in enumerate(common, 1):
-        frames = _frames(first.out_uri, sides[0][name])
-        found.add_sequence(name, frames, _frames(second.out_uri, sides[1][name]))
+        found.add_sequence(name, first.frames(sides[0][name]), second.frames(sides[1][name]))
         yield found, done, len(common)
     if not found.frames:
         raise AutolabelError(
             f"the two runs have {counted(len(common), 'sequence')} in common, and no frame: their "
             "pictures are other files (copies, too), or other --frames. Label the same ones twice"
         )
-
-
-def _same(first: Side, second: Side, one: Manifest, other: Manifest) -> bool:
-    return storage.absolute(first.out_uri) == storage.absolute(second.out_uri) and (
-        one.stamp.run_key == other.stamp.run_key
-    )
-
-
-def _frames(out_uri: str, manifest: Manifest) -> dict[FrameKey, LabeledFrame]:
-    """Return a sequence's labels by what tells a frame in both runs: camera, index, version."""
-    return {
-        (one.frame.camera, one.frame.index, one.frame.etag): one
-        for chunk in manifest.chunks
-        for one in labels_of(out_uri, manifest, chunk)
-    }

@@ -82,12 +82,15 @@ def _image(number: int, sample: dict[str, Any], field: str) -> TruthImage | None
 
     areas = [int(coco_mask.area({"counts": one, "size": list(size_hw)})) for one in rles]
     kept = [i for i, area in enumerate(areas) if area]
+    ids = [detections[i].get("index") for i in kept]
+    known = bool(ids) and all(isinstance(one, int) for one in ids)
     sequence = "/".join(filter(None, (sample.get("sequence_id"), sample.get("camera"))))
     return TruthImage(
         number, sample["filepath"], size_hw,
         np.array([rle_box_xyxy_px(rles[i], size_hw) for i in kept], np.float32).reshape(-1, 4),
         tuple(str(rows[i]["label"]) for i in kept), tuple(rles[i] for i in kept),
         np.array([areas[i] for i in kept], np.int64), sequence=sequence,
+        track_ids=np.array(ids, np.int64) if known else None,
     )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ from PIL import Image
 from flows.cli.main import cli
 from sam2_core.trust import certify as certifying
 from sam2_core.trust.certificate import UncertifiedEngineError, certificates
+from sam2_core.types import AutolabelError
+from tasks.lab.certifying import more_pictures
 from tasks.masks.model import Segmenters, choose_model
 from tests.planted_graphs import FAULTS, RESIZE, copy_of_compact, plant, resized_without_antialias
 
@@ -91,6 +93,20 @@ def test_certify_fails_every_planted_fault_and_labeling_refuses_by_that_verdict(
     for refusal in (models.load, models.refuse_known):
         with pytest.raises(UncertifiedEngineError, match="may not label"):
             refusal(choice)
+
+
+def test_certify_names_a_model_that_cannot_be_run_and_goes_without_broken_frames(tmp_path):
+    assert invoke("models", "certify", "--quick", "--frames", tmp_path).exit_code == 2
+    (tmp_path / "frames").mkdir()
+    (tmp_path / "frames" / "cut.jpg").write_bytes(b"\xff\xd8")
+    assert more_pictures(tmp_path / "frames", 9, 0) == []
+    model = copy_of_compact(tmp_path / "model")
+    facts = json.loads((model / "model.json").read_text())
+    (model / "model.json").write_text(json.dumps(facts | {"close_up_size": 128}))
+    with pytest.raises(AutolabelError, match=f"{model} cannot be run: "):
+        invoke("models", "certify", model, "--backend", "onnxruntime-cpu", "--quick")
+    with pytest.raises(AutolabelError, match="no such folder or file"):
+        invoke("models", "certify", tmp_path / "absent", "--quick")
 
 
 def test_certify_passes_the_bundled_model():

@@ -103,6 +103,26 @@ def test_a_comparison_says_what_is_not_compared(truth, tmp_path):
     assert "0 better, 0 worse 1 instance of only one of the two runs" in said
 
 
+def test_detections_are_of_the_one_class_of_a_truth_without_classes(truth, tmp_path):
+    indices = np.zeros((720, 1280), np.uint8)
+    values = json.loads(truth.read_text())
+    for number, one in enumerate(values["annotations"], 1):
+        x, y, width, height = map(int, one["bbox"])
+        indices[y : y + height, x : x + width] = number
+    (tmp_path / "png").mkdir()
+    picture = Image.fromarray(indices, "P")
+    picture.putpalette(bytes(768))
+    picture.save(tmp_path / "png" / "0.png")
+    for given in (truth, tmp_path / "png"):
+        asked = ["evaluate", given, "--images", truth.parent, "--baseline", "box", "--json",
+                 "--prompt", "detector", "--min-score", "0.4"]  # fmt: skip
+        result = CliRunner().invoke(cli, [str(word) for word in asked], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        measured = json.loads(result.stdout)
+        assert measured["recall"] > 0.5
+        assert not measured["detections_of_other_classes"] or given is truth
+
+
 def test_a_truth_of_which_nothing_can_be_measured_says_why(truth, tmp_path):
     absent = tmp_path / "absent"
     absent.mkdir()

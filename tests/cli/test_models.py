@@ -83,7 +83,7 @@ def test_download(published, tmp_path, monkeypatch):
 
 
 def test_compact_has_nothing_to_download(tmp_path):
-    with pytest.raises(AutolabelError, match="no checkpoint of compact"):
+    with pytest.raises(AutolabelError, match="compact comes with this package"):
         invoke("download", "compact", "--cache", str(tmp_path))
 
 

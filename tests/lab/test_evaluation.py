@@ -1,6 +1,7 @@
 """Evaluation held against pycocotools, DAVIS's own definitions, and cases computed by hand."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -220,6 +221,10 @@ def test_davis_and_mose_folders(tmp_path):
     assert [one.file_name for one in first_of_each(truth).images] == [
         "bear/00000.jpg", "dog/00000.jpg"
     ]  # fmt: skip
+    (tmp_path / "truth" / "dog" / "._00000.png").write_bytes(b"macOS")
+    assert len(load_png_truth(tmp_path / "truth", tmp_path / "images").images) == 4
+    with pytest.raises(AutolabelError, match="its picture would be the truth itself"):
+        load_png_truth(tmp_path / "truth", tmp_path / "truth")
     (tmp_path / "images" / "dog" / "00001.jpg").unlink()
     with pytest.raises(AutolabelError, match=r"its picture .*00001\.jpg is not there"):
         load_png_truth(tmp_path / "truth", tmp_path / "images")
@@ -337,6 +342,9 @@ def test_results_and_report_are_by_size_class_and_occlusion(tmp_path):
     scores = Scores(("car", "person"))
     given_masks = masks_of([rect(0, 0, 40, 20), rect(60, 40, 70, 50)], [0.8, 0.9])
     scores.add(image, true_boxes(image), given_masks, by_row=True)
+    nameless = Scores(("car", "person"))
+    nameless.add(replace(image, track_ids=None), true_boxes(image), given_masks, by_row=True)
+    assert "davis" not in nameless.result()  # nobody knows which masks are of one object
     result = scores.result()
     assert result["by_occlusion"]["whole"]["miou"] == 0.5
     assert result["by_occlusion"]["mostly hidden"]["miou"] == 1

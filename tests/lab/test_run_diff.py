@@ -17,7 +17,7 @@ from sam2_core.types import AutolabelError, Boxes
 from tasks.lab.run_diff import Side, diff_runs
 from tasks.store.tables import LabeledFrame
 from tests.export.test_export import run_of, store
-from tests.review.labels import labeled_frames
+from tests.review.labels import STAMP, labeled_frames
 
 
 def shifted(one, row, pixels):
@@ -134,6 +134,22 @@ def test_what_one_run_alone_has_is_told_and_what_is_lost_is_a_change(runs, tmp_p
     result = found.result()
     assert (result["sequences_only_in_b"], result["frames_only_in_b"]) == (["boxes"], 2)
     assert not found.changed_sequences
+
+
+def test_another_predicted_iou_is_a_change_and_both_runs_are_named(runs, tmp_path):
+    other, labeled = str(tmp_path / "unsure"), frames_of(runs[0], "same")
+    wrong = labeled[0].masks.predicted_iou - np.float32(0.3)
+    labeled[0] = replace(labeled[0], masks=replace(labeled[0].masks, predicted_iou=wrong))
+    store(other, str(tmp_path / "in" / "same"), labeled)
+    *_, (found, *_) = diff_runs(Side(runs[0]), Side(other), 0.9)
+    result = found.result()
+    assert result["by_kind"]["score"] == len(wrong)
+    assert result["run_keys_a"] == result["run_keys_b"] == [STAMP.run_key]
+
+
+def test_a_report_goes_to_this_machine(runs):
+    done = CliRunner().invoke(cli, ["diff", *runs, "--report", "s3://bucket/report"])
+    assert "written to this machine" in str(done.exception)
 
 
 def test_copies_of_the_pictures_are_no_run_without_changes(runs, tmp_path):

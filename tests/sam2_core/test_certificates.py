@@ -21,6 +21,7 @@ from sam2_core.trust.certificate import (
     read_certificate,
 )
 from sam2_core.trust.certify import certify, ensure_certified, recorded_answers
+from sam2_core.trust.signed import signed_text
 from sam2_core.types import AutolabelError
 from tasks.masks.model import Segmenters, choose_model
 from tests.planted_graphs import COMPACT, ROOT, plant
@@ -75,9 +76,12 @@ def test_a_certificate_that_was_touched_counts_for_nothing(micro):
     values = json.loads(text)
     changed = [values | {"reference": "trust me"}, values | {"failures": []} | {"verdict": "x"},
                values | {"format": 99}]  # fmt: skip
-    for damaged in (text[:-20], *map(json.dumps, changed)):
+    plain = {name: value for name, value in values.items() if name != "sha256"}
+    strange = [signed_text(plain | {"calibration": {}}), signed_text(plain | {"engine": {}})]
+    for damaged in (text[:-20], *map(json.dumps, changed), *strange):
         path.write_text(damaged)
         assert read_certificate(engine) is None
+        assert not list(certificates())
     assert ensure_certified(micro, MICRO).passed  # it proves itself anew
     assert read_certificate(engine).passed
 

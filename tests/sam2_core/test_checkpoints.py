@@ -75,14 +75,38 @@ def test_misfits_are_named(model, tmp_path):
         load_checkpoint(path, COMPACT)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state | {"extra.weight": torch.ones(2)}, "no SAM 2 has: extra.weight"),
+        (lambda state: state | {"no_mem_embed": state["no_mem_embed"] * torch.nan},
+         "no finite real numbers in no_mem_embed"),
+        (lambda state: state | {"no_mem_embed": state["no_mem_embed"] * 1j},
+         "no finite real numbers in no_mem_embed"),
+        (lambda state: state | {"no_mem_embed": "text"}, "holds no SAM 2 weights"),
+        (lambda _: [1], "holds no SAM 2 weights"),
+    ],
+)  # fmt: skip
+def test_what_is_no_weights_is_refused(model, tmp_path, change, message):
+    path = tmp_path / "weights.pt"
+    torch.save({"model": change(dict(model.state_dict()))}, path)
+    with pytest.raises(AutolabelError, match=message):
+        load_checkpoint(path)
+    torch.save([1], path)
+    with pytest.raises(AutolabelError, match="holds no SAM 2 weights"):
+        load_checkpoint(path)
+
+
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 def test_unreadable_files(tmp_path, suffix):
     path = tmp_path / f"weights{suffix}"
     with pytest.raises(AutolabelError, match="there is no checkpoint"):
         load_checkpoint(path)
-    path.write_bytes(b"not a checkpoint at all")
-    with pytest.raises(AutolabelError, match="cannot read the checkpoint"):
-        load_checkpoint(path)
+    for content in (b"not a checkpoint at all", b""):
+        path.write_bytes(content)
+        with pytest.raises(AutolabelError, match=r"cannot read the checkpoint .*: \w") as refused:
+            load_checkpoint(path)
+        assert "weights_only" not in str(refused.value)
 
 
 def test_other_models_are_refused(tmp_path):

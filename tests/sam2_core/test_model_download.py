@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import threading
@@ -31,7 +32,7 @@ class Server(ThreadingHTTPServer):
         self.content, self.etag = CONTENT, '"one"'
         self.cuts: list[int] = []
         self.statuses: list[int] = []
-        self.ranges = True
+        self.ranges, self.too_early = True, 0
         self.requests: list[tuple[str, str]] = []
 
     @property
@@ -60,6 +61,7 @@ class Handler(BaseHTTPRequestHandler):
         match = re.match(r"bytes=(\d+)-", asked)
         if match and server.ranges and self.headers.get("If-Range") == server.etag:
             start = int(match[1])
+        start -= server.too_early if start else 0
         body = server.content[start:]
         self.send_response(206 if start else 200)
         self.send_header("ETag", server.etag)
@@ -192,6 +194,13 @@ def test_folder_that_cannot_be_made(server, tmp_path):
         download(server.url, tmp_path / "file" / "weights.pt")
 
 
+def test_a_part_that_was_not_asked_for_is_not_put_behind_what_is_there(server, tmp_path):
+    server.cuts, server.too_early = [1_000_000], 1000
+    path = tmp_path / "weights.pt"
+    assert download(server.url, path) == SHA256
+    assert path.read_bytes() == CONTENT
+
+
 def test_two_at_once_fetch_it_once(server, tmp_path):
     path = tmp_path / "weights.pt"
     threads = [threading.Thread(target=download, args=(server.url, path)) for _ in range(4)]
@@ -206,20 +215,34 @@ def test_two_at_once_fetch_it_once(server, tmp_path):
 def test_first_download_is_recorded_and_held_to(server, tmp_path, monkeypatch):
     """Trust on first use: where no sha256 is published, the first one counts ever after."""
     monkeypatch.setattr("sam2_core.presets.HUGGING_FACE_URL", server.url.rpartition("/")[0])
+    facts = {"vision_encoder.x": {"dtype": "U8", "shape": [9], "data_offsets": [0, 9]}}
+    header = json.dumps(facts).encode()
+    sound = len(header).to_bytes(8, "little") + header + bytes(9)
+    sha256 = hashlib.sha256(sound).hexdigest()
+    # Not from a login page, a cut body or another model; none of these is held to afterwards.
+    odd = (b"<html>log in", b"", sound[:-1], sound.replace(b"vision_encoder", b"another_encode"))
+    for server.content in odd:
+        with pytest.raises(AutolabelError, match="what was fetched is not used"):
+            fetch_checkpoint(TINY, source="hugging-face", cache=tmp_path)
+    server.content = sound
+    server.requests.clear()
     path, digest = fetch_checkpoint(TINY, source="hugging-face", cache=tmp_path)
-    assert (path.name, digest) == ("sam2.1-hiera-tiny.safetensors", SHA256)
+    assert (path.name, digest) == ("sam2.1-hiera-tiny.safetensors", sha256)
     asked = "/facebook/sam2.1-hiera-tiny/resolve/main/model.safetensors"
     assert server.requests[0][0] == asked
-    assert fetch_checkpoint(TINY, source="hugging-face", cache=tmp_path) == (path, SHA256)
+    assert fetch_checkpoint(TINY, source="hugging-face", cache=tmp_path) == (path, sha256)
     assert len(server.requests) == 1
     # Replaced on disk: refused.
     path.write_bytes(b"something else")
+    with pytest.raises(AutolabelError, match=r"no safetensors file. Remove it"):
+        fetch_checkpoint(TINY, source="hugging-face", cache=tmp_path)
+    path.write_bytes(sound[:-1] + b"x")
     with pytest.raises(AutolabelError, match=r"recorded in .*is not used"):
         fetch_checkpoint(TINY, source="hugging-face", cache=tmp_path)
     # Removed, and the server has another one now: refused too.
     path.unlink()
     server.content = b"another"
-    with pytest.raises(AutolabelError, match=f"instead of {SHA256}"):
+    with pytest.raises(AutolabelError, match=f"instead of {sha256}"):
         fetch_checkpoint(TINY, source="hugging-face", cache=tmp_path)
 
 
@@ -247,5 +270,5 @@ def test_a_changed_file_is_hashed_again(tmp_path):
 
 
 def test_nothing_to_download_for_compact(tmp_path):
-    with pytest.raises(AutolabelError, match="no checkpoint of compact"):
+    with pytest.raises(AutolabelError, match="compact comes with this package"):
         fetch_checkpoint(COMPACT, cache=tmp_path)
