@@ -48,11 +48,14 @@ class LoadedArtifact:
         # Single-threaded: no events of its own, which could not be captured in a CUDA graph.
         index = torch.cuda.current_device() if device.type == "cuda" else -1
         self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, index)
-        own = constants_of(module)
+        own, names = constants_of(module), self._loader.get_constant_fqns()
+        if not own.keys() >= {*names}:
+            unknown = ", ".join(sorted({*names} - own.keys()))
+            raise RuntimeError(f"the module has no parameters or buffers {unknown}")
         # The loader never lets go of tensors that it does not own. It is given others over the same
         # memory, which are emptied when this object goes: the weights are then free.
         aliases = {}
-        for name in self._loader.get_constant_fqns():
+        for name in names:
             given = own[name].detach()
             aliases[name] = torch.empty(0, dtype=given.dtype, device=given.device).set_(given)
         self._loader.load_constants(aliases, False, True, True)

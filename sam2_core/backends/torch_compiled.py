@@ -152,7 +152,7 @@ class CompiledModules:
             loaded = LoadedArtifact(path, module, self._device)
             loaded(*inputs)
             loaded.remove_unpacked()
-        except (OSError, RuntimeError, KeyError) as error:
+        except (OSError, RuntimeError) as error:
             raise_of_device(error)
             raise _UnusableError(_first_line(error)) from error
         return loaded

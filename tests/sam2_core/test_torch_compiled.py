@@ -16,6 +16,8 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 from sam2_core.backends import torch_toolchain  # noqa: E402
 from sam2_core.backends.torch_artifact import LoadedArtifact, mapped_files  # noqa: E402
 from sam2_core.backends.torch_compiled import CompiledModules  # noqa: E402
+from sam2_core.backends.torch_modules import build_modules  # noqa: E402
+from sam2_core.resolve import Wanted, resolve_weights  # noqa: E402
 from sam2_core.types import AutolabelError  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -116,6 +118,52 @@ def test_memory_that_does_not_suffice_is_not_taken_for_a_failed_compilation(tmp_
     monkeypatch.setattr(functions, "_compile", full)
     with pytest.raises(torch.OutOfMemoryError, match="no memory"):
         functions.function("small", Small(), INPUTS)
+
+
+@pytest.mark.parametrize("graph", ["restructured", "published"])
+def test_the_models_hold_every_tensor_where_artifacts_are_given_it(graph):
+    model = resolve_weights("random:micro", Wanted(graph=graph)).load()
+    modules = build_modules(model, graph, torch.float32, "cpu")
+    parts = [
+        part
+        for module in (modules.encoder, modules.decoder, modules.decoder_single)
+        for part in module.modules()
+    ]
+    assert len(parts) > 100
+    for part in parts:
+        assert not [name for name, value in vars(part).items() if isinstance(value, torch.Tensor)]
+
+
+class Failing:
+    """A loader whose device fails in the way that is given."""
+
+    def __init__(self, monkeypatch, problem: str) -> None:
+        self.counts = iter([3, 4 if problem == "memory" else 3])
+        monkeypatch.setattr(torch.cuda, "memory_stats", lambda: {"num_ooms": next(self.counts)})
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: problem == "capture")
+        monkeypatch.setattr(torch.cuda, "synchronize", self.synchronize)
+
+    def synchronize(self):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def run(self, inputs):
+        raise RuntimeError("run_func_ API call failed at model_container_runner.cpp, line 153")
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind", "told"),
+    [
+        ("memory", torch.OutOfMemoryError, "out of memory"),
+        ("sticky", RuntimeError, "illegal memory access"),
+        ("capture", RuntimeError, "API call failed"),
+    ],
+)
+def test_a_failure_on_the_device_is_told_by_its_own_name(monkeypatch, problem, kind, told):
+    loaded = object.__new__(LoadedArtifact)
+    loaded._loader = Failing(monkeypatch, problem)
+    with pytest.raises(kind, match=told) as caught:
+        loaded(types.SimpleNamespace(is_cuda=True))
+    assert isinstance(caught.value, torch.OutOfMemoryError) == (problem == "memory")
 
 
 def test_headers_of_python_packages_do_where_they_are_complete(tmp_path, monkeypatch):
