@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 @click.option(
     "--scenes",
     type=click.IntRange(min=0),
-    default=4,
-    help="Rendered scenes, besides the bundled pictures.",
+    help="Rendered scenes, besides the bundled pictures. Default: 4, where there is a judge.",
 )
 @click.option(
     "--quick", is_flag=True, help="Only what labeling itself does before its first frame."
@@ -95,20 +94,27 @@ def _earlier(counts: Certificate, path: Path) -> str:
 def _certified(given: dict[str, Any]) -> Certificate:
     from sam2_core.trust.calibration import bundled_calibration
     from sam2_core.trust.certify import certify, recorded_answers, with_pictures
-    from tasks.lab.certifying import answers_to, more_pictures
+    from tasks.lab.certifying import NoJudgeError, answers_to, more_pictures
     from tasks.masks.model import choose_model, load_segmenter
 
     close_ups = False if given["whole_frames"] else None
     choice = choose_model(given["model"], given["backend"], given["precision"], close_ups=close_ups)
-    more = [] if given["quick"] else more_pictures(given["frames"], given["limit"], given["scenes"])
-    if given["frames"] and not given["quick"] and len(more) == given["scenes"]:
+    scenes = 4 if given["scenes"] is None else given["scenes"]
+    more = [] if given["quick"] else more_pictures(given["frames"], given["limit"], scenes)
+    if given["frames"] and not given["quick"] and len(more) == scenes:
         raise AutolabelError(f"no frame in {given['frames']} in which the detector finds a box")
     with load_segmenter(choice) as segmenter, _told(choice.source):
         answers = recorded_answers(choice.source, segmenter)
         calibration = bundled_calibration()
         if more:
-            answers = answers_to(choice, segmenter, calibration, answers, more)
-            calibration = calibration.with_more(more)
+            try:
+                answers = answers_to(choice, segmenter, calibration, answers, more)
+                calibration = calibration.with_more(more)
+            except NoJudgeError as error:
+                if given["frames"] or given["scenes"]:
+                    raise
+                more = []
+                click.echo(f"on the bundled pictures only: {error}", err=True)
         kind = "full" if more else "quick"
         certificate, _, found = certify(
             segmenter, calibration, answers, kind=kind, source=choice.source
@@ -151,7 +157,9 @@ def _print(certificate: Certificate, path: Path) -> None:
         f"predicted IoU off by {apart['max']:.2g} at most, logits by {logits['median']:.2g} "
         f"deviations (median); {measured['latency_ms']:g} ms a picture"
     )
-    for one in certificate.worst[:3]:
+    if certificate.worst[0]["iou"] < 1:
+        console.print("the worst; green: both, red: this engine only, blue: PyTorch only")
+    for one in certificate.worst[:3] if certificate.worst[0]["iou"] < 1 else ():
         console.print(f"  {one['picture']}: IoU {one['iou']:.4f}  {one['file']}", soft_wrap=True)
     for failure in certificate.failures:
         console.print(f"[red]{failure}[/]")

@@ -74,19 +74,19 @@ def validated(model: type[Params], /, **values: Any) -> Params:
         raise click.UsageError(f"{option}: {message}") from error
 
 
-def _listed(sources: Iterable[str]) -> Iterator[str]:
+def _listed(sources: Iterable[str], of: str = "SOURCE") -> Iterator[str]:
     """Put the lines of lists in their place: of files (`@FILE`), of stdin (`-`)."""
     for source in sources:
         if source != "-" and not source.startswith("@"):
-            yield _said(source, "SOURCE")
+            yield _said(source, of)
             continue
         named = enumerate(map(str.strip, _text_of(source).splitlines()), 1)
         lines = [(at, line) for at, line in named if line and not line.startswith("#")]
         if not lines:
             where = "stdin" if source == "-" else source[1:]
-            raise click.UsageError(f"SOURCE {source}: {where} holds no line with a source")
+            raise click.UsageError(f"{of} {source}: {where} holds no line")
         for at, line in lines:
-            yield _said(line, f"SOURCE {source}, line {at}")
+            yield _said(line, f"{of} {source}, line {at}")
 
 
 def _said(source: str, where: str) -> str:
@@ -121,6 +121,6 @@ def backfill_params(given: dict[str, Any]) -> BackfillParams:
     """Return the parameters that those options and the ones of BackfillParams say."""
     own = {name: given[name] for name in given if name in BackfillParams.model_fields}
     if (own.get("sequences") or "").startswith("@"):  # as `autolabel diff` writes them
-        own["sequences"] = "\n".join(_listed([own["sequences"]]))
+        own["sequences"] = "\n".join(_listed([own["sequences"]], "--sequences"))
     label = label_params({name: given[name] for name in given if name not in own})
     return validated(BackfillParams, label=label.absolute(), **own)

@@ -53,6 +53,7 @@ class BackfillPlan:
         quarantined: given up on after repeated crashes.
         hidden: not labeled either, but outside of `since` and `until`, and so left out.
         undated: without a date, and so included whatever `since` and `until` say.
+        unknown: names of `sequences` that no sequence has.
         frames: of the sequences to label.
         cameras: names of all cameras, as keys.
         matching: of imported boxes with the frames of every sequence, matching or not.
@@ -72,6 +73,7 @@ class BackfillPlan:
     quarantined: int = 0
     hidden: int = 0
     undated: int = 0
+    unknown: tuple[str, ...] = ()
     frames: int = 0
     cameras: dict[str, None] = field(default_factory=dict)
     matching: Matching | None = None
@@ -124,6 +126,7 @@ class BackfillPlan:
             "quarantined": self.quarantined,
             "hidden": self.hidden,
             "undated": self.undated,
+            "unknown": list(self.unknown),
             "frames": self.frames,
             "shards": len(self.shards),
             "gpu_hours": round(self.gpu_hours, 6),
@@ -196,20 +199,27 @@ def _missing(plan: BackfillPlan, in_flight: set[tuple[str, str]]) -> Iterator[Pi
 def _matching(plan: BackfillPlan) -> Iterator[Discovered]:
     label, wanted = plan.params.label, _wanted(plan.params.sequences)
     selection = FrameSelection.parse(label.frames)
+    missing = dict.fromkeys(_plain(plan.params.sequences))
     for one in discover(label.sources, selection, label.sequence, label.format):
         if one.picked:
             _refuse_long_lists(label)
         if plan.matching:
             plan.matching.add(one.frames)
+        missing.pop(one.sequence.sequence_id, None)
         if wanted(one.sequence.sequence_id):
             yield one
+    plan.unknown = tuple(missing)
+
+
+def _plain(globs: str) -> list[str]:
+    """Return those lines that are names and no globs."""
+    return [line for line in globs.splitlines() if line and not set(line) & set("*?[")]
 
 
 def _wanted(globs: str) -> Callable[[str], bool]:
     """Return what tells whether a sequence's id is meant by globs, one in a line."""
-    lines = globs.splitlines()
-    plain = frozenset(line for line in lines if not set(line) & set("*?["))
-    others = [line for line in lines if line not in plain]
+    plain = frozenset(_plain(globs))
+    others = [line for line in globs.splitlines() if line not in plain]
     return lambda name: name in plain or any(fnmatchcase(name, line) for line in others)
 
 

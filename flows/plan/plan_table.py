@@ -26,6 +26,10 @@ def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
         yield "left out", f"{plan.hidden:,} not labeled, outside the dates"
     if plan.undated:
         yield "undated", f"{counted(plan.undated, 'sequence')} without a date, included"
+    if plan.unknown:
+        some = ", ".join(plan.unknown[:3]) + (", ..." if len(plan.unknown) > 3 else "")
+        names = counted(len(plan.unknown), "name")
+        yield "not found", f"{names} of --sequences that no sequence has: {some}"
     for line in plan.matching.lines() if plan.matching else ():
         yield "boxes", line
     yield "run", plan.stamp.run_key

@@ -201,6 +201,8 @@ def with_pictures(
     from sam2_core.trust.pictures import write_difference
 
     folder = certificate.path(cache).with_suffix("")
+    for earlier in folder.glob("*-iou-*.png"):
+        earlier.unlink(missing_ok=True)
     shown = []
     for number, one in enumerate(certificate.worst):
         image, row = calibration.images[one["image"]], one["row"]

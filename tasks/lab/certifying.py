@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sam2_core.checkpoints import PYTORCH
 from sam2_core.segmenter import Segmenter
 from sam2_core.trust.answers import Answers
 from sam2_core.trust.calibration import Calibration, CalibrationImage
@@ -25,6 +26,10 @@ FIRST_SEED, SIZE_HW = 90_200_000, (1080, 1920)
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 LEAST_SCORE = 0.3
 MOST_BOXES = 24
+
+
+class NoJudgeError(AutolabelError):
+    """Nothing here can say what the masks of more pictures should be."""
 
 
 def more_pictures(frames: Path | None, limit: int, scenes: int) -> list[CalibrationImage]:
@@ -84,7 +89,7 @@ def answers_to(
     certified by PyTorch's recorded answers; they are no judge of themselves.
 
     Raises:
-        AutolabelError: there is neither.
+        NoJudgeError: there is neither.
 
     """
     whole = bundled.with_more(more)
@@ -100,9 +105,10 @@ def _by_graphs(
 ) -> Answers:
     own = (choice.backend, choice.precision)
     if own == ("onnxruntime-cpu", "fp32") or importlib.util.find_spec("torch") is not None:
-        raise AutolabelError(
+        raise NoJudgeError(
             "scenes and frames of your own need a judge, PyTorch with the checkpoint, which is not "
-            "here: --quick certifies by PyTorch's recorded answers to the bundled pictures"
+            f"here (for PyTorch: {PYTORCH}); --quick certifies by PyTorch's recorded answers to "
+            "the bundled pictures"
         )
     judge = choose_model(choice.source, "onnxruntime-cpu", "fp32", close_ups=recorded.close_ups)
     with load_segmenter(judge) as segmenter:

@@ -12,6 +12,7 @@ from pycocotools import mask as coco_mask
 from sam2_core.trust.pictures import write_difference
 from tasks.frames.download import download
 from tasks.frames.images import read_image
+from tasks.lab.report import cell
 from tasks.lab.run_diff import Change, RunDiff
 from tasks.types import FrameRef
 from tasks.wording import counted
@@ -62,9 +63,12 @@ def write_report(folder: Path, result: dict[str, Any], found: RunDiff) -> None:
     for what in ("by_size", "by_class"):
         lines += ["| | instances | changed | mean IoU | predicted IoU |", "|---|---|---|---|---|"]
         lines += [
-            f"| {' | '.join([name, *figures(one)])} |" for name, one in result[what].items()
+            f"| {' | '.join([cell(name), *figures(one)])} |" for name, one in result[what].items()
         ] + [""]
-    lines += ["Green: both. Red: first run only. Blue: second run only.", ""]
+    lines += [
+        "The largest changes, by (1 - IoU) times the root of the area. Green: both. Red: first run "
+        "only. Blue: second run only.", "",
+    ]  # fmt: skip
     for number, change in enumerate(found.worst, 1):
         name = f"change-{number:02d}.png"
         told = _drawn(folder / name, change)

@@ -61,7 +61,9 @@ def read_rgb(path: Path, size_hw: tuple[int, int]) -> ImageArray:
         raise ValueError("not an image that can be decoded")
     if image.shape[:2] != size_hw:
         found = image.shape[:2]
-        raise ValueError(f"the image is {found[0]}x{found[1]}, the truth says {size_hw} (h x w)")
+        turned = " (its EXIF tag turns it)" if found == size_hw[::-1] else ""
+        sizes = [f"{height}x{width}" for height, width in (found, size_hw)]
+        raise ValueError(f"the image is {sizes[0]}{turned}, the truth says {sizes[1]} (h x w)")
     return np.asarray(image, np.uint8)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -73,6 +74,11 @@ def _numbers(result: Mapping[str, Any]) -> list[str]:
     return ["| | |", "|---|---|", *shown]
 
 
+def cell(text: str) -> str:
+    """Return text that can stand in a table of Markdown."""
+    return html.escape(text, quote=False).replace("|", "\\|")
+
+
 def _table(what: str, groups: Mapping[str, Sequence[Record]]) -> list[str]:
     lines = [
         f"| {what} | instances | mean IoU | | boundary F | found |",
@@ -83,7 +89,9 @@ def _table(what: str, groups: Mapping[str, Sequence[Record]]) -> list[str]:
         found = np.mean([one.found for one in some])
         span = interval(some, lambda one: one.iou)
         between = f"{span[0]:.3f} to {span[1]:.3f}" if span else ""
-        lines.append(f"| {name} | {len(some)} | {iou:.4f} | {between} | {edge:.4f} | {found:.3f} |")
+        lines.append(
+            f"| {cell(name)} | {len(some)} | {iou:.4f} | {between} | {edge:.4f} | {found:.3f} |"
+        )
     return lines
 
 

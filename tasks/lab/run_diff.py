@@ -154,6 +154,8 @@ class RunDiff:
         kind = "score" if abs(said[1] - said[0]) > PREDICTED_IOU_CHANGE else ""
         kind = "class" if label != second.boxes.labels[b] else kind
         kind = "mask" if iou < self.threshold else kind
+        there = area > 0, int(second.masks.area_px[b]) > 0
+        kind = {(True, False): "gone", (False, True): "new"}.get(there, kind)
         for entry in self._entries(label, area):
             entry.instances += 1
             entry.matched += 1

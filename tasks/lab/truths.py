@@ -36,8 +36,9 @@ def open_truth(given: str, images: Path | None, *, first_frames: bool = False) -
         raise AutolabelError("give the folder of the truth's pictures with --images")
     if Path(given).is_dir():
         return load_png_truth(Path(given), images, first_frames=first_frames)
-    truth = read_truth(given)
-    return first_of_each(truth) if first_frames else truth
+    if first_frames:
+        raise AutolabelError("--first-frames: a COCO json says of no picture which sequence it is")
+    return read_truth(given)
 
 
 def first_of_each(truth: Truth) -> Truth:
@@ -63,7 +64,7 @@ def _of_dataset(name: str, field: str) -> Truth:
     images = [
         found for number, sample in enumerate(samples) if (found := _image(number, sample, field))
     ]
-    if not images:
+    if not any(len(one) for one in images):
         raise AutolabelError(f"no sample of {name} has masks in its field {field}")
     names = dict.fromkeys(label for one in images for label in one.labels)
     return Truth(tuple(images), tuple(names))
@@ -72,9 +73,9 @@ def _of_dataset(name: str, field: str) -> Truth:
 def _image(number: int, sample: dict[str, Any], field: str) -> TruthImage | None:
     from tasks.dataset.reviewed_instances import to_values
 
-    detections = (sample.get(field) or {}).get("detections") or []
-    if not detections:
-        return None
+    if sample.get(field) is None:
+        return None  # nobody looked; an empty field says that nothing is there
+    detections = sample[field].get("detections") or []
     size_hw = _size_of(sample)
     rows = [to_values(one, size_hw) for one in detections]
     rles = tuple(str(row["rle"]).encode("ascii") for row in rows)

@@ -109,11 +109,18 @@ def test_certify_names_a_model_that_cannot_be_run_and_goes_without_broken_frames
         invoke("models", "certify", tmp_path / "absent", "--quick")
 
 
-def test_certify_passes_the_bundled_model():
+def test_certify_passes_the_bundled_model(monkeypatch):
     good = invoke("models", "certify", "compact", "--backend", "onnxruntime-cpu", "--quick")
     assert good.exit_code == 0
     assert "passed" in good.stdout
     listed = json.loads(invoke("models", "list", "--json").stdout)
     assert [one["verdict"] for one in listed["models"][0]["certificates"]] == ["passed"]
     assert not listed["other_certificates"]
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)  # PyTorch is not here
+    plain = ["models", "certify", "compact", "--backend", "onnxruntime-cpu"]
+    without = invoke(*plain)
+    assert without.exit_code == 0
+    assert "on the bundled pictures only: scenes and frames" in without.stderr
+    with pytest.raises(AutolabelError, match="need a judge"):
+        invoke(*plain, "--scenes", "1")
     assert "passed on 2 pictures" in invoke("models", "list").stdout.replace("\n", " ")

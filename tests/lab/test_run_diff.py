@@ -147,6 +147,18 @@ def test_another_predicted_iou_is_a_change_and_both_runs_are_named(runs, tmp_pat
     assert result["run_keys_a"] == result["run_keys_b"] == [STAMP.run_key]
 
 
+def test_a_mask_that_became_empty_is_gone(runs, tmp_path):
+    other, labeled = str(tmp_path / "empty"), frames_of(runs[0], "same")
+    none = labeled[0].masks.area_px * (np.arange(5) > 0)
+    rle = coco_mask.encode(np.zeros(labeled[0].masks.size_hw, np.uint8, order="F"))["counts"]
+    masks = replace(labeled[0].masks, area_px=none, rle=(rle, *labeled[0].masks.rle[1:]))
+    labeled[0] = replace(labeled[0], masks=masks)
+    store(other, str(tmp_path / "in" / "same"), labeled)
+    for sides, kind in (((runs[0], other), "gone"), ((other, runs[0]), "new")):
+        *_, (found, *_) = diff_runs(*map(Side, sides), 0.9)
+        assert {name: count for name, count in found.kinds.items() if count} == {kind: 1}
+
+
 def test_a_report_goes_to_this_machine(runs):
     done = CliRunner().invoke(cli, ["diff", *runs, "--report", "s3://bucket/report"])
     assert "written to this machine" in str(done.exception)

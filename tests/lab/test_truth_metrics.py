@@ -144,6 +144,8 @@ def test_a_file_that_is_no_truth_is_refused(tmp_path):
             load_truth(tmp_path / "x.json")
     with pytest.raises(AutolabelError, match="no such file"):
         load_truth(tmp_path / "absent.json")
+    with pytest.raises(AutolabelError, match="says of no picture which sequence"):
+        open_truth(str(write_truth(tmp_path, [SOUND])), tmp_path, first_frames=True)
     with pytest.raises(AutolabelError, match="read from this machine"):
         open_truth("s3://bucket/truth.json", tmp_path)
 
@@ -267,7 +269,8 @@ def test_evaluate_reports_bad_frames_and_goes_on(tmp_path):
     images = [
         {"id": i, "file_name": f"{name}.png", "height": H, "width": W}
         for i, name in (
-            (7, "good"), (8, "absent"), (9, "broken"), (10, "small"), (11, "../out"), (12, "odd")
+            (7, "good"), (8, "absent"), (9, "broken"), (10, "small"), (11, "../out"), (12, "odd"),
+            (13, "turned"),
         )
     ]  # fmt: skip
     rows = [
@@ -281,20 +284,22 @@ def test_evaluate_reports_bad_frames_and_goes_on(tmp_path):
     picture = cv2.GaussianBlur(np.dstack([rect(40, 30, 100, 90) * 200] * 3), (3, 3), 0)
     cv2.imwrite(str(tmp_path / "good.png"), picture)
     cv2.imwrite(str(tmp_path / "small.png"), picture[:50])
+    cv2.imwrite(str(tmp_path / "turned.png"), picture.swapaxes(0, 1))
     (tmp_path / "broken.png").write_bytes(b"no image")
     steps = list(
         evaluate(truth, tmp_path, Asked(lambda image, boxes: baseline_masks(image, boxes, "box")))
     )
-    assert len(steps) == 6
+    assert len(steps) == 7
     result = steps[-1].result()
     assert result["miou"] == 1
     reasons = {entry["file_name"]: entry["reason"] for entry in result["failed_images"]}
     assert set(reasons) == {
-        "absent.png", "broken.png", "small.png", "../out.png", "odd.png"
+        "absent.png", "broken.png", "small.png", "../out.png", "odd.png", "turned.png",
     }  # fmt: skip
     assert "../out.png is not in" in reasons["../out.png"]
     assert reasons["odd.png"] == "annotation 1: a polygon needs at least three points"
-    assert "50x160" in reasons["small.png"]
+    assert reasons["small.png"] == "the image is 50x160, the truth says 120x160 (h x w)"
+    assert "160x120 (its EXIF tag turns it), the truth says 120x160" in reasons["turned.png"]
 
 
 def test_grabcut_beats_the_box_on_a_plain_disk():

@@ -93,6 +93,11 @@ def test_truth_is_found_by_name_and_evaluated_by_masks(database: str, tmp_path: 
     assert (second.labels, second.size_hw, second.sequence) == (("car",), SIZE, "drive")
     np.testing.assert_array_equal(second.boxes_xyxy_px, [[40, 20, 55, 35]])
     assert second.rle[0].decode() == square(40, 20, 15)["counts"]
+    empty = {"ground_truth": {"_cls": "Detections", "detections": []}}
+    samples = schema.sample_collection(dataset)
+    assert samples.update_one({"ground_truth": None}, {"$set": empty}).modified_count == 1
+    measured = open_truth(f"dataset:{name}.ground_truth", None).images
+    assert sorted(map(len, measured)) == [0, 1, 2]  # what is found where nothing is, is false
     with pytest.raises(AutolabelError, match="has masks in its field nothing"):
         open_truth(f"dataset:{name}.nothing", None)
     coco["images"] = coco["images"][3:]

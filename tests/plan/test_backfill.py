@@ -38,6 +38,13 @@ def test_what_since_leaves_out_is_counted_and_told(params):
     assert "1 not labeled" in dict(plan_rows(plan))["left out"]
 
 
+def test_names_that_no_sequence_has_are_told(params):
+    plan = plan_backfill(params(sequences="undated\nundatedd\n2026-11*\nTWO"))
+    assert (plan.sequences, plan.unknown) == (2, ("undatedd", "TWO"))
+    assert plan.as_json()["unknown"] == ["undatedd", "TWO"]
+    assert dict(plan_rows(plan))["not found"].startswith("2 names of --sequences that no sequence")
+
+
 def test_a_worker_takes_the_pictures_that_were_named_and_not_all_of_their_folder(params, tmp_path):
     whole = params().label
     first, *others = sorted(map(str, (tmp_path / "in" / "undated").glob("*.jpg")))
