@@ -15,6 +15,7 @@ from tasks.wording import counted
 
 if TYPE_CHECKING:
     from tasks.lab.run_diff import Change
+    from tasks.lab.run_side import Side
 
 
 @click.command()
@@ -28,22 +29,47 @@ if TYPE_CHECKING:
     type=FOLDER,
     help="For the page, pictures of the largest changes, and the list of what changed.",
 )
+@click.option(
+    "--images",
+    metavar="SOURCE",
+    help="RUN_A and RUN_B are engines, MODEL[:BACKEND[:PRECISION]]; both label these pictures.",
+)
+@click.option(
+    "--boxes", metavar="PATH", help="With --images: boxes, as for `label`, not the detector's."
+)
 @json_option
-def command(run_a: str, run_b: str, threshold: float, report: Path | None, as_json: bool) -> None:
+def command(
+    run_a: str,
+    run_b: str,
+    threshold: float,
+    report: Path | None,
+    images: str | None,
+    boxes: str | None,
+    as_json: bool,
+) -> None:
     """Say which instances of RUN_A are other ones in RUN_B, by class and size.
 
     A run is its --out, or OUT#RUN_KEY where several lie in one storage. With --report, changed.txt
     names exactly the sequences in which anything changed, for `autolabel backfill --sequences
     @changed.txt`, and changes.jsonl has every instance that changed. What RUN_A has and RUN_B has
     not is a change.
+
+    With --images, two engines are compared before any run: `autolabel diff compact:onnxruntime-cpu
+    compact:torch --images canary/`. Each labels the pictures as `label` does (and is refused as
+    there); with --report the labels stay in its folders a and b, and are not made again.
     """
     from flows.cli.display import stderr_console, telling
     from tasks.lab.diff_report import write_report
     from tasks.lab.run_diff import diff_runs
-    from tasks.lab.run_side import Side
 
-    with telling(stderr_console(), "comparing") as tell, _noted(report) as note:
-        for found, done, total in diff_runs(Side.parse(run_a), Side.parse(run_b), threshold, note):
+    if boxes and not images:
+        raise click.UsageError("--boxes goes with --images; a run has its boxes")
+    with (
+        _sides(run_a, run_b, images, boxes, report) as sides,
+        _noted(report) as note,
+        telling(stderr_console(), "comparing") as tell,
+    ):
+        for found, done, total in diff_runs(*sides, threshold, note):
             last = found
             tell(f"comparing sequences: {done} of {total}")
     result = {"run_a": run_a, "run_b": run_b, **last.result()}
@@ -53,6 +79,19 @@ def command(run_a: str, run_b: str, threshold: float, report: Path | None, as_js
         click.echo(json.dumps(result))
     else:
         _print(result, report)
+
+
+def _sides(
+    run_a: str, run_b: str, images: str | None, boxes: str | None, report: Path | None
+) -> contextlib.AbstractContextManager[tuple[Side, Side]]:
+    """Return the two runs: those that are named, or those of two engines."""
+    from tasks.lab.run_side import Side
+
+    if images is None:
+        return contextlib.nullcontext((Side.parse(run_a), Side.parse(run_b)))
+    from flows.cli.diff_engines import labeled
+
+    return labeled((run_a, run_b), images, boxes, report)
 
 
 @contextlib.contextmanager

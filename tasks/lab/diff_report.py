@@ -33,7 +33,7 @@ def change_line(change: Change) -> str:
 
 def not_in_both(result: dict[str, Any]) -> list[str]:
     """Say in lines what only one of the runs has."""
-    lines = []
+    lines = [] if result["instances"] else ["no frame has an instance: nothing is compared"]
     for side in "ab":
         names, frames = result[f"sequences_only_in_{side}"], result[f"frames_only_in_{side}"]
         if names or frames:

@@ -6,17 +6,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 from pycocotools import mask as coco_mask
 
 from flows.backfill_params import BackfillParams
+from flows.cli.diff_engines import Engine
 from flows.cli.main import cli
 from flows.cli.options import backfill_params
 from flows.params import LabelParams
 from flows.plan.backfill import _wanted
 from sam2_core.types import AutolabelError, Boxes
 from tasks.lab.run_diff import Side, diff_runs
+from tasks.lab.scenes import render_scene
 from tasks.store.tables import LabeledFrame
 from tests.export.test_export import run_of, store
+from tests.planted_graphs import copy_of_compact, plant
 from tests.review.labels import STAMP, labeled_frames
 
 
@@ -183,3 +187,37 @@ def test_a_run_and_itself_or_a_stranger_are_refused(runs, tmp_path):
         list(diff_runs(Side(runs[0]), Side(strange), 0.9))
     assert Side.parse(f"s3://b/out#{'a' * 20}") == Side("s3://b/out", "a" * 20)
     assert Side.parse("s3://b/out") == Side("s3://b/out")
+
+
+def test_two_engines_label_the_same_pictures_and_are_compared(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    scene = render_scene(90_000_001, (180, 320))
+    for folder in ("canary", "boxes"):
+        (tmp_path / folder).mkdir()
+    Image.fromarray(scene.image).save(tmp_path / "canary" / "0.png")
+    rows = [f"{one.label.replace(' ', '_')} 1 {' '.join(map(str, one.box_xyxy_px))}"
+            for one in scene.instances]  # fmt: skip
+    (tmp_path / "boxes" / "0.txt").write_text("\n".join(rows))
+    report = tmp_path / "report"
+    asked = ["diff", "compact:onnxruntime-cpu:fp32", "compact:onnxruntime-cpu:fp16", "--images",
+             tmp_path / "canary", "--boxes", tmp_path / "boxes", "--report", report,
+             "--json"]  # fmt: skip
+    done = CliRunner().invoke(cli, [str(one) for one in asked], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert result["instances"] == len(rows)
+    assert result["miou"] > 0.99
+    assert result["run_keys_a"] != result["run_keys_b"]
+    assert {one.name for one in report.iterdir()} >= {"a", "b", "diff.md", "changes.jsonl"}
+    faulty = plant(copy_of_compact(tmp_path / "model"), "red and blue swapped")
+    asked[1:3] = f"{faulty}:onnxruntime-cpu", "compact"
+    with pytest.raises(AutolabelError, match=r"model labeled nothing: .*may not label"):
+        CliRunner().invoke(cli, [str(one) for one in asked], catch_exceptions=False)
+
+
+def test_engines_are_read_from_the_end():
+    assert Engine.parse("random:tiny") == Engine("random:tiny")
+    assert Engine.parse("a:b/model:torch") == Engine("a:b/model", "torch")
+    assert Engine.parse("tiny:fp16") == Engine("tiny", precision="fp16")
+    assert Engine.parse("tiny:tensorrt:fp16") == Engine("tiny", "tensorrt", "fp16")
