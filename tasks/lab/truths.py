@@ -61,9 +61,8 @@ def _of_dataset(name: str, field: str) -> Truth:
     field = field or TRUTH_FIELD
     wanted = {field: 1, "filepath": 1, "metadata": 1, "sequence_id": 1, "camera": 1}
     samples = sample_collection(dataset).find({}, wanted)
-    images = [
-        found for number, sample in enumerate(samples) if (found := _image(number, sample, field))
-    ]
+    read = (_image(number, sample, field) for number, sample in enumerate(samples))
+    images = [one for one in read if one is not None]
     if not any(len(one) for one in images):
         raise AutolabelError(f"no sample of {name} has masks in its field {field}")
     names = dict.fromkeys(label for one in images for label in one.labels)
