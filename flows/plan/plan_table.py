@@ -32,6 +32,8 @@ def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
         yield "not found", f"{names} of --sequences that no sequence has: {some}"
     for line in plan.matching.lines() if plan.matching else ():
         yield "boxes", line
+    if plan.params.label.allow_uncertified:
+        yield "model", "--allow-uncertified: whatever its certificate says"
     yield "run", plan.stamp.run_key
 
 

@@ -42,13 +42,15 @@ def load_png_truth(folder: Path, images: Path, *, first_frames: bool = False) ->
         first_frames: only the first of each sequence.
 
     Raises:
-        AutolabelError: there is none, a picture is missing, or a file is no indexed PNG.
+        AutolabelError: there is none, or a file is no indexed PNG. What has no picture is
+            `unreadable`.
 
     """
     files = sorted(folder.rglob(f"*{_CITYSCAPES}")) or sorted(folder.rglob("*.png"))
     files = [one for one in files if not one.name.startswith("._")]  # macOS' notes on files
     if first_frames:
-        files = [one for one in files if one == min(one.parent.glob("*.png"))]
+        firsts = {one.parent: one for one in reversed(files)}
+        files = [one for one in files if one == firsts[one.parent]]
     if not files:
         raise AutolabelError(f"{folder}: no PNG; give the folder of the annotations")
     found = tuple(_image(number, file, folder, images) for number, file in enumerate(files))
@@ -68,8 +70,10 @@ def _image(number: int, file: Path, folder: Path, images: Path) -> TruthImage:
             f"{file}: its picture would be the truth itself; give --images the folder of the "
             "pictures, in the same layout"
         )
+    sequence = "" if city or place == Path() else place.as_posix()
+    size_hw = (ids.shape[0], ids.shape[1])
     if picture is None:
-        raise AutolabelError(f"{file}: its picture {candidates[0]} is not there")
+        return _without_picture(number, candidates[0], images, size_hw, sequence)
     labels: list[str] = []
     rles: list[bytes] = []
     tracks: list[int] = []
@@ -83,15 +87,23 @@ def _image(number: int, file: Path, folder: Path, images: Path) -> TruthImage:
             labels.append(kind)
             rles.append(mask)
             tracks.append(value)
-    size_hw = (ids.shape[0], ids.shape[1])
     boxes = [rle_box_xyxy_px(one, size_hw) for one in rles]
-    sequence = "" if city or place == Path() else place.as_posix()
     return TruthImage(
         number, picture.relative_to(images).as_posix(), size_hw,
         np.array(boxes, np.float32).reshape(-1, 4), tuple(labels), tuple(rles),
         np.array([(ids == value).sum() for value in tracks], np.int64),
         tuple(mask for _, mask in crowds), tuple(kind for kind, _ in crowds),
         track_ids=np.array(tracks, np.int64), sequence=sequence,
+    )  # fmt: skip
+
+
+def _without_picture(
+    number: int, picture: Path, images: Path, size_hw: tuple[int, int], sequence: str
+) -> TruthImage:
+    return TruthImage(
+        number, picture.relative_to(images).as_posix(), size_hw, np.zeros((0, 4), np.float32),
+        (), (), np.zeros(0, np.int64), sequence=sequence,
+        unreadable=f"its picture {picture} is not there",
     )  # fmt: skip
 
 
