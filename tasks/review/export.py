@@ -169,8 +169,12 @@ def _parquet(rows: list[Values], more: tuple[str, ...] = ()) -> bytes:
 
 
 def coco_of(samples: list[Mapping[str, Any]], rows: list[Values]) -> dict[str, Any]:
-    """Build COCO instances json with run-length masks of the labels that are held to be right."""
-    right = [row for row in rows if row["decision"] not in {"rejected", "deleted", "relabel"}]
+    """Build COCO instances json with run-length masks of the labels that are held to be right.
+
+    A label without a mask is no instance, and whoever measures by the file could not measure it.
+    """
+    wrong = {"rejected", "deleted", "relabel"}
+    right = [row for row in rows if row["area_px"] and row["decision"] not in wrong]
     names = sorted({row["label"] for row in right})
     images = [
         {
