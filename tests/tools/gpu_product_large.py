@@ -93,7 +93,7 @@ def compilation(run: Run, given: argparse.Namespace) -> None:
     frames, texts, env = setup(run, given)
     found = run.label(
         "large-cold", *OPTIONS, "--allow-uncertified", "--boxes", str(texts), "--no-dataset",
-        source=frames / "drive-00", env=env,
+        source=frames / "drive-00", env=env, limit_s=900.0,
     )  # fmt: skip
     run.record("large", what="cold", **told(found))
 

@@ -113,7 +113,7 @@ class Run:
 
     def command(
         self, name: str, *words: str, env: dict[str, str] | None = None,
-        command: Sequence[str] = AUTOLABEL,
+        command: Sequence[str] = AUTOLABEL, limit_s: float = LIMIT_S,
     ) -> dict[str, Any]:  # fmt: skip
         """Run `autolabel WORDS --json`; its JSON, `exit`, `wall_s`, and how busy devices were."""
         started = time.perf_counter()
@@ -121,11 +121,11 @@ class Run:
             try:
                 done = subprocess.run(
                     [*command, *words, "--json"], capture_output=True, text=True,
-                    env=self.environment(env), check=False, timeout=LIMIT_S,
+                    env=self.environment(env), check=False, timeout=limit_s,
                 )  # fmt: skip
             except subprocess.TimeoutExpired as late:
                 (self.out / f"{name}.log").write_bytes(late.stderr or b"")
-                return {"exit": "timeout", "wall_s": LIMIT_S, **busy.summary()}
+                return {"exit": "timeout", "wall_s": limit_s, **busy.summary()}
         wall = time.perf_counter() - started
         (self.out / f"{name}.log").write_text(done.stderr)
         found: dict[str, Any] = json.loads(done.stdout) if done.stdout.startswith("{") else {}
@@ -135,13 +135,13 @@ class Run:
 
     def label(self, name: str, *more: str, source: Path | None = None,
               env: dict[str, str] | None = None, command: Sequence[str] = AUTOLABEL,
-              keep: bool = False) -> dict[str, Any]:  # fmt: skip
+              keep: bool = False, limit_s: float = LIMIT_S) -> dict[str, Any]:  # fmt: skip
         """Run `autolabel label`, by default of eight sequences, into a folder of this name."""
         target = self.out / "labels" / name
         if not keep:
             shutil.rmtree(target, ignore_errors=True)
         words = ("label", str(source or self.few), "--out", str(target), *more)
-        return self.command(name, *words, env=env, command=command)
+        return self.command(name, *words, env=env, command=command, limit_s=limit_s)
 
 
 def told(found: dict[str, Any]) -> dict[str, Any]:
