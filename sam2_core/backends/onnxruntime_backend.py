@@ -33,7 +33,11 @@ from sam2_core.windows import CELL_MODEL_PX, MASK_CELLS, Cells, decode_in_window
 MOST_CALLS = 4
 # Inputs with a row for each prompt or each encoded image; those of features go whole to every call.
 _OF_ROWS = ("points", "labels", "image_index", "window_yx", "mask_input", "image")
-_OUT_OF_MEMORY = ("failed to allocate", "allocaterawinternal", "out of memory", "bad_alloc")
+_OUT_OF_MEMORY = (
+    "failed to allocate", "allocaterawinternal", "out of memory", "bad_alloc",
+    # cuBLAS and cuDNN on a device that is nearly full, seen while a session was opened.
+    "resource allocation failed", "status_alloc_failed",
+)  # fmt: skip
 
 
 def run_session(session: Any, outputs: Sequence[str], inputs: dict[str, Any]) -> list[Any]:
@@ -63,7 +67,10 @@ def open_session(
 ) -> Any:
     """Open a graph file, or a model made of it.
 
-    `AutolabelError` naming the file when ONNX Runtime cannot read it.
+    Raises:
+        DeviceMemoryError: the device has no memory for it.
+        AutolabelError: ONNX Runtime cannot read it; names the file.
+
     """
     import onnxruntime as ort
 
@@ -78,6 +85,8 @@ def open_session(
     try:
         return ort.InferenceSession(model or str(path), options, providers=list(providers))
     except Exception as error:
+        if is_out_of_memory(error):
+            raise DeviceMemoryError(f"no memory left to load {path.name}: {error}") from error
         raise AutolabelError(
             f"ONNX Runtime {ort.__version__} cannot read the model file {path}: {error}. "
             "Remove its folder and export the model again (`autolabel models export`)"

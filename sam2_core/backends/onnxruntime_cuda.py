@@ -122,6 +122,8 @@ class OnnxRuntimeCudaBackend(Backend):
         model = fused_model(path) if fused and self._fused else None
         try:
             session = open_session(path, None, providers, model=model)
+        except DeviceMemoryError:
+            raise
         except AutolabelError as error:
             if model is not None:
                 logger.warning("%s runs without fused operators: %s", path, error)

@@ -157,6 +157,28 @@ def test_a_capture_that_breaks_off_is_a_lack_of_memory(folder):
     assert_same(backend.decode(backend.encode(frames), boxes), expected)  # all was released
 
 
+def test_a_graph_that_cannot_be_opened_for_lack_of_memory_is_opened_once_there_is_some(
+    folder, monkeypatch
+):
+    import onnxruntime
+
+    backend = OnnxRuntimeCudaBackend(folder, host_gpu(), CPU)
+    frames = images(1)
+    # What ONNX Runtime 1.31 said on a GPU with a few MiB left.
+    said = "Exception during initialization: CUBLAS failure 3: the resource allocation failed"
+
+    def full(*_, **__):
+        raise RuntimeError(said)
+
+    for graph in backend._graphs.values():  # as after a lack of memory elsewhere
+        graph.release()
+    with monkeypatch.context() as patched:
+        patched.setattr(onnxruntime, "InferenceSession", full)
+        with pytest.raises(DeviceMemoryError, match=r"load encoder\.onnx"):
+            backend.encode(frames)
+    assert backend.encode(frames).batch == 1
+
+
 def test_features_go_through_the_host_to_another_process(folder, reference):
     frames, prompts = images(6), sample_prompts(20, 128)
     index = np.arange(20) % 6
