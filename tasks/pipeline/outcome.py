@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # What these stages do can be done again whenever the labels are complete.
 _AFTERWARDS = (TRACK, LOAD)
+_LONGEST_REASON = 200  # characters in the line of a sequence
 
 
 class UnreadableError(AutolabelError):
@@ -168,7 +169,9 @@ class SequenceOutcome:
             name = " ".join(filter(None, (first.camera, first.uri.rsplit("/", 1)[-1])))
             parts.append(f"{counted(len(self.failures), 'frame')} failed ({name}: {first.reason})")
         if self.error:
-            parts.append(f"failed in {self.stage}: {self.error}")
+            long = len(self.error) > _LONGEST_REASON  # the summary says it whole
+            error = f"{self.error[:_LONGEST_REASON]}..." if long else self.error
+            parts.append(f"failed in {self.stage}: {error}")
         return ", ".join([*parts, f"{seconds:.1f} s"])
 
 

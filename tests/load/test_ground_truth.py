@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import AutolabelError, Boxes, Masks
@@ -100,6 +101,17 @@ def test_truth_is_found_by_name_and_evaluated_by_masks(database: str, tmp_path: 
     assert sorted(map(len, measured)) == [0, 1, 2]  # what is found where nothing is, is false
     with pytest.raises(AutolabelError, match="has masks in its field nothing"):
         open_truth(f"dataset:{name}.nothing", None)
+    import fiftyone as fo
+
+    Image.new("RGB", (40, 30)).save(tmp_path / "own.png")
+    label = fo.Detection(
+        label="van", bounding_box=[0.25, 0.5, 0.5, 0.5], mask=np.ones((3, 4), bool), index=7
+    )
+    sample = fo.Sample(str(tmp_path / "own.png"), truth=fo.Detections(detections=[label]))
+    fo.Dataset(f"{name} own").add_sample(sample)
+    (own,) = open_truth(f"dataset:{name} own.truth", None).images  # of somebody else's dataset
+    assert (own.labels, own.size_hw, own.area_px.tolist()) == (("van",), (30, 40), [300])
+    assert own.track_ids.tolist() == [7]
     coco["images"] = coco["images"][3:]
     path.write_text(json.dumps({**coco, "annotations": coco["annotations"][4:]}))
     with pytest.raises(AutolabelError, match="none of its 1 image is"):

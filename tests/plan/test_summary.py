@@ -57,6 +57,7 @@ def test_a_failure_names_its_camera(capsys):
             "1 frame, 2 masks, 1 box without a mask, up to date",
         ),
         (SequenceOutcome("d", error="broken", stage="open"), "failed in open: broken"),
+        (SequenceOutcome("d", error="x" * 300, stage="open"), f"failed in open: {'x' * 200}..., "),
         (SequenceOutcome("d", failures=(LOST,)), "1 frame failed (CAM_BACK 1.jpg: gone)"),
     ],
 )
