@@ -73,6 +73,10 @@ def choose_model(
     from sam2_core.load import choose_backend, precision_for
     from sam2_core.resolve import Wanted, resolve_model
 
+    best = best_here(Wanted("fp16"), "torch")[0] if model == "auto" else model
+    if backend == "auto" and only_exported(best):
+        # PyTorch could make nothing of it, and to see whether PyTorch works takes seconds.
+        backend = "onnxruntime"
     chosen, reason = choose_backend(backend)
     if chosen == TRITON:
         return _served_choice(model, precision, triton_urls)
@@ -80,10 +84,6 @@ def choose_model(
     if model == "auto":
         model, why = best_here(wanted, chosen)
         reason = f"{why}; {reason}"
-    if chosen == "torch" and backend == "auto" and only_exported(model):
-        # PyTorch needs weights, and these come as graphs only.
-        chosen, reason = choose_backend("onnxruntime")
-        wanted = Wanted(precision_for(chosen, precision))
     if chosen == "torch":
         return _torch_choice(model, wanted, reason, close_ups)
     folder = resolve_model(model, wanted).for_close_ups(close_ups)

@@ -1,0 +1,25 @@
+"""Which backend a model is labeled with."""
+
+from __future__ import annotations
+
+import pytest
+
+from sam2_core import load
+from tasks.masks.model import choose_model
+
+
+@pytest.mark.parametrize("model", ["auto", "compact"])
+def test_pytorch_is_not_asked_about_a_model_that_comes_as_graphs(model, monkeypatch, tmp_path):
+    asked = []
+
+    def usable(name: str) -> bool:
+        asked.append(name)
+        return name != "tensorrt"
+
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
+    monkeypatch.setattr(load, "cuda_devices", lambda: 1)
+    monkeypatch.setattr(load, "_usable", usable)
+    choice = choose_model(model, "auto")
+    assert (choice.backend, choice.precision) == ("onnxruntime-cuda", "fp16")
+    assert choice.source.endswith("compact/restructured")
+    assert "torch" not in asked
