@@ -147,13 +147,14 @@ class Certificate:
         return replace(self, calibration={**self.calibration, "due": sorted(missing)})
 
     @property
-    def command(self) -> str:
-        """What a user types to see it made again."""
+    def shown_by(self) -> str:
+        """What a user types, or opens, to see what was found."""
+        if self.calibration["kind"] != "quick":  # of pictures that somebody chose
+            return f"{self.path()} and the pictures beside it show"
         model = self.source or str(self.engine["name"]).partition("/")[0]
         backend, precision = str(self.engine["backend"]), str(self.engine["precision"])
-        quick = ["--quick"] if self.calibration["kind"] == "quick" else []
         words = ["autolabel", "models", "certify", model, "--backend", backend]
-        return shlex.join([*words, "--precision", precision, *quick])
+        return f"`{shlex.join([*words, '--precision', precision, '--quick'])}` shows"
 
     def refuse(self) -> None:
         """Raise `UncertifiedEngineError` where the engine failed."""
@@ -161,7 +162,7 @@ class Certificate:
             raise UncertifiedEngineError(
                 f"{self.title} does not compute what PyTorch does in float32, and may not label: "
                 f"{'; '.join(self.failures)} ({self.calibration['pictures']} pictures). "
-                f"`{self.command}` shows where; another --precision or --backend may be right; "
+                f"{self.shown_by} where; another --precision or --backend may be right; "
                 "--allow-uncertified labels all the same, and the labels' stamp says so"
             )
 

@@ -99,10 +99,13 @@ def test_a_failure_counts_until_all_it_was_found_on_passes_and_a_lesser_set_repl
     bad = of("a", failures=("planted",), made="bad").keep()
     assert bad.failures  # found on less, but found
     assert of(made="lesser").keep() == of("b", "c", "d").keep() == bad
-    with pytest.raises(UncertifiedEngineError, match="planted"):
+    with pytest.raises(UncertifiedEngineError, match=r"planted.*--quick` shows where"):
         ensure_certified(micro, MICRO)
     worse = of("b", failures=("again",), made="worse").keep()
     assert worse.calibration["due"] == ["a"]
+    full = replace(worse, calibration={**worse.calibration, "kind": "full"})
+    with pytest.raises(UncertifiedEngineError, match=r"\.json and the pictures beside it show"):
+        full.refuse()
     assert of("b", made="half").keep() == worse == read_certificate(worse.engine)
     assert of("a", "b", made="all").keep().passed
     assert read_certificate(worse.engine).made == "all"
