@@ -7,6 +7,7 @@ import ctypes
 import functools
 import importlib.util
 import logging
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,8 @@ BACKENDS = (
 # What "auto" takes first: PyTorch is the one that was measured to be fastest, see BENCHMARKS.md.
 BEST_FIRST = ("torch", "tensorrt", "onnxruntime-cuda", "onnxruntime-cpu")
 PRECISIONS = ("auto", "fp32", "fp16")
+# Backends that whoever started this process has seen working on its device, with commas between.
+TESTED_VARIABLE = "AUTOLABEL_TESTED_BACKENDS"
 # An ONNX graph of one Relu, to see whether a provider works.
 _PROBE = base64.b64decode(
     "CAgSADo3CgwKAXgSAXkiBFJlbHUSBXByb2JlWg8KAXgSCgoICAESBAoCCAFiDwoBeRIKCggIARIECgIIAUIECgAQEQ=="
@@ -107,8 +110,22 @@ def offered_backends() -> tuple[str, ...]:
     return (*on_gpu, "onnxruntime-cpu")
 
 
+def _tested(name: str) -> bool:
+    return name in os.environ.get(TESTED_VARIABLE, "").split(",")
+
+
+def tested_backends() -> tuple[str, ...]:
+    """Return the backends of GPUs that processes started by this one need not test again."""
+    known = tuple(name for name in _ON_GPU if _tested(name))
+    if cuda_provider_problem.cache_info().currsize and not cuda_provider_problem():
+        return tuple(dict.fromkeys((*known, "onnxruntime-cuda")))
+    return known
+
+
 def _usable(name: str) -> bool:
     """Whether a backend of GPUs can run on one that is here."""
+    if _tested(name):
+        return True
     if name == "torch":
         if not _has("torch"):
             return False
@@ -129,7 +146,12 @@ def precision_of(backend: str) -> str:
 
 @functools.cache
 def cuda_provider_problem() -> str:
-    """Say why ONNX Runtime cannot run on the GPU; "" when it can: a tiny graph is run there."""
+    """Say why ONNX Runtime cannot run on the GPU; "" when it can: a tiny graph is run there.
+
+    That takes seconds, so what a worker or a run has found out holds for the processes it starts.
+    """
+    if _tested("onnxruntime-cuda"):
+        return ""
     import numpy as np
     import onnxruntime as ort
 

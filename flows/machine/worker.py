@@ -29,6 +29,7 @@ from flows.machine import self_test
 from flows.machine.offers import named
 from flows.machine.self_test import Verdict
 from sam2_core.cores import CORES_VARIABLE, usable_cores
+from sam2_core.load import TESTED_VARIABLE
 from tasks import processes
 from tasks.pipeline.stopping import handling
 
@@ -132,6 +133,8 @@ class Slot:
                 prefix="autolabel-worker-", ignore_cleanup_errors=True
             )
         environment = os.environ | self.environment | {"TMPDIR": self.scratch.name}
+        if self.tested:
+            environment[TESTED_VARIABLE] = ",".join(offers)
         # A session of its own: Ctrl-C is for us, who tell the flow run first.
         self.process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, start_new_session=True

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from sam2_core.backends.onnxruntime_backend import is_out_of_memory
 from sam2_core.cores import CORES_VARIABLE, usable_cores
+from sam2_core.load import TESTED_VARIABLE, tested_backends
 from sam2_core.machine_errors import causes
 from sam2_core.types import DeviceLostError, DeviceMemoryError, MachineError
 from tasks.observe.progress import Progress
@@ -90,6 +91,11 @@ def _log(name: str, level: int, text: str) -> None:
     logging.getLogger(name).log(level, "%s", text)
 
 
+def _environment(cores: int) -> dict[str, str]:
+    tested = ",".join(tested_backends())
+    return os.environ | {CORES_VARIABLE: str(cores), TESTED_VARIABLE: tested}
+
+
 class StepProcess:
     """One process; any thread may have it do something.
 
@@ -103,7 +109,7 @@ class StepProcess:
         self._connection, theirs = Pipe()
         command = [sys.executable, "-m", "tasks.pipeline.step_process", str(theirs.fileno())]
         self._process = subprocess.Popen(
-            command, env=os.environ | {CORES_VARIABLE: str(cores)}, stdin=subprocess.DEVNULL,
+            command, env=_environment(cores), stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, pass_fds=(theirs.fileno(),),
         )  # fmt: skip
         theirs.close()

@@ -15,6 +15,7 @@ from tests.review.app_page import wait_for
 # As Prefect's runner does it, which a signal ends before it has tidied up.
 LEAVES_A_FOLDER = f"""#!{sys.executable}
 import os, time
+os.makedirs(os.environ["TMPDIR"] + "/tested/" + os.environ.get("AUTOLABEL_TESTED_BACKENDS", "none"))
 os.makedirs(os.environ["TMPDIR"] + "/runner_storage/some-id")
 time.sleep(60)
 """
@@ -27,10 +28,12 @@ def test_temporary_folders_of_a_worker_go_with_it(tmp_path, monkeypatch):
     program.write_text(LEAVES_A_FOLDER)
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    slot = worker.Slot("one", "cpu")
-    slot.start()
+    slot = worker.Slot("one", "gpu", tested=True)
+    slot.start(("torch", "onnxruntime-cuda"))
     left = tmp_path / "temporary"
     wait_for(lambda: [one.name for one in left.glob("*/runner_storage/*")], ["some-id"])
+    # What it was tested for is not tested again by each of its flow runs.
+    assert [one.name for one in left.glob("*/tested/*")] == ["torch,onnxruntime-cuda"]
     worker.stop_workers([slot], 1.0)
     assert not slot.alive
     assert list(left.iterdir()) == []

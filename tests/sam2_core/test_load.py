@@ -106,6 +106,20 @@ def test_a_gpu_without_its_libraries_falls_back_to_the_cpu_and_says_why(monkeypa
     assert "sam2-autolabel[gpu]" in reason
 
 
+def test_what_a_worker_has_tested_is_not_tested_again(monkeypatch):
+    monkeypatch.setattr(load, "cuda_devices", lambda: 1)
+    monkeypatch.setenv(load.TESTED_VARIABLE, "torch,onnxruntime-cuda")
+    load.cuda_provider_problem.cache_clear()
+    assert choose_backend("onnxruntime")[0] == "onnxruntime-cuda"  # no GPU is here to try it on
+    assert load.offered_backends() == ("torch", "onnxruntime-cuda", "onnxruntime-cpu")
+    assert load.tested_backends() == ("torch", "onnxruntime-cuda")
+    monkeypatch.setattr(load, "cuda_devices", lambda: 0)
+    assert choose_backend("onnxruntime")[0] == "onnxruntime-cpu"
+    monkeypatch.delenv(load.TESTED_VARIABLE)
+    load.cuda_provider_problem.cache_clear()
+    assert load.tested_backends() == ()
+
+
 def test_random_weights_without_torch_say_what_to_do(tmp_path, monkeypatch):
     real = importlib.util.find_spec
     monkeypatch.setattr(
