@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -12,6 +13,10 @@ import torch
 from sam2_core.backends.device_owner import is_sticky
 
 Tensors = tuple[torch.Tensor, ...]
+
+
+class UnusableError(Exception):
+    """An artifact is not there, or cannot be loaded."""
 
 
 def constants_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -40,15 +45,21 @@ def _unpacked(name: str) -> set[Path]:
     return {Path(path.partition(inside)[0]) for path in mapped_files() if inside in path}
 
 
-class LoadedArtifact:
-    """An artifact in memory, working on a module's weights where they lie."""
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, or its name where it says nothing."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0]
 
-    def __init__(self, path: Path, module: torch.nn.Module, device: torch.device) -> None:
+
+class LoadedArtifact:
+    """An artifact in memory, working on a module's weights (`constants_of`) where they lie."""
+
+    def __init__(self, path: Path, own: Mapping[str, torch.Tensor], device: torch.device) -> None:
         # What `torch._inductor.aoti_load_package` ends in, which imports the compiler before.
         # Single-threaded: no events of its own, which could not be captured in a CUDA graph.
         index = torch.cuda.current_device() if device.type == "cuda" else -1
         self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, index)
-        own, names = constants_of(module), self._loader.get_constant_fqns()
+        names = self._loader.get_constant_fqns()
         if not own.keys() >= {*names}:
             unknown = ", ".join(sorted({*names} - own.keys()))
             raise RuntimeError(f"the module has no parameters or buffers {unknown}")
@@ -59,7 +70,7 @@ class LoadedArtifact:
             given = own[name].detach()
             aliases[name] = torch.empty(0, dtype=given.dtype, device=given.device).set_(given)
         self._loader.load_constants(aliases, False, True, True)
-        self._module, self._name = module, path.stem
+        self._own, self._name = own, path.stem
         gone = weakref.finalize(self, _released, list(aliases.values()))
         gone.atexit = False
 
@@ -105,5 +116,6 @@ def raise_of_device(error: BaseException) -> None:
         if isinstance(cause, torch.OutOfMemoryError):
             raise cause
         cause = cause.__cause__ or cause.__context__
-    if is_sticky(error):
+    # What is unusable may have lost another process its device, in a trial; not this one.
+    if not isinstance(error, UnusableError) and is_sticky(error):
         raise error

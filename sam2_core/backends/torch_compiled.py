@@ -30,10 +30,13 @@ from filelock import FileLock, Timeout
 from sam2_core.backends.torch_artifact import (
     LoadedArtifact,
     Tensors,
+    UnusableError,
     constants_of,
+    first_line,
     raise_of_device,
 )
-from sam2_core.backends.torch_toolchain import driver_to_link, need_compilers
+from sam2_core.backends.torch_toolchain import libraries_to_link, need_compilers
+from sam2_core.backends.torch_trial import need_sound
 from sam2_core.cache import write_whole
 from sam2_core.library_messages import quiet_torch_compiler
 from sam2_core.source_digest import ROOT, source_digest
@@ -46,8 +49,12 @@ _OPTIONS = {
     "aot_inductor.package_constants_in_so": False,
     "always_keep_tensor_constants": True,  # small ones too would become a part of the code
 }
-# Code that is traced, beside all of the architecture; outlines are drawn in measurements.
-_TRACED = ("sam2_core.backends.torch_modules", "sam2_core.bench.outlines")
+# Code that is traced, beside all of the architecture (outlines are drawn in measurements), and what
+# artifacts are linked with.
+_TRACED = (
+    "sam2_core.backends.torch_modules", "sam2_core.backends.torch_toolchain",
+    "sam2_core.bench.outlines",
+)  # fmt: skip
 
 
 def _versions() -> dict[str, str]:
@@ -122,8 +129,8 @@ class CompiledModules:
         path = self.artifact(name, module, inputs)
         try:
             if _refused_file(path).exists():
-                raise _UnusableError(_refused_file(path).read_text())
-            with contextlib.suppress(_UnusableError):
+                raise UnusableError(_refused_file(path).read_text())
+            with contextlib.suppress(UnusableError):
                 return self._loaded(path, module, inputs)
             with self._only_one(path):
                 return self._made(name, path, module, inputs)
@@ -132,7 +139,7 @@ class CompiledModules:
             self._impossible = True
             logger.warning(
                 "the mask model is compiled in every process, about half a minute each, because "
-                "compiling it once for all of them failed: %s", _first_line(error),
+                "compiling it once for all of them failed: %s", first_line(error),
             )  # fmt: skip
             logger.debug("ahead-of-time compilation", exc_info=error)
             return self._compiled_in_process(module)
@@ -141,39 +148,40 @@ class CompiledModules:
         """Load an artifact and run it once.
 
         Raises:
-            _UnusableError: it is not there, or damaged.
+            UnusableError: it is not there, or damaged.
 
         """
         if not path.exists():
-            raise _UnusableError("")
+            raise UnusableError("")
         try:
             if _digest_file(path).read_text() != _digest(path):
-                raise _UnusableError("its content is not what was written")
-            loaded = LoadedArtifact(path, module, self._device)
+                raise UnusableError("its content is not what was written")
+            loaded = LoadedArtifact(path, constants_of(module), self._device)
             loaded(*inputs)
             loaded.remove_unpacked()
         except (OSError, RuntimeError) as error:
             raise_of_device(error)
-            raise _UnusableError(_first_line(error)) from error
+            raise UnusableError(first_line(error)) from error
         return loaded
 
     def _made(self, name: str, path: Path, module: torch.nn.Module, inputs: Tensors) -> Function:
         """Load an artifact, or compile it; only one process at a time."""
         try:
             return self._loaded(path, module, inputs)  # made by another process meanwhile
-        except _UnusableError as error:
+        except UnusableError as error:
             if path.exists():
                 logger.warning("%s is damaged (%s): it is compiled again", path, error)
                 path.unlink()
         self._tell(name, inputs)
         begun = time.monotonic()
-        self._compile(path, module, inputs)
-        logger.info("%s compiled in %.0f s: %s", name, time.monotonic() - begun, path)
         try:
+            self._compile(path, module, inputs)
+            logger.info("%s compiled in %.0f s: %s", name, time.monotonic() - begun, path)
             return self._loaded(path, module, inputs)
-        except _UnusableError as error:
-            write_whole(_refused_file(path), str(error))  # for the next process
-            raise
+        except UnusableError as error:
+            reason = f"{error} (`autolabel cache clear torch` lets it be tried again)"
+            write_whole(_refused_file(path), reason)  # for the next process
+            raise UnusableError(reason) from error
 
     def _tell(self, name: str, inputs: Tensors) -> None:
         if not self._told:
@@ -193,10 +201,12 @@ class CompiledModules:
         ):
             made = Path(folder) / path.name
             exported = torch.export.export(module, inputs)
-            with driver_to_link(Path(folder)):
+            with libraries_to_link(Path(folder)) as libraries:
+                options = _OPTIONS | {"aot_inductor.custom_op_libs": libraries}
                 torch._inductor.aoti_compile_and_package(
-                    exported, package_path=str(made), inductor_configs=dict(_OPTIONS)
+                    exported, package_path=str(made), inductor_configs=options
                 )
+            need_sound(made, constants_of(module), inputs, self._device)
             write_whole(_digest_file(path), _digest(made))
             made.replace(path)
 
@@ -226,10 +236,6 @@ class CompiledModules:
             lock.release()
 
 
-class _UnusableError(Exception):
-    """An artifact is not there, or cannot be loaded."""
-
-
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -241,8 +247,3 @@ def _digest_file(path: Path) -> Path:
 def _refused_file(path: Path) -> Path:
     """Return where the reason is why what was compiled does not run."""
     return path.with_suffix(".refused")
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0]

@@ -1,4 +1,4 @@
-"""What compiling ahead of time needs on a machine: a C++ compiler, CUDA's headers, its driver."""
+"""What compiling ahead of time needs on a machine: compiler, headers, libraries that are loaded."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import torch
 
 from sam2_core.backends.torch_artifact import mapped_files
 from sam2_core.types import AutolabelError
+
+_LOADED_STDCXX = "loaded_stdcxx"
 
 
 def need_compilers(device: torch.device) -> None:
@@ -47,20 +49,31 @@ def _cuda_headers() -> str:
 
 
 @contextlib.contextmanager
-def driver_to_link(folder: Path) -> Iterator[None]:
-    """Let the linker find the CUDA driver that is loaded, by a link in an empty folder.
+def libraries_to_link(folder: Path) -> Iterator[list[str]]:
+    """Let the linker find libraries that this process has loaded, by links in an empty folder.
 
-    Many machines have `libcuda.so.1` only, which programs load, not `libcuda.so`, as linkers want.
+    The CUDA driver: many machines have `libcuda.so.1` only, which programs load, not `libcuda.so`,
+    as linkers want.
+
+    The C++ library, under a name of its own: where `libstdc++.so` is not found, compilers link the
+    static `libstdc++.a`, and a second one in a process crashes. Some of its symbols are one for the
+    process (STB_GNU_UNIQUE, such as `collate<char>::id`), others are its own (`ctype<char>::id`),
+    so facets of a locale are mistaken for each other in the first regular expression.
+
+    Yields:
+        names of libraries to link, beside those that a compiler links by itself.
+
     """
-    loaded = [path for path in mapped_files() if Path(path).name.startswith("libcuda.so")]
-    if not loaded:
-        yield
-        return
-    (folder / "libcuda.so").symlink_to(loaded[0])
+    mapped = mapped_files()
+    links = {"libcuda.so": "libcuda.so", f"lib{_LOADED_STDCXX}.so": "libstdc++.so"}
+    for link, prefix in links.items():
+        loaded = [path for path in mapped if Path(path).name.startswith(prefix)]
+        if loaded:
+            (folder / link).symlink_to(loaded[0])
     before = os.environ.get("LIBRARY_PATH")
     os.environ["LIBRARY_PATH"] = os.pathsep.join(filter(None, (before, str(folder))))
     try:
-        yield
+        yield [name for name in (_LOADED_STDCXX,) if (folder / f"lib{name}.so").exists()]
     finally:
         del os.environ["LIBRARY_PATH"]
         if before is not None:

@@ -33,6 +33,7 @@ NOT_DECISIVE = {
     "backends.protocol": "declarations",
     "backends.torch_artifact": "loads what was compiled from what is listed",
     "backends.torch_toolchain": "finds a compiler",
+    "backends.torch_trial": "refuses what was compiled; changes none",
     "backends.triton_backend": "carries; masks are those of the server's backend, which is stamped",
     "serving.contract": "names",
     "serving.cropped": "carries; tests hold the masks equal to the pixel",

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import types
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,13 @@ class Small(torch.nn.Module):
     def forward(self, x, shift):
         y = self.norm(self.linear(x)) * self.one
         return torch.relu(y), y[:, :3] * self.few + shift
+
+
+def script(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
 
 
 def compiled(folder, module, inputs=INPUTS):
@@ -181,18 +189,30 @@ def test_headers_of_python_packages_do_where_they_are_complete(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("before", [None, "/own"])
-def test_the_linker_finds_the_driver_that_is_loaded(tmp_path, monkeypatch, before):
-    driver = tmp_path / "libcuda.so.580.1"
-    driver.write_bytes(b"driver")
-    monkeypatch.setattr(torch_toolchain, "mapped_files", lambda: ["/lib/libc.so.6", str(driver)])
+def test_the_linker_finds_the_libraries_that_are_loaded(tmp_path, monkeypatch, before):
+    loaded = {"libcuda.so": "libcuda.so.580.1", "libloaded_stdcxx.so": "libstdc++.so.6.0.33"}
+    (tmp_path / "of_system").mkdir()
+    paths = [tmp_path / "of_system" / name for name in loaded.values()]
+    for path in paths:
+        path.write_text(path.name)
+    files = ["/lib/libc.so.6", *map(str, paths)]
+    monkeypatch.setattr(torch_toolchain, "mapped_files", lambda: files)
     monkeypatch.setenv("LIBRARY_PATH", before or "")
     if before is None:
         monkeypatch.delenv("LIBRARY_PATH")
-    with torch_toolchain.driver_to_link(tmp_path):
+    with torch_toolchain.libraries_to_link(tmp_path) as libraries:
         *first, last = os.environ["LIBRARY_PATH"].split(os.pathsep)
         assert first == ([before] if before else [])
-        assert (Path(last) / "libcuda.so").read_bytes() == b"driver"
+        assert {link: (Path(last) / link).read_text() for link in loaded} == loaded
+        assert libraries == ["loaded_stdcxx"]
     assert os.environ.get("LIBRARY_PATH") == before
+
+
+def test_nothing_is_linked_that_is_not_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch_toolchain, "mapped_files", list)
+    with torch_toolchain.libraries_to_link(tmp_path) as libraries:
+        assert libraries == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_libraries_of_this_process_are_known():
@@ -202,14 +222,45 @@ def test_the_libraries_of_this_process_are_known():
 needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler: g++")
 
 
+# Links the static C++ library, as a compiler does that does not find the shared one.
+STATIC = """#!/bin/sh
+case " $* " in
+*" -shared "*) exec g++ "$@" -static-libstdc++ ;;
+*) exec g++ "$@" ;;
+esac
+"""
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A folder with the artifact of a module whose weights are all alike."""
+    from torch._inductor import config
+
     folder = tmp_path_factory.mktemp("cache") / "torch"
-    with pytest.MonkeyPatch.context() as patched:
+    static = script(folder.with_name("static-g++"), STATIC)
+    with pytest.MonkeyPatch.context() as patched, config.patch({"cpp.cxx": (static,)}):
         patched.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder.with_name("inductor")))
         assert isinstance(compiled(folder, Small(1.0)), LoadedArtifact)
     return folder
+
+
+def unpacked(path, folder):
+    """Return the one shared library of an artifact."""
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(folder)
+    (library,) = folder.rglob("*.so")
+    return library
+
+
+@pytest.mark.ci
+@needs_compiler
+def test_an_artifact_uses_the_cpp_library_of_its_process(made, tmp_path):
+    (path,) = made.glob("*.pt2")
+    command = ["nm", "--dynamic", str(unpacked(path, tmp_path))]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    facets = [line.split()[-2:] for line in listed.splitlines() if "5ctypeIcE2id" in line]
+    assert [kind for kind, _ in facets] == ["U"], listed
+    assert "codecvt" not in listed  # no part of an own locale
 
 
 @pytest.mark.ci
@@ -305,4 +356,4 @@ def test_an_artifact_that_does_not_run_is_remembered(made, tmp_path, monkeypatch
     told = [r.getMessage() for r in caplog.records if "every process" in r.getMessage()]
     assert len(told) == 2
     assert all("no kernel image" in text for text in told)
-    assert path.with_suffix(".refused").read_text() == "no kernel image"
+    assert path.with_suffix(".refused").read_text().startswith("no kernel image (`autolabel")
