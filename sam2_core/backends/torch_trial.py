@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from sam2_core.backends.torch_artifact import LoadedArtifact, Tensors, UnusableError, first_line
+from sam2_core.backends.torch_captured import Captured
 from sam2_core.types import AutolabelError
 
 logger = logging.getLogger(__name__)
@@ -96,9 +97,8 @@ def _try(given: dict[str, Any]) -> None:
     function.remove_unpacked()
     if device.type != "cuda":
         return
-    captured = importlib.import_module(_BACKEND).Captured
-    stream = torch.cuda.Stream()
-    captured(function, inputs, stream, torch.cuda.graph_pool_handle()).graph.replay()
+    stream, pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+    Captured(function, inputs, stream, pool).graph.replay()
     torch.cuda.synchronize()
 
 
