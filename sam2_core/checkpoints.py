@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sam2_core.cache import cache_folder, file_sha256, write_whole
 from sam2_core.hugging_face_keys import from_hugging_face, is_hugging_face
+from sam2_core.installing import how_to_install
 from sam2_core.model_download import Progress, by_hand, download
 from sam2_core.presets import MICRO, PRESETS, Preset
 from sam2_core.types import AutolabelError
@@ -29,7 +30,7 @@ _PARTS = {
     "memory_encoder", "mask_downsample", "maskmem_tpos_enc", "no_mem_pos_enc", "no_obj_ptr",
     "no_obj_embed_spatial", "obj_ptr_proj", "obj_ptr_tpos_proj",
 }  # fmt: skip
-PYTORCH = "`make torch` in a checkout of this project, else pip install 'sam2-autolabel[export]'"
+PYTORCH = how_to_install("export", "torch")
 
 
 def checkpoint_path(preset: Preset, source: str = "meta", cache: Path | None = None) -> Path:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sam2_core.cache import cache_folder
+from sam2_core.installing import how_to_install
 from sam2_core.library_messages import preload_cuda, quiet_onnxruntime
 from sam2_core.resolve import Wanted, need_torch, resolve_model, resolve_weights
 from sam2_core.types import AutolabelError
@@ -87,7 +88,7 @@ def choose_backend(backend: str) -> tuple[str, str]:
         if fits(name, backend) and _usable(name):
             return name, f"{devices} NVIDIA GPU(s) and {what} are here"
     problem = cuda_provider_problem()
-    reason = f"a GPU is here, but {problem}: pip install 'sam2-autolabel[gpu]' to use it"
+    reason = f"a GPU is here, but {problem}. To use it: {how_to_install('gpu')}"
     logger.warning("%s", reason)
     return "onnxruntime-cpu", reason
 
@@ -108,6 +109,33 @@ def offered_backends() -> tuple[str, ...]:
     """Return the backends that can run on this machine, best first."""
     on_gpu = [name for name in _ON_GPU if cuda_devices() and _usable(name)]
     return (*on_gpu, "onnxruntime-cpu")
+
+
+def refuse_unless_usable(name: str) -> None:
+    """Refuse a backend that cannot run on this machine; trying a provider takes seconds.
+
+    Args:
+        name: a backend, not a family of them. Servers of `triton` are asked elsewhere.
+
+    Raises:
+        AutolabelError: what is missing, a GPU first of all.
+
+    """
+    if name == "torch":  # without a GPU it runs on the processor
+        need_torch("the torch backend")
+    if name not in _ON_GPU or name == "torch":
+        return
+    if not cuda_devices():
+        raise AutolabelError(
+            f"{name} needs an NVIDIA GPU, and the driver shows none to this process: choose "
+            "--backend onnxruntime-cpu, or `auto`, which takes what is here"
+        )
+    if _usable(name):
+        return
+    extra, problem = "tensorrt", "TensorRT or cuda-bindings are not installed"
+    if name == "onnxruntime-cuda":
+        extra, problem = "gpu", cuda_provider_problem()
+    raise AutolabelError(f"{name} cannot run here: {problem}. To use it: {how_to_install(extra)}")
 
 
 def _tested(name: str) -> bool:

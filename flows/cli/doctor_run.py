@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from sam2_core.cache import cache_folder
+from sam2_core.installing import how_to_install
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 from tasks.processes import answers
@@ -101,7 +102,7 @@ def _gpu() -> Finding:
         advice = "install onnxruntime-gpu in place of onnxruntime"
         return Finding("gpu", "note", f"{names}; ONNX Runtime cannot use it", advice)
     if importlib.util.find_spec("nvidia") is None and not _loads("libcudnn.so.9"):
-        advice = "install the extra gpu: uv pip install 'sam2-autolabel[gpu]'"
+        advice = how_to_install("gpu")
         return Finding("gpu", "note", f"{names}; CUDA libraries are missing", advice)
     return Finding("gpu", "ok", names)
 

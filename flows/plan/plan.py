@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from flows.params import LabelParams
+from sam2_core.load import refuse_unless_usable
 from sam2_core.types import AutolabelError
 from tasks.boxes.decisive_code import box_code
 from tasks.boxes.detector_files import detector_stamp
@@ -83,7 +84,8 @@ def make_plan(params: LabelParams, tools: Tools | None = None) -> Plan:
         tools: those of the run, where it follows in this process.
 
     Raises:
-        AutolabelError: a source, the model, the detector or the boxes are not there or unusable.
+        AutolabelError: a source, the model, the detector or the boxes are not there or unusable, or
+            there is something to label and the backend cannot run here.
 
     """
     selection = FrameSelection.parse(params.frames)
@@ -108,7 +110,10 @@ def make_plan(params: LabelParams, tools: Tools | None = None) -> Plan:
 
     with ThreadPoolExecutor(LISTING_THREADS, "plan") as pool:
         sequences = tuple(pool.map(planned, found))
-    return Plan(params, stamp, model, sequences, matching)
+    plan = Plan(params, stamp, model, sequences, matching)
+    if plan.missing:  # what is labeled already may be loaded and tracked anywhere
+        refuse_unless_usable(model.backend)
+    return plan
 
 
 def model_of(params: LabelParams) -> ModelChoice:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from sam2_core.installing import how_to_install
 from sam2_core.types import AutolabelError, DeviceMemoryError, MachineError
 
 
@@ -215,8 +216,8 @@ def _cuda_runtime() -> Any:
         from cuda.bindings import runtime
     except ImportError as error:
         raise AutolabelError(
-            "this backend needs cuda-bindings: pip install 'sam2-autolabel[gpu]' (ONNX Runtime), "
-            "or 'sam2-autolabel[tensorrt]'"
+            f"this backend needs cuda-bindings: {how_to_install('gpu')} (ONNX Runtime), or the "
+            "extra tensorrt in the same way"
         ) from error
     status, count = runtime.cudaGetDeviceCount()
     if status != runtime.cudaError_t.cudaSuccess or not count:

@@ -25,6 +25,7 @@ from sam2_core.backends.onnxruntime_fusion import fused_model
 from sam2_core.backends.onnxruntime_graph import BoundGraph, FixedGraph, Shape, cuda_provider
 from sam2_core.backends.protocol import Backend, BackendInfo, HostFeatures, PendingMasks
 from sam2_core.batching import bucket_for, collect
+from sam2_core.installing import how_to_install
 from sam2_core.library_messages import preload_cuda
 from sam2_core.onnx_contract import BOX_POINTS, DECODED, FEATURES, PROMPTS, SCORES
 from sam2_core.preprocess import planes_of, resize_square
@@ -135,7 +136,7 @@ class OnnxRuntimeCudaBackend(Backend):
         if session.get_providers()[0] != "CUDAExecutionProvider":
             raise AutolabelError(
                 "ONNX Runtime could not load its CUDA provider: install the extra gpu "
-                "(pip install 'sam2-autolabel[gpu]'), or choose --backend onnxruntime-cpu"
+                f"({how_to_install('gpu')}), or choose --backend onnxruntime-cpu"
             )
         return session
 

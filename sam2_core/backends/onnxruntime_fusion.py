@@ -38,7 +38,7 @@ def fused_model(path: Path) -> bytes | None:
 
     """
     if find_spec("onnx") is None:
-        logger.warning("%s runs without fused operators: pip install onnx", path.name)
+        logger.warning("%s runs without fused operators: the extra gpu brings onnx", path.name)
         return None
     import onnx
 

@@ -28,6 +28,7 @@ from sam2_core.backends.tensorrt_plan import (
 )
 from sam2_core.batching import no_masks, slice_prompts
 from sam2_core.cache import cache_folder
+from sam2_core.installing import how_to_install
 from sam2_core.onnx_contract import BOX_POINTS, DECODED, FEATURES, SCORES
 from sam2_core.preprocess import resize_square
 from sam2_core.types import (
@@ -52,8 +53,8 @@ def require_tensorrt() -> None:
     """Raise `AutolabelError` where TensorRT is not installed."""
     if find_spec("tensorrt") is None:
         raise AutolabelError(
-            "TensorRT is not installed: pip install 'sam2-autolabel[tensorrt]' (Linux, NVIDIA "
-            "GPU), or choose --backend onnxruntime"
+            f"TensorRT is not installed: {how_to_install('tensorrt')} (Linux, NVIDIA GPU), or use "
+            "another backend, which needs no engines"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensorrt as trt
 
+from sam2_core.installing import how_to_install
 from sam2_core.types import AutolabelError
 
 OLDEST = (10, 13)
@@ -15,7 +16,7 @@ def version() -> tuple[int, int]:
     if (major, minor) < OLDEST:
         raise AutolabelError(
             f"TensorRT {trt.__version__} is too old: at least {OLDEST[0]}.{OLDEST[1]} is needed "
-            "(pip install 'sam2-autolabel[tensorrt]')"
+            f"({how_to_install('tensorrt')})"
         )
     return major, minor
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sam2_core.installing import how_to_install
 from sam2_core.serving.contract import CERTIFICATE_VARIABLE
 from sam2_core.serving.server_memory import SHARED_MEMORY
 from sam2_core.serving.transport import (
@@ -44,7 +45,7 @@ def need_client() -> Any:
     except ImportError as error:
         raise AutolabelError(
             "speaking gRPC with a Triton server needs its client: "
-            "pip install 'sam2-autolabel[triton]' (or use an http:// address)"
+            f"{how_to_install('triton', 'triton')} (or use an http:// address)"
         ) from error
     return tritonclient.grpc
 

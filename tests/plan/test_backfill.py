@@ -1,5 +1,8 @@
 """Which sequences a backfill plans, from storage alone."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
 from flows.backfill_params import BackfillParams
@@ -89,3 +92,27 @@ def test_a_folder_of_boxes_is_listed_once_for_a_run(params, monkeypatch):
     assert listed == [label.boxes]
     (listed.clear(), plan_backfill(BackfillParams(label=label)))
     assert listed == [label.boxes]
+
+
+def test_where_there_is_no_gpu_a_run_on_one_is_refused_and_a_backfill_is_planned(
+    params, monkeypatch
+):
+    monkeypatch.setattr("sam2_core.load.cuda_devices", lambda: 0)
+    label = params().label.model_copy(
+        update={"backend": "onnxruntime-cuda", "precision": "fp32", "allow_uncertified": True}
+    )
+    assert plan_backfill(BackfillParams(label=label)).to_label == 3
+    with pytest.raises(AutolabelError, match="onnxruntime-cuda needs an NVIDIA GPU"):
+        make_plan(label)
+    # What is labeled already may be loaded and tracked anywhere.
+    monkeypatch.setattr("flows.plan.plan.manifests.list_complete", lambda *_: _All())
+    monkeypatch.setattr("flows.plan.plan.list_tracked", lambda *_: _All())
+    monkeypatch.setattr(
+        "flows.plan.plan.as_left", lambda out, key, part: replace(part, manifest=SimpleNamespace())
+    )
+    assert not make_plan(label).missing
+
+
+class _All:
+    def __contains__(self, _):
+        return True

@@ -106,6 +106,31 @@ def test_a_gpu_without_its_libraries_falls_back_to_the_cpu_and_says_why(monkeypa
     assert "sam2-autolabel[gpu]" in reason
 
 
+@pytest.mark.parametrize("name", ["onnxruntime-cuda", "tensorrt"])
+def test_a_backend_of_gpus_is_refused_for_want_of_a_gpu_before_anything_else(name, monkeypatch):
+    monkeypatch.setattr(load, "cuda_devices", lambda: 0)
+    monkeypatch.setattr(load, "_has", lambda module: False)
+    with pytest.raises(AutolabelError, match=f"{name} needs an NVIDIA GPU"):
+        load.refuse_unless_usable(name)
+
+
+@pytest.mark.parametrize(("name", "extra"), [("onnxruntime-cuda", "gpu"), ("tensorrt", "tensorrt")])
+def test_a_backend_whose_libraries_are_missing_beside_a_gpu_says_which(name, extra, monkeypatch):
+    monkeypatch.setattr(load, "cuda_devices", lambda: 1)
+    monkeypatch.setattr(load, "_has", lambda module: False)
+    load.cuda_provider_problem.cache_clear()
+    with pytest.raises(AutolabelError, match=f"{name} cannot run here.*make extra-{extra}"):
+        load.refuse_unless_usable(name)
+    load.cuda_provider_problem.cache_clear()
+
+
+def test_torch_and_the_cpu_need_no_gpu(monkeypatch):
+    monkeypatch.setattr(load, "cuda_devices", lambda: 0)
+    monkeypatch.setattr(load, "need_torch", lambda what: None)
+    for name in ("torch", "onnxruntime-cpu", "triton"):
+        load.refuse_unless_usable(name)
+
+
 def test_what_a_worker_has_tested_is_not_tested_again(monkeypatch):
     monkeypatch.setattr(load, "cuda_devices", lambda: 1)
     monkeypatch.setenv(load.TESTED_VARIABLE, "torch,onnxruntime-cuda")

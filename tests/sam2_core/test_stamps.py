@@ -55,6 +55,7 @@ NOT_DECISIVE = {
     "export_jobs": "makes graph files; their content is in the stamp",
     "frame_loop": "order and threads; frames go through the segmenter one by one",
     "images": "reads pictures that are no frames",
+    "installing": "texts",
     "library_messages": "texts",
     "load": "chooses the backend, which is in the stamp",
     "machine_errors": "errors",
