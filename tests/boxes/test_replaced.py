@@ -1,5 +1,7 @@
 """What was replaced since a run began labels nothing under the run's key."""
 
+import hashlib
+import json
 import shutil
 
 import numpy as np
@@ -42,6 +44,7 @@ NOT_DECISIVE = {
     "tasks.frames.source_names": "names of sequences and cameras; they are in every key",
     "tasks.frames.transfer": "bytes as they are; their etags are in every key",
     "tasks.frames.timestamps": "times; no pixel and no box",
+    "tasks.masks.certified": "what certificates say of a model; refuses it or not",
     "tasks.masks.crops": "masks as FiftyOne holds them; labels hold their runs",
     "tasks.masks.device_turn": "order and threads",
     "tasks.masks.model": "finds models; their content is in the stamp",
@@ -74,6 +77,15 @@ def place(request, tmp_path):
     return str(tmp_path) if request.param == "local" else request.getfixturevalue("s3")
 
 
+def record(folder):
+    """Name the files in model.json as they are now: an export of its own."""
+    facts = json.loads((folder / "model.json").read_text())
+    for name, file in facts["files"].items():
+        data = (folder / name).read_bytes()
+        file["sha256"], file["bytes"] = hashlib.sha256(data).hexdigest(), len(data)
+    (folder / "model.json").write_text(json.dumps(facts))
+
+
 def test_a_model_that_was_replaced_since_it_was_chosen_is_refused(tmp_path):
     folder = tmp_path / "micro"
     shutil.copytree(MICRO, folder)
@@ -82,13 +94,20 @@ def test_a_model_that_was_replaced_since_it_was_chosen_is_refused(tmp_path):
     first = models.load(choice)
     assert models.load(choice) is first
     rewrite(folder / "decoder_mask.onnx")
+    with pytest.raises(
+        AutolabelError, match=r"decoder_mask\.onnx is not the file that was exported"
+    ):
+        choose_model(str(folder), "onnxruntime-cpu")
+    record(folder)
     again = choose_model(str(folder), "onnxruntime-cpu")
     assert again.stamp != choice.stamp
     assert models.load(again) is not first  # never the model of before under the new stamp
     rewrite(folder / "decoder_multi.onnx")
     shutil.copy(MICRO / "decoder_mask.onnx", folder)
+    record(folder)
     third = choose_model(str(folder), "onnxruntime-cpu")
     shutil.copy(MICRO / "decoder_multi.onnx", folder)
+    shutil.copy(MICRO / "model.json", folder)
     with pytest.raises(AutolabelError, match=r"not the one that this run began with.*Run again"):
         models.load(third)
 
