@@ -125,6 +125,14 @@ def test_a_whole_run_says_both_rates_and_where_its_picture_lies(tmp_path, monkey
     told = " ".join(done.stderr.split())
     assert "2.2 frames/s in segment" in told
     assert "1.4 frames/s in this run" in told
+    assert "stages hardly overlapped" in told
     assert "plot: " in told
     assert "0.0" not in told
     assert (tmp_path / "p.png").is_file()
+
+
+def test_the_rate_of_a_stage_is_a_long_runs_only_where_stages_overlapped(capsys):
+    bench_pipeline.show(measured(whole_frames_per_s=2.0))
+    told = " ".join(capsys.readouterr().err.split())
+    assert "what a long run comes to" in told
+    assert "hardly overlapped" not in told
