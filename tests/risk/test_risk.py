@@ -247,7 +247,7 @@ def test_labels_stranger_than_any_rendered_one_still_have_an_order() -> None:
     assert model.odds(strange).min() < 2
     assert model.odds(strange).max() > 17
     assert (np.diff(risk) > 0).all()
-    assert risk.max() < 0.98, "certain is nothing"
+    assert risk.max() < 0.995, "1.00 is shown of nothing"
 
 
 def test_judging_is_quick_enough_for_every_load() -> None:
