@@ -127,10 +127,14 @@ def export_models(
     """Export a checkpoint to ONNX graphs (needs the extra `export`)."""
     from rich.console import Console
 
+    from sam2_core.checkpoints import checkpoint_path
     from sam2_core.export import ExportOptions, export_model, exported_folder, is_current
+    from sam2_core.presets import preset_named
 
     if checkpoint is not None and seed is not None:
         raise click.UsageError("--checkpoint and --random-weights exclude each other")
+    if checkpoint is None and seed is None:  # before PyTorch is asked for in vain
+        checkpoint_path(preset_named(name), source, cache)
     options = ExportOptions(graph, precision)
     try:
         model, sha256, weights = _weights(name, checkpoint, seed, source, cache)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -27,7 +28,7 @@ from sam2_core.backends.onnxruntime_backend import is_out_of_memory
 from sam2_core.cores import CORES_VARIABLE, usable_cores
 from sam2_core.load import TESTED_VARIABLE, tested_backends
 from sam2_core.machine_errors import causes
-from sam2_core.types import DeviceLostError, DeviceMemoryError, MachineError
+from sam2_core.types import AutolabelError, DeviceLostError, DeviceMemoryError, MachineError
 from tasks.observe.progress import Progress
 
 if TYPE_CHECKING:
@@ -47,9 +48,19 @@ class ProcessDiedError(MachineError):
 
 
 def wanted_processes(backend: str) -> int:
-    """Return how many processes are to share the device of a backend; 0: this one does it all."""
-    chosen = os.environ.get(COUNT_VARIABLE, "")
-    if chosen.isdigit():
+    """Return how many processes are to share the device of a backend; 0: this one does it all.
+
+    Raises:
+        AutolabelError: AUTOLABEL_DEVICE_PROCESSES is no such number.
+
+    """
+    chosen = os.environ.get(COUNT_VARIABLE, "").strip()
+    if chosen:
+        if not chosen.isdecimal():
+            raise AutolabelError(
+                f"{COUNT_VARIABLE}={chosen}: expected how many processes share a GPU, 0 for none "
+                "beside the run's own"
+            )
         return int(chosen)
     if backend == "onnxruntime-cpu":
         return 0
@@ -85,6 +96,23 @@ class Told:
             fresh = self._now[stage] - known
             if fresh > 0:
                 self._progress.advance(stage, fresh, kept=kept)
+
+
+def _ended(code: int) -> str:
+    """Say how a process ended."""
+    if code == -signal.SIGKILL:
+        return "was killed (signal 9), as the system does where its memory runs out"
+    return f"ended with exit code {code}"
+
+
+def _subject(given: Sequence[Any]) -> str:
+    """Say whose step it is, where it is a chunk's."""
+    chunk = getattr(given[0], "chunk", None) if given else None
+    if chunk is None:
+        return ""
+    first, last = chunk.frames[0], chunk.frames[-1]
+    place = "/".join(filter(None, (first.sequence_id, first.camera)))
+    return f"{place}, frames {first.index} to {last.index}: "
 
 
 def _log(name: str, level: int, text: str) -> None:
@@ -135,7 +163,7 @@ class StepProcess:
         except (EOFError, OSError):
             code = self._process.wait()
         self._died = ProcessDiedError(
-            f"the process {self._process.pid} that worked on this ended with exit code {code}"
+            f"the process {self._process.pid} that worked on this {_ended(code)}"
         )
         for _, answers in tuple(self._waiting.values()):
             answers.put(("failed", [self._died]))
@@ -248,7 +276,7 @@ class StepProcesses:
         except (ProcessDiedError, DeviceLostError) as error:
             self._end([process])
             again = self._shared if process.dismissed else self._alone
-            log.warning("%s: once more, in another process", error)
+            log.warning("%s%s: once more, in another process", _subject(given), error)
         except Exception as error:
             if only or not _lacks_memory(error):
                 raise

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import http.server
 import json
+import sys
 import threading
 
 import pytest
@@ -85,6 +86,12 @@ def test_download(published, tmp_path, monkeypatch):
 def test_compact_has_nothing_to_download(tmp_path):
     with pytest.raises(AutolabelError, match="compact comes with this package"):
         invoke("download", "compact", "--cache", str(tmp_path))
+
+
+def test_compact_has_nothing_to_export_and_asks_for_no_pytorch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(AutolabelError, match="compact comes with this package"):
+        invoke("export", "compact")
 
 
 def test_checkpoint_and_random_weights_exclude_each_other(tmp_path):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from sam2_core.types import DeviceLostError, MachineError
+from sam2_core.types import AutolabelError, DeviceLostError, MachineError
 from tasks.observe.progress import DETECT, SEGMENT, Listener, Progress
 from tasks.pipeline import steps
 from tasks.pipeline.chunk import ChunkState, detect_chunk, download_chunk, segment_chunk
@@ -21,6 +21,7 @@ from tasks.pipeline.warm import warmed
 from tests.pipeline.fateful_steps import (
     ends_always,
     ends_once,
+    is_killed,
     loses_the_device,
     needs_the_device_alone,
     who,
@@ -130,6 +131,25 @@ def test_several_processes_are_for_gpus_with_cores_and_memory(monkeypatch):
         monkeypatch.setattr("sam2_core.load.device_memory_bytes", lambda gib=gib: gib << 30)
         assert wanted_processes("onnxruntime-cuda") == count
         assert wanted_processes("torch") == min(count, 2)
+
+
+@pytest.mark.parametrize("text", ["banana", "-1", "1.5"])
+def test_a_number_of_processes_that_is_none_is_refused(text, monkeypatch):
+    monkeypatch.setenv(COUNT_VARIABLE, text)
+    with pytest.raises(AutolabelError, match=f"{COUNT_VARIABLE}={text}: expected how many"):
+        wanted_processes("onnxruntime-cpu")
+
+
+def test_a_chunk_whose_process_was_killed_is_named_and_so_is_the_usual_reason(source, caplog):
+    state = ChunkState(chunk_of(job_of(source), source))
+    processes = StepProcesses(1)
+    try:
+        with pytest.raises(ProcessDiedError, match=r"killed .signal 9., as the system does where"):
+            processes.run(is_killed, state)
+    finally:
+        processes.end()
+    first = state.chunk.frames[0]
+    assert f"{first.sequence_id}, frames 0 to {FRAMES - 1}: the process" in caplog.text
 
 
 def test_a_chunk_that_is_complete_goes_to_no_process(source):

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from sam2_core.backends.tensorrt_backend import require_tensorrt
 from sam2_core.installing import how_to_install
+from sam2_core.types import AutolabelError
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,6 +19,13 @@ def test_whatever_names_an_extra_for_pip_names_the_target_of_make_too(folder):
         for line in path.read_text().splitlines():
             if "pip install 'sam2-autolabel[" in line:
                 assert re.search(r"make (extra-)?[\w{]", line), f"{path}: {line.strip()}"
+
+
+def test_without_tensorrt_no_option_is_named_that_building_engines_lacks(monkeypatch):
+    monkeypatch.setattr("sam2_core.backends.tensorrt_backend.find_spec", lambda name: None)
+    with pytest.raises(AutolabelError, match="make extra-tensorrt") as refused:
+        require_tensorrt()
+    assert "--" not in str(refused.value)
 
 
 def test_the_extras_and_targets_that_messages_name_are_there():
