@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from flows.cli.common_options import FILE, cache_option, json_option, precision_option
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from sam2_core.bench.session import BenchOptions
 
 COUNT = click.IntRange(min=0)
+OF_ONE_FRAME = {
+    "threads", "image", "size", "num_boxes", "decoder_chunk", "encoder_batch", "repeats",
+    "budget_s", "frames", "peers", "sweeps", "quick", "cache",
+}  # fmt: skip
 PEER_NAMES = ("torch eager", "transformers eager", "transformers compiled")
 QUICK: dict[str, Any] = {"repeats": 3, "budget_s": 8.0, "peers": ("torch eager",), "sweeps": False}
 
@@ -81,6 +86,9 @@ def command(**given: Any) -> None:
     from flows.cli.display import stderr_console, telling
     from sam2_core.bench.run import run_benchmark
 
+    _refuse_ignored(click.get_current_context(), pipeline=bool(given["pipeline"]))
+    if given["plot"]:
+        _refuse_unwritable(given["plot"])
     if given["pipeline"]:
         _pipeline(given)
         return
@@ -101,9 +109,40 @@ def command(**given: Any) -> None:
         console.print(f"plot: {given['plot']}")
 
 
+def _refuse_ignored(context: click.Context, *, pipeline: bool) -> None:
+    """Refuse options that the other way of measuring has."""
+    unused = OF_ONE_FRAME if pipeline else ("dataset",)
+    names = [
+        max(one.opts, key=len)
+        for one in context.command.params
+        if one.name in unused
+        and context.get_parameter_source(one.name) is ParameterSource.COMMANDLINE
+    ]
+    if names:
+        how = "with" if pipeline else "without"
+        raise click.UsageError(f"{', '.join(names)}: of no use {how} --pipeline")
+
+
+def _refuse_unwritable(path: Path) -> None:
+    """Refuse a picture that could not be written, before minutes of measuring."""
+    if path.suffix.lower() not in {"", ".png"}:
+        raise click.BadParameter(f"{path}: a PNG is what is written", param_hint="--plot")
+    new = not path.exists()
+    try:
+        with path.open("ab"):
+            pass
+    except OSError as error:
+        raise click.BadParameter(
+            f"{path} cannot be written: {error.strerror}", param_hint="--plot"
+        ) from None
+    if new:
+        path.unlink()
+
+
 def _pipeline(given: dict[str, Any]) -> None:
     """Measure a whole run."""
     from flows.cli.bench_pipeline import measure_pipeline, plot_pipeline, show
+    from flows.cli.display import stderr_console
 
     options = {
         "model": given["model"], "backend": given["backend"], "precision": given["precision"],
@@ -118,6 +157,7 @@ def _pipeline(given: dict[str, Any]) -> None:
         click.echo(json.dumps({k: v for k, v in results.items() if k not in {"curves", "busy"}}))
     if given["plot"]:
         plot_pipeline(results, given["plot"])
+        stderr_console().print(f"plot: {given['plot']}")
 
 
 def _options(given: dict[str, Any]) -> BenchOptions:

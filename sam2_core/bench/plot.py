@@ -38,7 +38,7 @@ def plot_results(results: dict[str, Any], path: Path) -> None:
     _bars(axes[0, 1], results.get("whole_frame", {}), "Whole frame: file to masks", "autolabel")
     _stages(axes[1, 0], results.get("stages", {}))
     _curves(axes[1, 1], results)
-    figure.savefig(path)
+    figure.savefig(path, format="png")
 
 
 def _label(milliseconds: float) -> str:

@@ -9,6 +9,8 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
+from flows.cli import bench_pipeline
+from flows.cli.bench_pipeline import Watch, plot_pipeline, rate_told
 from flows.cli.main import cli
 from tests.sam2_core.small_graphs import write_model
 
@@ -54,9 +56,83 @@ def test_a_frame_of_the_users_own_and_tables(model, tmp_path):
         (["--image", "a.jpg"], "--image and --boxes go together"),
         (["--size", "big"], "expected WIDTHxHEIGHT"),
         (["--decoder-chunk", "many"], "expected a number or auto"),
+        (["--dataset", "streets"], "--dataset: of no use without --pipeline"),
+        (
+            ["--pipeline", "x", "--quick", "--num-boxes", "20", "--image", "a.jpg"],
+            "--image, --num-boxes, --quick: of no use with --pipeline",
+        ),
+        (["--pipeline", "x", "--plot", "nodir/p.png"], "nodir/p.png cannot be written"),
+        (["--plot", "nodir/p.png"], "nodir/p.png cannot be written"),
+        (["--plot", "p.svg"], "a PNG is what is written"),
     ],
 )
 def test_bad_usage_is_exit_2_and_says_why(arguments, message):
     done = run(*arguments)
     assert done.exit_code == 2
     assert message in done.output
+
+
+def test_the_rate_of_a_run_counts_all_stages_also_where_they_follow_each_other():
+    watch = Watch()
+    for stage, first in (("download", 1.0), ("detect", 2.0), ("segment", 12.0)):
+        watch.moments[stage] = [(first + second, 1) for second in range(10)]
+    assert watch.rate("segment")["frames_per_s"] == 1.0
+    assert watch.whole_rate() == 0.5  # ten frames from 1.0 to 21.0
+    watch.moments["load"] = [(41.0, 10)]
+    assert watch.whole_rate() == 0.25
+    assert "frames_per_s" not in watch.rate("load")
+    assert Watch().whole_rate() is None
+
+
+def test_an_unknown_rate_is_no_zero_and_that_of_files_that_are_here_no_number():
+    assert [rate_told(one) for one in (None, 2.25, 34060.7)] == ["-", "2.2", "over 1,000"]
+
+
+def measured(**more):
+    return {
+        "machine": {"gpus": [], "cpu": "a processor", "cores": 2},
+        "model": {"name": "compact", "precision": "fp32"},
+        "to_first_frame_s": 6.0, "frames_per_s": 2.2, "whole_frames_per_s": 1.4, "frames": 9,
+        "instances": 9, "failed": 0, "device_busy": None, "seconds": {"segment": 4.0},
+        "stages": {"segment": {"frames": 9, "first_s": 6.0, "last_s": 9.0, "frames_per_s": 2.2},
+                   "load": {"frames": 9, "first_s": 9.0, "last_s": 9.0}},
+        "curves": {"segment": [(6.0, 1), (9.0, 9)], "load": [(9.0, 9), (9.0, 9)]},
+        "busy": [],
+    } | more  # fmt: skip
+
+
+@pytest.mark.parametrize("busy", [[], [(1.0, 0.5), (2.0, 0.9)]])
+def test_the_picture_begins_at_the_start_and_has_no_empty_panel(busy, tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    plot_pipeline(measured(busy=busy), tmp_path / "p.png")
+    (figure,) = drawn
+    assert len(figure.axes) == (2 if busy else 1)
+    curves = figure.axes[0]
+    assert curves.get_xlim()[0] == 0
+    assert [one.get_marker() for one in curves.lines] == ["", "o"]  # loaded all at once
+    assert "2.2 frames/s in segment" in curves.get_title()
+    assert "1.4 from the first frame fetched" in curves.get_title()
+
+
+def test_a_whole_run_says_both_rates_and_where_its_picture_lies(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench_pipeline, "measure_pipeline", lambda *_: measured())
+    done = run("--pipeline", "x", "--json", "--plot", tmp_path / "p.png")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["whole_frames_per_s"] == 1.4
+    told = " ".join(done.stderr.split())
+    assert "2.2 frames/s in segment" in told
+    assert "1.4 frames/s in this run" in told
+    assert "stages hardly overlapped" in told
+    assert "plot: " in told
+    assert "0.0" not in told
+    assert (tmp_path / "p.png").is_file()
+
+
+def test_the_rate_of_a_stage_is_a_long_runs_only_where_stages_overlapped(capsys):
+    bench_pipeline.show(measured(whole_frames_per_s=2.0))
+    told = " ".join(capsys.readouterr().err.split())
+    assert "what a long run comes to" in told
+    assert "hardly overlapped" not in told
