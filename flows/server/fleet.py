@@ -74,6 +74,12 @@ def _chosen(asked: str, offers: tuple[str, ...], *, without_torch: bool) -> str:
 
 def _refuse_if_absent(backend: str, online: Offers) -> None:
     lacking = {name: offers for name, offers in online.items() if backend not in offers}
+    if lacking and len(lacking) == len(online):
+        raise FleetError(
+            f"no worker that is online offers {backend}: "
+            f"{_told({name: ', '.join(offers) for name, offers in lacking.items()})}. "
+            "Start one that does, or name another --backend"
+        )
     if lacking:
         raise FleetError(
             f"not every worker that is online offers {backend}: "

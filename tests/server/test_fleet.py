@@ -64,6 +64,13 @@ def test_a_mixed_fleet_is_refused_at_submission(online):
         decided(label(backend="onnxruntime-cuda"))
 
 
+def test_where_no_worker_has_it_nobody_is_told_to_stop_them_all(online):
+    online(("a", CPU), ("b", CPU))
+    with pytest.raises(FleetError, match="no worker that is online offers tensorrt") as refused:
+        decided(label(backend="tensorrt"))
+    assert "Start one that does" in str(refused.value)
+
+
 def test_a_worker_refuses_what_it_cannot_run():
     with pytest.raises(FleetError, match="cannot run onnxruntime-cuda"):
         fleet.refuse_unless_offered("onnxruntime-cuda")
