@@ -124,6 +124,15 @@ def test_a_backend_whose_libraries_are_missing_beside_a_gpu_says_which(name, ext
     load.cuda_provider_problem.cache_clear()
 
 
+def test_torch_that_is_not_installed_is_refused_for_that(monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "torch" else real(name)
+    )
+    with pytest.raises(AutolabelError, match="the torch backend needs PyTorch: `make torch`"):
+        load.refuse_unless_usable("torch")
+
+
 def test_torch_and_the_cpu_need_no_gpu(monkeypatch):
     monkeypatch.setattr(load, "cuda_devices", lambda: 0)
     monkeypatch.setattr(load, "need_torch", lambda what: None)
