@@ -277,7 +277,7 @@ def test_without_tensorrt_the_error_says_what_to_do(monkeypatch, model):
     from sam2_core.backends import tensorrt_backend
 
     monkeypatch.setattr(tensorrt_backend, "find_spec", lambda name: None)
-    with pytest.raises(AutolabelError, match="--backend onnxruntime"):
+    with pytest.raises(AutolabelError, match=r"make extra-tensorrt.*another backend"):
         tensorrt_backend.load_tensorrt(model)
 
 
