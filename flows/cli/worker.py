@@ -35,10 +35,12 @@ def command(pool: str, count: int | None, grace: float, metrics_port: int | None
     """
     from flows.machine.worker import run_workers, slots
     from flows.server.api import use_api
+    from flows.server.deployments import CPU_POOL
 
     use_api()
     threading.Thread(target=_look_after, name="lost runs", daemon=True).start()
-    places = slots(pool, count, metrics_port)
+    # Pool `cpu` plans and loads.
+    places = slots(pool, count, metrics_port, bound=pool != CPU_POOL)
     click.echo(
         f"{counted(len(places), 'worker')}: {', '.join(place.name for place in places)}", err=True
     )

@@ -151,16 +151,20 @@ class Slot:
         return []
 
 
-def slots(pool: str, count: int | None, metrics_port: int | None = None) -> list[Slot]:
+def slots(
+    pool: str, count: int | None, metrics_port: int | None = None, *, bound: bool = True
+) -> list[Slot]:
     """One slot for each GPU, or `count` of them; without GPUs one that runs on the CPU.
 
     Args:
         pool: work pool.
         count: how many; more than GPUs share them in turn.
         metrics_port: Prometheus port of the first worker's flow runs; the next has the next.
+        bound: to a GPU each, which is tested first; not for a pool whose runs use none, which
+            must go on beside a GPU that is sick.
 
     """
-    gpus = gpu_ids()
+    gpus = gpu_ids() if bound else []
     number = count or len(gpus) or 1
     found = []
     for index in range(number):

@@ -48,6 +48,14 @@ def test_workers_share_the_cores_and_count_as_nvidia_smi_does(monkeypatch):
     assert usable_cores() == 1
 
 
+def test_who_plans_is_bound_to_no_gpu_and_asks_none_for_its_health(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-gone,0")
+    (place,) = slots("cpu", None, bound=False)
+    assert "CUDA_VISIBLE_DEVICES" not in place.environment
+    assert place.name.endswith("-cpu-cpu-0")
+    assert place.verdict() == Verdict(("onnxruntime-cpu",))  # at once, without a test
+
+
 @pytest.mark.parametrize(
     ("says", "problem"),
     [
