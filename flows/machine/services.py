@@ -26,6 +26,7 @@ START_S = 180.0
 STOP_S = 150.0
 POLL_S = 0.2
 NEEDED_TO_END = ("database", "server")  # by the others, in this order
+NONE_WORKS = "no worker takes work: "  # in a worker's log, with reasons behind it
 LINKS = "sign-in.html"  # what `up` has printed
 
 
@@ -130,11 +131,17 @@ def wait_until(service: Service, ready: Callable[[], object]) -> None:
     """Wait until a service is ready.
 
     Raises:
-        AutolabelError: it ended, or takes too long.
+        AutolabelError: it ended, all its workers are refused, or it takes too long.
 
     """
     deadline = time.monotonic() + START_S
     while not ready():
+        refused = _refused(service)
+        if refused:
+            raise AutolabelError(
+                f"{NONE_WORKS}{refused}. What was started goes on, and they are tested again and "
+                "again; `autolabel down` ends it all"
+            )
         if not service.alive or time.monotonic() > deadline:
             words = last_words(log_of(service.name).read_text(errors="replace"))
             raise AutolabelError(
@@ -142,6 +149,15 @@ def wait_until(service: Service, ready: Callable[[], object]) -> None:
                 f"{log_of(service.name)}"
             )
         time.sleep(POLL_S)
+
+
+def _refused(service: Service) -> str:
+    """Return why none of a service's workers takes work, "" where that is not so."""
+    log = log_of(service.name)
+    if not service.name.startswith("worker-") or not log.is_file():
+        return ""
+    _, found, reasons = log.read_text(errors="replace").rpartition(NONE_WORKS)
+    return reasons.splitlines()[0] if found and reasons else ""
 
 
 def stop_all() -> list[str]:

@@ -28,6 +28,7 @@ from pathlib import Path
 from flows.machine import self_test
 from flows.machine.offers import named
 from flows.machine.self_test import Verdict
+from flows.machine.services import NONE_WORKS
 from sam2_core.cores import CORES_VARIABLE, usable_cores
 from sam2_core.load import TESTED_VARIABLE
 from tasks import processes
@@ -84,6 +85,7 @@ class Slot:
         scratch: for temporary files of it and its flow runs: Prefect leaves some behind.
         retry_at: when to start it again after it ended.
         pause_s: how long to wait the next time.
+        refused: why it takes no work, as its device's last test found; "" where it may.
 
     """
 
@@ -97,6 +99,7 @@ class Slot:
     started: float = 0.0
     retry_at: float = 0.0
     pause_s: float = 1.0
+    refused: str = ""
 
     @property
     def alive(self) -> bool:
@@ -205,13 +208,22 @@ def run_workers(places: list[Slot], grace_s: float) -> None:
         grace_s: the longest to wait for flow runs to give their shards back.
 
     """
-    stop = threading.Event()
+    stop, told = threading.Event(), False
     with handling(lambda *_: stop.set(), signal.SIGTERM, signal.SIGINT):
         while not stop.is_set():
             for place in places:
                 _keep_alive(place)
+            told = _tell_if_none_works(places, told)
             stop.wait(POLL_S)
         stop_workers(places, grace_s)
+
+
+def _tell_if_none_works(places: list[Slot], told: bool) -> bool:
+    """Say, once, that all of them are refused: `up` waits for nothing then."""
+    refused = all(place.refused for place in places)
+    if refused and not told:
+        log.error("%s%s", NONE_WORKS, "; ".join(f"{one.name}: {one.refused}" for one in places))
+    return refused
 
 
 def _keep_alive(place: Slot) -> None:
@@ -227,6 +239,7 @@ def _keep_alive(place: Slot) -> None:
     verdict = place.verdict()
     if verdict is None:
         return
+    place.refused = verdict.problem
     if verdict.problem:
         place.pause_s = min(place.pause_s * 2, LONGEST_PAUSE_S)
         place.retry_at = time.monotonic() + place.pause_s

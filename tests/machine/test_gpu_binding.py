@@ -4,11 +4,12 @@ import sys
 
 import pytest
 
-from flows.machine import self_test, worker
+from flows.machine import self_test, services, worker
 from flows.machine.self_test import Verdict
 from flows.machine.worker import gpu_ids, listed_gpus, slots
 from sam2_core import load
 from sam2_core.cores import usable_cores
+from sam2_core.types import AutolabelError
 
 LISTED = """GPU 0: NVIDIA H200 (UUID: GPU-1a)
 GPU 1: NVIDIA H200 (UUID: GPU-2b)
@@ -86,3 +87,23 @@ def test_the_test_says_what_is_missing(monkeypatch):
     broken = self_test.self_test({"CUDA_VISIBLE_DEVICES": "0"})
     assert broken.problem
     assert broken.offers == ()
+
+
+def test_up_waits_no_longer_than_until_every_worker_is_refused(monkeypatch, caplog, tmp_path):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-abc,9")
+    places = slots("gpu", None)
+    places[0].refused = "the driver shows no GPU MIG-abc"
+    assert not worker._tell_if_none_works(places, told=False)
+    assert not caplog.text
+    places[1].refused = "the driver shows no GPU 9"
+    assert worker._tell_if_none_works(places, told=False)
+    assert worker._tell_if_none_works(places, told=True)
+    assert caplog.text.count(services.NONE_WORKS) == 1
+    file = tmp_path / "worker.log"
+    file.write_text(f"{caplog.text}\nanother line\n")
+    monkeypatch.setattr(services, "log_of", lambda _: file)
+    here = services.Service("worker-gpu", 0, 0.0)
+    with pytest.raises(AutolabelError, match=r"MIG-abc; .*no GPU 9. What was started") as refused:
+        services.wait_until(here, lambda: False)
+    assert "another line" not in str(refused.value)
+    services.wait_until(here, lambda: True)
