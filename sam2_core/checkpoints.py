@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sam2_core.cache import cache_folder, file_sha256, write_whole
 from sam2_core.hugging_face_keys import from_hugging_face, is_hugging_face
 from sam2_core.installing import how_to_install
+from sam2_core.machine_errors import first_line
 from sam2_core.model_download import Progress, by_hand, download
 from sam2_core.presets import MICRO, PRESETS, Preset
 from sam2_core.types import AutolabelError
@@ -190,7 +191,7 @@ def read_weights(path: Path) -> dict[str, Any]:
             "code, and is not opened"
         ) from error
     except Exception as error:  # torch and safetensors each raise their own
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        why = first_line(error)
         raise AutolabelError(f"cannot read the checkpoint {path}: {why}") from error
     state = state if _of_tensors(state) else {}
     if is_hugging_face(state):

@@ -27,6 +27,12 @@ _LIBRARIES = {"torch", "onnxruntime", "cv2", "cuda", "tensorrt"}
 _KINDS = {"AcceleratorError", "OutOfMemoryError", "EngineError"}
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, or its name where it says nothing."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0]
+
+
 def causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error and what it was raised from, each once.
 

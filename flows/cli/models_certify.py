@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flows.cli.common_options import json_option, precision_option
+from sam2_core.machine_errors import first_line
 from sam2_core.types import AutolabelError
 from tasks.wording import counted
 
@@ -130,8 +131,7 @@ def _told(source: str) -> Iterator[None]:
     except (AutolabelError, OSError, MemoryError):
         raise
     except Exception as error:
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise AutolabelError(f"{source} cannot be run: {why}") from error
+        raise AutolabelError(f"{source} cannot be run: {first_line(error)}") from error
 
 
 def _print(certificate: Certificate, path: Path) -> None:

@@ -45,12 +45,6 @@ def _unpacked(name: str) -> set[Path]:
     return {Path(path.partition(inside)[0]) for path in mapped_files() if inside in path}
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says, or its name where it says nothing."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0]
-
-
 class LoadedArtifact:
     """An artifact in memory, working on a module's weights (`constants_of`) where they lie."""
 
@@ -112,7 +106,9 @@ def _out_of_memory_count(on_gpu: bool) -> int:
 def raise_of_device(error: BaseException) -> None:
     """Raise what another way of compiling would not mend: no memory, or a device that is lost."""
     cause: BaseException | None = error
-    while cause is not None:
+    seen: set[int] = set()  # as in `causes`, which does not follow contexts
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
         if isinstance(cause, torch.OutOfMemoryError):
             raise cause
         cause = cause.__cause__ or cause.__context__

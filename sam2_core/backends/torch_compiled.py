@@ -32,13 +32,13 @@ from sam2_core.backends.torch_artifact import (
     Tensors,
     UnusableError,
     constants_of,
-    first_line,
     raise_of_device,
 )
 from sam2_core.backends.torch_toolchain import libraries_to_link, need_compilers
 from sam2_core.backends.torch_trial import need_sound
 from sam2_core.cache import write_whole
 from sam2_core.library_messages import quiet_torch_compiler
+from sam2_core.machine_errors import first_line
 from sam2_core.source_digest import ROOT, source_digest
 
 logger = logging.getLogger(__name__)
