@@ -12,7 +12,7 @@ from flows.server.submit import workers_online
 from sam2_core.load import BEST_FIRST, choose_backend, fits, offered_backends, precision_of
 from sam2_core.resolve import Wanted
 from sam2_core.types import AutolabelError
-from tasks.masks.model import TRITON, best_here, only_exported
+from tasks.masks.model import TRITON, graphs_only
 
 Offers = dict[str, tuple[str, ...]]  # backends by worker, best first
 
@@ -43,10 +43,8 @@ def decided(label: LabelParams, online: Offers | None = None) -> LabelParams:
         return label.model_copy(update={"precision": exact})
     if label.backend == TRITON:  # not the workers': servers run it, and plans ask them
         return label
-    model = label.model
-    if model == "auto":  # as this machine would take it; workers have what it has, or fail
-        model, _ = best_here(Wanted(), "torch")
-    without_torch = only_exported(model)
+    # "auto" as this machine would take it; workers have what it has, or fail.
+    without_torch = graphs_only(label.model, Wanted())
     chosen = {
         name: _chosen(label.backend, offers, without_torch=without_torch)
         for name, offers in online.items()

@@ -73,8 +73,7 @@ def choose_model(
     from sam2_core.load import choose_backend, precision_for
     from sam2_core.resolve import Wanted, resolve_model
 
-    best = best_here(Wanted("fp16"), "torch")[0] if model == "auto" else model
-    if backend == "auto" and only_exported(best):
+    if backend == "auto" and graphs_only(model, Wanted("fp16")):
         # PyTorch could make nothing of it, and to see whether PyTorch works takes seconds.
         backend = "onnxruntime"
     chosen, reason = choose_backend(backend)
@@ -104,9 +103,10 @@ def _served_choice(model: str, precision: str, urls: Sequence[str]) -> ModelChoi
     )  # fmt: skip
 
 
-def only_exported(model: str) -> bool:
-    """Whether a model comes as graphs, of which PyTorch can make nothing."""
-    return model == BUNDLED or Path(model).expanduser().is_dir()
+def graphs_only(model: str, wanted: Wanted) -> bool:
+    """Whether a model, or what "auto" is here, comes as graphs: PyTorch can make nothing of it."""
+    name = best_here(wanted, "torch")[0] if model == "auto" else model
+    return name == BUNDLED or Path(name).expanduser().is_dir()
 
 
 def _torch_choice(model: str, wanted: Wanted, reason: str, close_ups: bool | None) -> ModelChoice:
