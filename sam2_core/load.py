@@ -55,6 +55,17 @@ def cuda_devices() -> int:
     return count.value
 
 
+def no_gpu() -> str:
+    """Say that CUDA_VISIBLE_DEVICES names no GPU of this machine; "" where that is not so.
+
+    Empty and -1 hide every GPU, which is what whoever writes them wants.
+    """
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if not named.strip() or named.strip() == "-1" or cuda_devices():
+        return ""
+    return f"CUDA_VISIBLE_DEVICES={named} names no GPU here, so the processor is used"
+
+
 def device_memory_bytes() -> int:
     """Return the memory of the first GPU that this process sees; 0 where it sees none."""
     if not cuda_devices():
@@ -80,10 +91,11 @@ def choose_backend(backend: str) -> tuple[str, str]:
     if backend not in BACKENDS:
         raise AutolabelError(f"unknown backend {backend!r}: one of {', '.join(BACKENDS)}")
     if backend not in ("auto", "onnxruntime"):
-        return backend, "as asked"
+        wrong = no_gpu() if backend == "torch" else ""
+        return backend, wrong or "as asked"
     devices = cuda_devices()
     if not devices:
-        return "onnxruntime-cpu", "no NVIDIA GPU here"
+        return "onnxruntime-cpu", no_gpu() or "no NVIDIA GPU here"
     for name, what in _ON_GPU.items():
         if fits(name, backend) and _usable(name):
             return name, f"{devices} NVIDIA GPU(s) and {what} are here"
@@ -126,8 +138,10 @@ def refuse_unless_usable(name: str) -> None:
     if name not in _ON_GPU or name == "torch":
         return
     if not cuda_devices():
+        named = os.environ.get("CUDA_VISIBLE_DEVICES")
+        seen = "" if named is None else f" (CUDA_VISIBLE_DEVICES={named})"
         raise AutolabelError(
-            f"{name} needs an NVIDIA GPU, and the driver shows none to this process: choose "
+            f"{name} needs an NVIDIA GPU, and the driver shows none to this process{seen}: choose "
             "--backend onnxruntime-cpu, or `auto`, which takes what is here"
         )
     if _usable(name):

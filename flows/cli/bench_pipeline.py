@@ -12,8 +12,9 @@ from shutil import which
 from typing import Any
 
 from flows.machine.worker import gpu_ids
+from sam2_core.load import no_gpu
 from sam2_core.types import AutolabelError
-from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT, Listener, summed
+from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT, Listener
 from tasks.wording import counted
 
 STAGES = (DOWNLOAD, DETECT, SEGMENT, LOAD)
@@ -29,7 +30,6 @@ class Watch(Listener):
         self.began = time.perf_counter()
         self.moments: dict[str, list[tuple[float, int]]] = {stage: [] for stage in STAGES}
         self.busy: list[tuple[float, float]] = []
-        self.seconds: dict[str, float] = {}
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
 
@@ -38,11 +38,6 @@ class Watch(Listener):
         if not kept and stage in self.moments:
             with self._lock:
                 self.moments[stage].append((time.perf_counter() - self.began, frames))
-
-    def chunk_done(self, seconds: Any, instances: int) -> None:
-        """Sum what chunks cost."""
-        with self._lock:
-            self.seconds = summed([self.seconds, seconds])
 
     def __enter__(self) -> Watch:
         smi = which("nvidia-smi")
@@ -144,7 +139,11 @@ def measure_pipeline(sources: tuple[str, ...], options: dict[str, Any]) -> dict[
         "ms_per_frame": round(1000 / rate, 2) if rate else None,
         "whole_frames_per_s": watch.whole_rate(),
         "device_busy": round(sum(inside) / len(inside), 3) if inside else None,
-        "seconds": {stage: round(spent, 2) for stage, spent in watch.seconds.items()},
+        "seconds": {
+            stage: round(spent, 2)
+            for stage, spent in summary["seconds"].items()
+            if stage != "total"
+        },
         "stages": stages,
         "curves": {stage: _curve(watch.moments[stage]) for stage in stages},
         "busy": [(round(second, 2), share) for second, share in watch.busy],
@@ -216,7 +215,7 @@ def show(results: dict[str, Any]) -> None:
     console = Console(file=sys.stderr)
     console.print(table)
     busy = results["device_busy"]
-    told = "no NVIDIA GPU" if busy is None else f"device busy {busy:.0%}"
+    told = no_gpu() or "no NVIDIA GPU" if busy is None else f"device busy {busy:.0%}"
     console.print(
         f"{counted(results['frames'], 'frame')}, {counted(results['instances'], 'mask')}, "
         f"{results['failed']} failed; "

@@ -9,6 +9,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sam2_core.load import no_gpu
+
 NAMES = {
     "prototype": "prototype: one box per call",
     "published": "published graph, batched",
@@ -79,6 +81,8 @@ def _heading(results: dict[str, Any]) -> Text:
         f"{frame['boxes']} boxes, {width}x{height}: {frame['source']}",
         f"{machine['cpu']}, {machine['cores']} cores; {', '.join(machine['gpus']) or 'no GPU'}",
     ]
+    if wrong := no_gpu():
+        lines.append(wrong)
     load = machine["load_average_before"]
     if load is not None and machine["cores"] and load > machine["cores"] / 2:
         lines.append(

@@ -117,16 +117,18 @@ def list_(as_json: bool) -> None:
         click.echo(json.dumps({"folder": str(cache_folder()), "bytes": sizes}, indent=2))
         return
     _show(found)
-    click.echo(f"{_megabytes(sum(one.bytes for one in found))}  in {cache_folder()}", err=True)
+    click.echo(f"{_told(sum(one.bytes for one in found))}  in {cache_folder()}", err=True)
 
 
 def _show(found: list[Part]) -> None:
     for one in found:
-        click.echo(f"{_megabytes(one.bytes)}  {one.name:<12} {one.what}", err=True)
+        click.echo(f"{_told(one.bytes)}  {one.name:<12} {one.what}", err=True)
 
 
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:>10,.1f} MB"
+def _told(size: int) -> str:
+    if size < 1000:
+        return f"{size:>10} B "
+    return f"{size / 1e6:>10,.1f} MB" if size >= 100_000 else f"{size / 1e3:>10,.1f} kB"
 
 
 @command.command("clear")
@@ -147,7 +149,7 @@ def clear_(names: tuple[str, ...], everything: bool, dry_run: bool) -> None:
         )
     chosen = [one for name, one in there.items() if everything or name in names]
     _show(chosen)
-    freed = _megabytes(sum(one.bytes for one in chosen)).strip()
+    freed = _told(sum(one.bytes for one in chosen)).strip()
     if dry_run:
         click.echo(f"would free {freed}; nothing was removed", err=True)
         return

@@ -47,8 +47,8 @@ class Finding:
 def examine() -> list[Finding]:
     """Look at everything; a look that fails unexpectedly is a finding, too."""
     looks: list[Callable[[], Finding]] = [
-        _python, _processor, _onnxruntime, _gpu, _models, _database, _prefect, _schedules,
-        _server_log, _cache, _credentials,
+        _python, _processor, _onnxruntime, _gpu, _models, _database, _prefect, _workers,
+        _schedules, _server_log, _cache, _credentials,
     ]  # fmt: skip
     findings = []
     for look in looks:
@@ -93,10 +93,11 @@ def _providers() -> list[str]:
 
 def _gpu() -> Finding:
     from sam2_core.bench.machine import gpu_names
-    from sam2_core.load import cuda_devices
+    from sam2_core.load import cuda_devices, no_gpu
 
     if not cuda_devices():
-        return Finding("gpu", "note", "no NVIDIA GPU: the model runs on the processor")
+        wrong = no_gpu()
+        return Finding("gpu", "note", wrong or "no NVIDIA GPU: the model runs on the processor")
     names = "; ".join(gpu_names()) or f"{cuda_devices()} NVIDIA GPUs"
     if "CUDAExecutionProvider" not in _providers():
         advice = "install onnxruntime-gpu in place of onnxruntime"
@@ -169,6 +170,16 @@ def _prefect() -> Finding:
         return Finding("prefect", "ok", f"{installed}; server {url} answers")
     advice = "start it with `autolabel up` or unset PREFECT_API_URL"
     return Finding("prefect", "missing", f"{url} does not answer", advice)
+
+
+def _workers() -> Finding:
+    from flows.machine.refused import ADVICE, refused_workers
+
+    refused = refused_workers()
+    if not refused:
+        return Finding("workers", "ok", "none of this machine is refused")
+    told = "; ".join(f"{name} takes no work: {reason}" for name, reason in refused.items())
+    return Finding("workers", "note", told, ADVICE)
 
 
 def _schedules() -> Finding:

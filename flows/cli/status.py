@@ -21,8 +21,8 @@ FRAMES_SHOWN = 10
               help="Shards submitted in the last H hours.")  # fmt: skip
 @json_option
 def command(hours: float, as_json: bool) -> None:
-    """Show schedules and the next nights, shards by state, failures by reason, throughput, what was
-    given up on, and what to do.
+    """Show workers, schedules and the next nights, shards by state, failures by reason, throughput,
+    what was given up on, and what to do.
 
     Exit code 1: something is left to do for a person.
     """  # noqa: D205
@@ -37,12 +37,14 @@ def command(hours: float, as_json: bool) -> None:
         _show_all(status, hours)
     todo = [run["to_do"] for run in status["runs"]]
     todo += [schedule["problem"] for schedule in status["schedules"]]
+    todo += [status["workers_refused"]]
     sys.exit(1 if any(todo) else 0)
 
 
 def _show_all(status: dict[str, Any], hours: float) -> None:
     workers = ", ".join(status["workers_online"]) or "none"
     click.echo(f"GPU workers online: {workers}")
+    _show_refused(status["workers_refused"])
     if errors := status["server_errors"]:
         click.echo(
             f"Prefect's server has logged {counted(errors['count'], 'error')}, the last: "
@@ -55,6 +57,15 @@ def _show_all(status: dict[str, Any], hours: float) -> None:
         click.echo(f"no shards in the last {hours:g} h")
     for run in status["runs"]:
         _show(run)
+
+
+def _show_refused(reasons: dict[str, str]) -> None:
+    from flows.machine.refused import ADVICE
+
+    for name, reason in reasons.items():
+        click.echo(f"{name} takes no work: {reason}")
+    if reasons:
+        click.echo(f"  to do: {ADVICE}")
 
 
 def _show_schedule(schedule: dict[str, Any]) -> None:

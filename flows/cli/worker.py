@@ -36,6 +36,7 @@ def command(pool: str, count: int | None, grace: float, metrics_port: int | None
     from flows.machine.worker import run_workers, slots
     from flows.server.api import use_api
     from flows.server.deployments import CPU_POOL
+    from flows.server.submit import sign_off
 
     use_api()
     threading.Thread(target=_look_after, name="lost runs", daemon=True).start()
@@ -45,6 +46,7 @@ def command(pool: str, count: int | None, grace: float, metrics_port: int | None
         f"{counted(len(places), 'worker')}: {', '.join(place.name for place in places)}", err=True
     )
     run_workers(places, grace)
+    sign_off(pool, [place.registered for place in places if place.registered])
 
 
 def _look_after() -> None:

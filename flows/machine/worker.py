@@ -27,6 +27,7 @@ from pathlib import Path
 
 from flows.machine import self_test
 from flows.machine.offers import named
+from flows.machine.refused import note_refused
 from flows.machine.self_test import Verdict
 from flows.machine.services import NONE_WORKS
 from sam2_core.cores import CORES_VARIABLE, usable_cores
@@ -86,6 +87,7 @@ class Slot:
         retry_at: when to start it again after it ended.
         pause_s: how long to wait the next time.
         refused: why it takes no work, as its device's last test found; "" where it may.
+        registered: name that Prefect knows it by, "" before it was started.
 
     """
 
@@ -100,6 +102,7 @@ class Slot:
     retry_at: float = 0.0
     pause_s: float = 1.0
     refused: str = ""
+    registered: str = ""
 
     @property
     def alive(self) -> bool:
@@ -126,9 +129,10 @@ class Slot:
 
     def start(self, offers: Sequence[str] = ()) -> None:
         """Start the worker; its name tells what it offers."""
+        self.registered = named(self.name, offers)
         command = [
             sys.executable, "-m", "flows.machine.prefect_worker", "--pool", self.pool,
-            "--name", named(self.name, offers), "--type", "process", "--limit", "1",
+            "--name", self.registered, "--type", "process", "--limit", "1",
             "--no-create-pool-if-not-found",
         ]  # fmt: skip
         if self.scratch is None:
@@ -208,21 +212,30 @@ def run_workers(places: list[Slot], grace_s: float) -> None:
         grace_s: the longest to wait for flow runs to give their shards back.
 
     """
-    stop, told = threading.Event(), False
+    stop, told = threading.Event(), dict[str, str]()
     with handling(lambda *_: stop.set(), signal.SIGTERM, signal.SIGINT):
         while not stop.is_set():
             for place in places:
                 _keep_alive(place)
-            told = _tell_if_none_works(places, told)
+            told = _tell_refused(places, told)
             stop.wait(POLL_S)
         stop_workers(places, grace_s)
+    note_refused({})
 
 
-def _tell_if_none_works(places: list[Slot], told: bool) -> bool:
-    """Say, once, that all of them are refused: `up` waits for nothing then."""
-    refused = all(place.refused for place in places)
-    if refused and not told:
-        log.error("%s%s", NONE_WORKS, "; ".join(f"{one.name}: {one.refused}" for one in places))
+def _tell_refused(places: list[Slot], told: dict[str, str]) -> dict[str, str]:
+    """Keep who is refused, where that changed, and say if all are: `up` waits for nothing then.
+
+    Returns:
+        Reasons by name, to be given again the next time.
+
+    """
+    refused = {place.name: place.refused for place in places if place.refused}
+    if refused != told:
+        note_refused(refused)
+    if len(refused) == len(places) > len(told):
+        reasons = (f"{name}: {reason}" for name, reason in refused.items())
+        log.error("%s%s", NONE_WORKS, "; ".join(reasons))
     return refused
 
 

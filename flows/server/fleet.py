@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from flows.machine.offers import OFFERS, offers_of
 from flows.params import LabelParams
-from flows.server.submit import workers_online
+from flows.server.submit import GONE_AFTER_S, workers_online
 from sam2_core.load import BEST_FIRST, choose_backend, fits, offered_backends, precision_of
 from sam2_core.resolve import Wanted
 from sam2_core.types import AutolabelError
 from tasks.masks.model import TRITON, graphs_only
 
 Offers = dict[str, tuple[str, ...]]  # backends by worker, best first
+_GHOSTS = f"; one that was killed counts as online for up to {GONE_AFTER_S} s"
 
 
 class FleetError(AutolabelError):
@@ -53,7 +54,7 @@ def decided(label: LabelParams, online: Offers | None = None) -> LabelParams:
     if len(found) > 1:
         raise FleetError(
             f"the workers differ, and labels of one run are made by one backend: {_told(chosen)}. "
-            "Say which with --backend (all workers must offer it), or stop the others"
+            f"Say which with --backend (all workers must offer it), or stop the others{_GHOSTS}"
         )
     backend = found.pop() if found else choose_backend(label.backend)[0]
     exact = precision_of(backend) if label.precision == "auto" else label.precision
@@ -76,13 +77,13 @@ def _refuse_if_absent(backend: str, online: Offers) -> None:
         raise FleetError(
             f"no worker that is online offers {backend}: "
             f"{_told({name: ', '.join(offers) for name, offers in lacking.items()})}. "
-            "Start one that does, or name another --backend"
+            f"Start one that does, or name another --backend{_GHOSTS}"
         )
     if lacking:
         raise FleetError(
             f"not every worker that is online offers {backend}: "
             f"{_told({name: ', '.join(offers) for name, offers in lacking.items()})}. "
-            "Stop those, or name another --backend"
+            f"Stop those, or name another --backend{_GHOSTS}"
         )
 
 

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from flows.machine.refused import refused_workers
 from flows.machine.server_log import server_errors
 from flows.params import LabelParams
 from flows.plan.shards import Piece, ShardParams
@@ -144,6 +145,7 @@ def collect_status(hours: float = 72) -> dict[str, Any]:
     errors = server_errors()
     return {
         "workers_online": workers,
+        "workers_refused": refused_workers(),
         "runs": described,
         "schedules": [asdict(one) for one in collect_schedules()],
         "server_errors": asdict(errors) if errors else None,

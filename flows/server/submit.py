@@ -7,13 +7,16 @@ next key in the chain is tried: two backfills that submit at once walk the same 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 from uuid import UUID, uuid4
 
 from flows.plan.shards import ShardParams
-from flows.server.client import connected
+from flows.server.client import asked_once, connected
 from flows.server.shard_runs import MOST_STARTS, SHARD_DEPLOYMENT, SHARD_TAG, run_tag
 from sam2_core.types import AutolabelError
 
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
 _LONGEST_CHAIN = 50
+# Three heartbeats, after which Prefect takes a worker that said nothing for gone.
+GONE_AFTER_S = 90
+SIGN_OFF_S = 5.0
 
 
 def submit(
@@ -117,3 +123,25 @@ def workers_online(pool: str | None = None) -> list[str]:
         pool = pool or client.read_deployment_by_name(SHARD_DEPLOYMENT).work_pool_name
         found = client.read_workers_for_work_pool(pool or "", worker_filter=online)
     return sorted(one.name for one in found)
+
+
+def sign_off(pool: str, workers: Sequence[str]) -> None:
+    """Let Prefect forget workers that were stopped; else they count as online for `GONE_AFTER_S`.
+
+    Best effort, for seconds at most: a server that is away keeps nobody from stopping.
+    """
+    asking = threading.Thread(target=_forget, args=(pool, workers), daemon=True)
+    asking.start()
+    asking.join(SIGN_OFF_S)
+
+
+def _forget(pool: str, workers: Sequence[str]) -> None:
+    from prefect.exceptions import PrefectHTTPStatusError
+
+    with contextlib.suppress(AutolabelError), asked_once(), connected() as client:
+        for one in workers:
+            where = {"work_pool_name": quote(pool, safe=""), "name": quote(one, safe="")}
+            with contextlib.suppress(PrefectHTTPStatusError):  # the server has forgotten it already
+                client.request(
+                    "DELETE", "/work_pools/{work_pool_name}/workers/{name}", path_params=where
+                )

@@ -9,9 +9,10 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from flows.cli import bench_pipeline
+from flows.cli import bench_pipeline, bench_tables, label_run
 from flows.cli.bench_pipeline import Watch, plot_pipeline, rate_told
 from flows.cli.main import cli
+from sam2_core import load
 from tests.sam2_core.small_graphs import write_model
 
 
@@ -136,3 +137,35 @@ def test_the_rate_of_a_stage_is_a_long_runs_only_where_stages_overlapped(capsys)
     told = " ".join(capsys.readouterr().err.split())
     assert "what a long run comes to" in told
     assert "hardly overlapped" not in told
+
+
+@pytest.mark.parametrize("given", [{"--pipeline"}, set()])
+def test_a_variable_that_names_no_gpu_is_why_the_processor_was_measured(given, monkeypatch, capsys):
+    monkeypatch.setattr(load, "cuda_devices", lambda: 0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "banana")
+    if given:
+        bench_pipeline.show(measured())
+        told = capsys.readouterr().err
+    else:
+        model = dict.fromkeys(("preset", "weights", "graph", "precision", "backend"), "x")
+        frame = {"size_hw": [9, 16], "boxes": 1, "source": "rendered"}
+        machine = {"cpu": "c", "cores": 2, "gpus": ["H200"], "load_average_before": None}
+        told = str(bench_tables._heading({"machine": machine, "model": model, "frame": frame}))
+    assert "CUDA_VISIBLE_DEVICES=banana names no GPU here" in " ".join(told.split())
+
+
+def test_every_stage_says_what_it_cost_also_the_load(monkeypatch):
+    """`load` comes after a sequence's chunks, which know nothing of it."""
+
+    def labeled(_, tools):
+        for stage in ("download", "detect", "segment", "load"):
+            tools.progress.advance(stage, 2)
+        return {
+            "frames": 2, "instances": 3, "failed": [], "model": {},
+            "seconds": {"download": 1.0, "detect": 2.0, "segment": 3.0, "load": 4.0, "total": 9.0},
+        }  # fmt: skip
+
+    monkeypatch.setattr(label_run, "run_label", labeled)
+    found = bench_pipeline.measure_pipeline(("drives",), {})
+    assert found["seconds"] == {"download": 1.0, "detect": 2.0, "segment": 3.0, "load": 4.0}
+    assert set(found["stages"]) <= set(found["seconds"])

@@ -39,12 +39,15 @@ def test_sizes_are_told(folder):
     assert told["folder"] == str(folder)
     assert told["bytes"].pop("plugins") < 1000, "a link is not what it leads to"
     assert told["bytes"] == {"frames": 3000, "demo": 500, "prefect": 20, "mongodb": 7}
-    assert "frames       downloaded frames" in run("list").stderr
+    listed = run("list").stderr
+    assert "frames       downloaded frames" in listed
+    assert "0.0 MB" not in listed
+    assert "3.0 kB" in listed
 
 
 def test_what_is_named_goes_and_the_rest_stays(folder):
     told = run("clear", "frames", "prefect", "engines", "--dry-run").stderr
-    assert "would free 0.0 MB; nothing was removed" in told
+    assert "would free 3.0 kB; nothing was removed" in told
     assert (folder / "frames").is_dir()
     run("clear", "frames", "prefect", "engines")
     assert {one.name for one in folder.iterdir()} == {"demo-1", "mongodb", "plugins"}

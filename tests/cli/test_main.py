@@ -58,6 +58,17 @@ def test_onnxruntime_sends_no_events(tmp_path):
     assert list(tmp_path.rglob("*")) == []
 
 
+def test_doctor_says_that_a_variable_names_no_gpu(monkeypatch):
+    from flows.cli import doctor_run
+    from sam2_core import load
+
+    monkeypatch.setattr(load, "cuda_devices", lambda: 0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "9")
+    assert doctor_run._gpu().found.startswith("CUDA_VISIBLE_DEVICES=9 names no GPU here")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert doctor_run._gpu().found == "no NVIDIA GPU: the model runs on the processor"
+
+
 def test_doctor_names_the_server_that_up_started(monkeypatch):
     from flows.cli import doctor_run
     from flows.machine import services

@@ -1,5 +1,6 @@
 """Deploying again: what a person has set stays; schedules, and whether they come to something."""
 
+import socket
 import subprocess
 import sys
 from dataclasses import asdict
@@ -15,15 +16,18 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolUpdate
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Completed, Failed, Scheduled
 from prefect.workers.process import ProcessWorker
 
 from flows.backfill_params import BackfillParams
 from flows.cli import nightly as nightly_cli
 from flows.cli import status
+from flows.cli import worker as worker_cli
 from flows.cli.doctor_run import examine
+from flows.machine import worker
 from flows.params import LabelParams
-from flows.server import schedules
+from flows.server import schedules, submit
 from flows.server.deployments import (
     FILE_VARIABLE,
     FLOW_RUN_COMMAND,
@@ -33,6 +37,7 @@ from flows.server.deployments import (
     ensure_pools,
 )
 from flows.server.nightly_schedule import turn_off, turn_on
+from flows.server.submit import sign_off, workers_online
 from sam2_core.types import AutolabelError
 from tests.integration.runs import REPOSITORY
 
@@ -128,6 +133,34 @@ def test_a_pool_of_an_older_version_gets_the_command_and_keeps_what_a_person_set
     assert variables(command="nice python -m prefect.engine") == {
         "command": "nice python -m prefect.engine"
     }
+
+
+def test_a_worker_that_was_stopped_is_gone_at_once(nightly, monkeypatch):
+    """Prefect would count it as online for a minute and a half."""
+    _, client = nightly
+    ensure_pools()
+    names = ["here-gpu-0~onnxruntime-cpu", "here %? 1"]
+
+    def works(places, _):
+        for place, name in zip(places, names, strict=True):
+            place.registered = name
+            client.send_worker_heartbeat(GPU_POOL, name)
+        assert set(names) <= set(workers_online(GPU_POOL))
+
+    monkeypatch.setattr(worker, "run_workers", works)
+    monkeypatch.setattr(worker_cli, "_look_after", lambda: None)
+    told = CliRunner().invoke(worker_cli.command, ["--count", "2"])
+    assert told.exit_code == 0, told.output
+    assert not set(names) & set(workers_online(GPU_POOL))
+    sign_off(GPU_POOL, names)  # what is not known is no error
+
+
+def test_nobody_waits_to_sign_off_from_a_server_that_says_nothing(monkeypatch):
+    monkeypatch.setattr(submit, "SIGN_OFF_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/api"
+        with temporary_settings({PREFECT_API_URL: address}):
+            sign_off(GPU_POOL, ["somebody"])
 
 
 def test_a_schedule_that_comes_to_nothing_is_told(nightly, monkeypatch, capsys):

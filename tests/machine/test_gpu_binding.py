@@ -4,7 +4,9 @@ import sys
 
 import pytest
 
+from flows.cli import doctor_run, status
 from flows.machine import self_test, services, worker
+from flows.machine.refused import note_refused, refused_workers
 from flows.machine.self_test import Verdict
 from flows.machine.worker import gpu_ids, listed_gpus, slots
 from sam2_core import load
@@ -89,15 +91,19 @@ def test_the_test_says_what_is_missing(monkeypatch):
     assert broken.offers == ()
 
 
-def test_up_waits_no_longer_than_until_every_worker_is_refused(monkeypatch, caplog, tmp_path):
+def test_who_is_refused_is_told_by_up_at_once_and_by_status_and_doctor(
+    monkeypatch, caplog, tmp_path, capsys
+):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-abc,9")
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
     places = slots("gpu", None)
     places[0].refused = "the driver shows no GPU MIG-abc"
-    assert not worker._tell_if_none_works(places, told=False)
+    told = worker._tell_refused(places, {})
     assert not caplog.text
+    assert refused_workers() == {places[0].name: places[0].refused}
     places[1].refused = "the driver shows no GPU 9"
-    assert worker._tell_if_none_works(places, told=False)
-    assert worker._tell_if_none_works(places, told=True)
+    told = worker._tell_refused(places, told)
+    assert worker._tell_refused(places, told) == refused_workers() == told
     assert caplog.text.count(services.NONE_WORKS) == 1
     file = tmp_path / "worker.log"
     file.write_text(f"{caplog.text}\nanother line\n")
@@ -107,3 +113,23 @@ def test_up_waits_no_longer_than_until_every_worker_is_refused(monkeypatch, capl
         services.wait_until(here, lambda: False)
     assert "another line" not in str(refused.value)
     services.wait_until(here, lambda: True)
+
+    facts = {"workers_online": [], "server_errors": None, "schedules": [], "runs": []}
+    status._show_all(facts | {"workers_refused": told}, 1)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == f"{places[1].name} takes no work: the driver shows no GPU 9"
+    assert "to do: their devices are tested again" in lines[3]
+    found = doctor_run._workers()
+    assert (found.state, "no GPU MIG-abc" in found.found) == ("note", True)
+    worker._tell_refused([], told)  # all are well again
+    assert refused_workers() == {}
+    assert doctor_run._workers().state == "ok"
+
+
+def test_what_a_killed_process_left_says_nothing_of_todays_workers(monkeypatch, tmp_path):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
+    note_refused({"a": "sick"})
+    (file,) = (tmp_path / "services").iterdir()
+    file.write_text(file.read_text().replace('"born": ', '"born": 1'))
+    assert refused_workers() == {}
+    assert not file.exists()

@@ -96,6 +96,26 @@ def test_without_a_gpu_auto_is_the_cpu_and_says_why(monkeypatch):
     assert precision_for("tensorrt", "auto") == "fp16"
 
 
+@pytest.mark.parametrize("named", ["9", "MIG-abc", "banana"])
+def test_a_variable_that_names_no_gpu_is_said_where_the_processor_is_taken(named, monkeypatch):
+    monkeypatch.setattr(load, "cuda_devices", lambda: 0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    told = f"CUDA_VISIBLE_DEVICES={named} names no GPU here, so the processor is used"
+    assert choose_backend("auto") == ("onnxruntime-cpu", told)
+    assert choose_backend("torch") == ("torch", told)
+    with pytest.raises(AutolabelError, match=rf"to this process \(CUDA_VISIBLE_DEVICES={named}\)"):
+        load.refuse_unless_usable("onnxruntime-cuda")
+    monkeypatch.setattr(load, "cuda_devices", lambda: 1)
+    assert load.no_gpu() == ""
+
+
+@pytest.mark.parametrize("named", ["", "-1"])
+def test_gpus_that_were_hidden_on_purpose_are_no_mistake(named, monkeypatch):
+    monkeypatch.setattr(load, "cuda_devices", lambda: 0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert choose_backend("auto") == ("onnxruntime-cpu", "no NVIDIA GPU here")
+
+
 def test_a_gpu_without_its_libraries_falls_back_to_the_cpu_and_says_why(monkeypatch):
     monkeypatch.setattr(load, "cuda_devices", lambda: 1)
     load.cuda_provider_problem.cache_clear()
