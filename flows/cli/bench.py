@@ -84,11 +84,16 @@ def command(**given: Any) -> None:
     Everything is timed until its result is on the host; times are medians.
     """
     from flows.cli.display import stderr_console, telling
+    from flows.cli.writable import check_writable
     from sam2_core.bench.run import run_benchmark
 
     _refuse_ignored(click.get_current_context(), pipeline=bool(given["pipeline"]))
     if given["plot"]:
-        _refuse_unwritable(given["plot"])
+        if given["plot"].suffix.lower() not in {"", ".png"}:
+            raise click.BadParameter(
+                f"{given['plot']}: a PNG is what is written", param_hint="--plot"
+            )
+        check_writable(files=[given["plot"]])
     if given["pipeline"]:
         _pipeline(given)
         return
@@ -121,22 +126,6 @@ def _refuse_ignored(context: click.Context, *, pipeline: bool) -> None:
     if names:
         how = "with" if pipeline else "without"
         raise click.UsageError(f"{', '.join(names)}: of no use {how} --pipeline")
-
-
-def _refuse_unwritable(path: Path) -> None:
-    """Refuse a picture that could not be written, before minutes of measuring."""
-    if path.suffix.lower() not in {"", ".png"}:
-        raise click.BadParameter(f"{path}: a PNG is what is written", param_hint="--plot")
-    new = not path.exists()
-    try:
-        with path.open("ab"):
-            pass
-    except OSError as error:
-        raise click.BadParameter(
-            f"{path} cannot be written: {error.strerror}", param_hint="--plot"
-        ) from None
-    if new:
-        path.unlink()
 
 
 def _pipeline(given: dict[str, Any]) -> None:

@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 @click.option(
     "--boxes", metavar="PATH", help="With --images: boxes, as for `label`, not the detector's."
 )
+@click.option(
+    "--allow-uncertified",
+    is_flag=True,
+    help="With --images: take engines that are not certified; their labels and the report say so.",
+)
 @json_option
 def command(
     run_a: str,
@@ -45,6 +50,7 @@ def command(
     report: Path | None,
     images: str | None,
     boxes: str | None,
+    allow_uncertified: bool,
     as_json: bool,
 ) -> None:
     """Say which instances of RUN_A are other ones in RUN_B, by class and size.
@@ -64,8 +70,11 @@ def command(
 
     if boxes and not images:
         raise click.UsageError("--boxes goes with --images; a run has its boxes")
+    if allow_uncertified and not images:
+        raise click.UsageError("--allow-uncertified goes with --images; a run has its labels")
+    asked = {"images": images, "boxes": boxes, "allow_uncertified": allow_uncertified}
     with (
-        _sides(run_a, run_b, images, boxes, report) as sides,
+        _sides(run_a, run_b, asked, report) as sides,
         _noted(report) as note,
         telling(stderr_console(), "comparing") as tell,
     ):
@@ -82,16 +91,16 @@ def command(
 
 
 def _sides(
-    run_a: str, run_b: str, images: str | None, boxes: str | None, report: Path | None
+    run_a: str, run_b: str, asked: dict[str, Any], report: Path | None
 ) -> contextlib.AbstractContextManager[tuple[Side, Side]]:
     """Return the two runs: those that are named, or those of two engines."""
     from tasks.lab.run_side import Side
 
-    if images is None:
+    if asked["images"] is None:
         return contextlib.nullcontext((Side.parse(run_a), Side.parse(run_b)))
     from flows.cli.diff_engines import labeled
 
-    return labeled((run_a, run_b), images, boxes, report)
+    return labeled((run_a, run_b), asked, report)
 
 
 @contextlib.contextmanager
@@ -100,10 +109,10 @@ def _noted(report: Path | None) -> Iterator[Callable[[Change], object]]:
     if report is None:
         yield lambda _: None
         return
+    from flows.cli.writable import check_writable
     from tasks.lab.diff_report import CHANGES, change_line
-    from tasks.lab.report import check_writable
 
-    check_writable(report)
+    check_writable(folders=[report])
     with (report / CHANGES).open("w", encoding="utf-8") as file:
         yield lambda change: file.write(change_line(change))
 
@@ -112,7 +121,7 @@ def _print(result: dict[str, Any], report: Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from tasks.lab.diff_report import CHANGED, figures, kinds_of, not_in_both
+    from tasks.lab.diff_report import CHANGED, figures, kinds_of, not_in_both, uncertified
 
     console = Console()
     table = Table("instances", "count", "changed", "mean IoU", "predicted IoU", box=None)
@@ -122,7 +131,7 @@ def _print(result: dict[str, Any], report: Path | None) -> None:
     for side in "ab":
         keys = ", ".join(result[f"run_keys_{side}"])
         console.print(f"{side.upper()} is {result[f'run_{side}']}, {keys}", soft_wrap=True)
-    for line in not_in_both(result):
+    for line in (*uncertified(result), *not_in_both(result)):
         console.print(line, style="yellow", soft_wrap=True)
     changed = counted(len(result["changed_sequences"]), "sequence")
     console.print(f"{changed} with a change; changes: {kinds_of(result)}")

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sam2_core.load import BACKENDS, PRECISIONS
 from sam2_core.types import AutolabelError
@@ -37,14 +37,14 @@ class Engine:
 
 @contextlib.contextmanager
 def labeled(
-    engines: tuple[str, str], images: str, boxes: str | None, report: Path | None
+    engines: tuple[str, str], asked: dict[str, Any], report: Path | None
 ) -> Iterator[tuple[Side, Side]]:
     """Label pictures with both engines, and have the labels in the block.
 
     Args:
         engines: as `Engine.parse` takes them.
-        images: a source, as `label` takes it.
-        boxes: imported ones; those of the bundled detector when None.
+        asked: `images`, a source as `label` takes it; `boxes`, imported ones, those of the bundled
+            detector when None; `allow_uncertified`, as for `label`.
         report: the labels stay below it, as `a` and `b`, and are not made again; without one they
             are gone after the block.
 
@@ -55,20 +55,21 @@ def labeled(
     with contextlib.ExitStack() as stack:
         place = report or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="diff-")))
         first, second = (
-            _label(Engine.parse(one), images, boxes, place / name)
+            _label(Engine.parse(one), asked, place / name)
             for one, name in zip(engines, "ab", strict=True)
         )
         yield first, second
 
 
-def _label(engine: Engine, images: str, boxes: str | None, out: Path) -> Side:
+def _label(engine: Engine, asked: dict[str, Any], out: Path) -> Side:
     from flows.cli.label_run import run_label
     from flows.cli.options import validated
     from flows.params import LabelParams
     from tasks.lab.run_side import Side
 
     params = validated(
-        LabelParams, sources=(images,), out=str(out), model=engine.model, boxes=boxes,
+        LabelParams, sources=(asked["images"],), out=str(out), model=engine.model,
+        boxes=asked["boxes"], allow_uncertified=asked["allow_uncertified"],
         backend=engine.backend, precision=engine.precision, load_dataset=False, tracks=False,
     )  # fmt: skip
     summary = run_label(params)

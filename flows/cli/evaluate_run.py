@@ -14,6 +14,7 @@ import click
 import numpy as np
 
 from flows.cli.display import stderr_console, tracked
+from flows.cli.writable import check_writable
 from sam2_core.trust.pictures import write_difference
 from sam2_core.types import AutolabelError, Boxes, ImageArray
 from tasks.dataset.coco_truth import Truth
@@ -22,7 +23,7 @@ from tasks.lab.metrics import match_boxes
 from tasks.lab.png_truth import OBJECT
 from tasks.lab.prompting import clicked_masks, jittered_boxes, true_boxes
 from tasks.lab.records import Record, paired, read_run, write_run
-from tasks.lab.report import against_named, check_writable, write_report
+from tasks.lab.report import against_named, write_report
 from tasks.lab.truths import open_truth
 from tasks.wording import counted
 
@@ -34,7 +35,7 @@ def run_evaluation(given: dict[str, Any]) -> bool:
     _check_options(given)
     other = read_run(given["against"]) if given["against"] else None
     save, report = given["save"], given["report"]
-    check_writable(*filter(None, (save and save.parent, report)))
+    check_writable(folders=filter(None, [report]), files=filter(None, [save]))
     truth = open_truth(given["truth"], given["images"], first_frames=given["first_frames"])
     if given["limit"]:
         truth = Truth(truth.images[: given["limit"]], truth.categories)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sam2_core.backends.model_facts import NEEDED, problem_of
 from sam2_core.cache import FileIdentity, file_identity, file_sha256
 from sam2_core.decisive_code import mask_code
 from sam2_core.onnx_contract import CLOSE_UP, FORMAT_VERSION
@@ -51,8 +52,7 @@ class ModelFolder:
         described = path / "model.json"
         try:
             facts = json.loads(described.read_text())
-            needed = {"preset", "image_size", "checkpoint_sha256", "graph", "precision"}
-            missing = sorted(needed - set(facts))
+            missing = sorted(NEEDED - set(facts))
         except FileNotFoundError as error:
             raise AutolabelError(
                 f"{path} is not an exported model: it has no model.json. `autolabel models export` "
@@ -67,6 +67,8 @@ class ModelFolder:
                 f"{path} was exported in format {facts.get('format_version', 1)}, and this version "
                 f"reads format {FORMAT_VERSION}: `autolabel models export` makes it again"
             )
+        if problem := problem_of(facts, path):
+            raise AutolabelError(f"{described}: {problem}. Export the model again")
         return ModelFolder(path, facts, cache)
 
     @property

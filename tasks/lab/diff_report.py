@@ -46,6 +46,16 @@ def not_in_both(result: dict[str, Any]) -> list[str]:
     return lines
 
 
+def uncertified(result: dict[str, Any]) -> list[str]:
+    """Say in lines which labels were made with --allow-uncertified, as their stamps tell."""
+    return [
+        f"{result[f'run_{side}']} was labeled with --allow-uncertified: its engine was not asked "
+        "for a certificate"
+        for side in "ab"
+        if result[f"uncertified_{side}"]
+    ]
+
+
 def write_report(folder: Path, result: dict[str, Any], found: RunDiff) -> None:
     """Write what differs, pictures of the largest changes, and the list of changed sequences."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +68,7 @@ def write_report(folder: Path, result: dict[str, Any], found: RunDiff) -> None:
         f"{result['changed']} changed ({kinds_of(result)}); "
         f"{counted(len(found.changed_sequences), 'sequence')} with a change, listed in "
         f"`{CHANGED}`; every change of an instance is in `{CHANGES}`.", "",
-        *(f"{line}\n" for line in not_in_both(result)),
+        *(f"{line}\n" for line in (*uncertified(result), *not_in_both(result))),
     ]  # fmt: skip
     for what in ("by_size", "by_class"):
         lines += ["| | instances | changed | mean IoU | predicted IoU |", "|---|---|---|---|---|"]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import html
-import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sam2_core.types import AutolabelError
 from tasks.lab.records import Record, by_occlusion, by_size, grouped, interval
 from tasks.wording import counted
 
@@ -124,19 +121,6 @@ def engine_named(engine: Mapping[str, Any]) -> str:
         return ""
     weights = str(engine["checkpoint_sha256"])[:12]
     return f"{engine['backend']}, {engine['precision']}, {engine['device']}, weights {weights}"
-
-
-def check_writable(*folders: Path) -> None:
-    """Refuse places that cannot be written, before anything is measured."""
-    for folder in folders:
-        if re.match(r"\w\w+:/", str(folder)):
-            raise AutolabelError(f"{folder}: reports are written to this machine, not to URLs")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder):
-                pass
-        except OSError as error:
-            raise AutolabelError(f"cannot write to {folder}: {error.strerror}") from error
 
 
 def _measured(run: Mapping[str, Any]) -> list[str]:

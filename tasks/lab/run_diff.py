@@ -80,6 +80,7 @@ class RunDiff:
         worst: the largest changes.
         sequences: how many instances changed in each sequence, and how many there are.
         run_keys: of the labels that are compared, on both sides.
+        uncertified: whether some of them were made with --allow-uncertified, on both sides.
         only_in_a, only_in_b: sequences that one run alone has; those of the first are changes.
         frames_only_in_a, frames_only_in_b: frames of common sequences that one run alone has, or
             has of another version of the picture; those of the first are changes.
@@ -93,6 +94,7 @@ class RunDiff:
     sequences: dict[str, list[int]] = field(default_factory=dict)
     frames: int = 0
     run_keys: tuple[tuple[str, ...], ...] = ((), ())
+    uncertified: tuple[bool, ...] = (False, False)
     only_in_a: tuple[str, ...] = ()
     only_in_b: tuple[str, ...] = ()
     frames_only_in_a: int = 0
@@ -206,6 +208,7 @@ class RunDiff:
             "by_class": dict(sorted(table("class").items())),
             "by_size": {name: sizes[name] for name in SIZES if name in sizes},
             "run_keys_a": list(self.run_keys[0]), "run_keys_b": list(self.run_keys[1]),
+            "uncertified_a": self.uncertified[0], "uncertified_b": self.uncertified[1],
             "changed_sequences": self.changed_sequences,
             "sequences_only_in_a": list(self.only_in_a),
             "sequences_only_in_b": list(self.only_in_b),
@@ -257,8 +260,12 @@ def diff_runs(
         )
     only = [tuple(sorted(one.keys() - set(common))) for one in sides]
     keys = tuple(tuple(sorted({one.stamp.run_key for one in side.values()})) for side in sides)
-    found = RunDiff(threshold, run_keys=keys, only_in_a=only[0], only_in_b=only[1],
-                    on_change=on_change)  # fmt: skip
+    uncertified = tuple(
+        any(one.stamp.parameters.get("allow_uncertified") for one in side.values())
+        for side in sides
+    )
+    found = RunDiff(threshold, run_keys=keys, uncertified=uncertified, only_in_a=only[0],
+                    only_in_b=only[1], on_change=on_change)  # fmt: skip
     for done, name in enumerate(common, 1):
         found.add_sequence(name, first.frames(sides[0][name]), second.frames(sides[1][name]))
         yield found, done, len(common)

@@ -214,6 +214,23 @@ def test_two_engines_label_the_same_pictures_and_are_compared(tmp_path, monkeypa
     asked[1:3] = f"{faulty}:onnxruntime-cpu", "compact"
     with pytest.raises(AutolabelError, match=r"model labeled nothing: .*may not label"):
         CliRunner().invoke(cli, [str(one) for one in asked], catch_exceptions=False)
+    asked = [str(one) for one in (*asked, "--allow-uncertified")]
+    done = CliRunner().invoke(cli, asked, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert (result["uncertified_a"], result["uncertified_b"]) == (True, True)
+    assert "model:onnxruntime-cpu was labeled with --allow-uncertified" in (
+        (report / "diff.md").read_text()
+    )
+    (manifest,) = Side(str(report / "a"), result["run_keys_a"][0]).manifests().values()
+    assert manifest.stamp.parameters["allow_uncertified"] is True
+
+
+@pytest.mark.parametrize("option", [["--allow-uncertified"], ["--boxes", "b"]])
+def test_what_engines_are_asked_for_is_refused_beside_runs(runs, option):
+    done = CliRunner().invoke(cli, ["diff", *runs, *option])
+    assert done.exit_code == 2
+    assert f"{option[0]} goes with --images" in done.output
 
 
 def test_engines_are_read_from_the_end():

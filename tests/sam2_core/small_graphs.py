@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from sam2_core.onnx_contract import FORMAT_VERSION
 
 SIZE, WIDTH = 64, 8
-FACTS = {"preset": "small-test", "image_size": SIZE, "checkpoint_sha256": "0" * 64,
+FACTS = {"preset": "micro", "image_size": SIZE, "checkpoint_sha256": "0" * 64,
          "graph": "restructured", "precision": "fp32",
          "format_version": FORMAT_VERSION}  # fmt: skip
 

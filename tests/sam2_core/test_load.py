@@ -2,12 +2,14 @@
 
 import hashlib
 import importlib.util
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from sam2_core import load
+from sam2_core.backends.model_facts import metadata_of
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.cache import cache_folder, file_sha256
 from sam2_core.load import choose_backend, load_backend, precision_for
@@ -52,6 +54,39 @@ def test_a_damaged_description_is_an_error_that_names_the_file(micro, tmp_path, 
     (micro / "model.json").write_text(text)
     with pytest.raises(AutolabelError, match=r"model\.json"):
         load_backend(micro, cache=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"preset": "banana"}, "preset is 'banana', which is none of compact, tiny"),
+        ({"preset": ["tiny"]}, r"preset is \['tiny'\], which is none of"),
+        ({"preset": "../../x"}, "which is none of"),
+        ({"preset": "tiny"}, "preset is 'tiny', and encoder.onnx was exported with 'micro'"),
+        ({"checkpoint_sha256": "0" * 64}, "was exported with 'random-0'"),
+        ({"checkpoint_sha256": 7}, "checkpoint_sha256 is 7"),
+        ({"image_size": "wide"}, "no number of pixels"),
+        ({"image_size": 64}, "was exported with '128'"),
+        ({"close_up_size": "x"}, "no number of pixels"),
+        ({"precision": "fp8"}, "none of fp32, fp16"),
+        ({"graph": 3}, "none of restructured, published"),
+        ({"windows": ["x"]}, "no numbers of cells"),
+        ({"also": []}, "not what an export writes"),
+        ({"files": []}, "not what an export writes"),
+    ],
+)
+def test_a_description_is_held_against_the_graphs_and_not_believed(micro, tmp_path, change, told):
+    described = micro / "model.json"
+    described.write_text(json.dumps(json.loads(described.read_text()) | change))
+    with pytest.raises(AutolabelError, match=rf"model\.json: .*{told}.* Export the model again"):
+        load_backend(micro, "onnxruntime-cpu", cache=tmp_path)
+
+
+@pytest.mark.parametrize("held", [b"", b"not a graph", b"\x3a" + b"\xff" * 12, b"\x72\x02\x0a\x09"])
+def test_a_file_that_is_no_graph_has_no_metadata(held, tmp_path):
+    (tmp_path / "x.onnx").write_bytes(held)
+    assert metadata_of(tmp_path / "x.onnx") == {}
+    assert metadata_of(tmp_path / "absent.onnx") == {}
 
 
 def test_what_is_not_a_model_is_named(tmp_path):
