@@ -6,7 +6,9 @@ is told to or the pipe is closed, as by the end of the run's process; signals ar
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import importlib
 import logging
 import os
 import pickle
@@ -20,17 +22,27 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from sam2_core import redaction
+from sam2_core.library_messages import preload_cuda
 from sam2_core.machine_errors import causes, is_machine_error
 from sam2_core.types import AutolabelError, MachineError
 from tasks.errors import told
 from tasks.observe.progress import Listener, Progress
 from tasks.pipeline.chunk import Job
+from tasks.pipeline.step_interpreters import Expected
 from tasks.pipeline.tools import Tools
-from tasks.pipeline.warm import warm_in_background
+from tasks.pipeline.warm import warm_in_background, warm_up
 
 # Steps wait for their turn with the device and for storage: more of them than cores.
 AT_ONCE = 16
+# What its steps were seen to import; nothing of Prefect, which would take over what is logged here.
+AHEAD = (
+    "cv2", "onnxruntime", "simplejpeg", "PIL.JpegImagePlugin", "PIL.PngImagePlugin", "numpy.ma",
+    "pyarrow.parquet", "pyarrow.dataset", "s3fs", "trackforge", "sam2_core.trust.certify",
+    "tasks.frames.images", "tasks.boxes.detect", "tasks.boxes.imported", "tasks.masks.segment",
+    "tasks.pipeline.check", "tasks.pipeline.track",
+)  # fmt: skip
 Send = Callable[[str, Any], None]
+log = logging.getLogger(__name__)
 
 
 class _Relay(Listener):
@@ -138,13 +150,41 @@ def _leave() -> NoReturn:
     os._exit(0)
 
 
+def prepared(expected: Expected) -> Tools:
+    """Import what a run will probably need; return what is loaded for it, if anything is.
+
+    What fails here fails again, and is told, in the run.
+    """
+    tools = Tools()
+    try:
+        for name in AHEAD:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+        if expected.model.backend == "torch":
+            importlib.import_module("torch")
+        elif expected.model.backend in ("onnxruntime-cuda", "tensorrt"):
+            preload_cuda()
+        if expected.load and expected.model.backend != "triton":  # whose device is elsewhere
+            warm_up(tools, expected.model, expected.detector, expected.detector_stamp)
+    except Exception as error:  # noqa: BLE001
+        log.debug("not prepared: %s", error)
+        return Tools()
+    return tools
+
+
 def main() -> NoReturn:
     """Serve the process that started this one."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    connection = Connection(int(sys.argv[1]))
-    given = connection.recv()
-    Worker(connection, None if given is None else Job(**given, tools=Tools())).serve()
+    connection, tools = Connection(int(sys.argv[1])), Tools()
+    try:
+        given = connection.recv()
+        if isinstance(given, Expected):
+            tools = prepared(given)
+            given = connection.recv()
+    except (EOFError, OSError):  # nobody wanted it
+        _leave()
+    Worker(connection, None if given is None else Job(**given, tools=tools)).serve()
 
 
 if __name__ == "__main__":

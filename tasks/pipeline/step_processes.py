@@ -14,22 +14,20 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from itertools import pairwise
-from multiprocessing import Pipe
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from sam2_core.backends.onnxruntime_backend import is_out_of_memory
-from sam2_core.cores import CORES_VARIABLE, usable_cores
-from sam2_core.load import TESTED_VARIABLE, tested_backends
+from sam2_core.cores import usable_cores
 from sam2_core.machine_errors import causes
 from sam2_core.types import AutolabelError, DeviceLostError, DeviceMemoryError, MachineError
 from tasks.observe.progress import Progress
+from tasks.pipeline.step_interpreters import MEMORY_EACH, cores_each, interpreter_for
 
 if TYPE_CHECKING:
     from tasks.pipeline.chunk import Job
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 # Chooses how many processes share a GPU; 0: none beside the run's own.
 COUNT_VARIABLE = "AUTOLABEL_DEVICE_PROCESSES"
 # With four, 16 cores keep an H200 busy (BENCHMARKS.md). On PyTorch each compiles for itself.
-MOST, MOST_ON_TORCH, CORES_EACH, MEMORY_EACH = 4, 2, 4, 8 << 30
+MOST, MOST_ON_TORCH, CORES_EACH = 4, 2, 4
 STOP_S = 20.0
 
 log = logging.getLogger(__name__)
@@ -119,11 +117,6 @@ def _log(name: str, level: int, text: str) -> None:
     logging.getLogger(name).log(level, "%s", text)
 
 
-def _environment(cores: int) -> dict[str, str]:
-    tested = ",".join(tested_backends())
-    return os.environ | {CORES_VARIABLE: str(cores), TESTED_VARIABLE: tested}
-
-
 class StepProcess:
     """One process; any thread may have it do something.
 
@@ -134,13 +127,8 @@ class StepProcess:
     """
 
     def __init__(self, job: Job | None, cores: int) -> None:
-        self._connection, theirs = Pipe()
-        command = [sys.executable, "-m", "tasks.pipeline.step_process", str(theirs.fileno())]
-        self._process = subprocess.Popen(
-            command, env=_environment(cores), stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, pass_fds=(theirs.fileno(),),
-        )  # fmt: skip
-        theirs.close()
+        interpreter = interpreter_for(job, cores)
+        self._connection, self._process = interpreter.connection, interpreter.process
         self._lock, self._numbers = threading.Lock(), itertools.count(1)
         self._waiting: dict[int, tuple[str, SimpleQueue[tuple[str, Any]]]] = {}
         self._died: ProcessDiedError | None = None
@@ -200,9 +188,13 @@ class StepProcess:
         finally:
             del self._waiting[number]
 
+    def ask_to_end(self) -> None:
+        """Let it end at once, whatever it does; `end` waits for that."""
+        self._send(None)
+
     def end(self) -> None:
         """End it at once, whatever it does."""
-        self._send(None)
+        self.ask_to_end()
         try:
             self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
@@ -236,7 +228,7 @@ class StepProcesses:
 
     def __init__(self, count: int, job: Job | None = None) -> None:
         self.count, self._job = count, job
-        self._cores = max(usable_cores() // count, 1)
+        self._cores = cores_each(count)
         self._lock, self._leaving = threading.Lock(), threading.Lock()
         self._processes: list[StepProcess] = []
         self.lost: DeviceLostError | None = None
@@ -318,6 +310,8 @@ class StepProcesses:
         with self._lock:
             mine = [one for one in processes if one in self._processes]
             self._processes = [one for one in self._processes if one not in mine]
+        for process in mine:  # leaving a device takes a while: all of them at a time
+            process.ask_to_end()
         for process in mine:
             process.end()
 

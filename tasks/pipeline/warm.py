@@ -8,9 +8,15 @@ import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from tasks.pipeline.chunk import Job
+from tasks.pipeline.step_interpreters import Expected, drop_rest, expect_again
 from tasks.pipeline.step_processes import StepProcesses, wanted_processes
+
+if TYPE_CHECKING:
+    from tasks.masks.model import ModelChoice
+    from tasks.pipeline.tools import Tools
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +36,7 @@ def warmed(job: Job, dataset: str | None = None) -> Iterator[None]:
     tools = job.tools
     count = 0 if tools.processes else wanted_processes(job.model.backend)
     if not count:
+        drop_rest()
         if tools.processes is None:
             warm_in_background(job)
         yield
@@ -37,13 +44,15 @@ def warmed(job: Job, dataset: str | None = None) -> Iterator[None]:
     tools.processes, tools.loader = StepProcesses(count, job), StepProcesses(max(count // 2, 1))
     tools.segmenting = threading.Semaphore(2 * count)
     tools.processes.start()
+    drop_rest()
+    expect_again(Expected.of(job, count))
     if dataset:
         threading.Thread(target=_warm_loader, args=(tools.loader,), daemon=True).start()
     try:
         yield
     finally:
-        for one in (tools.processes, tools.loader):
-            one.end()
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(StepProcesses.end, (tools.processes, tools.loader)))
         tools.processes = tools.loader = None
 
 
@@ -78,14 +87,20 @@ def warm_in_background(job: Job) -> threading.Thread | None:
     return thread
 
 
+def warm_up(tools: Tools, model: ModelChoice, detector: str, stamp: str) -> None:
+    """Load a detector ("": none), that of a stamp, and a mask model; run each once.
+
+    Raises:
+        AutolabelError: as `Detectors.load` and `Segmenters.load`.
+
+    """
+    if detector:
+        tools.detectors.load(detector, stamp=stamp, backend=model.backend).warm_up()
+    tools.segmenters.load(model).backend.warm_up()
+
+
 def _warm(job: Job) -> None:
     try:
-        if job.detector:
-            backend = job.model.backend
-            found = job.tools.detectors.load(
-                job.detector, stamp=job.stamp.detector, backend=backend
-            )
-            found.warm_up()
-        job.tools.segmenters.load(job.model).backend.warm_up()
+        warm_up(job.tools, job.model, job.detector, job.stamp.detector)
     except Exception as error:  # noqa: BLE001 - told where the model is needed
         log.debug("not warm: %s", error)

@@ -3,6 +3,7 @@
 import logging
 import os
 import signal
+import sys
 from pathlib import Path
 
 from sam2_core.types import DeviceLostError, DeviceMemoryError
@@ -11,6 +12,11 @@ from sam2_core.types import DeviceLostError, DeviceMemoryError
 def who(*_):
     logging.getLogger("tasks.test").warning("here is %d", os.getpid())
     return os.getpid()
+
+
+def imported(*given):
+    """Return which of these modules the process has imported."""
+    return [name for name in given[-1] if name in sys.modules]
 
 
 def ends_once(marker, frames):

@@ -1,0 +1,157 @@
+"""Processes for steps, begun before there is a run: with what the last run's ones imported.
+
+Python, ONNX Runtime and CUDA's libraries take seconds until a process can do its first step. Who
+waits for a run (flows/machine/spare.py) begins them; the run takes those that fit what it does, and
+ends the others. They load models onto the device only where that has plenty of memory left.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sam2_core.cores import CORES_VARIABLE, usable_cores
+from sam2_core.load import TESTED_VARIABLE, tested_backends
+
+if TYPE_CHECKING:
+    from tasks.masks.model import ModelChoice
+    from tasks.pipeline.chunk import Job
+
+# A file in a folder of the worker's own, where its runs say what the next one will probably do.
+EXPECTED_VARIABLE = "AUTOLABEL_EXPECTED_FILE"
+MEMORY_EACH = 8 << 30
+# What the device has left, as a multiple of what the processes may need, before they load models.
+SPACIOUS = 2
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What processes of a run did, and those of the next one probably will.
+
+    Attributes:
+        count: how many there were.
+        model, detector, detector_stamp: as in the run's job.
+        load: whether to load these before the job is there, or only to import what loads them.
+
+    """
+
+    count: int
+    model: ModelChoice
+    detector: str
+    detector_stamp: str
+    load: bool = field(default=False, compare=False)
+
+    @classmethod
+    def of(cls, job: Job, count: int) -> Expected:
+        """Return what a run does."""
+        return cls(count, job.model, job.detector, job.stamp.detector)
+
+
+def expect_again(expected: Expected) -> None:
+    """Leave word of what this run does, where somebody wants to know."""
+    if path := os.environ.get(EXPECTED_VARIABLE):
+        fresh = Path(f"{path}.{os.getpid()}")
+        with contextlib.suppress(OSError):
+            fresh.write_bytes(pickle.dumps(expected))
+            fresh.replace(path)
+
+
+def last_expected() -> Expected | None:
+    """Return what the last run left word of; None where there was none."""
+    try:
+        found = pickle.loads(Path(os.environ[EXPECTED_VARIABLE]).read_bytes())  # noqa: S301 - ours
+    except (KeyError, OSError, pickle.UnpicklingError, EOFError, AttributeError, ImportError):
+        return None
+    return found if isinstance(found, Expected) else None
+
+
+def cores_each(count: int) -> int:
+    """Return how many cores each of so many processes gets."""
+    return max(usable_cores() // count, 1)
+
+
+class Interpreter:
+    """A process that waits for what it is to do.
+
+    Args:
+        cores: its share of them.
+        expected: what it prepares itself for meanwhile.
+
+    """
+
+    def __init__(self, cores: int, expected: Expected | None = None) -> None:
+        self.cores, self.tested, self.expected = cores, tested_backends(), expected
+        self.connection, theirs = Pipe()
+        command = [sys.executable, "-m", "tasks.pipeline.step_process", str(theirs.fileno())]
+        own = {CORES_VARIABLE: str(cores), TESTED_VARIABLE: ",".join(self.tested)}
+        self.process = subprocess.Popen(
+            command, env=os.environ | own, stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, pass_fds=(theirs.fileno(),),
+        )  # fmt: skip
+        theirs.close()
+        if expected:
+            self.connection.send(expected)
+
+    def fits(self, cores: int, job: Job) -> bool:
+        """Whether it is as one that is begun now for a job, only further."""
+        return (
+            self.process.poll() is None
+            and self.expected is not None
+            and (self.cores, self.tested) == (cores, tested_backends())
+            and self.expected == Expected.of(job, self.expected.count)
+        )
+
+    def drop(self) -> None:
+        """End it at once."""
+        self.process.kill()
+        self.process.wait()
+        self.connection.close()
+
+
+_begun: list[Interpreter] = []
+
+
+def begin(expected: Expected) -> None:
+    """Begin the processes of a run that is expected."""
+    load = free_device_memory_bytes() >= SPACIOUS * expected.count * MEMORY_EACH
+    atexit.register(drop_rest)
+    cores, expected = cores_each(expected.count), replace(expected, load=load)
+    _begun.extend(Interpreter(cores, expected) for _ in range(expected.count))
+
+
+def interpreter_for(job: Job | None, cores: int) -> Interpreter:
+    """Return a process for a job: one that was begun and fits it, else a new one."""
+    while job is not None and _begun:
+        found = _begun.pop(0)
+        if found.fits(cores, job):
+            return found
+        found.drop()
+    return Interpreter(cores)
+
+
+def drop_rest() -> None:
+    """End those that were begun and that nobody has taken."""
+    while _begun:
+        _begun.pop().drop()
+
+
+def free_device_memory_bytes() -> int:
+    """Return what is free of this process's only GPU, without beginning to use that; else 0."""
+    device, smi = os.environ.get("CUDA_VISIBLE_DEVICES", ""), shutil.which("nvidia-smi")
+    if not smi or not device or "," in device:
+        return 0
+    command = [smi, "-i", device, "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+        return int(done.stdout.strip()) << 20
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return 0

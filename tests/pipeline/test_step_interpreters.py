@@ -1,0 +1,105 @@
+"""Processes for steps that were begun before there was a run: taken by one that they fit."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from tasks.pipeline import step_interpreters
+from tasks.pipeline.step_interpreters import (
+    EXPECTED_VARIABLE,
+    Expected,
+    begin,
+    drop_rest,
+    free_device_memory_bytes,
+    last_expected,
+)
+from tasks.pipeline.step_process import prepared
+from tasks.pipeline.step_processes import COUNT_VARIABLE
+from tasks.pipeline.warm import warmed
+from tests.pipeline.fateful_steps import imported, who
+from tests.pipeline.test_machine_errors import job_of, source
+
+__all__ = ["source"]  # the fixture
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(autouse=True)
+def none_left():
+    yield
+    drop_rest()
+
+
+def begun():
+    return [one.process.pid for one in step_interpreters._begun]
+
+
+def test_a_run_takes_what_was_begun_for_one_like_it(source, monkeypatch, tmp_path):
+    job = job_of(source)
+    monkeypatch.setenv(COUNT_VARIABLE, "1")
+    monkeypatch.setenv(EXPECTED_VARIABLE, str(tmp_path / "expected"))
+    assert last_expected() is None  # the first run begins its own
+    with warmed(job):
+        assert job.tools.processes.run(who) not in begun()
+    expected = last_expected()
+    assert expected == Expected.of(job, 1)
+    begin(expected)
+    (waits,) = begun()
+    with warmed(job):
+        assert begun() == []
+        assert job.tools.processes.run(who) == waits
+        # Models are another thing: the device's memory may be the present run's.
+        seen = job.tools.processes.run(imported, ["cv2", "tasks.masks.segment", "prefect"])
+        assert seen == ["cv2", "tasks.masks.segment"]
+
+
+@pytest.mark.parametrize("differs", ["model", "cores", "dead", "no processes"])
+def test_a_run_that_it_does_not_fit_ends_it(source, monkeypatch, differs):
+    job = job_of(source)
+    begin(Expected.of(job, 1))
+    (waits,) = begun()
+    process = step_interpreters._begun[0].process
+    monkeypatch.setenv(COUNT_VARIABLE, "0" if differs == "no processes" else "1")
+    if differs == "model":
+        job = replace(job, model=replace(job.model, precision="fp16"))
+    if differs == "cores":
+        monkeypatch.setattr("tasks.pipeline.step_processes.cores_each", lambda count: count + 7)
+    if differs == "dead":
+        process.kill()
+        process.wait()
+    with warmed(job):
+        if job.tools.processes:
+            assert job.tools.processes.run(who) != waits
+        assert process.poll() is not None
+    assert begun() == []
+
+
+def test_what_was_begun_ends_with_who_began_it(source):
+    begin(Expected.of(job_of(source), 1))
+    one = step_interpreters._begun.pop()
+    one.connection.close()
+    assert one.process.wait(60) == 0
+
+
+def test_models_are_loaded_only_where_they_can_be(source):
+    expected = Expected.of(job_of(source), 1)
+    assert not prepared(expected).segmenters._loaded
+    assert prepared(replace(expected, load=True)).segmenters._loaded
+    gone = replace(expected, load=True, model=replace(expected.model, source="/nowhere"))
+    assert not prepared(gone).segmenters._loaded  # the run tells what is wrong
+
+
+SMI = """#!/bin/sh
+[ "$*" = "-i GPU-7 --query-gpu=memory.free --format=csv,noheader,nounits" ] && echo 1024
+"""
+
+
+def test_the_memory_of_one_device_is_asked_of_the_driver(tmp_path, monkeypatch):
+    (tmp_path / "nvidia-smi").write_text(SMI)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    expected = {"GPU-7": 1 << 30, "MIG-1": 0, "GPU-7,1": 0, "": 0}
+    for visible, memory in expected.items():
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert free_device_memory_bytes() == memory, visible
