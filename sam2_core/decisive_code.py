@@ -16,12 +16,13 @@ _BACKENDS = {
     "onnxruntime-cpu": _ONNXRUNTIME,
     "onnxruntime-cuda": (
         *_ONNXRUNTIME, "backends.gpu", "backends.onnxruntime_cuda", "backends.onnxruntime_fusion",
-        "backends.onnxruntime_graph", "backends.onnxruntime_short_norm", "backends.pixel_kernels",
+        "backends.onnxruntime_graph", "backends.onnxruntime_sessions",
+        "backends.onnxruntime_short_norm", "backends.pixel_kernels",
     ),
     "tensorrt": (
         "onnx_contract", "backends.tensorrt_backend", "backends.tensorrt_build",
-        "backends.tensorrt_calls", "backends.tensorrt_engine", "backends.tensorrt_plan",
-        "backends.gpu", "backends.pixel_kernels",
+        "backends.tensorrt_calls", "backends.tensorrt_engine", "backends.tensorrt_loading",
+        "backends.tensorrt_plan", "backends.gpu", "backends.pixel_kernels",
     ),
     "torch": (
         "backends.torch_backend", "backends.torch_captured", "backends.torch_compiled",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from sam2_core.backends.cuda_device import CudaDevice, Device, Event
 from sam2_core.backends.cuda_kernels import FLOAT, INT, POINTER
@@ -115,6 +117,16 @@ class Gpu:
         np.copyto(view, values)
         self.device.copy(address, slot.address, values.nbytes, self.stream)
         return slot
+
+    def download(
+        self, address: int, dtype: npt.DTypeLike, shape: tuple[int, ...]
+    ) -> npt.NDArray[Any]:
+        """Queue a copy to page-locked memory; wait (`queued`) before reading it."""
+        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        array = self.pinned(nbytes).as_array(np.dtype(dtype), shape)
+        if nbytes:
+            self.device.copy(array.ctypes.data, address, nbytes, self.stream)
+        return array
 
     def _address(self, frame: StagedFrame) -> int:
         if frame.on_device is None:

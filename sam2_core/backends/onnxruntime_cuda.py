@@ -8,7 +8,6 @@ device's one thread on one stream, and results are waited for on the thread that
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -20,17 +19,15 @@ import numpy.typing as npt
 from sam2_core.backends.device_slots import Slot
 from sam2_core.backends.gpu import Gpu, process_gpu
 from sam2_core.backends.model_folder import ModelFolder
-from sam2_core.backends.onnxruntime_backend import open_session, run_session
-from sam2_core.backends.onnxruntime_fusion import fused_model
-from sam2_core.backends.onnxruntime_graph import BoundGraph, FixedGraph, Shape, cuda_provider
+from sam2_core.backends.onnxruntime_backend import run_session
+from sam2_core.backends.onnxruntime_graph import BoundGraph, FixedGraph, Shape
+from sam2_core.backends.onnxruntime_sessions import CudaSessions
 from sam2_core.backends.protocol import Backend, BackendInfo, HostFeatures, PendingMasks
 from sam2_core.batching import bucket_for, collect
-from sam2_core.installing import how_to_install
 from sam2_core.library_messages import preload_cuda
 from sam2_core.onnx_contract import BOX_POINTS, DECODED, FEATURES, PROMPTS, SCORES
 from sam2_core.preprocess import planes_of, resize_square
 from sam2_core.types import (
-    AutolabelError,
     DeviceMemoryError,
     EncoderImage,
     Features,
@@ -45,7 +42,6 @@ IMAGE_BUCKETS = (1, 2, 4)
 CLOSE_UP_BUCKETS = (8, 16, 32, 64)
 BOX_BUCKETS = (1, 8, 32, 64, 136)
 Result = TypeVar("Result")
-logger = logging.getLogger(__name__)
 
 
 class OnnxRuntimeCudaBackend(Backend):
@@ -72,7 +68,8 @@ class OnnxRuntimeCudaBackend(Backend):
         if gpu is None:
             preload_cuda()
         self.gpu = gpu or process_gpu()
-        self.folder, self._fused, self._providers = folder.pinned(), fused, providers
+        self.folder = folder.pinned()
+        self._sessions = CudaSessions(self.folder, self.gpu, providers, fused=fused)
         self._free: dict[str, Any] = {}
         self._grid = folder.image_size // 4
         self._image_buckets = CLOSE_UP_BUCKETS if folder.close_ups else IMAGE_BUCKETS
@@ -100,45 +97,13 @@ class OnnxRuntimeCudaBackend(Backend):
         }  # fmt: skip
         names = {self._single, "decoder"} if self._most_images > 1 else {self._single}
         for name in sorted(names):
-            self._graphs[name] = FixedGraph(partial(self._open, name), self.gpu, prompts)
+            self._graphs[name] = FixedGraph(partial(self._sessions.open, name), self.gpu, prompts)
         # The decoder declares the shapes of features in full.
         declared = self._graphs[self._single].declared
         rows = {name: declared[name].row for name in FEATURES}
-        encoder = FixedGraph(partial(self._open, "encoder"), self.gpu, rows)
+        encoder = FixedGraph(partial(self._sessions.open, "encoder"), self.gpu, rows)
         self._graphs["encoder"] = encoder
         return {n: math.prod(row) * encoder.declared[n].dtype.itemsize for n, row in rows.items()}
-
-    def _open(self, name: str, *, captured: bool = True, fused: bool = True) -> Any:
-        """Open a graph file, the one that the stamp names."""
-        session = self._session(name, captured=captured, fused=fused)
-        self.folder.unchanged()
-        return session
-
-    def _session(self, name: str, *, captured: bool, fused: bool) -> Any:
-        """Open a graph file; without CUDA graphs or fused operators where that is not possible."""
-        path = self.folder.graph(name)
-        if self._providers is not None:
-            return open_session(path, None, self._providers)
-        providers = cuda_provider(self.gpu.stream, captured=captured)
-        model = fused_model(path) if fused and self._fused else None
-        try:
-            session = open_session(path, None, providers, model=model)
-        except DeviceMemoryError:
-            raise
-        except AutolabelError as error:
-            if model is not None:
-                logger.warning("%s runs without fused operators: %s", path, error)
-                return self._session(name, captured=captured, fused=False)
-            if not captured or "graph capture" not in str(error):
-                raise
-            logger.warning("%s runs without a CUDA graph: %s", path, error)
-            return self._session(name, captured=False, fused=False)
-        if session.get_providers()[0] != "CUDAExecutionProvider":
-            raise AutolabelError(
-                "ONNX Runtime could not load its CUDA provider: install the extra gpu "
-                f"({how_to_install('gpu')}), or choose --backend onnxruntime-cpu"
-            )
-        return session
 
     def _on_device(self, work: Callable[[], Result]) -> Result:
         """Run on the device's thread; what memory there is is released when it is too little."""
@@ -279,7 +244,9 @@ class OnnxRuntimeCudaBackend(Backend):
         outputs = {}
         for name in DECODED:
             tensor = bound.tensors[name]
-            outputs[name] = self._download(tensor.address, tensor.dtype, (len(rows), *tensor.row))
+            outputs[name] = self.gpu.download(
+                tensor.address, tensor.dtype, (len(rows), *tensor.row)
+            )
         wait = self.gpu.queued(kept, outputs)
 
         def fetch() -> LowResMasks:
@@ -287,13 +254,6 @@ class OnnxRuntimeCudaBackend(Backend):
             return self._masks(outputs)
 
         return PendingMasks(len(rows), fetch)
-
-    def _download(self, address: int, dtype: np.dtype[Any], shape: Shape) -> npt.NDArray[Any]:
-        """Queue a copy to page-locked memory; wait for the stream before reading it."""
-        nbytes = math.prod(shape) * dtype.itemsize
-        array = self.gpu.pinned(nbytes).as_array(dtype, shape)
-        self.gpu.device.copy(array.ctypes.data, address, nbytes, self.gpu.stream)
-        return array
 
     def _masks(self, outputs: Mapping[str, npt.NDArray[Any]]) -> LowResMasks:
         logits = outputs["logits"][:, 0]
@@ -310,7 +270,7 @@ class OnnxRuntimeCudaBackend(Backend):
         for name in FEATURES:
             one = self._graphs["encoder"].declared[name]
             parts = [
-                self._download(
+                self.gpu.download(
                     features.data[image // self._most_images][name].address
                     + image % self._most_images * self._image_bytes[name],
                     one.dtype, one.row,
@@ -352,6 +312,6 @@ class OnnxRuntimeCudaBackend(Backend):
             name = "decoder_mask"
             inputs["mask_input"] = prompts.mask_logits[:, None].astype(np.float32)
         if name not in self._free:
-            self._free[name] = self._open(name, captured=False, fused=False)
+            self._free[name] = self._sessions.open(name, captured=False, fused=False)
         found = run_session(self._free[name], DECODED, inputs)
         return self._masks(dict(zip(DECODED, found, strict=True)))

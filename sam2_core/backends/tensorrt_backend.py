@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.backends.cuda_device import CudaDevice, Device
+from sam2_core.backends.cuda_device import Device
 from sam2_core.backends.device_owner import device_owner
 from sam2_core.backends.device_slots import FeatureSlots, Slot, SlotPool
 from sam2_core.backends.gpu import Gpu
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.protocol import Backend, BackendInfo, HostFeatures
 from sam2_core.backends.tensorrt_calls import DecoderCall, DecoderEngines
-from sam2_core.backends.tensorrt_plan import (
-    CLOSE_UP_BUCKETS,
-    DEFAULT_BOX_BUCKETS,
-    DEFAULT_IMAGE_BUCKETS,
-    Buckets,
-    split_into_buckets,
-)
+from sam2_core.backends.tensorrt_loading import require_tensorrt
+from sam2_core.backends.tensorrt_plan import split_into_buckets
 from sam2_core.batching import no_masks, slice_prompts
-from sam2_core.cache import cache_folder
-from sam2_core.installing import how_to_install
 from sam2_core.onnx_contract import BOX_POINTS, DECODED, FEATURES, SCORES
 from sam2_core.preprocess import resize_square
 from sam2_core.types import (
@@ -43,71 +34,7 @@ from sam2_core.types import (
 from sam2_core.views import StagedFrame, View
 
 if TYPE_CHECKING:
-    from sam2_core.backends.tensorrt_build import BuildOptions
     from sam2_core.backends.tensorrt_engine import LoadedEngine
-
-logger = logging.getLogger(__name__)
-
-
-def require_tensorrt() -> None:
-    """Raise `AutolabelError` where TensorRT is not installed."""
-    if find_spec("tensorrt") is None:
-        raise AutolabelError(
-            f"TensorRT is not installed: {how_to_install('tensorrt')} (Linux, NVIDIA GPU), or use "
-            "another backend, which needs no engines"
-        )
-
-
-def engines_folder(cache: str | Path | None = None) -> Path:
-    """Return where engines and timing caches are kept."""
-    return cache_folder(cache) / "engines"
-
-
-def load_tensorrt(
-    folder: ModelFolder, options: BuildOptions | None = None, device_index: int = 0
-) -> TensorRTBackend:
-    """Load a model folder on TensorRT, building its engines first where the cache has none.
-
-    Args:
-        folder: an exported model.
-        options: must be those of `autolabel models build` for its engines to be found.
-        device_index: CUDA device.
-
-    Raises:
-        AutolabelError: no TensorRT, no GPU, or the graphs cannot be built.
-
-    """
-    require_tensorrt()
-    from sam2_core.backends.tensorrt_build import BuildOptions, build_engine
-
-    device, folder = CudaDevice(device_index), folder.pinned()
-    built = {
-        kind: build_engine(
-            folder.graph(kind), kind, gpu=device.name, engines_dir=engines_folder(folder.cache),
-            options=options or BuildOptions(buckets_for(folder)), note=logger.warning,
-        )
-        for kind in graphs_of(folder)
-    }  # fmt: skip
-    folder.unchanged()
-    return TensorRTBackend(folder, {kind: engine.path for kind, engine in built.items()}, device)
-
-
-def buckets_for(
-    folder: ModelFolder, boxes: tuple[int, ...] = (), images: tuple[int, ...] = ()
-) -> Buckets:
-    """Return the sizes that engines of a model folder are built for; its own where none are given.
-
-    What the flow and `autolabel models build` must agree on.
-    """
-    if folder.close_ups:
-        return Buckets(boxes or CLOSE_UP_BUCKETS, images or CLOSE_UP_BUCKETS, own_images=True)
-    return Buckets(boxes or DEFAULT_BOX_BUCKETS, images or DEFAULT_IMAGE_BUCKETS)
-
-
-def graphs_of(folder: ModelFolder) -> tuple[str, ...]:
-    """Return the graphs of a model folder that become engines."""
-    optional = ("decoder_single", "decoder_mask")
-    return ("encoder", "decoder", *(name for name in optional if folder.has(name)))
 
 
 class TensorRTBackend(Backend):

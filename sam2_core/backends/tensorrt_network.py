@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from sam2_core.backends.gpu import Gpu
+from sam2_core.backends.onnx_in_halves import for_gpu
 from sam2_core.backends.onnxruntime_graph import Declared, Shape, Tensor
-from sam2_core.backends.onnxruntime_network import BUCKETS, CudaNetwork, for_gpu
+from sam2_core.backends.onnxruntime_network import BUCKETS, CudaNetwork
 from sam2_core.backends.tensorrt_build import BuildOptions, build_engine, write_atomically
 from sam2_core.backends.tensorrt_engine import LoadedEngine
 from sam2_core.backends.tensorrt_plan import NETWORK, Buckets

@@ -11,8 +11,7 @@ from pathlib import Path
 import torch
 
 from sam2_core.backends.device_owner import is_sticky
-
-Tensors = tuple[torch.Tensor, ...]
+from sam2_core.backends.torch_captured import Tensors
 
 
 class UnusableError(Exception):

@@ -18,7 +18,7 @@ import torch
 from sam2_core.backends.device_owner import device_owner
 from sam2_core.backends.model_folder import CLOSE_UPS
 from sam2_core.backends.protocol import Backend, BackendInfo, PendingMasks
-from sam2_core.backends.torch_captured import Captured, bucket_for, out_of_memory
+from sam2_core.backends.torch_captured import Captured, Tensors, bucket_for, out_of_memory
 from sam2_core.backends.torch_compiled import CompiledModules
 from sam2_core.backends.torch_modules import build_modules, modules_for
 from sam2_core.backends.torch_staging import page_locked, uploads
@@ -42,7 +42,6 @@ IMAGE_BUCKETS = (1, 2, 4, 8)
 CLOSE_UP_BUCKETS = (8, 32, 64)
 BOX_BUCKETS = (8, 32, 64, 96, 136, 256)
 _BOX = (BOX_TOP_LEFT, BOX_BOTTOM_RIGHT, POINT_PADDING)
-Tensors = tuple[torch.Tensor, ...]
 Result = TypeVar("Result")
 
 

@@ -29,11 +29,11 @@ from filelock import FileLock, Timeout
 
 from sam2_core.backends.torch_artifact import (
     LoadedArtifact,
-    Tensors,
     UnusableError,
     constants_of,
     raise_of_device,
 )
+from sam2_core.backends.torch_captured import Tensors
 from sam2_core.backends.torch_toolchain import libraries_to_link, need_compilers
 from sam2_core.backends.torch_trial import need_sound
 from sam2_core.cache import write_whole

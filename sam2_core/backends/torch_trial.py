@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from sam2_core.backends.torch_artifact import LoadedArtifact, Tensors, UnusableError
-from sam2_core.backends.torch_captured import Captured
+from sam2_core.backends.torch_artifact import LoadedArtifact, UnusableError
+from sam2_core.backends.torch_captured import Captured, Tensors
 from sam2_core.machine_errors import first_line
 from sam2_core.types import AutolabelError
 

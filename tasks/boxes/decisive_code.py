@@ -16,7 +16,8 @@ _PIXELS = (
 _DETECTED = (
     "tasks.boxes.detect", "tasks.boxes.tiles", "tasks.boxes.yolox", "tasks.boxes.coco_classes",
     "tasks.boxes.suppression", "tasks.boxes.prompted", "tasks.boxes.prompt_text",
-    "sam2_core.backends.onnxruntime_network", "sam2_core.backends.pixel_kernels",
+    "sam2_core.backends.onnx_in_halves", "sam2_core.backends.onnxruntime_network",
+    "sam2_core.backends.pixel_kernels",
 )  # fmt: skip
 _IMPORTED = (
     "tasks.boxes.imported", "tasks.boxes.import_files", "tasks.boxes.coco_boxes",

@@ -53,7 +53,7 @@ def load_detector(name_or_path: str, stamp: str = "", backend: str = CPU[0]) -> 
     if file.prompts:
         return PromptedDetector(file)
     if backend == TENSORRT:
-        from sam2_core.backends.tensorrt_backend import engines_folder, require_tensorrt
+        from sam2_core.backends.tensorrt_loading import engines_folder, require_tensorrt
 
         require_tensorrt()
         gpu = process_gpu()

@@ -23,6 +23,7 @@ from tasks.dataset.keep import show_stored
 from tasks.dataset.schema import LOG_FIELD, sample_collection
 from tasks.review.before import states_before
 from tasks.review.meanwhile import one_at_a_time
+from tasks.review.sample_update import OPEN_RISK, update_of
 from tasks.store import storage
 from tasks.store.checksums import decode_json, encode_json, sha256_of
 
@@ -30,22 +31,6 @@ log = logging.getLogger(__name__)
 ACCEPTED, REJECTED, CORRECTED = "accepted", "rejected", "corrected"
 MERGED, DELETED, EDITED, RELABEL = "merged", "deleted", "edited", "relabel"
 WRONG = (REJECTED, CORRECTED, MERGED, DELETED, EDITED)
-
-
-# A frame's risk is that of its riskiest label that nobody has decided on.
-OPEN_RISK = {
-    "$max": {
-        "$concatArrays": [
-            [0.0],
-            {
-                "$map": {
-                    "input": {"$ifNull": ["$detections.detections", []]},
-                    "in": {"$cond": [{"$eq": ["$$this.decision", ""]}, "$$this.risk", 0.0]},
-                }
-            },
-        ]
-    }
-}
 
 
 @dataclass(frozen=True)
@@ -263,14 +248,14 @@ def apply_events(dataset: Any, events: Iterable[Event]) -> None:
             others.append(event)
             continue
         new = {"_id": identity, f"{LOG_FIELD}.event_id": {"$ne": event.event_id}}
-        writes.append(UpdateOne(new, [{"$set": _update(event)}, {"$set": {"risk": OPEN_RISK}}]))
+        writes.append(UpdateOne(new, [{"$set": update_of(event)}, {"$set": {"risk": OPEN_RISK}}]))
     if writes:
         samples.bulk_write(writes, ordered=True)
         # As the frames have them now: of several events on a label the last one counts, and of one
         # that was there already, none.
         decided = {label for event in events for label in event.decisions}
         show_decisions(_decisions_on(samples, wanted, decided))
-    hold_events(dataset, others, _update)
+    hold_events(dataset, others, update_of)
 
 
 def show_again(dataset: Any) -> None:
@@ -290,56 +275,3 @@ def _decisions_on(samples: Any, ids: Sequence[Any], labels: Collection[str]) -> 
         for one in (sample.get("detections") or {}).get("detections") or ()
         if str(one["_id"]) in labels
     }
-
-
-def _update(event: Event) -> dict[str, Any]:
-    """Build one atomic change of a sample: decisions, reviewed instances, log, states."""
-    from bson import ObjectId
-
-    from tasks.dataset.reviewed_instances import to_document
-
-    fields: dict[str, Any] = {
-        "last_modified_at": datetime.datetime.now(datetime.UTC),
-        LOG_FIELD: {
-            "$concatArrays": [{"$ifNull": [f"${LOG_FIELD}", []]}, [{"$literal": event.log_entry()}]]
-        },
-    }
-    if event.decisions or event.overrides:
-        fields["detections.detections"] = _changed_labels(event)
-    gone = [ObjectId(one["id"]) for one in event.upserts] + [ObjectId(i) for i in event.removed]
-    if gone:
-        kept = {
-            "$filter": {
-                "input": {"$ifNull": ["$reviewed.detections", []]},
-                "cond": {"$not": [{"$in": ["$$this._id", gone]}]},
-            }
-        }
-        documents = [{"$literal": to_document(one)} for one in event.upserts]
-        fields["reviewed"] = {
-            "_cls": "Detections", "detections": {"$concatArrays": [kept, documents]}
-        }  # fmt: skip
-    if event.status:
-        fields["review_status"] = event.status
-    if event.relabel is not None:
-        fields["relabel"] = event.relabel
-    return fields
-
-
-def _changed_labels(event: Event) -> dict[str, Any]:
-    """Merge decisions and relabeled masks into the machine labels that they are about."""
-    from bson import ObjectId
-
-    from tasks.dataset.reviewed_instances import override_document
-
-    branches = []
-    for label in {**event.decisions, **event.overrides}:
-        change: dict[str, Any] = {}
-        if label in event.decisions:
-            change["decision"] = event.decisions[label]
-        if label in event.overrides:
-            change |= override_document(event.overrides[label])
-        is_it = {"$eq": ["$$this._id", ObjectId(label)]}
-        branches.append({"case": is_it, "then": {"$literal": change}})
-    changed = {"$switch": {"branches": branches, "default": {}}}
-    labels = {"$ifNull": ["$detections.detections", []]}
-    return {"$map": {"input": labels, "in": {"$mergeObjects": ["$$this", changed]}}}

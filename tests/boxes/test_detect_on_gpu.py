@@ -4,7 +4,8 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from sam2_core.backends.onnxruntime_network import CudaNetwork, for_gpu
+from sam2_core.backends.onnx_in_halves import for_gpu
+from sam2_core.backends.onnxruntime_network import CudaNetwork
 from tasks.boxes import yolox
 from tasks.boxes.detector_files import resolve_detector
 from tasks.boxes.yolox import Detector

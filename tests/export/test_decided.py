@@ -12,7 +12,7 @@ from tasks.export.run import export
 from tasks.load.into_fiftyone import load_sequence
 from tasks.load.prepare import prepare_dataset
 from tasks.review.actions import accept, fix_class, merge, reject
-from tests.export.test_export import run_of, truth
+from tests.export.labeled_runs import run_of, truth
 from tests.review.reviewed import pick
 
 

@@ -12,7 +12,7 @@ from tasks.boxes.import_files import import_boxes
 from tasks.export.frames import Choice
 from tasks.export.label_studio import packed
 from tasks.export.run import export
-from tests.export.test_export import run_of, truth
+from tests.export.labeled_runs import run_of, truth
 
 
 def test_cvat_xml_has_every_mask_as_it_was(tmp_path):

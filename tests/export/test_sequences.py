@@ -16,7 +16,7 @@ from tasks.export.masks import COVERED
 from tasks.export.overlay import color_of
 from tasks.export.run import export
 from tasks.export.types import Instance
-from tests.export.test_export import NOTHING, owned, run_of, truth
+from tests.export.labeled_runs import NOTHING, owned, run_of, truth
 
 
 def test_kitti_mots(tmp_path):
@@ -233,7 +233,7 @@ def test_frames_of_a_video_are_extracted(tmp_path):
 
     from tasks.frames.identity import file_version
     from tasks.store.tables import LabeledFrame
-    from tests.export.test_export import store
+    from tests.export.labeled_runs import store
     from tests.review.labels import labeled_frames
 
     path = tmp_path / "drive.mp4"

@@ -19,7 +19,7 @@ from sam2_core.types import AutolabelError, Boxes
 from tasks.lab.run_diff import Side, diff_runs
 from tasks.lab.scenes import render_scene
 from tasks.store.tables import LabeledFrame
-from tests.export.test_export import run_of, store
+from tests.export.labeled_runs import run_of, store
 from tests.planted_graphs import copy_of_compact, plant
 from tests.review.labels import STAMP, labeled_frames
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sam2_core.backends.tensorrt_backend import require_tensorrt
+from sam2_core.backends.tensorrt_loading import require_tensorrt
 from sam2_core.installing import how_to_install
 from sam2_core.types import AutolabelError
 
@@ -22,7 +22,7 @@ def test_whatever_names_an_extra_for_pip_names_the_target_of_make_too(folder):
 
 
 def test_without_tensorrt_no_option_is_named_that_building_engines_lacks(monkeypatch):
-    monkeypatch.setattr("sam2_core.backends.tensorrt_backend.find_spec", lambda name: None)
+    monkeypatch.setattr("sam2_core.backends.tensorrt_loading.find_spec", lambda name: None)
     with pytest.raises(AutolabelError, match="make extra-tensorrt") as refused:
         require_tensorrt()
     assert "--" not in str(refused.value)

@@ -20,6 +20,7 @@ from sam2_core.backends.device_owner import DeviceOwner
 from sam2_core.backends.gpu import Gpu
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
+from sam2_core.backends.tensorrt_loading import buckets_for, graphs_of
 from sam2_core.backends.tensorrt_plan import Buckets
 from sam2_core.types import AutolabelError, DeviceMemoryError, Prompts
 from sam2_core.views import View
@@ -55,7 +56,7 @@ def model(tmp_path):
 
 
 def build(trt, model, tmp_path, **options):
-    kinds = trt.backend.graphs_of(model)
+    kinds = graphs_of(model)
     chosen = trt.build.BuildOptions(buckets=BUCKETS, **options)
     return {
         kind: trt.build.build_engine(
@@ -274,11 +275,11 @@ def test_an_old_tensorrt_is_refused(monkeypatch, trt):
 
 
 def test_without_tensorrt_the_error_says_what_to_do(monkeypatch, model):
-    from sam2_core.backends import tensorrt_backend
+    from sam2_core.backends import tensorrt_loading
 
-    monkeypatch.setattr(tensorrt_backend, "find_spec", lambda name: None)
+    monkeypatch.setattr(tensorrt_loading, "find_spec", lambda name: None)
     with pytest.raises(AutolabelError, match=r"make extra-tensorrt.*another backend"):
-        tensorrt_backend.load_tensorrt(model)
+        tensorrt_loading.load_tensorrt(model)
 
 
 def test_without_a_gpu_the_error_says_so():
@@ -296,10 +297,10 @@ def test_without_a_gpu_the_error_says_so():
 def test_close_ups_have_engines_and_buckets_of_their_own(trt, model, tmp_path):
     copy = with_close_ups(model.path, tmp_path / "copy", SIZE)
     folder = ModelFolder.open(copy, tmp_path / "cache").for_close_ups()
-    assert trt.backend.graphs_of(folder) == ("encoder", "decoder")
-    buckets = trt.backend.buckets_for(folder)
+    assert graphs_of(folder) == ("encoder", "decoder")
+    buckets = buckets_for(folder)
     assert buckets.images == buckets.boxes == (1, 8, 32, 64)
-    assert trt.backend.buckets_for(folder, (4,), (2,)).images == (2,)
+    assert buckets_for(folder, (4,), (2,)).images == (2,)
     options = trt.build.BuildOptions(buckets)
     paths = {
         kind: trt.build.build_engine(

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tasks.store.tables import LabeledFrame
-from tests.export.test_export import store
+from tests.export.labeled_runs import store
 from tests.review.labels import labeled_frames
 
 PER_FRAME, PER_SEQUENCE, CHUNK = 100, 1000, 64

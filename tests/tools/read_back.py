@@ -16,7 +16,7 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from tasks.export.run import export
-from tests.export.test_export import NOTHING, owned, run_of, truth
+from tests.export.labeled_runs import NOTHING, owned, run_of, truth
 from tests.tools.read_back_with import MOTS_CLASSES, SEQUENCES
 
 FORMATS = ("coco", "yolo", "cityscapes", "mots", "davis", "t4", "cvat", "label-studio")

@@ -1,0 +1,72 @@
+"""Labels and pictures of a few sequences on this disk, and what they are, for exports."""
+
+import cv2
+import numpy as np
+from pycocotools import mask as coco_mask
+
+from tasks.export.frames import Choice
+from tasks.store import artifacts
+from tasks.store.manifests import ChunkRecord, Manifest, write_manifest
+from tests.review.labels import STAMP, labeled_frames
+
+NOTHING = Choice()
+
+
+def store(out, frames_uri, labeled, size=4):
+    """Store frames' labels as a run does; two chunks and more for the longer ones."""
+    frame_of = {one.frame.index: one for one in labeled}
+    sequence = labeled[0].frame
+    records = []
+    for chunk in artifacts.chunks_of([one.frame for one in labeled], STAMP.run_key, size):
+        part = [frame_of[frame.index] for frame in chunk.frames]
+        artifacts.write_labels(out, chunk, part, STAMP)
+        stored = artifacts.read_chunk(out, chunk.stem, chunk.key)
+        records.append(ChunkRecord.of(chunk, part).with_checksums(stored))
+    key = artifacts.content_key([one.frame for one in labeled])
+    write_manifest(out, Manifest(sequence.sequence_id, frames_uri, key, STAMP, tuple(records)))
+
+
+def run_of(tmp_path, sequences=("drive",), frames=6, tracks=False, each=5):
+    """Labels and pictures of a few sequences on this disk; returns the run's folder."""
+    from dataclasses import replace
+
+    from tasks.frames.identity import file_version
+    from tasks.store.tables import LabeledFrame
+
+    for number, name in enumerate(sequences):
+        labeled = []
+        for one in labeled_frames(frames, each, sequence_id=name, seed=number):
+            path = tmp_path / "in" / name / f"{one.frame.index}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            cv2.imwrite(str(path), np.full((*one.frame.size_hw, 3), 90 + one.frame.index, np.uint8))
+            etag = file_version(path)
+            frame = replace(one.frame, uri=str(path), etag=etag, size_bytes=path.stat().st_size)
+            boxes = one.boxes
+            if tracks:
+                boxes = replace(boxes, track_ids=np.arange(len(boxes)) + 7)
+            labeled.append(LabeledFrame(frame, boxes, one.masks))
+        store(str(tmp_path / "run"), str(tmp_path / "in" / name), labeled)
+    return str(tmp_path / "run")
+
+
+def truth(tmp_path, name="drive", frames=6, seed=0):
+    """Label, score and mask of every instance, by frame."""
+    return [
+        [
+            (label, float(score), {"size": [*one.masks.size_hw], "counts": rle})
+            for label, score, rle in zip(
+                one.boxes.labels, one.boxes.scores, one.masks.rle, strict=True
+            )
+        ]
+        for one in labeled_frames(frames, 5, sequence_id=name, seed=seed)
+    ]
+
+
+def owned(instances, classes=None):
+    """Masks after the higher scores of these classes have taken their pixels, as they are given."""
+    owner = np.full(tuple(instances[0][2]["size"]), -1)
+    for number in sorted(range(len(instances)), key=lambda i: instances[i][1]):
+        if classes and instances[number][0] not in classes:
+            continue
+        owner[coco_mask.decode(instances[number][2]) > 0] = number
+    return owner
