@@ -8,6 +8,7 @@ reads when the run begins: flows/machine/spare_runs.py gives it no other run.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib
 import json
@@ -15,8 +16,6 @@ import os
 import runpy
 import select
 import sys
-
-from tasks.pipeline import step_interpreters
 
 # What was seen to be imported by a shard. What is not installed or is broken is the run's to tell.
 MODULES = (
@@ -32,6 +31,24 @@ MODULES = (
 LOOK_EVERY_S = 0.5
 
 
+class Ending:
+    """The run's end without taking the interpreter apart, which takes half a second to a second.
+
+    Made before anything else is imported: of what is to be done at exit it comes last.
+    """
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+        atexit.register(self._leave)
+
+    def _leave(self) -> None:
+        if self.code is not None:
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError):
+                    stream.flush()
+            os._exit(self.code)
+
+
 def import_ahead() -> None:
     """Import what the run will."""
     for name in MODULES:
@@ -42,13 +59,14 @@ def import_ahead() -> None:
 def wait_for_run() -> bytes:
     """Return the line that names a run; b"" if none comes any more.
 
-    Meanwhile the run's processes are begun, once the present run has told what they are for.
+    Meanwhile imports are done, and before them, since they do the same, the run's processes are
+    begun; beside a worker's first run later, when that has told what they are for.
     """
-    begun, line = False, b""
+    begun = begin_expected()
+    import_ahead()
+    line = b""
     while not line.endswith(b"\n"):
-        if not begun and (expected := step_interpreters.last_expected()):
-            step_interpreters.begin(expected)
-            begun = True
+        begun = begun or begin_expected()
         if not select.select([0], [], [], None if begun else LOOK_EVERY_S)[0]:
             continue
         got = os.read(0, 1 << 16)
@@ -58,9 +76,19 @@ def wait_for_run() -> bytes:
     return line
 
 
+def begin_expected() -> bool:
+    """Begin the processes of a run like the last one; False if nobody has told of one."""
+    from tasks.pipeline import step_interpreters
+
+    expected = step_interpreters.last_expected()
+    if expected:
+        step_interpreters.begin(expected)
+    return expected is not None
+
+
 def main() -> None:
     """Wait for a run, then be it."""
-    import_ahead()
+    ending = Ending()
     line = wait_for_run()
     if not line:
         return
@@ -71,7 +99,13 @@ def main() -> None:
     # As `python -m` leaves them.
     sys.path[0], sys.argv = given["folder"], ["prefect.engine"]
     sys.modules.pop("prefect.engine", None)
-    runpy.run_module("prefect.engine", run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module("prefect.engine", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            ending.code = end.code or 0
+        raise
+    ending.code = 0
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ SPARE_VARIABLE = "AUTOLABEL_SPARE_PROCESS"
 # What Prefect tells each run alone.
 OF_ONE_RUN = "PREFECT__"
 ENGINE = ["-m", "prefect.engine"]
-# The cores are the new run's while it begins.
-BEGIN_AFTER_S = 5.0
+# The cores are the new run's while it begins; but on a fast device a shard may last few seconds.
+BEGIN_AFTER_S = 1.0
 SPARE = [sys.executable, "-m", "flows.machine.spare"]
 
 Open = Callable[..., AbstractAsyncContextManager["Process"]]

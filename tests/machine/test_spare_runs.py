@@ -168,3 +168,27 @@ def test_it_becomes_the_engine_of_the_run_that_it_is_given(tmp_path):
     assert b"Invalid flow run id. Received arguments: ['" in done.stderr
     # Its worker died while it wrote: that is no run.
     assert spare(given[:-20], tmp_path).returncode == 0
+
+
+ENDS = """
+import atexit
+from flows.machine.spare import Ending
+ending = Ending()
+class Held:
+    def __del__(self): print("taken apart")
+held = Held()
+held.itself = held
+atexit.register(print, "registered")
+ending.code = {code}
+print("said", end=" ")
+"""
+
+
+@pytest.mark.parametrize(("code", "said"), [("5", "said registered\n"), ("None", "taken apart\n")])
+def test_a_run_ends_with_its_code_after_all_that_is_to_be_done_then(code, said):
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS.format(code=code)], capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == (5 if code == "5" else 0)
+    assert done.stdout.endswith(said)
