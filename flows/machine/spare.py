@@ -50,10 +50,12 @@ class Ending:
 
 
 def import_ahead() -> None:
-    """Import what the run will."""
+    """Import what the run will, and let the driver look for its devices without using them."""
     for name in MODULES:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
+    with contextlib.suppress(Exception):
+        importlib.import_module("sam2_core.load").cuda_devices()
 
 
 def wait_for_run() -> bytes:

@@ -36,6 +36,7 @@ ENGINE = ["-m", "prefect.engine"]
 # The cores are the new run's while it begins; but on a fast device a shard may last few seconds.
 BEGIN_AFTER_S = 1.0
 SPARE = [sys.executable, "-m", "flows.machine.spare"]
+HOW_TO_LOOK = "`python -m flows.machine.spare < /dev/null` says why, if it fails there, too"
 
 Open = Callable[..., AbstractAsyncContextManager["Process"]]
 
@@ -107,7 +108,9 @@ class SpareRuns:
         line = json.dumps({"environment": dict(environment), "folder": folder}) + "\n"
         handed = False
         try:
-            if its == common(environment) and process.stdin and not has_ended(process):
+            if has_ended(process):
+                told("Process %d has ended, which was to be ready: %s", process.pid, HOW_TO_LOOK)
+            elif its == common(environment) and process.stdin:
                 await process.stdin.send(line.encode())
                 told("The flow run begins in process %d, which was ready for it", process.pid)
                 handed = True

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 
 from sam2_core import redaction
 from sam2_core.library_messages import preload_cuda
+from sam2_core.load import cuda_devices
 from sam2_core.machine_errors import causes, is_machine_error
 from sam2_core.types import AutolabelError, MachineError
 from tasks.errors import told
@@ -164,6 +165,7 @@ def prepared(expected: Expected) -> Tools:
             importlib.import_module("torch")
         elif expected.model.backend in ("onnxruntime-cuda", "tensorrt"):
             preload_cuda()
+        cuda_devices()  # the driver takes a while to find them; none is used by that
         if expected.load and expected.model.backend != "triton":  # whose device is elsewhere
             warm_up(tools, expected.model, expected.detector, expected.detector_stamp)
     except Exception as error:  # noqa: BLE001

@@ -7,8 +7,9 @@ import pytest
 
 from sam2_core.types import AutolabelError, DeviceLostError, MachineError
 from tasks.observe.progress import DETECT, SEGMENT, Listener, Progress
-from tasks.pipeline import steps
+from tasks.pipeline import step_interpreters, steps
 from tasks.pipeline.chunk import ChunkState, detect_chunk, download_chunk, segment_chunk
+from tasks.pipeline.step_interpreters import Expected
 from tasks.pipeline.step_process import carried
 from tasks.pipeline.step_processes import (
     COUNT_VARIABLE,
@@ -41,13 +42,18 @@ class Heard(Listener):
         self.frames[stage] = self.frames.get(stage, 0) + frames
 
 
-def test_chunks_labeled_by_processes_are_as_those_labeled_here(source, monkeypatch):
+@pytest.mark.parametrize("before", [False, True])
+def test_chunks_labeled_by_processes_are_as_those_labeled_here(source, monkeypatch, before):
     here, beside = job_of(source), job_of(source)
     object.__setattr__(beside, "out_uri", str(source / "beside"))
     begun = download_chunk(here, chunk_of(here, source), ())
     expected = segment_chunk(here, detect_chunk(here, begun))
     heard = Heard()
     monkeypatch.setenv(COUNT_VARIABLE, "2")
+    if before:  # with their models, as where the device has plenty of memory
+        monkeypatch.setattr(step_interpreters, "free_device_memory_bytes", lambda: 1 << 40)
+        step_interpreters.begin(Expected.of(beside, 2))
+        assert all(one.expected.load for one in step_interpreters._begun)
     with beside.tools.progress.listening(heard), warmed(beside):
         state = download_chunk(beside, chunk_of(beside, source), ())
         for step in (detect_chunk, segment_chunk):
