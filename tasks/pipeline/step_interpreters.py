@@ -31,6 +31,8 @@ EXPECTED_VARIABLE = "AUTOLABEL_EXPECTED_FILE"
 MEMORY_EACH = 8 << 30
 # What the device has left, as a multiple of what the processes may need, before they load models.
 SPACIOUS = 2
+# What a process prepares itself for that gets no job.
+LOADER = "loader"
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class Expected:
     Attributes:
         count: how many there were.
         model, detector, detector_stamp: as in the run's job.
-        load: whether to load these before the job is there, or only to import what loads them.
+        loaders: how many processes loaded labels.
+        load: whether to load models before the job is there, or only to import what loads them.
 
     """
 
@@ -48,12 +51,13 @@ class Expected:
     model: ModelChoice
     detector: str
     detector_stamp: str
+    loaders: int = 0
     load: bool = field(default=False, compare=False)
 
     @classmethod
-    def of(cls, job: Job, count: int) -> Expected:
+    def of(cls, job: Job, count: int, loaders: int = 0) -> Expected:
         """Return what a run does."""
-        return cls(count, job.model, job.detector, job.stamp.detector)
+        return cls(count, job.model, job.detector, job.stamp.detector, loaders)
 
 
 def expect_again(expected: Expected) -> None:
@@ -84,11 +88,11 @@ class Interpreter:
 
     Args:
         cores: its share of them.
-        expected: what it prepares itself for meanwhile.
+        expected: what it prepares itself for meanwhile; `LOADER`: for loading labels.
 
     """
 
-    def __init__(self, cores: int, expected: Expected | None = None) -> None:
+    def __init__(self, cores: int, expected: Expected | str | None = None) -> None:
         self.cores, self.tested, self.expected = cores, tested_backends(), expected
         self.connection, theirs = Pipe()
         command = [sys.executable, "-m", "tasks.pipeline.step_process", str(theirs.fileno())]
@@ -101,14 +105,15 @@ class Interpreter:
         if expected:
             self.connection.send(expected)
 
-    def fits(self, cores: int, job: Job) -> bool:
-        """Whether it is as one that is begun now for a job, only further."""
-        return (
-            self.process.poll() is None
-            and self.expected is not None
-            and (self.cores, self.tested) == (cores, tested_backends())
-            and self.expected == Expected.of(job, self.expected.count)
-        )
+    def fits(self, cores: int, job: Job | None) -> bool:
+        """Whether it is as one that is begun now for a job (None: for loading), only further."""
+        known = self.expected
+        if isinstance(known, Expected) and job is not None:
+            same = known == Expected.of(job, known.count, known.loaders)
+        else:
+            same = known == LOADER and job is None
+        alike = (self.cores, self.tested) == (cores, tested_backends())
+        return same and alike and self.process.poll() is None
 
     def drop(self) -> None:
         """End it at once."""
@@ -126,12 +131,20 @@ def begin(expected: Expected) -> None:
     atexit.register(drop_rest)
     cores, expected = cores_each(expected.count), replace(expected, load=load)
     _begun.extend(Interpreter(cores, expected) for _ in range(expected.count))
+    if expected.loaders:
+        cores = cores_each(expected.loaders)
+        _begun.extend(Interpreter(cores, LOADER) for _ in range(expected.loaders))
+
+
+def is_begun(job: Job | None, cores: int) -> bool:
+    """Whether `interpreter_for` has one that was begun."""
+    return any(one.fits(cores, job) for one in _begun)
 
 
 def interpreter_for(job: Job | None, cores: int) -> Interpreter:
     """Return a process for a job: one that was begun and fits it, else a new one."""
-    while job is not None and _begun:
-        found = _begun.pop(0)
+    for found in [one for one in _begun if (one.expected == LOADER) == (job is None)]:
+        _begun.remove(found)
         if found.fits(cores, job):
             return found
         found.drop()

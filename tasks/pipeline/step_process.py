@@ -26,10 +26,11 @@ from sam2_core.library_messages import preload_cuda
 from sam2_core.load import cuda_devices
 from sam2_core.machine_errors import causes, is_machine_error
 from sam2_core.types import AutolabelError, MachineError
+from tasks.dataset.later import import_around_fiftyone
 from tasks.errors import told
 from tasks.observe.progress import Listener, Progress
 from tasks.pipeline.chunk import Job
-from tasks.pipeline.step_interpreters import Expected
+from tasks.pipeline.step_interpreters import LOADER, Expected
 from tasks.pipeline.tools import Tools
 from tasks.pipeline.warm import warm_in_background, warm_up
 
@@ -183,6 +184,9 @@ def main() -> NoReturn:
         given = connection.recv()
         if isinstance(given, Expected):
             tools = prepared(given)
+            given = connection.recv()
+        elif given == LOADER:
+            import_around_fiftyone()
             given = connection.recv()
     except (EOFError, OSError):  # nobody wanted it
         _leave()

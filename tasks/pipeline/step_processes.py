@@ -27,7 +27,12 @@ from sam2_core.cores import usable_cores
 from sam2_core.machine_errors import causes
 from sam2_core.types import AutolabelError, DeviceLostError, DeviceMemoryError, MachineError
 from tasks.observe.progress import Progress
-from tasks.pipeline.step_interpreters import MEMORY_EACH, cores_each, interpreter_for
+from tasks.pipeline.step_interpreters import (
+    MEMORY_EACH,
+    cores_each,
+    interpreter_for,
+    is_begun,
+)
 
 if TYPE_CHECKING:
     from tasks.pipeline.chunk import Job
@@ -232,6 +237,12 @@ class StepProcesses:
         self._lock, self._leaving = threading.Lock(), threading.Lock()
         self._processes: list[StepProcess] = []
         self.lost: DeviceLostError | None = None
+
+    def take_begun(self) -> None:
+        """Take those that were begun before the run; others would want to know more first."""
+        with self._lock:
+            while len(self._processes) < self.count and is_begun(self._job, self._cores):
+                self._processes.append(StepProcess(self._job, self._cores))
 
     def start(self) -> None:
         """Start those that do not run, so that they are ready when there is work."""

@@ -44,8 +44,10 @@ def warmed(job: Job, dataset: str | None = None) -> Iterator[None]:
     tools.processes, tools.loader = StepProcesses(count, job), StepProcesses(max(count // 2, 1))
     tools.segmenting = threading.Semaphore(2 * count)
     tools.processes.start()
+    if dataset:
+        tools.loader.take_begun()
     drop_rest()
-    expect_again(Expected.of(job, count))
+    expect_again(Expected.of(job, count, tools.loader.count if dataset else 0))
     if dataset:
         threading.Thread(target=_warm_loader, args=(tools.loader,), daemon=True).start()
     try:
@@ -69,7 +71,10 @@ def _warm_loader(loader: StepProcesses) -> None:
 
 
 def import_fiftyone() -> None:
-    """Import what loading needs."""
+    """Import what loading needs; who was begun before the run joins the database first."""
+    from tasks.dataset.database import ensure_database
+
+    ensure_database()
     importlib.import_module("tasks.load.into_fiftyone")
     importlib.import_module("fiftyone")
 

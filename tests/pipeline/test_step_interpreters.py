@@ -54,6 +54,17 @@ def test_a_run_takes_what_was_begun_for_one_like_it(source, monkeypatch, tmp_pat
         assert seen == ["cv2", "tasks.masks.segment"]
 
 
+def test_what_loads_labels_was_begun_too(source, monkeypatch, database):
+    job = job_of(source)
+    monkeypatch.setenv(COUNT_VARIABLE, "2")
+    begin(Expected.of(job, 2, loaders=1))
+    *_, waits = begun()
+    with warmed(job, "some dataset"):
+        assert begun() == []
+        assert job.tools.loader.run(who) == waits
+        assert job.tools.loader.run(imported, ["motor.motor_asyncio"]) == ["motor.motor_asyncio"]
+
+
 @pytest.mark.parametrize("differs", ["model", "cores", "dead", "no processes"])
 def test_a_run_that_it_does_not_fit_ends_it(source, monkeypatch, differs):
     job = job_of(source)
