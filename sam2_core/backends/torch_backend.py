@@ -18,7 +18,13 @@ import torch
 from sam2_core.backends.device_owner import device_owner
 from sam2_core.backends.model_folder import CLOSE_UPS
 from sam2_core.backends.protocol import Backend, BackendInfo, PendingMasks
-from sam2_core.backends.torch_captured import Captured, Tensors, bucket_for, out_of_memory
+from sam2_core.backends.torch_captured import (
+    Captured,
+    Tensors,
+    bucket_for,
+    compute_stream,
+    out_of_memory,
+)
 from sam2_core.backends.torch_compiled import CompiledModules
 from sam2_core.backends.torch_modules import build_modules, modules_for
 from sam2_core.backends.torch_staging import page_locked, uploads
@@ -77,7 +83,7 @@ class TorchBackend(Backend):
         self._last: tuple[Captured, Features] | None = None
         on_gpu = device.startswith("cuda")
         if on_gpu:
-            self._stream = torch.cuda.Stream()
+            self._stream = compute_stream(torch.cuda.current_device())
             self._uploads, self._copies = torch.cuda.Stream(), torch.cuda.Stream()
             self._pool = torch.cuda.graph_pool_handle()
         if compiled:

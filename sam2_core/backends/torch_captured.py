@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,20 @@ Tensors = tuple[torch.Tensor, ...]
 def bucket_for(count: int, buckets: Sequence[int]) -> int:
     """Return the smallest bucket that holds `count`, or `count` itself above the largest."""
     return next((size for size in buckets if size >= count), count)
+
+
+@functools.cache
+def compute_stream(device: int) -> torch.cuda.Stream:
+    """Return the stream on which all models of this process compute.
+
+    cuBLAS keeps 33 MiB for every stream that it has seen, and never gives them back: with a stream
+    of its own, each model that is loaded and released would cost that.
+
+    Args:
+        device: its index.
+
+    """
+    return torch.cuda.Stream(device)
 
 
 class Captured:
