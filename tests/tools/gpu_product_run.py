@@ -72,6 +72,7 @@ class Run:
     """Where everything is."""
 
     def __init__(self, clip: Path, out: Path, sequences: int = SEQUENCES) -> None:
+        out = out.resolve()
         self.out, self.frames = out, out / f"frames-{sequences}"
         self.sequences = sequences
         self.few = out / "few"
@@ -122,6 +123,7 @@ class Run:
                 done = subprocess.run(
                     [*command, *words, "--json"], capture_output=True, text=True,
                     env=self.environment(env), check=False, timeout=limit_s,
+                    cwd=self.out,  # Python looks there first: never at this checkout's modules
                 )  # fmt: skip
             except subprocess.TimeoutExpired as late:
                 (self.out / f"{name}.log").write_bytes(late.stderr or b"")
