@@ -83,6 +83,32 @@ def segments_of(rle: Sequence[bytes], size_hw: tuple[int, int]) -> Segments:
         ValueError: a string is damaged: its runs do not end within the image.
 
     """
+    pairs, ends, rows = _run_ends(rle, size_hw)
+    some = np.flatnonzero(pairs[:, 1])
+    owner = np.repeat(np.arange(len(rle)), rows)[some]
+    return _split_columns(owner, ends[some, 0], ends[some, 1], len(rle), size_hw)
+
+
+def run_edges(rle: Sequence[bytes], size_hw: tuple[int, int]) -> IntArray:
+    """Where the foreground runs of N masks of one image begin and end, one after another.
+
+    Returns:
+        int64 (2R,), ascending: places in N images flattened column by column and laid end to end.
+        A pixel is foreground if an odd number of edges lies at or before it.
+
+    Raises:
+        ValueError: a string is damaged: its runs do not end within the image.
+
+    """
+    _, ends, rows = _run_ends(rle, size_hw)
+    ends += np.repeat(np.arange(len(rle)) * (size_hw[0] * size_hw[1]), rows)[:, None]
+    return ends.reshape(-1)
+
+
+def _run_ends(
+    rle: Sequence[bytes], size_hw: tuple[int, int]
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Lengths and ends of all masks' runs, each int64 (R, 2), and how many pairs each mask has."""
     pairs, rows = _run_pairs(rle)
     first = np.cumsum(rows) - rows
     ends = np.cumsum(pairs).reshape(-1, 2)
@@ -90,9 +116,7 @@ def segments_of(rle: Sequence[bytes], size_hw: tuple[int, int]) -> Segments:
     ends -= np.repeat(before, rows)[:, None]
     if ends.max(initial=0) > size_hw[0] * size_hw[1] or pairs.min(initial=0) < 0:
         raise ValueError("damaged run lengths: they do not fit the image")
-    some = np.flatnonzero(pairs[:, 1])
-    owner = np.repeat(np.arange(len(rle)), rows)[some]
-    return _split_columns(owner, ends[some, 0], ends[some, 1], len(rle), size_hw)
+    return pairs, ends, rows
 
 
 def _split_columns(

@@ -10,7 +10,7 @@ import numpy as np
 from sam2_core.arrays import freeze_arrays
 from sam2_core.types import IntArray
 from tasks.risk.geometry import Numbers
-from tasks.tracks.shapes import ShapeArray, agreements, placed_iou
+from tasks.tracks.shapes import ShapeArray, agreements, placed_ious
 from tasks.tracks.sightings import Sightings
 from tasks.wording import counted
 
@@ -61,10 +61,9 @@ class Gap:
             return "mask unlike those before and after"
         if predicted_iou < LEAST_PREDICTED_IOU:
             return "the model doubts its mask"
-        pairs = zip(self.others, self.others_px, strict=True)
-        covered = any(
-            placed_iou(other, box, shape, self.box_px) >= MOST_COVERED_IOU for other, box in pairs
-        )
+        count = len(self.others)
+        placed = np.tile(shape, (count, 1)), np.tile(self.box_px, (count, 1))
+        covered = (placed_ious(self.others, self.others_px, *placed) >= MOST_COVERED_IOU).any()
         return "another label is there" if covered else ""
 
 

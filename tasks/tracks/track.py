@@ -18,13 +18,13 @@ import numpy as np
 
 from sam2_core.source_digest import source_digest
 from sam2_core.types import IntArray
-from tasks.risk.geometry import Numbers, box_ious
+from tasks.risk.geometry import Numbers, shared_box_areas
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import FrameTracks
 from tasks.tracks import associate
 from tasks.tracks.gaps import Gap, gaps_of
 from tasks.tracks.measures import measured
-from tasks.tracks.shapes import agreements, placed_iou
+from tasks.tracks.shapes import agreements, placed_ious
 from tasks.tracks.sightings import Sightings, sightings_of
 
 # Two masks of successive sightings that agree less are of different things.
@@ -134,23 +134,24 @@ def _joined(seen: Sightings, chains: IntArray) -> IntArray:
     for chain, rows in members.items():
         if seen.number[rows[0]] >= 0:
             starting.setdefault(int(seen.frame[rows[0]]), []).append(chain)
-    ending: dict[int, list[int]] = {}
-    goes_on: dict[int, int] = {}
-    for frame in range(len(seen.counts)):
-        lost = [one for end in range(frame - REACH_FRAMES, frame) for one in ending.get(end, ())]
-        heads = starting.get(frame, [])
-        for tail, head in _pairs(seen, members, lost, heads):
-            goes_on[head] = tail
-            ending[int(seen.frame[members[tail][-1]])].remove(tail)
-            members[tail] = np.concatenate([members[tail], members.pop(head)])
-            ending.setdefault(int(seen.frame[members[tail][-1]]), []).append(tail)
-        for chain in heads:
-            if chain not in goes_on:
-                ending.setdefault(int(seen.frame[members[chain][-1]]), []).append(chain)
-    found = chains.copy()
-    for chain, rows in members.items():
-        found[rows] = chain
-    return found
+    recent = {chain: rows[-_MOTION_SIGHTINGS:].tolist() for chain, rows in members.items()}
+    groups = _groups(seen)
+    ending: dict[int, set[int]] = defaultdict(set)
+    goes_on = np.arange(max(members, default=-1) + 1)
+    for frame, heads in sorted(starting.items()):
+        reach = range(frame - REACH_FRAMES, frame)
+        lost = sorted(one for end in reach for one in ending.get(end, ()))
+        new = np.array([members[head][0] for head in heads])
+        pairs = _pairs(seen, groups, [recent[one] for one in lost], new)
+        tails = {heads[j]: lost[i] for i, j in pairs}
+        for head in heads:
+            tail = tails.get(head, head)
+            if tail != head:
+                goes_on[head] = tail
+                ending[int(seen.frame[recent[tail][-1]])].remove(tail)
+                recent[tail] = [*recent[tail], *recent[head]][-_MOTION_SIGHTINGS:]
+            ending[int(seen.frame[recent[tail][-1]])].add(tail)
+    return goes_on[chains]
 
 
 def _members(chains: IntArray) -> dict[int, IntArray]:
@@ -161,42 +162,70 @@ def _members(chains: IntArray) -> dict[int, IntArray]:
     return {int(chains[rows[0]]): rows for rows in parts}
 
 
+def _groups(seen: Sightings) -> IntArray:
+    """Equal numbers for sightings of classes among which an object may change, int64 (S,)."""
+    group = {label: associate.group_of(label) for label in set(seen.labels)}
+    number = {name: index for index, name in enumerate(sorted(set(group.values())))}
+    return np.array([number[group[label]] for label in seen.labels], np.int64)
+
+
 def _pairs(
-    seen: Sightings, members: dict[int, IntArray], lost: Sequence[int], heads: Sequence[int]
+    seen: Sightings, groups: IntArray, lost: Sequence[Sequence[int]], new: IntArray
 ) -> list[tuple[int, int]]:
-    """Pair lost chains with such as begin, the best fits first, each once."""
-    if not lost or not heads:
+    """Pair lost chains with such as begin, the best fits first, each once.
+
+    Args:
+        seen: all sightings.
+        groups: int64 (S,).
+        lost: of each lost chain its last sightings.
+        new: int64 (M,), first sightings of the chains that begin in a frame.
+
+    Returns:
+        Which of `lost` goes on with which of `new`.
+
+    """
+    if not lost:
         return []
-    new = np.array([members[head][0] for head in heads])
-    frame = int(seen.frame[new[0]])
-    expected = np.stack([_expected_px(seen, members[one], frame) for one in lost])
-    last = [int(members[one][-1]) for one in lost]
-    groups = np.array([associate.group_of(seen.labels[row]) for row in last])
-    near = box_ious(expected, seen.boxes_px[new]) > 0
-    near &= groups[:, None] == np.array([associate.group_of(seen.labels[row]) for row in new])
-    fits = sorted(
-        (-placed_iou(seen.shapes[last[i]], expected[i], seen.shapes[new[j]], seen.boxes_px[new[j]]),
-         lost[i], heads[j])
-        for i, j in np.argwhere(near).tolist()
-    )  # fmt: skip
+    last = np.array([rows[-1] for rows in lost])
+    earlier = np.array([rows[0] for rows in lost])
+    expected = _expected_px(seen, earlier, last, int(seen.frame[new[0]]))
+    near = shared_box_areas(expected, seen.boxes_px[new]) > 0
+    one, other = np.nonzero(near & (groups[last][:, None] == groups[new]))
+    there = new[other]
+    fits = placed_ious(
+        seen.shapes[last[one]], expected[one], seen.shapes[there], seen.boxes_px[there]
+    )
+    fitting = np.flatnonzero(fits >= LEAST_PLACED_IOU)
+    best = fitting[np.lexsort((other[fitting], one[fitting], -fits[fitting]))]
+    tails: set[int] = set()
+    heads: set[int] = set()
     found: list[tuple[int, int]] = []
-    for fit, tail, head in fits:
-        free = all(tail != one and head != other for one, other in found)
-        if free and -fit >= LEAST_PLACED_IOU:
+    for tail, head in zip(one[best].tolist(), other[best].tolist(), strict=True):
+        if tail not in tails and head not in heads:
+            tails.add(tail)
+            heads.add(head)
             found.append((tail, head))
     return found
 
 
-def _expected_px(seen: Sightings, rows: IntArray, frame: int) -> Numbers:
-    """Box of an object in a later frame, as it moved before; its size stays as it is."""
-    box: Numbers = seen.boxes_px[rows[-1]]
-    earlier = rows[-min(len(rows), _MOTION_SIGHTINGS)]
-    passed = int(seen.frame[rows[-1]] - seen.frame[earlier])
-    if not passed:
-        return box
-    before = seen.boxes_px[earlier]
-    step = ((box - before)[:2] + (box - before)[2:]) / 2 / passed
-    return np.asarray(box + np.tile(step * (frame - int(seen.frame[rows[-1]])), 2))
+def _expected_px(seen: Sightings, earlier: IntArray, last: IntArray, frame: int) -> Numbers:
+    """Boxes of objects in a later frame, as they moved before; their size stays as it is.
+
+    Args:
+        seen: all sightings.
+        earlier: int64 (N,), of each object the sighting since which its motion is taken.
+        last: int64 (N,), its last one.
+        frame: the later frame.
+
+    Returns:
+        float64 (N, 4).
+
+    """
+    boxes = seen.boxes_px[last]
+    passed = (seen.frame[last] - seen.frame[earlier])[:, None]
+    moved = boxes - seen.boxes_px[earlier]
+    step = (moved[:, :2] + moved[:, 2:]) / 2 / np.maximum(passed, 1)
+    return np.asarray(boxes + np.tile(step * (frame - seen.frame[last])[:, None], 2))
 
 
 def _numbered(seen: Sightings, chains: IntArray) -> IntArray:

@@ -19,7 +19,7 @@ from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import FrameTracks, list_tracked, path_of, read_tracks, write_tracks
 from tasks.tracks import track as tracking
 from tasks.tracks.make_tracks import make_tracks
-from tasks.tracks.shapes import agreements, placed_iou, shapes_of
+from tasks.tracks.shapes import agreements, placed_ious, shapes_of
 from tasks.tracks.track import track
 from tasks.types import FrameFailure, FrameRef
 from tests.store.test_artifacts import STAMP
@@ -130,11 +130,11 @@ def test_masks_join_what_boxes_have_lost(monkeypatch):
 
 
 def test_a_mask_that_has_moved_is_compared_where_it_is():
-    box = np.array((100.0, 100.0, 130.0, 220.0))
-    one = labeled(0, ("person", tuple(box)))
-    (shape,) = shapes_of(one.masks, one.boxes.xyxy_px)
-    assert placed_iou(shape, box, shape, box) == 1
-    assert placed_iou(shape, box + 15, shape, box) == pytest.approx(0.28, abs=0.02)
+    box = np.array([(100.0, 100.0, 130.0, 220.0)])
+    one = labeled(0, ("person", tuple(box[0])))
+    shape = shapes_of(one.masks, one.boxes.xyxy_px)
+    assert placed_ious(shape, box, shape, box) == 1
+    assert placed_ious(shape, box + 15, shape, box) == pytest.approx(0.28, abs=0.02)
 
 
 def test_ids_that_came_with_the_boxes_are_kept_and_others_follow_them():

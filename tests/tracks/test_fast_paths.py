@@ -1,0 +1,158 @@
+"""What is computed for many masks and pairs at once is what is computed for one after another."""
+
+import numpy as np
+import pytest
+from pycocotools import mask as coco_mask
+
+from sam2_core.types import Masks
+from tasks.risk.geometry import box_ious
+from tasks.tracks import shapes, track
+from tasks.tracks.associate import group_of
+from tasks.tracks.shapes import GRID, WORDS, placed_ious, shapes_of
+from tasks.tracks.sightings import Sightings
+
+SIZE_HW = (60, 90)
+SEEDS = range(6)
+
+
+def drawn(shape, box, points):
+    """Take a mask at points of the image one axis after the other."""
+    cell = np.floor((points - box[:2]) / (box[2:] - box[:2]).clip(1e-6) * GRID).astype(np.int64)
+    inside = (cell >= 0) & (cell < GRID)
+    column, row = cell.clip(0, GRID - 1).T
+    bits = np.unpackbits(shape.view(np.uint8)).reshape(GRID, GRID).astype(bool)
+    return bits[row][:, column] & inside[:, 1][:, None] & inside[:, 0][None]
+
+
+def placed_iou(first, first_box, second, box):
+    """IoU of one pair, each mask drawn point by point."""
+    low, high = np.minimum(first_box[:2], box[:2]), np.maximum(first_box[2:], box[2:])
+    points = low + (np.arange(48)[:, None] + 0.5) / 48 * (high - low)
+    one, other = drawn(first, first_box, points), drawn(second, box, points)
+    union = int((one | other).sum())
+    return (one & other).sum() / union if union else 0.0
+
+
+def random_shapes(rng, count):
+    """Noise, solid rectangles, full and empty masks, in any order."""
+    grids = rng.random((count, GRID, GRID)) < rng.random((count, 1, 1))
+    for grid, kind in zip(grids, rng.integers(0, 4, count), strict=True):
+        if kind:
+            top, left = rng.integers(0, GRID, 2)
+            grid[:] = kind == 1
+            grid[top : top + 20, left : left + 20] |= kind == 2
+    return np.packbits(grids.reshape(count, -1), axis=1).view(np.uint64).reshape(count, WORDS)
+
+
+def random_boxes(rng, count):
+    """Boxes of any size, many over each other; some lie on whole pixels or beyond the image."""
+    corner = rng.uniform(-15, 80, (count, 2))
+    sides = rng.uniform(0.3, 50, (count, 2)) ** rng.choice([1, 0.3], (count, 1))
+    boxes = np.hstack([corner, corner + sides])
+    whole = np.hstack([np.floor(boxes[:, :2]), np.ceil(boxes[:, 2:])])
+    return np.where(rng.random((count, 1)) < 0.3, whole, boxes)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_pairs_of_placed_masks_are_compared_as_one_by_one(seed):
+    rng = np.random.default_rng(seed)
+    count = shapes._PAIRS * 2 + 5  # more than are looked at together
+    first, second = random_shapes(rng, count), random_shapes(rng, count)
+    one, other = random_boxes(rng, count), random_boxes(rng, count)
+    half = count // 2
+    other[:half] = one[:half] + np.tile(rng.normal(0, 4, (half, 2)), 2)
+    other[:20], second[:10] = one[:20], first[:10]
+    plain = [placed_iou(*pair) for pair in zip(first, one, second, other, strict=True)]
+    np.testing.assert_array_equal(placed_ious(first, one, second, other), plain)
+    assert 0.1 < np.mean(np.array(plain) > 0) < 0.9
+    assert len(placed_ious(first[:0], one[:0], second[:0], other[:0])) == 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_masks_are_sampled_as_if_they_were_painted(seed, monkeypatch):
+    rng = np.random.default_rng(seed)
+    monkeypatch.setattr(shapes, "_SAMPLED", int(rng.choice([1, 5000, 1 << 17])))
+    count, boxes = 40, random_boxes(rng, 40)
+    boxes[:3] = 0
+    pixels = rng.random((count, *SIZE_HW)) < rng.random((count, 1, 1)) ** 3
+    pixels[rng.random(count) < 0.2] = rng.random() < 0.5
+    rle = tuple(coco_mask.encode(np.asfortranarray(one, np.uint8))["counts"] for one in pixels)
+    ones = np.ones(count, np.float32)
+    areas = pixels.sum(axis=(1, 2)).astype(np.int64)
+    masks = Masks(rle, SIZE_HW, ones, ones, ones, areas, ("",) * count)
+    step = (np.arange(GRID) + 0.5) / GRID
+    plain = np.zeros((count, GRID, GRID), bool)
+    for grid, painted, box in zip(plain, pixels, boxes, strict=True):
+        x, y = (np.floor(box[i] + step * (box[i + 2] - box[i])).astype(int) for i in (0, 1))
+        for row, column in np.ndindex(GRID, GRID):
+            if 0 <= y[row] < SIZE_HW[0] and 0 <= x[column] < SIZE_HW[1]:
+                grid[row, column] = painted[y[row], x[column]]
+    bits = np.unpackbits(shapes_of(masks, boxes).view(np.uint8), axis=1)
+    np.testing.assert_array_equal(bits.reshape(plain.shape), plain)
+
+
+def expected_px(seen, rows, frame):
+    box, earlier = seen.boxes_px[rows[-1]], rows[-min(len(rows), 3)]
+    passed = int(seen.frame[rows[-1]] - seen.frame[earlier])
+    if not passed:
+        return box
+    moved = box - seen.boxes_px[earlier]
+    step = (moved[:2] + moved[2:]) / 2 / passed
+    return box + np.tile(step * (frame - int(seen.frame[rows[-1]])), 2)
+
+
+def plainly_joined(seen, chains):
+    """Every lost chain against every one that begins, frame after frame."""
+    members = {one: np.flatnonzero(chains == one).tolist() for one in sorted(set(chains.tolist()))}
+    started = {chain: int(seen.frame[rows[0]]) for chain, rows in members.items()}
+    for frame in range(len(seen.counts)):
+        heads = [one for one in members if started[one] == frame]
+        fits = []
+        for tail, rows in members.items():
+            if not frame - track.REACH_FRAMES <= seen.frame[rows[-1]] < frame:
+                continue
+            box = expected_px(seen, rows, frame)
+            for head in heads:
+                new = members[head][0]
+                near = box_ious(box[None], seen.boxes_px[new][None])[0, 0] > 0
+                if near and group_of(seen.labels[rows[-1]]) == group_of(seen.labels[new]):
+                    last = seen.shapes[rows[-1]]
+                    fit = placed_iou(last, box, seen.shapes[new], seen.boxes_px[new])
+                    fits.append((-fit, tail, head))
+        taken = set()
+        for fit, tail, head in sorted(fits):
+            if -fit >= track.LEAST_PLACED_IOU and not {tail, head} & taken:
+                taken |= {tail, head}
+                members[tail] += members.pop(head)
+    found = chains.copy()
+    for chain, rows in members.items():
+        found[rows] = chain
+    return found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_chains_are_joined_as_by_looking_at_every_pair(seed):
+    """A crowd in which every object is lost every few frames; several fit equally well."""
+    rng = np.random.default_rng(seed)
+    frames, objects = 30, 14
+    starts, motion = random_boxes(rng, objects), rng.normal(0, 1, (objects, 2))
+    looks = random_shapes(rng, 200)
+    looks = looks[np.bitwise_count(looks).sum(axis=1) > 200][: objects // 2 * 2]
+    starts[1::2], motion[1::2], looks[1::2] = starts[::2], motion[::2], looks[::2]
+    there = rng.random((frames, objects)) < 0.8
+    for column in there.T:
+        column[8 : 8 + rng.integers(0, track.REACH_FRAMES + 2)] = False
+    frame, which = np.nonzero(there)
+    part = np.cumsum(rng.random((frames, objects)) < 0.4, axis=0)[frame, which]
+    boxes = starts[which] + np.tile(motion[which] * frame[:, None], 2)
+    counts = tuple(np.bincount(frame, minlength=frames).tolist())
+    labels = [("car", "person", "truck")[i % 3 if i % 2 else 0] for i in which.tolist()]
+    row, none = np.arange(len(frame)), np.full(len(frame), -1)
+    number = np.unique(which * frames + part, return_inverse=True)[1]
+    seen = Sightings(
+        frame, row, none, number, boxes, np.ones(len(frame)), looks[which], tuple(labels), counts
+    )
+    joined = track._joined(seen, number)
+    np.testing.assert_array_equal(joined, plainly_joined(seen, number))
+    left, before = len(set(joined.tolist())), len(set(number.tolist()))
+    assert objects / 2 < left < before * 0.8
