@@ -81,6 +81,25 @@ def agreements(first: ShapeArray, second: ShapeArray) -> Numbers:
     return np.where(union > 0, shared / np.maximum(union, 1), 1.0)
 
 
+def extents_of(shapes: ShapeArray) -> Numbers:
+    """Where in their boxes N masks lie: float64 (N, 4), left, top, right, bottom in [0, 1].
+
+    They are a hundredth of a cell too large, so that no rounding leaves a point of a mask outside.
+    """
+    rows = shapes.view(np.uint8).reshape(len(shapes), GRID, GRID // 8)
+    columns = np.unpackbits(np.bitwise_or.reduce(rows, axis=1), axis=1)
+    lines = np.stack([columns, rows.any(axis=2)], axis=1)
+    first, last = lines.argmax(axis=2), GRID - lines[:, :, ::-1].argmax(axis=2)
+    cells = np.concatenate([first - 0.01, last + 0.01], axis=1)
+    return np.asarray((cells / GRID).clip(0, 1))
+
+
+def placed_px(extents: Numbers, boxes_px: Numbers) -> Numbers:
+    """Put extents of masks into their boxes: (N, 4), never beyond them."""
+    low, high = np.tile(boxes_px[:, :2], 2), np.tile(boxes_px[:, 2:], 2)
+    return np.asarray((low + extents * (high - low)).clip(low, high))
+
+
 def placed_ious(
     first: ShapeArray, first_boxes: Numbers, second: ShapeArray, boxes: Numbers
 ) -> Numbers:

@@ -24,7 +24,7 @@ from tasks.store.tracks import FrameTracks
 from tasks.tracks import associate
 from tasks.tracks.gaps import Gap, gaps_of
 from tasks.tracks.measures import measured
-from tasks.tracks.shapes import agreements, placed_ious
+from tasks.tracks.shapes import agreements, extents_of, placed_ious, placed_px
 from tasks.tracks.sightings import Sightings, sightings_of
 
 # Two masks of successive sightings that agree less are of different things.
@@ -135,14 +135,14 @@ def _joined(seen: Sightings, chains: IntArray) -> IntArray:
         if seen.number[rows[0]] >= 0:
             starting.setdefault(int(seen.frame[rows[0]]), []).append(chain)
     recent = {chain: rows[-_MOTION_SIGHTINGS:].tolist() for chain, rows in members.items()}
-    groups = _groups(seen)
+    groups, extents = _groups(seen), extents_of(seen.shapes)
     ending: dict[int, set[int]] = defaultdict(set)
     goes_on = np.arange(max(members, default=-1) + 1)
     for frame, heads in sorted(starting.items()):
         reach = range(frame - REACH_FRAMES, frame)
         lost = sorted(one for end in reach for one in ending.get(end, ()))
         new = np.array([members[head][0] for head in heads])
-        pairs = _pairs(seen, groups, [recent[one] for one in lost], new)
+        pairs = _pairs(seen, groups, extents, [recent[one] for one in lost], new)
         tails = {heads[j]: lost[i] for i, j in pairs}
         for head in heads:
             tail = tails.get(head, head)
@@ -170,13 +170,18 @@ def _groups(seen: Sightings) -> IntArray:
 
 
 def _pairs(
-    seen: Sightings, groups: IntArray, lost: Sequence[Sequence[int]], new: IntArray
+    seen: Sightings,
+    groups: IntArray,
+    extents: Numbers,
+    lost: Sequence[Sequence[int]],
+    new: IntArray,
 ) -> list[tuple[int, int]]:
     """Pair lost chains with such as begin, the best fits first, each once.
 
     Args:
         seen: all sightings.
-        groups: int64 (S,).
+        groups: int64 (S,), of classes.
+        extents: float64 (S, 4), of masks in their boxes.
         lost: of each lost chain its last sightings.
         new: int64 (M,), first sightings of the chains that begin in a frame.
 
@@ -189,7 +194,8 @@ def _pairs(
     last = np.array([rows[-1] for rows in lost])
     earlier = np.array([rows[0] for rows in lost])
     expected = _expected_px(seen, earlier, last, int(seen.frame[new[0]]))
-    near = shared_box_areas(expected, seen.boxes_px[new]) > 0
+    places = placed_px(extents[last], expected), placed_px(extents[new], seen.boxes_px[new])
+    near = shared_box_areas(*places) > 0  # of the others no two masks can have a point in common
     one, other = np.nonzero(near & (groups[last][:, None] == groups[new]))
     there = new[other]
     fits = placed_ious(

@@ -5,10 +5,10 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Masks
-from tasks.risk.geometry import box_ious
+from tasks.risk.geometry import box_iou_rows, box_ious
 from tasks.tracks import shapes, track
 from tasks.tracks.associate import group_of
-from tasks.tracks.shapes import GRID, WORDS, placed_ious, shapes_of
+from tasks.tracks.shapes import GRID, WORDS, extents_of, placed_ious, placed_px, shapes_of
 from tasks.tracks.sightings import Sightings
 
 SIZE_HW = (60, 90)
@@ -65,6 +65,10 @@ def test_pairs_of_placed_masks_are_compared_as_one_by_one(seed):
     plain = [placed_iou(*pair) for pair in zip(first, one, second, other, strict=True)]
     np.testing.assert_array_equal(placed_ious(first, one, second, other), plain)
     assert 0.1 < np.mean(np.array(plain) > 0) < 0.9
+    places = placed_px(extents_of(first), one), placed_px(extents_of(second), other)
+    apart = box_iou_rows(*places) <= 0
+    assert not np.array(plain)[apart].any(), "what is not compared has nothing in common"
+    assert (apart & (box_iou_rows(one, other) > 0)).any()
     assert len(placed_ious(first[:0], one[:0], second[:0], other[:0])) == 0
 
 
