@@ -81,14 +81,8 @@ def frames_of(run: Run, street: Path, boxes: Path) -> tuple[Path, Path]:
 def setup(run: Run, given: argparse.Namespace) -> tuple[Path, Path, dict[str, str]]:
     """Return the frames, their boxes and the environment of runs."""
     frames, texts = frames_of(run, given.street, given.boxes)
-    return frames, texts, running(copied_product(run))
-
-
-def running(product: Path) -> dict[str, str]:
-    """Environment in which commands run a copy of the product, whatever folder they start in."""
-    path = f"{product}:{os.environ.get('PYTHONPATH', '')}"
-    # Without it `python -c` looks in its folder first, and that is the checkout.
-    return {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    path = f"{copied_product(run)}:{os.environ.get('PYTHONPATH', '')}"
+    return frames, texts, {"PYTHONPATH": path}
 
 
 OPTIONS = ("--model", "random:base_plus", "--backend", "torch")
