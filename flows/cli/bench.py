@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from flows.cli.common_options import FILE, cache_option, json_option, precision_option
+from flows.cli.common_options import FILE, FloatRange, cache_option, json_option, precision_option
 
 if TYPE_CHECKING:
     from sam2_core.bench.frame import BenchFrame
@@ -55,7 +55,7 @@ def _size(text: str | None) -> tuple[int, int] | None:
 @click.option(
     "--budget",
     "budget_s",
-    type=click.FloatRange(min=1),
+    type=FloatRange(min=1),
     help="Seconds after which a section stops repeating.",
 )
 @click.option("--frames", type=COUNT, default=0, help="Also run so many through the frame loop.")

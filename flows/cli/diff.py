@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.cli.common_options import FOLDER, json_option
-from tasks.wording import counted
+from flows.cli.common_options import FOLDER, FloatRange, json_option
+from tasks.wording import counted, one_line
 
 if TYPE_CHECKING:
     from tasks.lab.run_diff import Change
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("run_a")
 @click.argument("run_b")
-@click.option(
-    "--threshold", type=click.FloatRange(0, 1), default=0.9, help="A lower IoU is a change."
-)
+@click.option("--threshold", type=FloatRange(0, 1), default=0.9, help="A lower IoU is a change.")
 @click.option(
     "--report",
     type=FOLDER,
@@ -65,13 +64,16 @@ def command(
     there); with --report the labels stay in its folders a and b, and are not made again.
     """
     from flows.cli.display import stderr_console, telling
-    from tasks.lab.diff_report import write_report
+    from flows.cli.writable import check_report
+    from tasks.lab.diff_report import FILES, MARK, PAGE, write_report
     from tasks.lab.run_diff import diff_runs
 
     if boxes and not images:
         raise click.UsageError("--boxes goes with --images; a run has its boxes")
     if allow_uncertified and not images:
         raise click.UsageError("--allow-uncertified goes with --images; a run has its labels")
+    if report:
+        check_report(report, PAGE, MARK, FILES)
     asked = {"images": images, "boxes": boxes, "allow_uncertified": allow_uncertified}
     with (
         _sides(run_a, run_b, asked, report) as sides,
@@ -109,34 +111,42 @@ def _noted(report: Path | None) -> Iterator[Callable[[Change], object]]:
     if report is None:
         yield lambda _: None
         return
-    from flows.cli.writable import check_writable
     from tasks.lab.diff_report import CHANGES, change_line
 
-    check_writable(folders=[report])
-    with (report / CHANGES).open("w", encoding="utf-8") as file:
-        yield lambda change: file.write(change_line(change))
+    with tempfile.TemporaryDirectory(dir=report) as place:
+        new = Path(place) / CHANGES  # an earlier report is whole until there is another
+        with new.open("w", encoding="utf-8") as file:
+            yield lambda change: file.write(change_line(change))
+        new.replace(report / CHANGES)
 
 
 def _print(result: dict[str, Any], report: Path | None) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    from tasks.lab.diff_report import CHANGED, figures, kinds_of, not_in_both, uncertified
+    from flows.cli.display import results_console
+    from tasks.lab.diff_report import (
+        CHANGED,
+        PAGE,
+        figures,
+        kinds_of,
+        not_in_both,
+        uncertified,
+    )
 
-    console = Console()
+    console = results_console()
     table = Table("instances", "count", "changed", "mean IoU", "predicted IoU", box=None)
     for name, one in {"all": result, **result["by_size"], **result["by_class"]}.items():
-        table.add_row(name, *figures(one))
+        table.add_row(one_line(name), *figures(one))
     console.print(table)
     for side in "ab":
         keys = ", ".join(result[f"run_keys_{side}"])
         console.print(f"{side.upper()} is {result[f'run_{side}']}, {keys}", soft_wrap=True)
     for line in (*uncertified(result), *not_in_both(result)):
-        console.print(line, style="yellow", soft_wrap=True)
+        console.print(one_line(line), style="yellow", soft_wrap=True)
     changed = counted(len(result["changed_sequences"]), "sequence")
     console.print(f"{changed} with a change; changes: {kinds_of(result)}")
     if report:
-        console.print(f"report: {report / 'diff.md'}", soft_wrap=True)
+        console.print(f"report: {report / PAGE}", soft_wrap=True)
     if report and result["changed_sequences"]:
         console.print(
             f"label them again: autolabel backfill SOURCE... --out URL --sequences "

@@ -69,6 +69,11 @@ def stderr_console() -> Console:
     return _RedactingConsole(stderr=True, highlight=False, soft_wrap=True)
 
 
+def results_console() -> Console:
+    """Return a console on stdout that prints names as they are: no markup, emoji or secret."""
+    return _RedactingConsole(markup=False, emoji=False, highlight=False)
+
+
 def as_typed(*words: str) -> str:
     """Return how to call this command from here, for people to copy: `make` sets no PATH."""
     program = Path(sys.argv[0])

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from flows.cli.common_options import FILE, FOLDER, json_option, precision_option
+from flows.cli.common_options import FILE, FOLDER, FloatRange, json_option, precision_option
 
 
 @click.command()
@@ -30,7 +30,7 @@ from flows.cli.common_options import FILE, FOLDER, json_option, precision_option
 @click.option("--detector", default="compact", help="As for `label`.")
 @click.option(
     "--min-score",
-    type=click.FloatRange(0, 1),
+    type=FloatRange(0, 1),
     default=0.05,
     help="Least score of a detected box; average precision needs the low ones too.",
 )

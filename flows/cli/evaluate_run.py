@@ -13,8 +13,8 @@ from typing import Any
 import click
 import numpy as np
 
-from flows.cli.display import stderr_console, tracked
-from flows.cli.writable import check_writable
+from flows.cli.display import results_console, stderr_console, tracked
+from flows.cli.writable import check_own, check_report, check_writable
 from sam2_core.trust.pictures import write_difference
 from sam2_core.types import AutolabelError, Boxes, ImageArray
 from tasks.dataset.coco_truth import Truth
@@ -22,10 +22,10 @@ from tasks.lab.evaluate import Asked, Detect, evaluate, find_image, read_rgb
 from tasks.lab.metrics import match_boxes
 from tasks.lab.png_truth import OBJECT
 from tasks.lab.prompting import clicked_masks, jittered_boxes, true_boxes
-from tasks.lab.records import Record, paired, read_run, write_run
-from tasks.lab.report import against_named, write_report
+from tasks.lab.records import Record, is_run, paired, read_run, write_run
+from tasks.lab.report import FILES, MARK, PAGE, against_named, write_report
 from tasks.lab.truths import open_truth
-from tasks.wording import counted
+from tasks.wording import counted, one_line
 
 NUMBERS = ("miou", "boundary_f", "miou_matched", "recall", "ap50")
 
@@ -35,7 +35,7 @@ def run_evaluation(given: dict[str, Any]) -> bool:
     _check_options(given)
     other = read_run(given["against"]) if given["against"] else None
     save, report = given["save"], given["report"]
-    check_writable(folders=filter(None, [report]), files=filter(None, [save]))
+    _check_places(save, report)
     truth = open_truth(given["truth"], given["images"], first_frames=given["first_frames"])
     if given["limit"]:
         truth = Truth(truth.images[: given["limit"]], truth.categories)
@@ -70,18 +70,31 @@ def run_evaluation(given: dict[str, Any]) -> bool:
     return bool(last.failed)
 
 
+def _check_places(save: Path | None, report: Path | None) -> None:
+    """Refuse places that cannot be written, or that hold what is not ours."""
+    if save:
+        if str(save) == "-":
+            raise click.UsageError("--save takes a file; with --json results go to stdout")
+        check_writable(files=[save])
+        check_own(save, is_run, "evaluation that --save wrote")
+    if report:
+        check_report(report, PAGE, MARK, FILES)
+
+
 def _check_options(given: dict[str, Any]) -> None:
     """Refuse options that mean nothing beside the others."""
     unused = {
         "--clicks": given["clicks"] != 1 and given["prompt"] != "points",
         "--detector": given["detector"] != "compact" and given["prompt"] != "detector",
+        "--min-score": given["min_score"] != 0.05 and given["prompt"] != "detector",
         "--model": given["model"] != "compact" and given["baseline"],
+        "--whole-frames": given["whole_frames"] and given["baseline"],
     }
     for option, is_unused in unused.items():
         if is_unused:
-            where = "without --baseline" if option == "--model" else "with --prompt"
-            needed = {"--clicks": " points", "--detector": " detector"}.get(option, "")
-            raise click.UsageError(f"{option} counts {where}{needed} only")
+            needed = {"--clicks": "with --prompt points"}.get(option, "with --prompt detector")
+            where = "without --baseline" if option in {"--model", "--whole-frames"} else needed
+            raise click.UsageError(f"{option} counts {where} only")
 
 
 def _run_facts(given: dict[str, Any], engine: dict[str, Any]) -> dict[str, Any]:
@@ -158,15 +171,14 @@ def _draw(truth: Truth, folder: Path, asked: Asked, record: Record, path: Path) 
 
 
 def _print(result: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table("instances", "count", *NUMBERS, box=None)
     rows = {"all": result, **result["by_size"], **result["by_class"], **result["by_occlusion"]}
     for name, row in rows.items():
         values = ["-" if row.get(key) is None else f"{row[key]:.3f}" for key in NUMBERS]
-        table.add_row(name, str(row["instances"]), *values)
-    console = Console()
+        table.add_row(one_line(name), str(row["instances"]), *values)
+    console = results_console()
     images = counted(result["images"], "image")
     console.print(f"{result['model']}, prompted by {result['prompt']}, {images}")
     console.print(table)
@@ -196,4 +208,5 @@ def _print(result: dict[str, Any]) -> None:
         text = f"{counted(others, 'detection')} of classes that the truth does not have"
         console.print(f"{text}: not counted", style="yellow")
     for failed in result["failed_images"]:
-        console.print(f"not measured: {failed['file_name']}: {failed['reason']}", style="yellow")
+        text = one_line(f"not measured: {failed['file_name']}: {failed['reason']}")
+        console.print(text, style="yellow", soft_wrap=True)

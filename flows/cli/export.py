@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from flows.cli.common_options import json_option
+from flows.cli.common_options import FloatRange, json_option
 from tasks.wording import counted
 
 FORMATS = (
@@ -53,8 +53,8 @@ def _shares(text: str | None) -> dict[str, float]:
 )
 @click.option("--classes", metavar="A,B", help="Only these, numbered in this order.")
 @click.option("--class-map", metavar="OLD=NEW,...", help="New names for classes, before --classes.")
-@click.option("--min-score", type=click.FloatRange(0, 1), default=0.0, help="Lowest to export.")
-@click.option("--risk-below", type=click.FloatRange(0, 1), help="Only labels with a lower risk.")
+@click.option("--min-score", type=FloatRange(0, 1), default=0.0, help="Lowest to export.")
+@click.option("--risk-below", type=FloatRange(0, 1), help="Only labels with a lower risk.")
 @click.option("--reviewed", is_flag=True, help="Only frames that people looked at.")
 @click.option(
     "--track-classes", is_flag=True, help="Name labels as their track, not as in their frame."

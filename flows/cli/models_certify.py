@@ -14,7 +14,7 @@ import click
 from flows.cli.common_options import json_option, precision_option
 from sam2_core.machine_errors import first_line
 from sam2_core.types import AutolabelError
-from tasks.wording import counted
+from tasks.wording import counted, one_line
 
 if TYPE_CHECKING:
     from sam2_core.trust.certificate import Certificate
@@ -135,13 +135,15 @@ def _told(source: str) -> Iterator[None]:
 
 
 def _print(certificate: Certificate, path: Path) -> None:
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    console, measured = Console(), certificate.measured
+    from flows.cli.display import results_console
+
+    console, measured = results_console(), certificate.measured
     pictures = counted(certificate.calibration["pictures"], "picture")
     boxes = counted(certificate.calibration["boxes"], "box", "boxes")
-    console.print(f"[bold]{certificate.title}[/]: {pictures}, {boxes}")
+    console.print(Text(certificate.title, "bold"), f": {pictures}, {boxes}", sep="")
     weights = str(certificate.engine["checkpoint_sha256"])[:12]
     console.print(f"{certificate.source}, weights {weights}", soft_wrap=True)
     console.print(f"against {certificate.reference}", soft_wrap=True)
@@ -160,8 +162,9 @@ def _print(certificate: Certificate, path: Path) -> None:
     if certificate.worst[0]["iou"] < 1:
         console.print("the worst; green: both, red: this engine only, blue: PyTorch only")
     for one in certificate.worst[:3] if certificate.worst[0]["iou"] < 1 else ():
-        console.print(f"  {one['picture']}: IoU {one['iou']:.4f}  {one['file']}", soft_wrap=True)
+        text = f"  {one_line(one['picture'])}: IoU {one['iou']:.4f}  {one['file']}"
+        console.print(text, soft_wrap=True)
     for failure in certificate.failures:
-        console.print(f"[red]{failure}[/]")
+        console.print(failure, style="red")
     colour = "green" if certificate.passed else "red"
-    console.print(f"[{colour}]{certificate.verdict}[/]  {path}", soft_wrap=True)
+    console.print(Text(certificate.verdict, colour), f"  {path}", sep="", soft_wrap=True)

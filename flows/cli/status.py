@@ -10,14 +10,14 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from flows.cli.common_options import json_option
+from flows.cli.common_options import FloatRange, json_option
 from tasks.wording import counted
 
 FRAMES_SHOWN = 10
 
 
 @click.command(short_help="How runs and shards are doing.")
-@click.option("--hours", type=click.FloatRange(0), default=72.0, metavar="H",
+@click.option("--hours", type=FloatRange(0), default=72.0, metavar="H",
               help="Shards submitted in the last H hours.")  # fmt: skip
 @json_option
 def command(hours: float, as_json: bool) -> None:

@@ -6,7 +6,7 @@ import threading
 
 import click
 
-from flows.cli.common_options import PORT
+from flows.cli.common_options import PORT, FloatRange
 from tasks.wording import counted
 
 
@@ -17,7 +17,7 @@ from tasks.wording import counted
 )
 @click.option(
     "--grace",
-    type=click.FloatRange(0),
+    type=FloatRange(0),
     default=120.0,
     metavar="SECONDS",
     help="How long to wait, when stopped, for shards to be given back.",

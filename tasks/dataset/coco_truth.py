@@ -130,7 +130,7 @@ def _categories(categories: list[Any]) -> dict[int, str]:
     found: dict[int, str] = {}
     for number, one in enumerate(categories):
         key = _id(one, f"category number {number}")
-        if not isinstance(one.get("name"), str):
+        if not isinstance(one.get("name"), str) or not one["name"].strip():
             raise ValueError(f"category {key} has no name")
         if found.setdefault(key, one["name"]) != one["name"]:
             raise ValueError(f"two categories have the id {key}")
@@ -195,7 +195,7 @@ def _image(
     unreadable = ""
     for annotation in annotations:
         try:
-            rows[bool(annotation.get("iscrowd", 0))].append(_row(annotation, size_hw, names))
+            rows[_is_crowd(annotation)].append(_row(annotation, size_hw, names))
         except (KeyError, ValueError, TypeError, OverflowError) as error:
             unreadable = f"annotation {annotation['id']}: {error}"
             rows = {False: [], True: []}
@@ -233,12 +233,19 @@ def _row(annotation: dict[str, Any], size_hw: tuple[int, int], names: dict[int, 
         raise ValueError(f"category_id {annotation.get('category_id')!r} is none of the file's")
     rle = to_rle(annotation.get("segmentation"), size_hw)
     given = annotation.get("visible_fraction")
-    if given is not None and not isinstance(given, int | float):
-        raise ValueError(f"visible_fraction must be a number, and is {given!r}")
+    if given is not None and not (isinstance(given, int | float) and 0 <= given <= 1):
+        raise ValueError(f"visible_fraction must be a number from 0 to 1, and is {given!r}")
     box = annotation.get("bbox")
     corners = rle_box_xyxy_px(rle, size_hw).tolist() if box is None else _corners(box, size_hw)
     visible = np.nan if given is None else float(given)
     return _Row(names[category], rle, tuple(corners), visible)
+
+
+def _is_crowd(annotation: dict[str, Any]) -> bool:
+    given = annotation.get("iscrowd") or 0
+    if _whole(given) not in {0, 1}:
+        raise ValueError(f"iscrowd must be 0 or 1, and is {given!r}")
+    return bool(_whole(given))
 
 
 def _corners(box: Any, size_hw: tuple[int, int]) -> list[float]:

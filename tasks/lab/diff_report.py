@@ -12,13 +12,16 @@ from pycocotools import mask as coco_mask
 from sam2_core.trust.pictures import write_difference
 from tasks.frames.download import download
 from tasks.frames.images import read_image
-from tasks.lab.report import cell
+from tasks.lab.report import plain
 from tasks.lab.run_diff import Change, RunDiff
 from tasks.types import FrameRef
 from tasks.wording import counted
 
 CHANGED = "changed.txt"
 CHANGES = "changes.jsonl"
+# What a report is known by, and all that is written.
+PAGE, MARK = "diff.md", "# What changed"
+FILES = (CHANGED, CHANGES, "diff.json", "change-[0-9][0-9].png")
 
 
 def change_line(change: Change) -> str:
@@ -62,18 +65,20 @@ def write_report(folder: Path, result: dict[str, Any], found: RunDiff) -> None:
     names = "".join(f"{name}\n" for name in found.changed_sequences)
     (folder / CHANGED).write_text(names, encoding="utf-8")
     (folder / "diff.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    for old in folder.glob(FILES[-1]):
+        old.unlink()
     lines = [
-        "# What changed", "", f"`{result['run_a']}` and `{result['run_b']}`", "",
+        MARK, "", f"{plain(result['run_a'])} and {plain(result['run_b'])}", "",
         f"{counted(result['frames'], 'frame')}, {counted(result['instances'], 'instance')}, "
         f"{result['changed']} changed ({kinds_of(result)}); "
         f"{counted(len(found.changed_sequences), 'sequence')} with a change, listed in "
         f"`{CHANGED}`; every change of an instance is in `{CHANGES}`.", "",
-        *(f"{line}\n" for line in (*uncertified(result), *not_in_both(result))),
+        *(f"{plain(line)}\n" for line in (*uncertified(result), *not_in_both(result))),
     ]  # fmt: skip
     for what in ("by_size", "by_class"):
         lines += ["| | instances | changed | mean IoU | predicted IoU |", "|---|---|---|---|---|"]
         lines += [
-            f"| {' | '.join([cell(name), *figures(one)])} |" for name, one in result[what].items()
+            f"| {' | '.join([plain(name), *figures(one)])} |" for name, one in result[what].items()
         ] + [""]
     lines += [
         "The largest changes, by (1 - IoU) times the root of the area. Green: both. Red: first run "
@@ -84,9 +89,9 @@ def write_report(folder: Path, result: dict[str, Any], found: RunDiff) -> None:
         told = _drawn(folder / name, change)
         place = (change.frame.sequence_id, change.frame.camera, str(change.frame.index))
         where = " ".join(filter(None, place))
-        lines += [f"![{change.kind}]({name})" if not told else f"({told})", ""]
-        lines += [f"{where}: {change.label}, {change.kind}, IoU {change.iou:.3f}", ""]
-    (folder / "diff.md").write_text("\n".join(lines), encoding="utf-8")
+        lines += [f"![{change.kind}]({name})" if not told else plain(f"({told})"), ""]
+        lines += [f"{plain(f'{where}: {change.label}')}, {change.kind}, IoU {change.iou:.3f}", ""]
+    (folder / PAGE).write_text("\n".join(lines), encoding="utf-8")
 
 
 def kinds_of(result: dict[str, Any]) -> str:

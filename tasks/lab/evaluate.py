@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -61,10 +62,37 @@ def read_rgb(path: Path, size_hw: tuple[int, int]) -> ImageArray:
         raise ValueError("not an image that can be decoded")
     if image.shape[:2] != size_hw:
         found = image.shape[:2]
-        turned = " (its EXIF tag turns it)" if found == size_hw[::-1] else ""
+        turned = " (its EXIF tag turns it)" if _is_turned(path) else ""
         sizes = [f"{height}x{width}" for height, width in (found, size_hw)]
         raise ValueError(f"the image is {sizes[0]}{turned}, the truth says {sizes[1]} (h x w)")
     return np.asarray(image, np.uint8)
+
+
+def _is_turned(path: Path) -> bool:
+    """Whether an image's EXIF tag turns it by a quarter, so that height and width change places."""
+    from PIL import Image
+    from PIL.ExifTags import Base
+
+    with contextlib.suppress(OSError, ValueError, SyntaxError), Image.open(path) as image:
+        return image.getexif().get(Base.Orientation) in {5, 6, 7, 8}
+    return False
+
+
+def _shared(truth: Truth, folder: Path) -> dict[str, list[int]]:
+    """Return the images of the truth that are of one file: its objects are spread over them.
+
+    Returns:
+        {file name: ids of all images of the same file}, where there are several.
+
+    """
+    ids: dict[Path, list[int]] = {}
+    names: dict[Path, set[str]] = {}
+    for image in truth.images:
+        with contextlib.suppress(OSError, ValueError):
+            path = find_image(folder, image.file_name).resolve()
+            ids.setdefault(path, []).append(image.image_id)
+            names.setdefault(path, set()).add(image.file_name)
+    return {name: ids[path] for path in ids if len(ids[path]) > 1 for name in names[path]}
 
 
 @dataclass(frozen=True)
@@ -118,10 +146,14 @@ def evaluate(truth: Truth, folder: str | Path, asked: Asked) -> Iterator[Evaluat
             "empty, or all that is annotated counts neither way (COCO's crowds, 255 in PNGs)"
         )
     evaluation = Evaluation(Scores(truth.categories))
+    shared = _shared(truth, folder)
     for image in truth.images:
         try:
             if image.unreadable:
                 raise ValueError(image.unreadable)
+            if others := shared.get(image.file_name):
+                which = " and ".join(map(str, others))
+                raise ValueError(f"images {which} of the truth are of this one file")
             pixels = read_rgb(find_image(folder, image.file_name), image.size_hw)
             boxes, masks = asked.masks(pixels, image)
             evaluation.scores.add(image, boxes, masks, by_row=asked.detect is None)

@@ -144,6 +144,15 @@ def write_run(path: Path, result: Mapping[str, Any], records: Sequence[Record]) 
     path.write_text(json.dumps(values) + "\n", encoding="utf-8")
 
 
+def is_run(path: Path) -> bool:
+    """Whether a file is what `write_run` keeps."""
+    try:
+        read_run(path)
+    except AutolabelError:
+        return False
+    return True
+
+
 def read_run(path: Path) -> tuple[dict[str, Any], list[Record]]:
     """Read what `write_run` kept; `AutolabelError` when it is something else."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,13 @@ from typing import Any
 import numpy as np
 
 from tasks.lab.records import Record, by_occlusion, by_size, grouped, interval
-from tasks.wording import counted
+from tasks.wording import counted, one_line
 
 WORST = 12
+# What a report is known by, and all that is written.
+PAGE, MARK = "report.md", "![IoU](plots.png)"
+FILES = ("plots.png", "worst-[0-9][0-9].png")
+_MARKS = re.compile(r"[\\`*\[\]|~$]|\b_|_\b")
 _FOUND, _OTHER = "#2a6f97", "#e07a5f"
 # Draws a record's masks into a file: the picture, and the predicted mask beside the true one.
 Draw = Callable[[Record, Path], None]
@@ -39,12 +44,14 @@ def write_report(
 
     """
     folder.mkdir(parents=True, exist_ok=True)
-    _plots(folder / "plots.png", records)
+    for old in folder.glob(FILES[1]):
+        old.unlink()
+    _plots(folder / FILES[0], records)
     lines = [
-        f"# {result['model']}, prompted by {result['prompt']}", "",
+        f"# {plain(result['model'])}, prompted by {result['prompt']}", "",
         *(_measured(result["run"]) if "run" in result else []),
         f"{result['images']} pictures, {result['instances']} instances. Intervals are of 95%, by "
-        "bootstrap over pictures.", "", "![IoU](plots.png)", "",
+        "bootstrap over pictures.", "", MARK, "",
         *_numbers(result), "", *_table("size", by_size(records)), "",
         *_table("class", grouped(records, lambda one: one.label)), "",
     ]  # fmt: skip
@@ -54,7 +61,7 @@ def write_report(
     lines += _failed(result)
     if draw:
         lines += _worst(folder, records, draw)
-    page = folder / "report.md"
+    page = folder / PAGE
     page.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return page
 
@@ -71,9 +78,9 @@ def _numbers(result: Mapping[str, Any]) -> list[str]:
     return ["| | |", "|---|---|", *shown]
 
 
-def cell(text: str) -> str:
-    """Return text that can stand in a table of Markdown."""
-    return html.escape(text, quote=False).replace("|", "\\|")
+def plain(text: str) -> str:
+    """Return text that Markdown shows as it is, on one line, in a table too."""
+    return _MARKS.sub(r"\\\g<0>", html.escape(one_line(text), quote=False))
 
 
 def _table(what: str, groups: Mapping[str, Sequence[Record]]) -> list[str]:
@@ -87,7 +94,7 @@ def _table(what: str, groups: Mapping[str, Sequence[Record]]) -> list[str]:
         span = interval(some, lambda one: one.iou)
         between = f"{span[0]:.3f} to {span[1]:.3f}" if span else ""
         lines.append(
-            f"| {cell(name)} | {len(some)} | {iou:.4f} | {between} | {edge:.4f} | {found:.3f} |"
+            f"| {plain(name)} | {len(some)} | {iou:.4f} | {between} | {edge:.4f} | {found:.3f} |"
         )
     return lines
 
@@ -98,8 +105,9 @@ def _compared(found: Mapping[str, Any]) -> list[str]:
     test = f", Wilcoxon's p = {p_value:g}" if p_value is not None else ""
     alone = found["only_in_one"]
     more = f" {counted(alone, 'instance')} of only one run not compared." if alone else ""
+    other = plain(against_named(found))
     return [
-        f"Against {against_named(found)}, on {found['instances']} instances of both: mean IoU "
+        f"Against {other}, on {found['instances']} instances of both: mean IoU "
         f"{found['miou_gain']:+.4f}{between}{test}; {found['better']} better and {found['worse']} "
         f"worse by more than 0.01.{more}", "",
     ]  # fmt: skip
@@ -129,24 +137,28 @@ def _measured(run: Mapping[str, Any]) -> list[str]:
     told = {name: value for name, value in run.items() if name not in {"engine", "made", "version"}}
     words = ", ".join(f"{name} {value}".replace("_", " ") for name, value in told.items())
     by = f"{how}; " if how else ""
-    return [f"{by}{words}; sam2-autolabel {run['version']}, {run['made'][:10]}.", ""]
+    return [f"{plain(by + words)}; sam2-autolabel {run['version']}, {run['made'][:10]}.", ""]
 
 
 def _failed(result: Mapping[str, Any]) -> list[str]:
     failed = result["failed_images"]
-    lines = [f"- {one['file_name']}: {one['reason']}" for one in failed]
+    lines = ["- " + plain(f"{one['file_name']}: {one['reason']}") for one in failed]
     return ["Not measured:", "", *lines, ""] if lines else []
 
 
 def _worst(folder: Path, records: Sequence[Record], draw: Draw) -> list[str]:
-    chosen = sorted((one for one in records if one.found), key=lambda one: one.iou)[:WORST]
+    there = sorted((one for one in records if one.found), key=lambda one: one.iou)
+    chosen, lost = there[:WORST], len(records) - len(there)
     lines = ["## The worst masks", "", "Green: both. Red: predicted only. Blue: true only.", ""]
+    if lost:
+        lines[2] += f" {counted(lost, 'instance')} without a mask not among them: not found."
     if chosen and chosen[0].iou == 1:
         return [*lines[:1], "", "None: all are the true ones to the last pixel.", ""]
     for number, one in enumerate(chosen, 1):
         name = f"worst-{number:02d}.png"
         draw(one, folder / name)
-        lines += [f"![{one.label}]({name})", "", f"{one.image}, {one.label}, IoU {one.iou:.3f}", ""]
+        label, image = plain(one.label), plain(one.image)
+        lines += [f"![{label}]({name})", "", f"{image}, {label}, IoU {one.iou:.3f}", ""]
     return lines
 
 
@@ -160,9 +172,11 @@ def _plots(path: Path, records: Sequence[Record]) -> None:
     axes = figure.subplots(2, 2)
     iou = np.array([one.iou for one in records])
     axes[0, 0].hist(iou, bins=np.linspace(0, 1, 41), color=_FOUND)
+    axes[0, 0].yaxis.get_major_locator().set_params(integer=True)
     axes[0, 0].set(xlabel="mask IoU", ylabel="instances", title="all instances")
     classes = sorted(grouped(records, lambda one: one.label).items(), key=lambda one: -len(one[1]))
-    names = [name for name, _ in classes[:15]]
+    # A dollar would begin a formula.
+    names = [one_line(name).replace("$", r"\$") for name, _ in classes[:15]]
     axes[0, 1].boxplot(
         [[one.iou for one in some] for _, some in classes[:15]], vert=False, showfliers=False,
         patch_artist=True, boxprops={"facecolor": _FOUND, "alpha": 0.4},
@@ -180,8 +194,9 @@ def _plots(path: Path, records: Sequence[Record]) -> None:
     axes[1, 0].xaxis.set_major_formatter("{x:.0f}")
     axes[1, 0].set(ylim=(-0.03, 1.03))
     axes[1, 0].set(xlabel="root of the true mask's area, px", ylabel="mask IoU", title="by size")
-    said = np.array([one.predicted_iou for one in records])
-    axes[1, 1].scatter(said, iou, s=dot, alpha=0.3, color=_FOUND, linewidths=0)
+    found = np.array([one.found for one in records], bool)  # of the others nothing was predicted
+    said = np.array([one.predicted_iou for one in records])[found]
+    axes[1, 1].scatter(said, iou[found], s=dot, alpha=0.3, color=_FOUND, linewidths=0)
     axes[1, 1].plot([0, 1], [0, 1], color=_OTHER, linewidth=1)
     axes[1, 1].set(xlabel="IoU that the model predicts", ylabel="mask IoU", title="what it knows")
     for axis in axes.flat:

@@ -83,6 +83,12 @@ def _image(number: int, sample: dict[str, Any], field: str) -> TruthImage | None
     areas = [int(coco_mask.area({"counts": one, "size": list(size_hw)})) for one in rles]
     kept = [i for i, area in enumerate(areas) if area]
     ids = [detections[i].get("index") for i in kept]
+    unnamed = [str(rows[i].get("id")) for i in kept if not str(rows[i]["label"]).strip()]
+    if unnamed:
+        return TruthImage(
+            number, sample["filepath"], size_hw, np.zeros((0, 4), np.float32), (), (),
+            np.zeros(0, np.int64), unreadable=f"label {unnamed[0]} has no class",
+        )  # fmt: skip
     known = bool(ids) and all(isinstance(one, int) for one in ids)
     sequence = "/".join(filter(None, (sample.get("sequence_id"), sample.get("camera"))))
     return TruthImage(

@@ -66,6 +66,14 @@ def test_close_ups_whole_frames_and_clicks_are_measured_as_such(truth):
     [
         (["--save", "{file}/x.json"], "cannot write to .*file"),
         (["--report", "{file}/x"], "cannot write to .*file/x"),
+        (["--save", "{file}"], "file is no evaluation that --save wrote, and would be written ov"),
+        (["--save", "{truth}"], r"truth\.json is no evaluation that --save wrote"),
+        (["--save", "-"], "--save takes a file"),
+        (["--save", "s3://b/x.json"], "s3://b: reports are written to this machine"),
+        (["--report", "{folder}"], r"worst-01\.png is no part of a report, report.md is not bes"),
+        (["--prompt", "detector", "--min-score", "nan"], "nan' is not a number"),
+        (["--min-score", "0.4"], "--min-score counts with --prompt detector only"),
+        (["--whole-frames"], "--whole-frames counts without --baseline only"),
         (["--against", "{file}"], "no evaluation that --save wrote: UnicodeDecodeError"),
         (["--prompt", "detector", "--detector", "absent.onnx"], r"absent\.onnx"),
         (["--clicks", "2"], "--clicks counts with --prompt points only"),
@@ -78,7 +86,10 @@ def test_what_cannot_work_is_refused_before_anything_is_measured(
 ):
     monkeypatch.setattr("flows.cli.evaluate_run.evaluate", None)
     (tmp_path / "file").write_bytes(b"\xff" * 2000)
-    given = [one.format(file=tmp_path / "file") for one in options]
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "worst-01.png").write_bytes(b"of somebody else")
+    places = {"file": tmp_path / "file", "truth": truth, "folder": tmp_path / "folder"}
+    given = [one.format_map(places) for one in options]
     asked = ["evaluate", str(truth), "--images", str(truth.parent), "--baseline", "box", *given]
     result = CliRunner().invoke(cli, asked)
     said = result.output + str(result.exception)
@@ -91,15 +102,22 @@ def test_what_cannot_work_is_refused_before_anything_is_measured(
 def test_a_comparison_says_what_is_not_compared(truth, tmp_path):
     kept, other = tmp_path / "kept.json", tmp_path / "other.json"
     values = json.loads(truth.read_text())
+    for one in values["categories"]:
+        one["name"] = f"{one['name']} [/bold] :car:"
+    values["images"].append(values["images"][0] | {"id": 2, "file_name": "x[/b]\ny.png"})
+    truth.write_text(json.dumps(values))
     del values["annotations"][0]
     other.write_text(json.dumps(values))
     for one, options in ((truth, ["--save", kept]), (other, ["--against", kept])):
         asked = ["evaluate", one, "--images", truth.parent, "--baseline", "box", *options]
-        result = CliRunner().invoke(cli, [str(word) for word in asked])
-        assert result.exit_code == 0, result.output
+        for _ in range(2):  # what it kept may be replaced
+            result = CliRunner().invoke(cli, [str(word) for word in asked])
+            assert result.exit_code == 1, result.output
     said = " ".join(result.output.split())
     assert "against box, prompted by boxes, 2" in said
     assert "mean IoU +0.0000" in said
+    assert "car [/bold] :car: " in said
+    assert r"not measured: x[/b]\ny.png: x[/b]\ny.png is not in" in said
     assert "0 better, 0 worse 1 instance of only one of the two runs" in said
 
 

@@ -353,14 +353,22 @@ def test_results_and_report_are_by_size_class_and_occlusion(tmp_path):
     assert result["davis"]["j"] == 0.75
     json.dumps(result)
     drawn = []
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "worst-09.png").touch()  # of an earlier report
+    failed = [{"file_name": "x[/b]*y*\n.png", "reason": "<absent>"}]
+    odd = [replace(scores.records[0], label="a|$\\frac{$\n[b]", found=False)]
     page = write_report(
-        tmp_path / "report", result | {"model": "m", "prompt": "boxes", "failed_images": []},
-        scores.records, lambda record, path: drawn.append((record.iou, path.name)),
+        tmp_path / "report", result | {"model": "m", "prompt": "boxes", "failed_images": failed},
+        [*scores.records, *odd], lambda record, path: drawn.append((record.iou, path.name)),
         paired(scores.records, scores.records),
     )  # fmt: skip
     text = page.read_text()
     assert "| mostly hidden | 1 | 1.0000 |" in text
     assert "| J&F |" in text
+    assert r"- x\[/b\]\*y\*\\n.png: &lt;absent&gt;" in text
+    assert "| " + r"a\|\$\\frac{\$\\n\[b\]" + " | 1 |" in text
+    assert "1 instance without a mask not among them" in text
+    assert not list(page.parent.glob("worst-09*"))
     assert drawn == [(0.5, "worst-01.png"), (1.0, "worst-02.png")]
     assert (page.parent / "plots.png").stat().st_size > 10_000
 

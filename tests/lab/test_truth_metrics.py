@@ -6,6 +6,8 @@ import re
 import cv2
 import numpy as np
 import pytest
+from PIL import Image
+from PIL.ExifTags import Base
 from pycocotools import mask as coco_mask
 
 from sam2_core.mask_metrics import boundary_f, mask_iou, size_class
@@ -103,9 +105,11 @@ DAMAGED = rle(rect(10, 20, 50, 60)).decode()
         ({"bbox": [float("nan"), 2, 9, 9]}, "no box in the picture"),
         ({"bbox": [10, 20, -9, 9]}, "no box in the picture"),
         ({"bbox": [500, 20, 9, 9]}, "no box in the picture"),
-        ({"visible_fraction": "x"}, "visible_fraction must be a number, and is 'x'"),
+        *(({"visible_fraction": value}, f"must be a number from 0 to 1, and is {value!r}")
+          for value in ("x", -1, 2, float("nan"))),
+        ({"iscrowd": "yes"}, "iscrowd must be 0 or 1, and is 'yes'"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_annotation_is_named_and_costs_its_picture(tmp_path, change, message):
     second = SOUND | {"image_id": 8}
     images = [{"id": i, "file_name": f"{i}.png", "height": H, "width": W} for i in (7, 8)]
@@ -127,6 +131,7 @@ def test_a_bad_annotation_is_named_and_costs_its_picture(tmp_path, change, messa
         ("images", [{"id": 7, "file_name": "a"}], r"image 7 \(a\) has no height and width"),
         ("images", [{"id": 7, "file_name": name, "height": H, "width": W} for name in "ab"],
          "a and b both have the id 7"),
+        ("categories", [{"id": 1, "name": " "}], "category 1 has no name"),
         ("categories", [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}], "two categories .* id 1"),
     ],
 )  # fmt: skip
@@ -151,7 +156,7 @@ def test_a_file_that_is_no_truth_is_refused(tmp_path):
 
 
 def test_a_byte_order_mark_and_ids_written_as_text_are_read(tmp_path):
-    path = write_truth(tmp_path, [SOUND | {"image_id": "7", "category_id": 10.0}])
+    path = write_truth(tmp_path, [SOUND | {"image_id": "7", "category_id": 10.0, "iscrowd": "0"}])
     path.write_text(path.read_text(), encoding="utf-8-sig")
     assert load_truth(path).images[0].labels == ("car",)
 
@@ -270,7 +275,7 @@ def test_evaluate_reports_bad_frames_and_goes_on(tmp_path):
         {"id": i, "file_name": f"{name}.png", "height": H, "width": W}
         for i, name in (
             (7, "good"), (8, "absent"), (9, "broken"), (10, "small"), (11, "../out"), (12, "odd"),
-            (13, "turned"),
+            (13, "turned"), (14, "tagged"), (15, "twice"), (16, "below/twice"),
         )
     ]  # fmt: skip
     rows = [
@@ -285,21 +290,29 @@ def test_evaluate_reports_bad_frames_and_goes_on(tmp_path):
     cv2.imwrite(str(tmp_path / "good.png"), picture)
     cv2.imwrite(str(tmp_path / "small.png"), picture[:50])
     cv2.imwrite(str(tmp_path / "turned.png"), picture.swapaxes(0, 1))
+    tag = Image.Exif()
+    tag[Base.Orientation] = 6
+    Image.fromarray(picture).save(tmp_path / "tagged.png", exif=tag)
+    cv2.imwrite(str(tmp_path / "twice.png"), picture)
     (tmp_path / "broken.png").write_bytes(b"no image")
     steps = list(
         evaluate(truth, tmp_path, Asked(lambda image, boxes: baseline_masks(image, boxes, "box")))
     )
-    assert len(steps) == 7
+    assert len(steps) == 10
     result = steps[-1].result()
     assert result["miou"] == 1
     reasons = {entry["file_name"]: entry["reason"] for entry in result["failed_images"]}
     assert set(reasons) == {
         "absent.png", "broken.png", "small.png", "../out.png", "odd.png", "turned.png",
+        "tagged.png", "twice.png", "below/twice.png",
     }  # fmt: skip
     assert "../out.png is not in" in reasons["../out.png"]
     assert reasons["odd.png"] == "annotation 1: a polygon needs at least three points"
     assert reasons["small.png"] == "the image is 50x160, the truth says 120x160 (h x w)"
-    assert "160x120 (its EXIF tag turns it), the truth says 120x160" in reasons["turned.png"]
+    assert "160x120, the truth says 120x160" in reasons["turned.png"]
+    assert "160x120 (its EXIF tag turns it), the truth says 120x160" in reasons["tagged.png"]
+    for name in ("twice.png", "below/twice.png"):
+        assert reasons[name] == "images 15 and 16 of the truth are of this one file"
 
 
 def test_grabcut_beats_the_box_on_a_plain_disk():
