@@ -99,6 +99,9 @@ def test_every_kind_of_change_is_found_and_nothing_else(runs):
 def test_the_command_draws_the_changes_and_lists_what_to_label_again(runs, tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
     report = tmp_path / "report"
+    report.mkdir()
+    (report / "diff.md").write_text("# What changed\n")  # an earlier one
+    (report / "change-09.png").touch()
     done = CliRunner().invoke(cli, ["diff", *runs, "--report", str(report)], catch_exceptions=False)
     assert done.exit_code == 0
     assert "--sequences" in done.stdout
@@ -163,9 +166,24 @@ def test_a_mask_that_became_empty_is_gone(runs, tmp_path):
         assert {name: count for name, count in found.kinds.items() if count} == {kind: 1}
 
 
-def test_a_report_goes_to_this_machine(runs):
-    done = CliRunner().invoke(cli, ["diff", *runs, "--report", "s3://bucket/report"])
-    assert "written to this machine" in str(done.exception)
+def test_a_report_goes_to_this_machine_and_replaces_its_own_files_only(tmp_path):
+    asked = ["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--report"]
+    done = CliRunner().invoke(cli, [*asked, "s3://bucket/report"])
+    assert str(done.exception) == (
+        "s3://bucket/report: reports are written to this machine, not to URLs"
+    )
+    for name, content in (("changed.txt", "my list"), ("diff.md", "my notes")):
+        (tmp_path / name).write_text(content)
+        done = CliRunner().invoke(cli, [*asked, str(tmp_path)])
+        assert f"{name} is no pa" in str(done.exception)
+        assert "would be written over" in str(done.exception)
+        assert (tmp_path / name).read_text() == content
+        (tmp_path / name).unlink()
+    (tmp_path / "diff.md").write_text("# What changed")
+    (tmp_path / "changes.jsonl").write_text("of the earlier report")
+    done = CliRunner().invoke(cli, [*asked, str(tmp_path)])  # there are no such runs
+    assert isinstance(done.exception, AutolabelError)
+    assert (tmp_path / "changes.jsonl").read_text() == "of the earlier report"
 
 
 def test_copies_of_the_pictures_are_no_run_without_changes(runs, tmp_path):
