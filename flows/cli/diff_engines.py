@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,8 @@ from sam2_core.load import BACKENDS, PRECISIONS
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
+    from flows.params import LabelParams
+    from flows.plan.plan import Plan
     from tasks.lab.run_side import Side
 
 
@@ -54,27 +56,72 @@ def labeled(
     """
     with contextlib.ExitStack() as stack:
         place = report or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="diff-")))
-        first, second = (
-            _label(Engine.parse(one), asked, place / name)
+        asked_for = [
+            _params(Engine.parse(one), asked, place / name)
             for one, name in zip(engines, "ab", strict=True)
-        )
+        ]
+        _refuse_before_labeling(asked_for)
+        first, second = map(_label, asked_for)
         yield first, second
 
 
-def _label(engine: Engine, asked: dict[str, Any], out: Path) -> Side:
-    from flows.cli.label_run import run_label
+def _params(engine: Engine, asked: dict[str, Any], out: Path) -> LabelParams:
     from flows.cli.options import validated
     from flows.params import LabelParams
-    from tasks.lab.run_side import Side
 
-    params = validated(
+    return validated(
         LabelParams, sources=(asked["images"],), out=str(out), model=engine.model,
         boxes=asked["boxes"], allow_uncertified=asked["allow_uncertified"],
         backend=engine.backend, precision=engine.precision, load_dataset=False, tracks=False,
     )  # fmt: skip
+
+
+def _refuse_before_labeling(both: Sequence[LabelParams]) -> None:
+    """Look at both engines before either of them labels for hours.
+
+    Raises:
+        AutolabelError: an engine is not there, cannot run or may not label, or both are the same.
+
+    """
+    from tasks.masks.certified import verdict_on
+    from tasks.masks.model import Segmenters
+
+    plans = [_planned(one) for one in both]
+    if plans[0].stamp.run_key == plans[1].stamp.run_key:
+        model = plans[0].model
+        raise AutolabelError(
+            f"both engines are the same here: {model.stamp.name} on {model.backend}, "
+            f"{model.precision}. Name another as MODEL[:BACKEND[:PRECISION]]"
+        )
+    for one in plans:
+        certain = one.model.allow_uncertified or verdict_on(one.model) == "passed"
+        if one.missing and not certain:
+            Segmenters().load(one.model).close()
+
+
+def _planned(params: LabelParams) -> Plan:
+    from flows.plan.plan import make_plan
+
+    try:
+        return make_plan(params)
+    except AutolabelError as error:
+        if ":" not in params.model or "unknown model" not in str(error):
+            raise
+        raise AutolabelError(
+            f"{error}. An engine is MODEL[:BACKEND[:PRECISION]]; BACKEND is one of "
+            f"{', '.join(BACKENDS)}, PRECISION of {', '.join(PRECISIONS)}"
+        ) from None
+
+
+def _label(params: LabelParams) -> Side:
+    from flows.cli.label_run import run_label
+    from tasks.lab.run_side import Side
+
     summary = run_label(params)
     if not summary["frames"]:
         reasons = [one["reason"] for one in summary["failed"]]
         why = reasons[0] if reasons else summary["nothing"] or "there is no frame"
-        raise AutolabelError(f"{engine.model} labeled nothing: {why}")
-    return Side(str(out), summary["run_key"])
+        raise AutolabelError(f"{params.model} labeled nothing: {why}")
+    # An earlier comparison may have left other sequences there.
+    keys = frozenset((one.name, one.found.content_key) for one in _planned(params).sequences)
+    return Side(params.out, summary["run_key"], keys)

@@ -21,6 +21,7 @@ from tasks.export.pngs import CityscapesWriter, PngWriter
 from tasks.export.sink import ImageMode, Sink
 from tasks.export.t4 import T4Writer
 from tasks.export.types import Classes, Told, Writer
+from tasks.export.uncertified import uncertified_runs
 from tasks.export.yolo import YoloWriter
 from tasks.store.addresses import checked
 
@@ -98,7 +99,7 @@ def export(
             "classes": classes.names, "splits": {k: v for k, v in splits.items() if k},
             "left_out": told.left_out, "classes_not_there": _not_there(choice, told), **facts,
         }  # fmt: skip
-        if uncertified := _uncertified(frames):
+        if uncertified := uncertified_runs(out_uri, frames.manifests):
             report["allow_uncertified"] = uncertified
         if choice.track_classes:
             report["named_as_track"] = told.named_as_track
@@ -117,9 +118,3 @@ def _not_there(choice: Choice, told: Told) -> list[str]:
 
 def _runs(frames: Frames) -> list[str]:
     return sorted({manifest.stamp.run_key for manifest in frames.manifests})
-
-
-def _uncertified(frames: Frames) -> list[str]:
-    """Return the runs whose model was used whatever its certificate said."""
-    stamps = [manifest.stamp for manifest in frames.manifests]
-    return sorted({one.run_key for one in stamps if one.parameters.get("allow_uncertified")})

@@ -52,8 +52,8 @@ def not_in_both(result: dict[str, Any]) -> list[str]:
 def uncertified(result: dict[str, Any]) -> list[str]:
     """Say in lines which labels were made with --allow-uncertified, as their stamps tell."""
     return [
-        f"{result[f'run_{side}']} was labeled with --allow-uncertified: its engine was not asked "
-        "for a certificate"
+        f"{result[f'run_{side}']} was labeled with --allow-uncertified; its certificate said: "
+        f"{result[f'uncertified_{side}']}"
         for side in "ab"
         if result[f"uncertified_{side}"]
     ]
@@ -83,7 +83,7 @@ def write_report(folder: Path, result: dict[str, Any], found: RunDiff) -> None:
     lines += [
         "The largest changes, by (1 - IoU) times the root of the area. Green: both. Red: first run "
         "only. Blue: second run only.", "",
-    ]  # fmt: skip
+    ] if found.worst else []  # fmt: skip
     for number, change in enumerate(found.worst, 1):
         name = f"change-{number:02d}.png"
         told = _drawn(folder / name, change)

@@ -12,6 +12,7 @@ import numpy as np
 
 from sam2_core.mask_metrics import SIZES, mask_iou, size_class
 from sam2_core.types import AutolabelError
+from tasks.export.uncertified import uncertified_runs
 from tasks.lab.metrics import box_iou
 from tasks.lab.run_side import FrameKey, Side, is_same
 from tasks.store.tables import LabeledFrame
@@ -80,7 +81,8 @@ class RunDiff:
         worst: the largest changes.
         sequences: how many instances changed in each sequence, and how many there are.
         run_keys: of the labels that are compared, on both sides.
-        uncertified: whether some of them were made with --allow-uncertified, on both sides.
+        uncertified: where some of them were made with --allow-uncertified, what the certificates
+            said; "" elsewhere; on both sides.
         only_in_a, only_in_b: sequences that one run alone has; those of the first are changes.
         frames_only_in_a, frames_only_in_b: frames of common sequences that one run alone has, or
             has of another version of the picture; those of the first are changes.
@@ -94,7 +96,7 @@ class RunDiff:
     sequences: dict[str, list[int]] = field(default_factory=dict)
     frames: int = 0
     run_keys: tuple[tuple[str, ...], ...] = ((), ())
-    uncertified: tuple[bool, ...] = (False, False)
+    uncertified: tuple[str, ...] = ("", "")
     only_in_a: tuple[str, ...] = ()
     only_in_b: tuple[str, ...] = ()
     frames_only_in_a: int = 0
@@ -261,8 +263,8 @@ def diff_runs(
     only = [tuple(sorted(one.keys() - set(common))) for one in sides]
     keys = tuple(tuple(sorted({one.stamp.run_key for one in side.values()})) for side in sides)
     uncertified = tuple(
-        any(one.stamp.parameters.get("allow_uncertified") for one in side.values())
-        for side in sides
+        ", ".join(sorted(set(uncertified_runs(one.out_uri, side.values()).values())))
+        for one, side in zip((first, second), sides, strict=True)
     )
     found = RunDiff(threshold, run_keys=keys, uncertified=uncertified, only_in_a=only[0],
                     only_in_b=only[1], on_change=on_change)  # fmt: skip

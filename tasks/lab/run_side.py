@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tasks.export.frames import chosen_manifests
+from sam2_core.types import AutolabelError
+from tasks.load.rebuild import list_manifests
 from tasks.store import storage
 from tasks.store.addresses import checked
-from tasks.store.manifests import Manifest, labels_of
+from tasks.store.manifests import Manifest, labels_of, list_runs
 from tasks.store.tables import LabeledFrame
 
 # Camera, index, version.
@@ -17,10 +18,18 @@ FrameKey = tuple[str, int, str]
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two runs: its storage, and which run there, "" for each sequence's newest."""
+    """One of the two runs.
+
+    Attributes:
+        out_uri: its storage.
+        run_key: which run there, "" for each sequence's newest.
+        keys: (sequence_id, content_key) of the sequences that count; None: all.
+
+    """
 
     out_uri: str
     run_key: str = ""
+    keys: frozenset[tuple[str, str]] | None = None
 
     @staticmethod
     def parse(text: str) -> Side:
@@ -31,10 +40,31 @@ class Side:
         return Side(checked(text))
 
     def manifests(self) -> dict[str, Manifest]:
-        """Return the labeled sequences by id."""
+        """Return the labeled sequences by id.
+
+        Raises:
+            AutolabelError: there is none; it names the runs that are there.
+
+        """
         with storage.explained("read", self.out_uri):
-            found = chosen_manifests(self.out_uri, self.run_key)
-        return {one.sequence_id: one for one in found}
+            found = list_manifests(self.out_uri, self.run_key)
+            there = {
+                one.sequence_id: one
+                for one in found
+                if self.keys is None or (one.sequence_id, one.content_key) in self.keys
+            }
+            if not there:
+                raise AutolabelError(self._nothing())
+        return dict(sorted(there.items()))
+
+    def _nothing(self) -> str:
+        of_run = f" of run {self.run_key}" if self.run_key else ""
+        out, _, key = self.out_uri.rpartition("#")
+        place = self.out_uri if self.run_key else out
+        known = list_runs(place) if place else []
+        runs = f"; the runs of {storage.redact(place)} are {', '.join(known)}" if known else ""
+        taken = f" ({key!r} is no whole key)" if known and not self.run_key else ""
+        return f"{storage.redact(self.out_uri)} holds no labeled sequence{of_run}{taken}{runs}"
 
     def frames(self, manifest: Manifest) -> dict[FrameKey, LabeledFrame]:
         """Return a sequence's labels by what tells a frame in both runs: camera, index, version."""

@@ -67,7 +67,7 @@ def test_label_refuses_an_engine_that_fails_and_labels_say_if_that_was_overridde
     written = invoke("export", tmp_path / "out", "--format", "coco", "--to", tmp_path / "coco")
     assert written.exit_code == 0, written.output
     exported = json.loads((tmp_path / "coco" / "export.json").read_text())
-    assert exported["allow_uncertified"] == [overridden["run_key"]]
+    assert exported["allow_uncertified"] == {overridden["run_key"]: "failed"}
 
 
 @pytest.mark.parametrize("fault", [*FAULTS, RESIZE])

@@ -200,6 +200,10 @@ def test_copies_of_the_pictures_are_no_run_without_changes(runs, tmp_path):
 def test_a_run_and_itself_or_a_stranger_are_refused(runs, tmp_path):
     with pytest.raises(AutolabelError, match=r"both are the same run.*OUT#RUN_KEY"):
         list(diff_runs(Side(runs[0]), Side.parse(runs[0]), 0.9))
+    with pytest.raises(AutolabelError, match=rf"'29' is no whole key.* are {STAMP.run_key}"):
+        Side.parse(f"{runs[0]}#29").manifests()
+    with pytest.raises(AutolabelError, match=rf"of run {'a' * 20}; the runs .* {STAMP.run_key}"):
+        Side(runs[0], "a" * 20).manifests()
     strange = run_of(tmp_path / "x", ("strange",))
     with pytest.raises(AutolabelError, match="no sequence in common"):
         list(diff_runs(Side(runs[0]), Side(strange), 0.9))
@@ -213,6 +217,9 @@ def test_two_engines_label_the_same_pictures_and_are_compared(tmp_path, monkeypa
     scene = render_scene(90_000_001, (180, 320))
     for folder in ("canary", "boxes"):
         (tmp_path / folder).mkdir()
+    labeled = labeled_frames(2, 5, sequence_id="earlier")
+    for side in "ab":  # of another comparison
+        store(str(tmp_path / "report" / side), str(tmp_path / "in" / "earlier"), [*labeled])
     Image.fromarray(scene.image).save(tmp_path / "canary" / "0.png")
     rows = [f"{one.label.replace(' ', '_')} 1 {' '.join(map(str, one.box_xyxy_px))}"
             for one in scene.instances]  # fmt: skip
@@ -230,16 +237,26 @@ def test_two_engines_label_the_same_pictures_and_are_compared(tmp_path, monkeypa
     assert {one.name for one in report.iterdir()} >= {"a", "b", "diff.md", "changes.jsonl"}
     faulty = plant(copy_of_compact(tmp_path / "model"), "red and blue swapped")
     asked[1:3] = f"{faulty}:onnxruntime-cpu", "compact"
-    with pytest.raises(AutolabelError, match=r"model labeled nothing: .*may not label"):
-        CliRunner().invoke(cli, [str(one) for one in asked], catch_exceptions=False)
+    with monkeypatch.context() as patched:  # before either of them labels anything
+        patched.setattr("flows.cli.label_run.run_label", None)
+        for first, second, message in (
+            (faulty, "compact", "may not label"),
+            ("compact", f"{faulty}:onnxruntime-cpu", "may not label"),
+            ("compact", "nope", "unknown model 'nope'"),
+            ("compact", "compact:foo", r"BACKEND is one of .*onnxruntime-cpu.* of auto, fp32"),
+            ("compact:onnxruntime", "compact:onnxruntime-cpu", "both engines are the same here"),
+        ):
+            given = [asked[0], str(first), second, *map(str, asked[3:])]
+            with pytest.raises(AutolabelError, match=message):
+                CliRunner().invoke(cli, given, catch_exceptions=False)
     asked = [str(one) for one in (*asked, "--allow-uncertified")]
     done = CliRunner().invoke(cli, asked, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     result = json.loads(done.stdout)
-    assert (result["uncertified_a"], result["uncertified_b"]) == (True, True)
-    assert "model:onnxruntime-cpu was labeled with --allow-uncertified" in (
-        (report / "diff.md").read_text()
-    )
+    assert (result["uncertified_a"], result["uncertified_b"]) == ("failed", "passed")
+    page = (report / "diff.md").read_text()
+    assert "onnxruntime-cpu was labeled with --allow-uncertified; its certificate said: fai" in page
+    assert "compact was labeled with --allow-uncertified; its certificate said: passed" in page
     (manifest,) = Side(str(report / "a"), result["run_keys_a"][0]).manifests().values()
     assert manifest.stamp.parameters["allow_uncertified"] is True
 
