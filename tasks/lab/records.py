@@ -159,13 +159,29 @@ def read_run(path: Path) -> tuple[dict[str, Any], list[Record]]:
         values = json.loads(path.read_text(encoding="utf-8"))
         if values["format"] != FORMAT:
             raise ValueError(f"format {values['format']}")
-        records = [
-            Record(**{**one, "box_xyxy_px": tuple(one["box_xyxy_px"])}) for one in values["records"]
-        ]
-        return values["result"], records
+        records = [_record(one) for one in values["records"]]
+        if not records:
+            raise ValueError("it has no instance")
+        return dict(values["result"]), records
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = f"{type(error).__name__}: {error}"[:120]
         raise AutolabelError(f"{path} is no evaluation that --save wrote: {why}") from error
+
+
+def _record(values: dict[str, Any]) -> Record:
+    found = Record(**{**values, "box_xyxy_px": tuple(values["box_xyxy_px"])})
+    shares: tuple[float, ...] = (found.iou, found.boundary_f)
+    shares += tuple(one for one in (found.visible, found.davis_f) if one is not None)
+    for value in shares:
+        if type(value) not in {int, float} or not 0 <= value <= 1:
+            raise ValueError(f"{value!r} is no share of one, in {found.image!r} row {found.row!r}")
+    box = found.box_xyxy_px
+    if len(box) != 4 or not np.isfinite([found.area_px, found.predicted_iou, *box]).all():
+        raise ValueError(f"no finite area, box and score, in {found.image!r} row {found.row!r}")
+    words = (found.image, found.label, found.sequence)
+    if not all(isinstance(one, str) for one in words):
+        raise ValueError(f"{words!r} are no names")
+    return found
 
 
 def paired(first: Sequence[Record], second: Sequence[Record], seed: int = 0) -> dict[str, Any]:

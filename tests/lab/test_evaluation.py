@@ -330,9 +330,20 @@ def test_two_runs_are_compared_in_pairs(tmp_path):
     write_run(tmp_path / "run.json", {"miou": 0.7}, records_of(before))
     result, records = read_run(tmp_path / "run.json")
     assert (result, records) == ({"miou": 0.7}, records_of(before))
+    kept = json.loads((tmp_path / "run.json").read_text())
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(AutolabelError, match="no evaluation that --save wrote"):
         read_run(tmp_path / "run.json")
+    wrong = [
+        ("iou", "x"), ("iou", float("nan")), ("iou", 5), ("boundary_f", None), ("visible", True),
+        ("predicted_iou", [1]), ("box_xyxy_px", [1, 2, 3]), ("box_xyxy_px", [1, 2, 3, "x"]),
+        ("area_px", None), ("label", 3), ("image", None),
+    ]  # fmt: skip
+    cases = [{"records": [kept["records"][0] | {name: value}]} for name, value in wrong]
+    for change in (*cases, {"records": []}, {"records": [None]}, {"result": 5}):
+        (tmp_path / "run.json").write_text(json.dumps(kept | change))
+        with pytest.raises(AutolabelError, match="no evaluation that --save wrote"):
+            read_run(tmp_path / "run.json")
 
 
 def test_results_and_report_are_by_size_class_and_occlusion(tmp_path):
