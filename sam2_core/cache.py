@@ -27,8 +27,13 @@ def write_whole(path: Path, text: str) -> None:
     """Write a small file so that a reader sees all of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        file.write(text)
-    Path(file.name).replace(path)
+        try:
+            file.write(text)
+            file.flush()
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
 
 
 FileIdentity = tuple[int, int, int, int]

@@ -38,6 +38,7 @@ from tasks.observe.progress import Progress as RunProgress
 from tasks.wording import counted
 
 LOG_INTERVAL_S = 30.0
+_WIDE = 200  # of tables in a file, where nothing need be broken
 TOTAL = "total"
 # What frames are that are through a stage.
 _THROUGH = {
@@ -71,7 +72,8 @@ def stderr_console() -> Console:
 
 def results_console() -> Console:
     """Return a console on stdout that prints names as they are: no markup, emoji or secret."""
-    return _RedactingConsole(markup=False, emoji=False, highlight=False)
+    width = None if sys.stdout.isatty() else _WIDE
+    return _RedactingConsole(markup=False, emoji=False, highlight=False, width=width)
 
 
 def as_typed(*words: str) -> str:

@@ -27,7 +27,10 @@ from tasks.lab.report import FILES, MARK, PAGE, against_named, write_report
 from tasks.lab.truths import open_truth
 from tasks.wording import counted, one_line
 
-NUMBERS = ("miou", "boundary_f", "miou_matched", "recall", "ap50")
+NUMBERS = {
+    "miou": "miou", "boundary_f": "boundary F", "miou_matched": "miou matched", "recall": "recall",
+    "ap50": "box ap50", "mask_ap50": "mask ap50",
+}  # fmt: skip
 
 
 def run_evaluation(given: dict[str, Any]) -> bool:
@@ -171,9 +174,11 @@ def _draw(truth: Truth, folder: Path, asked: Asked, record: Record, path: Path) 
 
 
 def _print(result: dict[str, Any]) -> None:
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table("instances", "count", *NUMBERS, box=None)
+    table = Table(
+        Column("instances", overflow="fold", min_width=12), "count", *NUMBERS.values(), box=None
+    )
     rows = {"all": result, **result["by_size"], **result["by_class"], **result["by_occlusion"]}
     for name, row in rows.items():
         values = ["-" if row.get(key) is None else f"{row[key]:.3f}" for key in NUMBERS]

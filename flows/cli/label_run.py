@@ -215,10 +215,13 @@ def conclude(console: Console, summary: dict[str, Any]) -> None:
     )
     for line in tracks_told(summary):
         console.print(escape(line))
+    known: set[str] = set()
     for one in failed[:10]:
+        reason = "for the same reason" if one["reason"] in known else one["reason"]
+        known.add(one["reason"])
         name = one.get("uri", "").rpartition("/")[2]
         place = " ".join(filter(None, (one["sequence"], one.get("camera"), name)))
-        console.print(f"  [red]{escape(place)}[/] {one['stage']}: {escape(one['reason'])}")
+        console.print(f"  [red]{escape(place)}[/] {one['stage']}: {escape(reason)}")
     if len(failed) > 10:
         console.print(f"  and {len(failed) - 10} more; --json lists all")
     if summary["left_out"]:
@@ -229,7 +232,7 @@ def conclude(console: Console, summary: dict[str, Any]) -> None:
         )
     if summary["nothing"]:
         console.print(f"[red]{escape(summary['nothing'])}[/]")
-    if summary["dataset"]:
+    if summary["dataset"] and summary["frames"]:
         command = as_typed("review", summary["dataset"])
         console.print(f"look at it: [bold]{escape(command)}[/]")
 

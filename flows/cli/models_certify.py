@@ -66,11 +66,13 @@ def command(**given: Any) -> None:
         certificate = _certified(given)
         counts, path = certificate.keep(), certificate.path()
     if given["as_json"]:
-        more = {"file": str(path), "counts": _short(counts)}
+        more = {"file": str(path), "counts": _short(counts), "verdict": counts.verdict,
+                "verdict_on_these": certificate.verdict}  # fmt: skip
         click.echo(json.dumps(certificate.as_json() | more, indent=2))
     else:
-        _print(certificate, path)
-        if certificate.made != counts.made:
+        lesser = certificate.made != counts.made
+        _print(certificate, "on these pictures" if lesser else str(path))
+        if lesser:
             click.echo(_earlier(counts, path))
     sys.exit(0 if counts.passed else 1)
 
@@ -87,13 +89,15 @@ def _earlier(counts: Certificate, path: Path) -> str:
         return f"the certificate of {counts.made} counts on: it is of more, {pictures}"
     return (
         f"but it failed on {counts.made}, on {pictures} of which some are not among these; that "
-        f"counts until they pass: certify with the same --frames and --scenes as then, or remove "
+        f"counts until all that it has failed on pass at once: certify with those --frames and "
+        f"--scenes together, or remove "
         f"{path}"
     )
 
 
 def _certified(given: dict[str, Any]) -> Certificate:
     from sam2_core.trust.calibration import bundled_calibration
+    from sam2_core.trust.certificate import certificate_path, engine_facts
     from sam2_core.trust.certify import certify, recorded_answers, with_pictures
     from tasks.lab.certifying import NoJudgeError, answers_to, more_pictures
     from tasks.masks.model import choose_model, load_segmenter
@@ -105,6 +109,7 @@ def _certified(given: dict[str, Any]) -> Certificate:
     if given["frames"] and not given["quick"] and len(more) == scenes:
         raise AutolabelError(f"no frame in {given['frames']} in which the detector finds a box")
     with load_segmenter(choice) as segmenter, _told(choice.source):
+        _check_place(certificate_path(engine_facts(segmenter.backend.info)))
         answers = recorded_answers(choice.source, segmenter)
         calibration = bundled_calibration()
         if more:
@@ -123,6 +128,15 @@ def _certified(given: dict[str, Any]) -> Certificate:
         return with_pictures(certificate, calibration, answers, found)
 
 
+def _check_place(path: Path) -> None:
+    """Refuse a cache that takes no certificate and no pictures beside it."""
+    from flows.cli.writable import check_writable
+
+    check_writable(folders=[path.parent, path.with_suffix("")])
+    if path.is_dir():
+        raise AutolabelError(f"{path} is a folder, and the certificate's place: remove it")
+
+
 @contextlib.contextmanager
 def _told(source: str) -> Iterator[None]:
     """Name the model whose graphs cannot be run."""
@@ -134,7 +148,7 @@ def _told(source: str) -> Iterator[None]:
         raise AutolabelError(f"{source} cannot be run: {first_line(error)}") from error
 
 
-def _print(certificate: Certificate, path: Path) -> None:
+def _print(certificate: Certificate, where: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -167,4 +181,4 @@ def _print(certificate: Certificate, path: Path) -> None:
     for failure in certificate.failures:
         console.print(failure, style="red")
     colour = "green" if certificate.passed else "red"
-    console.print(Text(certificate.verdict, colour), f"  {path}", sep="", soft_wrap=True)
+    console.print(Text(certificate.verdict, colour), f"  {where}", sep="", soft_wrap=True)

@@ -134,6 +134,11 @@ class Certificate:
             write_whole(self.path(cache), signed_text(counts.as_json()))
         return counts
 
+    def counts(self, cache: Path | None = None) -> bool:
+        """Whether `keep` would write it, and no earlier one counts on."""
+        before = read_certificate(self.engine, cache)
+        return before is None or self._after(before) is not before
+
     def _after(self, before: Certificate) -> Certificate:
         own = set(self.calibration["images"])
         missing = {*before.calibration["images"], *before.calibration["due"]} - own

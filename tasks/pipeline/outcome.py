@@ -10,7 +10,7 @@ from sam2_core.trust.certificate import UncertifiedEngineError
 from sam2_core.types import AutolabelError
 from tasks.errors import told
 from tasks.frames.discover import Discovered
-from tasks.observe.progress import LOAD, TRACK, summed
+from tasks.observe.progress import LOAD, SEGMENT, TRACK, summed
 from tasks.pipeline.chunk import ChunkState
 from tasks.store import artifacts
 from tasks.store.manifests import Manifest
@@ -215,6 +215,8 @@ def with_loaded(outcome: SequenceOutcome, loaded: LoadReport) -> SequenceOutcome
 
 def with_error(outcome: SequenceOutcome, stage: str, error: Exception) -> SequenceOutcome:
     """Return what became of a sequence that an error ended in a stage."""
+    if isinstance(error, UncertifiedEngineError):
+        stage = SEGMENT  # a refusal that is known already ends the other sequences in any stage
     return replace(
         outcome,
         error=told(error),

@@ -1,6 +1,7 @@
 """`autolabel models certify`, and `label` with an engine that fails."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -8,8 +9,14 @@ from click.testing import CliRunner
 from PIL import Image
 
 from flows.cli.main import cli
+from sam2_core.cache import cache_folder
 from sam2_core.trust import certify as certifying
-from sam2_core.trust.certificate import UncertifiedEngineError, certificates
+from sam2_core.trust.certificate import (
+    UncertifiedEngineError,
+    certificate_path,
+    certificates,
+    engine_facts,
+)
 from sam2_core.types import AutolabelError
 from tasks.lab.certifying import more_pictures
 from tasks.masks.model import Segmenters, choose_model
@@ -95,7 +102,9 @@ def test_certify_fails_every_planted_fault_and_labeling_refuses_by_that_verdict(
             refusal(choice)
 
 
-def test_certify_names_a_model_that_cannot_be_run_and_goes_without_broken_frames(tmp_path):
+def test_certify_names_a_model_that_cannot_be_run_and_goes_without_broken_frames(
+    tmp_path, monkeypatch
+):
     assert invoke("models", "certify", "--quick", "--frames", tmp_path).exit_code == 2
     (tmp_path / "frames").mkdir()
     (tmp_path / "frames" / "cut.jpg").write_bytes(b"\xff\xd8")
@@ -105,6 +114,20 @@ def test_certify_names_a_model_that_cannot_be_run_and_goes_without_broken_frames
     (model / "model.json").write_text(json.dumps(facts | {"close_up_size": 128}))
     with pytest.raises(AutolabelError, match=f"{model} cannot be run: "):
         invoke("models", "certify", model, "--backend", "onnxruntime-cpu", "--quick")
+    monkeypatch.setattr(certifying, "certify", None)  # refused before anything is measured
+    place = cache_folder() / "certificates"
+    shutil.rmtree(place, ignore_errors=True)
+    place.touch()
+    asked = ["models", "certify", "compact", "--backend", "onnxruntime-cpu", "--quick"]
+    with pytest.raises(AutolabelError, match=r"cannot write to .*certificates"):
+        invoke(*asked)
+    place.unlink()
+    segmenter = Segmenters(certified=False).load(choose_model("compact", "onnxruntime-cpu"))
+    path = certificate_path(engine_facts(segmenter.backend.info))
+    segmenter.close()
+    path.mkdir(parents=True)
+    with pytest.raises(AutolabelError, match=f"{path} is a folder"):
+        invoke(*asked)
     with pytest.raises(AutolabelError, match="no such folder or file"):
         invoke("models", "certify", tmp_path / "absent", "--quick")
 

@@ -117,6 +117,7 @@ def test_a_comparison_says_what_is_not_compared(truth, tmp_path):
     assert "against box, prompted by boxes, 2" in said
     assert "mean IoU +0.0000" in said
     assert "car [/bold] :car: " in said
+    assert "box ap50 mask ap50 all" in said
     assert r"not measured: x[/b]\ny.png: x[/b]\ny.png is not in" in said
     assert "0 better, 0 worse 1 instance of only one of the two runs" in said
 

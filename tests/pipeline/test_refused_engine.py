@@ -10,7 +10,7 @@ from flows.shard import note_failures
 from sam2_core.machine_errors import is_machine_error
 from sam2_core.trust.certificate import UncertifiedEngineError
 from tasks.masks.model import choose_model
-from tasks.observe.progress import SEGMENT
+from tasks.observe.progress import DOWNLOAD, SEGMENT
 from tasks.pipeline import chunk as steps
 from tasks.pipeline.outcome import outcome_so_far, with_error
 from tasks.store import quarantine
@@ -32,8 +32,9 @@ def test_a_refused_engine_labels_nothing_and_no_sequence_is_at_fault(source, mon
     monkeypatch.setattr(steps, "_download", None)  # the next sequence is not even fetched
     with pytest.raises(UncertifiedEngineError, match="may not label"):
         label_chunk(job, chunk)
-    outcome = with_error(outcome_so_far("drive", []), SEGMENT, refused.value)
+    outcome = with_error(outcome_so_far("drive", []), DOWNLOAD, refused.value)
     assert outcome.transient
+    assert outcome.stage == SEGMENT  # wherever the sequence was
     label = LabelParams(sources=(str(source / "drive"),), out=str(source / "out"))
     piece = Piece(
         sequence_id="drive", frames_uri=str(source / "drive"), content_key="c" * 20, frames=6

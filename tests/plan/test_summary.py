@@ -37,14 +37,17 @@ def test_a_failure_names_its_camera(capsys):
 
     from flows.cli.label_run import conclude
 
-    failed = [{
+    failed = 2 * [{
         "sequence": "d", "camera": "rear", "frame": 0, "uri": "/d/rear/1.jpg", "stage": "decode",
         "reason": "truncated",
     }]  # fmt: skip
     names = "frames", "instances", "rejected", "tracks", "sequences", "skipped", "left_out"
     counts = dict.fromkeys(names, 0)
-    conclude(Console(), {**counts, "failed": failed, "nothing": "", "dataset": None})
-    assert "d rear 1.jpg decode: truncated" in capsys.readouterr().out
+    conclude(Console(), {**counts, "failed": failed, "nothing": "", "dataset": "drive"})
+    said = capsys.readouterr().out
+    assert "d rear 1.jpg decode: truncated" in said
+    assert "d rear 1.jpg decode: for the same reason" in said
+    assert "review" not in said  # there is nothing to look at
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from sam2_core.trust.certificate import (
     failures_of,
     read_certificate,
 )
-from sam2_core.trust.certify import certify, ensure_certified, recorded_answers
+from sam2_core.trust.certify import certify, ensure_certified, recorded_answers, with_pictures
 from sam2_core.trust.signed import signed_text
 from sam2_core.types import AutolabelError
 from tasks.masks.model import Segmenters, choose_model
@@ -97,6 +97,14 @@ def test_a_failure_counts_until_all_it_was_found_on_passes_and_a_lesser_set_repl
     wide = of("a", "b", made="first").keep()
     assert of(made="lesser").keep() == wide == read_certificate(wide.engine)
     bad = of("a", failures=("planted",), made="bad").keep()
+    picture = bad.path().with_suffix("") / "1-iou-0.5000.png"
+    picture.parent.mkdir()
+    picture.touch()
+    lesser = replace(of(made="lesser"), worst=())
+    with_pictures(lesser, bundled_calibration(), recorded_answers(MICRO, micro), ())
+    assert picture.exists()  # it shows the failure that counts on
+    with_pictures(replace(bad, worst=()), bundled_calibration(), recorded_answers(MICRO, micro), ())
+    assert not picture.exists()
     assert bad.failures  # found on less, but found
     assert of(made="lesser").keep() == of("b", "c", "d").keep() == bad
     with pytest.raises(UncertifiedEngineError, match=r"planted.*--quick` shows where"):
