@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from flows.cli.main import cli
 from sam2_core.cache import cache_folder
 from sam2_core.trust import certify as certifying
 from sam2_core.trust.certificate import (
+    Certificate,
     UncertifiedEngineError,
     certificate_path,
     certificates,
@@ -139,6 +141,14 @@ def test_certify_passes_the_bundled_model(monkeypatch):
     listed = json.loads(invoke("models", "list", "--json").stdout)
     assert [one["verdict"] for one in listed["models"][0]["certificates"]] == ["passed"]
     assert not listed["other_certificates"]
+    with monkeypatch.context() as patched:  # a failure on other pictures counts on
+        failure = {"failures": ("planted",), "made": "earlier"}
+        patched.setattr(Certificate, "keep", lambda one: replace(one, **failure))
+        asked = ["models", "certify", "compact", "--backend", "onnxruntime-cpu", "--quick"]
+        lesser = invoke(*asked, "--json")
+        said = json.loads(lesser.stdout)
+        assert (said["verdict"], said["verdict_on_these"]) == ("failed", "passed")
+        assert lesser.exit_code == 1
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)  # PyTorch is not here
     plain = ["models", "certify", "compact", "--backend", "onnxruntime-cpu"]
     without = invoke(*plain)
