@@ -68,7 +68,7 @@ class _Counts:
         return {
             "instances": self.instances, "changed": self.changed,
             "miou": None if mean is None else round(mean, 4),
-            "predicted_iou_gain": None if gain is None else round(gain, 4),
+            "predicted_iou_gain": None if gain is None else round(gain, 4) + 0.0,
         }  # fmt: skip
 
 
