@@ -99,6 +99,11 @@ def test_truth_is_found_by_name_and_evaluated_by_masks(database: str, tmp_path: 
     assert samples.update_one({"ground_truth": None}, {"$set": empty}).modified_count == 1
     measured = open_truth(f"dataset:{name}.ground_truth", None).images
     assert sorted(map(len, measured)) == [0, 1, 2]  # what is found where nothing is, is false
+    unnamed = {"ground_truth.detections.0.label": " "}
+    samples.update_one({"filepath": "/data/a/0.jpg"}, {"$set": unnamed})
+    measured = open_truth(f"dataset:{name}.ground_truth", None).images
+    assert ["has no class" in one.unreadable for one in measured].count(True) == 1
+    assert sorted(map(len, measured)) == [0, 0, 1]
     with pytest.raises(AutolabelError, match="has masks in its field nothing"):
         open_truth(f"dataset:{name}.nothing", None)
     import fiftyone as fo
