@@ -101,7 +101,8 @@ def _print(models: list[dict[str, Any]], others: list[dict[str, Any]]) -> None:
         console.print("\ncertificates of other folders, or of what has been replaced since:")
     for one in others:
         where = one["source"] if one["now"] else f"{one['source']} (replaced since)"
-        console.print(f"  {one['id']}  {one['engine']}: {_verdict(one)}  {where}", soft_wrap=True)
+        text = f"  {one['id']}  {one['engine']}: {_verdict(one)}  {where}"
+        console.print(text, soft_wrap=True, markup=False)
 
 
 def _verdict(one: dict[str, Any]) -> str:

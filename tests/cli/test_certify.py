@@ -1,6 +1,8 @@
 """`autolabel models certify`, and `label` with an engine that fails."""
 
 import json
+import re
+import shlex
 import shutil
 from dataclasses import replace
 
@@ -33,7 +35,7 @@ def own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def faulty(tmp_path):
-    return plant(copy_of_compact(tmp_path / "model"), "red and blue swapped")
+    return plant(copy_of_compact(tmp_path / "[bold]"), "red and blue swapped")
 
 
 def invoke(*arguments):
@@ -53,10 +55,12 @@ def test_label_refuses_an_engine_that_fails_and_labels_say_if_that_was_overridde
     summary = json.loads(refused.stdout)
     (failure,) = summary["failed"]
     assert "may not label" in failure["reason"]
-    again = f"`autolabel models certify {faulty} --backend onnxruntime-cpu --precision fp32 --qui"
+    named = shlex.quote(str(faulty))
+    again = f"`autolabel models certify {named} --backend onnxruntime-cpu --precision fp32 --qui"
     assert again in failure["reason"]
     assert not list((tmp_path / "out").rglob("*.masks.parquet"))
     assert not list((tmp_path / "out").rglob("quarantine/*"))
+    assert "[bold]" in invoke("models", "list").stdout
     listed = json.loads(invoke("models", "list", "--json").stdout)
     assert not any(one["certificates"] for one in listed["models"])
     (other,) = listed["other_certificates"]
@@ -111,10 +115,10 @@ def test_certify_names_a_model_that_cannot_be_run_and_goes_without_broken_frames
     (tmp_path / "frames").mkdir()
     (tmp_path / "frames" / "cut.jpg").write_bytes(b"\xff\xd8")
     assert more_pictures(tmp_path / "frames", 9, 0) == []
-    model = copy_of_compact(tmp_path / "model")
+    model = copy_of_compact(tmp_path / "[bold]")
     facts = json.loads((model / "model.json").read_text())
     (model / "model.json").write_text(json.dumps(facts | {"close_up_size": 128}))
-    with pytest.raises(AutolabelError, match=f"{model} cannot be run: "):
+    with pytest.raises(AutolabelError, match=re.escape(f"{model} cannot be run: ")):
         invoke("models", "certify", model, "--backend", "onnxruntime-cpu", "--quick")
     monkeypatch.setattr(certifying, "certify", None)  # refused before anything is measured
     place = cache_folder() / "certificates"
