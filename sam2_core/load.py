@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from sam2_core.cache import cache_folder
 from sam2_core.installing import how_to_install
 from sam2_core.library_messages import preload_cuda, quiet_onnxruntime
+from sam2_core.presets import PRESETS
 from sam2_core.resolve import Wanted, need_torch, resolve_model, resolve_weights
 from sam2_core.types import AutolabelError
 
@@ -217,14 +218,29 @@ def cuda_provider_problem() -> str:
     return ""
 
 
-def precision_for(backend: str, precision: str) -> str:
-    """Return fp32 or fp16; "auto" is fp16 on a GPU and fp32 on a CPU."""
+def precision_for(
+    backend: str, precision: str, model: str | Path = "", close_ups: bool | None = None
+) -> str:
+    """Return fp32 or fp16; "auto" is fp16 on a GPU and fp32 on a CPU.
+
+    Of whole frames, a model for close-ups draws several masks that are about as good. Half
+    precision chooses others among them, so "auto" is fp32 there, too.
+
+    Args:
+        backend: one of `BACKENDS`.
+        precision: one of `PRECISIONS`.
+        model: what is to be loaded; it counts where it is a preset's name.
+        close_ups: as for `load_backend`.
+
+    """
     if precision not in PRECISIONS:
         raise AutolabelError(f"unknown precision {precision!r}: one of {', '.join(PRECISIONS)}")
     if precision != "auto":
         return precision
     on_cpu = backend == "onnxruntime-cpu" or (backend == "torch" and not cuda_devices())
-    return "fp32" if on_cpu else "fp16"
+    preset = PRESETS.get(str(model))
+    undecided = close_ups is False and preset is not None and preset.close_up_size > 0
+    return "fp32" if on_cpu or undecided else "fp16"
 
 
 def load_backend(
@@ -246,7 +262,7 @@ def load_backend(
         model: a preset's name, a model folder, a checkpoint file, or `random:PRESET`; see
             `sam2_core.resolve.resolve_model`.
         backend: one of `BACKENDS`.
-        precision: one of `PRECISIONS`; "auto" is fp16 on a GPU and fp32 on a CPU.
+        precision: one of `PRECISIONS`; what "auto" is, `precision_for` says.
         graph: "restructured", or "published" for comparison.
         threads: CPU threads of one operator; every core when None.
         windows: on the CPU, decode boxes only in windows around them: 1.3 to 1.6 times faster, but
@@ -266,8 +282,8 @@ def load_backend(
         from sam2_core.serving.labeling import load_triton
 
         return load_triton(model, precision, triton_urls)
-    exact = precision_for(chosen, precision)
     close_ups = False if windows and close_ups is None else close_ups
+    exact = precision_for(chosen, precision, model, close_ups)
     logger.info("backend %s (%s), precision %s", chosen, reason, exact)
     wanted = Wanted(exact, graph, cache_folder(cache), progress)
     if chosen == "torch":

@@ -83,6 +83,7 @@ def choose_model(
     if model == "auto":
         model, why = best_here(wanted, chosen)
         reason = f"{why}; {reason}"
+    wanted = Wanted(precision_for(chosen, precision, model, close_ups))
     if chosen == "torch":
         return _torch_choice(model, wanted, reason, close_ups)
     folder = resolve_model(model, wanted).for_close_ups(close_ups)

@@ -131,6 +131,26 @@ def test_without_a_gpu_auto_is_the_cpu_and_says_why(monkeypatch):
     assert precision_for("tensorrt", "auto") == "fp16"
 
 
+def test_whole_frames_of_a_model_for_close_ups_are_exact_unless_half_precision_is_asked_for(
+    monkeypatch,
+):
+    from tasks.masks.model import choose_model
+
+    monkeypatch.setattr("sam2_core.load.choose_backend", lambda _: ("onnxruntime-cuda", "said"))
+    chosen = {
+        (close_ups, precision): choose_model(
+            "compact", "onnxruntime-cuda", precision, close_ups=close_ups
+        )
+        for close_ups in (None, False) for precision in ("auto", "fp16")
+    }  # fmt: skip
+    assert {key: one.precision for key, one in chosen.items()} == {
+        (None, "auto"): "fp16", (None, "fp16"): "fp16",
+        (False, "auto"): "fp32", (False, "fp16"): "fp16",
+    }  # fmt: skip
+    assert chosen[False, "auto"].stamp.precision == "fp32"
+    assert precision_for("onnxruntime-cuda", "auto", "tiny", close_ups=False) == "fp16"
+
+
 @pytest.mark.parametrize("named", ["9", "MIG-abc", "banana"])
 def test_a_variable_that_names_no_gpu_is_said_where_the_processor_is_taken(named, monkeypatch):
     monkeypatch.setattr(load, "cuda_devices", lambda: 0)
