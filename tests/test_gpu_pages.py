@@ -20,6 +20,9 @@ def test_the_page_says_how_a_machine_gets_gpu_support(page: str) -> None:
 
 def test_the_sizing_table_says_what_its_figures_are_of() -> None:
     text = (ROOT / "docs" / "OPERATIONS.md").read_text()
-    above = text.partition("### How many GPUs and cores")[2].partition("| GPU |")[0]
-    for word in ("compact", "onnxruntime-cuda", "fp16", "1280x720", "16 boxes"):
+    section = text.partition("### How many GPUs and cores")[2].partition("\n### ")[0]
+    above, _, table = section.partition("|---|")
+    for word in ("compact", "onnxruntime-cuda", "fp16", "1280x720", "16 cores", "boxes per frame"):
         assert word in above
+    for machine in ("no GPU", "two GPUs", "`base_plus`"):
+        assert machine in table

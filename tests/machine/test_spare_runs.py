@@ -149,9 +149,15 @@ def test_nothing_changes_where_it_is_not_wanted(monkeypatch):
         assert processutils.open_process is before
 
 
+def shells_environment(folder):
+    """A shell's, whatever tests before this one have told Prefect of its logs."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT")}
+    return own | {"HOME": str(folder)}
+
+
 def spare(line, folder):
     """Run the real one with what it is given before its input is closed."""
-    started = os.environ | {"HOME": str(folder), "PREFECT__FLOW_RUN_ID": "of another run"}
+    started = shells_environment(folder) | {"PREFECT__FLOW_RUN_ID": "of another run"}
     return subprocess.run(
         [sys.executable, "-m", "flows.machine.spare"], input=line, env=started,
         capture_output=True, timeout=200, check=False,
@@ -159,7 +165,7 @@ def spare(line, folder):
 
 
 def test_it_becomes_the_engine_of_the_run_that_it_is_given(tmp_path):
-    own = os.environ | {"HOME": str(tmp_path), "PREFECT__FLOW_RUN_ID": "no id"}
+    own = shells_environment(tmp_path) | {"PREFECT__FLOW_RUN_ID": "no id"}
     given = json.dumps({"environment": own, "folder": str(tmp_path)}).encode()
     done = spare(given + b"\n", tmp_path)
     assert done.returncode == 1
