@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from sam2_core.cache import cache_folder
 from sam2_core.installing import how_to_install
 from sam2_core.library_messages import preload_cuda, quiet_onnxruntime
+from sam2_core.machine_errors import first_line
 from sam2_core.presets import PRESETS
 from sam2_core.resolve import Wanted, need_torch, resolve_model, resolve_weights
 from sam2_core.types import AutolabelError
@@ -210,7 +211,7 @@ def cuda_provider_problem() -> str:
         session = ort.InferenceSession(_PROBE, options, providers=["CUDAExecutionProvider"])
         session.run(None, {"x": np.zeros(1, np.float32)})
     except Exception as error:  # noqa: BLE001 - whatever it is, the CPU serves
-        return f"ONNX Runtime's CUDA provider failed ({str(error).splitlines()[0]})"
+        return f"ONNX Runtime's CUDA provider failed ({first_line(error)})"
     finally:
         quiet_onnxruntime()
     if session.get_providers()[0] != "CUDAExecutionProvider":

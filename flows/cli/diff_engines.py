@@ -56,12 +56,12 @@ def labeled(
     """
     with contextlib.ExitStack() as stack:
         place = report or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="diff-")))
-        asked_for = [
-            _params(Engine.parse(one), asked, place / name)
+        plans = [
+            _planned(_params(Engine.parse(one), asked, place / name))
             for one, name in zip(engines, "ab", strict=True)
         ]
-        _refuse_before_labeling(asked_for)
-        first, second = map(_label, asked_for)
+        _refuse_before_labeling(plans)
+        first, second = map(_label, plans)
         yield first, second
 
 
@@ -76,7 +76,7 @@ def _params(engine: Engine, asked: dict[str, Any], out: Path) -> LabelParams:
     )  # fmt: skip
 
 
-def _refuse_before_labeling(both: Sequence[LabelParams]) -> None:
+def _refuse_before_labeling(plans: Sequence[Plan]) -> None:
     """Look at both engines before either of them labels for hours.
 
     Raises:
@@ -86,7 +86,6 @@ def _refuse_before_labeling(both: Sequence[LabelParams]) -> None:
     from tasks.masks.certified import verdict_on
     from tasks.masks.model import Segmenters
 
-    plans = [_planned(one) for one in both]
     if plans[0].stamp.run_key == plans[1].stamp.run_key:
         model = plans[0].model
         raise AutolabelError(
@@ -113,15 +112,16 @@ def _planned(params: LabelParams) -> Plan:
         ) from None
 
 
-def _label(params: LabelParams) -> Side:
+def _label(plan: Plan) -> Side:
     from flows.cli.label_run import run_label
     from tasks.lab.run_side import Side
 
+    params = plan.params
     summary = run_label(params)
     if not summary["frames"]:
         reasons = [one["reason"] for one in summary["failed"]]
         why = reasons[0] if reasons else summary["nothing"] or "there is no frame"
         raise AutolabelError(f"{params.model} labeled nothing: {why}")
     # An earlier comparison may have left other sequences there.
-    keys = frozenset((one.name, one.found.content_key) for one in _planned(params).sequences)
+    keys = frozenset((one.name, one.found.content_key) for one in plan.sequences)
     return Side(params.out, summary["run_key"], keys)

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sam2_core.machine_errors import first_line
+
 LIMIT_S = 180.0
 
 
@@ -86,7 +88,7 @@ def _device_problem() -> str:
 
         gpu.run(work)
     except Exception as error:  # noqa: BLE001 - whatever it is, this device is not to be used
-        return f"its device failed: {str(error).splitlines()[0]}"
+        return f"its device failed: {first_line(error)}"
     apart = float(np.abs(host.transpose(1, 2, 0) - resize_square(image, size)).max())
     return "" if apart < 0.01 else f"its device computes wrong results: off by {apart:.3f}"
 
@@ -96,7 +98,7 @@ def main() -> None:
     try:
         found = self_test()
     except Exception as error:  # noqa: BLE001 - the answer, not a trace
-        found = Verdict((), f"{type(error).__name__}: {str(error).splitlines()[0]}")
+        found = Verdict((), f"{type(error).__name__}: {first_line(error)}")
     print(json.dumps({"offers": found.offers, "problem": found.problem}))  # noqa: T201
     raise SystemExit(1 if found.problem else 0)
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from sam2_core.machine_errors import first_line
 from sam2_core.types import DeviceLostError
 
 Result = TypeVar("Result")
@@ -113,7 +114,7 @@ class DeviceOwner:
             if not is_sticky(error):
                 raise
             self._lost = self._lost or DeviceLostError(
-                f"the GPU is lost to this process ({str(error).splitlines()[0]}): nothing is "
+                f"the GPU is lost to this process ({first_line(error)}): nothing is "
                 "recorded, and the work is done by the next process. `nvidia-smi` and the kernel's "
                 "log (dmesg, Xid) say more"
             )

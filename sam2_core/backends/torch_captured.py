@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from sam2_core.machine_errors import first_line
 from sam2_core.types import DeviceMemoryError
 
 Tensors = tuple[torch.Tensor, ...]
@@ -55,4 +56,4 @@ class Captured:
 def out_of_memory(error: Exception) -> DeviceMemoryError:
     """Give cached memory back to the device and say what happened."""
     torch.cuda.empty_cache()
-    return DeviceMemoryError(f"the GPU has no memory left: {str(error).splitlines()[0]}")
+    return DeviceMemoryError(f"the GPU has no memory left: {first_line(error)}")

@@ -79,9 +79,8 @@ def choose_model(
     chosen, reason = choose_backend(backend)
     if chosen == TRITON:
         return _served_choice(model, precision, triton_urls)
-    wanted = Wanted(precision_for(chosen, precision))
     if model == "auto":
-        model, why = best_here(wanted, chosen)
+        model, why = best_here(Wanted(precision_for(chosen, precision)), chosen)
         reason = f"{why}; {reason}"
     wanted = Wanted(precision_for(chosen, precision, model, close_ups))
     if chosen == "torch":
