@@ -155,13 +155,21 @@ def plan_backfill(
     tools = Tools()
     matching = matching_of(params.label, tools)
     stamp = stamp_of(params.label, tools=tools)
-    rate = measured_rate(params.label.out, stamp.run_key)
+    rate = measured_rate(params.label.out, stamp.run_key, on_gpu=_on_gpu(stamp))
     plan = BackfillPlan(params, stamp, rate, matching=matching)
     plan.works = list(_missing(plan, set(in_flight)))
     if matching:
         matching.refuse_nothing(params.label.wanted_classes)
     plan.cut()
     return plan
+
+
+def _on_gpu(stamp: RunStamp) -> bool:
+    """Whether workers label on a GPU; torch does without one, too, but not in half precision."""
+    model = stamp.model
+    return model is not None and (
+        model.backend in ("onnxruntime-cuda", "tensorrt") or model.precision == "fp16"
+    )
 
 
 def _missing(plan: BackfillPlan, in_flight: set[tuple[str, str]]) -> Iterator[Piece]:

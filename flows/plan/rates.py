@@ -10,8 +10,10 @@ from typing import Any
 from tasks.observe.progress import DETECT, DOWNLOAD, SEGMENT
 from tasks.store import manifests
 
-# Until something was measured: a compact model on a CPU takes about this long.
+# Until something was measured: about what the bundled model takes on a CPU, and twice what SAM 2's
+# base_plus takes for a crowded frame on a GPU.
 ASSUMED_SECONDS_PER_FRAME = 0.5
+ASSUMED_SECONDS_PER_FRAME_ON_GPU = 0.02
 REPORTS_READ = 50
 
 
@@ -36,15 +38,16 @@ class Rate:
         return f"{self.seconds_per_frame * 1e3:.0f} ms per frame, assumed: nothing was measured yet"
 
 
-def measured_rate(out_uri: str, run_key: str) -> Rate:
+def measured_rate(out_uri: str, run_key: str, *, on_gpu: bool = False) -> Rate:
     """Rate of this run's own reports, else an assumption.
 
     The stages of a run overlap, so a frame costs what the longest of them takes.
     """
-    return rate_of(itertools.islice(manifests.read_reports(out_uri, run_key), REPORTS_READ))
+    reports = itertools.islice(manifests.read_reports(out_uri, run_key), REPORTS_READ)
+    return rate_of(reports, on_gpu=on_gpu)
 
 
-def rate_of(reports: Iterable[dict[str, Any]]) -> Rate:
+def rate_of(reports: Iterable[dict[str, Any]], *, on_gpu: bool = False) -> Rate:
     """Sum up reports of sequences."""
     frames, total = 0, {DOWNLOAD: 0.0, DETECT: 0.0, SEGMENT: 0.0}
     for report in reports:
@@ -52,5 +55,6 @@ def rate_of(reports: Iterable[dict[str, Any]]) -> Rate:
         for stage in total:
             total[stage] += float(report.get("seconds", {}).get(stage, 0))
     if not frames:
-        return Rate(ASSUMED_SECONDS_PER_FRAME, 0)
+        assumed = ASSUMED_SECONDS_PER_FRAME_ON_GPU if on_gpu else ASSUMED_SECONDS_PER_FRAME
+        return Rate(assumed, 0)
     return Rate(max(max(total.values()) / frames, 1e-6), frames)

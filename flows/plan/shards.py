@@ -20,8 +20,8 @@ from pydantic.dataclasses import dataclass
 
 from flows.params import LabelParams
 
-# Shorter shards are mostly start.
-SHORTEST_S = 60.0
+# Of shorter ones half is start. Workers that would have nothing else to do start all at once.
+SHORTEST_S = 20.0
 # A start is 2% of these.
 SHORTEST_LAST_S = 240.0
 

@@ -101,7 +101,9 @@ def test_where_there_is_no_gpu_a_run_on_one_is_refused_and_a_backfill_is_planned
     label = params().label.model_copy(
         update={"backend": "onnxruntime-cuda", "precision": "fp32", "allow_uncertified": True}
     )
-    assert plan_backfill(BackfillParams(label=label)).to_label == 3
+    planned = plan_backfill(BackfillParams(label=label))
+    assert (planned.to_label, planned.rate.seconds_per_frame) == (3, 0.02)
+    assert plan_backfill(BackfillParams(label=params().label)).rate.seconds_per_frame == 0.5
     with pytest.raises(AutolabelError, match="onnxruntime-cuda needs an NVIDIA GPU"):
         make_plan(label)
     # What is labeled already may be loaded and tracked anywhere.

@@ -33,7 +33,8 @@ def test_shards_are_sized_by_time_and_not_by_count():
 def test_shards_come_out_even_for_the_workers_that_are_online():
     assert shard_lengths(800, 600, 2) == [400, 400]
     assert shard_lengths(800, 300, 2) == [200] * 4
-    assert shard_lengths(50, 300, 2) == [50, 50], "too short to share"
+    assert shard_lengths(50, 300, 2) == [25, 25]
+    assert shard_lengths(30, 300, 2) == [30, 30], "too short to share"
     assert min(shard_lengths(0, 300, 2)) > 0
     todo = works(*[20] * 120)
     for workers in (0, 1, 2, 3):
@@ -108,4 +109,6 @@ def test_a_frame_costs_the_longest_of_the_stages_that_overlap():
         {"frames": 10, "seconds": {"download": 1.0, "detect": 1.0, "segment": 2.0}},
     ]
     assert rate_of(reports) == Rate(0.2, 40)
-    assert rate_of([]).frames == 0
+    assert rate_of([]) == Rate(0.5, 0)
+    assert rate_of([], on_gpu=True) == Rate(0.02, 0)
+    assert rate_of(reports, on_gpu=True) == Rate(0.2, 40)
