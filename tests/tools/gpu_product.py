@@ -15,7 +15,7 @@ one line of JSON a result and appends it to OUT/product.jsonl; what a command wr
                1920x1280 (--street, --boxes): the first run, which compiles; then
                `bench --pipeline`
     spy        who holds Python's lock in each process of a run (needs py-spy)
-    fleet      `up`, 24 sequences by `backfill` on the workers, repeatedly; idle between shards
+    fleet      `up`, all sequences by `backfill` on the workers, repeatedly; idle between shards
     poison     a poisoned device context in the middle of a run
     stale      ESTALE from one file system while frames are read
     memory     a frame of 2,000 boxes and a run while somebody else holds the device's memory
@@ -24,7 +24,6 @@ one line of JSON a result and appends it to OUT/product.jsonl; what a command wr
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +33,7 @@ import numpy as np
 from gpu_product_faults import memory, poison, stale
 from gpu_product_fleet import fleet
 from gpu_product_large import compilation, large
-from gpu_product_run import SEQUENCES, Run, told
+from gpu_product_run import SEQUENCES, Run, told, without_torch
 from gpu_product_spy import spy
 
 
@@ -149,11 +148,7 @@ def label(run: Run, given: argparse.Namespace) -> None:
 
 def lone(run: Run, given: argparse.Namespace) -> None:
     """The same without PyTorch."""
-    blocked = run.out / "no-torch"
-    for name in ("torch", "torchvision"):
-        (blocked / name).mkdir(parents=True, exist_ok=True)
-        (blocked / name / "__init__.py").write_text("raise ImportError('no PyTorch here')\n")
-    env = {"PYTHONPATH": f"{blocked}:{os.environ.get('PYTHONPATH', '')}"}
+    env = without_torch(run)
     for number in range(given.repeats):
         found = run.label(f"lone-{number}", "--dataset", f"lone-{number}", env=env)
         run.record("lone", number=number, **told(found))
@@ -198,7 +193,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--sequences", type=int, default=SEQUENCES, help="of 124 frames each")
     parser.add_argument("--processes", default="", help="for `sustained`: numbers, A,B,C")
-    parser.add_argument("--without-dataset", action="store_true", help="for `sustained`: also so")
+    parser.add_argument("--without-dataset", action="store_true",
+                        help="for `sustained`: also so, for `fleet`: so")  # fmt: skip
+    parser.add_argument("--without-torch", action="store_true", help="for `fleet`")
+    parser.add_argument("--shard-minutes", type=float, help="for `fleet`, where not the default's")
     parser.add_argument("--street", type=Path, help="for `large`: a picture of a street")
     parser.add_argument("--boxes", type=Path, help="its boxes, lines of `label score x1 y1 x2 y2`")
     parser.add_argument("--workers", type=int, help="for `fleet`")

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from gpu_product_run import AUTOLABEL, Run
+from gpu_product_run import AUTOLABEL, Run, without_torch
 
 
 def written(labels: Path) -> dict[str, float]:
@@ -29,8 +29,12 @@ def written(labels: Path) -> dict[str, float]:
 
 
 def fleet(run: Run, given: argparse.Namespace) -> None:
-    """24 sequences by `backfill --wait` on the workers of `up`, each time into a new folder."""
-    env = run.environment({"AUTOLABEL_DATABASE_DIR": str(run.out / "fleet-db")})
+    """All sequences by `backfill --wait` on the workers of `up`, each time into a new folder."""
+    more = {"AUTOLABEL_DATABASE_DIR": str(run.out / "fleet-db")}
+    if given.without_torch:
+        more |= without_torch(run)
+    env = run.environment(more)
+    shards = ["--shard-minutes", str(given.shard_minutes)] if given.shard_minutes else []
     workers = ["--workers", str(given.workers)] if given.workers else []
     started = time.perf_counter()
     up = subprocess.run([*AUTOLABEL, "up", "--port", "4321", *workers], env=env, check=False,
@@ -39,18 +43,18 @@ def fleet(run: Run, given: argparse.Namespace) -> None:
                end=up.stderr[-300:] if up.returncode else "")  # fmt: skip
     try:
         for number in range(given.repeats):
-            target = run.out / "labels" / f"fleet-{number}"
+            name = f"fleet-{run.sequences}-{'lone-' * given.without_torch}{number}"
+            target = run.out / "labels" / name
             shutil.rmtree(target, ignore_errors=True)
-            found = run.command(
-                f"fleet-{number}", "backfill", str(run.frames), "--out", str(target), "--wait",
-                "--shard-minutes", "4", "--dataset", f"fleet-{number}",
-                env={"AUTOLABEL_DATABASE_DIR": str(run.out / "fleet-db")},
-            )  # fmt: skip
-            for name in ("plan", "shards"):
-                found.pop(name, None)
+            dataset = [] if given.without_dataset else ["--dataset", name]
+            words = ("backfill", str(run.frames), "--out", str(target), *shards, *dataset)
+            found = run.command(name, *words, "--wait", env=more)
             complete = len(list(target.glob("manifests/*/*.json")))
             run.record("fleet", what="backfill", number=number, complete=complete,
-                       workers=given.workers, **written(target), **found)  # fmt: skip
+                       workers=given.workers, torch=not given.without_torch,
+                       dataset=bool(dataset), **written(target), **found)  # fmt: skip
+        again = run.command("fleet-again", *words, "--dry-run", env=more)
+        run.record("fleet", what="planned again", **again)
     finally:
         down = subprocess.run([*AUTOLABEL, "down"], env=env, check=False, capture_output=True,
                               text=True, timeout=120)  # fmt: skip

@@ -95,7 +95,9 @@ class Run:
                 folder = parent / f"drive-{sequence:02d}"
                 folder.mkdir(parents=True, exist_ok=True)
                 for index, data in enumerate(frames):
-                    (folder / f"{index:06d}.jpg").write_bytes(data)
+                    file, first = folder / f"{index:06d}.jpg", parent / f"drive-00/{index:06d}.jpg"
+                    if not file.exists():
+                        file.hardlink_to(first) if sequence else file.write_bytes(data)
 
     def images(self, count: int, every: int = 12) -> list[np.ndarray]:
         import simplejpeg
@@ -144,6 +146,15 @@ class Run:
             shutil.rmtree(target, ignore_errors=True)
         words = ("label", str(source or self.few), "--out", str(target), *more)
         return self.command(name, *words, env=env, command=command, limit_s=limit_s)
+
+
+def without_torch(run: Run) -> dict[str, str]:
+    """Return an environment in which PyTorch cannot be imported."""
+    blocked = run.out / "no-torch"
+    for name in ("torch", "torchvision"):
+        (blocked / name).mkdir(parents=True, exist_ok=True)
+        (blocked / name / "__init__.py").write_text("raise ImportError('no PyTorch here')\n")
+    return {"PYTHONPATH": f"{blocked}:{os.environ.get('PYTHONPATH', '')}"}
 
 
 def told(found: dict[str, Any]) -> dict[str, Any]:
