@@ -285,7 +285,8 @@ class Segmenter:
             raise error
         device = self.backend.info.device
         logger.warning("out of memory on %s with %s %d: halving it", device, name, tried)
-        return tried // 2
+        now: int = getattr(self, name)  # another thread may have halved it meanwhile
+        return min(now, tried // 2)
 
     @staticmethod
     def finish(frame: PreparedFrame, decoded: LowResMasks | Callable[[], LowResMasks]) -> Masks:

@@ -143,17 +143,18 @@ class CudaNetwork:
         parts: list[Callable[[], list[Rows]]] = []
         start = 0
         while start < len(frames):
-            some = slice(start, start + self._most)
+            count = self._most  # another thread may halve it meanwhile
+            some = slice(start, start + count)
             queue = partial(self._queue, frames[some], scaled_wh[some], least)
             try:
                 parts.append(self.gpu.run(queue))
             except DeviceMemoryError:
-                if self._most == 1:
+                if count == 1:
                     raise
-                self._most //= 2
-                logger.warning("out of memory: %d frames in a call of the detector", self._most)
+                self._most = min(self._most, count // 2)
+                logger.warning("out of memory: %d frames in a call of the detector", count // 2)
                 continue
-            start += self._most
+            start += count
         return lambda: [rows for part in parts for rows in part()]
 
     def warm_up(self) -> None:

@@ -222,7 +222,7 @@ class Detector:
             rows = self._network.start(frames, sizes, min_score)
         return lambda: [
             self._boxes(one, image, wanted, limits)
-            for one, image in zip(rows(), images, strict=False)
+            for one, image in zip(rows(), images, strict=True)
         ]
 
     def _likely(self, images: Sequence[Letterboxed], min_score: float) -> list[Rows]:
@@ -239,7 +239,7 @@ class Detector:
         if self._static_batch and len(batch) < self.batch:
             padding = np.zeros((self.batch - len(batch), *batch.shape[1:]), np.float32)
             batch = np.concatenate([batch, padding])
-        return self._rows(self._session, batch)
+        return self._rows(self._session, batch)[: len(planes)]
 
     def _rows(self, session: Any, batch: FloatArray) -> FloatArray:
         rows: FloatArray = run_session(
