@@ -31,9 +31,12 @@ _STICKY = (
     "illegalinstruction", "illegal instruction", "misalignedaddress", "misaligned address",
     "invalidaddressspace", "invalid address space", "invalidpc", "invalid program counter",
     "launchtimeout", "launch timed out", "eccuncorrectable", "uncorrectable ecc",
-    "nvlinkuncorrectable", "contained", "fell off the bus", "devicesunavailable", "unknown error",
-    "cudaerrorunknown", "cuda failure 700", "cuda failure 719", "cuda failure 214",
-    "context is destroyed", "contextisdestroyed",
+    "nvlinkuncorrectable", "cudaerrorcontained", "fell off the bus", "devicesunavailable",
+    "unknown error", "cudaerrorunknown", "cuda failure 700", "cuda failure 719", "cuda failure 214",
+    "context is destroyed", "contextisdestroyed", "invalid access of peer gpu memory",
+    # Of a call, not of a machine that has none.
+    "no cuda-capable device", "failed with cudaerrornodevice",
+    "systemnotready", "system not yet initialized",
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from sam2_core.backends.device_owner import DeviceOwner, is_sticky
-from sam2_core.types import DeviceLostError, MachineError
+from sam2_core.types import AutolabelError, DeviceLostError, MachineError
 
 
 def test_all_work_is_done_by_one_thread_in_order():
@@ -68,6 +68,12 @@ STICKY = [
     "CUDA failure 700: an illegal memory access was encountered ; GPU=0",
     "CUDA failure 719: unspecified launch failure",
     "CUDA: cudaLaunchKernel failed with cudaErrorECCUncorrectable",
+    "CUDA: cudaMemcpyAsync failed with cudaErrorContained",
+    "CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error",
+    "CUDA failure 100: no CUDA-capable device is detected ; GPU=0",
+    "CUDA: cudaMalloc failed with cudaErrorNoDevice",
+    "CUDA: cudaStreamSynchronize failed with cudaErrorSystemNotReady",
+    "CUDA error: system not yet initialized",
 ]
 
 
@@ -100,3 +106,5 @@ def test_other_errors_are_no_loss():
     assert owner.run(lambda: 1) == 1
     assert not is_sticky(RuntimeError("CUDA out of memory"))
     assert not is_sticky(RuntimeError("CUDA failure 900: operation not permitted when capturing"))
+    assert not is_sticky(RuntimeError("CUDA graphs need a self-contained model"))
+    assert not is_sticky(AutolabelError("no NVIDIA GPU is usable here (cudaErrorNoDevice)"))
