@@ -102,10 +102,25 @@ def messages_in(file: IO[bytes]) -> Iterator[Message | str]:
         if isinstance(record, Chunk):
             try:
                 parts = breakup_chunk(record, validate_crc=True)
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:
+                if is_machine_error(error) and not _claims_another_size(record):
+                    raise as_machine_error(error, "reading a recording") from error
                 yield f"the part of the file before its byte {place} is damaged ({told_of(error)})"
                 continue
         yield from filter(None, map(known.message, parts))
+
+
+def _claims_another_size(chunk: Any) -> bool:
+    """Whether compressed data say that they are larger than the chunk: damage may ask for all."""
+    if chunk.compression != "zstd":
+        return False
+    import zstandard
+
+    try:
+        claimed = zstandard.frame_content_size(chunk.data)
+    except zstandard.ZstdError:
+        return True
+    return claimed not in (-1, chunk.uncompressed_size)
 
 
 class _Known:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from sam2_core.machine_errors import as_machine_error, is_host_full
 from sam2_core.types import AutolabelError
 from tasks.frames.mcap_records import INSTALL
 from tasks.frames.raw_pictures import BadPictureError
@@ -59,6 +60,7 @@ class PacketDecoder:
         try:
             yield from self._out(self._context.decode(packet))
         except av.FFmpegError as error:
+            _raise_of_machine(error)
             del self._times[number]
             yield Shot(
                 number, time_ns, problem=f"this frame of the video cannot be decoded: {error}"
@@ -85,10 +87,17 @@ class PacketDecoder:
             try:
                 yield from self._out(self._context.decode(None))
             except _av().FFmpegError as error:
+                _raise_of_machine(error)
                 log.debug("the end of a video: %s", error)
         for number, time_ns in sorted(self._times.items()):
             reason = "this frame of the video could not be decoded"
             yield Shot(number, time_ns, problem=reason)
+
+
+def _raise_of_machine(error: Exception) -> None:
+    """Raise a lack of memory; any other error number is a decoder's word for what it was fed."""
+    if is_host_full(error):
+        raise as_machine_error(error, "decoding a video") from error
 
 
 def _av() -> Any:

@@ -137,6 +137,7 @@ def decode_table(data: bytes, kind: Kind, key: str, name: str) -> tuple[pa.Table
 
     Raises:
         IncompleteArtifactError: truncated, damaged, of another key, kind or format version.
+        MemoryError: this machine has too little memory; that says nothing of the table.
 
     """
     checksums.check_parquet(data, name)
@@ -147,6 +148,8 @@ def decode_table(data: bytes, kind: Kind, key: str, name: str) -> tuple[pa.Table
         wrong = [f"{k} is {found.get(k)}, not {v}" for k, v in wanted.items() if found.get(k) != v]
         plain = {"kind", "format_version", checksums.PARQUET_KEY}
         values = {k: json.loads(v) for k, v in found.items() if k not in plain}
+    except MemoryError:  # pyarrow's is an ArrowException, too
+        raise
     except (pa.ArrowException, OSError, ValueError, RecursionError) as error:
         raise IncompleteArtifactError(f"{name} is truncated or damaged: {error}") from error
     if wrong or not table.schema.equals(SCHEMAS[kind]):

@@ -291,3 +291,13 @@ def test_the_checksum_survives_a_class_that_quotes_it(memory):
     boxes = Boxes(np.ones((1, 4)), np.ones(1), (checksums.UNSEALED,), None, checksums.UNSEALED)
     write_boxes(memory, chunk, {0: boxes}, STAMP)
     assert read_boxes(memory, chunk)[0].labels == (checksums.UNSEALED,)
+
+
+def test_memory_that_a_table_lacks_is_no_damage(stored, monkeypatch):
+    def none(*_, **__):
+        raise pa.ArrowMemoryError("malloc of size 1099511627776 failed")
+
+    monkeypatch.setattr(tables.pq, "read_table", none)
+    out, _, manifest, _ = stored
+    with pytest.raises(MemoryError, match="malloc of size"):
+        labels_of(out, manifest, manifest.chunks[0])

@@ -46,6 +46,8 @@ def _records(source: str) -> Iterator[Record]:
                 record = {names[name]: value for name, value in row.items()}
                 yield _record(record, folder, f"{where}: row {number}")
                 number += 1
+    except MemoryError:  # pyarrow's is an ArrowException, too
+        raise
     except (pa.ArrowException, OSError) as error:
         raise AutolabelError(f"{where} is no Parquet table, or is damaged: {error}") from error
 
