@@ -25,7 +25,6 @@ from sam2_core.prepared import PreparedFrame
 from sam2_core.segmenter import Segmenter
 from sam2_core.stage_times import StageTimes
 from sam2_core.types import Boxes, ImageArray, LowResMasks, Masks
-from sam2_core.views import StagedFrame
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,14 +33,13 @@ class FrameJob:
 
     Attributes:
         key: the caller's name for it.
-        read: returns the frame, uint8 (H, W, 3) RGB, or staged for a device already; called on a
-            reader thread, once.
+        read: returns the frame, uint8 (H, W, 3) RGB; called on a reader thread, once.
         boxes: in the frame's pixels.
 
     """
 
     key: Hashable
-    read: Callable[[], ImageArray | StagedFrame]
+    read: Callable[[], ImageArray]
     boxes: Boxes
 
 

@@ -31,6 +31,7 @@ from tasks.errors import told
 from tasks.observe.progress import Listener, Progress
 from tasks.pipeline.chunk import Job
 from tasks.pipeline.step_interpreters import LOADER, Expected
+from tasks.pipeline.step_pipe import UNHEARD
 from tasks.pipeline.tools import Tools
 from tasks.pipeline.warm import warm_in_background, warm_up
 
@@ -113,8 +114,14 @@ class Worker:
 
         try:
             send("done", self._result(step, given, send))
-        except Exception as error:  # noqa: BLE001 - raised where the step was asked for
-            send("failed", carried(error))
+        except BaseException as error:  # noqa: BLE001 - raised where the step was asked for
+            try:
+                send("failed", carried(error))
+            except BaseException as unsent:  # noqa: BLE001 - nobody would hear it any more
+                words = f"{step.__name__}: {type(error).__name__}, untold: {told(unsent)}\n"
+                with contextlib.suppress(OSError):
+                    sys.stderr.write(words)
+                os._exit(UNHEARD)  # whoever waits for the step learns at least that
 
     def _result(self, step: Callable[..., Any], given: tuple[Any, ...], send: Send) -> Any:
         if self._job is None:
@@ -130,6 +137,8 @@ def carried(error: BaseException) -> list[BaseException]:
     chain: list[BaseException] = []
     for one in causes(error):
         try:
+            if not isinstance(one, Exception):  # such as SystemExit: it ends no run
+                raise TypeError(type(one))
             chain.append(pickle.loads(pickle.dumps(one)))  # noqa: S301 - our own
         except Exception:  # noqa: BLE001 - libraries' errors want whatever they want
             kind = MachineError if is_machine_error(one) else AutolabelError

@@ -9,30 +9,19 @@ A process that dies, or to which its device is lost, costs its chunks a second t
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
-import signal
-import subprocess
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import fields
-from itertools import pairwise
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from sam2_core.backends.onnxruntime_backend import is_out_of_memory
 from sam2_core.cores import usable_cores
 from sam2_core.machine_errors import causes
-from sam2_core.types import AutolabelError, DeviceLostError, DeviceMemoryError, MachineError
+from sam2_core.types import AutolabelError, DeviceLostError, DeviceMemoryError
 from tasks.observe.progress import Progress
-from tasks.pipeline.step_interpreters import (
-    MEMORY_EACH,
-    cores_each,
-    interpreter_for,
-    is_begun,
-)
+from tasks.pipeline.step_interpreters import MEMORY_EACH, cores_each, is_begun
+from tasks.pipeline.step_pipe import ProcessDiedError, StepProcess, Told
 
 if TYPE_CHECKING:
     from tasks.pipeline.chunk import Job
@@ -41,13 +30,8 @@ if TYPE_CHECKING:
 COUNT_VARIABLE = "AUTOLABEL_DEVICE_PROCESSES"
 # With four, 16 cores keep an H200 busy (BENCHMARKS.md). On PyTorch each compiles for itself.
 MOST, MOST_ON_TORCH, CORES_EACH = 4, 2, 4
-STOP_S = 20.0
 
 log = logging.getLogger(__name__)
-
-
-class ProcessDiedError(MachineError):
-    """A process that did a step has ended, and nobody knows why."""
 
 
 def wanted_processes(backend: str) -> int:
@@ -74,40 +58,6 @@ def wanted_processes(backend: str) -> int:
     return count if count > 1 else 0
 
 
-class Told:
-    """Progress of a step that may be done twice: what its second try tells again is left out."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._now: Counter[str] = Counter()
-        self._before: Counter[str] = Counter()
-
-    def again(self) -> None:
-        """Begin anew."""
-        self._before, self._now = self._before | self._now, Counter()
-
-    def tell(self, kind: str, value: Any) -> None:
-        """Tell what came from the process."""
-        if kind == "log":
-            _log(*value)
-        elif kind == "chunk_done":
-            self._progress.complete_chunk(*value)
-        elif kind == "advanced":
-            stage, frames, kept = value
-            known = max(self._before[stage], self._now[stage])
-            self._now[stage] += frames
-            fresh = self._now[stage] - known
-            if fresh > 0:
-                self._progress.advance(stage, fresh, kept=kept)
-
-
-def _ended(code: int) -> str:
-    """Say how a process ended."""
-    if code == -signal.SIGKILL:
-        return "was killed (signal 9), as the system does where its memory runs out"
-    return f"ended with exit code {code}"
-
-
 def _subject(given: Sequence[Any]) -> str:
     """Say whose step it is, where it is a chunk's."""
     chunk = getattr(given[0], "chunk", None) if given else None
@@ -116,107 +66,6 @@ def _subject(given: Sequence[Any]) -> str:
     first, last = chunk.frames[0], chunk.frames[-1]
     place = "/".join(filter(None, (first.sequence_id, first.camera)))
     return f"{place}, frames {first.index} to {last.index}: "
-
-
-def _log(name: str, level: int, text: str) -> None:
-    logging.getLogger(name).log(level, "%s", text)
-
-
-class StepProcess:
-    """One process; any thread may have it do something.
-
-    Args:
-        job: what its steps get first; None where they get none.
-        cores: its share of them.
-
-    """
-
-    def __init__(self, job: Job | None, cores: int) -> None:
-        interpreter = interpreter_for(job, cores)
-        self._connection, self._process = interpreter.connection, interpreter.process
-        self._lock, self._numbers = threading.Lock(), itertools.count(1)
-        self._waiting: dict[int, tuple[str, SimpleQueue[tuple[str, Any]]]] = {}
-        self._died: ProcessDiedError | None = None
-        self.dismissed = False  # ended though nothing was wrong with it
-        self._send(None if job is None else portable(job))
-        threading.Thread(target=self._receive, name="step-process", daemon=True).start()
-
-    def _send(self, what: Any) -> None:
-        try:
-            with self._lock:
-                self._connection.send(what)
-        except OSError:  # it has ended, which `_receive` notices
-            log.debug("process %d does not listen", self._process.pid)
-
-    def _receive(self) -> None:
-        try:
-            while True:
-                number, kind, value = self._connection.recv()
-                self._hand_on(number, kind, value)
-        except (EOFError, OSError):
-            code = self._process.wait()
-        self._died = ProcessDiedError(
-            f"the process {self._process.pid} that worked on this {_ended(code)}"
-        )
-        for _, answers in tuple(self._waiting.values()):
-            answers.put(("failed", [self._died]))
-
-    def _hand_on(self, number: int, kind: str, value: Any) -> None:
-        answers = self._waiting.get(number)
-        if kind == "log":  # of any thread there: the thread of a run here knows which run it is
-            answers = next(iter(tuple(self._waiting.values())), None)
-            if answers is None:
-                _log(*value)
-        if answers is not None:
-            answers[1].put((kind, value))
-
-    def busy(self, name: str) -> tuple[int, int]:
-        """Return how many steps of this name it does, and how many of any."""
-        doing = [one for one, _ in tuple(self._waiting.values())]
-        return doing.count(name), len(doing)
-
-    def run(self, step: Callable[..., Any], given: Sequence[Any], progress: Told) -> Any:
-        """Have it do a step and wait for the result; progress is told on this thread."""
-        number, answers = next(self._numbers), SimpleQueue[tuple[str, Any]]()
-        self._waiting[number] = step.__name__, answers
-        try:
-            if self._died:
-                raise self._died
-            self._send((number, step, tuple(given)))
-            while True:
-                kind, value = answers.get()
-                if kind == "done":
-                    return value
-                if kind == "failed":
-                    raise _joined(value)
-                progress.tell(kind, value)
-        finally:
-            del self._waiting[number]
-
-    def ask_to_end(self) -> None:
-        """Let it end at once, whatever it does; `end` waits for that."""
-        self._send(None)
-
-    def end(self) -> None:
-        """End it at once, whatever it does."""
-        self.ask_to_end()
-        try:
-            self._process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-
-def portable(job: Job) -> dict[str, Any]:
-    """Return what a job is made of, without what works in this process only."""
-    return {one.name: getattr(job, one.name) for one in fields(job) if one.name != "tools"}
-
-
-def _joined(chain: Sequence[BaseException]) -> BaseException:
-    """Return the first of errors, each raised from the next."""
-    for error, cause in pairwise(chain):
-        error.__cause__ = cause
-    return chain[0]
 
 
 class StepProcesses:
@@ -234,8 +83,11 @@ class StepProcesses:
     def __init__(self, count: int, job: Job | None = None) -> None:
         self.count, self._job = count, job
         self._cores = cores_each(count)
-        self._lock, self._leaving = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
+        # Whoever has it may start a process beside the others, or end all but one of them.
+        self._turn = threading.RLock()
         self._processes: list[StepProcess] = []
+        self._only_one = False  # the device had too little memory for several
         self.lost: DeviceLostError | None = None
 
     def take_begun(self) -> None:
@@ -256,8 +108,9 @@ class StepProcesses:
     def run(self, step: Callable[..., Any], *given: Any, progress: Progress | None = None) -> Any:
         """Have the least busy process do a step.
 
-        If that process dies of it, or loses its device, another one is started for this step alone.
-        Where the device has too little memory for several processes, one stays.
+        If that process dies of it, or loses its device, another one is started for this step alone;
+        one such step is done at a time. Where the device has too little memory for several
+        processes, one stays, which then does these steps, too.
 
         Args:
             step: a function of a module; it gets the job first, where there is one.
@@ -270,47 +123,64 @@ class StepProcesses:
             Exception: whatever the step raises.
 
         """
-        if self.lost:
-            raise self.lost
         told = Told(progress or Progress())
-        process, only = self._least_busy(step.__name__)
         try:
-            return process.run(step, given, told)
+            return self._shared(step, given, told)
         except (ProcessDiedError, DeviceLostError) as error:
-            self._end([process])
-            again = self._shared if process.dismissed else self._alone
-            log.warning("%s%s: once more, in another process", _subject(given), error)
-        except Exception as error:
-            if only or not _lacks_memory(error):
+            if self.lost:
                 raise
-            self._leave_one()
-            again = self._shared
-        told.again()
-        return again(step, given, told)
-
-    def _least_busy(self, name: str) -> tuple[StepProcess, bool]:
-        with self._lock:
-            self._start()
-            return min(self._processes, key=lambda one: one.busy(name)), self.count == 1
+            log.warning("%s%s: once more, in another process", _subject(given), error)
+        with self._turn:
+            told.again()
+            try:
+                return self._alone(step, given, told)
+            except DeviceLostError as error:
+                self.lost = error
+                raise
 
     def _shared(self, step: Callable[..., Any], given: Sequence[Any], told: Told) -> Any:
-        return self._least_busy(step.__name__)[0].run(step, given, told)
+        """Do a step in one of the processes; that another one needs memory is not its fault."""
+        while not self.lost:
+            process, only = self._least_busy(step.__name__)
+            try:
+                return process.run(step, given, told)
+            except (ProcessDiedError, DeviceLostError):
+                self._end([process])
+                if not process.dismissed:
+                    raise
+            except Exception as error:
+                if only or not _lacks_memory(error):
+                    raise
+                self._leave_one()
+            told.again()
+        raise self.lost
+
+    def _least_busy(self, name: str) -> tuple[StepProcess, bool]:
+        """Return a process, and whether it has had the device for itself all the time."""
+        with self._lock:
+            self._start()
+            return min(self._processes, key=lambda one: one.busy(name)), self._only_one
 
     def _alone(self, step: Callable[..., Any], given: Sequence[Any], told: Told) -> Any:
-        """Do a step where nothing else can be hurt by it."""
-        process = StepProcess(self._job, self._cores)
-        try:
-            return process.run(step, given, told)
-        except DeviceLostError as error:
-            self.lost = error
-            raise
-        finally:
-            process.end()
+        """Do a step where nothing else can be hurt by it, if there is memory for that."""
+        if not self._only_one and not self.lost:
+            process = StepProcess(self._job, self._cores)
+            try:
+                return process.run(step, given, told)
+            except Exception as error:
+                if not _lacks_memory(error):
+                    raise
+            finally:
+                process.end()
+            self._leave_one()
+            told.again()
+        return self._shared(step, given, told)
 
     def _leave_one(self) -> None:
-        with self._leaving:  # whoever comes second waits until there is memory
+        with self._turn:  # whoever comes second waits until there is memory
             with self._lock:
-                self.count, others = 1, self._processes[1:]
+                self.count, self._only_one = 1, True
+                others = self._processes[1:]
             for one in others:
                 one.dismissed = True
             if others:

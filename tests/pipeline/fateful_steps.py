@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 from sam2_core.types import DeviceLostError, DeviceMemoryError
@@ -48,3 +49,56 @@ def needs_the_device_alone(folder):
         if Path(f"{folder}/by").read_text() != str(os.getpid()):
             raise DeviceMemoryError("the GPU has no memory left") from None
     return os.getpid()
+
+
+def ends_with_others_once(folder, name, count):
+    """End the process when so many are in it; the second time, tell when this began and ended."""
+    Path(folder, f"{name}-{os.getpid()}").touch()
+    while len(list(Path(folder).glob(f"*-{os.getpid()}"))) < count:
+        if len(list(Path(folder).iterdir())) > count:
+            begun = time.monotonic()
+            time.sleep(0.3)
+            return begun, time.monotonic()
+        time.sleep(0.01)
+    os._exit(9)
+
+
+def ends_and_then_lacks_memory(folder, times):
+    """End the process the first time, then fail for want of memory so many times."""
+    tried = len(list(Path(folder).iterdir()))
+    Path(folder, str(tried)).touch()
+    if not tried:
+        os._exit(9)
+    if tried <= times:
+        raise DeviceMemoryError("the GPU has no memory left")
+    return tried
+
+
+class Unreadable:
+    """What one process can pickle and another one cannot read."""
+
+    def __reduce__(self):
+        return _only_here, (os.getpid(),)
+
+
+def _only_here(pid):
+    if pid != os.getpid():
+        raise MemoryError("no memory to read it")
+    return pid
+
+
+def says_what_cannot_be_read():
+    return Unreadable()
+
+
+class UntellableError(Exception):
+    def __reduce__(self):
+        raise KeyboardInterrupt
+
+
+def fails_untellably():
+    raise UntellableError
+
+
+def exits():
+    sys.exit("enough")

@@ -1,30 +1,31 @@
 """Steps in processes of their own: the same labels, and a process that dies costs none."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
-from sam2_core.types import AutolabelError, DeviceLostError, MachineError
+from sam2_core.types import AutolabelError, DeviceLostError, DeviceMemoryError, MachineError
 from tasks.observe.progress import DETECT, SEGMENT, Listener, Progress
 from tasks.pipeline import step_interpreters, steps
 from tasks.pipeline.chunk import ChunkState, detect_chunk, download_chunk, segment_chunk
 from tasks.pipeline.step_interpreters import Expected
+from tasks.pipeline.step_pipe import ProcessDiedError, Told
 from tasks.pipeline.step_process import carried
-from tasks.pipeline.step_processes import (
-    COUNT_VARIABLE,
-    ProcessDiedError,
-    StepProcesses,
-    Told,
-    wanted_processes,
-)
+from tasks.pipeline.step_processes import COUNT_VARIABLE, StepProcesses, wanted_processes
 from tasks.pipeline.warm import warmed
 from tests.pipeline.fateful_steps import (
     ends_always,
+    ends_and_then_lacks_memory,
     ends_once,
+    ends_with_others_once,
+    exits,
+    fails_untellably,
     is_killed,
     loses_the_device,
     needs_the_device_alone,
+    says_what_cannot_be_read,
     who,
 )
 from tests.pipeline.test_machine_errors import FRAMES, chunk_of, job_of, source
@@ -37,6 +38,10 @@ pytestmark = pytest.mark.timeout(180)
 class Heard(Listener):
     def __init__(self):
         self.frames = {}
+        self.chunks = []
+
+    def chunk_done(self, seconds, instances):
+        self.chunks.append(instances)
 
     def advanced(self, stage, frames, kept):
         self.frames[stage] = self.frames.get(stage, 0) + frames
@@ -114,6 +119,56 @@ def test_what_a_second_try_tells_again_is_heard_once():
         for _ in range(5):
             told.tell("advanced", (SEGMENT, 1, False))
     assert heard.frames == {SEGMENT: 5}
+
+
+def test_a_chunk_is_done_once_though_its_process_died_after_telling_it():
+    progress, heard = Progress(), Heard()
+    with progress.listening(heard):
+        told = Told(progress)
+        told.tell("chunk_done", ({SEGMENT: 1.0}, 7))
+        for _ in range(2):
+            told.again()
+            told.tell("chunk_done", ({SEGMENT: 2.0}, 7))
+        told.tell("chunk_done", ({SEGMENT: 3.0}, 8))
+    assert heard.chunks == [7, 8]
+
+
+def test_steps_of_one_dead_process_have_one_process_at_a_time(tmp_path):
+    processes = StepProcesses(1)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            asked = [
+                pool.submit(processes.run, ends_with_others_once, str(tmp_path), name, 2)
+                for name in "ab"
+            ]
+            first, second = sorted(one.result() for one in asked)
+    finally:
+        processes.end()
+    assert first[1] < second[0]
+
+
+def test_a_second_try_that_lacks_memory_is_done_where_one_process_has_all_of_it(tmp_path):
+    processes = StepProcesses(2)
+    try:
+        assert processes.run(ends_and_then_lacks_memory, str(tmp_path), 1) == 2
+        assert processes.count == len(processes._processes) == 1
+        with pytest.raises(DeviceMemoryError):  # now it has no company
+            processes.run(ends_and_then_lacks_memory, str(tmp_path), 3)
+    finally:
+        processes.end()
+
+
+def test_what_cannot_be_read_or_told_fails_who_waits_for_it():
+    processes = StepProcesses(1)
+    try:
+        with pytest.raises(ProcessDiedError, match=r"cannot be read \(MemoryError: no memory to"):
+            processes.run(says_what_cannot_be_read)
+        with pytest.raises(ProcessDiedError, match="could not tell what failed in it"):
+            processes.run(fails_untellably)
+        with pytest.raises(AutolabelError, match="SystemExit: enough"):
+            processes.run(exits)
+    finally:
+        processes.end()
 
 
 def test_an_error_comes_back_with_its_causes_and_one_that_cannot_be_sent_in_words():
