@@ -25,6 +25,7 @@ from sam2_core.prepared import PreparedFrame
 from sam2_core.segmenter import Segmenter
 from sam2_core.stage_times import StageTimes
 from sam2_core.types import Boxes, ImageArray, LowResMasks, Masks
+from sam2_core.views import StagedFrame
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,13 +34,14 @@ class FrameJob:
 
     Attributes:
         key: the caller's name for it.
-        read: returns the frame, uint8 (H, W, 3) RGB; called on a reader thread, once.
+        read: returns the frame, uint8 (H, W, 3) RGB, or staged for a device already; called on a
+            reader thread, once.
         boxes: in the frame's pixels.
 
     """
 
     key: Hashable
-    read: Callable[[], ImageArray]
+    read: Callable[[], ImageArray | StagedFrame]
     boxes: Boxes
 
 

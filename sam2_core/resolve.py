@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,7 +96,7 @@ def resolve_model(model: str | Path, wanted: Wanted | None = None) -> ModelFolde
     there = _bundled_or_exported(preset, wanted)
     if there:
         return ModelFolder.open(there, wanted.cache).in_precision(wanted.precision)
-    need_torch(f"exporting {preset.name}")
+    _need_torch_to_export(preset.name, preset.name, "*", wanted)
     return _exported(_published(preset, wanted), wanted)
 
 
@@ -124,6 +124,13 @@ def need_torch(what: str) -> None:
             f"{what} needs PyTorch: {PYTORCH}; or export the model on another machine with "
             "`autolabel models export` and name its folder"
         )
+
+
+def _need_torch_to_export(label: str, preset: str, checkpoint: str, wanted: Wanted) -> None:
+    other = "fp32" if wanted.precision == "fp16" else "fp16"
+    there = replace(wanted, precision=other).exported(preset, checkpoint)
+    beside = f" (there is {other} here: --precision {other} would take it)" if there else ""
+    need_torch(f"exporting {label} in {wanted.precision}{beside}")
 
 
 @dataclass(frozen=True)
@@ -220,7 +227,7 @@ def _exported(weights: Weights, wanted: Wanted) -> ModelFolder:
     there = wanted.exported(weights.preset, weights.sha256)
     if there:
         return ModelFolder.open(there[0], wanted.cache)
-    need_torch(f"exporting {weights.label}")
+    _need_torch_to_export(weights.label, weights.preset, weights.sha256, wanted)
     from sam2_core.export import export_model, exported_folder
 
     model = weights.load()

@@ -44,7 +44,7 @@ from sam2_core.types import (
     Prompts,
     SquareArray,
 )
-from sam2_core.views import View
+from sam2_core.views import StagedFrame, View
 
 logger = logging.getLogger(__name__)
 Given = TypeVar("Given", Boxes, PointPrompts)
@@ -139,15 +139,18 @@ class Segmenter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def prepare(self, image: ImageArray, boxes: Boxes) -> PreparedFrame:
+    def prepare(self, image: ImageArray | StagedFrame, boxes: Boxes) -> PreparedFrame:
         """Resize a frame, or stage it for a device that does, and turn its boxes into prompts.
 
         Args:
-            image: uint8 (H, W, 3) RGB.
+            image: uint8 (H, W, 3) RGB, or what a detector's device has of it.
             boxes: N boxes in the image's pixels; invalid ones stay as rows with a reason.
 
         """
-        staged = self.backend.stage(image)
+        if isinstance(image, StagedFrame):
+            staged, image = self.backend.staged(image), image.pixels
+        else:
+            staged = self.backend.stage(image)
         if staged is not None:  # the device itself cuts and resizes
             if self.close_ups:
                 return close_up_views(staged, boxes.xyxy_px, self.image_size)

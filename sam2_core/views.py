@@ -19,11 +19,13 @@ class StagedFrame:
 
     Attributes:
         pixels: uint8 (H, W, 3) RGB; keeps its memory alive.
+        gpu: whose memory that is; None: nobody's.
         on_device: the device's copy, made by the device's thread when it is first needed.
 
     """
 
     pixels: ImageArray
+    gpu: Any = field(default=None, repr=False)
     on_device: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

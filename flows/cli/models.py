@@ -106,7 +106,11 @@ def _weights(
 @click.option(
     "--graph", type=GRAPH, default="restructured", help="Fast, or as SAM 2's own modules compute."
 )
-@click.option("--precision", type=click.Choice(["fp32", "fp16"]), default="fp32")
+@click.option(
+    "--precision",
+    type=click.Choice(["fp32", "fp16"]),
+    help="By default both, fp32 for processors and fp16 for GPUs; fp32 with --out.",
+)
 @click.option("--out", type=FOLDER, help="Folder to write.")
 @click.option("--force", is_flag=True, help="Export even when it is there.")
 @_source_option
@@ -117,7 +121,7 @@ def export_models(
     checkpoint: Path | None,
     seed: int | None,
     graph: str,
-    precision: str,
+    precision: str | None,
     out: Path | None,
     force: bool,
     source: str,
@@ -125,32 +129,51 @@ def export_models(
     as_json: bool,
 ) -> None:
     """Export a checkpoint to ONNX graphs (needs the extra `export`)."""
-    from rich.console import Console
-
     from sam2_core.checkpoints import checkpoint_path
-    from sam2_core.export import ExportOptions, export_model, exported_folder, is_current
     from sam2_core.presets import preset_named
 
     if checkpoint is not None and seed is not None:
         raise click.UsageError("--checkpoint and --random-weights exclude each other")
     if checkpoint is None and seed is None:  # before PyTorch is asked for in vain
         checkpoint_path(preset_named(name), source, cache)
-    options = ExportOptions(graph, precision)
     try:
         model, sha256, weights = _weights(name, checkpoint, seed, source, cache)
     except ImportError as error:
         raise AutolabelError(f"exporting needs the package {error.name}: {PYTORCH}") from error
+    both = precision is None and out is None
+    wanted = ["fp32", "fp16"] if both else [precision or "fp32"]
+    folders, lines = {}, []
+    for one in wanted:  # fp16 last: the model is cast
+        folder, made = _exported(model, name, sha256, weights, (graph, one), out, cache, force)
+        folders[one] = str(folder)
+        lines.append(f"{name} {one}: {folder}" + ("" if made else " (was there)"))
+    result = {
+        "name": name, "folder": folders[wanted[0]], "folders": folders,
+        "checkpoint_sha256": sha256, "weights": weights,
+    }  # fmt: skip
+    _emit(result, lines, as_json)
+
+
+def _exported(
+    model: Any, name: str, sha256: str, weights: str, form: tuple[str, str], out: Path | None,
+    cache: Path | None, force: bool,
+) -> tuple[Path, bool]:  # fmt: skip
+    """Export a model as (graph, precision); return its folder, and whether it was made now."""
+    from rich.console import Console
+
+    from sam2_core.export import ExportOptions, export_model, exported_folder, is_current
+
+    options = ExportOptions(*form)
     folder = out or exported_folder(model.preset, sha256, options, cache)
-    there = is_current(folder) and not force
-    if not there:
-        with Console(stderr=True).status(f"exporting {name}") as status:
-            export_model(
-                model,
-                folder,
-                checkpoint_sha256=sha256,
-                weights=weights,
-                options=options,
-                progress=lambda part: status.update(f"exporting {name}: {part}"),
-            )
-    result = {"name": name, "folder": str(folder), "checkpoint_sha256": sha256, "weights": weights}
-    _emit(result, [f"{name}: {folder}" + (" (was there)" if there else "")], as_json)
+    if is_current(folder) and not force:
+        return folder, False
+    with Console(stderr=True).status(f"exporting {name}") as status:
+
+        def show(part: str) -> None:
+            status.update(f"exporting {name} {options.precision}: {part}")
+
+        export_model(
+            model, folder, checkpoint_sha256=sha256, weights=weights, options=options,
+            progress=show,
+        )  # fmt: skip
+    return folder, True

@@ -16,6 +16,7 @@ from sam2_core.backends.cuda_device import CudaDevice, Device, Event
 from sam2_core.backends.cuda_kernels import FLOAT, INT, POINTER
 from sam2_core.backends.device_owner import DeviceOwner, device_owner
 from sam2_core.backends.device_slots import Slot, SlotPool
+from sam2_core.backends.kept_frames import KeptFrames
 from sam2_core.backends.pixel_kernels import SOURCE
 from sam2_core.types import AutolabelError, ImageArray
 from sam2_core.views import StagedFrame, View
@@ -41,6 +42,9 @@ class Gpu:
         owner: the device's thread.
         where: ONNX Runtime's name of the memory.
 
+    Attributes:
+        kept: frames that the detector has seen and the mask model will.
+
     """
 
     def __init__(self, device: Device, owner: DeviceOwner, where: str = "cuda") -> None:
@@ -49,7 +53,8 @@ class Gpu:
         self._pinned: dict[int, SlotPool] = {}
         self._memory: dict[int, SlotPool] = {}
         self._adding = threading.Lock()
-        self._kept: deque[tuple[Event, tuple[Any, ...]]] = deque()
+        self._in_use: deque[tuple[Event, tuple[Any, ...]]] = deque()
+        self.kept = KeptFrames()
         self.kernels = self._compiled()
 
     def _compiled(self) -> dict[str, Any]:
@@ -71,9 +76,9 @@ class Gpu:
 
         """
         event = self.device.record(self.stream)
-        self._kept.append((event, kept))
-        while self._kept and self._kept[0][0].done():
-            self._kept.popleft()
+        self._in_use.append((event, kept))
+        while self._in_use and self._in_use[0][0].done():
+            self._in_use.popleft()
         return lambda: self.owner.wait(event.wait)
 
     def _lent(
@@ -96,7 +101,8 @@ class Gpu:
         return self._lent(self._memory, self.device.allocate, nbytes)
 
     def release_unused(self) -> None:
-        """Give device memory that is not on loan back to the driver."""
+        """Give device memory that nothing needs now back to the driver."""
+        self.kept.clear()
         with self._adding:
             pools = list(self._memory.values())
         for pool in pools:
@@ -108,7 +114,11 @@ class Gpu:
             raise ValueError(f"expected a uint8 (H, W, 3) image, got {image.dtype} {image.shape}")
         pixels = self.pinned(image.nbytes).as_array(np.uint8, image.shape)
         np.copyto(pixels, image)
-        return StagedFrame(pixels)
+        return StagedFrame(pixels, self)
+
+    def staged(self, frame: StagedFrame) -> StagedFrame:
+        """Return a frame that was staged here as it is, and another one's copy."""
+        return frame if frame.gpu is self else self.stage(frame.pixels)
 
     def upload(self, address: int, values: np.ndarray[Any, Any]) -> Slot:
         """Queue a copy of values to the device; the slot must live until then (`queued`)."""
@@ -214,6 +224,11 @@ class Gpu:
 
 _gpu: Gpu | None = None
 _making = threading.Lock()
+
+
+def opened_gpu() -> Gpu | None:
+    """Return this process's GPU, if it uses one by now."""
+    return _gpu
 
 
 def process_gpu() -> Gpu:

@@ -128,6 +128,10 @@ class OnnxRuntimeCudaBackend(Backend):
         """Copy a frame to page-locked memory, where the device cuts and resizes."""
         return self.gpu.stage(image) if self.gpu.kernels else None
 
+    def staged(self, frame: StagedFrame) -> StagedFrame | None:
+        """Return the frame with what the device has of it, where it was staged for this device."""
+        return self.gpu.staged(frame) if self.gpu.kernels else None
+
     def warm_up(self) -> None:
         """Capture every bucket that boxes use, before there are frames."""
         single = [(self._single, 1, boxes) for boxes in self._box_buckets]

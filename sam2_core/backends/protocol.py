@@ -109,6 +109,10 @@ class Backend(Protocol):
         del image
         return None
 
+    def staged(self, frame: StagedFrame) -> StagedFrame | None:
+        """Return a frame that was staged for a device, another one's maybe, as `stage` would."""
+        return self.stage(frame.pixels)
+
     def stage_square(self, square: SquareArray) -> SquareArray:
         """Return a square that the device can fetch by itself; on any thread, ahead of it."""
         return square

@@ -119,6 +119,10 @@ class TensorRTBackend(Backend):
         """Copy a frame to page-locked memory, where the device cuts and resizes."""
         return self._gpu.stage(image) if self._gpu.kernels else None
 
+    def staged(self, frame: StagedFrame) -> StagedFrame | None:
+        """Return the frame with what the device has of it, where it was staged for this device."""
+        return self._gpu.staged(frame) if self._gpu.kernels else None
+
     def encode(self, images: Sequence[EncoderImage]) -> Features:
         """Encode B images: views of staged frames, or uint8 (H, W, 3) of any size, or squares."""
         size = self.folder.image_size

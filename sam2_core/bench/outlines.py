@@ -65,6 +65,10 @@ class OutlinedBackend(Backend):
         """As the backend within."""
         return self.backend.stage(image)
 
+    def staged(self, frame: StagedFrame) -> StagedFrame | None:
+        """As the backend within."""
+        return self.backend.staged(frame)
+
     def stage_square(self, square: SquareArray) -> SquareArray:
         """As the backend within."""
         return self.backend.stage_square(square)

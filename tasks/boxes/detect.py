@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 
 from sam2_core.cores import usable_cores
 from sam2_core.types import Boxes
+from sam2_core.views import StagedFrame
 from tasks.boxes.detectors import AnyDetector, load_detector
 from tasks.boxes.tiles import Tile, merged, tiles_of
 from tasks.boxes.yolox import Letterboxed
 from tasks.frames.images import load_frame
 from tasks.types import FrameFailure, FrameRef
 
+OnStaged = Callable[[FrameRef, StagedFrame], None]
 OnFrame = Callable[[FrameRef, Boxes | FrameFailure], None]
 Parts = list[tuple[Tile, Letterboxed]]
 
@@ -37,6 +39,7 @@ def detect(
     on_frame: OnFrame | None = None,
     *,
     tiles: int = 1,
+    on_staged: OnStaged | None = None,
 ) -> dict[int, Boxes | FrameFailure]:
     """Detect boxes on downloaded frames of one camera.
 
@@ -47,6 +50,8 @@ def detect(
         min_score: least score of a box.
         on_frame: called with each frame when it is done.
         tiles: above 1, frames are looked at in tiles x tiles parts as well as in the whole.
+        on_staged: called, on reader threads, with each whole frame that is put where a device
+            fetches it.
 
     Returns:
         By frame index: boxes, best first, possibly none; or why the frame could not be read.
@@ -59,7 +64,7 @@ def detect(
         detector = load_detector(detector)
     detector.class_mask(classes)
     queue = _Queue(detector, classes, min_score, on_frame)
-    for frame, parts in _read_ahead(frames, detector, tiles):
+    for frame, parts in _read_ahead(frames, detector, tiles, on_staged):
         if isinstance(parts, FrameFailure):
             queue.finish(frame, parts)
         else:
@@ -122,7 +127,7 @@ class _Queue:
 
 
 def _read_ahead(
-    frames: Iterable[FrameRef], detector: AnyDetector, tiles: int
+    frames: Iterable[FrameRef], detector: AnyDetector, tiles: int, on_staged: OnStaged | None
 ) -> Iterator[tuple[FrameRef, Parts | FrameFailure]]:
     def read(frame: FrameRef) -> Parts | FrameFailure:
         loaded = load_frame(frame)
@@ -130,7 +135,10 @@ def _read_ahead(
             return loaded
         image = loaded[1]
         if tiles == 1:
-            return [(tiles_of(loaded[0].size_hw, 1)[0], detector.letterbox(image))]
+            whole = detector.letterbox(image)
+            if on_staged and isinstance(whole.pixels, StagedFrame):
+                on_staged(frame, whole.pixels)
+            return [(tiles_of(loaded[0].size_hw, 1)[0], whole)]
         return [
             (tile, detector.letterbox(tile.of(image)))
             for tile in tiles_of(loaded[0].size_hw, tiles)

@@ -10,6 +10,7 @@ from typing import Any
 from sam2_core.frame_loop import FrameJob, FrameLoop
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import Boxes, ImageArray
+from sam2_core.views import StagedFrame
 from tasks.errors import told
 from tasks.frames.images import NotReadError
 from tasks.store.tables import LabeledFrame
@@ -19,7 +20,7 @@ from tasks.types import FrameFailure, FrameRef
 def segment_frames(
     segmenter: Segmenter,
     frames: Iterable[tuple[FrameRef, Boxes]],
-    read_image: Callable[[FrameRef], ImageArray],
+    read_image: Callable[[FrameRef], ImageArray | StagedFrame],
     *,
     turn: AbstractContextManager[Any] | None = None,
 ) -> Iterator[LabeledFrame]:
@@ -28,7 +29,8 @@ def segment_frames(
     Args:
         segmenter: a warm segmenter; threads that share it share a `turn`.
         frames: frames and their boxes; taken lazily.
-        read_image: returns a frame as displayed, uint8 (H, W, 3) RGB; called on several threads.
+        read_image: returns a frame as displayed, uint8 (H, W, 3) RGB, or staged for a device
+            already; called on several threads.
         turn: held while the device is used; see `FrameLoop`.
 
     Yields:

@@ -193,11 +193,18 @@ def _finder(job: Job) -> Callable[[list[FrameRef]], dict[int, Boxes | FrameFailu
         imported = job.tools.imported(job.boxes_uri, job.box_names_uri, job.stamp.detector)
         return partial(_imported_boxes, job, imported)
     from tasks.boxes.detect import detect
+    from tasks.frames.kept import keep_frame
 
     load, advance = job.tools.detectors.load, job.tools.progress.advance
     detector = load(job.detector, stamp=job.stamp.detector, backend=job.model.backend)
     return lambda frames: detect(
-        frames, detector, job.classes, job.min_score, lambda *_: advance(DETECT), tiles=job.tiles
+        frames,
+        detector,
+        job.classes,
+        job.min_score,
+        lambda *_: advance(DETECT),
+        tiles=job.tiles,
+        on_staged=keep_frame,
     )
 
 
@@ -249,11 +256,11 @@ def segment_chunk(job: Job, state: ChunkState) -> ChunkState:
 def _segment(
     job: Job, todo: list[tuple[FrameRef, Boxes]], turn: DeviceTurn
 ) -> Iterator[LabeledFrame]:
-    from tasks.frames.images import read_image
+    from tasks.frames.kept import kept_or_read
     from tasks.masks.segment import segment_frames
 
     segmenter = job.tools.segmenters.load(job.model)
-    for one in segment_frames(segmenter, todo, read_image, turn=turn):
+    for one in segment_frames(segmenter, todo, kept_or_read, turn=turn):
         job.tools.progress.advance(SEGMENT)
         if one.masks and job.rules:
             one = replace(one, masks=tidied(one.masks, one.boxes, job.rules))  # noqa: PLW2901

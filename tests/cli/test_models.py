@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from flows.cli.models import command
+from sam2_core.resolve import Wanted, resolve_model
 from sam2_core.types import AutolabelError
 
 
@@ -106,11 +107,44 @@ def test_export_names_a_missing_checkpoint(tmp_path):
         invoke("export", "micro", "--checkpoint", str(tmp_path / "x.pt"))
 
 
+def test_an_export_is_for_processors_and_for_gpus(tmp_path, monkeypatch):
+    pytest.importorskip("torch", reason="needs PyTorch: make torch")
+    given = ("export", "micro", "--random-weights", "0", "--json")
+    made = []
+
+    def note(model, folder, *, options, **_):
+        made.append(options.precision)
+        folder.mkdir(parents=True, exist_ok=True)
+
+    monkeypatch.setattr("sam2_core.export.export_model", note)
+    found = json.loads(invoke(*given, "--cache", str(tmp_path)).stdout)
+    models = tmp_path / "models" / "micro" / "random-0"
+    folders = {one: str(models / f"restructured-{one}") for one in ("fp32", "fp16")}
+    assert (found["folders"], found["folder"], made) == (folders, folders["fp32"], [*folders])
+    one = json.loads(invoke(*given, "--precision", "fp16", "--out", str(tmp_path / "x")).stdout)
+    assert one["folders"] == {"fp16": str(tmp_path / "x")}
+    alone = json.loads(invoke(*given, "--out", str(tmp_path / "y")).stdout)
+    assert alone["folders"] == {"fp32": str(tmp_path / "y")}
+
+
+def test_without_pytorch_the_other_precision_is_offered(tmp_path, monkeypatch):
+    folder = tmp_path / "models" / "tiny" / "0123456789ab" / "restructured-fp32"
+    folder.mkdir(parents=True)
+    (folder / "model.json").write_text("{}")
+    monkeypatch.setattr("sam2_core.export.is_current", lambda _: True)
+    monkeypatch.setattr("sam2_core.resolve.importlib.util.find_spec", lambda _: None)
+    with pytest.raises(AutolabelError, match=r"in fp16 \(there is fp32 here: --precision fp32"):
+        resolve_model("tiny", Wanted("fp16", cache=tmp_path))
+    with pytest.raises(AutolabelError, match="exporting small in fp16 needs PyTorch"):
+        resolve_model("small", Wanted("fp16", cache=tmp_path))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_export_random_weights(tmp_path):
     pytest.importorskip("torch", reason="needs PyTorch: make torch")
     given = ("export", "micro", "--random-weights", "0", "--cache", str(tmp_path), "--json")
+    given = (*given, "--precision", "fp32")
     result = invoke(*given, "--graph", "published")
     folder = tmp_path / "models" / "micro" / "random-0" / "published-fp32"
     assert json.loads(result.stdout)["folder"] == str(folder)
