@@ -2,8 +2,8 @@
 
 On a GPU the modules are compiled for fixed sizes (numbers of images and prompts in buckets) and
 each size is captured once as a CUDA graph. Work is only queued: frames are uploaded as uint8 from
-pinned memory and results copied to it on streams of their own, and whoever needs them waits for an
-event, so the device goes on with the next frame meanwhile.
+pinned memory, cut and resized there, and results copied back, on streams of their own; whoever
+needs them waits for an event, so the device goes on with the next frame meanwhile.
 """
 
 from __future__ import annotations
@@ -18,6 +18,13 @@ import torch
 from sam2_core.backends.device_owner import device_owner
 from sam2_core.backends.model_folder import CLOSE_UPS
 from sam2_core.backends.protocol import Backend, BackendInfo, PendingMasks
+from sam2_core.backends.torch_buckets import (
+    BOX_BUCKETS,
+    BOX_LABELS,
+    CLOSE_UP_BUCKETS,
+    IMAGE_BUCKETS,
+    Buckets,
+)
 from sam2_core.backends.torch_captured import (
     Captured,
     Tensors,
@@ -27,27 +34,22 @@ from sam2_core.backends.torch_captured import (
 )
 from sam2_core.backends.torch_compiled import CompiledModules
 from sam2_core.backends.torch_modules import build_modules, modules_for
-from sam2_core.backends.torch_staging import page_locked, uploads
+from sam2_core.backends.torch_pixels import TorchPixels, sizes_of
+from sam2_core.backends.torch_staging import page_locked
 from sam2_core.cache import cache_folder
 from sam2_core.decisive_code import mask_code
-from sam2_core.preprocess import planes_of, resize_square
 from sam2_core.resolve import Wanted, Weights
 from sam2_core.types import (
-    BOX_BOTTOM_RIGHT,
-    BOX_TOP_LEFT,
-    POINT_PADDING,
     EncoderImage,
     Features,
+    ImageArray,
     LowResMasks,
     ModelStamp,
     Prompts,
     SquareArray,
 )
+from sam2_core.views import StagedFrame, View
 
-IMAGE_BUCKETS = (1, 2, 4, 8)
-CLOSE_UP_BUCKETS = (8, 32, 64)
-BOX_BUCKETS = (8, 32, 64, 96, 136, 256)
-_BOX = (BOX_TOP_LEFT, BOX_BOTTOM_RIGHT, POINT_PADDING)
 Result = TypeVar("Result")
 
 
@@ -75,21 +77,24 @@ class TorchBackend(Backend):
         dtype = torch.float16 if wanted.precision == "fp16" else torch.float32
         model, close_ups = modules_for(weights.load(), wanted.graph, close_ups)
         preset = model.preset
-        self._image_buckets = CLOSE_UP_BUCKETS if close_ups else IMAGE_BUCKETS
         self._modules = build_modules(model, wanted.graph, dtype, device)
-        self._device, self._compiled = torch.device(device), compiled
+        self._device = torch.device(device)
         self._owner = device_owner()
-        self._graphs: dict[tuple[str, int, int], Captured] = {}
+        self._graphs: Buckets | None = None
         self._last: tuple[Captured, Features] | None = None
         on_gpu = device.startswith("cuda")
         if on_gpu:
             self._stream = compute_stream(torch.cuda.current_device())
             self._uploads, self._copies = torch.cuda.Stream(), torch.cuda.Stream()
-            self._pool = torch.cuda.graph_pool_handle()
         if compiled:
             folder = cache_folder(wanted.cache) / "torch"
             about = {"preset": repr(preset), "graph": wanted.graph, "precision": wanted.precision}
-            self._functions = CompiledModules(folder, about, self._device)
+            functions = CompiledModules(folder, about, self._device)
+            sizes = (preset.image_size, CLOSE_UP_BUCKETS if close_ups else IMAGE_BUCKETS)
+            self._graphs = Buckets(self._modules, functions, sizes, self._device, self._stream)
+        self._pixels = TorchPixels(self._device)
+        # Whether the device cuts and resizes; a CPU's frames are resized by Pillow.
+        self._cuts = on_gpu and self._on_device(self._pixels_usable)
         how = "compiled" if compiled else "eager"
         self._info = BackendInfo(
             ModelStamp(
@@ -111,6 +116,10 @@ class TorchBackend(Backend):
         """Stamp, input size and where it runs."""
         return self._info
 
+    def stage(self, image: ImageArray) -> StagedFrame | None:
+        """Copy a frame to page-locked memory, where the device cuts and resizes."""
+        return self._pixels.stage(image) if self._cuts else None
+
     def stage_square(self, square: SquareArray) -> SquareArray:
         """Copy a square to page-locked memory, ahead and on any thread; `encode` need not then.
 
@@ -121,17 +130,36 @@ class TorchBackend(Backend):
         staged: SquareArray = page_locked([square.transpose(2, 0, 1)])[0].numpy()
         return staged.transpose(1, 2, 0)
 
+    def _pixels_usable(self) -> bool:
+        with torch.cuda.stream(self._uploads):
+            return self._pixels.usable()
+
+    def warm_up(self) -> None:
+        """Load and capture whatever was compiled before, on this machine, for this model.
+
+        What was not is compiled when a frame needs it, half a minute each; guesses would cost that.
+        """
+        if self._graphs is None:
+            return
+        graphs = self._graphs
+        # One by one: what the first frames need comes between.
+        for images in graphs.image_buckets:
+            features = self._on_device(partial(graphs.warm_encoder, images))
+            if features is None:
+                continue
+            for boxes in BOX_BUCKETS:
+                self._on_device(partial(graphs.warm_decoder, features, boxes))
+
     @torch.no_grad()
     def encode(self, images: Sequence[EncoderImage]) -> Features:
-        """Encode B images, each uint8 (H, W, 3) RGB of any size, or squares."""
+        """Encode B images: views of staged frames, or uint8 (H, W, 3) of any size, or squares."""
         size = self._info.image_size
-        squares = [resize_square(image, size) for image in images]
-        sizes = tuple((image.shape[0], image.shape[1]) for image in images)
+        given = [self._pixels.given(image, size, cuts=self._cuts) for image in images]
         if self._device.type == "cpu":
-            batch = torch.from_numpy(planes_of(squares))
-            return Features(self._modules.encoder(batch), len(images), sizes)
-        batches = uploads([square.transpose(2, 0, 1) for square in squares])
-        return Features(self._on_device(partial(self._encode_cuda, batches)), len(images), sizes)
+            data = self._modules.encoder(self._pixels.squares(given, size))
+        else:
+            data = self._on_device(partial(self._encode_cuda, given))
+        return Features(data, len(images), sizes_of(images))
 
     def _on_device(self, work: Callable[[], Result]) -> Result:
         """Run on the device's thread and stream; buffers are released when memory runs out."""
@@ -143,24 +171,25 @@ class TorchBackend(Backend):
                     return work()
             except torch.OutOfMemoryError as error:
                 self._last = None
-                self._graphs.clear()
+                if self._graphs is not None:
+                    self._graphs.release()
                 raise out_of_memory(error) from error
 
         found: Result = self._owner.run(queued)
         return found
 
-    def _encode_cuda(self, batches: Tensors) -> Tensors:
+    def _encode_cuda(self, given: Sequence[View | torch.Tensor]) -> Tensors:
         # Beside what the device still does for others; and a stream that is never captured, because
         # page-locked memory is given back, and its stream asked, on any thread at any time.
         with torch.cuda.stream(self._uploads):
-            images = torch.cat([b.to(self._device, non_blocking=True) for b in batches])
+            images = self._pixels.squares(given, self._info.image_size)
         self._stream.wait_stream(self._uploads)
         images.record_stream(self._stream)
-        if not self._compiled:
+        if self._graphs is None:
             outputs: Tensors = self._modules.encoder(images)
             return outputs
         count = len(images)
-        graph = self._encoder_graph(bucket_for(count, self._image_buckets))
+        graph = self._graphs.encoder(count)
         graph.inputs[0][:count].copy_(images)
         graph.graph.replay()
         # The graph's outputs are overwritten by its next run; the copy costs microseconds.
@@ -204,10 +233,10 @@ class TorchBackend(Backend):
 
     def _decode_cuda(self, features: Features, prompts: Prompts) -> PendingMasks:
         count = len(prompts)
-        boxes = prompts.labels.shape[1] == len(_BOX) and prompts.mask_logits is None
-        if self._compiled and boxes:
+        boxes = prompts.labels.shape[1] == len(BOX_LABELS) and prompts.mask_logits is None
+        if self._graphs is not None and boxes:
             bucket = bucket_for(count, BOX_BUCKETS)
-            graph = self._decoder_graph(features, bucket)
+            graph = self._graphs.decoder(features, bucket)
             self._load_features(graph, features)
             for target, given in zip(
                 graph.inputs[3:], self._prompt_tensors(prompts, bucket), strict=True
@@ -254,38 +283,6 @@ class TorchBackend(Backend):
         origin = np.zeros((len(logits), 2), np.int32)
         grid = (logits.shape[1], logits.shape[2])
         return LowResMasks(logits, origin, grid, scores[0], scores[1], scores[2])
-
-    def _encoder_graph(self, images: int) -> Captured:
-        def inputs() -> Tensors:
-            size = self._info.image_size
-            return (torch.zeros(images, 3, size, size, device=self._device),)
-
-        return self._captured(("encoder", images, 0), self._modules.encoder, inputs)
-
-    def _decoder_graph(self, features: Features, prompts: int) -> Captured:
-        images = bucket_for(features.batch, self._image_buckets)
-
-        def inputs() -> Tensors:
-            zeros = partial(torch.zeros, device=self._device)
-            return (
-                *(zeros((images, *part.shape[1:]), dtype=part.dtype) for part in features.data),
-                zeros((prompts, len(_BOX), 2), dtype=torch.float32),
-                torch.tensor([_BOX] * prompts, dtype=torch.int32, device=self._device),
-                zeros(prompts, dtype=torch.int64),
-            )
-
-        modules = self._modules
-        decoder = modules.decoder_single if images == 1 else modules.decoder
-        return self._captured(("decoder", images, prompts), decoder, inputs)
-
-    def _captured(
-        self, key: tuple[str, int, int], module: torch.nn.Module, inputs: Callable[[], Tensors]
-    ) -> Captured:
-        if key not in self._graphs:
-            examples = inputs()
-            function = self._functions.function("-".join(map(str, key)), module, examples)
-            self._graphs[key] = Captured(function, examples, self._stream, self._pool)
-        return self._graphs[key]
 
 
 def load_torch(weights: Weights, wanted: Wanted, close_ups: bool | None = False) -> TorchBackend:

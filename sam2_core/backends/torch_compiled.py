@@ -112,6 +112,11 @@ class CompiledModules:
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:20]
         return self._folder / f"{name}-{digest}.pt2"
 
+    def known(self, name: str, module: torch.nn.Module, inputs: Tensors) -> bool:
+        """Whether `function` need not find out first what these shapes are compiled to."""
+        path = self.artifact(name, module, inputs)
+        return path.exists() or _refused_file(path).exists()
+
     def function(self, name: str, module: torch.nn.Module, inputs: Tensors) -> Function:
         """Return a function that computes what a module does, for inputs of these shapes.
 

@@ -20,10 +20,10 @@ def page_locked(arrays: Sequence[npt.NDArray[Any]]) -> torch.Tensor:
     return target
 
 
-def uploads(images: Sequence[SquareArray]) -> tuple[torch.Tensor, ...]:
-    """Return images of one shape as batches in page-locked memory; those that lie there stay."""
-    if all(image.flags.writeable for image in images):
-        given = [torch.from_numpy(image) for image in images]
-        if all(image.is_pinned() for image in given):
-            return tuple(image[None] for image in given)
-    return (page_locked(images),)
+def upload_of(image: SquareArray) -> torch.Tensor:
+    """Return an image as a batch of one in page-locked memory; one that lies there stays."""
+    if image.flags.writeable:
+        given = torch.from_numpy(image)
+        if given.is_pinned():
+            return given[None]
+    return page_locked([image])

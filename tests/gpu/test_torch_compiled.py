@@ -42,7 +42,8 @@ def masks(cache, precision, graph, *, compiled, shift=0.0, images=1):
     found = backend.decode(
         backend.encode(list(given)), dataclasses.replace(prompts, image_index=index)
     )
-    functions = [graph._function for graph in backend._graphs.values()]
+    captured = backend._graphs.captured if backend._graphs else {}
+    functions = [graph._function for graph in captured.values()]
     assert all(isinstance(one, LoadedArtifact) for one in functions)
     assert len(functions) == 2 * compiled
     return found

@@ -69,8 +69,9 @@ def test_staged_images_are_uploaded_as_they_lie(backend, monkeypatch):
         torch_staging, "page_locked", lambda given: torch.from_numpy(np.stack(given))
     )
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
-    staged = torch_staging.uploads(images)
+    staged = [torch_staging.upload_of(image) for image in images]
     assert [tensor.data_ptr() for tensor in staged] == [image.ctypes.data for image in images]
     images[1].flags.writeable = False  # as Pillow's resized images are
-    (copied,) = torch_staging.uploads(images)
-    np.testing.assert_array_equal(copied.numpy(), torch.cat(staged).numpy())
+    copied = torch_staging.upload_of(images[1])
+    assert copied.data_ptr() != images[1].ctypes.data
+    np.testing.assert_array_equal(copied.numpy(), staged[1].numpy())

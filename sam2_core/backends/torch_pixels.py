@@ -1,0 +1,155 @@
+"""Frames into the encoder's input on PyTorch's device: one upload of a frame's bytes serves all.
+
+Resizing is `torch.nn.functional.interpolate` on floats, antialiased, which is what Meta's transform
+calls. On CUDA it once ignored the layout of its input without an error, so it has to agree with the
+CPU's on a small picture before a process uses it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from sam2_core.backends.device_owner import is_sticky
+from sam2_core.backends.torch_staging import page_locked, upload_of
+from sam2_core.machine_errors import first_line
+from sam2_core.preprocess import planes_of, resize_square
+from sam2_core.types import EncoderImage, ImageArray
+from sam2_core.views import StagedFrame, View
+
+logger = logging.getLogger(__name__)
+
+# CUDA's kernel keeps its weights in shared memory, which ends at a factor of 94.
+MOST_SHRUNK = 32
+_PROBE_SIZE, _PROBE_APART = 64, 0.01
+
+
+@dataclass(eq=False)
+class _PageLockedFrame(StagedFrame):
+    """A staged frame, and the tensor over the same bytes that uploads start from."""
+
+    tensor: torch.Tensor | None = field(default=None, repr=False)
+
+
+class TorchPixels:
+    """Stages frames and cuts squares out of them.
+
+    Args:
+        device: where squares are made; on a CPU the same code serves tests.
+
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._on_gpu = device, device.type == "cuda"
+
+    def stage(self, image: ImageArray) -> StagedFrame:
+        """Copy a decoded frame, uint8 (H, W, 3) RGB, to page-locked memory; on any thread.
+
+        Raises:
+            ValueError: it is no such frame.
+
+        """
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
+            raise ValueError(f"expected a uint8 (H, W, 3) image, got {image.dtype} {image.shape}")
+        tensor = torch.empty(image.shape, dtype=torch.uint8, pin_memory=self._on_gpu)
+        pixels = tensor.numpy()
+        np.copyto(pixels, image)
+        return _PageLockedFrame(pixels, tensor=tensor)
+
+    def given(self, image: EncoderImage, size: int, *, cuts: bool) -> View | torch.Tensor:
+        """Return an image as `squares` takes it; on any thread, ahead of the device.
+
+        Args:
+            image: a view of a staged frame, uint8 (H, W, 3) of any size, or a square.
+            size: side of the squares in pixels.
+            cuts: whether the device resizes what is not staged yet; else it is done here.
+
+        """
+        view = isinstance(image, View)
+        height, width = image.size_hw if view else image.shape[:2]
+        if (view or (cuts and image.dtype == np.uint8)) and max(height, width) <= (
+            MOST_SHRUNK * size
+        ):
+            return image if view else self.stage(image).whole()
+        square = resize_square(image.cut() if view else image, size)
+        if self._on_gpu:
+            return upload_of(square.transpose(2, 0, 1))
+        return torch.from_numpy(planes_of([square]))
+
+    def squares(self, given: Sequence[View | torch.Tensor], size: int) -> torch.Tensor:
+        """Return float32 (B, 3, size, size), 0..255; on the device's thread and current stream.
+
+        What is allocated stays with that stream: the caller waits for it, or records another one.
+
+        Raises:
+            torch.OutOfMemoryError: no memory is left; frames' copies on the device are released.
+
+        """
+        try:
+            return torch.cat([self._square(one, size) for one in given])
+        except torch.OutOfMemoryError:
+            for one in given:
+                if isinstance(one, View):
+                    one.frame.on_device = None
+            raise
+
+    def _square(self, given: View | torch.Tensor, size: int) -> torch.Tensor:
+        if isinstance(given, torch.Tensor):
+            return given.to(self._device, non_blocking=True)
+        left, top, right, bottom = given.region_xyxy_px
+        cut = self._uploaded(given.frame)[top:bottom, left:right].permute(2, 0, 1)[None]
+        # Planes one behind another: CUDA's kernel has not always read other layouts as they are.
+        planes = cut.to(torch.float32, memory_format=torch.contiguous_format)
+        return F.interpolate(planes, (size, size), mode="bilinear", antialias=True)
+
+    def _uploaded(self, frame: StagedFrame) -> torch.Tensor:
+        """Return a frame's bytes on the device, uploaded when a view is first needed."""
+        if frame.on_device is None:
+            tensor = frame.tensor if isinstance(frame, _PageLockedFrame) else None
+            if tensor is None and self._on_gpu:  # staged by somebody else
+                tensor = page_locked([frame.pixels])[0]
+            elif tensor is None:
+                tensor = torch.from_numpy(frame.pixels.copy())
+            frame.on_device = tensor.to(self._device, non_blocking=True)
+        found: torch.Tensor = frame.on_device
+        return found
+
+    def usable(self) -> bool:
+        """Whether the device's squares are those of the CPU; says so where they are not.
+
+        On the device's thread.
+        """
+        problem = self._problem()
+        if problem:
+            logger.warning("frames are resized on the CPU: %s", problem)
+        return not problem
+
+    def _problem(self) -> str:
+        image = np.random.default_rng(0).integers(0, 256, (90, 160, 3)).astype(np.uint8)
+        frame = self.stage(image)
+        # Reduced, enlarged, and reduced along one axis only.
+        views = [frame.whole(), View(frame, (3, 5, 40, 30)), View(frame, (60, 50, 160, 90))]
+        try:
+            found = self.squares(views, _PROBE_SIZE).cpu().numpy()
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError) or is_sticky(error):
+                raise
+            return f"PyTorch cannot do it on this device ({first_line(error)})"
+        wanted = planes_of([resize_square(view.cut(), _PROBE_SIZE) for view in views])
+        apart = float(np.abs(found - wanted).max())
+        if apart < _PROBE_APART:
+            return ""
+        return f"PyTorch's on this device is off by {apart:.2f} grey levels"
+
+
+def sizes_of(images: Sequence[EncoderImage]) -> tuple[tuple[int, int], ...]:
+    """Return the height and width of each image in pixels."""
+    return tuple(
+        image.size_hw if isinstance(image, View) else (image.shape[0], image.shape[1])
+        for image in images
+    )

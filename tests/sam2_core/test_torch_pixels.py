@@ -1,0 +1,218 @@
+"""What PyTorch's device does with frames, on the CPU: the same code, without a GPU's memory."""
+
+import gc
+import weakref
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
+
+from sam2_core import presets  # noqa: E402
+from sam2_core.backends import torch_pixels  # noqa: E402
+from sam2_core.backends.torch_pixels import MOST_SHRUNK, TorchPixels  # noqa: E402
+from sam2_core.frame_loop import FrameJob, FrameLoop  # noqa: E402
+from sam2_core.load import load_backend  # noqa: E402
+from sam2_core.preprocess import resize_square  # noqa: E402
+from sam2_core.segmenter import Segmenter  # noqa: E402
+from sam2_core.types import Boxes, DeviceMemoryError, MachineError  # noqa: E402
+from sam2_core.views import StagedFrame, View  # noqa: E402
+
+INTERPOLATE = torch.nn.functional.interpolate
+
+
+def frame(height, width, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3)).astype(np.uint8)
+
+
+@pytest.fixture
+def pixels():
+    return TorchPixels(torch.device("cpu"))
+
+
+def squares_of(pixels, images, size, *, cuts=True):
+    given = [pixels.given(image, size, cuts=cuts) for image in images]
+    found = pixels.squares(given, size)
+    assert found.dtype == torch.float32
+    assert found.is_contiguous()
+    return found.numpy().transpose(0, 2, 3, 1)
+
+
+@pytest.mark.parametrize("size", [128, 33])
+@pytest.mark.parametrize("size_hw", [(90, 161), (401, 299), (1, 1), (1, 400), (7, 3), (720, 1280)])
+def test_squares_are_those_of_the_host(pixels, size_hw, size):
+    height, width = size_hw
+    staged = pixels.stage(frame(*size_hw))
+    half = (width // 2, height // 2, width, height)
+    corner = (0, 0, max(width // 3, 1), max(height // 5, 1))
+    last = (width - 1, height - 1, width, height)
+    views = [staged.whole(), *(View(staged, one) for one in (half, corner, last))]
+    for view, square in zip(views, squares_of(pixels, views, size), strict=True):
+        np.testing.assert_allclose(square, resize_square(view.cut(), size), atol=1e-3)
+
+
+def test_whatever_an_encoder_is_given_becomes_the_same_square(pixels):
+    image = frame(50, 70)
+    grey = np.repeat(frame(40, 40)[:, :, :1], 3, 2)
+    strided = frame(100, 140)[::2, ::-2]
+    exact = frame(64, 64)
+    by_others = StagedFrame(image).whole()
+    images = [image, grey, strided, exact, resize_square(image, 64), by_others]
+    expected = [resize_square(one, 64) for one in (*images[:5], image)]
+    for cuts in (True, False):
+        found = squares_of(pixels, images, 64, cuts=cuts)
+        np.testing.assert_allclose(found, np.stack(expected), atol=1e-3)
+    np.testing.assert_array_equal(found[3], exact)
+
+
+def test_a_frame_is_uploaded_once_for_all_its_views(pixels):
+    staged = pixels.stage(frame(60, 80))
+    assert staged.on_device is None
+    squares_of(pixels, [staged.whole(), View(staged, (1, 2, 30, 40))], 32)
+    uploaded = staged.on_device
+    assert uploaded.dtype == torch.uint8
+    squares_of(pixels, [staged.whole()], 32)
+    assert staged.on_device is uploaded
+
+
+def test_what_is_no_frame_is_not_staged(pixels):
+    for wrong in (np.zeros((4, 4), np.uint8), np.zeros((0, 4, 3), np.uint8), np.zeros((4, 4, 3))):
+        with pytest.raises(ValueError, match="expected a uint8"):
+            pixels.stage(wrong)
+
+
+def test_a_strip_that_is_too_long_for_the_device_is_resized_by_the_host(pixels, monkeypatch):
+    def limited(planes, size, **how):
+        assert max(planes.shape[2:]) <= MOST_SHRUNK * size[0]
+        return INTERPOLATE(planes, size, **how)
+
+    monkeypatch.setattr(torch_pixels.F, "interpolate", limited)
+    strip = frame(3, MOST_SHRUNK * 16 + 1)
+    images = [strip, pixels.stage(strip).whole(), strip[:, :-1]]
+    for image, square in zip((strip, strip, strip[:, :-1]), squares_of(pixels, images, 16),
+                             strict=True):  # fmt: skip
+        np.testing.assert_allclose(square, resize_square(image, 16), atol=1e-3)
+
+
+def test_without_memory_the_frames_are_given_back(pixels, monkeypatch):
+    staged = [pixels.stage(frame(9, 9)), pixels.stage(frame(9, 9))]
+
+    def second_fails(*given, **how):
+        if staged[1].on_device is not None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return INTERPOLATE(*given, **how)
+
+    monkeypatch.setattr(torch_pixels.F, "interpolate", second_fails)
+    with pytest.raises(torch.OutOfMemoryError):
+        pixels.squares([one.whole() for one in staged], 8)
+    assert [one.on_device for one in staged] == [None, None]
+
+
+def plain(planes, size, *, mode, antialias):
+    return INTERPOLATE(planes, size, mode=mode)
+
+
+def refused(*_, **__):
+    raise RuntimeError("no kernel for this device")
+
+
+@pytest.mark.parametrize(
+    ("resize", "told"), [(plain, "off by"), (refused, "no kernel for this device")]
+)
+def test_a_device_that_resizes_wrongly_is_not_asked_to(pixels, monkeypatch, caplog, resize, told):
+    assert pixels.usable()
+    assert not caplog.records
+    monkeypatch.setattr(torch_pixels.F, "interpolate", resize)
+    assert not pixels.usable()
+    (warning,) = caplog.records
+    assert "resized on the CPU" in warning.getMessage()
+    assert told in warning.getMessage()
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("none left"), RuntimeError("CUDA error: unknown error")]
+)
+def test_a_device_that_is_full_or_lost_is_no_device_that_resizes_wrongly(
+    pixels, monkeypatch, error
+):
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(torch_pixels.F, "interpolate", fails)
+    with pytest.raises(type(error), match=str(error)):
+        pixels.usable()
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["whole", "close-ups"])
+def backend(request, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patched:
+        preset = replace(presets.MICRO, close_up_size=64)
+        patched.setattr(presets, "MICRO", preset)
+        cache = tmp_path_factory.mktemp("cache")
+        return load_backend("random:micro", "torch", "fp32", close_ups=request.param, cache=cache)
+
+
+BOXES = Boxes(
+    [[10, 10, 80, 70], [-5, -5, 30, 20], [100, 40, 170, 95], [3, 3, 5, 5], [9, 9, 9, 9]],
+    np.ones(5), ("car",) * 5,
+)  # fmt: skip
+
+
+def test_masks_are_those_of_frames_that_the_host_resizes(backend, monkeypatch):
+    images = [frame(90, 161, seed) for seed in range(3)]
+    with Segmenter(backend) as segmenter:
+        assert backend.stage(images[0]) is None  # a CPU's frames are Pillow's
+        expected = segmenter.segment(images, [BOXES] * 3)
+        monkeypatch.setattr(backend, "_cuts", True)
+        assert isinstance(segmenter.prepare(images[0], BOXES).images_model[0], View)
+        found = segmenter.segment(images, [BOXES] * 3)
+    for one, other in zip(found, expected, strict=True):
+        assert one.reasons == other.reasons
+        for row in range(len(BOXES.labels)):
+            apart = one.to_array(row) != other.to_array(row)
+            assert apart.sum() <= 2  # a rounding may move a pixel of an edge
+        np.testing.assert_allclose(one.predicted_iou, other.predicted_iou, atol=1e-4)
+    assert sum(masks.area_px.sum() for masks in expected) > 0
+
+
+def test_frames_that_are_done_hold_no_memory(backend, monkeypatch):
+    monkeypatch.setattr(backend, "_cuts", True)
+    alive, real = [], backend._pixels.stage
+
+    def stage(image):
+        staged = real(image)
+        alive.append(weakref.ref(staged))
+        alive.append(weakref.ref(staged.tensor))
+        return staged
+
+    monkeypatch.setattr(backend._pixels, "stage", stage)
+    jobs = [FrameJob(n, lambda n=n: frame(40, 60, n), BOXES) for n in range(6)]
+    with Segmenter(backend) as segmenter:
+        results = list(FrameLoop(segmenter, jobs, readers=3))
+    assert [one.error for one in results] == [None] * 6
+    gc.collect()
+    assert len(alive) >= 12
+    assert [one for one in alive if one() is not None] == []
+
+
+def test_frames_that_the_device_has_no_memory_for_hold_none(backend, monkeypatch):
+    monkeypatch.setattr(backend, "_cuts", True)
+    alive, real = [], backend._pixels.squares
+
+    def squares(given, size):
+        found = real(given, size)
+        alive.extend(weakref.ref(one.frame.on_device) for one in given)
+        del found
+        raise DeviceMemoryError("none left")
+
+    monkeypatch.setattr(backend._pixels, "squares", squares)
+    job = FrameJob(0, lambda: frame(40, 60), BOXES)
+    with Segmenter(backend) as segmenter:
+        loop = FrameLoop(segmenter, [job])
+        with pytest.raises(MachineError, match="none left"):
+            list(loop)
+    del loop
+    gc.collect()
+    assert alive
+    assert [one for one in alive if one() is not None] == []
