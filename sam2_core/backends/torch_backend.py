@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from sam2_core.backends.device_owner import device_owner
+from sam2_core.backends.gpu import opened_gpu
 from sam2_core.backends.model_folder import CLOSE_UPS
 from sam2_core.backends.protocol import Backend, BackendInfo, PendingMasks
 from sam2_core.backends.torch_buckets import (
@@ -173,6 +174,8 @@ class TorchBackend(Backend):
                 self._last = None
                 if self._graphs is not None:
                     self._graphs.release()
+                if (gpu := opened_gpu()) is not None:  # the detector's
+                    gpu.release_unused()
                 raise out_of_memory(error) from error
 
         found: Result = self._owner.run(queued)

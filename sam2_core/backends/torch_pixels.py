@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from sam2_core.backends.device_owner import is_sticky
-from sam2_core.backends.torch_staging import page_locked, upload_of
+from sam2_core.backends.torch_staging import upload_of
 from sam2_core.machine_errors import first_line
 from sam2_core.preprocess import planes_of, resize_square
 from sam2_core.types import EncoderImage, ImageArray
@@ -33,7 +33,7 @@ _PROBE_SIZE, _PROBE_APART = 64, 0.01
 class _PageLockedFrame(StagedFrame):
     """A staged frame, and the tensor over the same bytes that uploads start from."""
 
-    tensor: torch.Tensor | None = field(default=None, repr=False)
+    tensor: torch.Tensor = field(kw_only=True, repr=False)
 
 
 class TorchPixels:
@@ -59,7 +59,7 @@ class TorchPixels:
         tensor = torch.empty(image.shape, dtype=torch.uint8, pin_memory=self._on_gpu)
         pixels = tensor.numpy()
         np.copyto(pixels, image)
-        return _PageLockedFrame(pixels, tensor=tensor)
+        return _PageLockedFrame(pixels, self, tensor=tensor)
 
     def given(self, image: EncoderImage, size: int, *, cuts: bool) -> View | torch.Tensor:
         """Return an image as `squares` takes it; on any thread, ahead of the device.
@@ -67,19 +67,18 @@ class TorchPixels:
         Args:
             image: a view of a staged frame, uint8 (H, W, 3) of any size, or a square.
             size: side of the squares in pixels.
-            cuts: whether the device resizes what is not staged yet; else it is done here.
+            cuts: whether the device resizes; else it is done here.
 
         """
-        view = isinstance(image, View)
-        height, width = image.size_hw if view else image.shape[:2]
-        if (view or (cuts and image.dtype == np.uint8)) and max(height, width) <= (
-            MOST_SHRUNK * size
-        ):
-            return image if view else self.stage(image).whole()
-        square = resize_square(image.cut() if view else image, size)
-        if self._on_gpu:
-            return upload_of(square.transpose(2, 0, 1))
-        return torch.from_numpy(planes_of([square]))
+        pixels = image.cut() if isinstance(image, View) else image
+        cuts = cuts and pixels.dtype == np.uint8 and max(pixels.shape) <= MOST_SHRUNK * size
+        if not cuts:
+            square = resize_square(pixels, size)
+            if self._on_gpu:
+                return upload_of(square.transpose(2, 0, 1))
+            return torch.from_numpy(planes_of([square]))
+        staged = isinstance(image, View) and image.frame.gpu is self
+        return image if staged else self.stage(pixels).whole()
 
     def squares(self, given: Sequence[View | torch.Tensor], size: int) -> torch.Tensor:
         """Return float32 (B, 3, size, size), 0..255; on the device's thread and current stream.
@@ -110,12 +109,8 @@ class TorchPixels:
     def _uploaded(self, frame: StagedFrame) -> torch.Tensor:
         """Return a frame's bytes on the device, uploaded when a view is first needed."""
         if frame.on_device is None:
-            tensor = frame.tensor if isinstance(frame, _PageLockedFrame) else None
-            if tensor is None and self._on_gpu:  # staged by somebody else
-                tensor = page_locked([frame.pixels])[0]
-            elif tensor is None:
-                tensor = torch.from_numpy(frame.pixels.copy())
-            frame.on_device = tensor.to(self._device, non_blocking=True)
+            assert isinstance(frame, _PageLockedFrame)  # noqa: S101 - `given` sees to it
+            frame.on_device = frame.tensor.to(self._device, non_blocking=True)
         found: torch.Tensor = frame.on_device
         return found
 

@@ -28,6 +28,7 @@ NOT_DECISIVE = {
     "backends.cuda_kernels": "compiles what is listed",
     "backends.device_owner": "which thread works",
     "backends.device_slots": "buffers and streams",
+    "backends.kept_frames": "hands staged frames on as they are",
     "backends.model_facts": "refuses a model's description; changes none",
     "backends.model_folder": "finds files; their content is in the stamp",
     "backends.onnx_graph": "reads a graph for the operators' rewriting, which is listed",

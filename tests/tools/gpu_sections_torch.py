@@ -91,14 +91,19 @@ def components(batches: tuple[int, ...] = (4,)) -> None:
     decode = median_ms(lambda: backend.decode_later(features, frame.prompts), wait)
     host = median_ms(lambda: backend.decode(features, frame.prompts), wait)
     staged = backend.stage_square(frame.square)
-    for what, image in (("staged", staged), ("not staged", frame.square), ("staged", staged)):
+    view = backend.stage(frame.image).whole()
+    for what, image in (("uploaded", view), ("staged square", staged), ("square", frame.square),
+                        ("uploaded", view)):  # fmt: skip
         work = lambda image=image: backend.decode(backend.encode([image]), frame.prompts)  # noqa: E731
         record("torch", preset=PRESET, boxes=len(frame.prompts), frame=what,
                encode_decode_to_host_ms=median_ms(work, wait, 100))  # fmt: skip
-    traced(lambda: backend.decode(backend.encode([staged]), frame.prompts))
+    staging = median_ms(lambda: backend.stage(frame.image), wait)
+    anew = median_ms(lambda: backend.encode([backend.stage(frame.image).whole()]), wait)
+    record("torch", stage_ms=staging, stage_upload_resize_encode_ms=anew)
+    traced(lambda: backend.decode(backend.encode([view]), frame.prompts))
     record("torch", preset=PRESET, boxes=len(frame.prompts), encode_ms=encode, decode_ms=decode,
            decode_and_wait_ms=host)  # fmt: skip
-    for (kind, images, count), captured in backend._graphs.items():
+    for (kind, images, count), captured in backend._graphs.captured.items():
         record(
             "torch", graph=kind, images=images, prompts=count, device_ms=graph_ms(captured.graph)
         )

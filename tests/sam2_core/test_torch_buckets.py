@@ -1,0 +1,125 @@
+"""Which buckets of the torch backend are captured, and when; without a GPU nothing is."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
+
+from sam2_core.backends import torch_backend, torch_buckets  # noqa: E402
+from sam2_core.backends.torch_buckets import BOX_BUCKETS, IMAGE_BUCKETS, Buckets  # noqa: E402
+from sam2_core.backends.torch_compiled import CompiledModules  # noqa: E402
+from sam2_core.load import load_backend  # noqa: E402
+from sam2_core.types import DeviceMemoryError  # noqa: E402
+from sam2_core.views import StagedFrame  # noqa: E402
+from tests.sam2_core.host_device import host_gpu  # noqa: E402
+
+CPU = torch.device("cpu")
+
+
+class HostGraph:
+    """Stands for a captured CUDA graph: runs the function once, over its inputs."""
+
+    def __init__(self, function, inputs, stream, pool):
+        self.inputs, self.outputs = inputs, tuple(function(*inputs))
+
+
+class OnHost(CompiledModules):
+    """Runs modules as they are; what would be compiled is noted, and an empty file is left."""
+
+    def __init__(self, folder):
+        super().__init__(folder, {"preset": "micro"}, CPU)
+        self.compiled, self.loaded = [], []
+
+    def function(self, name, module, inputs):
+        path = self.artifact(name, module, inputs)
+        (self.loaded if path.exists() else self.compiled).append(name)
+        path.touch()
+        return module
+
+
+@pytest.fixture
+def backend(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch_buckets, "Captured", HostGraph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    found = load_backend("random:micro", "torch", "fp32", cache=tmp_path / "cache")
+    found._stream = None
+    return found
+
+
+def process(backend, folder):
+    """Give a backend what a new process would have; returns what it compiles."""
+    functions = OnHost(folder)
+    sizes = (backend.info.image_size, IMAGE_BUCKETS)
+    backend._graphs = Buckets(backend._modules, functions, sizes, CPU, None)
+    return functions
+
+
+@torch.no_grad()
+def label(backend, images, boxes):
+    """Use the buckets as `encode` and `decode_later` do on a GPU."""
+    features = SimpleNamespace(data=backend._graphs.encoder(images).outputs, batch=images)
+    backend._graphs.decoder(features, boxes)
+
+
+def test_what_was_compiled_before_is_loaded_ahead_and_nothing_else(backend, tmp_path):
+    first = process(backend, tmp_path)
+    backend.warm_up()
+    assert (first.compiled, first.loaded) == ([], [])  # on an empty cache it costs nothing
+    label(backend, 1, 9)
+    label(backend, 3, 70)
+    used = ["encoder-1-0", "decoder-1-32", "encoder-4-0", "decoder-4-96"]
+    assert first.compiled == used
+    second = process(backend, tmp_path)
+    backend.warm_up()
+    assert (second.compiled, second.loaded) == ([], used)
+    label(backend, 1, 32)
+    label(backend, 4, 96)
+    backend.warm_up()
+    assert second.loaded == used  # frames find it, and a second time it does nothing
+    label(backend, 2, 1)
+    assert second.compiled == ["encoder-2-0", "decoder-2-8"]
+    assert set(backend._graphs.captured) == {
+        ("encoder", 1, 0), ("decoder", 1, 32), ("encoder", 4, 0), ("decoder", 4, 96),
+        ("encoder", 2, 0), ("decoder", 2, 8),
+    }  # fmt: skip
+
+
+def test_a_size_that_could_not_be_compiled_ahead_is_compiled_ahead_of_frames(backend, tmp_path):
+    functions = process(backend, tmp_path)
+    label(backend, 1, 8)
+    for path in list(tmp_path.glob("*.pt2")):
+        path.rename(path.with_suffix(".refused"))
+    again = process(backend, tmp_path)
+    backend.warm_up()
+    assert again.compiled == functions.compiled == ["encoder-1-0", "decoder-1-8"]
+
+
+def test_larger_calls_than_the_largest_bucket_have_their_own(backend, tmp_path):
+    functions = process(backend, tmp_path)
+    label(backend, IMAGE_BUCKETS[-1] + 1, BOX_BUCKETS[-1] + 1)
+    assert functions.compiled == ["encoder-9-0", "decoder-9-257"]
+
+
+def test_without_a_gpu_there_is_nothing_to_warm(tmp_path):
+    load_backend("random:micro", "torch", "fp32", cache=tmp_path).warm_up()
+    assert not list(tmp_path.rglob("*.pt2"))
+
+
+def test_a_lack_of_memory_releases_graphs_and_what_is_kept_for_the_detector(
+    backend, tmp_path, monkeypatch
+):
+    process(backend, tmp_path)
+    label(backend, 1, 8)
+    gpu = host_gpu(kernels=False)
+    gpu.kept.keep("frame", StagedFrame(np.zeros((4, 4, 3), np.uint8)))
+    monkeypatch.setattr(torch_backend, "opened_gpu", lambda: gpu)
+
+    def full():
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(DeviceMemoryError, match="no memory left"):
+        backend._on_device(full)
+    assert not backend._graphs.captured
+    assert gpu.kept.take("frame") is None
