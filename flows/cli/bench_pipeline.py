@@ -11,7 +11,7 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
-from flows.machine.worker import gpu_ids
+from flows.machine.gpus import gpu_ids
 from sam2_core.load import no_gpu
 from sam2_core.types import AutolabelError
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT, Listener
@@ -30,6 +30,7 @@ class Watch(Listener):
         self.began = time.perf_counter()
         self.moments: dict[str, list[tuple[float, int]]] = {stage: [] for stage in STAGES}
         self.busy: list[tuple[float, float]] = []
+        self.unknown = ""  # why nothing is known of the device, should that be so
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
 
@@ -40,10 +41,17 @@ class Watch(Listener):
                 self.moments[stage].append((time.perf_counter() - self.began, frames))
 
     def __enter__(self) -> Watch:
-        smi = which("nvidia-smi")
-        if smi:
+        smi, gpus, none = which("nvidia-smi"), gpu_ids(), no_gpu()
+        if none or not gpus:
+            self.unknown = none or "no NVIDIA GPU for this process"
+        elif gpus[0].startswith("MIG-"):
+            self.unknown = "device's busy share unknown: nvidia-smi tells none of a MIG device"
+        elif not smi:
+            self.unknown = "device's busy share unknown: no nvidia-smi here"
+        else:
+            self.unknown = f"device's busy share unknown: nvidia-smi told none of GPU {gpus[0]}"
             # One run uses one GPU: the first that it sees.
-            command = [smi, *(f"--id={one}" for one in gpu_ids()[:1]), "-lms", str(SAMPLE_MS),
+            command = [smi, f"--id={gpus[0]}", "-lms", str(SAMPLE_MS),
                        "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]  # fmt: skip
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             threading.Thread(target=self._sample, daemon=True).start()
@@ -139,6 +147,7 @@ def measure_pipeline(sources: tuple[str, ...], options: dict[str, Any]) -> dict[
         "ms_per_frame": round(1000 / rate, 2) if rate else None,
         "whole_frames_per_s": watch.whole_rate(),
         "device_busy": round(sum(inside) / len(inside), 3) if inside else None,
+        "device_busy_unknown": None if inside else watch.unknown,
         "seconds": {
             stage: round(spent, 2)
             for stage, spent in summary["seconds"].items()
@@ -215,7 +224,7 @@ def show(results: dict[str, Any]) -> None:
     console = Console(file=sys.stderr)
     console.print(table)
     busy = results["device_busy"]
-    told = no_gpu() or "no NVIDIA GPU" if busy is None else f"device busy {busy:.0%}"
+    told = results["device_busy_unknown"] if busy is None else f"device busy {busy:.0%}"
     console.print(
         f"{counted(results['frames'], 'frame')}, {counted(results['instances'], 'mask')}, "
         f"{results['failed']} failed; "

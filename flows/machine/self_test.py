@@ -59,8 +59,21 @@ def self_test(environment: Mapping[str, str] = os.environ) -> Verdict:
         from sam2_core.load import cuda_provider_problem
 
         return Verdict((), f"GPU {wanted} is there, but {cuda_provider_problem()}")
-    problem = _device_problem() if "onnxruntime-cuda" in offers else ""
+    problem = _torch_problem() if offers == ("torch",) else _device_problem()
     return Verdict(() if problem else offers, problem)
+
+
+def _torch_problem() -> str:
+    """Let PyTorch compute something that is known; all that it needs of a device but itself."""
+    try:
+        import torch
+
+        count = 1 << 20
+        found = int(torch.arange(count, device="cuda").sum().item())
+    except Exception as error:  # noqa: BLE001 - whatever it is, this device is not to be used
+        return f"its device failed: {first_line(error)}"
+    right = count * (count - 1) // 2
+    return "" if found == right else f"its device computes wrong results: {found}, not {right}"
 
 
 def _device_problem() -> str:
@@ -68,12 +81,16 @@ def _device_problem() -> str:
     import numpy as np
 
     from sam2_core.backends.gpu import process_gpu
+    from sam2_core.installing import how_to_install
     from sam2_core.preprocess import resize_square
 
     try:
         gpu = process_gpu()
         if not gpu.kernels:
-            return ""
+            return (
+                "NVRTC cannot compile the kernels that cut frames, so the detector would use the "
+                f"processor and find other boxes than beside it: {how_to_install('gpu')} brings it"
+            )
         image = np.random.default_rng(0).integers(0, 256, (90, 160, 3)).astype(np.uint8)
         size = 64
         view = gpu.stage(image).whole()

@@ -9,11 +9,8 @@ then the workers are stopped.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import os
-import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,11 +18,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from flows.machine import self_test
+from flows.machine.gpus import gpu_ids
 from flows.machine.offers import named
 from flows.machine.refused import note_refused
 from flows.machine.self_test import Verdict
@@ -41,36 +39,7 @@ POLL_S = 0.5
 LONGEST_PAUSE_S = 60.0
 HEALTHY_S = 60.0
 STOP_S = 20.0
-
-
-def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """GPUs that this process may use: `CUDA_VISIBLE_DEVICES`, else all that nvidia-smi lists.
-
-    As CUDA reads the variable: indices, and UUIDs of GPUs and MIG devices or their beginnings, up
-    to the first that names nothing.
-    """
-    chosen = environment.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        names = (one.strip() for one in chosen.split(","))
-        known = re.compile(r"\d+|(GPU|MIG)-.*")
-        valid = itertools.takewhile(known.fullmatch, names)
-        return list(dict.fromkeys(valid))
-    smi = shutil.which("nvidia-smi")
-    if not smi:
-        return []
-    done = subprocess.run([smi, "-L"], capture_output=True, text=True, check=False, timeout=60)
-    return listed_gpus(done.stdout) if done.returncode == 0 else []
-
-
-def listed_gpus(text: str) -> list[str]:
-    """Return what `nvidia-smi -L` lists: indices of GPUs, UUIDs of the MIG devices of those cut."""
-    found: list[list[str]] = []
-    for line in text.splitlines():
-        if whole := re.match(r"GPU (\d+):", line):
-            found.append([whole[1]])
-        elif part := re.match(r"\s+MIG .*\(UUID: (MIG-[^)]+)\)", line):
-            found[-1].append(part[1])
-    return [name for whole, *parts in found for name in (parts or [whole])]
+KILLED_WITHIN_S = 5.0
 
 
 @dataclass
@@ -124,9 +93,20 @@ class Slot:
             if time.monotonic() - self.started < self_test.LIMIT_S:
                 return None
             self.testing.kill()  # a device that hangs is sick
-        printed, _ = self.testing.communicate()
+        try:
+            printed, _ = self.testing.communicate(timeout=KILLED_WITHIN_S)
+        except subprocess.TimeoutExpired:  # the driver holds it: no other is begun beside it
+            return Verdict((), "its self-test hangs in the driver and cannot be killed")
         code, self.testing = self.testing.returncode, None
         return Verdict.parse(printed, code)
+
+    def end_test(self) -> None:
+        """End the device's test, where it runs; one that the driver holds is left to it."""
+        if self.testing is not None:
+            self.testing.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.testing.communicate(timeout=KILLED_WITHIN_S)
+            self.testing = None
 
     def start(self, offers: Sequence[str] = ()) -> None:
         """Start the worker; its name tells what it offers."""
@@ -287,6 +267,8 @@ def stop_workers(places: list[Slot], grace_s: float) -> None:
                     place.scratch.cleanup()
                 waiting.remove(place)
         time.sleep(0.1)
+    for place in places:
+        place.end_test()
 
 
 def _send(process: int, number: signal.Signals) -> None:

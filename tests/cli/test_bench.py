@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 
 import numpy as np
 import pytest
@@ -90,6 +92,37 @@ def test_the_rate_of_a_run_counts_all_stages_also_where_they_follow_each_other()
     assert Watch().whole_rate() is None
 
 
+SMI = """#!/bin/sh
+[ "$1" = --id=0 ] || { echo 99; exit 0; }
+echo 40
+exec sleep 30
+"""
+
+
+@pytest.mark.parametrize(
+    ("visible", "busy", "unknown"),
+    [
+        ("0", 0.4, ""),
+        ("", None, "no NVIDIA GPU for this process"),  # and strangers' GPUs are not its own
+        ("MIG-aa", None, "unknown: nvidia-smi tells none of a MIG device"),
+    ],
+)
+def test_only_the_device_of_this_process_is_looked_at(
+    visible, busy, unknown, monkeypatch, tmp_path
+):
+    (tmp_path / "nvidia-smi").write_text(SMI)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(bench_pipeline, "no_gpu", lambda: "")
+    with Watch() as watch:
+        deadline = time.monotonic() + (10 if busy else 0.3)
+        while not watch.busy and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert [share for _, share in watch.busy] == ([busy] if busy else [])
+    assert busy or unknown in watch.unknown
+
+
 def test_an_unknown_rate_is_no_zero_and_that_of_files_that_are_here_no_number():
     assert [rate_told(one) for one in (None, 2.25, 34060.7)] == ["-", "2.2", "over 1,000"]
 
@@ -99,7 +132,8 @@ def measured(**more):
         "machine": {"gpus": [], "cpu": "a processor", "cores": 2},
         "model": {"name": "compact", "precision": "fp32"},
         "to_first_frame_s": 6.0, "frames_per_s": 2.2, "whole_frames_per_s": 1.4, "frames": 9,
-        "instances": 9, "failed": 0, "device_busy": None, "seconds": {"segment": 4.0},
+        "instances": 9, "failed": 0, "device_busy": None,
+        "device_busy_unknown": "no NVIDIA GPU for this process", "seconds": {"segment": 4.0},
         "stages": {"segment": {"frames": 9, "first_s": 6.0, "last_s": 9.0, "frames_per_s": 2.2},
                    "load": {"frames": 9, "first_s": 9.0, "last_s": 9.0}},
         "curves": {"segment": [(6.0, 1), (9.0, 9)], "load": [(9.0, 9), (9.0, 9)]},
@@ -149,8 +183,10 @@ def test_a_variable_that_names_no_gpu_is_why_the_processor_was_measured(given, m
     monkeypatch.setattr(load, "cuda_devices", lambda: 0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "banana")
     if given:
-        bench_pipeline.show(measured())
-        told = capsys.readouterr().err
+        with Watch() as watch:
+            told = watch.unknown
+        bench_pipeline.show(measured(device_busy_unknown=told))
+        assert "names no GPU here" in " ".join(capsys.readouterr().err.split())
     else:
         model = dict.fromkeys(("preset", "weights", "graph", "precision", "backend"), "x")
         frame = {"size_hw": [9, 16], "boxes": 1, "source": "rendered"}

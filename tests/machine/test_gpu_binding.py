@@ -1,14 +1,18 @@
 """Which GPUs workers are bound to, and that a sick one takes no work."""
 
+import os
+import signal
 import sys
+import time
 
 import pytest
 
 from flows.cli import doctor_run, status
-from flows.machine import self_test, services, worker
+from flows.machine import gpus, self_test, services, worker
+from flows.machine.gpus import gpu_ids, listed_gpus
 from flows.machine.refused import note_refused, refused_workers
 from flows.machine.self_test import Verdict
-from flows.machine.worker import gpu_ids, listed_gpus, slots
+from flows.machine.worker import slots
 from sam2_core import load
 from sam2_core.cores import usable_cores
 from sam2_core.types import AutolabelError
@@ -139,3 +143,64 @@ def test_what_a_killed_process_left_says_nothing_of_todays_workers(monkeypatch, 
     file.write_text(file.read_text().replace('"born": ', '"born": 1'))
     assert refused_workers() == {}
     assert not file.exists()
+
+
+HANGING = "#!/bin/sh\nexec sleep 60\n"
+
+
+def test_a_driver_that_hangs_shows_no_gpu_and_says_so(monkeypatch, tmp_path, caplog):
+    (tmp_path / "nvidia-smi").write_text(HANGING)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(gpus, "LISTED_WITHIN_S", 0.2)
+    assert gpu_ids() == []
+    assert "the driver hangs" in caplog.text
+
+
+def test_a_test_that_cannot_be_killed_keeps_neither_the_others_nor_the_end_waiting(
+    monkeypatch, caplog
+):
+    """Its output stays open, as that of a process that the driver holds does."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(self_test, "LIMIT_S", 0.0)
+    monkeypatch.setattr(worker, "KILLED_WITHIN_S", 0.2)
+    monkeypatch.setattr(self_test, "command", lambda: ["sh", "-c", "sleep 30 & wait"])
+    (place,) = slots("gpu", None)
+    began = time.monotonic()
+    worker._keep_alive(place)
+    assert "hangs in the driver" in place.refused
+    held = place.testing
+    place.retry_at = 0.0
+    worker._keep_alive(place)  # no other test beside the one that hangs
+    assert place.testing is held
+    worker.stop_workers([place], 0.0)
+    assert time.monotonic() - began < 5
+    os.killpg(held.pid, signal.SIGKILL)
+
+
+def test_a_test_that_runs_ends_with_the_workers(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(self_test, "command", lambda: ["sleep", "60"])
+    (place,) = slots("gpu", None)
+    assert place.verdict() is None
+    running = place.testing
+    worker.stop_workers([place], 0.0)
+    assert running.poll() is not None
+
+
+class FakeGpu:
+    """A device whose kernels NVRTC cannot compile."""
+
+    kernels = {}  # noqa: RUF012
+
+
+@pytest.mark.parametrize("offered", [("onnxruntime-cuda",), ("torch", "onnxruntime-cuda")])
+def test_a_device_without_nvrtc_would_find_other_boxes_and_is_refused(monkeypatch, offered):
+    monkeypatch.setattr(load, "cuda_devices", lambda: 1)
+    monkeypatch.setattr(load, "offered_backends", lambda: (*offered, "onnxruntime-cpu"))
+    monkeypatch.setattr("sam2_core.backends.gpu.process_gpu", FakeGpu)
+    found = self_test.self_test({"CUDA_VISIBLE_DEVICES": "0"})
+    assert found.offers == ()
+    assert "NVRTC" in found.problem
+    assert "make extra-gpu" in found.problem
