@@ -27,6 +27,8 @@ from tasks.store import quarantine
 from tasks.wording import counted
 
 POLL_S = 20.0
+# A machine that is just starting again has its workers by then.
+WORKERS_WAIT_S = 900.0
 ROUNDS = ("nightly", "nightly-again")  # and how the progress of each is called
 
 
@@ -51,7 +53,8 @@ def _nightly(params: BackfillParams, wait_hours: float) -> Any:
     if flow_run.run_count > MOST_STARTS:
         return Failed(message=f"its workers died {MOST_STARTS} times: not started again by itself")
     deadline, out_uri = time.monotonic() + wait_hours * 3600, params.label.out
-    params = params.model_copy(update={"label": decided(params.label)})
+    label = decided(params.label, wait_s=min(WORKERS_WAIT_S, wait_hours * 3600))
+    params = params.model_copy(update={"label": label})
     given_up = _given_up_before(out_uri, stamp_of(params.label).run_key)
     for card in ROUNDS:
         planned = backfill(params)

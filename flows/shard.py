@@ -59,7 +59,7 @@ def _label_shard(params: ShardParams) -> Any:
     if flow_run.run_count > MOST_STARTS:
         return Failed(message=f"its workers died {MOST_STARTS} times: not started again by itself")
     model = model_of(params.label)
-    refuse_unless_offered(model.backend)
+    refuse_unless_offered(model.backend, model.precision)
     tools = Tools()
     stamp = stamp_of(params.label, model, tools)
     refuse_other_run(params, stamp.run_key)

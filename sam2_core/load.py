@@ -36,6 +36,8 @@ BACKENDS = (
 )
 # What "auto" takes first: PyTorch is the one that was measured to be fastest, see BENCHMARKS.md.
 BEST_FIRST = ("torch", "tensorrt", "onnxruntime-cuda", "onnxruntime-cpu")
+# The extra of this package that brings what a backend needs.
+EXTRAS = {"torch": "torch", "tensorrt": "tensorrt", "onnxruntime-cuda": "gpu"}
 PRECISIONS = ("auto", "fp32", "fp16")
 # Backends that whoever started this process has seen working on its device, with commas between.
 TESTED_VARIABLE = "AUTOLABEL_TESTED_BACKENDS"
@@ -148,10 +150,9 @@ def refuse_unless_usable(name: str) -> None:
         )
     if _usable(name):
         return
-    extra, problem = "tensorrt", "TensorRT or cuda-bindings are not installed"
-    if name == "onnxruntime-cuda":
-        extra, problem = "gpu", cuda_provider_problem()
-    raise AutolabelError(f"{name} cannot run here: {problem}. To use it: {how_to_install(extra)}")
+    problem = cuda_provider_problem() if name == "onnxruntime-cuda" else _tensorrt_problem()
+    extra = how_to_install(EXTRAS[name])
+    raise AutolabelError(f"{name} cannot run here: {problem}. To use it: {extra}")
 
 
 def _tested(name: str) -> bool:
@@ -178,9 +179,16 @@ def _usable(name: str) -> bool:
         except ImportError:  # there, and broken
             return False
         return bool(torch.cuda.is_available())
-    if name == "tensorrt":
-        return _has("tensorrt") and _has("cuda")
-    return not cuda_provider_problem()
+    return not (_tensorrt_problem() if name == "tensorrt" else cuda_provider_problem())
+
+
+def _tensorrt_problem() -> str:
+    """Say why TensorRT cannot run on the GPU; "" when it can."""
+    if not (_has("tensorrt") and _has("cuda")):
+        return "TensorRT or cuda-bindings are not installed"
+    from sam2_core.backends.tensorrt_loading import runtime_problem
+
+    return runtime_problem()
 
 
 def precision_of(backend: str) -> str:

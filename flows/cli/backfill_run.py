@@ -23,7 +23,7 @@ from flows.plan.plan_table import plan_rows
 from flows.server import watching
 from flows.server.api import use_api
 from flows.server.client import ServerAwayError, asked_once
-from flows.server.fleet import decided
+from flows.server.fleet import UntoldError, as_here, decided
 from flows.server.progress_artifact import percent_done
 from flows.server.run_artifacts import failed_frames
 from flows.server.shard_end import NOT_LOADED
@@ -53,14 +53,14 @@ def run_backfill(
     """
     console = stderr_console()
     if cancel:
-        run_key = stamp_of(decided(params.label)).run_key
+        run_key = stamp_of(decided(params.label, wait_s=0)).run_key
         cancelled = cancel_run(run_key, params.label.out)
         console.print(
             f"{counted(cancelled, 'shard')} of run {run_key} cancelled; what is labeled stays"
         )
         return {"run_key": run_key, "cancelled": cancelled}
     with console.status("comparing sources and labels"):
-        plan = plan_backfill(_as_workers_would(params)) if dry_run else plan_in_flight(params)
+        plan = plan_backfill(_tried(console, params)) if dry_run else plan_in_flight(params)
     show_plan(console, plan)
     result = plan.as_json()
     if dry_run:
@@ -85,13 +85,22 @@ def _warn_unless_writable(console: Console, out_uri: str) -> None:
         console.print(f"[yellow]{escape(str(error))}; can the workers?[/]")
 
 
-def _as_workers_would(params: BackfillParams) -> BackfillParams:
-    """Return the parameters as a submission would decide them; without a Prefect, as here."""
+def _tried(console: Console, params: BackfillParams) -> BackfillParams:
+    """Return the parameters as a submission would decide them; where nobody tells, as here."""
     try:
         use_api()
     except AutolabelError:
-        return params.model_copy(update={"label": decided(params.label, {})})
-    return params.model_copy(update={"label": decided(params.label)})
+        label = as_here(params.label)
+    else:
+        try:
+            label = decided(params.label, wait_s=0)
+        except UntoldError as error:
+            label = as_here(params.label)
+            console.print(
+                f"[yellow]{escape(str(error))}. Planned as this machine would label, with "
+                f"{label.backend} in {label.precision}[/]"
+            )
+    return params.model_copy(update={"label": label})
 
 
 def show_plan(console: Console, plan: BackfillPlan) -> None:

@@ -55,11 +55,13 @@ def command(at: tuple[int, int], timezone: str, **given: Any) -> None:
     """
     from flows.server.api import use_api
     from flows.server.deployments import CPU_POOL
+    from flows.server.fleet import refuse_what_nobody_will_tell
     from flows.server.nightly_schedule import plan_nights, turn_on
     from flows.server.submit import workers_online
 
     params = backfill_params(given)
     use_api()
+    refuse_what_nobody_will_tell(params.label)
     hour, minute = at
     before = turn_on(params, f"{minute} {hour} * * *", timezone).get("label", {})
     if instead := replaced(before, params.label):

@@ -17,5 +17,9 @@ def named(name: str, offers: Iterable[str]) -> str:
 
 def offers_of(name: str) -> tuple[str, ...]:
     """Return what a worker's name says that it offers; nothing for those that others started."""
-    offers = name.partition(OFFERS)[2].split(AND)
-    return tuple(one for one in offers if one in BEST_FIRST)
+    return backends_in(name.partition(OFFERS)[2])
+
+
+def backends_in(text: str) -> tuple[str, ...]:
+    """Return the backends of a text, which has a + between them."""
+    return tuple(one for one in text.split(AND) if one in BEST_FIRST)

@@ -1,106 +1,216 @@
 """What the workers of a pool label with: a backfill's key names it, so it is decided before.
 
 A plan is often made where there is no GPU, and each shard's worker would refuse a key that was made
-of the planning machine's backend. Our workers tell in their names what they offer, best first.
+of the planning machine's backend. Our workers tell in their names what they offer, best first; a
+pool of containers may tell in its template.
 """
 
 from __future__ import annotations
 
-from flows.machine.offers import OFFERS, offers_of
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from flows.machine.offers import OFFERS, backends_in, offers_of
 from flows.params import LabelParams
-from flows.server.submit import GONE_AFTER_S, workers_online
-from sam2_core.load import BEST_FIRST, choose_backend, fits, offered_backends, precision_of
-from sam2_core.resolve import Wanted
+from flows.server.submit import GONE_AFTER_S, pool_of_shards, workers_online
+from sam2_core.installing import how_to_install
+from sam2_core.load import (
+    BEST_FIRST,
+    EXTRAS,
+    choose_backend,
+    fits,
+    offered_backends,
+    precision_of,
+)
 from sam2_core.types import AutolabelError
-from tasks.masks.model import TRITON, graphs_only
+from tasks.masks.model import TRITON, asked_for
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import WorkPool
 
 Offers = dict[str, tuple[str, ...]]  # backends by worker, best first
+CPU, CUDA = "onnxruntime-cpu", "onnxruntime-cuda"
+# A worker that has just been started tests its device first.
+STARTING_S = 60.0
+LOOK_EVERY_S = 2.0
+# Of a pool's template: what its flow runs can label with, + between.
+POOL_VARIABLE = "backends"
 _GHOSTS = f"; one that was killed counts as online for up to {GONE_AFTER_S} s"
+
+log = logging.getLogger(__name__)
 
 
 class FleetError(AutolabelError):
     """The workers differ, or do not offer what is asked for."""
 
 
-def decided(label: LabelParams, online: Offers | None = None) -> LabelParams:
-    """Return the parameters with a backend and a precision that the pool's workers provide.
+class UntoldError(FleetError):
+    """No worker tells what it offers, and no backend was named."""
 
-    Where no worker is online that tells, this machine is taken as an example.
+
+def decided(
+    label: LabelParams, online: Offers | None = None, *, wait_s: float = STARTING_S
+) -> LabelParams:
+    """Return the parameters with a backend and a precision that the pool's workers provide.
 
     Args:
         label: what was asked for.
         online: what each worker offers; Prefect is asked when None.
+        wait_s: the longest to wait for a worker that tells, where no backend was named.
 
     Raises:
+        UntoldError: no backend was named, and no worker tells what it offers.
         FleetError: the workers differ, or do not offer what is asked for.
 
     """
-    if online is None:
-        online = {name: offers for name in workers_online() if (offers := offers_of(name))}
-    if (label.backend, label.precision) != ("auto", "auto") and label.backend in BEST_FIRST:
-        _refuse_if_absent(label.backend, online)
-        precision = label.precision
-        exact = precision_of(label.backend) if precision == "auto" else precision
-        return label.model_copy(update={"precision": exact})
     if label.backend == TRITON:  # not the workers': servers run it, and plans ask them
         return label
-    # "auto" as this machine would take it; workers have what it has, or fail.
-    without_torch = graphs_only(label.model, Wanted())
+    named = label.backend in BEST_FIRST
+    if online is None:
+        online = _offers(0 if named else wait_s)
+    if named:
+        _refuse_if_absent(label.backend, online)
+    backend = label.backend if named else _common(label, online)
+    _refuse_unlike_detectors(label, backend, online)
+    return _exactly(label, backend)
+
+
+def as_here(label: LabelParams) -> LabelParams:
+    """Return the parameters as a worker would have them that is like this machine."""
+    return _exactly(label, choose_backend(asked_for(label.model, label.backend))[0])
+
+
+def _exactly(label: LabelParams, backend: str) -> LabelParams:
+    if backend == TRITON:
+        return label
+    precision = precision_of(backend) if label.precision == "auto" else label.precision
+    return label.model_copy(update={"backend": backend, "precision": precision})
+
+
+def _offers(wait_s: float) -> Offers:
+    """Ask what workers offer, until one tells or time is up."""
+    deadline, told = time.monotonic() + wait_s, False
+    while True:
+        online = {name: offers for name in workers_online() if (offers := offers_of(name))}
+        if online:
+            return online
+        pool = pool_of_shards()
+        if of_pool := _of_template(pool):
+            return {f"pool {pool.name}": of_pool}
+        if pool.type != "process" or time.monotonic() >= deadline:
+            return {}
+        if not told:
+            log.warning("waiting for a worker of pool %s that tells what it offers", pool.name)
+            told = True
+        time.sleep(LOOK_EVERY_S)
+
+
+def _of_template(pool: WorkPool) -> tuple[str, ...]:
+    variables = pool.base_job_template.get("variables", {}).get("properties", {})
+    return backends_in(str(variables.get(POOL_VARIABLE, {}).get("default", "")))
+
+
+def refuse_what_nobody_will_tell(label: LabelParams) -> None:
+    """Refuse parameters for later whose backend no worker of this pool's kind can tell then.
+
+    Raises:
+        UntoldError: they name none, and workers of this kind do not tell.
+
+    """
+    if label.backend in {*BEST_FIRST, TRITON}:
+        return
+    pool = pool_of_shards()
+    if pool.type != "process" and not _of_template(pool):
+        raise UntoldError(
+            f"workers of pool {pool.name} ({pool.type}) do not tell what they can label with: say "
+            f"it with --backend, for instance --backend {CUDA}"
+        )
+
+
+def _common(label: LabelParams, online: Offers) -> str:
+    """Return the best backend that was asked for of all workers."""
+    asked = asked_for(label.model, label.backend)
     chosen = {
-        name: _chosen(label.backend, offers, without_torch=without_torch)
+        name: next((one for one in offers if fits(one, asked)), "")
         for name, offers in online.items()
     }
     found = set(chosen.values())
+    if not found:
+        raise UntoldError(
+            "no worker that is online tells what it can label with, and labels are named by that: "
+            "start one with `autolabel worker` (`autolabel status` says if one is refused), or say "
+            f"what all workers have to use with --backend, for instance --backend {CUDA}"
+        )
+    if found == {""}:  # only ONNX Runtime is ever asked for and not there
+        raise FleetError(
+            f"{label.model} needs ONNX Runtime here, which no worker that is online offers on its "
+            f"GPU: {_told(online)}. {_missing(CUDA)}, or say --backend {CPU} to use processors"
+        )
     if len(found) > 1:
         raise FleetError(
-            f"the workers differ, and labels of one run are made by one backend: {_told(chosen)}. "
-            f"Say which with --backend (all workers must offer it), or stop the others{_GHOSTS}"
+            "the workers differ, and labels of one run are made by one backend: "
+            f"{_told({name: (chosen[name],) if chosen[name] else online[name] for name in online})}"
+            f". Say which with --backend (all workers must offer it), or stop the others{_GHOSTS}"
         )
-    backend = found.pop() if found else choose_backend(label.backend)[0]
-    exact = precision_of(backend) if label.precision == "auto" else label.precision
-    return label.model_copy(update={"backend": backend, "precision": exact})
-
-
-def _chosen(asked: str, offers: tuple[str, ...], *, without_torch: bool) -> str:
-    """Return what a worker would choose, "" where it has nothing that was asked for."""
-    usable = [
-        one
-        for one in offers
-        if fits(one, asked) and not (one == "torch" and asked == "auto" and without_torch)
-    ]
-    return usable[0] if usable else ""
+    return found.pop()
 
 
 def _refuse_if_absent(backend: str, online: Offers) -> None:
-    lacking = {name: offers for name, offers in online.items() if backend not in offers}
+    # Every worker can use its processor, also one that tells of its GPU only.
+    lacking = {
+        name: offers for name, offers in online.items() if backend != CPU and backend not in offers
+    }
     if lacking and len(lacking) == len(online):
         raise FleetError(
-            f"no worker that is online offers {backend}: "
-            f"{_told({name: ', '.join(offers) for name, offers in lacking.items()})}. "
-            f"Start one that does, or name another --backend{_GHOSTS}"
+            f"no worker that is online offers {backend}: {_told(lacking)}. Start one that does, or "
+            f"name another --backend{_GHOSTS}. {_missing(backend)}"
         )
     if lacking:
         raise FleetError(
-            f"not every worker that is online offers {backend}: "
-            f"{_told({name: ', '.join(offers) for name, offers in lacking.items()})}. "
-            f"Stop those, or name another --backend{_GHOSTS}"
+            f"not every worker that is online offers {backend}: {_told(lacking)}. "
+            f"Stop those, or name another --backend{_GHOSTS}. {_missing(backend)}"
         )
 
 
-def refuse_unless_offered(backend: str) -> None:
+def _refuse_unlike_detectors(label: LabelParams, backend: str, online: Offers) -> None:
+    """Refuse workers whose boxes differ: on PyTorch the detector needs ONNX Runtime for the GPU."""
+    lacking = {name: offers for name, offers in online.items() if CUDA not in offers}
+    if backend == "torch" and not label.boxes and 0 < len(lacking) < len(online):
+        raise FleetError(
+            "the detector would use the processor of some workers and the GPU of the others, and "
+            f"find other boxes: {_told(lacking)} without {CUDA}. {_missing(CUDA)}, or stop "
+            f"those{_GHOSTS}"
+        )
+
+
+def refuse_unless_offered(backend: str, precision: str = "fp16") -> None:
     """Refuse a shard whose labels this worker cannot make.
+
+    Args:
+        backend: that its labels are made with.
+        precision: of the same. PyTorch computes fp32 on a processor, too; of halves it makes
+            something else there.
 
     Raises:
         FleetError: its backend needs a GPU that is not here, or software that is not.
 
     """
-    if backend in {"onnxruntime-cuda", "tensorrt"} and backend not in offered_backends():
-        raise FleetError(
-            f"this worker cannot run {backend}, which this shard's labels have to be made with: it "
-            f"offers {', '.join(offered_backends())}. `autolabel doctor` there says what is missing"
-        )
+    anywhere = backend not in EXTRAS or (backend == "torch" and precision == "fp32")
+    if anywhere or backend in (offers := offered_backends()):
+        return
+    raise FleetError(
+        f"this worker cannot run {backend} in {precision}, which this shard's labels have to be "
+        f"made with: it offers {', '.join(offers)}. `autolabel doctor` there says what is missing"
+    )
 
 
-def _told(found: dict[str, str]) -> str:
-    parts = (f"{name.partition(OFFERS)[0]} has {what or 'none'}" for name, what in found.items())
+def _missing(backend: str) -> str:
+    return f"The extra {EXTRAS[backend]} brings it to a machine with a GPU: " + how_to_install(
+        EXTRAS[backend]
+    )
+
+
+def _told(online: Offers) -> str:
+    parts = (f"{name.partition(OFFERS)[0]} has {', '.join(has)}" for name, has in online.items())
     return "; ".join(sorted(parts))

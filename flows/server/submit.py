@@ -22,6 +22,7 @@ from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import WorkPool
 
 _LONGEST_CHAIN = 50
 # Three heartbeats, after which Prefect takes a worker that said nothing for gone.
@@ -104,6 +105,18 @@ def ensure_queue(name: str, *, priority: int, concurrency_limit: int | None) -> 
         else:
             client.update_work_queue(queue.id, **values)
     return name
+
+
+def pool_of_shards() -> WorkPool:
+    """Return the work pool that shards run on.
+
+    Raises:
+        AutolabelError: Prefect is not there, or has no deployment of shards.
+
+    """
+    with connected() as client:
+        name = client.read_deployment_by_name(SHARD_DEPLOYMENT).work_pool_name
+        return client.read_work_pool(name or "")
 
 
 def workers_online(pool: str | None = None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +18,7 @@ from sam2_core.backends.tensorrt_plan import (
 )
 from sam2_core.cache import cache_folder
 from sam2_core.installing import how_to_install
+from sam2_core.machine_errors import first_line
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
@@ -33,6 +35,18 @@ def require_tensorrt() -> None:
             f"TensorRT is not installed: {how_to_install('tensorrt')} (Linux, NVIDIA GPU), or use "
             "another backend, which needs no engines"
         )
+
+
+@functools.cache
+def runtime_problem() -> str:
+    """Say why TensorRT, which is installed, opens no runtime here; "" where it does."""
+    try:
+        import tensorrt as trt
+
+        trt.Runtime(trt.Logger(trt.Logger.WARNING))
+    except Exception as error:  # noqa: BLE001 - whatever it is, another backend serves
+        return f"TensorRT opens no runtime ({first_line(error)})"
+    return ""
 
 
 def engines_folder(cache: str | Path | None = None) -> Path:

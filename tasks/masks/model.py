@@ -73,10 +73,7 @@ def choose_model(
     from sam2_core.load import choose_backend, precision_for
     from sam2_core.resolve import Wanted, resolve_model
 
-    if backend == "auto" and graphs_only(model, Wanted("fp16")):
-        # PyTorch could make nothing of it, and to see whether PyTorch works takes seconds.
-        backend = "onnxruntime"
-    chosen, reason = choose_backend(backend)
+    chosen, reason = choose_backend(asked_for(model, backend))
     if chosen == TRITON:
         return _served_choice(model, precision, triton_urls)
     if model == "auto":
@@ -103,8 +100,19 @@ def _served_choice(model: str, precision: str, urls: Sequence[str]) -> ModelChoi
     )  # fmt: skip
 
 
+def asked_for(model: str, backend: str) -> str:
+    """Return the backend, or the family of them, that is asked for.
+
+    "auto" is ONNX Runtime for what comes as graphs: PyTorch can make nothing of those, and to see
+    whether PyTorch works takes seconds.
+    """
+    from sam2_core.resolve import Wanted
+
+    return "onnxruntime" if backend == "auto" and graphs_only(model, Wanted("fp16")) else backend
+
+
 def graphs_only(model: str, wanted: Wanted) -> bool:
-    """Whether a model, or what "auto" is here, comes as graphs: PyTorch can make nothing of it."""
+    """Whether a model, or what "auto" is here, comes as graphs."""
     name = best_here(wanted, "torch")[0] if model == "auto" else model
     return name == BUNDLED or Path(name).expanduser().is_dir()
 

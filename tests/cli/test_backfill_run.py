@@ -6,11 +6,13 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
+from flows.backfill_params import BackfillParams
 from flows.cli import backfill_run, nightly
 from flows.cli.display import stderr_console
 from flows.cli.main import cli
 from flows.params import LabelParams
 from flows.plan.shards import Piece, ShardParams
+from flows.server import fleet
 
 
 @pytest.mark.parametrize(("completed", "told"), [(True, "4 of 8 frames"), (False, "0 of 8 frames")])
@@ -81,3 +83,23 @@ def test_what_was_waited_for_and_is_not_labeled_is_told_by_the_exit_code(
     monkeypatch.setattr("flows.server.api.use_api", lambda: "")
     arguments = ["backfill", str(tmp_path), "--out", str(tmp_path / "out"), "--wait"]
     assert CliRunner().invoke(cli, arguments).exit_code == code
+
+
+def test_a_plan_to_be_looked_at_needs_no_worker_and_says_whose_backend_it_took(
+    monkeypatch, tmp_path, capsys
+):
+    """Prefect and its workers are stand-ins: none is online."""
+    monkeypatch.setattr(backfill_run, "use_api", lambda: "")
+    monkeypatch.setattr(fleet, "workers_online", list)
+    pool = SimpleNamespace(name="gpu", type="process", base_job_template={})
+    monkeypatch.setattr(fleet, "pool_of_shards", lambda: pool)
+    (tmp_path / "drives").mkdir()
+    label = LabelParams(sources=[str(tmp_path / "drives")], out=str(tmp_path), model="compact")
+    asked = BackfillParams(label=label)
+    found = backfill_run._tried(stderr_console(), asked).label
+    assert (found.backend, found.precision) == ("onnxruntime-cpu", "fp32")
+    told = " ".join(capsys.readouterr().err.split())
+    assert "no worker that is online tells" in told
+    assert "Planned as this machine would label, with onnxruntime-cpu in fp32" in told
+    with pytest.raises(fleet.UntoldError):  # and nothing is cancelled by a guess
+        backfill_run.run_backfill(asked, cancel=True)

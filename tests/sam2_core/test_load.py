@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ import pytest
 from sam2_core import load
 from sam2_core.backends.model_facts import metadata_of
 from sam2_core.backends.model_folder import ModelFolder
+from sam2_core.backends.tensorrt_loading import runtime_problem
 from sam2_core.cache import cache_folder, file_sha256
 from sam2_core.load import choose_backend, load_backend, precision_for
 from sam2_core.resolve import Wanted, resolve_model
 from sam2_core.types import AutolabelError
 from tests.planted_graphs import as_exported
+from tests.sam2_core import fake_tensorrt
 
 MICRO = Path(__file__).parents[1] / "data" / "micro"
 
@@ -197,6 +200,21 @@ def test_a_backend_whose_libraries_are_missing_beside_a_gpu_says_which(name, ext
     with pytest.raises(AutolabelError, match=f"{name} cannot run here.*make extra-{extra}"):
         load.refuse_unless_usable(name)
     load.cuda_provider_problem.cache_clear()
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_tensorrt_is_offered_only_where_it_opens_a_runtime(opens, monkeypatch):
+    stand_in = fake_tensorrt.module()
+    if not opens:  # as pybind does where the library returns nothing
+        monkeypatch.setattr(stand_in, "Runtime", lambda _: (_ for _ in ()).throw(TypeError("none")))
+    monkeypatch.setitem(sys.modules, "tensorrt", stand_in)
+    monkeypatch.setattr(load, "cuda_devices", lambda: 1)
+    monkeypatch.setattr(load, "_has", lambda module: module in {"tensorrt", "cuda"})
+    monkeypatch.setattr(load, "cuda_provider_problem", lambda: "")
+    runtime_problem.cache_clear()
+    found = load.offered_backends()
+    runtime_problem.cache_clear()
+    assert found == (*(("tensorrt",) if opens else ()), "onnxruntime-cuda", "onnxruntime-cpu")
 
 
 def test_torch_that_is_not_installed_is_refused_for_that(monkeypatch):

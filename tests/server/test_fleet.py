@@ -1,11 +1,16 @@
 """Which backend and precision a backfill's key names: the workers decide, not the planner."""
 
+import json
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
 from flows.machine.offers import named, offers_of
 from flows.params import LabelParams
 from flows.server import fleet
-from flows.server.fleet import FleetError, decided
+from flows.server.fleet import FleetError, UntoldError, as_here, decided
 
 GPU, CPU, TORCH = ("onnxruntime-cuda",), ("onnxruntime-cpu",), ("torch", "onnxruntime-cuda")
 
@@ -19,7 +24,15 @@ def online(monkeypatch):
     def set_online(*workers):
         monkeypatch.setattr(fleet, "workers_online", lambda: [named(*one) for one in workers])
 
+    monkeypatch.setattr(fleet, "pool_of_shards", pool)
     return set_online
+
+
+def pool(kind="process", template=None):
+    return SimpleNamespace(name="gpu", type=kind, base_job_template=template or {})
+
+
+KUBERNETES = json.loads(Path("deploy/kubernetes/base-job-template.json").read_text())
 
 
 def test_a_workers_name_tells_what_it_offers():
@@ -38,7 +51,11 @@ def test_a_workers_name_tells_what_it_offers():
         ([("a", GPU)], {"precision": "fp32"}, ("onnxruntime-cuda", "fp32")),
         ([("a", GPU)], {"backend": "onnxruntime-cuda"}, ("onnxruntime-cuda", "fp16")),
         ([], {"backend": "onnxruntime-cuda"}, ("onnxruntime-cuda", "fp16")),
-        ([("a", ())], {}, ("onnxruntime-cpu", "fp32")),  # as this machine
+        ([("a", GPU), ("b", CPU)], {"backend": "onnxruntime-cpu"}, ("onnxruntime-cpu", "fp32")),
+        ([("a", ("torch",))], {"backend": "onnxruntime-cpu"}, ("onnxruntime-cpu", "fp32")),
+        # As `label` there: TensorRT is not what `auto` takes for graphs.
+        ([("a", ("tensorrt", *GPU))], {}, ("onnxruntime-cuda", "fp16")),
+        ([("a", TORCH), ("b", ("torch",))], {"model": "tiny", "boxes": "b"}, ("torch", "fp16")),
     ],
 )
 def test_workers_decide(online, workers, asked, expected):
@@ -75,4 +92,62 @@ def test_where_no_worker_has_it_nobody_is_told_to_stop_them_all(online):
 def test_a_worker_refuses_what_it_cannot_run():
     with pytest.raises(FleetError, match="cannot run onnxruntime-cuda"):
         fleet.refuse_unless_offered("onnxruntime-cuda")
-    fleet.refuse_unless_offered("onnxruntime-cpu")
+    fleet.refuse_unless_offered("onnxruntime-cpu", "fp32")
+    fleet.refuse_unless_offered("torch", "fp32")
+    with pytest.raises(FleetError, match="cannot run torch in fp16"):
+        fleet.refuse_unless_offered("torch", "fp16")
+
+
+def test_what_no_worker_can_do_is_refused_with_what_is_missing(online):
+    online(("a", ("torch",)))
+    for backend in ("auto", "onnxruntime"):
+        with pytest.raises(FleetError, match=r"a has torch.*make extra-gpu.*onnxruntime-cpu"):
+            decided(label(backend=backend))
+    with pytest.raises(FleetError, match=r"a has torch.*make extra-gpu"):
+        decided(label(backend="onnxruntime-cuda"))
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_workers_whose_detectors_use_other_devices_are_a_mixed_fleet(online, backend):
+    online(("a", TORCH), ("b", ("torch",)))
+    asked = LabelParams(sources=("drives",), out="labels", model="tiny", backend=backend)
+    with pytest.raises(FleetError, match=r"other boxes: b has torch without.*make extra-gpu"):
+        decided(asked)
+    online(("a", ("torch",)), ("b", ("torch",)))
+    assert decided(asked).backend == "torch"
+
+
+def test_the_planning_machine_is_never_taken_for_a_worker(online):
+    online(("a plain worker", ()))
+    with pytest.raises(UntoldError, match=r"no worker that is online tells.*--backend"):
+        decided(label(), wait_s=0)
+    assert decided(label(backend="onnxruntime-cuda"), wait_s=0).precision == "fp16"
+    assert as_here(label()).backend == "onnxruntime-cpu"  # for a plan that is only looked at
+
+
+def test_a_worker_that_is_starting_is_waited_for(online, monkeypatch, caplog):
+    monkeypatch.setattr(fleet, "LOOK_EVERY_S", 0.01)
+    asked = iter([[], [], ["a~onnxruntime-cuda"]])
+    online()
+    monkeypatch.setattr(fleet, "workers_online", lambda: next(asked))
+    assert decided(label(), wait_s=30).backend == "onnxruntime-cuda"
+    assert caplog.text.count("waiting for a worker of pool gpu") == 1
+
+
+def test_a_pool_of_containers_tells_in_its_template_or_is_not_waited_for(online, monkeypatch):
+    online(("KubernetesWorker 1", ()))
+    monkeypatch.setattr(fleet, "pool_of_shards", lambda: pool("kubernetes", KUBERNETES))
+    found = decided(label())
+    assert (found.backend, found.precision) == ("onnxruntime-cuda", "fp16")
+    fleet.refuse_what_nobody_will_tell(label())
+    monkeypatch.setattr(fleet, "pool_of_shards", lambda: pool("docker"))
+    began = time.monotonic()
+    with pytest.raises(UntoldError):
+        decided(label())
+    assert time.monotonic() - began < 5
+    # Nights would end so, each of them: said when they are set up.
+    with pytest.raises(UntoldError, match=r"pool gpu \(docker\) do not tell"):
+        fleet.refuse_what_nobody_will_tell(label())
+    fleet.refuse_what_nobody_will_tell(label(backend="torch"))
+    monkeypatch.setattr(fleet, "pool_of_shards", pool)
+    fleet.refuse_what_nobody_will_tell(label())

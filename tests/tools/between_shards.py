@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=600)
     parser.add_argument("--processes", default="1")
     parser.add_argument("--poll", default="1")
+    parser.add_argument("--backend", default="onnxruntime-cpu")
     parser.add_argument("--dataset", default="", help="load into FiftyOne, too")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
@@ -35,7 +36,8 @@ def main() -> None:
         cluster = stack.enter_context(Cluster(folder))
         done, _ = cluster.home.run(
             "backfill", folder / "in", "--out", folder / "out", "--boxes", folder / "boxes",
-            "--shard-minutes", f"{given.frames / 118:.3f}", "--model", MICRO, "--json",
+            "--backend", given.backend, "--shard-minutes", f"{given.frames / 118:.3f}",
+            "--model", MICRO, "--json",
             *(["--dataset", given.dataset] if given.dataset else ["--no-dataset"]),
         )  # fmt: skip
         print(json.dumps({"submitted": done["submitted"]}), flush=True)
