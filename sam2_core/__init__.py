@@ -2,6 +2,12 @@
 
 import os
 
+from sam2_core.cores import CORES_VARIABLE, share_of, usable_cores
+
 # ONNX Runtime queues events about machine and interpreter for its maker in the user's cache folder,
 # and reads this when it is loaded. A user's own choice stands.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+# Libraries read their numbers of threads when they are loaded, NumPy's BLAS first of all.
+if os.environ.get(CORES_VARIABLE):
+    os.environ.update(share_of(usable_cores()))

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 # Set for each of several workers on a machine: its share.
 CORES_VARIABLE = "AUTOLABEL_CORES"
+# Read when the libraries are loaded: BLAS, PyTorch and Arrow's computing, Intel's BLAS, OpenCV.
+_OF_LIBRARIES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENCV_FOR_THREADS_NUM",
+)
+# Arrow's threads that wait for storage: by itself it has eight.
+_WAITING, _FEWEST_WAITING, _MOST_WAITING = "ARROW_IO_THREADS", 2, 8
 
 
 def usable_cores() -> int:
@@ -17,3 +27,22 @@ def usable_cores() -> int:
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     share = os.environ.get(CORES_VARIABLE, "")
     return min(cores, int(share)) if share.isdigit() and int(share) else cores
+
+
+def share_of(cores: int, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return variables that keep a process and the libraries in it to a share of the cores.
+
+    Args:
+        cores: how many it may use.
+        environment: what it would have else; who asks for fewer threads there gets fewer.
+
+    """
+    wanted = dict.fromkeys(_OF_LIBRARIES, cores)
+    wanted[_WAITING] = min(max(cores, _FEWEST_WAITING), _MOST_WAITING)
+    return {CORES_VARIABLE: str(cores)} | {
+        name: str(_least(count, environment.get(name, ""))) for name, count in wanted.items()
+    }
+
+
+def _least(count: int, set_before: str) -> int:
+    return min(count, int(set_before)) if set_before.isdigit() and int(set_before) else count

@@ -29,7 +29,7 @@ from flows.machine.refused import note_refused
 from flows.machine.self_test import Verdict
 from flows.machine.services import NONE_WORKS
 from flows.machine.spare_runs import SPARE_VARIABLE
-from sam2_core.cores import CORES_VARIABLE, usable_cores
+from sam2_core.cores import share_of, usable_cores
 from sam2_core.load import TESTED_VARIABLE
 from tasks import processes
 from tasks.pipeline.stopping import handling
@@ -166,7 +166,7 @@ def slots(
             # A device that waits for a process or a question costs more than either.
             for variable in (SPARE_VARIABLE, "PREFECT_WORKER_QUERY_SECONDS"):
                 environment[variable] = os.environ.get(variable, "1")
-        environment[CORES_VARIABLE] = str(max(usable_cores() // number, 1))
+        environment |= share_of(max(usable_cores() // number, 1))
         if metrics_port:
             environment["AUTOLABEL_METRICS_PORT"] = str(metrics_port + index)
         name = f"{socket.gethostname()}-{pool}-{where}-{index}"

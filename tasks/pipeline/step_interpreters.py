@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
@@ -19,8 +18,9 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sam2_core.cores import CORES_VARIABLE, usable_cores
+from sam2_core.cores import share_of, usable_cores
 from sam2_core.load import TESTED_VARIABLE, tested_backends
+from tasks.pipeline.device_memory import free_device_memory_bytes
 
 if TYPE_CHECKING:
     from tasks.masks.model import ModelChoice
@@ -96,7 +96,7 @@ class Interpreter:
         self.cores, self.tested, self.expected = cores, tested_backends(), expected
         self.connection, theirs = Pipe()
         command = [sys.executable, "-m", "tasks.pipeline.step_process", str(theirs.fileno())]
-        own = {CORES_VARIABLE: str(cores), TESTED_VARIABLE: ",".join(self.tested)}
+        own = share_of(cores) | {TESTED_VARIABLE: ",".join(self.tested)}
         self.process = subprocess.Popen(
             command, env=os.environ | own, stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, pass_fds=(theirs.fileno(),),
@@ -155,16 +155,3 @@ def drop_rest() -> None:
     """End those that were begun and that nobody has taken."""
     while _begun:
         _begun.pop().drop()
-
-
-def free_device_memory_bytes() -> int:
-    """Return what is free of this process's only GPU, without beginning to use that; else 0."""
-    device, smi = os.environ.get("CUDA_VISIBLE_DEVICES", ""), shutil.which("nvidia-smi")
-    if not smi or not device or "," in device:
-        return 0
-    command = [smi, "-i", device, "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
-        return int(done.stdout.strip()) << 20
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return 0

@@ -53,7 +53,9 @@ def test_workers_share_the_cores_and_count_as_nvidia_smi_does(monkeypatch):
         # Its device waits for no import and hardly for the next question.
         assert place.environment["AUTOLABEL_SPARE_PROCESS"] == "1"
         assert place.environment["PREFECT_WORKER_QUERY_SECONDS"] == "1"
-        assert place.environment["AUTOLABEL_CORES"] == str(max(usable_cores() // 2, 1))
+        share = str(max(usable_cores() // 2, 1))
+        assert place.environment["AUTOLABEL_CORES"] == share
+        assert place.environment["OPENCV_FOR_THREADS_NUM"] == share
     monkeypatch.setenv("AUTOLABEL_CORES", "1")
     assert usable_cores() == 1
     monkeypatch.setenv("AUTOLABEL_SPARE_PROCESS", "0")

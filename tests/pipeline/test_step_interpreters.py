@@ -1,7 +1,7 @@
 """Processes for steps that were begun before there was a run: taken by one that they fit."""
 
-import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +11,6 @@ from tasks.pipeline.step_interpreters import (
     Expected,
     begin,
     drop_rest,
-    free_device_memory_bytes,
     last_expected,
 )
 from tasks.pipeline.step_process import prepared
@@ -101,16 +100,8 @@ def test_models_are_loaded_only_where_they_can_be(source):
     assert not prepared(gone).segmenters._loaded  # the run tells what is wrong
 
 
-SMI = """#!/bin/sh
-[ "$*" = "-i GPU-7 --query-gpu=memory.free --format=csv,noheader,nounits" ] && echo 1024
-"""
-
-
-def test_the_memory_of_one_device_is_asked_of_the_driver(tmp_path, monkeypatch):
-    (tmp_path / "nvidia-smi").write_text(SMI)
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    expected = {"GPU-7": 1 << 30, "MIG-1": 0, "GPU-7,1": 0, "": 0}
-    for visible, memory in expected.items():
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        assert free_device_memory_bytes() == memory, visible
+def test_a_process_gets_its_share_of_the_cores():
+    one = step_interpreters.Interpreter(1)
+    given = Path(f"/proc/{one.process.pid}/environ").read_bytes().split(b"\0")
+    one.drop()
+    assert {b"AUTOLABEL_CORES=1", b"OMP_NUM_THREADS=1", b"OPENCV_FOR_THREADS_NUM=1"} <= set(given)
