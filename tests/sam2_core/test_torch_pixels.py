@@ -166,6 +166,10 @@ def test_masks_are_those_of_frames_that_the_host_resizes(backend, monkeypatch):
         expected = segmenter.segment(images, [BOXES] * 3)
         monkeypatch.setattr(backend, "_cuts", True)
         assert isinstance(segmenter.prepare(images[0], BOXES).images_model[0], View)
+        by_detector = StagedFrame(images[0], gpu="the detector's", on_device="its memory")
+        again = segmenter.prepare(by_detector, BOXES).images_model[0]
+        np.testing.assert_array_equal(again.frame.pixels, images[0])
+        assert again.frame.gpu is backend._pixels  # in memory that PyTorch knows
         found = segmenter.segment(images, [BOXES] * 3)
     for one, other in zip(found, expected, strict=True):
         assert one.reasons == other.reasons
