@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import tempfile
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,10 +13,37 @@ import torch
 
 from sam2_core.backends.device_owner import is_sticky
 from sam2_core.backends.torch_captured import Tensors
+from sam2_core.machine_errors import names_machine_errno
+from sam2_core.types import AutolabelError
 
 
 class UnusableError(Exception):
     """An artifact is not there, or cannot be loaded."""
+
+
+class UntriedError(AutolabelError):
+    """An artifact was not tried to an end, for want of what is the machine's: it may be sound."""
+
+
+# Of what CUDA and PyTorch's loader say, what no code in an artifact can cause. The loader says of a
+# full disk that its callback failed.
+_OF_MACHINE = (
+    "out of memory", "alloc_failed", "bad_alloc", "can't start new thread",
+    "no cuda-capable device",
+    "busy or unavailable", "uncorrectable", "nvlink", "not yet initialized", "initialization error",
+    "fell off the bus", "driver version", "unsupported display driver", "unknown error",
+    "write callback failed", "generating temporary directory",
+)  # fmt: skip
+
+
+def is_of_machine(text: str, path: Path) -> bool:
+    """Whether an artifact failed, with these words, for want of what is the machine's."""
+    if any(word in text.lower() for word in _OF_MACHINE) or names_machine_errno(text):
+        return True
+    try:  # it is unpacked there
+        return shutil.disk_usage(tempfile.gettempdir()).free < path.stat().st_size
+    except OSError:
+        return False
 
 
 def constants_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -111,6 +139,6 @@ def raise_of_device(error: BaseException) -> None:
         if isinstance(cause, torch.OutOfMemoryError):
             raise cause
         cause = cause.__cause__ or cause.__context__
-    # What is unusable may have lost another process its device, in a trial; not this one.
-    if not isinstance(error, UnusableError) and is_sticky(error):
+    # These two may have lost another process its device, in a trial; not this one.
+    if not isinstance(error, (UnusableError, UntriedError)) and is_sticky(error):
         raise error

@@ -29,8 +29,10 @@ from filelock import FileLock, Timeout
 
 from sam2_core.backends.torch_artifact import (
     LoadedArtifact,
+    UntriedError,
     UnusableError,
     constants_of,
+    is_of_machine,
     raise_of_device,
 )
 from sam2_core.backends.torch_captured import Tensors
@@ -154,6 +156,7 @@ class CompiledModules:
 
         Raises:
             UnusableError: it is not there, or damaged.
+            UntriedError: this machine cannot load it, whatever it is.
 
         """
         if not path.exists():
@@ -166,6 +169,8 @@ class CompiledModules:
             loaded.remove_unpacked()
         except (OSError, RuntimeError) as error:
             raise_of_device(error)
+            if is_of_machine(str(error), path):
+                raise UntriedError(f"{path} cannot be loaded: {first_line(error)}") from error
             raise UnusableError(first_line(error)) from error
         return loaded
 

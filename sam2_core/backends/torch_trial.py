@@ -20,17 +20,20 @@ from typing import Any
 
 import torch
 
-from sam2_core.backends.torch_artifact import LoadedArtifact, UnusableError
+from sam2_core.backends.torch_artifact import (
+    LoadedArtifact,
+    UntriedError,
+    UnusableError,
+    is_of_machine,
+)
 from sam2_core.backends.torch_captured import Captured, Tensors
 from sam2_core.machine_errors import first_line
-from sam2_core.types import AutolabelError
 
 logger = logging.getLogger(__name__)
 
 # What a labeling process has loaded beside it.
 _BACKEND = "sam2_core.backends.torch_backend"
 _LIMIT_S = 120
-_NO_MEMORY = 3  # an exit code
 _FROM_OUTSIDE = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
 
 
@@ -41,8 +44,8 @@ def need_sound(
 
     Raises:
         UnusableError: it fails there, crashes, or takes too long.
-        AutolabelError: the device has no memory for a trial beside this process, or somebody ended
-            it: that says nothing of the artifact.
+        UntriedError: the device has no memory for a trial beside this process, the machine lacks
+            something else, or somebody ended it: that says nothing of the artifact.
 
     """
     index = torch.cuda.current_device() if device.type == "cuda" and device.index is None else None
@@ -63,17 +66,18 @@ def need_sound(
     except subprocess.TimeoutExpired as error:
         raise UnusableError(f"PyTorch's compiled module runs longer than {_LIMIT_S} s") from error
     logger.debug("trial of %s: exit code %d\n%s", path.name, done.returncode, done.stderr)
-    if done.returncode == _NO_MEMORY:
-        raise AutolabelError("the GPU has no memory for its trial beside this process")
+    if not done.returncode:
+        return
     if -done.returncode in _FROM_OUTSIDE:
-        raise AutolabelError(f"the process of its trial was ended by signal {-done.returncode}")
+        raise UntriedError(f"the process of its trial was ended by signal {-done.returncode}")
+    last = ((done.stdout or done.stderr).strip().splitlines() or ["no reason is given"])[-1]
+    if is_of_machine(last, path):
+        raise UntriedError(f"PyTorch's compiled module cannot be tried on this machine: {last}")
     if done.returncode < 0:
         raise UnusableError(
             f"PyTorch's compiled module crashes where it is loaded (signal {-done.returncode})"
         )
-    if done.returncode:
-        last = (done.stdout or done.stderr).strip().splitlines() or ["no reason is given"]
-        raise UnusableError(f"PyTorch's compiled module fails where it is loaded: {last[-1]}")
+    raise UnusableError(f"PyTorch's compiled module fails where it is loaded: {last}")
 
 
 def _layout(value: torch.Tensor) -> list[Any]:
@@ -113,8 +117,7 @@ def main() -> int:
             _try(json.load(sys.stdin))
     except RuntimeError as error:
         sys.stdout.write(first_line(error))
-        no_memory = any(words in str(error).lower() for words in ("out of memory", "alloc_failed"))
-        return _NO_MEMORY if no_memory else 1
+        return 1
     return 0
 
 

@@ -1,6 +1,7 @@
 """Modules compiled ahead of time, on the CPU; on a GPU: tests/gpu/test_torch_compiled.py."""
 
 import gc
+import hashlib
 import os
 import shutil
 import subprocess
@@ -357,3 +358,27 @@ def test_an_artifact_that_does_not_run_is_remembered(made, tmp_path, monkeypatch
     assert len(told) == 2
     assert all("no kernel image" in text for text in told)
     assert path.with_suffix(".refused").read_text().startswith("no kernel image (`autolabel")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        RuntimeError("Failed to extract zip file, mz_zip error string: write callback failed"),
+    ],
+)
+def test_a_sound_artifact_is_kept_where_the_machine_cannot_load_it(
+    tmp_path, monkeypatch, caplog, error
+):
+    path = artifact(tmp_path)
+    path.write_bytes(b"sound")
+    path.with_suffix(".sha256").write_text(hashlib.sha256(b"sound").hexdigest())
+
+    def cannot(*_):
+        raise error
+
+    monkeypatch.setattr("sam2_core.backends.torch_compiled.LoadedArtifact", cannot)
+    monkeypatch.setattr(torch.export, "export", lambda *_: pytest.fail("compiled again"))
+    assert not isinstance(compiled(tmp_path, Small()), LoadedArtifact)
+    assert "cannot be loaded" in caplog.text  # compiled in this process, for now
+    assert {one.suffix for one in tmp_path.glob("small*")} == {".pt2", ".sha256"}

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import types
 import zipfile
 from pathlib import Path
 
@@ -14,10 +15,10 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 from sam2_core.backends import torch_trial  # noqa: E402
 from sam2_core.backends.torch_artifact import (  # noqa: E402
     LoadedArtifact,
+    UntriedError,
     UnusableError,
     raise_of_device,
 )
-from sam2_core.types import AutolabelError  # noqa: E402
 from tests.sam2_core.test_torch_compiled import (  # noqa: E402
     CPU,
     INPUTS,
@@ -31,11 +32,17 @@ from tests.sam2_core.test_torch_compiled import (  # noqa: E402
     ("child", "kind", "told"),
     [
         ("kill -SEGV $$", UnusableError, r"crashes where it is loaded \(signal 11\)"),
-        ("kill -KILL $$", AutolabelError, "ended by signal 9"),
+        ("kill -KILL $$", UntriedError, "ended by signal 9"),
         ("exec sleep 600", UnusableError, "longer than 0.5 s"),
         ("echo CUDA error: an illegal memory access; exit 1", UnusableError, "illegal memory"),
         ("echo no module >&2; exit 1", UnusableError, "no module"),
-        ("exit 3", AutolabelError, "no memory"),
+        ("echo CUDA out of memory; exit 1", UntriedError, "out of memory"),
+        ("echo CUDA error: uncorrectable ECC error; exit 1", UntriedError, "uncorrectable"),
+        (
+            "echo 'OSError: [Errno 28] No space left on device' >&2; exit 1",
+            UntriedError,
+            "Errno 28",
+        ),
     ],
 )
 def test_a_trial_that_fails_is_told_and_costs_this_process_nothing(
@@ -92,6 +99,19 @@ def test_a_module_that_crashes_in_its_trial_is_compiled_in_every_process(
     child = script(tmp_path / "python", "#!/bin/sh\nkill -SEGV $$\n")
     monkeypatch.setattr(sys, "executable", child)
     assert_refused(tmp_path / "torch", monkeypatch, caplog, "crashes where it is loaded (signal 11")
+
+
+def test_a_full_disk_of_temporary_files_says_nothing_of_an_artifact(tmp_path, monkeypatch):
+    full = types.SimpleNamespace(free=10)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: full)
+    child = script(tmp_path / "python", "#!/bin/sh\nkill -BUS $$\n")
+    monkeypatch.setattr(sys, "executable", child)
+    (tmp_path / "x.pt2").write_bytes(b"0" * 11)
+    with pytest.raises(UntriedError, match="cannot be tried on this machine"):
+        torch_trial.need_sound(tmp_path / "x.pt2", {}, INPUTS, CPU)
+    full.free = 11
+    with pytest.raises(UnusableError, match="signal 7"):
+        torch_trial.need_sound(tmp_path / "x.pt2", {}, INPUTS, CPU)
 
 
 CRASH = "#include <csignal>\n__attribute__((constructor)) void crash() { raise(SIGSEGV); }\n"
