@@ -121,13 +121,13 @@ def _torch_choice(model: str, wanted: Wanted, reason: str, close_ups: bool | Non
     from sam2_core.backends.model_folder import CLOSE_UPS
     from sam2_core.decisive_code import mask_code
     from sam2_core.export import close_up_size
-    from sam2_core.presets import PRESETS
+    from sam2_core.presets import preset_named
     from sam2_core.resolve import resolve_weights
 
     weights = resolve_weights(model, wanted)
     name = Path(model).name if weights.preset == "*" else weights.preset
     if weights.preset != "*":
-        size = close_ups is not False and close_up_size(PRESETS[name], wanted.graph)
+        size = close_ups is not False and close_up_size(preset_named(name), wanted.graph)
         name = f"{name}/{CLOSE_UPS if size else wanted.graph}"
     stamp = ModelStamp(name, weights.sha256, "", "torch", wanted.precision, mask_code("torch"))
     return ModelChoice(model, "torch", wanted.precision, stamp, reason, close_ups)

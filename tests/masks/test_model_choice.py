@@ -23,3 +23,8 @@ def test_pytorch_is_not_asked_about_a_model_that_comes_as_graphs(model, monkeypa
     assert (choice.backend, choice.precision) == ("onnxruntime-cuda", "fp16")
     assert choice.source.endswith("compact/restructured")
     assert "torch" not in asked
+
+
+def test_the_tests_own_preset_is_chosen_for_torch_like_any_other(monkeypatch):
+    monkeypatch.setattr("sam2_core.load.need_torch", lambda _: None)
+    assert choose_model("random:micro", "torch").stamp.name == "micro/restructured"
