@@ -26,11 +26,13 @@ def command(dry_run: bool, wait: bool, cancel: bool, as_json: bool, **given: Any
 
     Nothing is submitted or labeled twice: run it again after an interruption, or every hour.
     Exit code 0: submitted (with --wait: all labeled); 1: some sequences or frames are not labeled;
-    2: bad usage.
+    2: bad usage; 130: Ctrl-C ended the watching, and the shards go on.
     """  # noqa: D205
     from flows.cli.backfill_run import run_backfill
     from flows.server.api import use_api
 
+    if cancel and (dry_run or wait):
+        raise click.UsageError(f"--cancel excludes {'--dry-run' if dry_run else '--wait'}")
     params = backfill_params(given)
     if not dry_run:
         use_api()
@@ -38,4 +40,4 @@ def command(dry_run: bool, wait: bool, cancel: bool, as_json: bool, **given: Any
     if as_json:
         click.echo(json.dumps(result, indent=2))
     incomplete = result.get("failed") or result.get("failed_frames") or result.get("remaining")
-    sys.exit(1 if incomplete else 0)
+    sys.exit(130 if result.get("interrupted") else 1 if incomplete else 0)

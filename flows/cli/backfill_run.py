@@ -20,6 +20,7 @@ from flows.cli.display import LOG_INTERVAL_S, as_typed, clock, stderr_console
 from flows.plan.backfill import BackfillPlan, plan_backfill
 from flows.plan.plan import check_writable, stamp_of
 from flows.plan.plan_table import plan_rows
+from flows.plan.unlabeled import unlabeled_frames
 from flows.server import watching
 from flows.server.api import use_api
 from flows.server.client import ServerAwayError, asked_once
@@ -65,10 +66,13 @@ def run_backfill(
     result = plan.as_json()
     if dry_run:
         return result | {"dry_run": True}
+    if params.sequences and not plan.sequences and not plan.hidden:
+        names = ", ".join(params.sequences.splitlines()[:3])
+        raise AutolabelError(f"no sequence below the sources is called so: --sequences {names}")
     if plan.shards:
         _warn_unless_writable(console, params.label.out)
     result |= _submit(console, plan)
-    if wait and (plan.shards or plan.in_flight):
+    if wait:
         result |= watch(console, plan)
     elif plan.shards:
         console.print("follow it: [bold]autolabel status[/]")
@@ -143,7 +147,8 @@ def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
     """
     run_key, began = plan.stamp.run_key, datetime.now(UTC)
     try:
-        _until_ended(console, plan)
+        if plan.shards or plan.in_flight:
+            _until_ended(console, plan)
     except KeyboardInterrupt:
         console.print(
             "\nno longer watching; the shards go on. `autolabel status` shows them, the same "
@@ -151,8 +156,9 @@ def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
         )
         return {"interrupted": True, "failed": []}
     left = plan_backfill(plan.params)
+    gone = sorted({work.sequence_id for work in plan.works} - left.names)
     ours = list(runs_of(run_key, plan.params.label.out))
-    remaining = left.to_label + left.quarantined
+    remaining = left.to_label + left.quarantined + len(gone)
     failed = [
         {"shard": run.name, "state": run.state.name or "", "reason": run.state.message or ""}
         for run in ours
@@ -160,12 +166,15 @@ def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
     ]
     color = "green" if not remaining else "red"
     console.print(f"[{color}]{left.up_to_date} of {counted(left.sequences, 'sequence')} labeled[/]")
+    for name in gone[:10]:
+        console.print(f"  [red]gone[/] {escape(name)}: it was there when this was planned")
     for one in failed[:10]:
         console.print(f"  [red]{escape(one['shard'])}[/] {one['state']}: {escape(one['reason'])}")
     just_now = [run for run in ours if run.state and run.state.timestamp >= began]
     frames = failed_frames(
         run_key, {run.id: {piece.sequence_id for piece in shard_of(run).pieces} for run in just_now}
     )
+    frames = _with_earlier(frames, left)
     for one in frames[:10]:
         where = f"{one['uri']}: {one['reason']} (in {one['stage']})"
         console.print(f"  [red]no labels[/] {escape(where)}")
@@ -177,9 +186,24 @@ def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
     return {
         "states": counts(ours),
         "remaining": remaining,
+        "gone": gone,
         "failed": failed,
         "failed_frames": frames,
     }
+
+
+def _with_earlier(frames: list[dict[str, str]], left: BackfillPlan) -> list[dict[str, str]]:
+    """Add frames that were found damaged by earlier shards, whose sequences are complete."""
+    known = {(one["sequence"], one["uri"]) for one in frames}
+    out_uri, run_key = left.params.label.out, left.stamp.run_key
+    return frames + [
+        {
+            "sequence": one.sequence_id, "camera": one.camera, "frame": str(one.index),
+            "uri": one.uri, "stage": one.stage, "reason": one.reason,
+        }
+        for one in unlabeled_frames(out_uri, run_key, left.complete)
+        if (one.sequence_id, one.uri) not in known
+    ]  # fmt: skip
 
 
 def _bad(state: State[Any], since: datetime, *, remaining: bool) -> bool:

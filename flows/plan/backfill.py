@@ -56,6 +56,8 @@ class BackfillPlan:
         unknown: names of `sequences` that no sequence has.
         frames: of the sequences to label.
         cameras: names of all cameras, as keys.
+        complete: ids and content keys of the sequences with nothing to do.
+        names: ids of all sequences that are there, of any date.
         matching: of imported boxes with the frames of every sequence, matching or not.
 
     """
@@ -64,6 +66,8 @@ class BackfillPlan:
     stamp: RunStamp
     rate: Rate
     works: list[Piece] = field(default_factory=list)
+    complete: list[tuple[str, str]] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
     shards: list[ShardParams] = field(default_factory=list)
     sequences: int = 0
     to_label: int = 0
@@ -183,6 +187,7 @@ def _missing(plan: BackfillPlan, in_flight: set[tuple[str, str]]) -> Iterator[Pi
     for one in _matching(plan):
         name = one.sequence.sequence_id
         content_key = one.content_key
+        plan.names.add(name)
         done = (name, content_key) in complete
         if not _in_time(plan, one):
             plan.hidden += not done
@@ -190,6 +195,7 @@ def _missing(plan: BackfillPlan, in_flight: set[tuple[str, str]]) -> Iterator[Pi
         plan.sequences += 1
         plan.cameras |= dict.fromkeys(frame.camera for frame in one.frames)
         if done:
+            plan.complete.append((name, content_key))
             continue
         if (name, content_key) in in_flight:
             plan.in_flight += 1

@@ -170,11 +170,14 @@ def _fitting(found: Iterable[Entry], around: set[str]) -> list[Entry]:
 
 
 def chosen_boxes(boxes: Boxes, classes: Collection[str], min_score: float) -> Boxes:
-    """Return the boxes of these classes (all when empty) with at least this score, in order."""
-    if not classes and min_score <= 0:
-        return boxes
+    """Return the boxes of these classes (all when empty) with at least this score, in order.
+
+    0 takes whatever score there is, as some tools' scores begin below it; one that is no finite
+    number is none that is enough.
+    """
     known = np.isin(boxes.labels, list(classes)) if classes else np.ones(len(boxes), bool)
-    keep = np.flatnonzero(known & (boxes.scores >= min_score))
+    enough = boxes.scores >= min_score if min_score > 0 else np.isfinite(boxes.scores)
+    keep = np.flatnonzero(known & enough)
     tracks = None if boxes.track_ids is None else boxes.track_ids[keep]
     labels = tuple(boxes.labels[row] for row in keep)
     return Boxes(boxes.xyxy_px[keep], boxes.scores[keep], labels, tracks, boxes.source)

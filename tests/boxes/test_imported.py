@@ -8,6 +8,7 @@ from PIL import Image
 
 from sam2_core.types import AutolabelError, Boxes
 from tasks.boxes.import_files import import_boxes
+from tasks.boxes.imported import chosen_boxes
 from tasks.boxes.matching import Matching
 from tasks.frames.discover import discover
 from tasks.store import storage
@@ -314,3 +315,10 @@ def test_missing_and_empty_imports(tmp_path):
     (tmp_path / "x.csv").write_text("")
     with pytest.raises(AutolabelError, match="neither COCO's"):
         import_boxes(str(tmp_path / "x.csv"))
+
+
+def test_a_score_that_is_no_number_is_not_enough():
+    scores = np.array([np.nan, -1, 0, 0.5], np.float32)
+    boxes = Boxes([[0, 0, 1, 1]] * 4, scores, ("car",) * 4)
+    assert chosen_boxes(boxes, (), 0).scores.tolist() == [-1, 0, 0.5]
+    assert chosen_boxes(boxes, (), 0.1).scores.tolist() == [0.5]

@@ -37,6 +37,7 @@ NOT_DECISIVE = {
     "tasks.frames.discover": "names of frames; they are in every key",
     "tasks.frames.download": "bytes as they are; their etags are in every key",
     "tasks.frames.identity": "names of frames; they are in every key",
+    "tasks.frames.kept": "pixels as they were read for the detector",
     "tasks.frames.listing": "names and etags of frames; they are in every key",
     "tasks.frames.listing_s3": "names and etags of frames; they are in every key",
     "tasks.frames.parts": "names of frames; they are in every key",

@@ -1,5 +1,6 @@
 """What a backfill that is waited for says of itself."""
 
+import shutil
 import uuid
 from types import SimpleNamespace
 
@@ -11,8 +12,11 @@ from flows.cli import backfill_run, nightly
 from flows.cli.display import stderr_console
 from flows.cli.main import cli
 from flows.params import LabelParams
+from flows.plan.backfill import plan_backfill
 from flows.plan.shards import Piece, ShardParams
 from flows.server import fleet
+from sam2_core.types import AutolabelError
+from tests.integration.runs import MICRO, write_sequence
 
 
 @pytest.mark.parametrize(("completed", "told"), [(True, "4 of 8 frames"), (False, "0 of 8 frames")])
@@ -74,6 +78,7 @@ def test_what_a_night_labels_no_longer_is_told():
         ({"remaining": 0, "failed": [], "failed_frames": []}, 0),
         ({"remaining": 8, "failed": [], "failed_frames": []}, 1),  # cancelled by somebody
         ({"remaining": 0, "failed": [], "failed_frames": [{"frame": "1.jpg"}]}, 1),
+        ({"interrupted": True, "failed": []}, 130),
     ],
 )
 def test_what_was_waited_for_and_is_not_labeled_is_told_by_the_exit_code(
@@ -103,3 +108,43 @@ def test_a_plan_to_be_looked_at_needs_no_worker_and_says_whose_backend_it_took(
     assert "Planned as this machine would label, with onnxruntime-cpu in fp32" in told
     with pytest.raises(fleet.UntoldError):  # and nothing is cancelled by a guess
         backfill_run.run_backfill(asked, cancel=True)
+
+
+@pytest.mark.parametrize("other", ["--dry-run", "--wait"])
+def test_what_is_to_be_cancelled_is_neither_tried_out_nor_waited_for(other, monkeypatch, tmp_path):
+    monkeypatch.setattr(backfill_run, "run_backfill", lambda *_, **__: pytest.fail("done"))
+    arguments = ["backfill", str(tmp_path), "--out", str(tmp_path / "out"), "--cancel", other]
+    told = CliRunner().invoke(cli, arguments)
+    assert (told.exit_code, f"--cancel excludes {other}" in told.output) == (2, True)
+
+
+def test_a_pattern_that_no_sequence_fits_is_no_success(tmp_path, monkeypatch):
+    write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 1)
+    label = LabelParams(
+        sources=(str(tmp_path / "in"),), out=str(tmp_path / "out"), model=str(MICRO),
+        boxes=str(tmp_path / "boxes"), load_dataset=False,
+    )  # fmt: skip
+    monkeypatch.setattr(backfill_run, "plan_in_flight", plan_backfill)
+    params = BackfillParams(label=label, sequences="drove*")
+    with pytest.raises(AutolabelError, match=r"called so: --sequences drove\*"):
+        backfill_run.run_backfill(params)
+
+
+def test_what_went_while_it_was_labeled_is_told(tmp_path, monkeypatch, capsys):
+    for name in ("one", "two"):
+        write_sequence(tmp_path / "in" / name, tmp_path / "boxes", 1)
+    label = LabelParams(
+        sources=(str(tmp_path / "in"),), out=str(tmp_path / "out"), model=str(MICRO),
+        boxes=str(tmp_path / "boxes"), load_dataset=False,
+    )  # fmt: skip
+    plan = plan_backfill(BackfillParams(label=label))
+
+    def gone(*_):
+        shutil.rmtree(tmp_path / "in" / "two")
+
+    monkeypatch.setattr(backfill_run, "_until_ended", gone)
+    monkeypatch.setattr(backfill_run, "runs_of", lambda *_: [])
+    monkeypatch.setattr(backfill_run, "failed_frames", lambda *_: [])
+    found = backfill_run.watch(stderr_console(), plan)
+    assert (found["gone"], found["remaining"]) == (["two"], 2)
+    assert "gone two: it was there when this was planned" in capsys.readouterr().err
