@@ -18,7 +18,7 @@ from sam2_core.library_messages import preload_cuda, quiet_onnxruntime
 from sam2_core.machine_errors import first_line
 from sam2_core.presets import PRESETS
 from sam2_core.resolve import Wanted, need_torch, resolve_model, resolve_weights
-from sam2_core.types import AutolabelError
+from sam2_core.types import AutolabelError, DeviceLostError
 
 if TYPE_CHECKING:
     from sam2_core.backends.protocol import Backend
@@ -57,6 +57,23 @@ def cuda_devices() -> int:
     if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
         return 0
     return count.value
+
+
+def refuse_if_gone(devices: int) -> None:
+    """Refuse to go on without the GPU that worked when whoever started this process tested it.
+
+    Args:
+        devices: how many can be used now.
+
+    Raises:
+        DeviceLostError: none, and there was one.
+
+    """
+    if os.environ.get(TESTED_VARIABLE) and not devices:
+        raise DeviceLostError(
+            "the GPU that worked when it was tested is gone: this process can use none. "
+            "`nvidia-smi -L` and the kernel's log (dmesg, Xid) say more"
+        )
 
 
 def no_gpu() -> str:
@@ -284,6 +301,7 @@ def load_backend(
 
     Raises:
         AutolabelError: the model or the backend is not there, or cannot be used.
+        DeviceLostError: the GPU worked before and is gone.
 
     """
     chosen, reason = choose_backend(backend)
@@ -291,6 +309,8 @@ def load_backend(
         from sam2_core.serving.labeling import load_triton
 
         return load_triton(model, precision, triton_urls)
+    if chosen in _ON_GPU:
+        refuse_if_gone(cuda_devices())  # PyTorch would go on on the CPU
     close_ups = False if windows and close_ups is None else close_ups
     exact = precision_for(chosen, precision, model, close_ups)
     logger.info("backend %s (%s), precision %s", chosen, reason, exact)

@@ -22,6 +22,7 @@ _WORDS = (
     "cuda error", "cuda failure", "cudnn", "cublas", "cufft", "nvrtc", "cudaerror", "cuda_error",
     "device-side assert", "out of memory", "failed to allocate", "bad_alloc", "insufficient memory",
     "can't start new thread", "cannot allocate memory", "no kernel image",
+    "no cuda-capable device", "no cuda gpus",
 )  # fmt: skip
 
 _LIBRARIES = {"torch", "onnxruntime", "cv2", "cuda", "tensorrt"}

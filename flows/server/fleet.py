@@ -19,9 +19,11 @@ from sam2_core.load import (
     BEST_FIRST,
     EXTRAS,
     choose_backend,
+    cuda_devices,
     fits,
     offered_backends,
     precision_of,
+    refuse_if_gone,
 )
 from sam2_core.types import AutolabelError
 from tasks.masks.model import TRITON, asked_for
@@ -194,8 +196,11 @@ def refuse_unless_offered(backend: str, precision: str = "fp16") -> None:
 
     Raises:
         FleetError: its backend needs a GPU that is not here, or software that is not.
+        DeviceLostError: the GPU is gone that was here when this worker was started.
 
     """
+    if backend in EXTRAS:
+        refuse_if_gone(cuda_devices())
     anywhere = backend not in EXTRAS or (backend == "torch" and precision == "fp32")
     if anywhere or backend in (offers := offered_backends()):
         return

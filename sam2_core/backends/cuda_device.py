@@ -221,6 +221,9 @@ def _cuda_runtime() -> Any:
         ) from error
     status, count = runtime.cudaGetDeviceCount()
     if status != runtime.cudaError_t.cudaSuccess or not count:
+        from sam2_core.load import refuse_if_gone
+
+        refuse_if_gone(0)
         raise AutolabelError(
             f"no NVIDIA GPU is usable here ({status.name}): run `autolabel doctor`, or choose "
             "--backend onnxruntime"

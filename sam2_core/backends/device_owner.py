@@ -35,7 +35,7 @@ _STICKY = (
     "unknown error", "cudaerrorunknown", "cuda failure 700", "cuda failure 719", "cuda failure 214",
     "context is destroyed", "contextisdestroyed", "invalid access of peer gpu memory",
     # Of a call, not of a machine that has none.
-    "no cuda-capable device", "failed with cudaerrornodevice",
+    "no cuda-capable device", "no cuda gpus", "failed with cudaerrornodevice",
     "systemnotready", "system not yet initialized",
 )  # fmt: skip
 

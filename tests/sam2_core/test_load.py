@@ -6,17 +6,19 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from sam2_core import load
+from sam2_core.backends.cuda_device import CudaDevice
 from sam2_core.backends.model_facts import metadata_of
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.tensorrt_loading import runtime_problem
 from sam2_core.cache import cache_folder, file_sha256
 from sam2_core.load import choose_backend, load_backend, precision_for
 from sam2_core.resolve import Wanted, resolve_model
-from sam2_core.types import AutolabelError
+from sam2_core.types import AutolabelError, DeviceLostError
 from tests.planted_graphs import as_exported
 from tests.sam2_core import fake_tensorrt
 
@@ -245,6 +247,28 @@ def test_what_a_worker_has_tested_is_not_tested_again(monkeypatch):
     monkeypatch.delenv(load.TESTED_VARIABLE)
     load.cuda_provider_problem.cache_clear()
     assert load.tested_backends() == ()
+
+
+def test_a_gpu_that_worked_and_is_gone_is_a_lost_device(monkeypatch, tmp_path):
+    monkeypatch.setattr(load, "cuda_devices", lambda: 0)
+    runtime = SimpleNamespace(
+        cudaGetDeviceCount=lambda: (SimpleNamespace(name="cudaErrorNoDevice"), 0),
+        cudaError_t=SimpleNamespace(cudaSuccess=0),
+    )
+    monkeypatch.setitem(sys.modules, "cuda", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "cuda.bindings", SimpleNamespace(runtime=runtime))
+    with pytest.raises(AutolabelError, match="no NVIDIA GPU is usable here") as refused:
+        CudaDevice()
+    assert not isinstance(refused.value, DeviceLostError)  # there was none
+    load.refuse_if_gone(0)
+    monkeypatch.setenv(load.TESTED_VARIABLE, "torch,onnxruntime-cuda")
+    load.refuse_if_gone(1)
+    for backend in ("onnxruntime-cuda", "torch"):  # which would go on on the processor
+        with pytest.raises(DeviceLostError, match="is gone"):
+            load_backend("compact", backend, cache=tmp_path)
+    with pytest.raises(DeviceLostError, match="is gone"):
+        CudaDevice()
+    load_backend("compact", "onnxruntime-cpu", cache=tmp_path)
 
 
 def test_random_weights_without_torch_say_what_to_do(tmp_path, monkeypatch):

@@ -11,6 +11,8 @@ from flows.machine.offers import named, offers_of
 from flows.params import LabelParams
 from flows.server import fleet
 from flows.server.fleet import FleetError, UntoldError, as_here, decided
+from sam2_core.load import TESTED_VARIABLE
+from sam2_core.types import DeviceLostError
 
 GPU, CPU, TORCH = ("onnxruntime-cuda",), ("onnxruntime-cpu",), ("torch", "onnxruntime-cuda")
 
@@ -151,3 +153,11 @@ def test_a_pool_of_containers_tells_in_its_template_or_is_not_waited_for(online,
     fleet.refuse_what_nobody_will_tell(label(backend="torch"))
     monkeypatch.setattr(fleet, "pool_of_shards", pool)
     fleet.refuse_what_nobody_will_tell(label())
+
+
+def test_a_worker_whose_gpu_is_gone_says_so(monkeypatch):
+    monkeypatch.setenv(TESTED_VARIABLE, "onnxruntime-cuda")
+    for backend in ("onnxruntime-cuda", "torch"):
+        with pytest.raises(DeviceLostError, match="is gone"):
+            fleet.refuse_unless_offered(backend, "fp32")
+    fleet.refuse_unless_offered("onnxruntime-cpu")
