@@ -28,6 +28,7 @@ from flows.machine.offers import named
 from flows.machine.refused import note_refused
 from flows.machine.self_test import Verdict
 from flows.machine.services import NONE_WORKS
+from flows.machine.sick import SICK_VARIABLE, sick_note
 from flows.machine.spare_runs import SPARE_VARIABLE
 from sam2_core.cores import share_of, usable_cores
 from sam2_core.load import TESTED_VARIABLE
@@ -108,6 +109,11 @@ class Slot:
                 self.testing.communicate(timeout=KILLED_WITHIN_S)
             self.testing = None
 
+    @property
+    def note(self) -> Path:
+        """Where its flow runs say that the device is lost."""
+        return Path(self.scratch.name if self.scratch else "", "sick.json")
+
     def start(self, offers: Sequence[str] = ()) -> None:
         """Start the worker; its name tells what it offers."""
         self.registered = named(self.name, offers)
@@ -122,7 +128,9 @@ class Slot:
             )
         environment = os.environ | self.environment | {"TMPDIR": self.scratch.name}
         if self.tested:
+            self.note.unlink(missing_ok=True)
             environment[TESTED_VARIABLE] = ",".join(offers)
+            environment[SICK_VARIABLE] = str(self.note)
         # A session of its own: Ctrl-C is for us, who tell the flow run first.
         self.process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, start_new_session=True
@@ -225,6 +233,8 @@ def _tell_refused(places: list[Slot], told: dict[str, str]) -> dict[str, str]:
 
 def _keep_alive(place: Slot) -> None:
     now = time.monotonic()
+    if place.alive and place.tested:
+        end_if_sick(place)
     if place.alive or now < place.retry_at:
         return
     if place.process is not None:  # it ended: at once again after a healthy life, else slower
@@ -243,6 +253,18 @@ def _keep_alive(place: Slot) -> None:
         log.error("%s takes no work: %s", place.name, verdict.problem)
         return
     place.start(verdict.offers)
+
+
+def end_if_sick(place: Slot) -> None:
+    """End a worker whose flow run has lost the device, before it takes another one."""
+    process, why = sick_note(place.note)
+    if not why or place.process is None:
+        return
+    log.error("%s has lost its device, which is tested before it takes more: %s", place.name, why)
+    deadline = time.monotonic() + STOP_S
+    while processes.born(process) is not None and time.monotonic() < deadline:
+        time.sleep(processes.POLL_S)  # it gives its shard back
+    processes.end(place.process, STOP_S)
 
 
 def stop_workers(places: list[Slot], grace_s: float) -> None:

@@ -93,6 +93,52 @@ def test_a_sick_device_takes_no_work(monkeypatch, caplog, says, problem):
     assert problem in caplog.text
 
 
+FLOW_RUN = """
+import os, time
+from flows.machine.sick import note_sick, noted_sick
+note_sick("the GPU is lost")
+note_sick("and what came of it")
+assert noted_sick() == "the GPU is lost"
+time.sleep(0.5)  # it gives its shard back
+open(os.environ["TMPDIR"] + "/ended", "w").close()
+"""
+LOSES_ITS_DEVICE = f"""#!{sys.executable}
+import os, subprocess, sys, time
+subprocess.run([os.environ["REAL_PYTHON"], "-c", {FLOW_RUN!r}])
+time.sleep(60)
+"""
+
+
+def test_a_worker_that_has_lost_its_device_ends_and_is_tested_again(monkeypatch, tmp_path, caplog):
+    program = tmp_path / "python"
+    program.write_text(LOSES_ITS_DEVICE)
+    program.chmod(0o755)
+    monkeypatch.setenv("REAL_PYTHON", sys.executable)
+    place = worker.Slot("one", "gpu", tested=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", str(program))
+        place.start(("onnxruntime-cuda",))
+    first = place.process
+    try:
+        while place.alive:
+            worker._keep_alive(place)
+        assert (place.note.parent / "ended").exists()  # the flow run, before
+        assert "one has lost its device" in caplog.text
+        assert "the GPU is lost" in caplog.text
+        says = 'print(\'{"offers": [], "problem": "it is sick"}\')'
+        monkeypatch.setattr(self_test, "command", lambda: [sys.executable, "-c", says])
+        while not place.refused:
+            worker._keep_alive(place)
+        assert (place.refused, place.alive) == ("it is sick", False)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", str(program))
+            place.start(("onnxruntime-cuda",))
+            assert not place.note.exists()  # what was noted is over
+        assert place.process is not first
+    finally:
+        worker.stop_workers([place], 0)
+
+
 def test_the_test_says_what_is_missing(monkeypatch):
     assert self_test.self_test({}) == Verdict(("onnxruntime-cpu",))
     absent = self_test.self_test({"CUDA_VISIBLE_DEVICES": "0"})
