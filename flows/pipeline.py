@@ -42,6 +42,7 @@ from tasks.pipeline.outcome import (
     with_error,
     with_loaded,
 )
+from tasks.pipeline.step_pipe import ProcessDiedError, ProcessKilledError
 from tasks.pipeline.steps import (
     MOST_CHUNKS,
     check_task,
@@ -211,11 +212,16 @@ class Chain:
         if failed:
             stage, error = failed
             outcome = with_error(outcome, LOAD if stage == "prepare" else stage, error)
-        if self._opened and self._opened.attempt_uri:
+        if self._opened and self._opened.attempt_uri and not (failed and _killed(failed[1])):
             quarantine.end(self._opened.attempt_uri)
         text = outcome.text(time.perf_counter() - self._started)
         self._run.job.tools.progress.finish(self.part.name, text, good=outcome.good)
         return outcome
+
+
+def _killed(error: Exception) -> bool:
+    """Whether a sequence ended two processes, the second one alone: as if it had been a worker."""
+    return isinstance(error, ProcessDiedError) and not isinstance(error, ProcessKilledError)
 
 
 def _holds(prepared: PrefectFuture[frozenset[str]], outcome: SequenceOutcome) -> bool:
@@ -238,7 +244,8 @@ def label_sequences(
     """Label and load sequences, in a flow run; those that failed for a temporary reason again.
 
     Retrying a request has a limit of seconds; a shard lives for minutes and can wait for storage to
-    come back. After a request to stop no further sequence is begun.
+    come back. After a request to stop no further sequence is begun; when the device is lost, the
+    others fail with that before they are listed.
 
     Args:
         job: for every step.
@@ -268,7 +275,7 @@ def label_sequences(
                 on_open(number, chain.frames)
             outcomes[number] = chain.outcome()
         todo = [one for one in todo if one in outcomes and outcomes[one].worth_another_pass]
-        return bool(todo) and not job.tools.stop.requested
+        return bool(todo) and not job.tools.stop.requested and job.tools.lost is None
 
     def tell(state: RetryCallState) -> None:
         failed = counted(len(todo), "sequence")

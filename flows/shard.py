@@ -10,6 +10,7 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from flows.machine.sick import note_sick, noted_sick
 from flows.pipeline import THREADS, label_sequences
 from flows.plan.backfill import refuse_other_run
 from flows.plan.plan import Plan, job_of, model_of, stamp_of
@@ -20,12 +21,13 @@ from flows.server.lost_runs import signs_of_life
 from flows.server.progress_artifact import frames_counted
 from flows.server.run_artifacts import publish
 from flows.server.shard_end import ending
-from flows.server.shard_runs import MOST_STARTS, give_back
-from sam2_core.types import AutolabelError
-from tasks.errors import redacted_errors
+from flows.server.shard_runs import MOST_STARTS, give_back, pause_after
+from sam2_core.trust.certificate import UncertifiedEngineError
+from sam2_core.types import AutolabelError, DeviceLostError
+from tasks.errors import redacted_errors, told
 from tasks.frames.discover import Discovered, discover
 from tasks.observe import metrics_server, tracing
-from tasks.pipeline.outcome import SequenceOutcome, SequencePart
+from tasks.pipeline.outcome import SequenceOutcome, SequencePart, is_this_machines
 from tasks.pipeline.tools import Tools
 from tasks.pipeline.warm import warmed
 from tasks.store import quarantine
@@ -48,16 +50,27 @@ def label_shard(params: ShardParams) -> Any:
 
     Labels that could not be loaded into the dataset fail nothing: the state's message says so.
 
-    On SIGTERM the chunk at hand is finished and the shard is given back to the queue.
+    On SIGTERM the chunk at hand is finished and the shard is given back to the queue. So it is, for
+    a while, where this machine fails: another worker takes it, or this one when it is well.
     """
     with redacted_errors(), signs_of_life():
-        return _label_shard(params)
+        try:
+            return _label_shard(params)
+        except Exception as error:
+            if isinstance(error, DeviceLostError):
+                note_sick(str(error))
+            if is_this_machines(error) and not isinstance(error, UncertifiedEngineError):
+                hand_on(told(error))
+            raise
 
 
 def _label_shard(params: ShardParams) -> Any:
     started = time.perf_counter()
     if flow_run.run_count > MOST_STARTS:
-        return Failed(message=f"its workers died {MOST_STARTS} times: not started again by itself")
+        why = f"begun {MOST_STARTS} times; its workers died or gave it back: not started again"
+        return Failed(message=f"{why} by itself")
+    if why := noted_sick():
+        hand_on(why)
     model = model_of(params.label)
     refuse_unless_offered(model.backend, model.precision)
     tools = Tools()
@@ -80,19 +93,40 @@ def _label_shard(params: ShardParams) -> Any:
             passes=PASSES,
             on_open=count.opened,
         )
-        if tools.lost is not None and give_back():
-            get_run_logger().error("%s", tools.lost)
-            raise Abort("the device is lost to this process: another one labels the shard")
+        if tools.lost is not None:
+            note_sick(str(tools.lost))  # before anything that takes time
+            hand_on(str(tools.lost))
         if tools.stop.requested:
-            if give_back():
+            if give_back("its worker was stopped"):
                 get_run_logger().warning("asked to stop: the shard goes back to the queue")
                 raise Abort("the shard is scheduled again")
             return Cancelled(message="cancelled; what is labeled stays")
+        for one in outcomes:
+            if one.for_another_worker:
+                hand_on(f"{one.sequence_id}: {one.error}")
     summary = summary_of(plan, outcomes, time.perf_counter() - started)
     publish(summary)
     given_up = note_failures(params, outcomes, str(flow_run.id))
     text = f"{counted(summary['frames'], 'frame')}, {counted(summary['instances'], 'mask')}"
     return ending(outcomes, text, given_up, params.label.dataset_name)
+
+
+def hand_on(why: str) -> None:
+    """Give the shard back for what this machine cannot do now, unless it was begun too often.
+
+    Nothing of this try is counted against its sequences, and nothing that is labeled is done again.
+
+    Raises:
+        Abort: it was given back: the flow run ends here.
+
+    """
+    starts = flow_run.run_count
+    pause = pause_after(starts)
+    if starts < MOST_STARTS and give_back(why, pause):
+        get_run_logger().error(
+            "the shard goes back to the queue for %.0f s: %s", pause.total_seconds(), why
+        )
+        raise Abort("the shard is scheduled again")
 
 
 def parts_of(shard: ShardParams) -> list[SequencePart]:
@@ -129,14 +163,15 @@ def note_failures(shard: ShardParams, outcomes: Sequence[SequenceOutcome], run_i
     """Count what could not be completed, so that it is not tried for ever; returns how many are
     given up with this run.
 
-    While storage or the device is away, nothing works: that is no sequence's fault.
+    While storage is away, nothing works: that is no sequence's fault, and neither is what this
+    machine failed at.
     """  # noqa: D205
     works = any(one.frames for one in outcomes)
     keys = {piece.sequence_id: piece.content_key for piece in shard.pieces}
     given_up = 0
     for one in outcomes:
         alone = len(outcomes) == 1 and not one.transient and not one.partial
-        if one.incomplete and (works or alone or one.hopeless):
+        if one.incomplete and not one.machine and (works or alone or one.hopeless):
             case = quarantine.Case(
                 shard.label.out, shard.run_key, one.sequence_id, keys[one.sequence_id]
             )

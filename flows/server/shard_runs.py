@@ -17,6 +17,7 @@ from uuid import UUID
 
 from flows.plan.shards import ShardParams
 from flows.server.client import connected
+from flows.server.shard_end import LONGEST
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
@@ -26,11 +27,14 @@ if TYPE_CHECKING:
 SHARD_FLOW = "label-shard"
 SHARD_TAG = "autolabel-shard"
 SHARD_DEPLOYMENT = f"{SHARD_FLOW}/gpu"
-# A shard whose workers died so often is not started again by itself.
+# A shard that was begun so often, whose workers died or gave it back, is not started again by
+# itself.
 MOST_STARTS = 20
 RESCHEDULED_WITHIN = timedelta(seconds=60)
 # Until then the worker that is stopping has ended, and cannot take its own shard again.
 STOPPED_WITHIN = timedelta(seconds=5)
+# What a machine could not do waits so long after the first start of the shard, then longer.
+FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=10), timedelta(minutes=10)
 PAGE = 200
 
 log = logging.getLogger(__name__)
@@ -163,11 +167,21 @@ def settle(run: FlowRun, why: str) -> str:
     return "cancelled" if cancelling else "scheduled again"
 
 
-def give_back() -> bool:
+def pause_after(starts: int) -> timedelta:
+    """Return how long a shard waits that machines could not do, so many times by now."""
+    return min(FIRST_PAUSE * 2.0 ** min(starts - 1, MOST_STARTS), LONGEST_PAUSE)
+
+
+def give_back(why: str, pause: timedelta = STOPPED_WITHIN) -> bool:
     """Schedule the current flow run again; False where it is being cancelled or is no deployment's.
 
     A run of a stopped worker stays "Running" until its signs of life are missed; one that ends
     politely need not wait for that.
+
+    Args:
+        why: told in its new state.
+        pause: how long it waits.
+
     """
     from prefect.context import FlowRunContext
     from prefect.states import AwaitingRetry
@@ -180,8 +194,8 @@ def give_back() -> bool:
             run = client.read_flow_run(context.flow_run.id)
             if run.state is None or not run.state.is_running():
                 return False
-            due = datetime.now(UTC) + STOPPED_WITHIN
-            again: State = AwaitingRetry(scheduled_time=due, message="its worker was stopped")
+            due = datetime.now(UTC) + pause
+            again: State = AwaitingRetry(scheduled_time=due, message=why[:LONGEST])
             client.set_flow_run_state(run.id, again, force=True)
     except AutolabelError as error:
         # The server is away: whoever misses the signs of life schedules the run again.

@@ -125,7 +125,7 @@ def download_chunk(job: Job, chunk: Chunk, listed: Collection[str]) -> ChunkStat
         listed: paths of tables in the run's storage: what is not among them is not asked for.
 
     """
-    job.tools.stop.check()
+    job.tools.check()
     started = time.perf_counter()
     stored = stored_chunk(job, chunk) if chunk.path("frames") in listed else None
     has_boxes = chunk.path("boxes") in listed
@@ -168,7 +168,7 @@ def detect_chunk(job: Job, state: ChunkState) -> ChunkState:
     """Find or import the boxes of a chunk's frames, those that are not in storage already."""
     if state.record:
         return state
-    job.tools.stop.check()
+    job.tools.check()
     known = (artifacts.complete_boxes(job.out_uri, state.chunk) if state.has_boxes else None) or {}
     wanted = [frame for frame in state.frames if frame.index not in known]
     find = _finder(job) if wanted else None
@@ -227,7 +227,7 @@ def segment_chunk(job: Job, state: ChunkState) -> ChunkState:
     """Make the masks of a chunk's boxes and write its labels; with them it is complete."""
     if state.record:
         return state
-    job.tools.stop.check()
+    job.tools.check()
     failed = {one.index: one for one in state.failures}
     labeled = [
         LabeledFrame(frame, Boxes.empty(), failure=failed[frame.index])

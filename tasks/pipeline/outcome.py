@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from sam2_core.machine_errors import is_host_full, is_machine_error
 from sam2_core.trust.certificate import UncertifiedEngineError
 from sam2_core.types import AutolabelError
 from tasks.errors import told
@@ -14,7 +15,7 @@ from tasks.observe.progress import LOAD, SEGMENT, TRACK, summed
 from tasks.pipeline.chunk import ChunkState
 from tasks.store import artifacts
 from tasks.store.manifests import Manifest
-from tasks.store.retry import is_transient
+from tasks.store.retry import http_status, is_transient
 from tasks.types import ALL_FRAMES, FrameFailure, FrameSelection
 from tasks.wording import counted
 
@@ -83,6 +84,7 @@ class SequenceOutcome:
         failures: frames without labels.
         error: why the sequence is not complete, "" when it is; `stage` says where.
         transient: the error may pass by itself.
+        machine: it is this machine's, not the sequence's.
         hopeless: another attempt is of no use.
         left_out: labeled frames that the dataset lacks: their pictures have changed since.
         seconds: by stage.
@@ -104,6 +106,7 @@ class SequenceOutcome:
     error: str = ""
     stage: str = ""
     transient: bool = False
+    machine: bool = False
     hopeless: bool = False
     left_out: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
@@ -128,6 +131,11 @@ class SequenceOutcome:
         """Whether what went wrong may well go right in a moment."""
         absent = any(one.may_yet_come for one in self.failures)
         return self.transient or self.stage in _AFTERWARDS or absent
+
+    @property
+    def for_another_worker(self) -> bool:
+        """Whether another worker may well do it now, or this one when its machine is well."""
+        return self.machine and not self.transient and self.stage != LOAD
 
     @property
     def incomplete(self) -> str:
@@ -213,6 +221,16 @@ def with_loaded(outcome: SequenceOutcome, loaded: LoadReport) -> SequenceOutcome
     return replace(outcome, seconds=seconds, left_out=loaded.changed)
 
 
+def is_this_machines(error: Exception) -> bool:
+    """Whether an error is this machine's; a server that answers EIO, or hangs up, is another one.
+
+    A refused engine (`UncertifiedEngineError`) is one, too.
+    """
+    if is_host_full(error):
+        return True
+    return is_machine_error(error) and http_status(error) is None and not is_transient(error)
+
+
 def with_error(outcome: SequenceOutcome, stage: str, error: Exception) -> SequenceOutcome:
     """Return what became of a sequence that an error ended in a stage."""
     if isinstance(error, UncertifiedEngineError):
@@ -223,5 +241,6 @@ def with_error(outcome: SequenceOutcome, stage: str, error: Exception) -> Sequen
         stage=stage,
         transient=is_transient(error)
         or isinstance(error, (NotFetchedError, UncertifiedEngineError)),
+        machine=is_this_machines(error),
         hopeless=outcome.hopeless or isinstance(error, UnreadableError),
     )

@@ -33,6 +33,10 @@ class ProcessDiedError(MachineError):
     """A process that did a step has ended, and nobody knows why."""
 
 
+class ProcessKilledError(ProcessDiedError):
+    """It was killed, as the system does where its memory runs out: no step's fault."""
+
+
 class Told:
     """Progress of a step that may be done twice: what its second try tells again is left out."""
 
@@ -104,18 +108,20 @@ class StepProcess:
             log.debug("process %d does not listen", self._process.pid)
 
     def _receive(self) -> None:
+        died = ProcessDiedError
         try:
             while True:
                 number, kind, value = self._connection.recv()
                 self._hand_on(number, kind, value)
         except (EOFError, OSError):
-            how = _ended(self._stop())
+            code = self._stop()
+            died, how = ProcessKilledError if code == -signal.SIGKILL else died, _ended(code)
         except Exception as error:  # noqa: BLE001 - nobody would hear it any more
             self._process.kill()
             self._stop()
             why = f"{type(error).__name__}: {first_line(error)}"
             how = f"was ended: what it said cannot be read ({why})"
-        self._died = ProcessDiedError(f"the process {self._process.pid} that worked on this {how}")
+        self._died = died(f"the process {self._process.pid} that worked on this {how}")
         for _, answers in tuple(self._waiting.values()):
             answers.put(("failed", [self._died]))
 

@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 from prefect import Task, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
+from sam2_core.types import DeviceLostError
 from tasks.errors import redacted_errors
 from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT, TRACK
 from tasks.pipeline.check import check_sequence
@@ -93,10 +94,14 @@ def _stepped(
     Of several at a time each counts as long as it keeps the machine: its share.
     """
     processes = job.tools.processes
-    if processes is None or not beside or state.record:
-        return do(job, state)
-    job.tools.stop.check()
-    made: ChunkState = processes.run(do, state, progress=job.tools.progress)
+    try:
+        if processes is None or not beside or state.record:
+            return do(job, state)
+        job.tools.check()
+        made: ChunkState = processes.run(do, state, progress=job.tools.progress)
+    except DeviceLostError as error:
+        job.tools.lose(error)
+        raise
     spent = {
         stage: seconds if stage in state.seconds else seconds / processes.count
         for stage, seconds in made.seconds.items()
@@ -107,6 +112,7 @@ def _stepped(
 @step(OPEN)
 def open_task(job: Job, part: SequencePart, name: str) -> Opened:
     """List a sequence, open its videos, cut it into chunks."""
+    job.tools.check()
     opened = open_part(job, part)
     frames = sum(len(chunk.frames) for chunk in opened.chunks)
     _tell(f"{counted(frames, 'frame')} in {counted(len(opened.chunks), 'chunk')}", opened.failures)

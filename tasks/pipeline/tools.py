@@ -42,6 +42,7 @@ class Tools:
         self.loader: StepProcesses | None = None
         self._opening = threading.Lock()
         self._imported: dict[tuple[str, str], ImportedBoxes] = {}
+        self._lost: DeviceLostError | None = None
 
     def imported(self, boxes_uri: str, names_uri: str = "", stamp: str = "") -> ImportedBoxes:
         """Return imported boxes, opened the first time.
@@ -63,4 +64,20 @@ class Tools:
     @property
     def lost(self) -> DeviceLostError | None:
         """Why the device is lost to this run; None while it works."""
-        return self.processes.lost if self.processes else lost_device()
+        return self._lost or (self.processes.lost if self.processes else lost_device())
+
+    def lose(self, error: DeviceLostError) -> None:
+        """Note that a step has found the device lost, its new processes included."""
+        self._lost = self._lost or error
+
+    def check(self) -> None:
+        """Call before beginning a piece of work.
+
+        Raises:
+            DeviceLostError: the device is lost: what is fetched now would be fetched in vain.
+            StoppedError: the run was asked to stop.
+
+        """
+        if self.lost is not None:
+            raise self.lost
+        self.stop.check()

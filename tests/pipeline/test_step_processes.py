@@ -11,7 +11,7 @@ from tasks.observe.progress import DETECT, SEGMENT, Listener, Progress
 from tasks.pipeline import step_interpreters, steps
 from tasks.pipeline.chunk import ChunkState, detect_chunk, download_chunk, segment_chunk
 from tasks.pipeline.step_interpreters import Expected
-from tasks.pipeline.step_pipe import ProcessDiedError, Told
+from tasks.pipeline.step_pipe import ProcessDiedError, ProcessKilledError, Told
 from tasks.pipeline.step_process import carried
 from tasks.pipeline.step_processes import COUNT_VARIABLE, StepProcesses, wanted_processes
 from tasks.pipeline.warm import warmed
@@ -80,6 +80,8 @@ def test_a_step_whose_process_dies_is_done_once_more_in_another(tmp_path, caplog
             processes.run(ends_always)
         assert processes.run(who) != os.getpid()  # what comes next is done
         assert "here is" in caplog.text  # what is logged there is heard here
+        with pytest.raises(ProcessKilledError, match="memory runs out"):
+            processes.run(is_killed)
     finally:
         processes.end()
 
@@ -226,7 +228,7 @@ def test_seconds_of_processes_side_by_side_are_shared_out(source):
     job = job_of(source)
 
     class Four:
-        count = 4
+        count, lost = 4, None
 
         def run(self, step, state, progress):
             return replace(state, seconds={**state.seconds, SEGMENT: 8.0})

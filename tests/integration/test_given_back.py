@@ -1,0 +1,154 @@
+"""Shards on a machine that fails: given back with the reason, and complete when all is well."""
+
+import contextlib
+import json
+import os
+from datetime import UTC, datetime
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.exceptions import Abort
+from prefect.flow_engine import run_flow
+from prefect.states import Pending
+
+from flows import pipeline, shard
+from flows.backfill_params import BackfillParams
+from flows.machine.sick import SICK_VARIABLE
+from flows.params import LabelParams
+from flows.plan.backfill import plan_backfill
+from flows.shard import label_shard
+from sam2_core import load
+from sam2_core.types import DeviceLostError
+from tasks.pipeline import steps
+from tasks.pipeline.step_pipe import ProcessDiedError, ProcessKilledError
+from tasks.store import manifests, quarantine, storage
+from tests.integration.cluster import every_frame_once
+from tests.integration.runs import MICRO, no_space_for, write_sequence
+
+DRIVES = [f"drive{number}" for number in range(6)]
+
+
+@pytest.fixture
+def shards(terminal, tmp_path, monkeypatch):
+    """A backfill of some drives as one shard, whose flow run is begun as a worker begins it."""
+    monkeypatch.setattr(pipeline, "FIRST_PAUSE_S", 0.01)
+    for name in DRIVES:
+        write_sequence(tmp_path / "in" / name, tmp_path / "boxes", 2)
+    label = LabelParams(
+        sources=(str(tmp_path / "in"),), out=str(tmp_path / "out"), boxes=str(tmp_path / "boxes"),
+        model=str(MICRO), load_dataset=False,
+    )  # fmt: skip
+    with get_client(sync_client=True) as client:
+        deployment = client.create_deployment(client.create_flow(label_shard), "gpu")
+        yield Shard(client, deployment, label)
+
+
+class Shard:
+    """One flow run of a deployment, begun again and again in this process."""
+
+    def __init__(self, client, deployment, label):
+        self.client, self.out, self.source = client, label.out, label.sources[0]
+        self.plan = lambda: plan_backfill(BackfillParams(label=label))
+        (self.shard,) = self.plan().shards
+        self.run_key = self.shard.run_key
+        self.id = client.create_flow_run_from_deployment(deployment).id
+
+    def begin(self):
+        """Begin it; returns the state that it is in afterwards."""
+        self.client.set_flow_run_state(self.id, Pending(), force=True)
+        run = self.client.read_flow_run(self.id)
+        given = {"params": self.shard}
+        with contextlib.suppress(Abort):
+            run_flow(label_shard, flow_run=run, parameters=given, return_type="state")
+        self.run = self.client.read_flow_run(self.id)
+        return self.run.state
+
+    def waits_s(self):
+        return (self.run.state.state_details.scheduled_time - datetime.now(UTC)).total_seconds()
+
+    def complete(self):
+        """Whether every frame is labeled once, and nobody noted anything against a sequence."""
+        assert not quarantine.listed(self.out, self.run_key)
+        for one in self.shard.pieces:
+            case = quarantine.Case(self.out, self.run_key, one.sequence_id, one.content_key)
+            assert storage.list_names(case.attempts_uri) == {}
+        return every_frame_once(self.source, self.out, self.run_key) == len(DRIVES)
+
+
+def test_a_full_disk_gives_the_shard_back_later_and_later(shards, monkeypatch, caplog):
+    with monkeypatch.context() as patch:
+        no_space_for("/labels/drive3/", patch)
+        for start in range(2):
+            state = shards.begin()
+            assert state.name == "AwaitingRetry"
+            assert "drive3: cannot write" in state.message
+            assert "no space left" in state.message
+            assert 10 * 2**start - 9 < shards.waits_s() <= 10 * 2**start
+    assert "the shard goes back to the queue for 10 s: drive3: " in caplog.text
+    complete = {name for name, _ in manifests.list_complete(shards.out, shards.run_key)}
+    assert complete == {*DRIVES} - {"drive3"}  # the others go on
+    assert shards.begin().is_completed()
+    assert shards.complete()
+
+
+def test_a_lost_device_ends_the_shard_and_its_worker_begins_no_other(shards, monkeypatch, tmp_path):
+    note = tmp_path / "sick.json"
+    monkeypatch.setenv(SICK_VARIABLE, str(note))
+    opened, open_part = [], steps.open_part
+    monkeypatch.setattr(steps, "open_part", lambda *given: opened.append(1) or open_part(*given))
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "segment_chunk", raising(DeviceLostError("the GPU is lost")))
+        state = shards.begin()
+    assert (state.name, state.message) == ("AwaitingRetry", "the GPU is lost")
+    assert json.loads(note.read_text()) == {"process": os.getpid(), "why": "the GPU is lost"}
+    assert len(opened) < len(DRIVES)  # what nobody can label now is neither listed nor fetched
+    opened.clear()
+    state = shards.begin()  # before its supervisor has ended the worker
+    assert (state.name, state.message, opened) == ("AwaitingRetry", "the GPU is lost", [])
+    note.unlink()
+    assert shards.begin().is_completed()
+    assert shards.complete()
+
+
+def test_a_gpu_that_is_gone_gives_the_shard_back(shards, monkeypatch, tmp_path):
+    note = tmp_path / "sick.json"
+    monkeypatch.setenv(SICK_VARIABLE, str(note))
+    with monkeypatch.context() as patch:
+        patch.setattr(shard, "refuse_unless_offered", lambda _: load.refuse_if_gone(0))
+        patch.setenv(load.TESTED_VARIABLE, "onnxruntime-cuda")
+        assert "is gone" in shards.begin().message
+    assert shards.run.state.name == "AwaitingRetry"
+    assert "is gone" in note.read_text()
+
+
+def test_a_shard_that_was_begun_too_often_fails_with_the_reason(shards, monkeypatch):
+    monkeypatch.setattr(shard, "MOST_STARTS", 1)
+    monkeypatch.setattr(steps, "segment_chunk", raising(DeviceLostError("the GPU is lost")))
+    state = shards.begin()
+    assert state.is_failed()
+    assert "6 sequences failed: drive0: the GPU is lost" in state.message
+    assert not quarantine.listed(shards.out, shards.run_key)
+
+
+@pytest.mark.parametrize(("kind", "left"), [(ProcessDiedError, 1), (ProcessKilledError, 0)])
+def test_a_sequence_that_ends_processes_counts_as_one_that_ends_workers(
+    shards, monkeypatch, kind, left
+):
+    segment, bad = steps.segment_chunk, shards.shard.pieces[2]
+
+    def dies(job, state):
+        if state.chunk.frames[0].sequence_id == bad.sequence_id:
+            raise kind("the process that worked on this has ended")
+        return segment(job, state)
+
+    monkeypatch.setattr(steps, "segment_chunk", dies)
+    case = quarantine.Case(shards.out, shards.run_key, bad.sequence_id, bad.content_key)
+    assert shards.begin().name == "AwaitingRetry"
+    assert len(storage.list_names(case.attempts_uri)) == left
+
+
+def raising(error):
+    def step(*_):
+        raise error
+
+    return step

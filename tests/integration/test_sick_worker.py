@@ -1,0 +1,62 @@
+"""A worker whose GPU is lost while it labels: real server, worker and processes, a fake GPU."""
+
+import time
+
+import pytest
+
+from tasks.store import quarantine, storage
+from tests.integration.cluster import Cluster, ended, every_frame_once, wait_for
+from tests.integration.fake_gpu import SITECUSTOMIZE
+from tests.integration.runs import MICRO, REPOSITORY, write_sequence
+from tests.integration.test_workers import history
+
+
+@pytest.mark.ci
+@pytest.mark.timeout(900)
+def test_a_worker_that_loses_its_gpu_takes_no_more_until_it_is_well(tmp_path):
+    for number in range(2):
+        write_sequence(tmp_path / "in" / f"drive{number}", tmp_path / "boxes", 60)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(SITECUSTOMIZE)
+    device = tmp_path / "device"
+    device.mkdir()
+    (device / "breaks").touch()
+    more = {"PYTHONPATH": f"{tmp_path / 'site'}:{REPOSITORY}", "FAKE_GPU": str(device)}
+    with Cluster(tmp_path, **more) as cluster:
+        out = str(tmp_path / "out")
+        done, _ = cluster.home.run(
+            "backfill", tmp_path / "in", "--out", out, "--boxes", tmp_path / "boxes",
+            "--model", MICRO, "--backend", "onnxruntime-cuda", "--precision", "fp32",
+            "--no-dataset", "--json", "--shard-minutes", "0.02",
+        )  # fmt: skip
+        assert done["submitted"] == 2
+        key = done["run_key"]
+        cluster.start_worker(
+            CUDA_VISIBLE_DEVICES="0", AUTOLABEL_DEVICE_PROCESSES="1", AUTOLABEL_SPARE_PROCESS="1"
+        )
+
+        def told(*words):
+            return all(one in cluster.log("worker0") for one in words)
+
+        wait_for(lambda: told("has lost its device", "takes no work: its device failed"), 200)
+        assert not (device / "breaks").exists()
+        states = {one["id"]: history(cluster, one["id"]) for one in cluster.runs(key)}
+        assert sorted(one.count("Running") for one in states.values()) == [0, 1], states
+        (hurt,) = (one for one, names in states.items() if "Running" in names)
+        found = cluster.get(f"flow_run_states/?flow_run_id={hurt}")
+        (back,) = (one for one in found if one["name"] == "AwaitingRetry")
+        assert "the GPU is lost" in back["message"]
+        time.sleep(5)  # the other shard has been due all the time
+        assert {one["id"]: history(cluster, one["id"]) for one in cluster.runs(key)} == states
+
+        (device / "sick").unlink()
+        wait_for(lambda: ended(cluster, key), 200)
+        assert ended(cluster, key) == {"Completed"}
+        names = history(cluster, hurt)
+        assert (names.count("Running"), names.count("AwaitingRetry")) == (2, 1), names
+        assert "Crashed" not in names
+        assert every_frame_once(str(tmp_path / "in"), out, key) == 2
+        assert not quarantine.listed(out, key)
+        attempts = f"{out}/attempts/{key}"
+        noted = [storage.list_names(f"{attempts}/{one}") for one in storage.list_folders(attempts)]
+        assert not any(noted)
