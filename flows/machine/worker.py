@@ -40,6 +40,7 @@ POLL_S = 0.5
 LONGEST_PAUSE_S = 60.0
 HEALTHY_S = 60.0
 STOP_S = 20.0
+GIVEN_BACK_WITHIN_S = 2.0
 KILLED_WITHIN_S = 5.0
 
 
@@ -260,10 +261,12 @@ def end_if_sick(place: Slot) -> None:
     process, why = sick_note(place.note)
     if not why or place.process is None:
         return
-    log.error("%s has lost its device, which is tested before it takes more: %s", place.name, why)
-    deadline = time.monotonic() + STOP_S
+    deadline = time.monotonic() + GIVEN_BACK_WITHIN_S
     while processes.born(process) is not None and time.monotonic() < deadline:
         time.sleep(processes.POLL_S)  # it gives its shard back
+    if processes.born(process) is not None and time.time() - place.note.stat().st_mtime < STOP_S:
+        return  # the driver holds it: the other workers are looked after meanwhile
+    log.error("%s has lost its device, which is tested before it takes more: %s", place.name, why)
     processes.end(place.process, STOP_S)
 
 

@@ -1,5 +1,7 @@
 """A fake GPU for every process of a worker: host memory behind the product's own device code.
 
+Its kernels are compiled for the host, so a C++ compiler has to be here.
+
 `sitecustomize` below lets a worker's self-tests, flow runs and device processes use it. In the
 folder `$FAKE_GPU` a file `breaks` lets the first device process that has worked a while lose its
 device as by a poisoned context, and from then on every process that opens it, for as long as a
@@ -36,7 +38,7 @@ class FakeGpuDevice(HostDevice):
     name = "fake GPU"
 
     def __init__(self):
-        super().__init__(kernels=False)
+        super().__init__()
         self.answer("cudaSetDevice", "cudaErrorDevicesUnavailable")
 
     def answer(self, call, error):

@@ -1,5 +1,6 @@
 """A worker whose GPU is lost while it labels: real server, worker and processes, a fake GPU."""
 
+import shutil
 import time
 
 import pytest
@@ -12,6 +13,7 @@ from tests.integration.test_workers import history
 
 
 @pytest.mark.ci
+@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("c++")), reason="no C++ compiler")
 @pytest.mark.timeout(900)
 def test_a_worker_that_loses_its_gpu_takes_no_more_until_it_is_well(tmp_path):
     for number in range(2):
