@@ -114,7 +114,7 @@ def test_a_gpu_that_is_gone_gives_the_shard_back(shards, monkeypatch, tmp_path):
     note = tmp_path / "sick.json"
     monkeypatch.setenv(SICK_VARIABLE, str(note))
     with monkeypatch.context() as patch:
-        patch.setattr(shard, "refuse_unless_offered", lambda _: load.refuse_if_gone(0))
+        patch.setattr(shard, "refuse_unless_offered", lambda *_: load.refuse_if_gone(0))
         patch.setenv(load.TESTED_VARIABLE, "onnxruntime-cuda")
         assert "is gone" in shards.begin().message
     assert shards.run.state.name == "AwaitingRetry"
