@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sam2_core.types import AutolabelError
@@ -34,6 +35,30 @@ def write_whole(path: Path, text: str) -> None:
         except BaseException:
             Path(file.name).unlink(missing_ok=True)
             raise
+
+
+@contextlib.contextmanager
+def only_one(lock: Path, waiting: Callable[[], None]) -> Iterator[None]:
+    """Let one process at a time do what is in the block; the lock goes with a process that dies.
+
+    Args:
+        lock: the lock's file.
+        waiting: called where another process is at it, before waiting for that.
+
+    """
+    from filelock import FileLock, Timeout
+
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    held = FileLock(lock)
+    try:
+        held.acquire(timeout=0)
+    except Timeout:
+        waiting()
+        held.acquire()
+    try:
+        yield
+    finally:
+        held.release()
 
 
 FileIdentity = tuple[int, int, int, int]

@@ -14,7 +14,7 @@ import tensorrt as trt
 
 from sam2_core.backends.tensorrt_plan import Buckets, EngineKey, Profile, profiles_for
 from sam2_core.backends.tensorrt_versions import strongly_typed_network_flags
-from sam2_core.cache import file_sha256
+from sam2_core.cache import file_sha256, only_one
 from sam2_core.types import AutolabelError
 
 Note = Callable[[str], None]
@@ -73,6 +73,8 @@ def build_engine(
 ) -> BuiltEngine:
     """Return the engine of one ONNX graph, from the cache where it was built before.
 
+    One process at a time builds for a GPU: builders time kernels, and others need what it makes.
+
     Args:
         onnx_path: exported graph, weights included.
         kind: "encoder", "decoder" or "decoder_mask".
@@ -87,9 +89,23 @@ def build_engine(
     """
     key = _key(onnx_path, gpu, options)
     path = engine_path(onnx_path, gpu, engines_dir, options)
-    started = time.perf_counter()
     if path.is_file():
         return BuiltEngine(path, 0.0, cached=True)
+
+    def waiting() -> None:
+        note(f"waiting for another process, which builds engines in {path.parent}")
+
+    with only_one(path.parent / ".build.lock", waiting):
+        if path.is_file():  # made by another process meanwhile
+            return BuiltEngine(path, 0.0, cached=True)
+        return _built(path, key, onnx_path, kind, options=options, note=note)
+
+
+def _built(
+    path: Path, key: EngineKey, onnx_path: Path, kind: str, *, options: BuildOptions, note: Note
+) -> BuiltEngine:
+    """Build an engine; the lock is held."""
+    started = time.perf_counter()
     logger = trt.Logger(trt.Logger.WARNING)
     builder = trt.Builder(logger)
     network = builder.create_network(strongly_typed_network_flags())

@@ -20,12 +20,11 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
-from filelock import FileLock, Timeout
 
 from sam2_core.backends.torch_artifact import (
     LoadedArtifact,
@@ -38,7 +37,7 @@ from sam2_core.backends.torch_artifact import (
 from sam2_core.backends.torch_captured import Tensors
 from sam2_core.backends.torch_toolchain import libraries_to_link, need_compilers
 from sam2_core.backends.torch_trial import need_sound
-from sam2_core.cache import write_whole
+from sam2_core.cache import only_one, write_whole
 from sam2_core.library_messages import quiet_torch_compiler
 from sam2_core.machine_errors import first_line
 from sam2_core.source_digest import ROOT, source_digest
@@ -139,7 +138,7 @@ class CompiledModules:
                 raise UnusableError(_refused_file(path).read_text())
             with contextlib.suppress(UnusableError):
                 return self._loaded(path, module, inputs)
-            with self._only_one(path):
+            with only_one(path.with_name(f".{path.name}.lock"), _waiting):
                 return self._made(name, path, module, inputs)
         except Exception as error:
             raise_of_device(error)
@@ -231,19 +230,9 @@ class CompiledModules:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(self._folder.with_name("inductor")))
         quiet_torch_compiler()
 
-    @contextlib.contextmanager
-    def _only_one(self, path: Path) -> Iterator[None]:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path.with_name(f".{path.name}.lock"))
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            logger.warning("waiting for another process, which compiles the mask model")
-            lock.acquire()
-        try:
-            yield
-        finally:
-            lock.release()
+
+def _waiting() -> None:
+    logger.warning("waiting for another process, which compiles the mask model")
 
 
 def _digest(path: Path) -> str:

@@ -11,6 +11,8 @@ import json
 import shutil
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -228,6 +230,37 @@ def test_engines_are_built_once_and_the_timing_cache_grows(trt, model, tmp_path)
     # Another checkpoint is another graph is another engine.
     write_model(model.path, seed=1)
     assert not build(trt, model, tmp_path)["encoder"].cached
+
+
+def test_of_two_that_need_an_engine_one_builds_it_and_the_other_waits(
+    trt, model, tmp_path, monkeypatch
+):
+    before, told, started = Builder.builds, [], threading.Event()
+    build_it = Builder.build_serialized_network
+
+    def slowly(self, network, config):
+        started.set()
+        while not told:
+            time.sleep(0.01)
+        return build_it(self, network, config)
+
+    monkeypatch.setattr(Builder, "build_serialized_network", slowly)
+
+    def one():
+        return trt.build.build_engine(
+            model.graph("encoder"), "encoder", gpu="Fake GPU 9000",
+            engines_dir=tmp_path / "engines",
+            options=trt.build.BuildOptions(buckets=BUCKETS),
+            note=lambda text: told.append(text) if "waiting" in text else None,
+        )  # fmt: skip
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(one)
+        assert started.wait(10)
+        second = pool.submit(one)
+        assert [first.result(20).cached, second.result(20).cached] == [False, True]
+    assert Builder.builds == before + 1
+    assert "waiting for another process, which builds engines in" in told[0]
 
 
 def test_refit_gives_the_engine_of_the_new_weights(trt, model, tmp_path):
