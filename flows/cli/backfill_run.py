@@ -18,17 +18,17 @@ from flows.backfill import plan_in_flight, submit_plan
 from flows.backfill_params import BackfillParams
 from flows.cli.display import LOG_INTERVAL_S, as_typed, clock, stderr_console
 from flows.plan.backfill import BackfillPlan, plan_backfill
-from flows.plan.plan import check_writable, stamp_of
+from flows.plan.plan import check_writable
 from flows.plan.plan_table import plan_rows
 from flows.plan.unlabeled import unlabeled_frames
 from flows.server import watching
 from flows.server.api import use_api
+from flows.server.cancelling import cancel_backfill
 from flows.server.client import ServerAwayError, asked_once
 from flows.server.fleet import UntoldError, as_here, decided
 from flows.server.progress_artifact import percent_done
 from flows.server.run_artifacts import failed_frames
 from flows.server.shard_end import NOT_LOADED
-from flows.server.shard_runs import cancel as cancel_run
 from flows.server.shard_runs import counted_states, counts, labeled_by, runs_of, shard_of
 from sam2_core.types import AutolabelError
 from tasks.store import manifests, storage
@@ -54,19 +54,20 @@ def run_backfill(
     """
     console = stderr_console()
     if cancel:
-        run_key = stamp_of(decided(params.label, wait_s=0)).run_key
-        cancelled = cancel_run(run_key, params.label.out)
-        console.print(
-            f"{counted(cancelled, 'shard')} of run {run_key} cancelled; what is labeled stays"
-        )
-        return {"run_key": run_key, "cancelled": cancelled}
+        cancelled = cancel_backfill(params.label)
+        for run_key, count in cancelled.items():
+            console.print(f"{counted(count, 'shard')} of run {run_key} cancelled")
+        if not cancelled:
+            console.print("no unfinished shard of this backfill; `autolabel status` shows others")
+        console.print("what is labeled stays")
+        return {"run_keys": list(cancelled), "cancelled": sum(cancelled.values())}
     with console.status("comparing sources and labels"):
         plan = plan_backfill(_tried(console, params)) if dry_run else plan_in_flight(params)
     show_plan(console, plan)
     result = plan.as_json()
     if dry_run:
         return result | {"dry_run": True}
-    if params.sequences and not plan.sequences and not plan.hidden:
+    if params.sequences != "*" and not plan.sequences and not plan.hidden:
         names = ", ".join(params.sequences.splitlines()[:3])
         raise AutolabelError(f"no sequence below the sources is called so: --sequences {names}")
     if plan.shards:

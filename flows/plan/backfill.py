@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any
@@ -120,6 +120,7 @@ class BackfillPlan:
         cost = self.cost_usd
         return {
             "run_key": self.stamp.run_key,
+            "model": asdict(self.stamp.model) if self.stamp.model else None,
             "out": self.params.label.out,
             "sequences": self.sequences,
             "to_label": self.to_label,

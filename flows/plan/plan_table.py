@@ -34,6 +34,9 @@ def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
         yield "boxes", line
     if plan.params.label.allow_uncertified:
         yield "model", "--allow-uncertified: whatever its certificate says"
+    if plan.stamp.model:
+        model = plan.stamp.model
+        yield "masks", f"{model.name} on {model.backend} in {model.precision}"
     yield "run", plan.stamp.run_key
 
 

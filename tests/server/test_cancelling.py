@@ -1,0 +1,54 @@
+"""Which shards a cancellation means, when those who took them are no longer there."""
+
+import uuid
+
+import pytest
+from prefect.client.schemas.objects import FlowRun
+
+from flows.params import LabelParams
+from flows.plan.plan import stamp_of
+from flows.plan.shards import Piece, ShardParams
+from flows.server import cancelling
+
+GPU = {"backend": "onnxruntime-cuda", "precision": "fp16"}
+
+
+@pytest.fixture
+def asked(tmp_path):
+    (tmp_path / "in").mkdir()
+    return LabelParams(sources=(str(tmp_path / "in"),), out=str(tmp_path / "out"), model="compact")
+
+
+@pytest.fixture
+def cancelled(monkeypatch):
+    """Run keys that are cancelled, of shards with these labels; Prefect is a stand-in."""
+
+    def of(asked, *labels):
+        runs = [FlowRun(flow_id=uuid.uuid4(), parameters={"params": {}})]
+        for label in labels:
+            piece = Piece("drive", "/in/drive", "k", 4)
+            shard = ShardParams(label=label, run_key=stamp_of(label).run_key, pieces=[piece])
+            params = {"params": shard.model_dump(mode="json")}
+            runs.append(FlowRun(flow_id=uuid.uuid4(), parameters=params))
+        monkeypatch.setattr(cancelling, "runs_tagged", lambda *_, **__: runs)
+        monkeypatch.setattr(cancelling, "cancel", lambda key, out: 3)
+        return cancelling.cancel_backfill(asked)
+
+    return of
+
+
+def test_shards_of_gpus_are_cancelled_where_there_is_none(asked, cancelled):
+    theirs = asked.model_copy(update=GPU)
+    assert cancelled(asked, theirs) == {stamp_of(theirs).run_key: 3}
+    named = asked.model_copy(update={"backend": "onnxruntime"})
+    assert list(cancelled(named, theirs)) == [stamp_of(theirs).run_key]
+
+
+def test_shards_of_others_go_on(asked, cancelled):
+    theirs = asked.model_copy(update=GPU)
+    others = [
+        theirs.model_copy(update=change)
+        for change in ({"out": asked.out + "2"}, {"min_score": 0.2}, {"precision": "fp32"})
+    ]
+    assert cancelled(asked.model_copy(update=GPU), *others) == {}
+    assert cancelled(asked.model_copy(update={"backend": "torch"}), theirs) == {}
