@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from flows.cli.interrupted import EXIT_CODE, STOPPED, was_interrupted
 from sam2_core.cache import cache_folder
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
@@ -58,10 +59,20 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the subcommand; what it says of a wrong option may hold what was given."""
+        """Run the subcommand; what it says of a wrong option may hold what was given.
+
+        Ctrl-C ends it with exit code 130, not with click's "Aborted!" and 1: that is a run of which
+        something failed.
+        """
         try:
             return super().invoke(ctx)
-        except click.ClickException as error:
+        except (Exception, KeyboardInterrupt) as error:
+            if was_interrupted(error):
+                said = str(error) if isinstance(error, KeyboardInterrupt) else ""
+                click.echo(f"\n{said or STOPPED}", err=True)
+                ctx.exit(EXIT_CODE)
+            if not isinstance(error, click.ClickException):
+                raise
             words = error.format_message()
             if redact(words) == words:
                 raise
@@ -87,7 +98,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Console entry point: exit 0 all done, 1 some failed, 2 bad usage or an error we know."""
+    """Console entry point: 0 all done, 1 some failed, 2 bad usage or a known error, 130 Ctrl-C."""
     os.environ.setdefault("DO_NOT_TRACK", "1")  # else importing Prefect sends what it counts
     try:
         cli(standalone_mode=True)

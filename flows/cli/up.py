@@ -10,23 +10,42 @@ from typing import TYPE_CHECKING
 import click
 
 from flows.cli.common_options import PORT, json_option
-from flows.cli.up_run import PREFECT_PORT
+from flows.cli.interrupted import on_interrupt
 from sam2_core.redaction import redact
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+PREFECT_PORT = 4200
+
 
 @click.command(short_help="Start server, database and workers.")
-@click.option("--port", type=PORT, default=PREFECT_PORT, help="Port of Prefect's server.")
+@click.option("--port", type=PORT, help=f"Port of Prefect's server.  [default: {PREFECT_PORT}]")
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="GPU workers.")
 @click.option("--app-port", type=PORT, help="Also start FiftyOne's App there.")
 @json_option
-def command(port: int, workers: int | None, app_port: int | None, as_json: bool) -> None:
+def command(port: int | None, workers: int | None, app_port: int | None, as_json: bool) -> None:
     """Start whatever is not running yet: a Prefect server on SQLite, the deployments, the database,
     a worker for each GPU and one for planning. Everything listens on 127.0.0.1 only and asks for a
     password; the printed links sign your browser in.
     """  # noqa: D205
+    with on_interrupt(_what_runs_on):
+        _up(port, workers, app_port, as_json=as_json)
+
+
+def _what_runs_on() -> str:
+    from flows.machine.services import running
+
+    names = ", ".join(running())
+    if not names:
+        return "stopped by Ctrl-C; nothing of it runs: `autolabel up` begins again"
+    return (
+        f"stopped by Ctrl-C; what was started runs on ({names}): `autolabel up` starts the rest, "
+        "`autolabel down` stops it"
+    )
+
+
+def _up(port: int | None, workers: int | None, app_port: int | None, *, as_json: bool) -> None:
     from flows.cli.display import stderr_console
     from flows.cli.up_run import bring_up, sign_in_links
     from flows.machine.services import folder

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from flows.cli.up import PREFECT_PORT
+from flows.cli.up_options import refuse_ignored
 from flows.machine.services import Service, folder, python, running, start, wait_until
 from flows.server.api import choose_api
 from flows.server.deployments import CPU_POOL, GPU_POOL, deploy, described, ensure_pools, flow_of
@@ -31,7 +33,6 @@ from tasks.store.private_files import (
     read_secret,
 )
 
-PREFECT_PORT = 4200
 _SERVICES = "PREFECT_SERVER_SERVICES_"
 # By default a server reads and records events one at a time.
 SERVER_SETTINGS = {
@@ -44,7 +45,7 @@ SERVER_SETTINGS = {
 
 
 def bring_up(
-    port: int = PREFECT_PORT,
+    port: int | None = None,
     workers: int | None = None,
     app_port: int | None = None,
     tell: Callable[[str], object] = lambda _: None,
@@ -52,13 +53,13 @@ def bring_up(
     """Start whatever of a workstation is not running yet; returns addresses by name.
 
     Args:
-        port: of Prefect's server on 127.0.0.1; ignored when it runs already or one is configured.
+        port: of Prefect's server on 127.0.0.1; `PREFECT_PORT` when None.
         workers: GPU workers; one for each GPU, else one, when None.
         app_port: where FiftyOne's App is to listen; no App when None.
         tell: hears what is waited for.
 
     Raises:
-        AutolabelError: something does not start.
+        AutolabelError: something does not start, or runs already otherwise than asked for here.
 
     """
     with _one_at_a_time(tell):
@@ -81,9 +82,10 @@ def _one_at_a_time(tell: Callable[[str], object]) -> Iterator[None]:
 
 
 def _bring_up(
-    port: int, workers: int | None, app_port: int | None, tell: Callable[[str], object]
+    port: int | None, workers: int | None, app_port: int | None, tell: Callable[[str], object]
 ) -> dict[str, str]:
-    api = _bring_up_server(port, tell, _begin)
+    refuse_ignored(port, workers, app_port)
+    api = _bring_up_server(port or PREFECT_PORT, tell, _begin)
     tell("deployments and workers")
     ensure_pools()
     started = {

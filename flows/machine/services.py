@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from flows.machine.last_words import last_words
 from sam2_core.cache import cache_folder, write_whole
 from sam2_core.types import AutolabelError
 from tasks import processes
+from tasks.pipeline.stopping import handling
 from tasks.store.private_files import close_file, private_folder
 
 START_S = 180.0
@@ -106,7 +108,7 @@ def start(
     private_folder(folder())
     with contextlib.suppress(FileNotFoundError):
         log_of(name).replace(log_of(f"{name}.before"))
-    with close_file(log_of(name)).open("ab") as log:
+    with close_file(log_of(name)).open("ab") as log, _ctrl_c_later():
         process = processes.start(
             command,
             log,
@@ -114,12 +116,22 @@ def start(
             folder=folder(),
             pass_fds=[listener.fileno()] if listener else [],
         )
-    born = processes.born(process.pid)
-    if born is None:
-        raise AutolabelError(f"{name} ended at once: see {log_of(name)}")
-    service = Service(name, process.pid, born, url)
-    _record([*known.values(), service])
+        born = processes.born(process.pid)
+        if born is None:
+            raise AutolabelError(f"{name} ended at once: see {log_of(name)}")
+        service = Service(name, process.pid, born, url)
+        _record([*known.values(), service])
     return service
+
+
+@contextlib.contextmanager
+def _ctrl_c_later() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of the block: what was started is then recorded, too."""
+    came: list[int] = []
+    with handling(lambda number, _: came.append(number), signal.SIGINT):
+        yield
+    for number in came[:1]:
+        signal.raise_signal(number)
 
 
 def log_of(name: str) -> Path:

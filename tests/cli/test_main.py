@@ -7,10 +7,12 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from click.testing import CliRunner
 
-from flows.cli import main
+from flows.cli import main, up_options, up_run
 from flows.cli.display import as_typed
+from flows.machine import services
 from sam2_core.types import AutolabelError
 from tests.conftest import REPOSITORY
 
@@ -119,3 +121,61 @@ def test_of_two_that_come_up_at_once_the_second_waits(tmp_path, monkeypatch):
         go.set()
         assert first.result(60) == second.result(60) == {}
     assert inside == ["in", "out"] * 2
+
+
+@pytest.mark.parametrize(
+    "broken", [KeyboardInterrupt(), RuntimeError("calling a function: KeyboardInterrupt: ")]
+)
+def test_ctrl_c_is_one_sentence_and_130_wherever_it_comes(broken, monkeypatch):
+    def interrupted(*_):
+        raise broken
+
+    monkeypatch.setattr(main.importlib, "import_module", interrupted)
+    result = CliRunner().invoke(main.cli, ["label", "in", "--out", "out"])
+    assert result.exit_code == 130
+    assert result.output.strip() == "stopped by Ctrl-C; to go on, run the same command again"
+
+
+def test_an_up_that_is_interrupted_says_what_runs_on(tmp_path, monkeypatch):
+    def bring_up(*_):
+        services.start("database", [sys.executable, "-c", "import time; time.sleep(300)"])
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
+    monkeypatch.setattr(up_run, "bring_up", bring_up)
+    try:
+        result = CliRunner().invoke(main.cli, ["up"])
+    finally:
+        services.stop_all()
+    assert result.exit_code == 130
+    assert result.output.endswith(
+        "stopped by Ctrl-C; what was started runs on (database): `autolabel up` starts the rest, "
+        "`autolabel down` stops it\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ((4200, None, None), "server listens on port 4242 already, .* for --port 4200 run"),
+        ((None, 3, None), "2 GPU workers run already, .* for --workers 3 run `autolabel down`"),
+        ((None, None, 5151), "App listens on port 5152 already, .* for --app-port 5151 run"),
+        ((4242, 2, 5152), ""),
+        ((None, None, None), ""),
+    ],
+)
+def test_options_that_up_would_ignore_are_refused(asked, said, tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
+    monkeypatch.setattr(up_options, "configured_api", lambda: None)
+    sleeps = [sys.executable, "-c", "import time; time.sleep(300)"]
+    services.start("server", sleeps, "http://127.0.0.1:4242/api")
+    services.start("app", sleeps, "http://127.0.0.1:5152")
+    services.start("worker-gpu", [*sleeps, "--count", "2"])
+    try:
+        if said:
+            with pytest.raises(AutolabelError, match=said):
+                up_options.refuse_ignored(*asked)
+        else:
+            up_options.refuse_ignored(*asked)
+    finally:
+        services.stop_all()
