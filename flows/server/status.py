@@ -41,6 +41,7 @@ class RunStatus:
         states: shards by the name of their state.
         reasons: why shards failed or crashed, and how often; those that differ in numbers only are
             one, told as the newest of them.
+        waiting: why shards were given back that wait for another try, as `reasons`.
         frames: of the shards that completed.
         busy_s: seconds that those took.
         complete: sequences whose labels are complete, None when storage cannot be read.
@@ -64,6 +65,7 @@ class RunStatus:
     states: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     told: dict[str, str] = field(default_factory=dict)
+    waiting: Counter[str] = field(default_factory=Counter)
     frames: int = 0
     busy_s: float = 0.0
     complete: int | None = None
@@ -93,6 +95,7 @@ class RunStatus:
             "shards": dict(self.states),
             "active": self.active,
             "failures": dict(self.reasons),
+            "waiting": dict(self.waiting),
             "failed_frames": self.failed_frames,
             "frames_per_second_and_worker": None if rate is None else round(rate, 3),
             "shards_not_loaded": self.not_loaded,
@@ -185,10 +188,17 @@ def _count(run: RunStatus, shard: ShardParams, flow_run: FlowRun) -> None:
         run.busy_s += flow_run.total_run_time.total_seconds()
     elif not state.is_final() or (state.is_crashed() and not stays_crashed(flow_run)):
         run.active += 1
+        if state.name == "AwaitingRetry" and state.message:
+            run.waiting[_reason(run, state.message)] += 1
     elif state.is_failed() or state.is_crashed():
-        reason = (state.message or "no reason given").partition("\n")[0][:LONGEST]
-        run.reasons[run.told.setdefault(_NUMBERS.sub("#", reason), reason)] += 1
+        run.reasons[_reason(run, state.message or "no reason given")] += 1
         run.bad |= {(piece.sequence_id, piece.content_key) for piece in latest}
+
+
+def _reason(run: RunStatus, message: str) -> str:
+    """Return the reason under which a message is counted."""
+    reason = message.partition("\n")[0][:LONGEST]
+    return run.told.setdefault(_NUMBERS.sub("#", reason), reason)
 
 
 def _look_at_storage(run: RunStatus) -> None:

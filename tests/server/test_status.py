@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from flows.cli import status as shown
 from flows.params import LabelParams
 from flows.plan.shards import Piece, ShardParams
 from flows.server import status
@@ -90,6 +91,17 @@ def test_a_shard_that_is_about_to_be_begun_again_has_not_failed():
     ):
         assert (given_up.active, given_up.as_json()["failures"]) == (0, {"exited": 1})
         assert "1 sequence failed" in "".join(given_up.to_do(1))
+
+
+def test_why_a_shard_was_given_back_is_told_while_it_waits(capsys):
+    from prefect.states import AwaitingRetry
+
+    run = run_in(AwaitingRetry(message="drive: cannot write /out/x: no space left"), run_count=3)
+    told = run.as_json()
+    assert told["waiting"] == {"drive: cannot write /out/x: no space left": 1}
+    assert (told["failures"], told["to_do"]) == ({}, [])
+    shown._show(told)
+    assert "  waits  1x  drive: cannot write /out/x: no space left\n" in capsys.readouterr().out
 
 
 def test_states_are_words():
