@@ -25,11 +25,14 @@ from tasks.pipeline.step_pipe import ProcessDiedError, StepProcess, Told
 
 if TYPE_CHECKING:
     from tasks.pipeline.chunk import Job
+    from tasks.store.artifacts import Chunk
 
 # Chooses how many processes share a GPU; 0: none beside the run's own.
 COUNT_VARIABLE = "AUTOLABEL_DEVICE_PROCESSES"
 # With four, 16 cores keep an H200 busy (BENCHMARKS.md). On PyTorch each compiles for itself.
 MOST, MOST_ON_TORCH, CORES_EACH = 4, 2, 4
+# More than are between two steps at any time.
+REMEMBERED_CHUNKS = 256
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +61,14 @@ def wanted_processes(backend: str) -> int:
     return count if count > 1 else 0
 
 
+def _chunk(given: Sequence[Any]) -> Chunk | None:
+    """Return the chunk that a step is about, where it is about one."""
+    return getattr(given[0], "chunk", None) if given else None
+
+
 def _subject(given: Sequence[Any]) -> str:
     """Say whose step it is, where it is a chunk's."""
-    chunk = getattr(given[0], "chunk", None) if given else None
+    chunk = _chunk(given)
     if chunk is None:
         return ""
     first, last = chunk.frames[0], chunk.frames[-1]
@@ -87,6 +95,7 @@ class StepProcesses:
         # Whoever has it may start a process beside the others, or end all but one of them.
         self._turn = threading.RLock()
         self._processes: list[StepProcess] = []
+        self._had: dict[str, StepProcess] = {}  # which of them did a chunk's last step
         self._only_one = False  # the device had too little memory for several
         self.lost: DeviceLostError | None = None
 
@@ -141,7 +150,7 @@ class StepProcesses:
     def _shared(self, step: Callable[..., Any], given: Sequence[Any], told: Told) -> Any:
         """Do a step in one of the processes; that another one needs memory is not its fault."""
         while not self.lost:
-            process, only = self._least_busy(step.__name__)
+            process, only = self._chosen(step.__name__, given)
             try:
                 return process.run(step, given, told)
             except (ProcessDiedError, DeviceLostError):
@@ -155,11 +164,23 @@ class StepProcesses:
             told.again()
         raise self.lost
 
-    def _least_busy(self, name: str) -> tuple[StepProcess, bool]:
-        """Return a process, and whether it has had the device for itself all the time."""
+    def _chosen(self, name: str, given: Sequence[Any]) -> tuple[StepProcess, bool]:
+        """Return a process, and whether it has had the device for itself all the time.
+
+        A chunk stays where its frames are, unless another process is less busy by more than that.
+        """
+        chunk = _chunk(given)
         with self._lock:
             self._start()
-            return min(self._processes, key=lambda one: one.busy(name)), self._only_one
+            process = min(self._processes, key=lambda one: one.busy(name))
+            before = self._had.pop(chunk.stem, None) if chunk else None
+            if before in self._processes and before.busy(name)[0] <= process.busy(name)[0] + 1:
+                process = before
+            if chunk:
+                self._had[chunk.stem] = process
+            if len(self._had) > REMEMBERED_CHUNKS:
+                del self._had[next(iter(self._had))]
+            return process, self._only_one
 
     def _alone(self, step: Callable[..., Any], given: Sequence[Any], told: Told) -> Any:
         """Do a step where nothing else can be hurt by it, if there is memory for that."""

@@ -15,6 +15,8 @@ from tasks.pipeline.step_pipe import ProcessDiedError, ProcessKilledError, Told
 from tasks.pipeline.step_process import carried
 from tasks.pipeline.step_processes import COUNT_VARIABLE, StepProcesses, wanted_processes
 from tasks.pipeline.warm import warmed
+from tasks.store.artifacts import Chunk
+from tasks.types import FrameRef
 from tests.pipeline.fateful_steps import (
     ends_always,
     ends_and_then_lacks_memory,
@@ -33,6 +35,34 @@ from tests.pipeline.test_machine_errors import FRAMES, chunk_of, job_of, source
 __all__ = ["source"]  # the fixture
 
 pytestmark = pytest.mark.timeout(180)
+
+
+class Busy:
+    """A process that does so many steps of each name: a stand-in."""
+
+    def __init__(self, **doing):
+        self.doing = doing
+
+    def busy(self, name):
+        return self.doing.get(name, 0), sum(self.doing.values())
+
+
+def test_a_chunk_stays_in_the_process_that_has_its_frames_unless_that_is_busier():
+    one, other = Busy(), Busy(detect=1)
+    processes = StepProcesses(2)
+    processes._processes = [one, other]
+    frame = FrameRef("drive", "", 0, 0, "0.jpg")
+    given = [ChunkState(Chunk("key", (frame,)))]
+    assert processes._chosen("detect", given) == (one, False)
+    one.doing = {"segment": 1, "detect": 4}
+    assert processes._chosen("segment", given)[0] is one
+    one.doing = {"segment": 2}
+    assert processes._chosen("segment", given)[0] is other
+    one.doing = {}
+    assert processes._chosen("segment", given)[0] is other
+    processes._processes = [one]  # the other one has ended
+    assert processes._chosen("segment", given)[0] is one
+    assert processes._chosen("load", ["no chunk"])[0] is one
 
 
 class Heard(Listener):
