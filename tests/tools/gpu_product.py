@@ -24,6 +24,7 @@ one line of JSON a result and appends it to OUT/product.jsonl; what a command wr
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -64,7 +65,7 @@ def agreement(iou: np.ndarray, area: np.ndarray) -> dict[str, Any]:
     return found
 
 
-def parity(run: Run) -> None:
+def parity(run: Run, given: argparse.Namespace) -> None:
     """Masks of the same boxes on GPU and CPU; boxes of the detector on both."""
     from sam2_core.load import load_backend
     from tasks.boxes.detectors import load_detector
@@ -79,7 +80,7 @@ def parity(run: Run) -> None:
                gpu=[len(b) for b in found], px=[round(float(one), 3) for one in apart])  # fmt: skip
     reference = close_up_masks(run, load_backend("compact", "onnxruntime-cpu", "fp32"), images,
                                expected)  # fmt: skip
-    for backend, precision in (("onnxruntime-cuda", "fp16"), ("onnxruntime-cuda", "fp32")):
+    for backend, precision in itertools.product(given.backends.split(","), ("fp16", "fp32")):
         started = time.perf_counter()
         loaded = load_backend("compact", backend, precision)
         seconds = time.perf_counter() - started
@@ -141,9 +142,11 @@ def stages(run: Run) -> None:
 
 def label(run: Run, given: argparse.Namespace) -> None:
     """The command as it is, FiftyOne included."""
-    for number in range(given.repeats):
-        found = run.label(f"label-{number}", "--dataset", f"measured-{number}")
-        run.record("label", number=number, **told(found))
+    for backend in given.backends.split(","):
+        for number in range(given.repeats):
+            name = f"label-{backend}-{number}"
+            found = run.label(name, "--dataset", name, "--backend", backend)
+            run.record("label", number=number, **told(found))
 
 
 def lone(run: Run, given: argparse.Namespace) -> None:
@@ -172,14 +175,15 @@ def sustained(run: Run, given: argparse.Namespace) -> None:
 
 def first(run: Run, given: argparse.Namespace) -> None:
     """One frame, from the command to its end, and the first of many."""
-    for number in range(max(given.repeats, 2)):
-        found = run.label(f"first-{number}", "--no-dataset", "--frames", "0:1",
-                          source=run.few / "drive-00")  # fmt: skip
-        run.record("first", number=number, **told(found))
+    for backend in given.backends.split(","):
+        for number in range(max(given.repeats, 2)):
+            found = run.label(f"first-{backend}-{number}", "--no-dataset", "--frames", "0:1",
+                              "--backend", backend, source=run.few / "drive-00")  # fmt: skip
+            run.record("first", number=number, **told(found))
 
 
 SECTIONS: dict[str, Callable[[Run, argparse.Namespace], None]] = {
-    "parity": lambda run, _: parity(run), "stages": lambda run, _: stages(run), "label": label,
+    "parity": parity, "stages": lambda run, _: stages(run), "label": label,
     "lone": lone, "sustained": sustained, "first": first, "large": large, "fleet": fleet,
     "compilation": compilation, "spy": spy,
     "poison": poison, "stale": stale, "memory": memory,
@@ -192,6 +196,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--sequences", type=int, default=SEQUENCES, help="of 124 frames each")
+    parser.add_argument("--backends", default="onnxruntime-cuda", help="for `parity`, `label` and "
+                        "`first`: onnxruntime-cuda,torch")  # fmt: skip
     parser.add_argument("--processes", default="", help="for `sustained`: numbers, A,B,C")
     parser.add_argument("--without-dataset", action="store_true",
                         help="for `sustained`: also so, for `fleet`: so")  # fmt: skip
