@@ -1,0 +1,109 @@
+"""Measure all of the product on a host with two GPUs, in about fifteen minutes.
+
+    python tests/tools/gpu_product_everything.py --clip VIDEO --street PICTURE --boxes TEXT
+        --out OUT [--meta CHECKOUT]
+
+While each GPU has its half of the cores, two tracks run beside each other; what needs both GPUs
+follows. Each step is a command of its own with a limit: one that fails costs only itself. What they
+print lies in OUT/TRACK.log, what they measured in OUT/TRACK/product.jsonl (`gpu_product.py` says
+what that is). OUT/TRACK.done is written when a track ends.
+
+    first   base_plus's size on PyTorch, cold and warm, tests/gpu, `label` and the first frame on
+            both backends, parity, and with --meta the comparison with Meta's own predictor
+    second  one worker labels 360 sequences; faults
+    both    two workers label the same; 24 sequences five times, with and without PyTorch
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PYTHON = sys.executable
+BACKENDS = ("--backends", "onnxruntime-cuda,torch")
+
+
+def steps(given: argparse.Namespace) -> dict[str, list[tuple[float, list[str]]]]:
+    """Return each track's commands and their limits in seconds."""
+
+    def product(track: str, *words: str) -> list[str]:
+        return [
+            PYTHON, str(HERE / "gpu_product.py"), "--clip", str(given.clip), "--street",
+            str(given.street), "--boxes", str(given.boxes), "--out", str(given.out / track), *words,
+        ]  # fmt: skip
+
+    long, short = ("--sequences", "360"), ("--repeats", "5", "--workers", "2")
+    meta = [
+        PYTHON, str(HERE / "compare_with_meta.py"), str(given.meta), str(given.street),
+        str(given.boxes), "--engine", "onnxruntime-cuda:fp32", "--engine", "torch:fp32",
+    ]  # fmt: skip
+    return {
+        "first": [
+            (420, product("first", "compilation", "large")),
+            (240, [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu",
+                   str(HERE.parent / "gpu")]),
+            (240, product("first", *BACKENDS, "first", "label", "parity")),
+            *([(200, meta)] if given.meta else []),
+        ],
+        "second": [
+            (500, product("second", *long, "--workers", "1", "fleet")),
+            (240, product("second", "poison", "stale", "memory")),
+        ],
+        "both": [
+            (400, product("both", *long, "--workers", "2", "fleet")),
+            (400, product("both", *short, "fleet")),
+            (400, product("both", *short, "--without-torch", "fleet")),
+        ],
+    }  # fmt: skip
+
+
+def run(track: str, commands: list[tuple[float, list[str]]], out: Path, gpus: str,
+        cores: set[int]) -> None:  # fmt: skip
+    """Run a track's commands one after another on these GPUs and cores."""
+    env = os.environ | {"CUDA_VISIBLE_DEVICES": gpus, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    with (out / f"{track}.log").open("a") as log:
+        for limit_s, command in commands:
+            started = time.perf_counter()
+            try:
+                done = subprocess.run(
+                    command, env=env, stdout=log, stderr=subprocess.STDOUT, timeout=limit_s,
+                    check=False, cwd=HERE.parents[1],
+                    preexec_fn=lambda: os.sched_setaffinity(0, cores),
+                ).returncode  # fmt: skip
+            except subprocess.TimeoutExpired:
+                done = "its time was up"
+            took_s = time.perf_counter() - started
+            for where in (sys.stdout, log):
+                words = " ".join(command[-4:])
+                print(f"[{track}: {words}: {done}, {took_s:.0f} s]", file=where, flush=True)
+    (out / f"{track}.done").touch()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name in ("clip", "street", "boxes", "out"):
+        parser.add_argument(f"--{name}", type=Path, required=True)
+    parser.add_argument("--meta", type=Path, help="a checkout of facebookresearch/sam2")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    tracks, cores = steps(given), sorted(os.sched_getaffinity(0))
+    half = len(cores) // 2
+    beside = [
+        threading.Thread(target=run, args=(track, tracks[track], given.out, gpu, set(some)))
+        for track, gpu, some in (("first", "0", cores[:half]), ("second", "1", cores[half:]))
+    ]
+    for one in beside:
+        one.start()
+    for one in beside:
+        one.join()
+    run("both", tracks["both"], given.out, "0,1", set(cores))
+
+
+if __name__ == "__main__":
+    main()
