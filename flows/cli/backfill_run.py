@@ -238,6 +238,7 @@ class _HowFar:
         self.run_key, self.out_uri = plan.stamp.run_key, plan.params.label.out
         self._before = len(manifests.list_complete(self.out_uri, self.run_key))
         self.sequences, self._frames = plan.to_label + plan.in_flight, plan.frames
+        self._of = {(one.sequence_id, one.content_key): one.frames for one in plan.works}
         self._percent: dict[UUID, float] = {}
         self._shards: dict[UUID, int] = {}  # frames of those that were under way when last told
         self._failed: dict[UUID, int] = {}  # frames of those that ended otherwise than labeled
@@ -245,8 +246,10 @@ class _HowFar:
 
     def labeled(self) -> int:
         """Sequences that are complete by now."""
-        done = len(manifests.list_complete(self.out_uri, self.run_key)) - self._before
-        return min(done, self.sequences)
+        return self._so_many(manifests.list_complete(self.out_uri, self.run_key))
+
+    def _so_many(self, complete: set[tuple[str, str]]) -> int:
+        return min(len(complete) - self._before, self.sequences)
 
     def text(self, active: Sequence[FlowRun]) -> str:
         """Say all of it in a line; `active` are the shards that have not ended."""
@@ -265,11 +268,16 @@ class _HowFar:
             frames * (1 - self._percent.get(run_id, 0.0) / 100)
             for run_id, frames in of_shard.items()
         )
-        done, now = round(self._frames - failed - left), time.monotonic()
+        complete = manifests.list_complete(self.out_uri, self.run_key)
+        # What shards tell is seconds old; nobody is to read of a whole sequence and no frame.
+        stored = sum(frames for key, frames in self._of.items() if key in complete)
+        done, now = max(round(self._frames - failed - left), stored), time.monotonic()
         self._first = self._first or (now, done)
         first_s, before = self._first
         parts = [f"{done:,} of {counted(self._frames, 'frame')}"]
-        parts.append(f"{self.labeled():,} of {counted(self.sequences, 'sequence')} labeled")
+        parts.append(
+            f"{self._so_many(complete):,} of {counted(self.sequences, 'sequence')} labeled"
+        )
         if done > before:
             parts.append(f"about {clock((now - first_s) * left / (done - before))} left")
         return f"{', '.join(parts)}; shards: {counted_states(counts(active))}"

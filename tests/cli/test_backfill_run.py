@@ -16,6 +16,7 @@ from flows.plan.backfill import plan_backfill
 from flows.plan.shards import Piece, ShardParams
 from flows.server import fleet
 from sam2_core.types import AutolabelError
+from tasks.store import manifests
 from tests.integration.runs import MICRO, write_sequence
 
 
@@ -36,7 +37,7 @@ def test_frames_of_a_shard_that_was_cancelled_are_not_labeled(
 
     plan = SimpleNamespace(
         stamp=SimpleNamespace(run_key="key"), params=SimpleNamespace(label=label),
-        to_label=2, in_flight=0, frames=8,
+        to_label=2, in_flight=0, frames=8, works=[Piece("first", "/frames/first", "k", 4)],
     )  # fmt: skip
     monkeypatch.setattr(backfill_run, "percent_done", lambda _: {})
     monkeypatch.setattr(backfill_run, "labeled_by", lambda ids: set(ids) if completed else set())
@@ -44,6 +45,10 @@ def test_frames_of_a_shard_that_was_cancelled_are_not_labeled(
     far = backfill_run._HowFar(plan)
     assert far.text([first, second]).startswith("0 of 8 frames")
     assert far.text([second]).startswith(told)
+    complete = tmp_path / manifests.path_of("key", "first", "k")
+    complete.parent.mkdir(parents=True)
+    complete.write_text("{}")
+    assert far.text([first, second]).startswith("4 of 8 frames, 1 of 2 sequences labeled")
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_workers_try(tmp_path, capsys):
