@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -12,21 +13,69 @@ from pathlib import Path
 
 from sam2_core.types import AutolabelError
 
+CACHE_VARIABLE = "AUTOLABEL_CACHE"
+# What names a folder of ours; one that may lie in another comes first.
+PLACES = ("AUTOLABEL_DATABASE_DIR", "AUTOLABEL_MASK_DIR", CACHE_VARIABLE)
+
 
 def cache_folder(explicit: str | Path | None = None) -> Path:
     """Return the cache folder: as given, else `$AUTOLABEL_CACHE`, else below the user's cache."""
     if explicit is not None:
         return Path(explicit).expanduser()
-    named = os.environ.get("AUTOLABEL_CACHE")
+    named = os.environ.get(CACHE_VARIABLE)
     if named:
         return Path(named).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "autolabel"
 
 
+def absolute_places() -> None:
+    """Have the variables that name our folders mean the same in processes that work elsewhere."""
+    for variable in PLACES:
+        if named := os.environ.get(variable):
+            os.environ[variable] = str(Path(named).expanduser().absolute())
+
+
+def variable_of(path: str | Path) -> str:
+    """Return which variable names another place for a file or folder of ours; "" for others'."""
+    whole = Path(path).absolute()
+    for variable in PLACES:
+        named = os.environ.get(variable)
+        if named and whole.is_relative_to(Path(named).expanduser().absolute()):
+            return variable
+    return CACHE_VARIABLE if whole.is_relative_to(cache_folder().absolute()) else ""
+
+
+def cannot_write(path: Path, error: OSError) -> AutolabelError:
+    """Return the error of a folder or file of ours that cannot be written: what, why, what to do.
+
+    Raise it from the other one, which tells whether the machine is at fault.
+    """
+    variable = variable_of(path)
+    advice = f"; set {variable} to another folder" if variable else ""
+    return AutolabelError(f"{path} cannot be made or written: {error.strerror or error}{advice}")
+
+
+def make_folder(path: Path) -> Path:
+    """Make a folder and those around it. A new cache is for this user alone; what is made in one
+    that is there is open to whom that is.
+    """  # noqa: D205
+    if not path.is_dir():
+        around, mode = make_folder(path.parent), 0o777
+        cache = cache_folder()
+        if path == cache:
+            mode = 0o700
+        elif path.is_relative_to(cache):
+            mode = around.stat().st_mode & 0o777
+        if path.exists():  # "File exists" would tell nobody what is wrong with that
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+        path.mkdir(mode=mode, exist_ok=True)
+    return path
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a small file so that a reader sees all of it or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
         try:
             file.write(text)
@@ -48,7 +97,7 @@ def only_one(lock: Path, waiting: Callable[[], None]) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout
 
-    lock.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(lock.parent)
     held = FileLock(lock)
     try:
         held.acquire(timeout=0)

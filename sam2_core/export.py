@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sam2_core.cache import cache_folder, file_sha256
+from sam2_core.cache import cache_folder, file_sha256, make_folder
 from sam2_core.checkpoints import PYTORCH
 from sam2_core.export_graphs import extract, save, single_image, traced
 from sam2_core.export_jobs import published_jobs, restructured_jobs, windows_of
@@ -122,7 +122,7 @@ def export_model(
     _require_packages()
     facts = _facts(model.preset, checkpoint_sha256, weights, options)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as error:
         raise AutolabelError(

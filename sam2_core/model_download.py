@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
+from sam2_core.cache import make_folder
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def by_hand(url: str, path: Path, sha256: str = "") -> str:
 def _only_one(path: Path) -> Iterator[None]:
     """Let one process at a time fetch a file; the others wait and then find it there."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         held = FileLock(path.with_name(f".{path.name}.lock")).acquire()
     except OSError as error:
         raise AutolabelError(

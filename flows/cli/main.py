@@ -6,12 +6,19 @@ import contextlib
 import importlib
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
 from flows.cli.interrupted import EXIT_CODE, STOPPED, was_interrupted
-from sam2_core.cache import cache_folder
+from sam2_core.cache import (
+    absolute_places,
+    cache_folder,
+    cannot_write,
+    make_folder,
+    variable_of,
+)
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 from tasks.types import NothingToLabelError
@@ -94,17 +101,23 @@ class LazyGroup(click.Group):
 def cli() -> None:
     """Label driving sequences with SAM 2 and review the masks in FiftyOne."""
     with contextlib.suppress(OSError):  # one that is there keeps its mode: it may be shared
-        cache_folder().mkdir(parents=True, mode=0o700)
+        make_folder(cache_folder())
 
 
 def main() -> None:
     """Console entry point: 0 all done, 1 some failed, 2 bad usage or a known error, 130 Ctrl-C."""
     os.environ.setdefault("DO_NOT_TRACK", "1")  # else importing Prefect sends what it counts
+    absolute_places()
     try:
         cli(standalone_mode=True)
     except AutolabelError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(1 if isinstance(error, NothingToLabelError) else 2)
+    except OSError as error:
+        if not error.filename or not variable_of(os.fsdecode(error.filename)):
+            raise
+        click.echo(f"error: {cannot_write(Path(os.fsdecode(error.filename)), error)}", err=True)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

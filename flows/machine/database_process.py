@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 
+from sam2_core.types import AutolabelError
 from tasks.dataset.database import ensure_database, release_database
 from tasks.dataset.keep import DatabaseKeeper
 
@@ -19,7 +20,10 @@ def main() -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    ensure_database()
+    try:
+        ensure_database()
+    except AutolabelError as error:
+        sys.exit(str(error))  # a sentence, which `up` passes on
     database = DatabaseKeeper()
     while not stop.wait(0.5):
         if done := database.look():

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from flows.machine.services import folder
 from sam2_core.cache import write_whole
+from sam2_core.types import AutolabelError
 from tasks import processes
 from tasks.store.private_files import private_folder
 
@@ -34,7 +35,7 @@ def note_refused(reasons: Mapping[str, str]) -> None:
     Best effort: workers go on where nothing can be written.
     """
     file = folder() / f"{_prefix()}{os.getpid()}.json"
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, AutolabelError):
         if not reasons:
             file.unlink(missing_ok=True)
             return

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from flows.machine.last_words import last_words
 from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, known_auth, new_auth
+from sam2_core.cache import make_folder
 from sam2_core.types import AutolabelError
 from tasks import processes
 from tasks.store.own_folder import OwnFolder
@@ -198,17 +199,21 @@ class OwnApi:
         self._log.close()
 
     def _keep_template(self) -> None:
-        """Keep the migrated, still empty database: the next server starts in half the time."""
+        """Keep the migrated, still empty database: the next server starts in half the time.
+
+        A cache that cannot be written costs that time, and nothing else.
+        """
         if sound(self._template):
             return
-        self._template.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._template.with_suffix(f".{uuid.uuid4().hex}.tmp")
-        with (
-            contextlib.closing(sqlite3.connect(self._home / "prefect.db")) as source,
-            contextlib.closing(sqlite3.connect(temporary)) as copy,
-        ):
-            source.backup(copy)
-        temporary.replace(self._template)
+        with contextlib.suppress(OSError, AutolabelError, sqlite3.Error):
+            make_folder(self._template.parent)
+            temporary = close_file(self._template.with_suffix(f".{uuid.uuid4().hex}.tmp"))
+            with (
+                contextlib.closing(sqlite3.connect(self._home / "prefect.db")) as source,
+                contextlib.closing(sqlite3.connect(temporary)) as copy,
+            ):
+                source.backup(copy)
+            temporary.replace(self._template)
 
     def _why_not(self) -> str:
         """Tell why the server did not start; its log is kept where it outlives this command."""
@@ -217,7 +222,7 @@ class OwnApi:
         how = f"no answer in {START_TIMEOUT_S:.0f} s" if ended is None else f"exit status {ended}"
         why = last_words(log.read_text(errors="replace")) or how
         with contextlib.suppress(OSError):
-            self._template.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._template.parent)
             log = Path(shutil.copy(log, self._template.parent / FAILED_LOG))
         return (
             f"Prefect's server did not start: {why}; its log is {log}. Another way is to start one "

@@ -14,7 +14,7 @@ import tensorrt as trt
 
 from sam2_core.backends.tensorrt_plan import Buckets, EngineKey, Profile, profiles_for
 from sam2_core.backends.tensorrt_versions import strongly_typed_network_flags
-from sam2_core.cache import file_sha256, only_one
+from sam2_core.cache import file_sha256, make_folder, only_one
 from sam2_core.types import AutolabelError
 
 Note = Callable[[str], None]
@@ -209,7 +209,7 @@ def refit_engine(engine_path: Path, onnx_path: Path, refitted_path: Path) -> Non
 
 def write_atomically(path: Path, data: bytes | memoryview) -> None:
     """Write a whole file or none: two builders at once leave one good file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sam2_core.cache import cache_folder
+from sam2_core.cache import cache_folder, make_folder
 from sam2_core.types import AutolabelError
 
 FOLDER_VARIABLE = "AUTOLABEL_TRITON_SERVER"
@@ -86,7 +86,7 @@ def _of_package(package: Path, cache: Path) -> InstalledServer:
         raise AutolabelError(f"{PACKAGE} has no Python backend for Python {_VERSION}")
     backends = cache / "triton" / f"{server.stat().st_mtime_ns}-{_VERSION}" / "backends"
     python = backends / "python"
-    python.mkdir(parents=True, exist_ok=True)
+    make_folder(python)
     for path in [*(server / "backends" / "python").iterdir(), stub]:
         target = python / path.name
         if path.name == _STUB and path != stub:

@@ -101,7 +101,7 @@ def release_database(folder: Path | None = None) -> None:
     clients = _held_locks.pop(folder, None)
     if clients is None:
         return
-    with contextlib.suppress(OSError), _start_lock(folder):
+    with contextlib.suppress(OSError, AutolabelError), _start_lock(folder):
         clients.close()
         if _nobody_else(folder):
             stop_server(folder)

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from sam2_core.cache import cannot_write
 from sam2_core.types import ModelStamp
 from tasks.dataset.ids import label_prefix
 from tasks.dataset.objects import ObjectNames
@@ -150,10 +151,14 @@ def _mask_file(folder: Path, identity: Any, mask: BoolArray) -> str:
 
     path = folder / f"{identity}.png"
     if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        _, picture = cv2.imencode(".png", mask.view(np.uint8) * 255)
         temporary = path.with_suffix(".new.png")
-        cv2.imwrite(str(temporary), mask.view(np.uint8) * 255)
-        temporary.replace(path)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(picture.data)
+            temporary.replace(path)
+        except OSError as error:
+            raise cannot_write(folder, error) from error
     return str(path)
 
 

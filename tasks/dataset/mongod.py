@@ -21,7 +21,7 @@ from pathlib import Path
 from sam2_core.types import AutolabelError
 from tasks import processes
 from tasks.store.own_folder import OwnFolder
-from tasks.store.private_files import PRIVATE_UMASK, close_file, write_private
+from tasks.store.private_files import PRIVATE_UMASK, close_file, private_folder, write_private
 
 URI_VARIABLE = "FIFTYONE_DATABASE_URI"
 USER = "autolabel"
@@ -162,8 +162,7 @@ def library_environment(mongod: Path, folder: Path) -> dict[str, str]:
     environment = dict(os.environ)
     if _starts(mongod, environment):
         return environment
-    libraries = folder / "openssl"
-    libraries.mkdir(exist_ok=True)
+    libraries = private_folder(folder / "openssl")
     package = importlib.util.find_spec("psycopg2")
     for location in (package.submodule_search_locations or []) if package else []:
         for name in ("ssl", "crypto"):

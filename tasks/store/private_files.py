@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from sam2_core.cache import cannot_write, make_folder
 from sam2_core.types import AutolabelError
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -16,19 +17,36 @@ PRIVATE_UMASK = OTHERS
 
 
 def private_folder(path: Path) -> Path:
-    """Make a folder of ours, or close one that is there already, to everybody but its owner."""
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if path.stat().st_mode & OTHERS:
-        with contextlib.suppress(PermissionError):  # another user's: not ours to close
-            path.chmod(0o700)
+    """Make a folder of ours, or close one that is there already, to everybody but its owner.
+
+    Raises:
+        AutolabelError: it cannot be made; says which variable names another place.
+
+    """
+    try:
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True, mode=0o700)
+        if path.stat().st_mode & OTHERS:
+            with contextlib.suppress(PermissionError):  # another user's: not ours to close
+                path.chmod(0o700)
+    except OSError as error:
+        raise cannot_write(path, error) from error
     return path
 
 
 def close_file(path: Path) -> Path:
-    """Make a file that only its owner reads, empty where it is new; close one that is there."""
-    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
-    if path.stat().st_mode & OTHERS:
-        path.chmod(0o600)
+    """Make a file that only its owner reads, empty where it is new; close one that is there.
+
+    Raises:
+        AutolabelError: it cannot be written; says which variable names another place.
+
+    """
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+        if path.stat().st_mode & OTHERS:
+            path.chmod(0o600)
+    except OSError as error:
+        raise cannot_write(path, error) from error
     return path
 
 
