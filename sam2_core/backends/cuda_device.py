@@ -43,6 +43,10 @@ class Device(Protocol):
         """Page-locked host memory: copies from and to it are asynchronous."""
         ...
 
+    def release_pinned(self, address: int) -> None:
+        """Give page-locked memory back; nothing may be queued on it."""
+        ...
+
     def create_stream(self) -> int:
         """Create a stream, not the default one, on which nothing could be captured."""
         ...
@@ -117,6 +121,10 @@ class CudaDevice:
     def allocate_pinned(self, nbytes: int) -> int:
         """Allocate page-locked host memory."""
         return int(self._call("cudaHostAlloc", max(nbytes, 1), 0))
+
+    def release_pinned(self, address: int) -> None:
+        """Free page-locked host memory."""
+        self._call("cudaFreeHost", address)
 
     def create_stream(self) -> int:
         """Create a stream that does not wait for the default one."""

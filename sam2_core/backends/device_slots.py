@@ -107,6 +107,11 @@ class FeatureSlots:
         """Lend slots for one image."""
         return {name: pool.take() for name, pool in self._pools.items()}
 
+    def release_free(self) -> None:
+        """Release the slots that are not on loan; nothing may be queued on them."""
+        for pool in self._pools.values():
+            pool.release_free(self._device.release)
+
     def _keep(self, encoder: Mapping[str, _Addressed], row: int) -> dict[str, Slot]:
         slots = self.take()
         for name, slot in slots.items():

@@ -77,9 +77,12 @@ class Gpu:
         """
         event = self.device.record(self.stream)
         self._in_use.append((event, kept))
+        self._forget_done()
+        return lambda: self.owner.wait(event.wait)
+
+    def _forget_done(self) -> None:
         while self._in_use and self._in_use[0][0].done():
             self._in_use.popleft()
-        return lambda: self.owner.wait(event.wait)
 
     def _lent(
         self, pools: dict[int, SlotPool], allocate: Callable[[int], int], nbytes: int
@@ -101,12 +104,16 @@ class Gpu:
         return self._lent(self._memory, self.device.allocate, nbytes)
 
     def release_unused(self) -> None:
-        """Give device memory that nothing needs now back to the driver."""
+        """Give memory that nothing needs now, page-locked memory too, back to the driver."""
         self.kept.clear()
+        self.device.synchronize(self.stream)
+        self._forget_done()
         with self._adding:
-            pools = list(self._memory.values())
-        for pool in pools:
+            memory, pinned = list(self._memory.values()), list(self._pinned.values())
+        for pool in memory:
             pool.release_free(self.device.release)
+        for pool in pinned:
+            pool.release_free(self.device.release_pinned)
 
     def stage(self, image: ImageArray) -> StagedFrame:
         """Copy a decoded frame to where the device fetches it; on any thread."""

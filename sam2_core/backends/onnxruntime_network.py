@@ -178,6 +178,7 @@ class CudaNetwork:
             shape = (len(frames), output.row[0], output.row[1])
             counts, picked = self.gpu.likely(output.address, shape, least, output.row[0])
         except DeviceMemoryError:
+            self.gpu.device.synchronize(self.gpu.stream)  # earlier frames may still be in buffers
             self._graph.release()
             self.gpu.release_unused()
             raise

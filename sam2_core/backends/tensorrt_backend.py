@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.backends.cuda_device import Device
-from sam2_core.backends.device_owner import device_owner
-from sam2_core.backends.device_slots import FeatureSlots, Slot, SlotPool
+from sam2_core.backends.device_slots import FeatureSlots, Slot
 from sam2_core.backends.gpu import Gpu
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.protocol import Backend, BackendInfo, HostFeatures
@@ -24,6 +22,7 @@ from sam2_core.onnx_contract import BOX_POINTS, DECODED, FEATURES, SCORES
 from sam2_core.preprocess import resize_square
 from sam2_core.types import (
     AutolabelError,
+    DeviceMemoryError,
     EncoderImage,
     Features,
     ImageArray,
@@ -36,44 +35,39 @@ from sam2_core.views import StagedFrame, View
 if TYPE_CHECKING:
     from sam2_core.backends.tensorrt_engine import LoadedEngine
 
+Result = TypeVar("Result")
+
 
 class TensorRTBackend(Backend):
-    """Encoder and decoder engines on one stream of one GPU.
+    """Encoder and decoder engines on the stream of a GPU, beside the detector's.
 
     Any thread may call; the device's own thread does the work, because an engine's buffers are
-    fixed, so that
-    CUDA graphs never see a new address.
+    fixed, so that CUDA graphs never see a new address.
+
+    Args:
+        folder: an exported model, pinned.
+        engine_paths: engines of its graphs, by their names.
+        gpu: the process's.
+
     """
 
-    def __init__(
-        self, folder: ModelFolder, engine_paths: Mapping[str, Path], device: Device
-    ) -> None:
+    def __init__(self, folder: ModelFolder, engine_paths: Mapping[str, Path], gpu: Gpu) -> None:
         require_tensorrt()
-        from sam2_core.backends.tensorrt_engine import LoadedEngine
+        from sam2_core.backends.tensorrt_engine import load_engines
         from sam2_core.backends.tensorrt_versions import full_version
 
-        self.folder = folder
-        self._device = device
-        self._owner = device_owner()
-        self._gpu = Gpu(device, self._owner)
-        self._stream = self._gpu.stream
-        engines = {
-            kind: LoadedEngine(path, device, self._stream) for kind, path in engine_paths.items()
-        }
-        # The engines never run at the same time: one scratch block serves them all.
-        scratch = device.allocate(max(engine.scratch_bytes for engine in engines.values()))
-        for engine in engines.values():
-            engine.attach(scratch)
+        self.folder, self._gpu = folder, gpu
+        self._device, self._stream = gpu.device, gpu.stream
+        engines = gpu.run(lambda: load_engines(engine_paths, gpu))
         self._encoder = engines["encoder"]
         self._image_buckets = self._encoder.buckets("image")
         self._decoders = DecoderEngines(engines, self._image_buckets, folder.path)
-        self._pinned: dict[tuple[str, int], SlotPool] = {}
-        self._features = FeatureSlots(device, self._stream, self._check_features())
+        self._features = FeatureSlots(self._device, self._stream, self._check_features())
         self._info = BackendInfo(
             folder.stamp(f"tensorrt-{full_version()}"),
             folder.image_size,
             ("TensorRT",),
-            device.name,
+            self._device.name,
             folder.close_ups,
         )
 
@@ -96,12 +90,22 @@ class TensorRTBackend(Backend):
                 )
         return nbytes
 
-    def _staged(self, name: str, nbytes: int) -> Slot:
-        """Pinned memory for an input or output of this name, at its largest size."""
-        key = (name, nbytes)
-        if key not in self._pinned:
-            self._pinned[key] = SlotPool(self._device.allocate_pinned, nbytes)
-        return self._pinned[key].take()
+    def _on_device(self, work: Callable[[], Result]) -> Result:
+        """Run on the device's thread; memory that nothing needs is released when it is too little.
+
+        The engines keep theirs, without which they cannot run.
+        """
+
+        def releasing() -> Result:
+            try:
+                return work()
+            except DeviceMemoryError:
+                self._device.synchronize(self._stream)
+                self._features.release_free()
+                self._gpu.release_unused()
+                raise
+
+        return self._gpu.run(releasing)
 
     def warm_up(self, images: int = 1) -> None:
         """Create every bucket's context and CUDA graph, for features of this many images."""
@@ -113,7 +117,7 @@ class TensorRTBackend(Backend):
             for call in self._decoders.box_calls(images):
                 call.engine.warm_up(call.shapes(BOX_POINTS))
 
-        self._owner.run(warm)
+        self._on_device(warm)
 
     def stage(self, image: ImageArray) -> StagedFrame | None:
         """Copy a frame to page-locked memory, where the device cuts and resizes."""
@@ -138,18 +142,18 @@ class TensorRTBackend(Backend):
             # Pinned frames may be overwritten once they are on the device.
             self._device.synchronize(self._stream)
 
-        self._owner.run(queue)
+        self._on_device(queue)
         return Features(encoded, len(images), tuple(_size_hw(one) for one in images))
 
     def features_to_host(self, features: Features) -> HostFeatures:
         """Copy features to this machine's memory, as they lie: uint8 (B, bytes)."""
-        return self._owner.run(lambda: self._copied(features))
+        return self._on_device(lambda: self._copied(features))
 
     def _copied(self, features: Features) -> HostFeatures:
         found = {}
         for name in FEATURES:
             nbytes = features.data[0][name].nbytes
-            host = self._staged(name, nbytes * features.batch)
+            host = self._gpu.pinned(nbytes * features.batch)
             for row, slots in enumerate(features.data):
                 place = host.address + row * nbytes
                 self._device.copy(place, slots[name].address, nbytes, self._stream)
@@ -167,13 +171,13 @@ class TensorRTBackend(Backend):
             for row in range(len(sizes_hw)):
                 encoded.append(slots := self._features.take())
                 for name, slot in slots.items():
-                    host = self._staged(name, slot.nbytes)
+                    host = self._gpu.pinned(slot.nbytes)
                     np.copyto(host.as_array(np.uint8, (slot.nbytes,)), arrays[name][row])
                     self._device.copy(slot.address, host.address, slot.nbytes, self._stream)
                     self._device.synchronize(self._stream)  # pinned memory is reused
             return encoded
 
-        return Features(self._owner.run(queue), len(sizes_hw), tuple(sizes_hw))
+        return Features(self._on_device(queue), len(sizes_hw), tuple(sizes_hw))
 
     def _fill(self, images: Sequence[SquareArray | View]) -> Any:
         """Queue the encoder's input; returns what must live until that is done.
@@ -184,7 +188,7 @@ class TensorRTBackend(Backend):
         views = [one for one in images if isinstance(one, View)]
         if len(views) == len(images):
             return self._gpu.squares(views, tensor.address, size)
-        slot = self._staged("image", tensor.nbytes)
+        slot = self._gpu.pinned(tensor.nbytes)
         batch = slot.as_array(np.float32, (len(images), 3, size, size))
         for row, one in enumerate(images):
             square = resize_square(one.cut(), size) if isinstance(one, View) else one
@@ -199,7 +203,7 @@ class TensorRTBackend(Backend):
         if not count:
             return no_masks(grid)
         calls = list(self._decoders.calls(prompts))
-        targets = self._owner.run(lambda: self._decoded(features, prompts, calls))
+        targets = self._on_device(lambda: self._decoded(features, prompts, calls))
         order = np.concatenate([call.rows for call in calls])
         decoded = {name: array[:count] for name, array in targets.items()}
         if not np.array_equal(order, np.arange(count)):
@@ -231,7 +235,7 @@ class TensorRTBackend(Backend):
         for name in DECODED:
             tensor = engine.tensors[name]
             shape = (rows, *engine.row_shape(name))
-            slot = self._staged(name, math.prod(shape) * tensor.dtype.itemsize)
+            slot = self._gpu.pinned(math.prod(shape) * tensor.dtype.itemsize)
             arrays[name] = slot.as_array(tensor.dtype, shape)
         return arrays
 
@@ -271,7 +275,7 @@ class TensorRTBackend(Backend):
 
     def _upload(self, engine: LoadedEngine, name: str, values: npt.NDArray[Any]) -> Slot:
         tensor = engine.tensors[name]
-        slot = self._staged(name, tensor.nbytes)
+        slot = self._gpu.pinned(tensor.nbytes)
         view = slot.as_array(tensor.dtype, values.shape)
         view[...] = values
         self._device.copy(tensor.address, slot.address, view.nbytes, self._stream)

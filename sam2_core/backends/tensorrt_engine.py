@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import tensorrt as trt
 
-from sam2_core.backends.cuda_device import Device
+from sam2_core.backends.gpu import Gpu
 from sam2_core.backends.tensorrt_plan import Profile, Shape
 from sam2_core.types import AutolabelError
 
@@ -44,11 +44,10 @@ class _Bound:
 
 
 class LoadedEngine:
-    """An engine with its buffers on one stream; calls must not overlap (the backend has a lock)."""
+    """An engine with its buffers on a GPU's stream; everything on the device's thread."""
 
-    def __init__(self, path: Path, device: Device, stream: int) -> None:
-        self._device = device
-        self._stream = stream
+    def __init__(self, path: Path, gpu: Gpu) -> None:
+        self._device, self._stream, self._owner = gpu.device, gpu.stream, gpu.owner
         self._logger = trt.Logger(trt.Logger.WARNING)
         self._runtime = trt.Runtime(self._logger)
         self._engine = self._deserialize(path)
@@ -121,6 +120,13 @@ class LoadedEngine:
                 # A warm-up must not gather at whatever index the memory happens to hold.
                 self._device.clear(address, nbytes, self._stream)
 
+    def release(self) -> None:
+        """Free inputs and outputs; the engine runs no more."""
+        self._device.synchronize(self._stream)
+        self._bound.clear()
+        while self.tensors:
+            self._device.release(self.tensors.popitem()[1].address)
+
     def _dtype(self, name: str) -> np.dtype[np.generic]:
         dtype: np.dtype[np.generic] = np.dtype(trt.nptype(self._engine.get_tensor_dtype(name)))
         return dtype
@@ -176,7 +182,8 @@ class LoadedEngine:
             # One run outside the capture: the first one may initialise lazily.
             self._execute(context)
             self._device.synchronize(self._stream)
-            bound.graph = self._device.capture(self._stream, lambda: self._execute(context))
+            with self._owner.capturing():
+                bound.graph = self._device.capture(self._stream, lambda: self._execute(context))
         return bound
 
     def _execute(self, context: trt.IExecutionContext) -> None:
@@ -195,3 +202,22 @@ class LoadedEngine:
         else:
             self._device.launch(bound.graph, self._stream)
         return bound.output_shapes
+
+
+def load_engines(paths: Mapping[str, Path], gpu: Gpu) -> dict[str, LoadedEngine]:
+    """Load engines that never run at the same time, on the device's thread.
+
+    One block of scratch memory serves them all. Where they cannot be loaded, nothing of them stays
+    on the device.
+    """
+    engines = {kind: LoadedEngine(path, gpu) for kind, path in paths.items()}
+    scratch = gpu.device.allocate(max(engine.scratch_bytes for engine in engines.values()))
+    try:
+        for engine in engines.values():
+            engine.attach(scratch)
+    except Exception:
+        for engine in engines.values():
+            engine.release()
+        gpu.device.release(scratch)
+        raise
+    return engines

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sam2_core.backends.cuda_device import CudaDevice
+from sam2_core.backends.gpu import process_gpu
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.tensorrt_plan import (
     CLOSE_UP_BUCKETS,
@@ -54,15 +54,12 @@ def engines_folder(cache: str | Path | None = None) -> Path:
     return cache_folder(cache) / "engines"
 
 
-def load_tensorrt(
-    folder: ModelFolder, options: BuildOptions | None = None, device_index: int = 0
-) -> TensorRTBackend:
+def load_tensorrt(folder: ModelFolder, options: BuildOptions | None = None) -> TensorRTBackend:
     """Load a model folder on TensorRT, building its engines first where the cache has none.
 
     Args:
         folder: an exported model.
         options: must be those of `autolabel models build` for its engines to be found.
-        device_index: CUDA device.
 
     Raises:
         AutolabelError: no TensorRT, no GPU, or the graphs cannot be built.
@@ -72,16 +69,22 @@ def load_tensorrt(
     from sam2_core.backends.tensorrt_backend import TensorRTBackend
     from sam2_core.backends.tensorrt_build import BuildOptions, build_engine
 
-    device, folder = CudaDevice(device_index), folder.pinned()
-    built = {
-        kind: build_engine(
-            folder.graph(kind), kind, gpu=device.name, engines_dir=engines_folder(folder.cache),
-            options=options or BuildOptions(buckets_for(folder)), note=logger.warning,
-        )
-        for kind in graphs_of(folder)
-    }  # fmt: skip
+    gpu, folder = process_gpu(), folder.pinned()
+
+    def build() -> dict[str, Path]:
+        return {
+            kind: build_engine(
+                folder.graph(kind), kind, gpu=gpu.device.name,
+                engines_dir=engines_folder(folder.cache),
+                options=options or BuildOptions(buckets_for(folder)), note=logger.warning,
+            ).path
+            for kind in graphs_of(folder)
+        }  # fmt: skip
+
+    # Builders time kernels: on the device's thread nothing else is begun meanwhile.
+    paths = gpu.run(build)
     folder.unchanged()
-    return TensorRTBackend(folder, {kind: engine.path for kind, engine in built.items()}, device)
+    return TensorRTBackend(folder, paths, gpu)
 
 
 def buckets_for(

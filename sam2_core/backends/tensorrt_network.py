@@ -15,7 +15,7 @@ from sam2_core.backends.onnx_in_halves import for_gpu
 from sam2_core.backends.onnxruntime_graph import Declared, Shape, Tensor
 from sam2_core.backends.onnxruntime_network import BUCKETS, CudaNetwork
 from sam2_core.backends.tensorrt_build import BuildOptions, build_engine, write_atomically
-from sam2_core.backends.tensorrt_engine import LoadedEngine
+from sam2_core.backends.tensorrt_engine import LoadedEngine, load_engines
 from sam2_core.backends.tensorrt_plan import NETWORK, Buckets
 
 
@@ -31,13 +31,11 @@ class EngineGraph:
 
     Args:
         engine: loaded on the device's stream.
-        gpu: the device.
 
     """
 
-    def __init__(self, engine: LoadedEngine, gpu: Gpu) -> None:
+    def __init__(self, engine: LoadedEngine) -> None:
         self._engine = engine
-        engine.attach(gpu.device.allocate(engine.scratch_bytes))
         ((self._input, largest),) = engine.largest.items()
         rows = {name: largest[1:] if name == self._input else engine.row_shape(name)
                 for name in engine.tensors}  # fmt: skip
@@ -56,7 +54,7 @@ class EngineGraph:
         return BoundEngine(tensors, lambda: self._engine.run({self._input: shape}))
 
     def release(self) -> None:
-        """Keep the buffers: an engine's are fixed."""
+        """Keep the buffers: they are fixed, and the next frames need them; `Gpu` gives the rest."""
 
 
 def tensorrt_network(
@@ -80,6 +78,11 @@ def tensorrt_network(
     if not graph.is_file():
         write_atomically(graph, model)
     options = BuildOptions(Buckets(images=BUCKETS))
-    built = build_engine(graph, NETWORK, gpu=gpu.device.name, engines_dir=engines, options=options)
-    made = gpu.run(lambda: EngineGraph(LoadedEngine(built.path, gpu.device, gpu.stream), gpu))
-    return CudaNetwork(path, data, gpu, {}, graph=made)
+
+    def load() -> EngineGraph:
+        built = build_engine(
+            graph, NETWORK, gpu=gpu.device.name, engines_dir=engines, options=options
+        )
+        return EngineGraph(load_engines({NETWORK: built.path}, gpu)[NETWORK])
+
+    return CudaNetwork(path, data, gpu, {}, graph=gpu.run(load))

@@ -78,15 +78,15 @@ class TorchBackend(Backend):
         dtype = torch.float16 if wanted.precision == "fp16" else torch.float32
         model, close_ups = modules_for(weights.load(), wanted.graph, close_ups)
         preset = model.preset
-        self._modules = build_modules(model, wanted.graph, dtype, device)
         self._device = torch.device(device)
         self._owner = device_owner()
         self._graphs: Buckets | None = None
         self._last: tuple[Captured, Features] | None = None
         on_gpu = device.startswith("cuda")
+        build = partial(build_modules, model, wanted.graph, dtype, device)
         if on_gpu:
-            self._stream = compute_stream(torch.cuda.current_device())
-            self._uploads, self._copies = torch.cuda.Stream(), torch.cuda.Stream()
+            self._owner.run(self._open_streams)
+        self._modules = self._on_device(build) if on_gpu else build()
         if compiled:
             folder = cache_folder(wanted.cache) / "torch"
             about = {"preset": repr(preset), "graph": wanted.graph, "precision": wanted.precision}
@@ -130,6 +130,10 @@ class TorchBackend(Backend):
             return square
         staged: SquareArray = page_locked([square.transpose(2, 0, 1)])[0].numpy()
         return staged.transpose(1, 2, 0)
+
+    def _open_streams(self) -> None:
+        self._stream = compute_stream(torch.cuda.current_device())
+        self._uploads, self._copies = torch.cuda.Stream(), torch.cuda.Stream()
 
     def _pixels_usable(self) -> bool:
         with torch.cuda.stream(self._uploads):

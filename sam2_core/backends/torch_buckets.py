@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from sam2_core.backends.device_owner import device_owner
 from sam2_core.backends.torch_captured import Captured, Tensors, bucket_for
 from sam2_core.backends.torch_compiled import CompiledModules
 from sam2_core.backends.torch_modules import Modules
@@ -116,5 +117,7 @@ class Buckets:
         if bucket.key not in self.captured:
             examples = bucket.inputs()
             function = self._functions.function(bucket.name, bucket.module, examples)
-            self.captured[bucket.key] = Captured(function, examples, self._stream, self._pool)
+            with device_owner().capturing():
+                captured = Captured(function, examples, self._stream, self._pool)
+            self.captured[bucket.key] = captured
         return self.captured[bucket.key]

@@ -47,7 +47,7 @@ class Captured:
                 function(*inputs)
         stream.synchronize()
         self.graph = torch.cuda.CUDAGraph()
-        mode = "thread_local"  # other threads may wait for events and allocate meanwhile
+        mode = "thread_local"  # other threads may take page-locked memory meanwhile
         with torch.cuda.graph(self.graph, pool=pool, stream=stream, capture_error_mode=mode):
             outputs = function(*inputs)
         self.outputs: Tensors = tuple(outputs)

@@ -48,6 +48,10 @@ class FakeDevice:
     def allocate_pinned(self, nbytes: int) -> int:
         return self.allocate(nbytes)
 
+    def release_pinned(self, address: int) -> None:
+        assert not any(self.pending.values()), "page-locked memory that copies may still need"
+        self.release(address)
+
     def create_stream(self) -> int:
         self.pending[len(self.pending) + 1] = []
         return len(self.pending)

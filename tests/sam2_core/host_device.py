@@ -83,6 +83,9 @@ class HostDevice:
     def allocate_pinned(self, nbytes):
         return self._block(nbytes)
 
+    def release_pinned(self, address):
+        del self.blocks[address]
+
     def create_stream(self):
         return 1
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from sam2_core.backends import tensorrt_loading
 from sam2_core.backends.device_owner import DeviceOwner
 from sam2_core.backends.gpu import Gpu
 from sam2_core.backends.model_folder import ModelFolder
@@ -69,9 +70,14 @@ def build(trt, model, tmp_path, **options):
     }  # fmt: skip
 
 
+def opened(device=None):
+    owner = DeviceOwner("fake")
+    return owner.run(lambda: Gpu(device or FakeDevice(), owner, "cpu"))
+
+
 def load(trt, model, tmp_path, device=None):
     paths = {kind: engine.path for kind, engine in build(trt, model, tmp_path).items()}
-    return trt.backend.TensorRTBackend(model, paths, device or FakeDevice())
+    return trt.backend.TensorRTBackend(model, paths, opened(device))
 
 
 def images(count, seed=0):
@@ -131,7 +137,7 @@ def test_a_detector_runs_on_an_engine_in_batches(trt, tmp_path):
     path = write_yolox(tmp_path / "detector.onnx", rows, 64, 1, ["car"])
     file = resolve_detector(str(path))
     device = FakeDevice(kernels=True)
-    gpu, engines = Gpu(device, DeviceOwner("fake"), "cpu"), tmp_path / "engines"
+    gpu, engines = opened(device), tmp_path / "engines"
     on_engine, on_cpu = Detector(file, gpu, engines=engines), Detector(file)
     on_engine.warm_up()
     assert len(device.graphs) == 3  # one for each number of images
@@ -269,7 +275,7 @@ def test_refit_gives_the_engine_of_the_new_weights(trt, model, tmp_path):
     refitted = tmp_path / "refitted.engine"
     trt.build.refit_engine(engines["encoder"].path, other.graph("encoder"), refitted)
     paths = {kind: engine.path for kind, engine in engines.items()} | {"encoder": refitted}
-    backend = trt.backend.TensorRTBackend(other, paths, FakeDevice())
+    backend = trt.backend.TensorRTBackend(other, paths, opened())
     given, asked = images(1), prompts(4)
     assert_same(backend.decode(backend.encode(given), asked), reference(other, given, asked))
 
@@ -284,15 +290,87 @@ def test_a_damaged_engine_and_an_unreadable_graph_name_the_file(trt, model, tmp_
     engines = {kind: engine.path for kind, engine in build(trt, model, tmp_path).items()}
     engines["encoder"].write_bytes(b"half a file")
     with pytest.raises(AutolabelError, match=r"cannot load .*encoder-.*engine"):
-        trt.backend.TensorRTBackend(model, engines, FakeDevice())
+        trt.backend.TensorRTBackend(model, engines, opened())
     model.graph("decoder").write_bytes(b"not onnx")
     with pytest.raises(AutolabelError, match=r"cannot read .*decoder.onnx: node_7"):
         build(trt, model, tmp_path)
 
 
-def test_a_full_device_is_a_device_memory_error(trt, model, tmp_path):
+def test_a_full_device_is_a_device_memory_error_and_keeps_nothing(trt, model, tmp_path):
+    needed = FakeDevice()
+    load(trt, model, tmp_path, needed)
+    taken = sum(map(len, needed.memory.values()))
+    for short in (1, taken // 2, taken - 1):
+        device = FakeDevice(memory_bytes=taken - short)
+        with pytest.raises(DeviceMemoryError):
+            load(trt, model, tmp_path, device)
+        assert not device.memory
+
+
+class WatchedDevice(FakeDevice):
+    """Notes which threads use it, and whether waits are held back while it captures."""
+
+    def __init__(self):
+        super().__init__(kernels=True)
+        self.threads, self.held = set(), []
+
+    def capture(self, stream, work):
+        self.held.append(self.owner._capturing)
+        return super().capture(stream, work)
+
+
+def _noting_its_thread(name):
+    def noting(self, *given):
+        self.threads.add(threading.get_ident())
+        return getattr(FakeDevice, name)(self, *given)
+
+    return noting
+
+
+for _name in ("allocate", "create_stream", "copy", "clear", "launch", "synchronize"):
+    setattr(WatchedDevice, _name, _noting_its_thread(_name))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the kernels are compiled for the host")
+def test_loading_building_and_capturing_is_the_device_threads_work_on_the_one_gpu(
+    trt, model, tmp_path, monkeypatch
+):
+    gpu = opened(device := WatchedDevice())
+    device.owner, builders = gpu.owner, set()
+    monkeypatch.setattr(tensorrt_loading, "process_gpu", lambda: gpu)
+    build_it = Builder.build_serialized_network
+
+    def noting(self, network, config):
+        builders.add(threading.get_ident())
+        return build_it(self, network, config)
+
+    monkeypatch.setattr(Builder, "build_serialized_network", noting)
+    backend = tensorrt_loading.load_tensorrt(model, trt.build.BuildOptions(buckets=BUCKETS))
+    backend.warm_up()
+    (frame,) = images(1)
+    staged = gpu.stage(frame)  # as the detector does
+    assert backend.staged(staged) is staged
+    backend.decode(backend.encode([staged.whole()]), prompts(3))
+    assert device.threads == builders == {gpu.owner.run(threading.get_ident)}
+    assert device.held
+    assert all(device.held)
+
+
+def test_memory_that_nothing_needs_is_released_when_there_is_too_little(trt, model, tmp_path):
+    backend = load(trt, model, tmp_path, device := FakeDevice())
+    loaded = len(device.memory)
+    asked = prompts(20)
+    expected = backend.decode(backend.encode(images(2)), asked).logits.copy()
+    held = backend.encode(images(1))
+    needed = len(device.memory)
+    device.left = 0
     with pytest.raises(DeviceMemoryError):
-        load(trt, model, tmp_path, FakeDevice(memory_bytes=5000))
+        backend.encode(images(3))
+    # What stays is the engines', what is held of an image, and what the failed call was filling.
+    assert len(device.memory) == loaded + len(held.data[0]) + 1 < needed
+    device.left = 1 << 30
+    again = backend.decode(backend.encode(images(2)), asked)
+    np.testing.assert_array_equal(again.logits, expected)
 
 
 @pytest.mark.parametrize(("version", "flags"), [("10.16.1.11", 2), ("11.4.0.106", 0)])
@@ -308,8 +386,6 @@ def test_an_old_tensorrt_is_refused(monkeypatch, trt):
 
 
 def test_without_tensorrt_the_error_says_what_to_do(monkeypatch, model):
-    from sam2_core.backends import tensorrt_loading
-
     monkeypatch.setattr(tensorrt_loading, "find_spec", lambda name: None)
     with pytest.raises(AutolabelError, match=r"make extra-tensorrt.*another backend"):
         tensorrt_loading.load_tensorrt(model)
@@ -342,7 +418,7 @@ def test_close_ups_have_engines_and_buckets_of_their_own(trt, model, tmp_path):
         ).path
         for kind in ("encoder", "decoder")
     }  # fmt: skip
-    backend = trt.backend.TensorRTBackend(folder, paths, FakeDevice())
+    backend = trt.backend.TensorRTBackend(folder, paths, opened())
     assert backend.info.close_ups
     frames = images(70)
     asked = replace(prompts(70), image_index=np.arange(70))

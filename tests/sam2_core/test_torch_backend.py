@@ -6,7 +6,7 @@ import pytest
 from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
 from sam2_core.tuning import sample_prompts
-from sam2_core.types import AutolabelError, Boxes, Prompts
+from sam2_core.types import AutolabelError, Boxes, DeviceMemoryError, Prompts
 from tests.sam2_core.recorded_reference import (
     MODEL,
     assert_scores_as_recorded,
@@ -75,3 +75,52 @@ def test_staged_images_are_uploaded_as_they_lie(backend, monkeypatch):
     copied = torch_staging.upload_of(images[1])
     assert copied.data_ptr() != images[1].ctypes.data
     np.testing.assert_array_equal(copied.numpy(), staged[1].numpy())
+
+
+def test_a_gpu_is_given_its_streams_and_weights_on_its_own_thread(tmp_path, monkeypatch):
+    """The order of calls only: without a GPU the weights stay on the CPU."""
+    from contextlib import nullcontext
+    from threading import get_ident
+
+    import torch
+
+    from sam2_core.backends import torch_backend
+    from sam2_core.resolve import Wanted, resolve_weights
+
+    done = []
+
+    def noted(what, answer):
+        def note(*_):
+            done.append((what, get_ident()))
+            return answer() if callable(answer) else answer
+
+        return note
+
+    wanted = Wanted("fp32", cache=tmp_path)
+    weights = resolve_weights("random:micro", wanted)
+    build = torch_backend.build_modules
+
+    def modules(model, graph, dtype, device):
+        assert device == "cuda"
+        done.append(("modules", get_ident()))
+        return build(model, graph, dtype, "cpu")
+
+    monkeypatch.setattr(torch_backend, "build_modules", modules)
+    monkeypatch.setattr(torch_backend, "compute_stream", noted("stream", None))
+    monkeypatch.setattr(torch_backend.TorchPixels, "usable", noted("pixels", False))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "fake GPU")
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
+    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+    backend = torch_backend.TorchBackend(weights, wanted, "cuda")
+    thread = backend._owner.run(get_ident)
+    assert done == [("stream", thread), ("modules", thread), ("pixels", thread)]
+    monkeypatch.setattr(torch_backend, "build_modules", _full)
+    with pytest.raises(DeviceMemoryError):
+        torch_backend.TorchBackend(weights, wanted, "cuda")
+
+
+def _full(*_):
+    import torch
+
+    raise torch.OutOfMemoryError("CUDA out of memory")

@@ -137,6 +137,21 @@ def test_a_size_that_could_not_be_compiled_ahead_is_compiled_ahead_of_frames(bac
     assert again.compiled == functions.compiled == ["encoder-1-0", "decoder-1-8"]
 
 
+def test_nobody_waits_for_the_device_while_a_bucket_is_captured(backend, tmp_path, monkeypatch):
+    process(backend, tmp_path)
+    held = []
+
+    class Watched(HostGraph):
+        def __init__(self, *given):
+            held.append(backend._owner._capturing)
+            super().__init__(*given)
+
+    monkeypatch.setattr(torch_buckets, "Captured", Watched)
+    backend._owner.run(lambda: label(backend, 1, 8))
+    assert held == [True, True]
+    assert backend._owner.wait(lambda: "waited") == "waited"
+
+
 def test_larger_calls_than_the_largest_bucket_have_their_own(backend, tmp_path):
     functions = process(backend, tmp_path)
     label(backend, IMAGE_BUCKETS[-1] + 1, BOX_BUCKETS[-1] + 1)
