@@ -117,20 +117,21 @@ def bundled_checkpoint(preset: Preset) -> Path | None:
     return path if path.is_file() else None
 
 
-def need_torch(what: str) -> None:
-    """Raise `AutolabelError` where PyTorch is not installed."""
+def need_torch(what: str, instead: str = "") -> None:
+    """Raise `AutolabelError` where PyTorch is not installed; `instead` says how to do without."""
     if importlib.util.find_spec("torch") is None:
-        raise AutolabelError(
-            f"{what} needs PyTorch: {PYTORCH}; or export the model on another machine with "
-            "`autolabel models export` and name its folder"
-        )
+        raise AutolabelError(f"{what} needs PyTorch: {PYTORCH}{instead}")
 
 
 def _need_torch_to_export(label: str, preset: str, checkpoint: str, wanted: Wanted) -> None:
     other = "fp32" if wanted.precision == "fp16" else "fp16"
     there = replace(wanted, precision=other).exported(preset, checkpoint)
     beside = f" (there is {other} here: --precision {other} would take it)" if there else ""
-    need_torch(f"exporting {label} in {wanted.precision}{beside}")
+    need_torch(
+        f"exporting {label} in {wanted.precision}{beside}",
+        "; or export the model on another machine with `autolabel models export` and name its "
+        "folder",
+    )
 
 
 @dataclass(frozen=True)

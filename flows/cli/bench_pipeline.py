@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -15,8 +14,11 @@ from flows.machine.gpus import gpu_ids
 from sam2_core.load import no_gpu
 from sam2_core.types import AutolabelError
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT, Listener
+from tasks.store.own_folder import OwnFolder
 from tasks.wording import counted
 
+FOLDER_PREFIX = "autolabel-bench-"
+GIVEN_UP = "stopped; the labels of a measurement are thrown away, and the same command begins anew"
 STAGES = (DOWNLOAD, DETECT, SEGMENT, LOAD)
 SAMPLE_MS = 200
 _OVERLAPPING = 0.7  # of the segment stage's rate, where starting and ending take little of a run
@@ -116,16 +118,19 @@ def measure_pipeline(sources: tuple[str, ...], options: dict[str, Any]) -> dict[
         AutolabelError: nothing could be labeled.
 
     """
-    from flows.cli.label_run import run_label
+    from flows.cli.label_run import GivenUp, run_label
     from flows.params import LabelParams
     from sam2_core.bench.machine import describe_machine
     from tasks.pipeline.tools import Tools
 
-    with tempfile.TemporaryDirectory(prefix="autolabel-bench-") as folder:
-        params = LabelParams(sources=sources, out=str(Path(folder) / "labels"), **options)
+    folder = OwnFolder(FOLDER_PREFIX)
+    try:
+        params = LabelParams(sources=sources, out=str(folder.path / "labels"), **options)
         watch, tools = Watch(), Tools()
         with watch, tools.progress.listening(watch):
-            summary = run_label(params, tools)
+            summary = run_label(params, tools, given_up=GivenUp(GIVEN_UP, folder.remove))
+    finally:
+        folder.remove()
     if not summary["frames"]:
         reasons = "; ".join(str(one.get("reason")) for one in summary.get("failed", ()))
         raise AutolabelError(f"nothing was labeled: {reasons or 'the sources hold no frame'}")

@@ -8,7 +8,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -33,6 +34,20 @@ from tasks.types import FrameRef
 from tasks.wording import counted
 
 
+@dataclass(frozen=True)
+class GivenUp:
+    """What a run says and does that Ctrl-C or SIGTERM ends.
+
+    Attributes:
+        said: what became of its labels.
+        clean_up: removes what goes with it.
+
+    """
+
+    said: str = "stopped; what is labeled is kept, and the same command continues there"
+    clean_up: Callable[[], object] = lambda: None
+
+
 def run_label(
     params: LabelParams,
     tools: Tools | None = None,
@@ -40,6 +55,7 @@ def run_label(
     dry_run: bool = False,
     as_json: bool = False,
     overlays: int = 0,
+    given_up: GivenUp | None = None,
 ) -> dict[str, Any]:
     """Plan and run; prints to stderr, and with `as_json` one object to stdout.
 
@@ -49,6 +65,7 @@ def run_label(
         dry_run: plan and say only.
         as_json: print the summary.
         overlays: pictures to leave beside the reports.
+        given_up: what Ctrl-C says and does; by default that what is labeled is kept.
 
     Raises:
         AutolabelError: nothing could be started (missing source, unusable model, ...).
@@ -59,7 +76,7 @@ def run_label(
     if dry_run:
         summary = _dry_run(console, params)
     else:
-        with prefect_if_needed(console) as api:
+        with prefect_if_needed(console, given_up) as api:
             summary = label_with_progress(console, params, api, tools)
         if overlays:
             summary["overlays"] = _leave_overlays(console, summary, overlays)
@@ -84,9 +101,9 @@ def _leave_overlays(console: Console, summary: dict[str, Any], count: int) -> li
 
 
 @contextlib.contextmanager
-def prefect_if_needed(console: Console) -> Iterator[Api]:
-    """Have a Prefect API in the block, which ends with it."""
-    with Api(cache_folder()) as api, _interruptible(console, api):
+def prefect_if_needed(console: Console, given_up: GivenUp | None = None) -> Iterator[Api]:
+    """Have a Prefect API in the block, which ends with it; Ctrl-C ends the command there."""
+    with Api(cache_folder()) as api, _interruptible(console, api, given_up or GivenUp()):
         yield api
 
 
@@ -123,12 +140,11 @@ def label_with_progress(
     return summary
 
 
-STOPPED = "stopped; what is labeled is kept, and the same command continues there"
 SHOW_CURSOR = "\x1b[?25h"
 
 
 @contextlib.contextmanager
-def _interruptible(console: Console, api: Api) -> Iterator[None]:
+def _interruptible(console: Console, api: Api, given_up: GivenUp) -> Iterator[None]:
     """End at once on Ctrl-C or SIGTERM: every finished chunk is whole, an unfinished one is not."""
 
     def stop(number: int, _: object) -> None:
@@ -139,13 +155,14 @@ def _interruptible(console: Console, api: Api) -> Iterator[None]:
         try:
             stop_moving()
             console.show_cursor(True)
-            console.print(f"\n{STOPPED}")
+            console.print(f"\n{given_up.said}")
         except (
             RuntimeError
         ):  # in the middle of a write of this thread, which Python refuses to nest
-            os.write(2, f"{SHOW_CURSOR if console.is_terminal else ''}\n{STOPPED}\n".encode())
-        api.stop()
+            os.write(2, f"{SHOW_CURSOR if console.is_terminal else ''}\n{given_up.said}\n".encode())
+        api.end()
         release_database()
+        given_up.clean_up()
         os._exit(128 + number)
 
     with handling(stop, signal.SIGINT, signal.SIGTERM):

@@ -75,9 +75,7 @@ class Api:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
-        if self._folder:
-            self._folder.remove()
+        self.end()
 
     def begin(self) -> None:
         """Start ours, unless it runs or another one is configured; `wait` before use."""
@@ -103,10 +101,12 @@ class Api:
         """Let Prefect use this API inside the block; `wait` first."""
         return self._server.settings() if self._server else contextlib.nullcontext()
 
-    def stop(self) -> None:
-        """Stop what was started here."""
+    def end(self) -> None:
+        """Stop what was started here, and leave nothing of it."""
         if self._server:
             self._server.stop()
+        if self._folder:
+            self._folder.remove()
 
 
 @contextlib.contextmanager

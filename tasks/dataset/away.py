@@ -95,13 +95,27 @@ def waits_for_database(call: Callable[Parameters, Result]) -> Callable[Parameter
             _leave_alone_until(time.monotonic() + LEFT_ALONE_S)
             error = given_up.last_attempt.exception()
             raise DatabaseAwayError(
-                f"FiftyOne's database does not answer ({type(error).__name__}); the labels are in "
-                "storage: when it is back, the flow `load-dataset` loads what it lacks"
+                f"FiftyOne's database{_where()} does not answer ({_kind(error)}); the labels are "
+                "in storage: when it is back, the flow `load-dataset` loads what it lacks"
             ) from error
         _leave_alone_until(0.0)
         return result
 
     return patient
+
+
+def _where() -> str:
+    """Say which database of the user's own that is; nothing of ours, which has no such name."""
+    uri = os.environ.get(URI_VARIABLE)
+    if not uri or uri == os.environ.get(OWNED_VARIABLE):
+        return ""
+    return f" at {redact(uri)} ({URI_VARIABLE})"
+
+
+def _kind(error: BaseException | None) -> str:
+    """Name what the database's client said, not what we made of it."""
+    names = [type(one).__name__ for one in _causes(error) if _says_away(one)] if error else []
+    return names[-1] if names else type(error).__name__
 
 
 def _tell(state: RetryCallState) -> None:

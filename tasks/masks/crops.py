@@ -192,6 +192,7 @@ def crop_windows(
     with np.errstate(invalid="ignore"):
         boxes = np.array(boxes_xyxy_px, np.float64).reshape(-1, 4)
         boxes[~np.isfinite(boxes).all(axis=1)] = 0
+    boxes = boxes.clip(-1, [width + 1, height + 1] * 2)  # 1e30 is no number of pixels
     low = np.floor(boxes[:, :2]).astype(np.int64)
     high = np.ceil(boxes[:, 2:]).astype(np.int64)
     empty = bounds_xyxy_px[:, 2] <= bounds_xyxy_px[:, 0]

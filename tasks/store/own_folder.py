@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 LOCK = "owner.lock"
+MOST_TRIES = 5
 # A folder without a lock is of an older version, or was made a moment ago.
 UNLOCKED_KEPT_S = 24 * 3600.0
 
@@ -45,8 +46,11 @@ class OwnFolder:
                     return
 
     def remove(self) -> None:
-        """Remove the folder and what is in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Remove the folder and what is in it, also while another thread still writes there."""
+        for _ in range(MOST_TRIES):
+            shutil.rmtree(self.path, ignore_errors=True)
+            if not self.path.exists():
+                break
         self.lock.close()
 
 

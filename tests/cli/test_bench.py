@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from click.testing import CliRunner
 from PIL import Image
 
 from flows.cli import bench_pipeline, bench_tables, label_run
-from flows.cli.bench_pipeline import Watch, plot_pipeline, rate_told
+from flows.cli.bench_pipeline import GIVEN_UP, Watch, measure_pipeline, plot_pipeline, rate_told
 from flows.cli.main import cli
 from sam2_core import load
+from sam2_core.types import AutolabelError
 from tests.sam2_core.small_graphs import write_model
 
 
@@ -198,7 +200,7 @@ def test_a_variable_that_names_no_gpu_is_why_the_processor_was_measured(given, m
 def test_every_stage_says_what_it_cost_also_the_load(monkeypatch):
     """`load` comes after a sequence's chunks, which know nothing of it."""
 
-    def labeled(_, tools):
+    def labeled(_, tools, **__):
         for stage in ("download", "detect", "segment", "load"):
             tools.progress.advance(stage, 2)
         return {
@@ -210,3 +212,20 @@ def test_every_stage_says_what_it_cost_also_the_load(monkeypatch):
     found = bench_pipeline.measure_pipeline(("drives",), {})
     assert found["seconds"] == {"download": 1.0, "detect": 2.0, "segment": 3.0, "load": 4.0}
     assert set(found["stages"]) <= set(found["seconds"])
+
+
+def test_a_measurement_that_is_given_up_keeps_nothing_and_says_so(tmp_path, monkeypatch):
+    seen = []
+
+    def label(params, tools, *, given_up):
+        labels = Path(params.out)
+        labels.mkdir()
+        given_up.clean_up()  # what Ctrl-C does before the command ends
+        seen.append((given_up.said, labels.parent.exists()))
+        raise AutolabelError("as if")
+
+    monkeypatch.setattr(label_run, "run_label", label)
+    with pytest.raises(AutolabelError, match="as if"):
+        measure_pipeline(("in",), {})
+    assert seen == [(GIVEN_UP, False)]
+    assert "begins anew" in GIVEN_UP

@@ -79,3 +79,20 @@ def test_one_that_does_not_is_left_alone(waits, monkeypatch):
         waits_for_database(lambda: 1 / 0)()
     waits_for_database(lambda: None)()
     assert not away._left_alone()
+
+
+def test_a_database_of_the_users_own_is_named_with_its_variable(monkeypatch):
+    monkeypatch.setenv(away.URI_VARIABLE, "mongodb://joe:word@127.0.0.1:1/")
+    monkeypatch.setenv(away.WAIT_VARIABLE, "0")
+    gone = chained(AutolabelError("does not answer"), errors.ServerSelectionTimeoutError("x"))
+
+    @waits_for_database
+    def load():
+        raise gone
+
+    with pytest.raises(DatabaseAwayError) as raised:
+        load()
+    assert str(raised.value).startswith(
+        "FiftyOne's database at mongodb://***@127.0.0.1:1/ (FIFTYONE_DATABASE_URI) does not answer "
+        "(ServerSelectionTimeoutError); the labels are in storage"
+    )

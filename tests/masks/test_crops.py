@@ -48,6 +48,13 @@ def test_windows_hold_box_and_mask_and_survive_bad_boxes() -> None:
     assert windows.tolist() == [[10, 2, 25, 9], [3, 3, 5, 6], [0, 0, 0, 0], [0, 0, 0, 0]]
 
 
+@pytest.mark.filterwarnings("error")
+def test_boxes_that_no_whole_number_holds_are_cut_like_others() -> None:
+    boxes = np.array([[-1e30, 3, 1e30, 9], [1e30, 3, 2e30, 9]], np.float32)
+    windows = crop_windows(boxes, np.zeros((2, 4), np.int64), (50, 60))
+    assert windows.tolist() == [[0, 3, 60, 9], [0, 0, 0, 0]]
+
+
 def test_damaged_run_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="damaged"):
         segments_of([encode(np.ones((9, 9)))], (3, 3))
