@@ -33,7 +33,8 @@ def command(pool: str, count: int | None, grace: float, metrics_port: int | None
 
     On SIGTERM or Ctrl-C it finishes the current chunk and gives every shard back to the queue.
     """
-    from flows.machine.worker import run_workers, slots
+    from flows.machine.slots import slots
+    from flows.machine.worker import run_workers
     from flows.server.api import use_api
     from flows.server.deployments import CPU_POOL
     from flows.server.submit import sign_off

@@ -3,44 +3,71 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import re
 import shutil
 import subprocess
 from collections.abc import Mapping
 
-log = logging.getLogger(__name__)
+from sam2_core.types import AutolabelError
+
 LISTED_WITHIN_S = 60.0
+
+
+_OTHERWISE = "CUDA_VISIBLE_DEVICES names GPUs without it, and empty it means the processor"
+
+
+class UnlistedError(AutolabelError):
+    """An NVIDIA driver is here, and which GPUs may be used is not known."""
 
 
 def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
     """GPUs that this process may use: `CUDA_VISIBLE_DEVICES`, else all that nvidia-smi lists.
 
     As CUDA reads the variable: indices, and UUIDs of GPUs and MIG devices or their beginnings, up
-    to the first that names nothing.
+    to the first that names nothing. None where it is empty or -1, or where no nvidia-smi is.
+
+    Raises:
+        UnlistedError: nvidia-smi is here and hangs, fails or lists none, or the variable
+            names none beside it.
+
     """
-    chosen = environment.get("CUDA_VISIBLE_DEVICES")
+    chosen, smi = environment.get("CUDA_VISIBLE_DEVICES"), shutil.which("nvidia-smi")
     if chosen is not None:
         names = (one.strip() for one in chosen.split(","))
         known = re.compile(r"\d+|(GPU|MIG)-.*")
         valid = itertools.takewhile(known.fullmatch, names)
-        return list(dict.fromkeys(valid))
-    smi = shutil.which("nvidia-smi")
-    if not smi:
-        return []
+        found = list(dict.fromkeys(valid))
+        if smi and not found and chosen.split(",")[0].strip() not in {"", "-1"}:
+            raise UnlistedError(
+                f"CUDA_VISIBLE_DEVICES={chosen} names no GPU: `nvidia-smi -L` lists what is here, "
+                "and empty it means the processor"
+            )
+        return found
+    return _listed(smi) if smi else []
+
+
+def _listed(smi: str) -> list[str]:
     # Not `run`, which waits for what it kills: the driver may hold it for ever.
-    asked = subprocess.Popen([smi, "-L"], stdout=subprocess.PIPE, text=True)
+    asked = subprocess.Popen(
+        [smi, "-L"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     try:
-        listed, _ = asked.communicate(timeout=LISTED_WITHIN_S)
+        told, _ = asked.communicate(timeout=LISTED_WITHIN_S)
     except subprocess.TimeoutExpired:
         asked.kill()
-        log.error(
-            "no GPU is used: nvidia-smi lists none within %d s, so the driver hangs; "
-            "CUDA_VISIBLE_DEVICES names GPUs without it", LISTED_WITHIN_S
-        )  # fmt: skip
-        return []
-    return listed_gpus(listed) if asked.returncode == 0 else []
+        raise UnlistedError(
+            f"nvidia-smi lists no GPU within {LISTED_WITHIN_S:g} s, so the driver hangs; "
+            f"{_OTHERWISE}"
+        ) from None
+    found = listed_gpus(told) if asked.returncode == 0 else []
+    if not found:
+        said = " ".join(told.split())[:200] or "nothing"
+        raise UnlistedError(
+            f"`nvidia-smi -L` lists no GPU (exit code {asked.returncode}, it says: {said}); "
+            f"{_OTHERWISE}"
+        )
+    return found
 
 
 def listed_gpus(text: str) -> list[str]:

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,14 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flows.machine import self_test
-from flows.machine.gpus import gpu_ids
 from flows.machine.offers import named
 from flows.machine.refused import note_refused
 from flows.machine.self_test import Verdict
 from flows.machine.services import NONE_WORKS
 from flows.machine.sick import SICK_VARIABLE, sick_note
-from flows.machine.spare_runs import SPARE_VARIABLE
-from sam2_core.cores import share_of, usable_cores
 from sam2_core.load import TESTED_VARIABLE
 from tasks import processes
 from tasks.pipeline.stopping import handling
@@ -53,6 +49,7 @@ class Slot:
         pool: work pool.
         environment: added to this process's.
         tested: whether its device is tested before it starts.
+        unlisted: why it is not known which device it would have, "" where it is: it never starts.
         testing: the test, while it runs.
         process: the worker, when it runs.
         scratch: for temporary files of it and its flow runs: Prefect leaves some behind.
@@ -67,6 +64,7 @@ class Slot:
     pool: str
     environment: dict[str, str] = field(default_factory=dict)
     tested: bool = False
+    unlisted: str = ""
     testing: subprocess.Popen[str] | None = None
     process: subprocess.Popen[bytes] | None = None
     scratch: tempfile.TemporaryDirectory[str] | None = None
@@ -83,6 +81,8 @@ class Slot:
 
     def verdict(self) -> Verdict | None:
         """Return what the device's test found, starting it; None while it runs."""
+        if self.unlisted:
+            return Verdict((), self.unlisted)
         if not self.tested:
             return Verdict(("onnxruntime-cpu",))
         if self.testing is None:
@@ -146,55 +146,6 @@ class Slot:
             if self.process:
                 return [child.pid for child in psutil.Process(self.process.pid).children()]
         return []
-
-
-def slots(
-    pool: str, count: int | None, metrics_port: int | None = None, *, bound: bool = True
-) -> list[Slot]:
-    """One slot for each GPU, or `count` of them; without GPUs one that runs on the CPU.
-
-    Args:
-        pool: work pool.
-        count: how many; more than GPUs share them in turn.
-        metrics_port: Prometheus port of the first worker's flow runs; the next has the next.
-        bound: to a GPU each, which is tested first; not for a pool whose runs use none, which
-            must go on beside a GPU that is sick.
-
-    """
-    gpus = gpu_ids() if bound else []
-    number = count or len(gpus) or 1
-    found = []
-    for index in range(number):
-        environment = _environment()
-        where = "cpu"
-        if gpus:
-            where = f"gpu{gpus[index % len(gpus)]}"
-            environment["CUDA_VISIBLE_DEVICES"] = gpus[index % len(gpus)]
-            # As nvidia-smi counts them; CUDA's own order begins with the fastest.
-            environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-            # A device that waits for a process or a question costs more than either.
-            for variable in (SPARE_VARIABLE, "PREFECT_WORKER_QUERY_SECONDS"):
-                environment[variable] = os.environ.get(variable, "1")
-        environment |= share_of(max(usable_cores() // number, 1))
-        if metrics_port:
-            environment["AUTOLABEL_METRICS_PORT"] = str(metrics_port + index)
-        name = f"{socket.gethostname()}-{pool}-{where}-{index}"
-        found.append(Slot(name, pool, environment, tested=bool(gpus)))
-    return found
-
-
-def _environment() -> dict[str, str]:
-    """Return settings of the workers and their flow runs; what the user has set stays."""
-    values = {
-        "PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1",
-        "PREFECT_WORKER_QUERY_SECONDS": "2",
-        # None but what is due: a worker that is stopping must not get its own shard back.
-        "PREFECT_WORKER_PREFETCH_SECONDS": "0",
-        "PREFECT_LOGGING_EXTRA_LOGGERS": "sam2_core,tasks,flows",
-    }
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    unset = {name: value for name, value in values.items() if name not in os.environ}
-    return {**unset, "PATH": path}
 
 
 def run_workers(places: list[Slot], grace_s: float) -> None:

@@ -14,10 +14,12 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from sam2_core.types import AutolabelError
 from tasks.observe.progress import DOWNLOAD, SEGMENT, Listener, Progress
 
 PORT_VARIABLE = "AUTOLABEL_METRICS_PORT"
 HOST_VARIABLE = "AUTOLABEL_METRICS_HOST"  # another address than 127.0.0.1, inside a container
+LAST_PORT = 65535
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 log = logging.getLogger(__name__)
@@ -93,11 +95,32 @@ class _GpuMemory:
         yield family
 
 
+def metrics_port(environment: Mapping[str, str] = os.environ) -> int | None:
+    """Return the port that `AUTOLABEL_METRICS_PORT` names, 1 to 65535; None where it is not set.
+
+    Raises:
+        AutolabelError: it is no port.
+
+    """
+    named = environment.get(PORT_VARIABLE, "").strip()
+    if not named:
+        return None
+    if not (named.isdecimal() and 0 < int(named) <= LAST_PORT):
+        raise AutolabelError(
+            f"{PORT_VARIABLE}={named} is no port: give a number from 1 to {LAST_PORT}"
+        )
+    return int(named)
+
+
 @contextlib.contextmanager
 def serving(progress: Progress) -> Iterator[None]:
     """Serve metrics of a run inside the block, where a port is given; a taken one is no error."""
-    port = os.environ.get(PORT_VARIABLE)
-    if not port:
+    try:
+        port = metrics_port()
+    except AutolabelError as error:
+        log.warning("no metrics: %s", error)
+        port = None
+    if port is None:
         yield
         return
     from prometheus_client import start_http_server
@@ -105,8 +128,8 @@ def serving(progress: Progress) -> Iterator[None]:
     metrics = Metrics()
     host = os.environ.get(HOST_VARIABLE, "127.0.0.1")
     try:
-        server, thread = start_http_server(int(port), host, metrics.registry)
-    except (OSError, ValueError) as error:
+        server, thread = start_http_server(port, host, metrics.registry)
+    except OSError as error:
         log.warning("no metrics on %s=%s: %s", PORT_VARIABLE, port, error)
         yield
         return

@@ -164,6 +164,14 @@ def test_no_port_or_a_taken_one_only_costs_the_metrics(served):
     assert 'outcome="good"} 1.0' in scrape()
 
 
+@pytest.mark.parametrize("port", ["70000", "many"])
+def test_a_port_that_is_none_ends_no_shard_and_is_told(monkeypatch, caplog, port):
+    monkeypatch.setenv(metrics_server.PORT_VARIABLE, port)
+    with metrics_server.serving(progress.Progress()):
+        pass
+    assert f"AUTOLABEL_METRICS_PORT={port} is no port" in caplog.text
+
+
 def test_a_bucket_policy_denies_what_is_not_needed():
     policy = json.loads((DEPLOY / "bucket-policy.json").read_text())
     actions = {

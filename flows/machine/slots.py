@@ -1,0 +1,86 @@
+"""Which workers a machine has: one for each GPU, with its environment and its port for metrics."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+from flows.machine.gpus import UnlistedError, gpu_ids
+from flows.machine.spare_runs import SPARE_VARIABLE
+from flows.machine.worker import Slot
+from sam2_core.cores import share_of, usable_cores
+from sam2_core.types import AutolabelError
+from tasks.observe import metrics_server
+
+
+def slots(
+    pool: str, count: int | None, metrics_port: int | None = None, *, bound: bool = True
+) -> list[Slot]:
+    """One slot for each GPU, or `count` of them; without GPUs one that runs on the CPU.
+
+    Args:
+        pool: work pool.
+        count: how many; more than GPUs share them in turn.
+        metrics_port: Prometheus port of the first worker's flow runs, the next has the next; what
+            `AUTOLABEL_METRICS_PORT` says when None.
+        bound: to a GPU each, which is tested first; not for a pool whose runs use none, which
+            must go on beside a GPU that is sick. Where a driver is that lists no GPU, the one takes
+            no work: on the processor it would make other labels.
+
+    Raises:
+        AutolabelError: there are not enough ports for metrics, or the variable names none.
+
+    """
+    gpus, unlisted = list[str](), ""
+    try:
+        gpus = gpu_ids() if bound else []
+    except UnlistedError as error:
+        unlisted = f"{error}. Once mended, stop the workers and start them again"
+    number = count or len(gpus) or 1
+    ports = _metrics_ports(metrics_port or metrics_server.metrics_port(), number)
+    found = []
+    for index in range(number):
+        environment = _environment()
+        where = "gpu" if unlisted else "cpu"
+        if gpus:
+            where = f"gpu{gpus[index % len(gpus)]}"
+            environment["CUDA_VISIBLE_DEVICES"] = gpus[index % len(gpus)]
+            # As nvidia-smi counts them; CUDA's own order begins with the fastest.
+            environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+            # A device that waits for a process or a question costs more than either.
+            for variable in (SPARE_VARIABLE, "PREFECT_WORKER_QUERY_SECONDS"):
+                environment[variable] = os.environ.get(variable, "1")
+        environment |= share_of(max(usable_cores() // number, 1))
+        if ports:
+            environment[metrics_server.PORT_VARIABLE] = str(ports[index])
+        name = f"{socket.gethostname()}-{pool}-{where}-{index}"
+        found.append(Slot(name, pool, environment, tested=bool(gpus), unlisted=unlisted))
+    return found
+
+
+def _metrics_ports(first: int | None, workers: int) -> range:
+    """Return a port for each worker; none where there is no first one."""
+    if first is None:
+        return range(0)
+    if first + workers - 1 > metrics_server.LAST_PORT:
+        raise AutolabelError(
+            f"metrics of {workers} workers need as many ports from {first} on, and "
+            f"{metrics_server.LAST_PORT} is the last one: begin with a lower one"
+        )
+    return range(first, first + workers)
+
+
+def _environment() -> dict[str, str]:
+    """Return settings of the workers and their flow runs; what the user has set stays."""
+    values = {
+        "PREFECT_WORKER_WEBSERVER_HOST": "127.0.0.1",
+        "PREFECT_WORKER_QUERY_SECONDS": "2",
+        # None but what is due: a worker that is stopping must not get its own shard back.
+        "PREFECT_WORKER_PREFETCH_SECONDS": "0",
+        "PREFECT_LOGGING_EXTRA_LOGGERS": "sam2_core,tasks,flows",
+    }
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    unset = {name: value for name, value in values.items() if name not in os.environ}
+    return {**unset, "PATH": path}

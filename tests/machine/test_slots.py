@@ -1,0 +1,81 @@
+"""Which workers a machine starts, and the port that each has for its metrics."""
+
+import re
+
+import pytest
+
+from flows.machine import gpus, worker
+from flows.machine.gpus import UnlistedError, gpu_ids
+from flows.machine.self_test import Verdict
+from flows.machine.slots import slots
+from sam2_core.types import AutolabelError
+
+HANGING = "exec sleep 60"
+FAILING = "echo NVIDIA-SMI has failed because; echo it is old; exit 9"
+
+
+@pytest.mark.parametrize(
+    ("smi", "visible", "why"),
+    [
+        (HANGING, None, r"within 0.2 s, so the driver hangs; CUDA_VISIBLE_DEVICES names GPUs"),
+        (FAILING, None, r"\(exit code 9, it says: NVIDIA-SMI has failed because it is old\)"),
+        ("echo No devices found.", None, r"exit code 0, it says: No devices found"),
+        ("exit 0", "none", "CUDA_VISIBLE_DEVICES=none names no GPU"),
+    ],
+)
+def test_where_a_driver_lists_no_gpu_no_worker_takes_the_processor(
+    monkeypatch, tmp_path, caplog, smi, visible, why
+):
+    _nvidia_smi(monkeypatch, tmp_path, smi, visible)
+    monkeypatch.setattr(gpus, "LISTED_WITHIN_S", 0.2 if smi == HANGING else 30)
+    with pytest.raises(UnlistedError, match=why):
+        gpu_ids()
+    (place,) = slots("gpu", None)
+    monkeypatch.setattr(type(place), "start", lambda *_: pytest.fail("it takes work"))
+    worker._keep_alive(place)
+    assert re.search(why, place.refused)
+    assert f"{place.name} takes no work: " in caplog.text
+    assert place.name.endswith("-gpu-gpu-0")
+    assert [one.refused for one in slots("cpu", None, bound=False)] == [""]
+
+
+@pytest.mark.parametrize(("smi", "visible"), [(FAILING, ""), (FAILING, "-1"), (None, None)])
+def test_the_processor_is_taken_where_it_is_asked_for_or_no_driver_is(
+    monkeypatch, tmp_path, smi, visible
+):
+    _nvidia_smi(monkeypatch, tmp_path, smi, visible)
+    (place,) = slots("gpu", None)
+    assert place.verdict() == Verdict(("onnxruntime-cpu",))
+    assert place.name.endswith("-gpu-cpu-0")
+
+
+def _nvidia_smi(monkeypatch, folder, says, visible):
+    if says:
+        (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{says}\n")
+        (folder / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+
+
+@pytest.mark.parametrize("by_option", [True, False])
+def test_each_worker_has_a_port_of_its_own_for_metrics(monkeypatch, by_option):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("AUTOLABEL_METRICS_PORT", "9500" if by_option else "9414")
+    places = slots("gpu", 3, 9414 if by_option else None)
+    ports = [place.environment["AUTOLABEL_METRICS_PORT"] for place in places]
+    assert ports == ["9414", "9415", "9416"]
+    monkeypatch.delenv("AUTOLABEL_METRICS_PORT")
+    assert "AUTOLABEL_METRICS_PORT" not in slots("gpu", 1)[0].environment
+
+
+@pytest.mark.parametrize("given", ["0", "65536", "many", "-1", "9414.5"])
+def test_what_is_no_port_starts_no_worker(monkeypatch, given):
+    monkeypatch.setenv("AUTOLABEL_METRICS_PORT", given)
+    with pytest.raises(AutolabelError, match=f"AUTOLABEL_METRICS_PORT={given} is no port"):
+        slots("gpu", 1)
+    monkeypatch.setenv("AUTOLABEL_METRICS_PORT", "65534")
+    assert len(slots("gpu", 2)) == 2
+    with pytest.raises(AutolabelError, match="3 workers need as many ports from 65534 on"):
+        slots("gpu", 3)
