@@ -10,7 +10,7 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
-from flows.machine.gpus import gpu_ids
+from flows.machine.gpus import UnlistedError, gpu_ids
 from sam2_core.load import no_gpu
 from sam2_core.types import AutolabelError
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT, Listener
@@ -21,7 +21,8 @@ FOLDER_PREFIX = "autolabel-bench-"
 GIVEN_UP = "stopped; the labels of a measurement are thrown away, and the same command begins anew"
 STAGES = (DOWNLOAD, DETECT, SEGMENT, LOAD)
 SAMPLE_MS = 200
-_OVERLAPPING = 0.7  # of the segment stage's rate, where starting and ending take little of a run
+_OVERLAPPING = 0.7  # of the slowest stage's rate, where starting and ending take little of a run
+_FEWEST = 50  # frames that a stage's rate over a long run can be told from
 _FASTEST_TOLD = 1000  # frames/s; pictures that lie here already are "fetched" in no time
 
 
@@ -43,7 +44,11 @@ class Watch(Listener):
                 self.moments[stage].append((time.perf_counter() - self.began, frames))
 
     def __enter__(self) -> Watch:
-        smi, gpus, none = which("nvidia-smi"), gpu_ids(), no_gpu()
+        smi, none = which("nvidia-smi"), no_gpu()
+        try:
+            gpus = gpu_ids()
+        except UnlistedError as error:
+            gpus, none = [], none or f"device's busy share unknown: {error}"
         if none or not gpus:
             self.unknown = none or "no NVIDIA GPU for this process"
         elif gpus[0].startswith("MIG-"):
@@ -79,16 +84,16 @@ class Watch(Listener):
         frames = sum(count for _, count in moments)
         if not frames:
             return {}
-        passed, low, high = 0, moments[0][0], moments[-1][0]
+        passed, low, high = 0, (0.0, 0), (0.0, 0)  # seconds, and frames that are through by then
         for second, count in moments:
-            if passed < frames * 0.1:
-                low = second
-            if passed < frames * 0.9:
-                high = second
-            passed += count
+            before, passed = passed, passed + count
+            if before < frames * 0.1:
+                low = second, passed
+            if before < frames * 0.9:
+                high = second, passed
         found = {"frames": frames, "first_s": moments[0][0], "last_s": moments[-1][0]}
-        if high > low:
-            found["frames_per_s"] = 0.8 * frames / (high - low)
+        if high[0] > low[0]:
+            found["frames_per_s"] = (high[1] - low[1]) / (high[0] - low[0])
         return {name: round(value, 3) for name, value in found.items()}
 
     def whole_rate(self) -> float | None:
@@ -111,8 +116,9 @@ def measure_pipeline(sources: tuple[str, ...], options: dict[str, Any]) -> dict[
         options: other parameters of `flows.params.LabelParams`.
 
     Returns:
-        Among others `frames_per_s`, that of the segment stage's middle 80%, what a long run comes
-        to, and `whole_frames_per_s`, that of this run through all stages.
+        Among others `frames_per_s`, that of the segment stage's middle 80%, `whole_frames_per_s`,
+        that of this run through all stages, and `long_run_frames_per_s`, that of the slowest stage,
+        or None where this run was too short to tell what a long one comes to.
 
     Raises:
         AutolabelError: nothing could be labeled.
@@ -136,7 +142,7 @@ def measure_pipeline(sources: tuple[str, ...], options: dict[str, Any]) -> dict[
         raise AutolabelError(f"nothing was labeled: {reasons or 'the sources hold no frame'}")
     stages = {stage: watch.rate(stage) for stage in STAGES if watch.moments[stage]}
     segmented = stages[SEGMENT]
-    rate = segmented.get("frames_per_s")
+    rate, whole = segmented.get("frames_per_s"), watch.whole_rate()
     inside = [
         share for second, share in watch.busy
         if segmented["first_s"] <= second <= segmented["last_s"]
@@ -150,7 +156,8 @@ def measure_pipeline(sources: tuple[str, ...], options: dict[str, Any]) -> dict[
         "to_first_frame_s": segmented["first_s"],
         "frames_per_s": rate,
         "ms_per_frame": round(1000 / rate, 2) if rate else None,
-        "whole_frames_per_s": watch.whole_rate(),
+        "whole_frames_per_s": whole,
+        "long_run_frames_per_s": _long_run_rate(stages, whole),
         "device_busy": round(sum(inside) / len(inside), 3) if inside else None,
         "device_busy_unknown": None if inside else watch.unknown,
         "seconds": {
@@ -162,6 +169,21 @@ def measure_pipeline(sources: tuple[str, ...], options: dict[str, Any]) -> dict[
         "curves": {stage: _curve(watch.moments[stage]) for stage in stages},
         "busy": [(round(second, 2), share) for second, share in watch.busy],
     }
+
+
+def _slowest(stages: dict[str, dict[str, float]]) -> tuple[float, str]:
+    """Rate and name of the stage that holds up the others; 0 where no stage's rate is known."""
+    known = [
+        (found["frames_per_s"], stage) for stage, found in stages.items() if "frames_per_s" in found
+    ]
+    return min(known, default=(0.0, ""))
+
+
+def _long_run_rate(stages: dict[str, dict[str, float]], whole: float | None) -> float | None:
+    """Return the slowest stage's rate where there were enough frames, and stages overlapped."""
+    slowest, _ = _slowest(stages)
+    enough = stages[SEGMENT]["frames"] >= _FEWEST
+    return slowest if enough and slowest and (whole or 0) >= _OVERLAPPING * slowest else None
 
 
 def _curve(moments: list[tuple[float, int]]) -> list[tuple[float, int]]:
@@ -189,14 +211,14 @@ def plot_pipeline(results: dict[str, Any], path: Path) -> None:
         # All at one moment are a point, not a line.
         once = "o" if len(set(points)) == 1 else ""
         curves.plot(*zip(*points, strict=True), marker=once, label=stage)
-    machine = results["machine"]
+    machine, rate = results["machine"], results["frames_per_s"]
+    segmented = f"{rate_told(rate)} frames/s in segment, " if rate else ""
     where = machine["gpus"][0] if machine["gpus"] else machine["cpu"]
     curves.set_title(
         f"{results['model']['name']}, {results['model']['precision']}, on {where} "
         f"({machine['cores']} cores): first frame after {results['to_first_frame_s']:.1f} s,\n"
-        f"{rate_told(results['frames_per_s'])} frames/s in segment, "
-        f"{rate_told(results['whole_frames_per_s'])} from the first frame fetched to the last "
-        "one through"
+        f"{segmented}{rate_told(results['whole_frames_per_s'])} frames/s from the first frame "
+        "fetched to the last one through"
     )
     curves.set(ylabel="frames through", xlim=(0, None), ylim=(0, None))
     curves.legend()
@@ -234,16 +256,23 @@ def show(results: dict[str, Any]) -> None:
         f"{counted(results['frames'], 'frame')}, {counted(results['instances'], 'mask')}, "
         f"{results['failed']} failed; "
         f"first frame after {results['to_first_frame_s']:.1f} s; {told}\n"
-        f"{rate_told(results['frames_per_s'])} frames/s in segment, without its first and last "
-        f"tenth: {_worth(results)}\n"
+        f"{_worth(results)}\n"
         f"{rate_told(results['whole_frames_per_s'])} frames/s in this run, from the first frame "
         "fetched to the last one through all stages, with the loading of models"
     )
 
 
 def _worth(results: dict[str, Any]) -> str:
-    """Say what the rate of the segment stage is good for."""
-    segment, whole = results["frames_per_s"], results["whole_frames_per_s"]
-    if segment and whole and whole >= _OVERLAPPING * segment:
-        return "what a long run comes to"
-    return "stages hardly overlapped, so a long run is slower; measure with more frames"
+    """Say the rate of the segment stage, and what a long run comes to."""
+    if not results["frames_per_s"]:
+        return "too few frames for a rate of the segment stage; measure with more"
+    told = f"{rate_told(results['frames_per_s'])} frames/s in segment, without its first and last "
+    slowest, stage = _slowest(results["stages"])
+    if results["long_run_frames_per_s"]:
+        return (
+            f"{told}tenth; a long run comes to about {rate_told(slowest)}, the rate of {stage}, "
+            "its slowest stage"
+        )
+    frames = results["stages"][SEGMENT]["frames"]
+    why = "frames are too few" if frames < _FEWEST else "stages hardly overlapped"
+    return f"{told}tenth; {why}, so it tells nothing of a long run: measure with more frames"

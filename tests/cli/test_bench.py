@@ -94,6 +94,14 @@ def test_the_rate_of_a_run_counts_all_stages_also_where_they_follow_each_other()
     assert Watch().whole_rate() is None
 
 
+def test_frames_that_come_many_at_a_time_are_counted_only_with_the_time_they_took():
+    watch = Watch()
+    watch.moments["segment"] = [(10.0, 5), (12.0, 4)]
+    assert watch.rate("segment")["frames_per_s"] == 2.0
+    watch.moments["segment"] = [(float(second), 25) for second in range(8)]
+    assert watch.rate("segment")["frames_per_s"] == 25.0
+
+
 SMI = """#!/bin/sh
 [ "$1" = --id=0 ] || { echo 99; exit 0; }
 echo 40
@@ -134,6 +142,7 @@ def measured(**more):
         "machine": {"gpus": [], "cpu": "a processor", "cores": 2},
         "model": {"name": "compact", "precision": "fp32"},
         "to_first_frame_s": 6.0, "frames_per_s": 2.2, "whole_frames_per_s": 1.4, "frames": 9,
+        "long_run_frames_per_s": None,
         "instances": 9, "failed": 0, "device_busy": None,
         "device_busy_unknown": "no NVIDIA GPU for this process", "seconds": {"segment": 4.0},
         "stages": {"segment": {"frames": 9, "first_s": 6.0, "last_s": 9.0, "frames_per_s": 2.2},
@@ -156,7 +165,7 @@ def test_the_picture_begins_at_the_start_and_has_no_empty_panel(busy, tmp_path, 
     assert curves.get_xlim()[0] == 0
     assert [one.get_marker() for one in curves.lines] == ["", "o"]  # loaded all at once
     assert "2.2 frames/s in segment" in curves.get_title()
-    assert "1.4 from the first frame fetched" in curves.get_title()
+    assert "1.4 frames/s from the first frame fetched" in " ".join(curves.get_title().split())
 
 
 def test_a_whole_run_says_both_rates_and_where_its_picture_lies(tmp_path, monkeypatch):
@@ -167,17 +176,40 @@ def test_a_whole_run_says_both_rates_and_where_its_picture_lies(tmp_path, monkey
     told = " ".join(done.stderr.split())
     assert "2.2 frames/s in segment" in told
     assert "1.4 frames/s in this run" in told
-    assert "stages hardly overlapped" in told
+    assert "frames are too few, so it tells nothing of a long run" in told
     assert "plot: " in told
     assert "0.0" not in told
     assert (tmp_path / "p.png").is_file()
 
 
-def test_the_rate_of_a_stage_is_a_long_runs_only_where_stages_overlapped(capsys):
-    bench_pipeline.show(measured(whole_frames_per_s=2.0))
-    told = " ".join(capsys.readouterr().err.split())
-    assert "what a long run comes to" in told
-    assert "hardly overlapped" not in told
+@pytest.mark.parametrize(
+    ("frames", "apart_s", "rate", "told"),
+    [
+        (100, 1.0, 1.0, "a long run comes to about 1.0, the rate of detect, its slowest stage"),
+        (100, 90.0, None, "stages hardly overlapped, so it tells nothing of a long run"),
+        (9, 1.0, None, "frames are too few, so it tells nothing of a long run"),
+        (1, 1.0, None, "too few frames for a rate of the segment stage"),
+    ],
+)
+def test_a_long_run_is_no_faster_than_its_slowest_stage(
+    frames, apart_s, rate, told, monkeypatch, capsys
+):
+    def labeled(_, tools):
+        (watch,) = tools.progress._listeners
+        for number, (stage, pace) in enumerate((("download", 4), ("detect", 1), ("segment", 2))):
+            watch.moments[stage] = [(number * apart_s + one / pace, 1) for one in range(frames)]
+        return {
+            "frames": frames, "instances": 3, "failed": [], "seconds": {"total": 9.0},
+            "model": {"name": "compact", "precision": "fp32"},
+        }  # fmt: skip
+
+    monkeypatch.setattr(label_run, "run_label", labeled)
+    found = bench_pipeline.measure_pipeline(("drives",), {})
+    assert found["long_run_frames_per_s"] == rate
+    bench_pipeline.show(found)
+    said = " ".join(capsys.readouterr().err.split())
+    assert told in said
+    assert "- frames/s in segment" not in said
 
 
 @pytest.mark.parametrize("given", [{"--pipeline"}, set()])
