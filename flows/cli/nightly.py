@@ -55,7 +55,7 @@ def command(at: tuple[int, int], timezone: str, **given: Any) -> None:
     """
     from flows.server.api import use_api
     from flows.server.deployments import CPU_POOL
-    from flows.server.fleet import refuse_what_nobody_will_tell
+    from flows.server.fleet import doubt, refuse_what_nobody_will_tell
     from flows.server.nightly_schedule import plan_nights, turn_on
     from flows.server.submit import workers_online
 
@@ -73,6 +73,10 @@ def command(at: tuple[int, int], timezone: str, **given: Any) -> None:
         click.echo(f"  {moment:%a %Y-%m-%d %H:%M %Z}")
     if not workers_online(CPU_POOL):
         click.echo(f"no worker of pool {CPU_POOL} is online: `autolabel up` starts one", err=True)
+    if refusal := doubt(params.label):
+        click.echo(
+            f"with the workers that are online now each night would fail: {refusal}", err=True
+        )
 
 
 def replaced(before: Mapping[str, Any], now: LabelParams) -> str:

@@ -130,6 +130,22 @@ def refuse_what_nobody_will_tell(label: LabelParams) -> None:
         )
 
 
+def doubt(label: LabelParams) -> str:
+    """Say why a run would be refused if its workers were those that are online now.
+
+    Returns:
+        The reason; "" where there is none, or none of them tells what it offers.
+
+    """
+    if label.backend == TRITON or not (online := _offers(0)):
+        return ""
+    try:
+        decided(label, online)
+    except FleetError as error:
+        return str(error)
+    return ""
+
+
 def _common(label: LabelParams, online: Offers) -> str:
     """Return the best backend that was asked for of all workers."""
     asked = asked_for(label.model, label.backend)

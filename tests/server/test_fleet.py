@@ -91,6 +91,26 @@ def test_where_no_worker_has_it_nobody_is_told_to_stop_them_all(online):
     assert "Start one that does" in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("workers", "asked", "told"),
+    [
+        ([("a", CPU)], {"backend": "torch"}, "no worker that is online offers torch: a has"),
+        ([("a", GPU), ("b", CPU)], {}, "the workers differ"),
+        ([("a", GPU), ("b", CPU)], {"backend": "onnxruntime-cuda"}, "not every worker"),
+        ([("a", CPU)], {}, ""),
+        ([("a", TORCH)], {"backend": "torch"}, ""),
+        ([("a", CPU)], {"backend": "triton"}, ""),  # servers run it
+        ([("a plain worker", ())], {"backend": "torch"}, ""),  # it does not tell
+        ([], {"backend": "torch"}, ""),  # off by day
+    ],
+)
+def test_what_todays_workers_would_refuse_at_night_is_said_by_day(online, workers, asked, told):
+    online(*workers)
+    found = fleet.doubt(label().model_copy(update=asked))
+    assert told in found
+    assert bool(told) == bool(found)
+
+
 def test_a_worker_refuses_what_it_cannot_run():
     with pytest.raises(FleetError, match="cannot run onnxruntime-cuda"):
         fleet.refuse_unless_offered("onnxruntime-cuda")
