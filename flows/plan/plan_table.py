@@ -19,7 +19,7 @@ def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
     yield "to label", f"{plan.to_label:,}{_why(plan)}"
     yield "frames", f"{plan.frames:,}"
     yield "shards", f"{len(plan.shards):,} of about {plan.params.shard_minutes:g} minutes"
-    yield "worker time", f"{plan.gpu_hours:,.2f} h  ({plan.rate.text})"
+    yield "worker time", f"{_time_told(plan.gpu_hours * 3600)}  ({plan.rate.text})"
     if plan.cost_usd is not None:
         yield "cost", f"{plan.cost_usd:,.2f} USD"
     if plan.hidden:
@@ -38,6 +38,13 @@ def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
         model = plan.stamp.model
         yield "masks", f"{model.name} on {model.backend} in {model.precision}"
     yield "run", plan.stamp.run_key
+
+
+def _time_told(seconds: float) -> str:
+    """Return "12 s", "5.3 min" or "1,234.50 h": a short time is no 0.00 h."""
+    if seconds < 60:
+        return f"{seconds:.0f} s" if seconds >= 1 or not seconds else "less than 1 s"
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:,.2f} h"
 
 
 def _why(plan: BackfillPlan) -> str:

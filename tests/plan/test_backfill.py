@@ -10,6 +10,7 @@ from flows.params import LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.plan.plan import make_plan
 from flows.plan.plan_table import plan_rows
+from flows.plan.rates import Rate
 from flows.shard import parts_of
 from sam2_core.types import AutolabelError
 from tasks.frames.listing import walk
@@ -35,6 +36,18 @@ def test_what_has_no_manifest_is_planned_however_old_it_is(params):
     label = plan.params.label.model_copy(update={"allow_uncertified": True})
     told = dict(plan_rows(plan_backfill(BackfillParams(label=label))))
     assert told["model"].startswith("--allow-uncertified")
+
+
+@pytest.mark.parametrize(
+    ("seconds_per_frame", "told"),
+    [(0.1, "less than 1 s"), (1.0, "6 s"), (15.0, "1.5 min"), (900.0, "1.50 h")],
+)
+def test_the_time_of_a_small_plan_is_no_zero(params, seconds_per_frame, told):
+    plan = plan_backfill(params())
+    plan.rate = Rate(seconds_per_frame, 0)
+    assert dict(plan_rows(plan))["worker time"].startswith(f"{told}  (")
+    plan.frames = 0
+    assert dict(plan_rows(plan))["worker time"].startswith("0 s  (")
 
 
 def test_what_since_leaves_out_is_counted_and_told(params):
