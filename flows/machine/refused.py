@@ -20,7 +20,8 @@ from tasks.store.private_files import private_folder
 
 ADVICE = (
     "their devices are tested again every minute; `nvidia-smi -L` lists what is here. Where "
-    "CUDA_VISIBLE_DEVICES or the software is what is wrong, mend it and start the workers again"
+    "CUDA_VISIBLE_DEVICES or the software is what is wrong, mend it, then stop the workers and "
+    "start them again: `autolabel down`, then `autolabel up`, which alone leaves them as they run"
 )
 
 
