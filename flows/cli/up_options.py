@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from flows.machine.gpus import gpu_ids
+from flows.machine.gpus import UnlistedError, gpu_ids
 from flows.machine.services import Service, running, running_api
 from flows.server.own import configured_api
 from sam2_core.redaction import redact
@@ -49,7 +49,10 @@ def workers_of(service: Service) -> int:
     words = processes.command_line(service.pid)
     if "--count" in words[:-1]:
         return int(words[words.index("--count") + 1])
-    return len(gpu_ids()) or 1
+    try:
+        return len(gpu_ids()) or 1
+    except UnlistedError:
+        return 1  # and that one takes no work
 
 
 def _runs_otherwise(what: str, option: str) -> AutolabelError:

@@ -1,12 +1,15 @@
 """Which workers a machine starts, and the port that each has for its metrics."""
 
+import os
 import re
 
 import pytest
 
+from flows.cli.up_options import workers_of
 from flows.machine import gpus, worker
 from flows.machine.gpus import UnlistedError, gpu_ids
 from flows.machine.self_test import Verdict
+from flows.machine.services import Service
 from flows.machine.slots import slots
 from sam2_core.types import AutolabelError
 
@@ -36,6 +39,7 @@ def test_where_a_driver_lists_no_gpu_no_worker_takes_the_processor(
     assert re.search(why, place.refused)
     assert f"{place.name} takes no work: " in caplog.text
     assert place.name.endswith("-gpu-gpu-0")
+    assert workers_of(Service("worker-gpu", os.getpid(), 0.0)) == 1  # what `up` counts
     assert [one.refused for one in slots("cpu", None, bound=False)] == [""]
 
 
