@@ -193,13 +193,13 @@ def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
     }
 
 
-def _with_earlier(frames: list[dict[str, str]], left: BackfillPlan) -> list[dict[str, str]]:
+def _with_earlier(frames: list[dict[str, Any]], left: BackfillPlan) -> list[dict[str, Any]]:
     """Add frames that were found damaged by earlier shards, whose sequences are complete."""
     known = {(one["sequence"], one["uri"]) for one in frames}
     out_uri, run_key = left.params.label.out, left.stamp.run_key
     return frames + [
         {
-            "sequence": one.sequence_id, "camera": one.camera, "frame": str(one.index),
+            "sequence": one.sequence_id, "camera": one.camera, "frame": one.index,
             "uri": one.uri, "stage": one.stage, "reason": one.reason,
         }
         for one in unlabeled_frames(out_uri, run_key, left.complete)

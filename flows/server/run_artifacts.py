@@ -35,8 +35,10 @@ def failures_key(run_key: str) -> str:
     return f"run-{run_key}-failures"
 
 
-def failed_frames(run_key: str, of: Mapping[UUID, Collection[str]]) -> list[dict[str, str]]:
+def failed_frames(run_key: str, of: Mapping[UUID, Collection[str]]) -> list[dict[str, Any]]:
     """Return the frames without labels that flow runs of a run have published, each once.
+
+    Each has what `label --json` says of it: `frame` is its number, the others are text.
 
     Args:
         run_key: of the run.
@@ -51,7 +53,7 @@ def failed_frames(run_key: str, of: Mapping[UUID, Collection[str]]) -> list[dict
 
     wanted = ArtifactFilter.model_validate({"key": {"any_": [failures_key(run_key)]}})
     newest = ArtifactSort.CREATED_DESC
-    found: dict[tuple[str, ...], dict[str, str]] = {}
+    found: dict[tuple[str, str, int], dict[str, Any]] = {}
     with connected() as client:
         for offset in itertools.count(0, PAGE):
             page = client.read_artifacts(
@@ -60,15 +62,19 @@ def failed_frames(run_key: str, of: Mapping[UUID, Collection[str]]) -> list[dict
             for one in page:
                 sequences = of.get(one.flow_run_id, ()) if one.flow_run_id else ()
                 rows = json.loads(str(one.data)) if sequences else []
-                rows = [row for row in rows if row["frame"] and row["sequence"] in sequences]
+                rows = [
+                    row | {"frame": int(row["frame"])}  # in the table everything is text
+                    for row in rows
+                    if row["frame"] and row["sequence"] in sequences
+                ]
                 found = {_frame(row): row for row in rows} | found
             if len(page) < PAGE:
                 break
     return sorted(found.values(), key=_frame)
 
 
-def _frame(row: Mapping[str, str]) -> tuple[str, ...]:
-    return row["sequence"], row["camera"], row["frame"].zfill(9)
+def _frame(row: Mapping[str, Any]) -> tuple[str, str, int]:
+    return row["sequence"], row["camera"], row["frame"]
 
 
 def summary_markdown(summary: dict[str, Any]) -> str:

@@ -78,7 +78,7 @@ class RunStatus:
     active: int = 0
     content: dict[str, str] = field(default_factory=dict)
     latest: dict[UUID, set[str]] = field(default_factory=dict)
-    failed_frames: list[dict[str, str]] = field(default_factory=list)
+    failed_frames: list[dict[str, Any]] = field(default_factory=list)
     storage_error: str = ""
 
     @property

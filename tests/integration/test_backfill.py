@@ -70,6 +70,7 @@ def test_a_frame_without_labels_is_told_by_its_file(cluster, upload, s3):
     (frame,) = done["failed_frames"]
     assert frame["uri"].endswith("in/bad000/0001.jpg")
     assert frame["reason"]
+    assert frame["frame"] == 1  # a number, as `label` says it
     again = cluster.backfill(*arguments, "--wait", code=1)
     assert (again["shards"], again["remaining"], again["failed_frames"]) == (0, 0, [frame])
 
