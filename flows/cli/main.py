@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from flows.cli.interrupted import EXIT_CODE, STOPPED, was_interrupted
+from flows.cli.variables import check_variables
 from sam2_core.cache import (
     absolute_places,
     cache_folder,
@@ -102,6 +103,7 @@ def cli() -> None:
     """Label driving sequences with SAM 2 and review the masks in FiftyOne."""
     with contextlib.suppress(OSError):  # one that is there keeps its mode: it may be shared
         make_folder(cache_folder())
+    check_variables()
 
 
 def main() -> None:

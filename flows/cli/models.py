@@ -49,6 +49,7 @@ def _fetch(name: str, source: str, cache: Path | None) -> tuple[Path, str]:
     from sam2_core.checkpoints import fetch_checkpoint
     from sam2_core.presets import preset_named
 
+    preset = preset_named(name)
     columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(name, total=None)
@@ -56,7 +57,7 @@ def _fetch(name: str, source: str, cache: Path | None) -> tuple[Path, str]:
         def advance(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total or None)
 
-        return fetch_checkpoint(preset_named(name), source=source, cache=cache, progress=advance)
+        return fetch_checkpoint(preset, source=source, cache=cache, progress=advance)
 
 
 @command.command("download")

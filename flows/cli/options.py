@@ -106,11 +106,21 @@ def _text_of(source: str) -> str:
 
 def label_params(given: dict[str, Any]) -> LabelParams:
     """Return the parameters that the options of `label_options` say."""
+    _refuse_empty(given)
     lists = {name: _split(given.get(name)) for name in ("classes", "triton_urls")}
     sources, wanted = tuple(_listed(given["sources"])), not given["no_dataset"]
     own = {"sources": sources, "load_dataset": wanted, **lists}
     others = {name: value for name, value in given.items() if name != "no_dataset"}
     return validated(LabelParams, **others | own)
+
+
+def _refuse_empty(given: dict[str, Any]) -> None:
+    """Refuse options without a value: what an unset variable of the shell gives is no choice."""
+    for name, value in given.items():
+        if isinstance(value, str) and not value.strip(" ,"):
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} is empty: say which, or leave the option out"
+            )
 
 
 def _split(text: str | None) -> tuple[str, ...]:
@@ -119,6 +129,7 @@ def _split(text: str | None) -> tuple[str, ...]:
 
 def backfill_params(given: dict[str, Any]) -> BackfillParams:
     """Return the parameters that those options and the ones of BackfillParams say."""
+    _refuse_empty(given)
     own = {name: given[name] for name in given if name in BackfillParams.model_fields}
     if (own.get("sequences") or "").startswith("@"):  # as `autolabel diff` writes them
         own["sequences"] = "\n".join(_listed([own["sequences"]], "--sequences"))

@@ -40,7 +40,7 @@ def command(pool: str, count: int | None, grace: float, metrics_port: int | None
     from flows.server.submit import sign_off
 
     use_api()
-    threading.Thread(target=_look_after, name="lost runs", daemon=True).start()
+    threading.Thread(target=_look_after, args=(pool,), name="lost runs", daemon=True).start()
     # Pool `cpu` plans and loads.
     places = slots(pool, count, metrics_port, bound=pool != CPU_POOL)
     click.echo(
@@ -50,8 +50,13 @@ def command(pool: str, count: int | None, grace: float, metrics_port: int | None
     sign_off(pool, [place.registered for place in places if place.registered])
 
 
-def _look_after() -> None:
-    """Queue again what other workers left when they died; nobody waits for Prefect's import."""
+def _look_after(pool: str) -> None:
+    """Say what to do about a pool that is not there, and queue again what other workers left when
+    they died; nobody waits for Prefect's import.
+    """  # noqa: D205
+    from flows.server.deployments import missing_pool
     from flows.server.lost_runs import look_after
 
+    if advice := missing_pool(pool):
+        click.echo(advice, err=True)
     look_after(threading.Event())

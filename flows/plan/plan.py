@@ -198,6 +198,8 @@ def check_writable(out_uri: str) -> None:
         AutolabelError: why not.
 
     """
+    if storage.is_local(out_uri) and storage.local_path(out_uri).is_file():
+        raise AutolabelError(f"--out {out_uri} is a file: name a folder, which need not be there")
     probe = storage.join(out_uri, ".autolabel-writable")
     try:
         storage.write_bytes(probe, b"ok\n")

@@ -35,6 +35,7 @@ from flows.server.deployments import (
     deploy,
     described,
     ensure_pools,
+    missing_pool,
 )
 from flows.server.nightly_schedule import turn_off, turn_on
 from flows.server.submit import sign_off, workers_online
@@ -128,6 +129,8 @@ def test_a_pool_of_an_older_version_gets_the_command_and_keeps_what_a_person_set
         found = pool.base_job_template["variables"]["properties"]
         return {name: found[name].get("default") for name in ("command", *defaults)}
 
+    assert missing_pool(GPU_POOL) == ""
+    assert "no work pool 'nosuch'" in missing_pool("nosuch")
     own = {"env": {"MINE": "1"}, "stream_output": False}
     assert variables(**own) == {"command": FLOW_RUN_COMMAND, **own}
     assert variables(command="nice python -m prefect.engine") == {
@@ -148,7 +151,7 @@ def test_a_worker_that_was_stopped_is_gone_at_once(nightly, monkeypatch):
         assert set(names) <= set(workers_online(GPU_POOL))
 
     monkeypatch.setattr(worker, "run_workers", works)
-    monkeypatch.setattr(worker_cli, "_look_after", lambda: None)
+    monkeypatch.setattr(worker_cli, "_look_after", lambda _: None)
     told = CliRunner().invoke(worker_cli.command, ["--count", "2"])
     assert told.exit_code == 0, told.output
     assert not set(names) & set(workers_online(GPU_POOL))

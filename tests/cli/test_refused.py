@@ -1,0 +1,73 @@
+"""What cannot be meant is refused in a sentence, before anything is done."""
+
+import importlib.util
+
+import pytest
+from click.testing import CliRunner
+
+from flows.cli.main import cli
+from sam2_core.load import refuse_unless_usable
+from sam2_core.resolve import resolve_model
+from sam2_core.types import AutolabelError
+
+
+def refused(*arguments):
+    """Return how a command that is refused ends: its exit code, and what it says."""
+    done = CliRunner().invoke(cli, list(arguments))
+    if isinstance(done.exception, AutolabelError):
+        return 2, str(done.exception)
+    return done.exit_code, done.output
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("AUTOLABEL_DEVICE_PROCESSES", "abc", "how many processes share a GPU"),
+        ("AUTOLABEL_SPARE_PROCESS", "banana", "1 to keep a process ready"),
+        ("AUTOLABEL_CORES", "-3", "how many CPU cores"),
+        ("AUTOLABEL_CORES", "0", "how many CPU cores"),
+        ("AUTOLABEL_METRICS_PORT", "99999999", "a port, 1 to 65535"),
+    ],
+)
+def test_numbers_of_the_environment_are_looked_at_on_any_machine(
+    variable, value, expected, monkeypatch
+):
+    monkeypatch.setenv(variable, value)
+    code, said = refused("cache", "list")
+    assert code == 2
+    assert said.startswith(f"{variable}={value}: expected {expected}")
+    for usable in ("1", ""):
+        monkeypatch.setenv(variable, usable)
+        assert refused("cache", "list")[0] == 0
+
+
+@pytest.mark.parametrize("option", ["--classes", "--sequence", "--boxes", "--dataset"])
+@pytest.mark.parametrize("empty", ["", " ", ","])
+def test_an_option_without_a_value_is_not_one_that_was_left_out(option, empty, tmp_path):
+    code, said = refused("label", str(tmp_path), "--out", str(tmp_path / "out"), option, empty)
+    assert code == 2
+    assert f"{option} is empty: say which, or leave the option out" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_out_that_is_a_file_is_told_as_one(tmp_path):
+    (tmp_path / "README.md").touch()
+    code, said = refused("label", str(tmp_path), "--out", str(tmp_path / "README.md"))
+    assert code == 2
+    assert said == f"--out {tmp_path}/README.md is a file: name a folder, which need not be there"
+
+
+def test_a_model_that_nobody_knows_is_all_that_is_said(monkeypatch, tmp_path, capfd):
+    with pytest.raises(AutolabelError, match="nosuch"):
+        cli(["models", "download", "nosuch"], standalone_mode=False)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_without_pytorch_only_an_export_can_be_made_elsewhere(monkeypatch, tmp_path):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(AutolabelError, match="torch backend needs PyTorch") as backend:
+        refuse_unless_usable("torch")
+    assert "another machine" not in str(backend.value)
+    with pytest.raises(AutolabelError, match="or export the model on another machine"):
+        resolve_model("tiny")
