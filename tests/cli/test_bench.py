@@ -194,7 +194,7 @@ def test_a_whole_run_says_both_rates_and_where_its_picture_lies(tmp_path, monkey
 def test_a_long_run_is_no_faster_than_its_slowest_stage(
     frames, apart_s, rate, told, monkeypatch, capsys
 ):
-    def labeled(_, tools):
+    def labeled(_, tools, **__):
         (watch,) = tools.progress._listeners
         for number, (stage, pace) in enumerate((("download", 4), ("detect", 1), ("segment", 2))):
             watch.moments[stage] = [(number * apart_s + one / pace, 1) for one in range(frames)]
