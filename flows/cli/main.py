@@ -103,7 +103,12 @@ def cli() -> None:
     """Label driving sequences with SAM 2 and review the masks in FiftyOne."""
     with contextlib.suppress(OSError):  # one that is there keeps its mode: it may be shared
         make_folder(cache_folder())
-    check_variables()
+    if click.get_current_context().invoked_subcommand not in MENDING:
+        check_variables()
+
+
+# Commands for when something is wrong: they work whatever the environment holds.
+MENDING = {"doctor", "down", "env"}
 
 
 def main() -> None:

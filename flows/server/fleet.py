@@ -122,7 +122,10 @@ def refuse_what_nobody_will_tell(label: LabelParams) -> None:
     """
     if label.backend in {*BEST_FIRST, TRITON}:
         return
-    pool = pool_of_shards()
+    try:
+        pool = pool_of_shards()
+    except AutolabelError:  # there is no deployment of shards, as yet: `doubt` says so
+        return
     if pool.type != "process" and not _of_template(pool):
         raise UntoldError(
             f"workers of pool {pool.name} ({pool.type}) do not tell what they can label with: say "
@@ -137,11 +140,10 @@ def doubt(label: LabelParams) -> str:
         The reason; "" where there is none, or none of them tells what it offers.
 
     """
-    if label.backend == TRITON or not (online := _offers(0)):
-        return ""
     try:
-        decided(label, online)
-    except FleetError as error:
+        if label.backend != TRITON and (online := _offers(0)):
+            decided(label, online)
+    except AutolabelError as error:  # or Prefect has no deployment of shards, as yet
         return str(error)
     return ""
 

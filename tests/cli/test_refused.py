@@ -71,3 +71,10 @@ def test_without_pytorch_only_an_export_can_be_made_elsewhere(monkeypatch, tmp_p
     assert "another machine" not in str(backend.value)
     with pytest.raises(AutolabelError, match="or export the model on another machine"):
         resolve_model("tiny")
+
+
+def test_what_mends_a_machine_works_whatever_the_environment_holds(monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CORES", "-3")
+    monkeypatch.setattr("flows.cli.down.command.callback", lambda **_: None)
+    assert refused("down") == (0, "")
+    assert refused("status")[1].startswith("AUTOLABEL_CORES=-3")

@@ -42,21 +42,35 @@ def test_a_worker_that_loses_its_gpu_takes_no_more_until_it_is_well(tmp_path):
 
         wait_for(lambda: told("has lost its device", "takes no work: its device failed"), 200)
         assert not (device / "breaks").exists()
-        states = {one["id"]: history(cluster, one["id"]) for one in cluster.runs(key)}
-        assert sorted(one.count("Running") for one in states.values()) == [0, 1], states
-        (hurt,) = (one for one, names in states.items() if "Running" in names)
-        found = cluster.get(f"flow_run_states/?flow_run_id={hurt}")
-        (back,) = (one for one in found if one["name"] == "AwaitingRetry")
-        assert "the GPU is lost" in back["message"]
+        states = {}
+
+        def all_given_back():
+            states.update({one["id"]: history(cluster, one["id"]) for one in cluster.runs(key)})
+            return all(
+                one.count("Running") == one.count("AwaitingRetry") for one in states.values()
+            )
+
+        # The other shard may have been taken before the worker was ended: then it, too, was given
+        # back.
+        wait_for(all_given_back, 60)
+        begun = [one for one, names in states.items() if "Running" in names]
+        backs = [
+            one["message"]
+            for run in begun
+            for one in cluster.get(f"flow_run_states/?flow_run_id={run}")
+            if one["name"] == "AwaitingRetry"
+        ]
+        assert sum("the GPU is lost" in back for back in backs) >= 1, backs
         time.sleep(5)  # the other shard has been due all the time
         assert {one["id"]: history(cluster, one["id"]) for one in cluster.runs(key)} == states
 
         (device / "sick").unlink()
         wait_for(lambda: ended(cluster, key), 200)
         assert ended(cluster, key) == {"Completed"}
-        names = history(cluster, hurt)
-        assert (names.count("Running"), names.count("AwaitingRetry")) == (2, 1), names
-        assert "Crashed" not in names
+        for run, names in states.items():
+            now = history(cluster, run)
+            assert now.count("Running") == names.count("Running") + 1, now
+            assert "Crashed" not in now
         assert every_frame_once(str(tmp_path / "in"), out, key) == 2
         assert not quarantine.listed(out, key)
         attempts = f"{out}/attempts/{key}"
