@@ -18,7 +18,7 @@ def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
         yield "given up on", f"{plan.quarantined:,}  (--retry-quarantined tries them again)"
     yield "to label", f"{plan.to_label:,}{_why(plan)}"
     yield "frames", f"{plan.frames:,}"
-    yield "shards", f"{len(plan.shards):,} of about {plan.params.shard_minutes:g} minutes"
+    yield "shards", f"{len(plan.shards):,}{_longest(plan)}"
     yield "worker time", f"{_time_told(plan.gpu_hours * 3600)}  ({plan.rate.text})"
     if plan.cost_usd is not None:
         yield "cost", f"{plan.cost_usd:,.2f} USD"
@@ -38,6 +38,12 @@ def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
         model = plan.stamp.model
         yield "masks", f"{model.name} on {model.backend} in {model.precision}"
     yield "run", plan.stamp.run_key
+
+
+def _longest(plan: BackfillPlan) -> str:
+    frames = max((shard.frames for shard in plan.shards), default=0)
+    seconds = frames * plan.rate.seconds_per_frame
+    return f"  (the longest takes a worker {_time_told(seconds)})" if frames else ""
 
 
 def _time_told(seconds: float) -> str:
