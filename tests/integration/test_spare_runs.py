@@ -24,7 +24,7 @@ def test_shards_in_processes_that_waited(tmp_path):
         arguments = ["--boxes", tmp_path / "boxes", "--model", MICRO, "--no-dataset", "--json"]
         done, _ = cluster.home.run(
             "backfill", tmp_path / "in", "--out", tmp_path / "out", *arguments,
-            "--shard-minutes", f"{FRAMES / 118:.2f}",
+            "--shard-minutes", f"{FRAMES / 118:.2f}", "--backend", "onnxruntime-cpu",
         )  # fmt: skip
         assert done["submitted"] == 4
         worker = cluster.start_worker(AUTOLABEL_SPARE_PROCESS="1", AUTOLABEL_DEVICE_PROCESSES="1")
