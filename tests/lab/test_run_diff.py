@@ -121,7 +121,7 @@ def test_the_command_draws_the_changes_and_lists_what_to_label_again(runs, tmp_p
     names = LabelParams.model_fields.keys() | BackfillParams.model_fields.keys()
     given = dict.fromkeys(names - {"label", "load_dataset"}) | {
         "sources": (str(tmp_path / "in"),), "out": str(tmp_path / "new"), "no_dataset": True,
-        "classes": "", "sequences": f"@{report / 'changed.txt'}",
+        "sequences": f"@{report / 'changed.txt'}",
     }  # fmt: skip
     params = backfill_params(given)
     meant = _wanted(params.sequences)
