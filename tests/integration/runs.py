@@ -92,11 +92,16 @@ def write_sequence(folder: Path, boxes: Path, frames: int, per_frame: int = 2) -
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
-    """Every artifact of a run: path below its storage and content; reports hold times."""
+    """Every artifact of a run: path below its storage and content; reports hold times.
+
+    What a process was writing when it was killed has a hidden name, and is no artifact.
+    """
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.relative_to(folder).parts[0] in {"labels", "manifests", "tracks"}
+        if path.is_file()
+        and path.relative_to(folder).parts[0] in {"labels", "manifests", "tracks"}
+        and not (path.name.startswith(".") and path.suffix == ".tmp")
     }
 
 
