@@ -30,6 +30,7 @@ from flows.server.progress_artifact import percent_done
 from flows.server.run_artifacts import failed_frames
 from flows.server.shard_end import NOT_LOADED
 from flows.server.shard_runs import counted_states, counts, labeled_by, runs_of, shard_of
+from flows.server.submit import workers_online
 from sam2_core.types import AutolabelError
 from tasks.store import manifests, storage
 from tasks.wording import counted
@@ -62,7 +63,7 @@ def run_backfill(
         console.print("what is labeled stays")
         return {"run_keys": list(cancelled), "cancelled": sum(cancelled.values())}
     with console.status("comparing sources and labels"):
-        plan = plan_backfill(_tried(console, params)) if dry_run else plan_in_flight(params)
+        plan = _tried(console, params) if dry_run else plan_in_flight(params)
     show_plan(console, plan)
     result = plan.as_json()
     if dry_run:
@@ -90,13 +91,15 @@ def _warn_unless_writable(console: Console, out_uri: str) -> None:
         console.print(f"[yellow]{escape(str(error))}; can the workers?[/]")
 
 
-def _tried(console: Console, params: BackfillParams) -> BackfillParams:
-    """Return the parameters as a submission would decide them; where nobody tells, as here."""
+def _tried(console: Console, params: BackfillParams) -> BackfillPlan:
+    """Plan as a submission would; where nobody tells the backend, with this machine's."""
+    workers = 0
     try:
         use_api()
     except AutolabelError:
         label = as_here(params.label)
     else:
+        workers = len(workers_online())
         try:
             label = decided(params.label, wait_s=0)
         except UntoldError as error:
@@ -105,7 +108,9 @@ def _tried(console: Console, params: BackfillParams) -> BackfillParams:
                 f"[yellow]{escape(str(error))}. Planned as this machine would label, with "
                 f"{label.backend} in {label.precision}[/]"
             )
-    return params.model_copy(update={"label": label})
+    plan = plan_backfill(params.model_copy(update={"label": label}))
+    plan.cut(workers)
+    return plan
 
 
 def show_plan(console: Console, plan: BackfillPlan) -> None:

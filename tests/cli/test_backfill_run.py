@@ -98,16 +98,22 @@ def test_what_was_waited_for_and_is_not_labeled_is_told_by_the_exit_code(
 def test_a_plan_to_be_looked_at_needs_no_worker_and_says_whose_backend_it_took(
     monkeypatch, tmp_path, capsys
 ):
-    """Prefect and its workers are stand-ins: none is online."""
+    """Prefect and its workers are stand-ins: those that are online tell nothing."""
     monkeypatch.setattr(backfill_run, "use_api", lambda: "")
+    monkeypatch.setattr(backfill_run, "workers_online", lambda: ["plain", "another"])
     monkeypatch.setattr(fleet, "workers_online", list)
     pool = SimpleNamespace(name="gpu", type="process", base_job_template={})
     monkeypatch.setattr(fleet, "pool_of_shards", lambda: pool)
-    (tmp_path / "drives").mkdir()
-    label = LabelParams(sources=[str(tmp_path / "drives")], out=str(tmp_path), model="compact")
-    asked = BackfillParams(label=label)
-    found = backfill_run._tried(stderr_console(), asked).label
+    for name in ("one", "two"):
+        write_sequence(tmp_path / "in" / name, tmp_path / "boxes", 50)
+    label = LabelParams(
+        sources=(str(tmp_path / "in"),), out=str(tmp_path / "out"), model=str(MICRO),
+        boxes=str(tmp_path / "boxes"), load_dataset=False,
+    )  # fmt: skip
+    plan = backfill_run._tried(stderr_console(), BackfillParams(label=label))
+    found = plan.params.label
     assert (found.backend, found.precision) == ("onnxruntime-cpu", "fp32")
+    assert len(plan.shards) == 2, "for both of them"
     told = " ".join(capsys.readouterr().err.split())
     assert "no worker that is online tells" in told
     assert "Planned as this machine would label, with onnxruntime-cpu in fp32" in told
