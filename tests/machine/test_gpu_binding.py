@@ -193,6 +193,16 @@ def test_what_a_killed_process_left_says_nothing_of_todays_workers(monkeypatch, 
     assert not file.exists()
 
 
+PYTHON = (sys.executable, "-c")  # a bare machine has nothing else
+SLEEPS = "import time; time.sleep(60)"
+HOLDS_OUTPUT = f"""
+import pathlib, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "{SLEEPS}"])
+pathlib.Path(sys.argv[1]).touch()
+child.wait()
+"""
+
+
 def test_a_test_that_cannot_be_killed_keeps_neither_the_others_nor_the_end_waiting(
     monkeypatch, tmp_path
 ):
@@ -200,7 +210,7 @@ def test_a_test_that_cannot_be_killed_keeps_neither_the_others_nor_the_end_waiti
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setattr(worker, "KILLED_WITHIN_S", 0.2)
     begun = tmp_path / "begun"
-    monkeypatch.setattr(self_test, "command", lambda: ["sh", "-c", f"sleep 60 & >{begun}; wait"])
+    monkeypatch.setattr(self_test, "command", lambda: [*PYTHON, HOLDS_OUTPUT, str(begun)])
     (place,) = slots("gpu", None)
     assert place.verdict() is None
     while not begun.exists():
@@ -220,7 +230,7 @@ def test_a_test_that_cannot_be_killed_keeps_neither_the_others_nor_the_end_waiti
 
 def test_a_test_that_runs_ends_with_the_workers(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    monkeypatch.setattr(self_test, "command", lambda: ["sleep", "60"])
+    monkeypatch.setattr(self_test, "command", lambda: [*PYTHON, SLEEPS])
     (place,) = slots("gpu", None)
     assert place.verdict() is None
     running = place.testing

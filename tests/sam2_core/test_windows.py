@@ -54,7 +54,7 @@ def whole(low_res):
     return full
 
 
-coordinate = st.integers(0, 512)
+coordinate = st.integers(0, 511)  # a valid box has pixels in the image
 box = st.tuples(coordinate, coordinate, coordinate, coordinate).map(
     lambda b: (min(b[0], b[2]), min(b[1], b[3]), max(b[0], b[2]) + 1, max(b[1], b[3]) + 1)
 )
