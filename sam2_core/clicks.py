@@ -36,7 +36,7 @@ from sam2_core.types import (
     Masks,
     Prompts,
 )
-from sam2_core.views import View
+from sam2_core.views import View, checked_image
 
 NO_BOX = "no box: this model looks at the surroundings of one; drag a box around the object"
 # Regions of an image whose features are kept: what somebody goes back and forth between.
@@ -56,8 +56,7 @@ class OpenImage:
     """
 
     def __init__(self, backend: Backend, image: ImageArray) -> None:
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
-            raise ValueError(f"expected a uint8 (H, W, 3) image, got {image.dtype} {image.shape}")
+        checked_image(image)
         self.backend, self._image = backend, image
         self._staged = backend.stage(image)  # for a device that cuts and resizes by itself
         self._lock = threading.Lock()

@@ -25,6 +25,7 @@ from sam2_core.types import (
     ImageArray,
     SquareArray,
 )
+from sam2_core.views import checked_image
 
 
 def resize_square(image: ImageArray | SquareArray, image_size: int) -> SquareArray:
@@ -44,8 +45,7 @@ def resize_square(image: ImageArray | SquareArray, image_size: int) -> SquareArr
     if image.dtype == np.float32 and image.shape == (image_size, image_size, 3):
         square: SquareArray = image.view(np.float32)
         return square
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
-        raise ValueError(f"expected a uint8 (H, W, 3) image, got {image.dtype} {image.shape}")
+    checked_image(image)
     planes = np.empty((3, image_size, image_size), np.float32)
     if image.shape[:2] == (image_size, image_size):
         planes[:] = image.transpose(2, 0, 1)

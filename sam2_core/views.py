@@ -9,8 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from sam2_core.arrays import freeze_arrays
-from sam2_core.types import ImageArray
+from sam2_core.types import EncoderImage, ImageArray
+
+
+def checked_image(image: npt.NDArray[Any]) -> ImageArray:
+    """Return an image as it is, uint8 (H, W, 3) with at least one pixel.
+
+    Raises:
+        ValueError: it is no such image.
+
+    """
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
+        raise ValueError(f"expected a uint8 (H, W, 3) image, got {image.dtype} {image.shape}")
+    return image
 
 
 @dataclass(eq=False)
@@ -65,3 +80,8 @@ class View:
         """Return its pixels."""
         left, top, right, bottom = self.region_xyxy_px
         return self.frame.pixels[top:bottom, left:right]
+
+
+def size_hw_of(image: EncoderImage) -> tuple[int, int]:
+    """Return the height and width, in pixels, of what an encoder is given."""
+    return image.size_hw if isinstance(image, View) else (image.shape[0], image.shape[1])

@@ -19,7 +19,7 @@ from sam2_core.backends.device_slots import Slot, SlotPool
 from sam2_core.backends.kept_frames import KeptFrames
 from sam2_core.backends.pixel_kernels import SOURCE
 from sam2_core.types import AutolabelError, ImageArray
-from sam2_core.views import StagedFrame, View
+from sam2_core.views import StagedFrame, View, checked_image
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -117,8 +117,7 @@ class Gpu:
 
     def stage(self, image: ImageArray) -> StagedFrame:
         """Copy a decoded frame to where the device fetches it; on any thread."""
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
-            raise ValueError(f"expected a uint8 (H, W, 3) image, got {image.dtype} {image.shape}")
+        checked_image(image)
         pixels = self.pinned(image.nbytes).as_array(np.uint8, image.shape)
         np.copyto(pixels, image)
         return StagedFrame(pixels, self)

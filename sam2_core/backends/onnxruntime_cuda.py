@@ -36,7 +36,7 @@ from sam2_core.types import (
     Prompts,
     SquareArray,
 )
-from sam2_core.views import StagedFrame, View
+from sam2_core.views import StagedFrame, View, size_hw_of
 
 IMAGE_BUCKETS = (1, 2, 4)
 CLOSE_UP_BUCKETS = (8, 16, 32, 64)
@@ -165,8 +165,7 @@ class OnnxRuntimeCudaBackend(Backend):
             self._encode(images[start : start + self._most_images])
             for start in range(0, len(images), self._most_images)
         ]
-        sizes = tuple(i.size_hw if isinstance(i, View) else (len(i), len(i)) for i in images)
-        return Features(encoded, len(images), sizes)
+        return Features(encoded, len(images), tuple(map(size_hw_of, images)))
 
     def _encode(self, images: Sequence[SquareArray | View]) -> dict[str, Slot]:
         """Queue at most the largest bucket's images; returns their features, one slot each."""

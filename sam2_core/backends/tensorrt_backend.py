@@ -30,7 +30,7 @@ from sam2_core.types import (
     Prompts,
     SquareArray,
 )
-from sam2_core.views import StagedFrame, View
+from sam2_core.views import StagedFrame, View, size_hw_of
 
 if TYPE_CHECKING:
     from sam2_core.backends.tensorrt_engine import LoadedEngine
@@ -143,7 +143,7 @@ class TensorRTBackend(Backend):
             self._device.synchronize(self._stream)
 
         self._on_device(queue)
-        return Features(encoded, len(images), tuple(_size_hw(one) for one in images))
+        return Features(encoded, len(images), tuple(map(size_hw_of, images)))
 
     def features_to_host(self, features: Features) -> HostFeatures:
         """Copy features to this machine's memory, as they lie: uint8 (B, bytes)."""
@@ -280,7 +280,3 @@ class TensorRTBackend(Backend):
         view[...] = values
         self._device.copy(tensor.address, slot.address, view.nbytes, self._stream)
         return slot
-
-
-def _size_hw(image: EncoderImage) -> tuple[int, int]:
-    return image.size_hw if isinstance(image, View) else (image.shape[0], image.shape[1])

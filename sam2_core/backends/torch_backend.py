@@ -35,7 +35,7 @@ from sam2_core.backends.torch_captured import (
 )
 from sam2_core.backends.torch_compiled import CompiledModules
 from sam2_core.backends.torch_modules import build_modules, modules_for
-from sam2_core.backends.torch_pixels import TorchPixels, sizes_of
+from sam2_core.backends.torch_pixels import TorchPixels
 from sam2_core.backends.torch_staging import page_locked
 from sam2_core.cache import cache_folder
 from sam2_core.decisive_code import mask_code
@@ -49,7 +49,7 @@ from sam2_core.types import (
     Prompts,
     SquareArray,
 )
-from sam2_core.views import StagedFrame, View
+from sam2_core.views import StagedFrame, View, size_hw_of
 
 Result = TypeVar("Result")
 
@@ -164,7 +164,7 @@ class TorchBackend(Backend):
             data = self._modules.encoder(self._pixels.squares(given, size))
         else:
             data = self._on_device(partial(self._encode_cuda, given))
-        return Features(data, len(images), sizes_of(images))
+        return Features(data, len(images), tuple(map(size_hw_of, images)))
 
     def _on_device(self, work: Callable[[], Result]) -> Result:
         """Run on the device's thread and stream; buffers are released when memory runs out."""

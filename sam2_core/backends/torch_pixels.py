@@ -20,7 +20,7 @@ from sam2_core.backends.torch_staging import upload_of
 from sam2_core.machine_errors import first_line
 from sam2_core.preprocess import planes_of, resize_square
 from sam2_core.types import EncoderImage, ImageArray
-from sam2_core.views import StagedFrame, View
+from sam2_core.views import StagedFrame, View, checked_image
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +54,7 @@ class TorchPixels:
             ValueError: it is no such frame.
 
         """
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
-            raise ValueError(f"expected a uint8 (H, W, 3) image, got {image.dtype} {image.shape}")
+        checked_image(image)
         tensor = torch.empty(image.shape, dtype=torch.uint8, pin_memory=self._on_gpu)
         pixels = tensor.numpy()
         np.copyto(pixels, image)
@@ -140,11 +139,3 @@ class TorchPixels:
         if apart < _PROBE_APART:
             return ""
         return f"PyTorch's on this device is off by {apart:.2f} grey levels"
-
-
-def sizes_of(images: Sequence[EncoderImage]) -> tuple[tuple[int, int], ...]:
-    """Return the height and width of each image in pixels."""
-    return tuple(
-        image.size_hw if isinstance(image, View) else (image.shape[0], image.shape[1])
-        for image in images
-    )

@@ -29,7 +29,7 @@ from sam2_core.types import (
     LowResMasks,
     Prompts,
 )
-from sam2_core.views import StagedFrame, View
+from sam2_core.views import StagedFrame, View, checked_image
 
 Result = TypeVar("Result")
 # Requests on their way at once: enough that the server never waits for this side.
@@ -77,9 +77,7 @@ class TritonBackend(Backend):
 
     def stage(self, image: ImageArray) -> StagedFrame:
         """Keep a frame as it is: the server cuts and resizes."""
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
-            raise ValueError(f"expected a uint8 (H, W, 3) image, got {image.dtype} {image.shape}")
-        return StagedFrame(image)
+        return StagedFrame(checked_image(image))
 
     def encode(self, images: Sequence[EncoderImage]) -> Features:
         """Send B images, or views of staged frames, of each frame in one request."""

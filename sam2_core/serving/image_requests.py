@@ -14,6 +14,7 @@ from sam2_core.prompts import PointPrompts
 from sam2_core.serving.contract import image_id, text_in, text_tensor
 from sam2_core.serving.transport import Call, Tensors
 from sam2_core.types import AutolabelError, FloatArray, ImageArray, Masks
+from sam2_core.views import checked_image
 
 _MASKS = (
     "image_id", "size_hw", "rle", "rle_bytes", "reasons", "predicted_iou", "stability",
@@ -46,21 +47,14 @@ class SentImage:
 
 def known_name(content: ImageArray | bytes) -> str | None:
     """Return the id of an image; None of a JPEG, which the server has to decode first."""
-    return None if isinstance(content, bytes) else image_id(checked(content))
-
-
-def checked(image: ImageArray) -> ImageArray:
-    """Refuse what is no image of bytes."""
-    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
-        raise ValueError(f"expected a uint8 (H, W, 3) image, got {image.dtype} {image.shape}")
-    return image
+    return None if isinstance(content, bytes) else image_id(checked_image(content))
 
 
 def content_inputs(content: ImageArray | bytes) -> Tensors:
     """Return the tensor that brings an image."""
     if isinstance(content, bytes):
         return {"jpeg": text_tensor(content)[None]}
-    return {"image": checked(content)[None]}
+    return {"image": checked_image(content)[None]}
 
 
 def name_inputs(name: str) -> Tensors:
