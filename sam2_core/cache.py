@@ -87,7 +87,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def only_one(lock: Path, waiting: Callable[[], None]) -> Iterator[None]:
+def only_one(lock: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Let one process at a time do what is in the block; the lock goes with a process that dies.
 
     Args:

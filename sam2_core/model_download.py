@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import FileLock
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from sam2_core.cache import make_folder
+from sam2_core.cache import only_one
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
@@ -53,15 +52,14 @@ def by_hand(url: str, path: Path, sha256: str = "") -> str:
 @contextlib.contextmanager
 def _only_one(path: Path) -> Iterator[None]:
     """Let one process at a time fetch a file; the others wait and then find it there."""
-    try:
-        make_folder(path.parent)
-        held = FileLock(path.with_name(f".{path.name}.lock")).acquire()
-    except OSError as error:
-        raise AutolabelError(
-            f"cannot write to {path.parent}: {error.strerror}. Choose another cache folder with "
-            "--cache or AUTOLABEL_CACHE"
-        ) from error
-    with held:
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(only_one(path.with_name(f".{path.name}.lock")))
+        except OSError as error:
+            raise AutolabelError(
+                f"cannot write to {path.parent}: {error.strerror}. Choose another cache folder "
+                "with --cache or AUTOLABEL_CACHE"
+            ) from error
         yield
 
 

@@ -20,6 +20,7 @@ from flows.cli.display import LOG_INTERVAL_S, as_typed, clock, stderr_console
 from flows.plan.backfill import BackfillPlan, plan_backfill
 from flows.plan.plan import check_writable
 from flows.plan.plan_table import plan_rows
+from flows.plan.summary import failure_row
 from flows.plan.unlabeled import unlabeled_frames
 from flows.server import watching
 from flows.server.api import use_api
@@ -152,8 +153,9 @@ def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
     Ctrl-C stops watching; the shards go on.
     """
     run_key, began = plan.stamp.run_key, datetime.now(UTC)
+    under_way = plan.shards or plan.in_flight
     try:
-        if plan.shards or plan.in_flight:
+        if under_way:
             _until_ended(console, plan)
     except KeyboardInterrupt:
         console.print(
@@ -161,7 +163,7 @@ def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
             "command with --wait watches again, with --cancel cancels them"
         )
         return {"interrupted": True, "failed": []}
-    left = plan_backfill(plan.params)
+    left = plan_backfill(plan.params) if under_way else plan
     gone = sorted({work.sequence_id for work in plan.works} - left.names)
     ours = list(runs_of(run_key, plan.params.label.out))
     remaining = left.to_label + left.quarantined + len(gone)
@@ -203,13 +205,10 @@ def _with_earlier(frames: list[dict[str, Any]], left: BackfillPlan) -> list[dict
     known = {(one["sequence"], one["uri"]) for one in frames}
     out_uri, run_key = left.params.label.out, left.stamp.run_key
     return frames + [
-        {
-            "sequence": one.sequence_id, "camera": one.camera, "frame": one.index,
-            "uri": one.uri, "stage": one.stage, "reason": one.reason,
-        }
+        failure_row(one)
         for one in unlabeled_frames(out_uri, run_key, left.complete)
         if (one.sequence_id, one.uri) not in known
-    ]  # fmt: skip
+    ]
 
 
 def _bad(state: State[Any], since: datetime, *, remaining: bool) -> bool:

@@ -12,6 +12,8 @@ import logging
 import os
 from pathlib import Path
 
+from sam2_core.cache import write_whole
+
 # Path of the file; workers that somebody else supervises have none.
 SICK_VARIABLE = "AUTOLABEL_WORKER_SICK"
 
@@ -22,10 +24,8 @@ def note_sick(why: str) -> None:
     """Note that this process has found its worker's device lost; the first one is heard."""
     path = os.environ.get(SICK_VARIABLE)
     if path and not Path(path).exists():
-        new = Path(f"{path}.{os.getpid()}")
         try:
-            new.write_text(json.dumps({"process": os.getpid(), "why": why}))
-            new.replace(path)
+            write_whole(Path(path), json.dumps({"process": os.getpid(), "why": why}))
         except OSError as error:  # the worker goes on, and its runs find out for themselves
             log.warning("cannot tell who supervises this worker: %s", error)
 

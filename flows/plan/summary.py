@@ -9,6 +9,7 @@ from typing import Any
 from flows.plan.plan import Plan
 from tasks.observe.progress import summed
 from tasks.pipeline.outcome import SequenceOutcome
+from tasks.types import FrameFailure
 from tasks.wording import counted
 
 
@@ -81,11 +82,15 @@ def _nothing(plan: Plan, outcomes: Sequence[SequenceOutcome]) -> str:
     return f"no mask: no frame has a box{wanted} with a score of {params.least_score:g} or more"
 
 
+def failure_row(failure: FrameFailure) -> dict[str, Any]:
+    """Return a frame without labels as summaries list it."""
+    return {
+        "sequence": failure.sequence_id, "camera": failure.camera, "frame": failure.index,
+        "uri": failure.uri, "stage": failure.stage, "reason": failure.reason,
+    }  # fmt: skip
+
+
 def _failed(one: SequenceOutcome) -> Iterator[dict[str, Any]]:
-    for failure in one.failures:
-        yield {
-            "sequence": failure.sequence_id, "camera": failure.camera, "frame": failure.index,
-            "uri": failure.uri, "stage": failure.stage, "reason": failure.reason,
-        }  # fmt: skip
+    yield from map(failure_row, one.failures)
     if one.error:
         yield {"sequence": one.sequence_id, "stage": one.stage, "reason": one.error}

@@ -20,6 +20,16 @@ from tasks.store import manifests
 from tests.integration.runs import MICRO, write_sequence
 
 
+def drives(folder, *names, frames=1):
+    """Write sequences with boxes; returns what labels them without a detector."""
+    for name in names:
+        write_sequence(folder / "in" / name, folder / "boxes", frames)
+    return LabelParams(
+        sources=(str(folder / "in"),), out=str(folder / "out"), model=str(MICRO),
+        boxes=str(folder / "boxes"), load_dataset=False,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(("completed", "told"), [(True, "4 of 8 frames"), (False, "0 of 8 frames")])
 def test_frames_of_a_shard_that_was_cancelled_are_not_labeled(
     completed, told, monkeypatch, tmp_path
@@ -104,12 +114,7 @@ def test_a_plan_to_be_looked_at_needs_no_worker_and_says_whose_backend_it_took(
     monkeypatch.setattr(fleet, "workers_online", list)
     pool = SimpleNamespace(name="gpu", type="process", base_job_template={})
     monkeypatch.setattr(fleet, "pool_of_shards", lambda: pool)
-    for name in ("one", "two"):
-        write_sequence(tmp_path / "in" / name, tmp_path / "boxes", 50)
-    label = LabelParams(
-        sources=(str(tmp_path / "in"),), out=str(tmp_path / "out"), model=str(MICRO),
-        boxes=str(tmp_path / "boxes"), load_dataset=False,
-    )  # fmt: skip
+    label = drives(tmp_path, "one", "two", frames=50)
     plan = backfill_run._tried(stderr_console(), BackfillParams(label=label))
     found = plan.params.label
     assert (found.backend, found.precision) == ("onnxruntime-cpu", "fp32")
@@ -128,11 +133,7 @@ def test_what_is_to_be_cancelled_is_neither_tried_out_nor_waited_for(other, monk
 
 
 def test_a_pattern_that_no_sequence_fits_is_no_success(tmp_path, monkeypatch):
-    write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 1)
-    label = LabelParams(
-        sources=(str(tmp_path / "in"),), out=str(tmp_path / "out"), model=str(MICRO),
-        boxes=str(tmp_path / "boxes"), load_dataset=False,
-    )  # fmt: skip
+    label = drives(tmp_path, "drive")
     monkeypatch.setattr(backfill_run, "plan_in_flight", plan_backfill)
     params = BackfillParams(label=label, sequences="drove*")
     with pytest.raises(AutolabelError, match=r"called so: --sequences drove\*"):
@@ -140,12 +141,7 @@ def test_a_pattern_that_no_sequence_fits_is_no_success(tmp_path, monkeypatch):
 
 
 def test_what_went_while_it_was_labeled_is_told(tmp_path, monkeypatch, capsys):
-    for name in ("one", "two"):
-        write_sequence(tmp_path / "in" / name, tmp_path / "boxes", 1)
-    label = LabelParams(
-        sources=(str(tmp_path / "in"),), out=str(tmp_path / "out"), model=str(MICRO),
-        boxes=str(tmp_path / "boxes"), load_dataset=False,
-    )  # fmt: skip
+    label = drives(tmp_path, "one", "two")
     plan = plan_backfill(BackfillParams(label=label))
 
     def gone(*_):
