@@ -26,3 +26,25 @@ def test_commands_run_the_copy_of_the_product_that_they_are_given(tmp_path, monk
         "which", env={"PYTHONPATH": str(copy.parent)}, command=(sys.executable, "-c", code)
     )
     assert Path(found["file"]).parent == copy, json.dumps(found)
+
+
+def test_a_host_with_one_gpu_measures_all_that_needs_no_second(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "tools"))
+    import gpu_product_everything as everything
+
+    names = dict.fromkeys(("clip", "street", "boxes", "out"), tmp_path)
+    tracks = everything.steps(SimpleNamespace(**names, meta=tmp_path))
+    ran: dict[int, list[tuple[str, str]]] = {1: [], 2: []}
+    for gpus, commands in ran.items():
+
+        def keep(track, some, _, gpu, cores, commands=commands):
+            assert cores, track
+            commands += [(gpu, " ".join(command[1:])) for _, command in some]
+
+        monkeypatch.setattr(everything, "run", keep)
+        everything.measure(tracks, tmp_path, gpus)
+    (needs_two,) = {command for _, command in ran[2]} - {command for _, command in ran[1]}
+    assert "--sequences 360 --workers 2 fleet" in needs_two
+    assert {gpu for gpu, _ in ran[1]} == {"0"}
+    assert {gpu for gpu, _ in ran[2]} == {"0", "1", "0,1"}
+    assert len(ran[1]) == len(set(ran[1])) == len(ran[2]) - 1

@@ -1,17 +1,19 @@
-"""Measure all of the product on a host with two GPUs, in about fifteen minutes.
+"""Measure all of the product on a host with GPUs, in about fifteen minutes on two of them.
 
     python tests/tools/gpu_product_everything.py --clip VIDEO --street PICTURE --boxes TEXT
         --out OUT [--meta CHECKOUT]
 
-While each GPU has its half of the cores, two tracks run beside each other; what needs both GPUs
-follows. Each step is a command of its own with a limit: one that fails costs only itself. What they
-print lies in OUT/TRACK.log, what they measured in OUT/TRACK/product.jsonl (`gpu_product.py` says
-what that is). OUT/TRACK.done is written when a track ends.
+On two GPUs two tracks run beside each other, each on its GPU and half of the cores; what needs both
+follows. A host with one GPU takes one track after another, with all cores, and there two workers
+share the GPU. Each step is a command of its own with a limit: one that fails costs only itself.
+What they print lies in OUT/TRACK.log, what they measured in OUT/TRACK/product.jsonl
+(`gpu_product.py` says what that is). OUT/TRACK.done is written when a track ends.
 
     first   base_plus's size on PyTorch, cold and warm, tests/gpu, `label` and the first frame on
             both backends, parity, and with --meta the comparison with Meta's own predictor
     second  one worker labels 360 sequences; faults
-    both    two workers label the same; 24 sequences five times, with and without PyTorch
+    both    two workers label the same (on two GPUs); 24 sequences five times, with and without
+            PyTorch
 """
 
 from __future__ import annotations
@@ -85,6 +87,34 @@ def run(track: str, commands: list[tuple[float, list[str]]], out: Path, gpus: st
     (out / f"{track}.done").touch()
 
 
+def gpu_count() -> int:
+    """Count the GPUs that the driver lists."""
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True)
+    return listed.stdout.count("UUID: GPU-")
+
+
+def measure(tracks: dict[str, list[tuple[float, list[str]]]], out: Path, gpus: int) -> None:
+    """Run all tracks, `first` and `second` beside each other where each has a GPU."""
+    cores = sorted(os.sched_getaffinity(0))
+    if gpus < 2:  # long runs last: they compare one GPU with two
+        long, faults = tracks["second"]
+        for track, commands in (
+            ("first", tracks["first"]), ("both", tracks["both"][1:]), ("second", [faults, long])
+        ):  # fmt: skip
+            run(track, commands, out, "0", set(cores))
+        return
+    half = len(cores) // 2
+    beside = [
+        threading.Thread(target=run, args=(track, tracks[track], out, gpu, set(some)))
+        for track, gpu, some in (("first", "0", cores[:half]), ("second", "1", cores[half:]))
+    ]
+    for one in beside:
+        one.start()
+    for one in beside:
+        one.join()
+    run("both", tracks["both"], out, "0,1", set(cores))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name in ("clip", "street", "boxes", "out"):
@@ -92,17 +122,7 @@ def main() -> None:
     parser.add_argument("--meta", type=Path, help="a checkout of facebookresearch/sam2")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    tracks, cores = steps(given), sorted(os.sched_getaffinity(0))
-    half = len(cores) // 2
-    beside = [
-        threading.Thread(target=run, args=(track, tracks[track], given.out, gpu, set(some)))
-        for track, gpu, some in (("first", "0", cores[:half]), ("second", "1", cores[half:]))
-    ]
-    for one in beside:
-        one.start()
-    for one in beside:
-        one.join()
-    run("both", tracks["both"], given.out, "0,1", set(cores))
+    measure(steps(given), given.out, gpu_count())
 
 
 if __name__ == "__main__":
