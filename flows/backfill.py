@@ -13,6 +13,7 @@ from flows.plan.plan_table import plan_markdown
 from flows.server.fleet import decided
 from flows.server.shard_runs import sequences_in_flight
 from flows.server.submit import ensure_queue, submit, workers_online
+from flows.server.turns import turn_of
 from tasks.errors import redacted_errors
 from tasks.pipeline.steps import step
 from tasks.store import quarantine
@@ -24,8 +25,8 @@ PRIORITY, ORDINARY = 1, 10
 def backfill(params: BackfillParams) -> dict[str, Any]:
     """Submit a shard for everything that is not up to date and not under way.
 
-    Returns the plan with `submitted`, the number of new shards, and `met`, of shards that another
-    submission had already made.
+    Returns the plan with `submitted`, the number of new shards, and `met`, of planned sequences
+    that another submission had meanwhile.
     """
     with redacted_errors():
         planned = plan_task.submit(given(params))
@@ -58,7 +59,7 @@ def plan_in_flight(params: BackfillParams) -> BackfillPlan:
     taken = sequences_in_flight(plan.stamp.run_key, params.label.out)
     if taken & {(work.sequence_id, work.content_key) for work in plan.works}:
         plan = plan_backfill(params, taken)
-    plan.cut(len(workers_online()))
+    plan.workers = len(workers_online())
     return plan
 
 
@@ -67,25 +68,35 @@ def submit_plan(
 ) -> dict[str, int]:
     """Submit a plan's shards to the work queue that its concurrency and priority ask for.
 
-    Returns how many were `submitted`, and `met` because another submission had already made them.
+    What another submission has submitted since it was planned is left out, and the rest cut anew.
+
+    Returns how many shards were `submitted`, and of how many sequences another was `met`.
     """
     if not plan.shards:
         return submit([])
-    params = plan.params
-    if params.retry_quarantined:
-        _release(plan)
+    params, run_key = plan.params, plan.stamp.run_key
     queue = None
     if params.max_concurrency or params.priority:
-        name = f"{'priority' if params.priority else 'backfill'}-{plan.stamp.run_key[:8]}"
+        name = f"{'priority' if params.priority else 'backfill'}-{run_key[:8]}"
         priority = PRIORITY if params.priority else ORDINARY
         queue = ensure_queue(name, priority=priority, concurrency_limit=params.max_concurrency)
-    return submit(plan.shards, queue=queue, on_submitted=on_submitted)
+    with turn_of(run_key, params.label.out) as turn:
+        planned = {(work.sequence_id, work.content_key) for work in plan.works}
+        met = planned & sequences_in_flight(run_key, params.label.out)
+        turn.keep()
+        if params.retry_quarantined:
+            _release(plan, planned - met)
+
+        def submitted() -> None:
+            on_submitted()
+            turn.keep()
+
+        done = submit(plan.shards_without(met), queue=queue, on_submitted=submitted)
+    return done | {"met": done["met"] + len(met)}
 
 
-def _release(plan: BackfillPlan) -> None:
+def _release(plan: BackfillPlan, wanted: set[tuple[str, str]]) -> None:
     """Forget why sequences of the plan were given up, so that workers begin them again."""
     out_uri, run_key = plan.params.label.out, plan.stamp.run_key
-    given_up = quarantine.listed(out_uri, run_key)
-    wanted = {(one.sequence_id, one.content_key) for shard in plan.shards for one in shard.pieces}
-    for sequence_id, content_key in given_up & wanted:
+    for sequence_id, content_key in quarantine.listed(out_uri, run_key) & wanted:
         quarantine.release(quarantine.Case(out_uri, run_key, sequence_id, content_key))

@@ -110,7 +110,7 @@ def _tried(console: Console, params: BackfillParams) -> BackfillPlan:
                 f"{label.backend} in {label.precision}[/]"
             )
     plan = plan_backfill(params.model_copy(update={"label": label}))
-    plan.cut(workers)
+    plan.workers = workers
     return plan
 
 
@@ -129,7 +129,7 @@ def _submit(console: Console, plan: BackfillPlan) -> dict[str, int]:
     with _progress(console) as progress:
         bar = progress.add_task("submitting", total=len(plan.shards), states="")
         done = submit_plan(plan, lambda: progress.advance(bar))
-    met = f", {done['met']} already under way" if done["met"] else ""
+    met = f", {counted(done['met'], 'sequence')} already under way" if done["met"] else ""
     console.print(f"[bold]{counted(done['submitted'], 'shard')}[/] submitted{met}")
     return done
 

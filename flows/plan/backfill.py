@@ -6,10 +6,11 @@ Streams: of a sequence only a few short strings stay in memory, so a hundred tho
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
 
 from flows.backfill_params import BackfillParams, nanoseconds
@@ -44,7 +45,7 @@ class BackfillPlan:
         stamp: what will make the labels.
         rate: how long a frame takes.
         works: sequences to label, in order.
-        shards: those, cut.
+        workers: that are online, to be set before `shards` is asked for; 0 when nobody knows.
         sequences: that match.
         to_label: of those, not up to date and not in flight.
         stale: of those to label, labeled before with another model, other parameters or frames.
@@ -68,7 +69,7 @@ class BackfillPlan:
     works: list[Piece] = field(default_factory=list)
     complete: list[tuple[str, str]] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
-    shards: list[ShardParams] = field(default_factory=list)
+    workers: int = 0
     sequences: int = 0
     to_label: int = 0
     stale: int = 0
@@ -82,19 +83,28 @@ class BackfillPlan:
     cameras: dict[str, None] = field(default_factory=dict)
     matching: Matching | None = None
 
-    def cut(self, workers: int = 0) -> None:
-        """Cut the work into shards for the workers that are online."""
+    @cached_property
+    def shards(self) -> list[ShardParams]:
+        """The work, cut for the workers that are online."""
+        return self._cut(self.works)
+
+    def shards_without(self, taken: Collection[tuple[str, str]]) -> list[ShardParams]:
+        """Return the shards, cut anew where sequences, by id and content key, are not to be in."""
+        works = [one for one in self.works if (one.sequence_id, one.content_key) not in taken]
+        return self.shards if len(works) == len(self.works) else self._cut(works)
+
+    def _cut(self, works: Sequence[Piece]) -> list[ShardParams]:
         params, rate = self.params, self.rate.seconds_per_frame
-        lengths = shard_lengths(self.frames * rate, params.shard_minutes * 60, workers)
+        frames = sum(work.frames for work in works)
         packed = pack(
-            self.works,
+            works,
             seconds_per_frame=rate,
-            lengths=lengths,
+            lengths=shard_lengths(frames * rate, params.shard_minutes * 60, self.workers),
             chunk_frames=params.label.chunk_frames,
         )
         cameras = tuple(self.cameras)
         key = self.stamp.run_key
-        self.shards = [
+        return [
             ShardParams(label=params.label, run_key=key, pieces=pieces, cameras=cameras)
             for pieces in packed
         ]
@@ -145,7 +155,7 @@ class BackfillPlan:
 def plan_backfill(
     params: BackfillParams, in_flight: Collection[tuple[str, str]] = ()
 ) -> BackfillPlan:
-    """List the sources and the labels, and cut what is missing into shards.
+    """List the sources and the labels; what is missing is cut into shards when asked for.
 
     Args:
         params: what to label.
@@ -165,7 +175,6 @@ def plan_backfill(
     plan.works = list(_missing(plan, set(in_flight)))
     if matching:
         matching.refuse_nothing(params.label.wanted_classes)
-    plan.cut()
     return plan
 
 

@@ -2,7 +2,8 @@
 
 Prefect's idempotency key alone is not enough: it ignores changed parameters and gives back a
 failed run as it is. So the key hashes all parameters, and where the run behind it has ended, the
-next key in the chain is tried: two backfills that submit at once walk the same chain and meet.
+next key in the chain is tried. What was cut otherwise has other keys: `turns` keeps submissions of
+one run apart, and a request that was answered and repeated meets its own shard here.
 """
 
 from __future__ import annotations
@@ -44,20 +45,23 @@ def submit(
         on_submitted: called after each.
 
     Returns:
-        `submitted`: how many are new; `met`: of how many another submission was met.
+        `submitted`: how many are new; `met`: sequences of those that were under way already.
 
     Raises:
         AutolabelError: Prefect is not there, or refuses the parameters.
 
     """
-    new = 0
+    new, met = 0, set[str]()
     if shards:
         with connected() as client:
             deployment = client.read_deployment_by_name(SHARD_DEPLOYMENT)
             for shard in shards:
-                new += _submit_one(client, deployment.id, shard, queue)
+                if _submit_one(client, deployment.id, shard, queue):
+                    new += 1
+                else:
+                    met |= {piece.sequence_id for piece in shard.pieces}
                 on_submitted()
-    return {"submitted": new, "met": len(shards) - new}
+    return {"submitted": new, "met": len(met)}
 
 
 def _submit_one(

@@ -1,0 +1,110 @@
+"""Submissions at the same time, on a real Prefect server: each sequence is under way once."""
+
+import contextvars
+import threading
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from prefect.client.orchestration import get_client
+
+from flows import backfill
+from flows.backfill_params import BackfillParams
+from flows.params import LabelParams
+from flows.plan.backfill import plan_backfill
+from flows.server import turns
+from flows.server.shard_runs import SHARD_DEPLOYMENT, runs_of, shard_of
+from sam2_core.types import AutolabelError
+from tests.integration.runs import MICRO, write_sequence
+
+
+@pytest.fixture
+def server(prefect_api):
+    """A server that has the shards' deployment, and nobody who works on them."""
+    flow, _, deployment = SHARD_DEPLOYMENT.partition("/")
+    with prefect_api.settings(), get_client(sync_client=True) as client:
+        made = client.create_deployment(client.create_flow_from_name(flow), deployment)
+        yield client
+        client.delete_deployment(made)
+
+
+@pytest.fixture
+def planned(tmp_path):
+    """Plan the same eight sequences with shards of so many minutes; workers are as here."""
+    for number in range(8):
+        write_sequence(tmp_path / "in" / f"drive{number}", tmp_path / "boxes", 2)
+    label = LabelParams(
+        sources=(str(tmp_path / "in"),), out=str(tmp_path / "out"), model=str(MICRO),
+        boxes=str(tmp_path / "boxes"), load_dataset=False, backend="onnxruntime-cpu",
+    )  # fmt: skip
+    return lambda minutes: plan_backfill(BackfillParams(label=label, shard_minutes=minutes))
+
+
+def under_way(plan):
+    """Sequences of all shards of a plan's run, as often as they are there."""
+    runs = list(runs_of(plan.stamp.run_key, plan.params.label.out))
+    return sorted(piece.sequence_id for run in runs for piece in shard_of(run).pieces), len(runs)
+
+
+def test_submissions_of_shards_of_any_length_submit_each_sequence_once(server, planned):
+    plans = [planned(minutes) for minutes in (10.0, 0.02, 0.04, 0.02)]
+    assert len({len(plan.shards) for plan in plans}) == 3
+    start = threading.Barrier(len(plans))
+
+    def submitted(plan):
+        start.wait()
+        return backfill.submit_plan(plan)
+
+    with ThreadPoolExecutor(len(plans)) as pool:
+        contexts = [contextvars.copy_context() for _ in plans]  # which hold the server's address
+        told = list(pool.map(lambda one, plan: one.run(submitted, plan), contexts, plans))
+    names, shards = under_way(plans[0])
+    assert names == [f"drive{number}" for number in range(8)]
+    assert sum(one["submitted"] for one in told) == shards
+    assert sorted(one["met"] for one in told) == [0, 8, 8, 8]
+    assert not [one for one in server.read_variables() if one.name.startswith("autolabel")]
+
+
+def test_what_is_under_way_is_left_out_and_the_rest_cut_anew(server, planned):
+    whole, few = planned(0.02), planned(10.0)
+    few.works[:] = few.works[:3]
+    assert backfill.submit_plan(few) == {"submitted": 1, "met": 0}
+    told = backfill.submit_plan(whole)
+    assert (told["submitted"] >= 2, told["met"]) == (True, 3)
+    assert under_way(whole)[0] == [f"drive{number}" for number in range(8)]
+
+
+def test_who_died_submitting_is_passed_over_and_who_only_slept_is_told(server, monkeypatch):
+    monkeypatch.setattr(turns, "SILENT_S", 0.2)
+    monkeypatch.setattr(turns, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(turns, "SIGN_EVERY_S", 0.0)
+    run_key = uuid.uuid4().hex
+    with turns.turn_of(run_key, "/out") as sleeper:
+        sleeper.keep()
+        with turns.turn_of(run_key, "/elsewhere") as other, turns.turn_of(run_key, "/out") as next_:
+            other.keep()
+            with pytest.raises(AutolabelError, match=r"another one took its place: repeat"):
+                sleeper.keep()
+            next_.keep()
+
+
+def test_who_gives_signs_of_life_is_waited_for(server, monkeypatch):
+    monkeypatch.setattr(turns, "SILENT_S", 0.3)
+    monkeypatch.setattr(turns, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(turns, "SIGN_EVERY_S", 0.0)
+    run_key, order = uuid.uuid4().hex, []
+
+    def second():
+        with turns.turn_of(run_key, "/out"):
+            order.append("second")
+
+    with ThreadPoolExecutor(1) as pool:
+        with turns.turn_of(run_key, "/out") as first:
+            waiting = pool.submit(contextvars.copy_context().run, second)
+            for _ in range(20):
+                first.keep()
+                time.sleep(0.05)
+            order.append("first")
+        waiting.result(30)
+    assert order == ["first", "second"]
