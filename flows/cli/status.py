@@ -99,6 +99,8 @@ def _show(run: dict[str, Any]) -> None:
         click.echo(f"  throughput  {rate:.2f} frames/s of a worker, start and loading included")
     for reason, count in run["failures"].items():
         click.echo(f"  failed {count}x  {reason}")
+    if since := sum(run["failures_labeled_since"].values()):
+        click.echo(f"  past        {counted(since, 'shard')} failed; all of it is labeled since")
     for reason, count in run["waiting"].items():
         click.echo(f"  waits  {count}x  {reason}")
     for one in run["failed_frames"][:FRAMES_SHOWN]:

@@ -67,13 +67,14 @@ def failed_frames(run_key: str, of: Mapping[UUID, Collection[str]]) -> list[dict
                     for row in rows
                     if row["frame"] and row["sequence"] in sequences
                 ]
-                found = {_frame(row): row for row in rows} | found
+                found = {frame_of(row): row for row in rows} | found
             if len(page) < PAGE:
                 break
-    return sorted(found.values(), key=_frame)
+    return sorted(found.values(), key=frame_of)
 
 
-def _frame(row: Mapping[str, Any]) -> tuple[str, str, int]:
+def frame_of(row: Mapping[str, Any]) -> tuple[str, str, int]:
+    """Return which frame a row of `failed_frames` is of: sequence, camera and number."""
     return row["sequence"], row["camera"], row["frame"]
 
 

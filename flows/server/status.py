@@ -15,13 +15,17 @@ from flows.machine.refused import refused_workers
 from flows.machine.server_log import server_errors
 from flows.params import LabelParams
 from flows.plan.shards import Piece, ShardParams
-from flows.server.run_artifacts import failed_frames
+from flows.plan.summary import failure_row
+from flows.plan.unlabeled import unlabeled_frames
+from flows.server.run_artifacts import failed_frames, frame_of
 from flows.server.schedules import collect_schedules
 from flows.server.shard_end import LONGEST, NOT_LOADED
 from flows.server.shard_runs import SHARD_TAG, runs_tagged, shard_of, stays_crashed
+from flows.server.standing import Source, labeled_by_now
 from flows.server.submit import workers_online
 from sam2_core.types import AutolabelError
 from tasks.store import manifests, quarantine
+from tasks.store.manifests import Key
 from tasks.wording import counted
 
 if TYPE_CHECKING:
@@ -29,6 +33,15 @@ if TYPE_CHECKING:
 
 RUNS_READ = 5000
 _NUMBERS = re.compile(r"\b[0-9a-f]{8}-[0-9a-f-]{27}\b|\d+(\.\d+)?")
+
+
+@dataclass(frozen=True)
+class _FailedShard:
+    """A shard that failed or crashed: its flow run, why, and what it was to label."""
+
+    id: UUID
+    reason: str
+    sources: dict[Key, Source]
 
 
 @dataclass
@@ -39,8 +52,8 @@ class RunStatus:
         run_key: which.
         label: what its newest shard was given.
         states: shards by the name of their state.
-        reasons: why shards failed or crashed, and how often; those that differ in numbers only are
-            one, told as the newest of them.
+        failed: shards that failed or crashed, newest first.
+        labeled: what those were to label and is labeled by now, as what it is labeled.
         waiting: why shards were given back that wait for another try, as `reasons`.
         frames: of the shards that completed.
         busy_s: seconds that those took.
@@ -50,11 +63,11 @@ class RunStatus:
         not_loaded: shards whose labels are complete, and were not loaded into the dataset, which
             lacks some of them to this day.
         newest: every piece that a shard was to label.
-        bad: what shards that failed or crashed were to label, where no later one had it.
-        unlabeled: how many sequences of those are not complete.
+        unlabeled: how many sequences shards that failed or crashed were the last to label, which
+            are neither labeled by now nor given up.
         active: shards that have not ended; one that has just crashed is begun again.
         content: of each sequence, the key of the frames that the newest shard was given.
-        latest: the sequences that each shard, by its flow run's id, was the last to label.
+        latest: what each shard, by its flow run's id, was the last to label.
         told: a reason of each kind, by the reason with `#` for its numbers.
         failed_frames: frames without labels, each with its file and reason.
 
@@ -63,7 +76,8 @@ class RunStatus:
     run_key: str
     label: LabelParams
     states: Counter[str] = field(default_factory=Counter)
-    reasons: Counter[str] = field(default_factory=Counter)
+    failed: list[_FailedShard] = field(default_factory=list)
+    labeled: dict[Key, Key] = field(default_factory=dict)
     told: dict[str, str] = field(default_factory=dict)
     waiting: Counter[str] = field(default_factory=Counter)
     frames: int = 0
@@ -73,11 +87,10 @@ class RunStatus:
     partial: int = 0
     not_loaded: int = 0
     newest: set[Piece] = field(default_factory=set)
-    bad: set[tuple[str, str]] = field(default_factory=set)
     unlabeled: int = 0
     active: int = 0
-    content: dict[str, str] = field(default_factory=dict)
-    latest: dict[UUID, set[str]] = field(default_factory=dict)
+    content: dict[Source, str] = field(default_factory=dict)
+    latest: dict[UUID, set[Key]] = field(default_factory=dict)
     failed_frames: list[dict[str, Any]] = field(default_factory=list)
     storage_error: str = ""
 
@@ -85,6 +98,22 @@ class RunStatus:
     def frames_per_s(self) -> float | None:
         """Frames per second of one worker."""
         return self.frames / self.busy_s if self.busy_s else None
+
+    @property
+    def bad(self) -> set[Key]:
+        """What shards that failed or crashed were the last to label, and is not labeled by now."""
+        return {key for one in self.failed for key in self.latest[one.id]} - self.labeled.keys()
+
+    def reasons(self, *, labeled_since: bool = False) -> Counter[str]:
+        """Why shards failed or crashed that lack labels by now, or that lack none, and how often.
+
+        Reasons that differ in numbers only are one, told as the newest of them.
+        """
+        return Counter(
+            one.reason
+            for one in self.failed
+            if (one.sources.keys() <= self.labeled.keys()) == labeled_since
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -94,7 +123,8 @@ class RunStatus:
             "out": self.label.out,
             "shards": dict(self.states),
             "active": self.active,
-            "failures": dict(self.reasons),
+            "failures": dict(self.reasons()),
+            "failures_labeled_since": dict(self.reasons(labeled_since=True)),
             "waiting": dict(self.waiting),
             "failed_frames": self.failed_frames,
             "frames_per_second_and_worker": None if rate is None else round(rate, 3),
@@ -143,7 +173,7 @@ def collect_status(hours: float = 72) -> dict[str, Any]:
     for run in runs:
         _look_at_storage(run)
         _look_at_dataset(run)
-        run.failed_frames = failed_frames(run.run_key, run.latest)
+        run.failed_frames = _frames_without_labels(run)
     described = [run.as_json() | {"to_do": list(run.to_do(len(workers)))} for run in runs]
     errors = server_errors()
     return {
@@ -174,14 +204,15 @@ def _count(run: RunStatus, shard: ShardParams, flow_run: FlowRun) -> None:
     if state is None:
         return
     run.states[state.name or state.type.value.title()] += 1
+    sources = {piece: Source.of(piece, shard.label.frames) for piece in shard.pieces}
     latest = {
         piece
-        for piece in shard.pieces
+        for piece, source in sources.items()
         if piece not in run.newest
-        and run.content.setdefault(piece.sequence_id, piece.content_key) == piece.content_key
+        and run.content.setdefault(source, piece.content_key) == piece.content_key
     }
     run.newest |= latest
-    run.latest[flow_run.id] = {piece.sequence_id for piece in latest}
+    run.latest[flow_run.id] = {_key(piece) for piece in latest}
     if state.is_completed():
         run.frames += shard.frames
         run.not_loaded += NOT_LOADED in (state.message or "")
@@ -191,8 +222,13 @@ def _count(run: RunStatus, shard: ShardParams, flow_run: FlowRun) -> None:
         if state.name == "AwaitingRetry" and state.message:
             run.waiting[_reason(run, state.message)] += 1
     elif state.is_failed() or state.is_crashed():
-        run.reasons[_reason(run, state.message or "no reason given")] += 1
-        run.bad |= {(piece.sequence_id, piece.content_key) for piece in latest}
+        reason = _reason(run, state.message or "no reason given")
+        of_keys = {_key(piece): source for piece, source in sources.items()}
+        run.failed.append(_FailedShard(flow_run.id, reason, of_keys))
+
+
+def _key(piece: Piece) -> Key:
+    return piece.sequence_id, piece.content_key
 
 
 def _reason(run: RunStatus, message: str) -> str:
@@ -210,9 +246,29 @@ def _look_at_storage(run: RunStatus) -> None:
         given_up = quarantine.listed(out_uri, run.run_key)
         run.given_up = sorted(name for name, _ in given_up)
         complete = {key for key, partial in usable.items() if not partial}
-        run.unlabeled = len({name for name, _ in run.bad - complete - given_up})
+        failed = {key: source for one in run.failed for key, source in one.sources.items()}
+        run.labeled = labeled_by_now(failed, run.content, complete)
+        run.unlabeled = len({name for name, _ in run.bad - given_up})
     except AutolabelError as error:
         run.storage_error = str(error)
+
+
+def _frames_without_labels(run: RunStatus) -> list[dict[str, Any]]:
+    """Return those that shards tell of; what was labeled since has those that lack labels still."""
+    keys: dict[str, set[Key]] = {}
+    for name, content in set().union(*run.latest.values()):
+        keys.setdefault(name, set()).add((name, content))
+    told = failed_frames(
+        run.run_key, {one: {name for name, _ in latest} for one, latest in run.latest.items()}
+    )
+    past = {row["sequence"] for row in told if keys[row["sequence"]] <= run.labeled.keys()}
+    since = {run.labeled[key] for name in past for key in keys[name]}
+    try:
+        found = unlabeled_frames(run.label.out, run.run_key, since) if since else []
+    except AutolabelError:
+        return told
+    rows = [row for row in told if row["sequence"] not in past]
+    return sorted([*rows, *map(failure_row, found)], key=frame_of)
 
 
 def _look_at_dataset(run: RunStatus) -> None:

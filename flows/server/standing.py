@@ -1,0 +1,78 @@
+"""Which failures still stand: what failed and has been labeled since is none any more.
+
+A sequence's files may change after it was planned: a worker lists it anew, and so does the next
+backfill, whose labels then have another content key. They count where they are of the files that
+are there now; the same name somewhere else is another sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from flows.plan.shards import Piece
+from sam2_core.types import AutolabelError
+from tasks.frames.discover import Discovered, list_frames
+from tasks.store.manifests import Key
+from tasks.types import FrameSelection, SequenceRef
+
+_LISTERS = 16
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a shard was to find a sequence, and which of its frames; what may change are those."""
+
+    sequence_id: str
+    frames_uri: str
+    frames: str
+    picked: bool
+
+    @staticmethod
+    def of(piece: Piece, frames: str) -> Source:
+        """Return that of a piece of a shard, which selects so."""
+        return Source(piece.sequence_id, piece.frames_uri, frames, piece.picked)
+
+    def content_key(self) -> str:
+        """Key of the frames that are there now; "" if nobody knows."""
+        if self.picked:
+            return ""  # which pictures were named, the sources say and not their folder
+        sequence = SequenceRef(self.sequence_id, self.frames_uri)
+        try:
+            found = list_frames(sequence, FrameSelection.parse(self.frames))
+        except AutolabelError:
+            return ""
+        return Discovered(sequence, tuple(found)).content_key
+
+
+def labeled_by_now(
+    failed: Mapping[Key, Source], newest: Mapping[Source, str], complete: Collection[Key]
+) -> dict[Key, Key]:
+    """Tell which failures are past.
+
+    Lists those sequences whose labels are of other files than those that were planned.
+
+    Args:
+        failed: what shards did not complete, with where it was.
+        newest: content key of the newest plan of a source.
+        complete: what has complete labels.
+
+    Returns:
+        Those of `failed` that have labels, as what they have them.
+
+    """
+    found = {key: key for key in failed if key in complete}
+    names = {name for name, _ in complete}
+    changed = {key: one for key, one in failed.items() if key not in found and key[0] in names}
+    for key, source in changed.items():
+        if (since := (key[0], newest.get(source, ""))) in complete:
+            found[key] = since
+    unknown = list({source for key, source in changed.items() if key not in found})
+    if unknown:
+        with ThreadPoolExecutor(_LISTERS, "standing") as pool:
+            now = dict(zip(unknown, pool.map(Source.content_key, unknown), strict=True))
+        for key, source in changed.items():
+            if key not in found and (since := (key[0], now[source])) in complete:
+                found[key] = since
+    return found

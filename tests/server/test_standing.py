@@ -1,0 +1,120 @@
+"""Which failures `status` tells: those that stand, and none that was labeled since."""
+
+import os
+import shutil
+import uuid
+
+import pytest
+from prefect.client.schemas.objects import FlowRun
+from prefect.states import Completed, Failed
+
+from flows.cli import status as shown
+from flows.params import LabelParams
+from flows.plan.shards import Piece, ShardParams
+from flows.server import status
+from flows.server.standing import Source
+from tasks.store import manifests
+from tests.integration.runs import write_image
+
+WHY = "3 frames, 1 sequence failed: its content changed while it was being labeled: run again"
+
+
+@pytest.fixture
+def drive(tmp_path):
+    """A sequence whose files can be written again, and labeled as they are."""
+
+    class Drive:
+        label = LabelParams(sources=[str(tmp_path)], out=str(tmp_path / "out"))
+
+        def write(self, name="drive", again=0, folder="in"):
+            at = tmp_path / folder / name
+            os.utime(write_image(at / "0000.jpg"), (again, again))
+            key = Source(name, str(at), self.label.frames, picked=False).content_key()
+            return Piece(name, str(at), key, 1)
+
+        def labeled(self, piece):
+            key = "run", piece.sequence_id, piece.content_key
+            path = tmp_path / "out" / manifests.path_of(*key)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("{}")
+
+        def shard(self, state, *pieces):
+            shard = ShardParams(label=self.label, run_key="run", pieces=pieces)
+            params = {"params": shard.model_dump(mode="json")}
+            return FlowRun(flow_id=uuid.uuid4(), parameters=params, state=state)
+
+        def told(self, *newest_first):
+            (run,) = status.group_runs(newest_first)
+            status._look_at_storage(run)
+            return run
+
+    return Drive()
+
+
+def stands(run):
+    told = run.as_json()
+    both = bool(told["failures"]), bool(told["failures_labeled_since"])
+    assert both in {(True, False), (False, True)}
+    assert bool(told["to_do"]) == both[0]
+    return both[0]
+
+
+def test_what_changed_after_it_was_planned_and_is_labeled_as_it_is_has_not_failed(drive, capsys):
+    planned = drive.write(again=1)
+    failed = drive.shard(Failed(message=WHY), planned)
+    assert stands(drive.told(failed))
+    changed = drive.write(again=2)
+    assert changed.content_key != planned.content_key
+    drive.labeled(changed)
+    run = drive.told(failed)
+    assert not stands(run)
+    shown._show(run.as_json())
+    out = capsys.readouterr().out
+    assert "past        1 shard failed; all of it is labeled since" in out
+    assert WHY not in out
+    drive.write(again=3)
+    assert stands(drive.told(failed)), "those labels are of other files"
+
+
+def test_what_the_next_backfill_labeled_needs_no_look_at_the_source(drive, tmp_path):
+    planned, changed = drive.write(again=1), drive.write(again=2)
+    drive.labeled(changed)
+    runs = drive.shard(Completed(), changed), drive.shard(Failed(message=WHY), planned)
+    shutil.rmtree(tmp_path / "in")
+    assert not stands(drive.told(*runs))
+
+
+def test_a_failure_is_told_where_nobody_can_tell_that_it_is_past(drive, tmp_path):
+    before, planned = drive.write(again=1), drive.write(again=2)
+    drive.labeled(before)
+    failed = drive.shard(Failed(message=WHY), planned)
+    assert stands(drive.told(failed)), "labels of before"
+    shutil.rmtree(tmp_path / "in")
+    assert stands(drive.told(failed)), "the source is gone"
+
+
+def test_a_sequence_of_the_same_name_elsewhere_is_another_one(drive):
+    planned, other = drive.write(again=1), drive.write(again=2, folder="elsewhere")
+    drive.labeled(other)
+    failed = drive.shard(Failed(message=WHY), planned)
+    assert stands(drive.told(failed))
+    assert stands(drive.told(drive.shard(Completed(), other), failed))
+
+
+def test_a_shard_has_failed_while_one_of_its_sequences_lacks_labels(drive, monkeypatch):
+    one, two = drive.write("one"), drive.write("two")
+    failed = drive.shard(Failed(message=WHY), one, two)
+    drive.labeled(one)
+    run = drive.told(failed)
+    assert stands(run)
+    assert run.unlabeled == 1
+    rows = [
+        {"sequence": name, "camera": "", "frame": 0, "uri": f"{name}/0000.jpg", "reason": "gone"}
+        for name in ("one", "two")
+    ]
+    monkeypatch.setattr(status, "failed_frames", lambda *_: rows)
+    assert status._frames_without_labels(run) == rows[1:]
+    drive.labeled(two)
+    run = drive.told(failed)
+    assert not stands(run)
+    assert status._frames_without_labels(run) == []
