@@ -138,6 +138,20 @@ def fits(name: str, asked: str) -> bool:
     return asked in {"auto", name} or (asked == "onnxruntime" and name.startswith(asked))
 
 
+def needs_gpu(backend: str, precision: str) -> bool:
+    """Whether masks of a backend in a precision are made on a GPU, and nowhere else.
+
+    PyTorch computes fp32 on a processor, too; of halves it makes something else there. Who asks a
+    server of `triton` needs no GPU; what runs on that server may.
+
+    Args:
+        backend: a backend, not a family of them.
+        precision: fp32 or fp16.
+
+    """
+    return backend in _ON_GPU and (backend != "torch" or precision == "fp16")
+
+
 def offered_backends() -> tuple[str, ...]:
     """Return the backends that can run on this machine, best first."""
     on_gpu = [name for name in _ON_GPU if cuda_devices() and _usable(name)]

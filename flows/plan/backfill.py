@@ -18,6 +18,7 @@ from flows.params import LabelParams
 from flows.plan.plan import matching_of, stamp_of
 from flows.plan.rates import Rate, measured_rate
 from flows.plan.shards import Piece, ShardParams, pack, shard_lengths
+from sam2_core.load import needs_gpu
 from sam2_core.types import AutolabelError
 from tasks.boxes.matching import Matching
 from tasks.frames.discover import Discovered, discover
@@ -170,20 +171,14 @@ def plan_backfill(
     tools = Tools()
     matching = matching_of(params.label, tools)
     stamp = stamp_of(params.label, tools=tools)
-    rate = measured_rate(params.label.out, stamp.run_key, on_gpu=_on_gpu(stamp))
+    made_by = stamp.model  # of a server of Triton's, what runs there
+    on_gpu = made_by is not None and needs_gpu(made_by.backend, made_by.precision)
+    rate = measured_rate(params.label.out, stamp.run_key, on_gpu=on_gpu)
     plan = BackfillPlan(params, stamp, rate, matching=matching)
     plan.works = list(_missing(plan, set(in_flight)))
     if matching:
         matching.refuse_nothing(params.label.wanted_classes)
     return plan
-
-
-def _on_gpu(stamp: RunStamp) -> bool:
-    """Whether workers label on a GPU; torch does without one, too, but not in half precision."""
-    model = stamp.model
-    return model is not None and (
-        model.backend in ("onnxruntime-cuda", "tensorrt") or model.precision == "fp16"
-    )
 
 
 def _missing(plan: BackfillPlan, in_flight: set[tuple[str, str]]) -> Iterator[Piece]:

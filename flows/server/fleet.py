@@ -21,6 +21,7 @@ from sam2_core.load import (
     choose_backend,
     cuda_devices,
     fits,
+    needs_gpu,
     offered_backends,
     precision_of,
     refuse_if_gone,
@@ -209,8 +210,7 @@ def refuse_unless_offered(backend: str, precision: str = "fp16") -> None:
 
     Args:
         backend: that its labels are made with.
-        precision: of the same. PyTorch computes fp32 on a processor, too; of halves it makes
-            something else there.
+        precision: of the same.
 
     Raises:
         FleetError: its backend needs a GPU that is not here, or software that is not.
@@ -219,8 +219,7 @@ def refuse_unless_offered(backend: str, precision: str = "fp16") -> None:
     """
     if backend in EXTRAS:
         refuse_if_gone(cuda_devices())
-    anywhere = backend not in EXTRAS or (backend == "torch" and precision == "fp32")
-    if anywhere or backend in (offers := offered_backends()):
+    if not needs_gpu(backend, precision) or backend in (offers := offered_backends()):
         return
     raise FleetError(
         f"this worker cannot run {backend} in {precision}, which this shard's labels have to be "

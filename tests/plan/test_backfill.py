@@ -17,6 +17,7 @@ from flows.shard import parts_of
 from sam2_core.types import AutolabelError
 from tasks.frames.listing import walk
 from tasks.pipeline.tools import Tools
+from tasks.store.artifacts import RunStamp
 from tests.integration.runs import MICRO, write_sequence
 
 
@@ -148,6 +149,22 @@ def test_where_there_is_no_gpu_a_run_on_one_is_refused_and_a_backfill_is_planned
         "flows.plan.plan.as_left", lambda out, key, part: replace(part, manifest=SimpleNamespace())
     )
     assert not make_plan(label).missing
+
+
+@pytest.mark.parametrize(
+    ("backend", "precision", "seconds_per_frame"),
+    [("onnxruntime-cpu", "fp16", 0.5), ("onnxruntime-cuda", "fp16", 0.02), ("torch", "fp32", 0.5)],
+)
+def test_a_first_plan_supposes_the_time_of_what_computes_the_masks(
+    params, monkeypatch, backend, precision, seconds_per_frame
+):
+    """A server of Triton's tells the stamp of what runs there, so that counts."""
+    label = params().label
+    made_by = replace(plan_backfill(BackfillParams(label=label)).stamp.model, backend=backend)
+    stamp = RunStamp("boxes", replace(made_by, precision=precision), {})
+    monkeypatch.setattr("flows.plan.backfill.stamp_of", lambda *_, **__: stamp)
+    plan = plan_backfill(BackfillParams(label=label))
+    assert (plan.rate.seconds_per_frame, plan.rate.frames) == (seconds_per_frame, 0)
 
 
 class _All:

@@ -54,6 +54,17 @@ def test_a_damaged_graph_is_an_error_that_names_the_file(micro, tmp_path):
         load_backend(micro, "onnxruntime-cpu", cache=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("backend", "precision", "wanted"),
+    [
+        ("onnxruntime-cuda", "fp32", True), ("tensorrt", "fp16", True), ("torch", "fp16", True),
+        ("torch", "fp32", False), ("onnxruntime-cpu", "fp16", False), ("triton", "fp16", False),
+    ],
+)  # fmt: skip
+def test_what_needs_a_gpu_is_not_told_by_the_precision_alone(backend, precision, wanted):
+    assert load.needs_gpu(backend, precision) == wanted
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"preset": "tiny"}', "\x00"])
 def test_a_damaged_description_is_an_error_that_names_the_file(micro, tmp_path, text):
     (micro / "model.json").write_text(text)

@@ -114,7 +114,8 @@ def test_what_todays_workers_would_refuse_at_night_is_said_by_day(online, worker
 def test_a_worker_refuses_what_it_cannot_run():
     with pytest.raises(FleetError, match="cannot run onnxruntime-cuda"):
         fleet.refuse_unless_offered("onnxruntime-cuda")
-    fleet.refuse_unless_offered("onnxruntime-cpu", "fp32")
+    for precision in ("fp32", "fp16"):
+        fleet.refuse_unless_offered("onnxruntime-cpu", precision)
     fleet.refuse_unless_offered("torch", "fp32")
     with pytest.raises(FleetError, match="cannot run torch in fp16"):
         fleet.refuse_unless_offered("torch", "fp16")
