@@ -27,7 +27,8 @@ Result = TypeVar("Result")
 # Names and texts of errors that stay until the process ends; see cudaError_t's documentation.
 _STICKY = (
     "illegaladdress", "illegal memory access", "launchfailure", "unspecified launch failure",
-    "device-side assert", "cudaerrorassert", "hardwarestackerror", "hardware stack error",
+    # In full: PyTorch's advice below every error of CUDA has the words "device-side assertions".
+    "device-side assert triggered", "cudaerrorassert", "hardwarestackerror", "hardware stack error",
     "illegalinstruction", "illegal instruction", "misalignedaddress", "misaligned address",
     "invalidaddressspace", "invalid address space", "invalidpc", "invalid program counter",
     "launchtimeout", "launch timed out", "eccuncorrectable", "uncorrectable ecc",
@@ -70,7 +71,7 @@ class DeviceOwner:
 
     def submit(self, work: Callable[[], Result]) -> Future[Result]:
         """Queue a function; the calling thread goes on."""
-        return self._thread.submit(self._checked, work)
+        return self._thread.submit(self.beside, work)
 
     def run(self, work: Callable[[], Result]) -> Result:
         """Run a function on the device's thread and return what it returns.
@@ -80,7 +81,7 @@ class DeviceOwner:
 
         """
         if threading.get_ident() == self._ident:
-            return self._checked(work)
+            return self.beside(work)
         return self.submit(work).result()
 
     def wait(self, wait: Callable[[], Result]) -> Result:
@@ -89,7 +90,7 @@ class DeviceOwner:
             self._changed.wait_for(lambda: not self._capturing)
             self._waiting += 1
         try:
-            return self._checked(wait)
+            return self.beside(wait)
         finally:
             with self._changed:
                 self._waiting -= 1
@@ -108,7 +109,15 @@ class DeviceOwner:
                 self._capturing = False
                 self._changed.notify_all()
 
-    def _checked(self, work: Callable[[], Result]) -> Result:
+    def beside(self, work: Callable[[], Result]) -> Result:
+        """Run on the calling thread what asks the driver for page-locked memory and no more.
+
+        A device that is lost shows there, too.
+
+        Raises:
+            DeviceLostError: the device is lost to this process.
+
+        """
         if self._lost is not None:
             raise self._lost
         try:

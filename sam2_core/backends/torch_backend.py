@@ -30,8 +30,8 @@ from sam2_core.backends.torch_captured import (
     Captured,
     Tensors,
     bucket_for,
-    compute_stream,
     out_of_memory,
+    streams_of,
 )
 from sam2_core.backends.torch_compiled import CompiledModules
 from sam2_core.backends.torch_modules import build_modules, modules_for
@@ -119,7 +119,7 @@ class TorchBackend(Backend):
 
     def stage(self, image: ImageArray) -> StagedFrame | None:
         """Copy a frame to page-locked memory, where the device cuts and resizes."""
-        return self._pixels.stage(image) if self._cuts else None
+        return self._owner.beside(partial(self._pixels.stage, image)) if self._cuts else None
 
     def stage_square(self, square: SquareArray) -> SquareArray:
         """Copy a square to page-locked memory, ahead and on any thread; `encode` need not then.
@@ -128,12 +128,12 @@ class TorchBackend(Backend):
         """
         if self._device.type != "cuda":
             return square
-        staged: SquareArray = page_locked([square.transpose(2, 0, 1)])[0].numpy()
-        return staged.transpose(1, 2, 0)
+        staged = self._owner.beside(partial(page_locked, [square.transpose(2, 0, 1)]))
+        planes: SquareArray = staged[0].numpy()
+        return planes.transpose(1, 2, 0)
 
     def _open_streams(self) -> None:
-        self._stream = compute_stream(torch.cuda.current_device())
-        self._uploads, self._copies = torch.cuda.Stream(), torch.cuda.Stream()
+        self._stream, self._uploads, self._copies = streams_of(torch.cuda.current_device())
 
     def _pixels_usable(self) -> bool:
         with torch.cuda.stream(self._uploads):
@@ -159,11 +159,14 @@ class TorchBackend(Backend):
     def encode(self, images: Sequence[EncoderImage]) -> Features:
         """Encode B images: views of staged frames, or uint8 (H, W, 3) of any size, or squares."""
         size = self._info.image_size
-        given = [self._pixels.given(image, size, cuts=self._cuts) for image in images]
+
+        def ahead() -> list[View | torch.Tensor]:
+            return [self._pixels.given(image, size, cuts=self._cuts) for image in images]
+
         if self._device.type == "cpu":
-            data = self._modules.encoder(self._pixels.squares(given, size))
+            data = self._modules.encoder(self._pixels.squares(ahead(), size))
         else:
-            data = self._on_device(partial(self._encode_cuda, given))
+            data = self._on_device(partial(self._encode_cuda, self._owner.beside(ahead)))
         return Features(data, len(images), tuple(map(size_hw_of, images)))
 
     def _on_device(self, work: Callable[[], Result]) -> Result:

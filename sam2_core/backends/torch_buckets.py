@@ -56,8 +56,13 @@ class Buckets:
         self.captured: dict[tuple[str, int, int], Captured] = {}
 
     def release(self) -> None:
-        """Give memory back."""
+        """Give memory back; what is captured afterwards gets memory of its own.
+
+        While somebody holds what a graph has made, PyTorch refuses to capture into the memory of
+        graphs that are gone ("INTERNAL ASSERT FAILED").
+        """
         self.captured.clear()
+        self._pool = torch.cuda.graph_pool_handle()
 
     def encoder(self, images: int) -> Captured:
         """Return the encoder for at least so many images."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,18 +19,27 @@ def bucket_for(count: int, buckets: Sequence[int]) -> int:
     return next((size for size in buckets if size >= count), count)
 
 
+class Streams(NamedTuple):
+    """What all models of a process compute on, upload frames on, and copy results back on."""
+
+    compute: torch.cuda.Stream
+    uploads: torch.cuda.Stream
+    copies: torch.cuda.Stream
+
+
 @functools.cache
-def compute_stream(device: int) -> torch.cuda.Stream:
-    """Return the stream on which all models of this process compute.
+def streams_of(device: int) -> Streams:
+    """Return the streams of this process, the same for every model.
 
     cuBLAS keeps 33 MiB for every stream that it has seen, and never gives them back: with a stream
-    of its own, each model that is loaded and released would cost that.
+    of its own, each model that is loaded and released would cost that. And PyTorch has 32 streams,
+    which it hands out in turn: the sixteenth model's copies would be on the one that is captured.
 
     Args:
         device: its index.
 
     """
-    return torch.cuda.Stream(device)
+    return Streams(*(torch.cuda.Stream(device) for _ in Streams._fields))
 
 
 class Captured:

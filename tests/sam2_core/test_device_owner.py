@@ -74,10 +74,19 @@ STICKY = [
     "CUDA: cudaMalloc failed with cudaErrorNoDevice",
     "CUDA: cudaStreamSynchronize failed with cudaErrorSystemNotReady",
     "CUDA error: system not yet initialized",
+    "CUDA error: device-side assert triggered",
 ]
+# What PyTorch adds to every error of CUDA.
+ADVICE = """
+Search for `cudaError...' in https://docs.nvidia.com/cuda/cuda-runtime-api/ for more information.
+CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below
+might be incorrect.
+For debugging consider passing CUDA_LAUNCH_BLOCKING=1
+Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
+"""
 
 
-@pytest.mark.parametrize("text", STICKY)
+@pytest.mark.parametrize("text", [*STICKY, STICKY[1] + ADVICE])
 def test_after_a_sticky_error_nothing_is_asked_of_the_device(text):
     owner, asked = DeviceOwner(), []
 
@@ -105,6 +114,8 @@ def test_other_errors_are_no_loss():
     assert owner.lost is None
     assert owner.run(lambda: 1) == 1
     assert not is_sticky(RuntimeError("CUDA out of memory"))
+    for reason in ("out of memory", "invalid configuration argument", "no kernel image"):
+        assert not is_sticky(RuntimeError(f"CUDA error: {reason}{ADVICE}"))
     assert not is_sticky(RuntimeError("CUDA failure 900: operation not permitted when capturing"))
     assert not is_sticky(RuntimeError("CUDA graphs need a self-contained model"))
     assert not is_sticky(AutolabelError("no NVIDIA GPU is usable here (cudaErrorNoDevice)"))

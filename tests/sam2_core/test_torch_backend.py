@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from sam2_core.backends.device_owner import DeviceOwner
 from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
 from sam2_core.tuning import sample_prompts
-from sam2_core.types import AutolabelError, Boxes, DeviceMemoryError, Prompts
+from sam2_core.types import AutolabelError, Boxes, DeviceLostError, DeviceMemoryError, Prompts
 from tests.sam2_core.recorded_reference import (
     MODEL,
     assert_scores_as_recorded,
@@ -79,12 +80,13 @@ def test_staged_images_are_uploaded_as_they_lie(backend, monkeypatch):
 
 def test_a_gpu_is_given_its_streams_and_weights_on_its_own_thread(tmp_path, monkeypatch):
     """The order of calls only: without a GPU the weights stay on the CPU."""
+    import functools
     from contextlib import nullcontext
     from threading import get_ident
 
     import torch
 
-    from sam2_core.backends import torch_backend
+    from sam2_core.backends import torch_backend, torch_captured
     from sam2_core.resolve import Wanted, resolve_weights
 
     done = []
@@ -106,18 +108,58 @@ def test_a_gpu_is_given_its_streams_and_weights_on_its_own_thread(tmp_path, monk
         return build(model, graph, dtype, "cpu")
 
     monkeypatch.setattr(torch_backend, "build_modules", modules)
-    monkeypatch.setattr(torch_backend, "compute_stream", noted("stream", None))
+    streams_of = functools.cache(torch_captured.streams_of.__wrapped__)
+    monkeypatch.setattr(torch_backend, "streams_of", streams_of)
     monkeypatch.setattr(torch_backend.TorchPixels, "usable", noted("pixels", False))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "fake GPU")
-    monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
+    monkeypatch.setattr(torch.cuda, "Stream", noted("stream", object))
     monkeypatch.setattr(torch.cuda, "stream", nullcontext)
     backend = torch_backend.TorchBackend(weights, wanted, "cuda")
     thread = backend._owner.run(get_ident)
-    assert done == [("stream", thread), ("modules", thread), ("pixels", thread)]
+    of_one = [("modules", thread), ("pixels", thread)]
+    assert done == [("stream", thread)] * 3 + of_one
+    # PyTorch has 32 streams: taken by each model, one would some day be another's.
+    torch_backend.TorchBackend(weights, wanted, "cuda")
+    assert done[5:] == of_one
     monkeypatch.setattr(torch_backend, "build_modules", _full)
     with pytest.raises(DeviceMemoryError):
         torch_backend.TorchBackend(weights, wanted, "cuda")
+
+
+LOST = """CUDA error: an illegal memory access was encountered
+Search for `cudaErrorIllegalAddress' in https://docs.nvidia.com/cuda/ for more information.
+CUDA kernel errors might be asynchronously reported at some other API call.
+Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
+"""
+WITHOUT_THE_DEVICE = {
+    "a frame is staged": lambda backend, image: backend.stage(image),
+    "a square is staged": lambda backend, image: backend.stage_square(image.astype(np.float32)),
+    "an image is encoded": lambda backend, image: backend.encode([image]),
+}
+
+
+@pytest.mark.parametrize("what", WITHOUT_THE_DEVICE)
+def test_a_device_that_is_lost_shows_where_page_locked_memory_is_asked_for(
+    backend, monkeypatch, what
+):
+    """Readers ask for it on threads of their own, before the device's thread knows."""
+    import torch
+
+    from sam2_core.backends import torch_backend
+
+    def lost(*_):
+        raise RuntimeError(LOST)
+
+    owner = DeviceOwner()
+    monkeypatch.setattr(backend, "_owner", owner)
+    monkeypatch.setattr(backend, "_device", torch.device("cuda"))
+    monkeypatch.setattr(backend, "_cuts", True)
+    monkeypatch.setattr(backend._pixels, "stage", lost)
+    monkeypatch.setattr(torch_backend, "page_locked", lost)
+    with pytest.raises(DeviceLostError, match="illegal memory access"):
+        WITHOUT_THE_DEVICE[what](backend, np.zeros((128, 128, 3), np.uint8))
+    assert owner.lost is not None
 
 
 def _full(*_):

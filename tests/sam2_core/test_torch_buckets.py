@@ -152,6 +152,26 @@ def test_nobody_waits_for_the_device_while_a_bucket_is_captured(backend, tmp_pat
     assert backend._owner.wait(lambda: "waited") == "waited"
 
 
+def test_after_a_lack_of_memory_graphs_are_captured_into_memory_of_their_own(
+    backend, tmp_path, monkeypatch
+):
+    """PyTorch refuses the memory of graphs that are gone while what they made is held."""
+    pools, used = iter("abc"), []
+
+    class Noted(HostGraph):
+        def __init__(self, *given):
+            used.append(given[-1])
+            super().__init__(*given)
+
+    monkeypatch.setattr(torch_buckets, "Captured", Noted)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(pools))
+    process(backend, tmp_path)
+    label(backend, 1, 8)
+    backend._graphs.release()
+    label(backend, 1, 8)
+    assert used == ["a", "a", "b", "b"]
+
+
 def test_larger_calls_than_the_largest_bucket_have_their_own(backend, tmp_path):
     functions = process(backend, tmp_path)
     label(backend, IMAGE_BUCKETS[-1] + 1, BOX_BUCKETS[-1] + 1)
