@@ -2,12 +2,13 @@
 
 import os
 
-from sam2_core.cores import CORES_VARIABLE, share_of, usable_cores
+from sam2_core.cores import share_of, usable_cores
+from sam2_core.number_variables import CORES
 
 # ONNX Runtime queues events about machine and interpreter for its maker in the user's cache folder,
 # and reads this when it is loaded. A user's own choice stands.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 # Libraries read their numbers of threads when they are loaded, NumPy's BLAS first of all.
-if os.environ.get(CORES_VARIABLE):
+if os.environ.get(CORES.name):
     os.environ.update(share_of(usable_cores()))

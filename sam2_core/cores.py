@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-# Set for each of several workers on a machine: its share.
-CORES_VARIABLE = "AUTOLABEL_CORES"
+from sam2_core.number_variables import CORES
+
 # Read when the libraries are loaded: BLAS, PyTorch and Arrow's computing, Intel's BLAS, OpenCV.
 _OF_LIBRARIES = (
     "OMP_NUM_THREADS",
@@ -25,8 +25,7 @@ def usable_cores() -> int:
     """
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    share = os.environ.get(CORES_VARIABLE, "")
-    return min(cores, int(share)) if share.isdigit() and int(share) else cores
+    return min(cores, CORES.usable() or cores)
 
 
 def share_of(cores: int, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -39,7 +38,7 @@ def share_of(cores: int, environment: Mapping[str, str] = os.environ) -> dict[st
     """
     wanted = dict.fromkeys(_OF_LIBRARIES, cores)
     wanted[_WAITING] = min(max(cores, _FEWEST_WAITING), _MOST_WAITING)
-    return {CORES_VARIABLE: str(cores)} | {
+    return {CORES.name: str(cores)} | {
         name: str(_least(count, environment.get(name, ""))) for name, count in wanted.items()
     }
 

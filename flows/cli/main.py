@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from flows.cli.interrupted import EXIT_CODE, STOPPED, was_interrupted
-from flows.cli.variables import check_variables
 from sam2_core.cache import (
     absolute_places,
     cache_folder,
@@ -20,6 +19,7 @@ from sam2_core.cache import (
     make_folder,
     variable_of,
 )
+from sam2_core.number_variables import NUMBERS
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 from tasks.types import NothingToLabelError
@@ -104,7 +104,8 @@ def cli() -> None:
     with contextlib.suppress(OSError):  # one that is there keeps its mode: it may be shared
         make_folder(cache_folder())
     if click.get_current_context().invoked_subcommand not in MENDING:
-        check_variables()
+        for variable in NUMBERS:
+            variable.read()
 
 
 # Commands for when something is wrong: they work whatever the environment holds.

@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 from flows.machine.gpus import UnlistedError, gpu_ids
-from flows.machine.spare_runs import SPARE_VARIABLE
 from flows.machine.worker import Slot
 from sam2_core.cores import share_of, usable_cores
+from sam2_core.number_variables import METRICS_PORT, SPARE_PROCESS
 from sam2_core.types import AutolabelError
-from tasks.observe import metrics_server
 
 
 def slots(
@@ -39,7 +38,7 @@ def slots(
     except UnlistedError as error:
         unlisted = f"{error}. Once mended, stop the workers and start them again"
     number = count or len(gpus) or 1
-    ports = _metrics_ports(metrics_port or metrics_server.metrics_port(), number)
+    ports = _metrics_ports(metrics_port or METRICS_PORT.read(), number)
     found = []
     for index in range(number):
         environment = _environment()
@@ -50,11 +49,11 @@ def slots(
             # As nvidia-smi counts them; CUDA's own order begins with the fastest.
             environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
             # A device that waits for a process or a question costs more than either.
-            for variable in (SPARE_VARIABLE, "PREFECT_WORKER_QUERY_SECONDS"):
+            for variable in (SPARE_PROCESS.name, "PREFECT_WORKER_QUERY_SECONDS"):
                 environment[variable] = os.environ.get(variable, "1")
         environment |= share_of(max(usable_cores() // number, 1))
         if ports:
-            environment[metrics_server.PORT_VARIABLE] = str(ports[index])
+            environment[METRICS_PORT.name] = str(ports[index])
         name = f"{socket.gethostname()}-{pool}-{where}-{index}"
         found.append(Slot(name, pool, environment, tested=bool(gpus), unlisted=unlisted))
     return found
@@ -64,10 +63,10 @@ def _metrics_ports(first: int | None, workers: int) -> range:
     """Return a port for each worker; none where there is no first one."""
     if first is None:
         return range(0)
-    if first + workers - 1 > metrics_server.LAST_PORT:
+    if first + workers - 1 > METRICS_PORT.most:
         raise AutolabelError(
             f"metrics of {workers} workers need as many ports from {first} on, and "
-            f"{metrics_server.LAST_PORT} is the last one: begin with a lower one"
+            f"{METRICS_PORT.most} is the last one: begin with a lower one"
         )
     return range(first, first + workers)
 

@@ -23,13 +23,12 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sam2_core.number_variables import SPARE_PROCESS
 from tasks.pipeline.step_interpreters import EXPECTED_VARIABLE
 
 if TYPE_CHECKING:
     from anyio.abc import Process
 
-# Whether a worker keeps such a process: 1, which workers with a GPU have set, or 0.
-SPARE_VARIABLE = "AUTOLABEL_SPARE_PROCESS"
 # What Prefect tells each run alone.
 OF_ONE_RUN = "PREFECT__"
 ENGINE = ["-m", "prefect.engine"]
@@ -43,7 +42,7 @@ Open = Callable[..., AbstractAsyncContextManager["Process"]]
 
 def install() -> None:
     """Let this process's flow runs begin in processes that wait for them, if that is wanted."""
-    if os.environ.get(SPARE_VARIABLE) != "1" or not sys.platform.startswith("linux"):
+    if SPARE_PROCESS.usable() != 1 or not sys.platform.startswith("linux"):
         return
     from prefect.utilities import processutils
 

@@ -14,12 +14,11 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from sam2_core.number_variables import METRICS_PORT
 from sam2_core.types import AutolabelError
 from tasks.observe.progress import DOWNLOAD, SEGMENT, Listener, Progress
 
-PORT_VARIABLE = "AUTOLABEL_METRICS_PORT"
 HOST_VARIABLE = "AUTOLABEL_METRICS_HOST"  # another address than 127.0.0.1, inside a container
-LAST_PORT = 65535
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 log = logging.getLogger(__name__)
@@ -95,28 +94,11 @@ class _GpuMemory:
         yield family
 
 
-def metrics_port(environment: Mapping[str, str] = os.environ) -> int | None:
-    """Return the port that `AUTOLABEL_METRICS_PORT` names, 1 to 65535; None where it is not set.
-
-    Raises:
-        AutolabelError: it is no port.
-
-    """
-    named = environment.get(PORT_VARIABLE, "").strip()
-    if not named:
-        return None
-    if not (named.isdecimal() and 0 < int(named) <= LAST_PORT):
-        raise AutolabelError(
-            f"{PORT_VARIABLE}={named} is no port: give a number from 1 to {LAST_PORT}"
-        )
-    return int(named)
-
-
 @contextlib.contextmanager
 def serving(progress: Progress) -> Iterator[None]:
     """Serve metrics of a run inside the block, where a port is given; a taken one is no error."""
     try:
-        port = metrics_port()
+        port = METRICS_PORT.read()
     except AutolabelError as error:
         log.warning("no metrics: %s", error)
         port = None
@@ -130,7 +112,7 @@ def serving(progress: Progress) -> Iterator[None]:
     try:
         server, thread = start_http_server(port, host, metrics.registry)
     except OSError as error:
-        log.warning("no metrics on %s=%s: %s", PORT_VARIABLE, port, error)
+        log.warning("no metrics on %s=%s: %s", METRICS_PORT.name, port, error)
         yield
         return
     try:

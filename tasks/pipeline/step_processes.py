@@ -10,7 +10,6 @@ A process that dies, or to which its device is lost, costs its chunks a second t
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from sam2_core.backends.onnxruntime_backend import is_out_of_memory
 from sam2_core.cores import usable_cores
 from sam2_core.machine_errors import causes
-from sam2_core.types import AutolabelError, DeviceLostError, DeviceMemoryError
+from sam2_core.number_variables import DEVICE_PROCESSES
+from sam2_core.types import DeviceLostError, DeviceMemoryError
 from tasks.observe.progress import Progress
 from tasks.pipeline.step_interpreters import MEMORY_EACH, cores_each, is_begun
 from tasks.pipeline.step_pipe import ProcessDiedError, StepProcess, Told
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from tasks.pipeline.chunk import Job
     from tasks.store.artifacts import Chunk
 
-# Chooses how many processes share a GPU; 0: none beside the run's own.
-COUNT_VARIABLE = "AUTOLABEL_DEVICE_PROCESSES"
 # With four, 16 cores keep an H200 busy (BENCHMARKS.md). On PyTorch each compiles for itself.
 MOST, MOST_ON_TORCH, CORES_EACH = 4, 2, 4
 # More than are between two steps at any time.
@@ -44,14 +42,9 @@ def wanted_processes(backend: str) -> int:
         AutolabelError: AUTOLABEL_DEVICE_PROCESSES is no such number.
 
     """
-    chosen = os.environ.get(COUNT_VARIABLE, "").strip()
-    if chosen:
-        if not chosen.isdecimal():
-            raise AutolabelError(
-                f"{COUNT_VARIABLE}={chosen}: expected how many processes share a GPU, 0 for none "
-                "beside the run's own"
-            )
-        return int(chosen)
+    chosen = DEVICE_PROCESSES.read()
+    if chosen is not None:
+        return chosen
     if backend == "onnxruntime-cpu":
         return 0
     from sam2_core.load import device_memory_bytes

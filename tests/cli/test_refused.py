@@ -27,6 +27,7 @@ def refused(*arguments):
         ("AUTOLABEL_CORES", "-3", "how many CPU cores"),
         ("AUTOLABEL_CORES", "0", "how many CPU cores"),
         ("AUTOLABEL_METRICS_PORT", "99999999", "a port, 1 to 65535"),
+        ("AUTOLABEL_METRICS_PORT", "9" * 5000, "a port, 1 to 65535"),
     ],
 )
 def test_numbers_of_the_environment_are_looked_at_on_any_machine(

@@ -9,6 +9,7 @@ import urllib.request
 import pytest
 import yaml
 
+from sam2_core.number_variables import METRICS_PORT
 from tasks.observe import metrics_server, progress
 from tests.conftest import REPOSITORY
 from tests.integration.cluster import free_port
@@ -120,7 +121,7 @@ def test_docker_compose_understands_the_files(tmp_path):
 @pytest.fixture
 def served(monkeypatch):
     port = free_port()
-    monkeypatch.setenv(metrics_server.PORT_VARIABLE, str(port))
+    monkeypatch.setenv(METRICS_PORT.name, str(port))
     run = progress.Progress()
     with metrics_server.serving(run):
         yield (
@@ -166,10 +167,10 @@ def test_no_port_or_a_taken_one_only_costs_the_metrics(served):
 
 @pytest.mark.parametrize("port", ["70000", "many"])
 def test_a_port_that_is_none_ends_no_shard_and_is_told(monkeypatch, caplog, port):
-    monkeypatch.setenv(metrics_server.PORT_VARIABLE, port)
+    monkeypatch.setenv(METRICS_PORT.name, port)
     with metrics_server.serving(progress.Progress()):
         pass
-    assert f"AUTOLABEL_METRICS_PORT={port} is no port" in caplog.text
+    assert f"AUTOLABEL_METRICS_PORT={port}: expected a port, 1 to 65535" in caplog.text
 
 
 def test_a_bucket_policy_denies_what_is_not_needed():

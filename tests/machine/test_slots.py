@@ -77,7 +77,7 @@ def test_each_worker_has_a_port_of_its_own_for_metrics(monkeypatch, by_option):
 @pytest.mark.parametrize("given", ["0", "65536", "many", "-1", "9414.5"])
 def test_what_is_no_port_starts_no_worker(monkeypatch, given):
     monkeypatch.setenv("AUTOLABEL_METRICS_PORT", given)
-    with pytest.raises(AutolabelError, match=f"AUTOLABEL_METRICS_PORT={given} is no port"):
+    with pytest.raises(AutolabelError, match=f"AUTOLABEL_METRICS_PORT={given}: expected a port"):
         slots("gpu", 1)
     monkeypatch.setenv("AUTOLABEL_METRICS_PORT", "65534")
     assert len(slots("gpu", 2)) == 2

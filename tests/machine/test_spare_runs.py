@@ -14,6 +14,7 @@ from prefect.utilities import processutils
 
 from flows.machine import spare_runs
 from flows.machine.spare_runs import SpareRuns, install, is_engine
+from sam2_core.number_variables import SPARE_PROCESS
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux only")
 
@@ -142,9 +143,9 @@ def test_nothing_changes_where_it_is_not_wanted(monkeypatch):
     before = processutils.open_process
     for value in (None, "0", ""):
         if value is None:
-            monkeypatch.delenv(spare_runs.SPARE_VARIABLE, raising=False)
+            monkeypatch.delenv(SPARE_PROCESS.name, raising=False)
         else:
-            monkeypatch.setenv(spare_runs.SPARE_VARIABLE, value)
+            monkeypatch.setenv(SPARE_PROCESS.name, value)
         install()
         assert processutils.open_process is before
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sam2_core.number_variables import DEVICE_PROCESSES
 from tasks.pipeline import step_interpreters
 from tasks.pipeline.step_interpreters import (
     EXPECTED_VARIABLE,
@@ -14,7 +15,6 @@ from tasks.pipeline.step_interpreters import (
     last_expected,
 )
 from tasks.pipeline.step_process import prepared
-from tasks.pipeline.step_processes import COUNT_VARIABLE
 from tasks.pipeline.warm import warmed
 from tests.integration.cluster import wait_for
 from tests.pipeline.fateful_steps import imported, who
@@ -37,7 +37,7 @@ def begun():
 
 def test_a_run_takes_what_was_begun_for_one_like_it(source, monkeypatch, tmp_path):
     job = job_of(source)
-    monkeypatch.setenv(COUNT_VARIABLE, "1")
+    monkeypatch.setenv(DEVICE_PROCESSES.name, "1")
     monkeypatch.setenv(EXPECTED_VARIABLE, str(tmp_path / "expected"))
     assert last_expected() is None  # the first run begins its own
     with warmed(job):
@@ -56,7 +56,7 @@ def test_a_run_takes_what_was_begun_for_one_like_it(source, monkeypatch, tmp_pat
 
 def test_what_loads_labels_was_begun_too(source, monkeypatch, database):
     job = job_of(source)
-    monkeypatch.setenv(COUNT_VARIABLE, "2")
+    monkeypatch.setenv(DEVICE_PROCESSES.name, "2")
     begin(Expected.of(job, 2, loaders=1))
     *_, waits = begun()
     with warmed(job, "some dataset"):
@@ -71,7 +71,7 @@ def test_a_run_that_it_does_not_fit_ends_it(source, monkeypatch, differs):
     begin(Expected.of(job, 1))
     (waits,) = begun()
     process = step_interpreters._begun[0].process
-    monkeypatch.setenv(COUNT_VARIABLE, "0" if differs == "no processes" else "1")
+    monkeypatch.setenv(DEVICE_PROCESSES.name, "0" if differs == "no processes" else "1")
     if differs == "model":
         job = replace(job, model=replace(job.model, precision="fp16"))
     if differs == "cores":

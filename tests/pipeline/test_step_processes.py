@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from sam2_core.number_variables import DEVICE_PROCESSES
 from sam2_core.types import AutolabelError, DeviceLostError, DeviceMemoryError, MachineError
 from tasks.observe.progress import DETECT, SEGMENT, Listener, Progress
 from tasks.pipeline import step_interpreters, steps
@@ -13,7 +14,7 @@ from tasks.pipeline.chunk import ChunkState, detect_chunk, download_chunk, segme
 from tasks.pipeline.step_interpreters import Expected
 from tasks.pipeline.step_pipe import ProcessDiedError, ProcessKilledError, Told
 from tasks.pipeline.step_process import carried
-from tasks.pipeline.step_processes import COUNT_VARIABLE, StepProcesses, wanted_processes
+from tasks.pipeline.step_processes import StepProcesses, wanted_processes
 from tasks.pipeline.warm import warmed
 from tasks.store.artifacts import Chunk
 from tasks.types import FrameRef
@@ -84,7 +85,7 @@ def test_chunks_labeled_by_processes_are_as_those_labeled_here(source, monkeypat
     begun = download_chunk(here, chunk_of(here, source), ())
     expected = segment_chunk(here, detect_chunk(here, begun))
     heard = Heard()
-    monkeypatch.setenv(COUNT_VARIABLE, "2")
+    monkeypatch.setenv(DEVICE_PROCESSES.name, "2")
     if before:  # with their models, as where the device has plenty of memory
         monkeypatch.setattr(step_interpreters, "free_device_memory_bytes", lambda: 1 << 40)
         step_interpreters.begin(Expected.of(beside, 2))
@@ -216,7 +217,7 @@ def test_an_error_comes_back_with_its_causes_and_one_that_cannot_be_sent_in_word
 
 
 def test_several_processes_are_for_gpus_with_cores_and_memory(monkeypatch):
-    monkeypatch.delenv(COUNT_VARIABLE, raising=False)
+    monkeypatch.delenv(DEVICE_PROCESSES.name, raising=False)
     assert wanted_processes("onnxruntime-cpu") == 0
     module = "tasks.pipeline.step_processes"
     for cores, gib, count in ((16, 139, 4), (16, 24, 3), (16, 8, 0), (8, 139, 2), (4, 139, 0)):
@@ -228,8 +229,8 @@ def test_several_processes_are_for_gpus_with_cores_and_memory(monkeypatch):
 
 @pytest.mark.parametrize("text", ["banana", "-1", "1.5"])
 def test_a_number_of_processes_that_is_none_is_refused(text, monkeypatch):
-    monkeypatch.setenv(COUNT_VARIABLE, text)
-    with pytest.raises(AutolabelError, match=f"{COUNT_VARIABLE}={text}: expected how many"):
+    monkeypatch.setenv(DEVICE_PROCESSES.name, text)
+    with pytest.raises(AutolabelError, match=f"{DEVICE_PROCESSES.name}={text}: expected how many"):
         wanted_processes("onnxruntime-cpu")
 
 

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from sam2_core.cores import share_of
+from sam2_core.cores import share_of, usable_cores
+from sam2_core.number_variables import NUMBERS
 
 LIBRARIES = """
 import json, os
@@ -34,3 +35,24 @@ def test_who_asked_for_fewer_threads_keeps_them():
     assert share["AUTOLABEL_CORES"] == share["OPENCV_FOR_THREADS_NUM"] == "16"
     assert [share[name] for name in asked] == ["2", "16", "16"]
     assert share["ARROW_IO_THREADS"] == "8"  # they wait, and more would not be sooner
+
+
+def test_a_share_that_is_none_counts_as_none_where_nobody_can_be_told(monkeypatch):
+    monkeypatch.delenv("AUTOLABEL_CORES", raising=False)
+    cores = usable_cores()
+    for none in ("0", "-3", "banana", " "):
+        monkeypatch.setenv("AUTOLABEL_CORES", none)
+        assert usable_cores() == cores
+    monkeypatch.setenv("AUTOLABEL_CORES", "1")
+    assert usable_cores() == 1
+
+
+def test_numbers_of_the_environment_are_read_without_numpy():
+    """Libraries read their numbers of threads when they are loaded, after these are read."""
+    assert len({one.name for one in NUMBERS}) == len(NUMBERS)
+    code = (
+        "import sys; sys.modules['sam2_core'] = type(sys)('sam2_core'); "
+        "sys.modules['sam2_core'].__path__ = ['sam2_core']; import sam2_core.number_variables; "
+        "import sam2_core.cores; sys.exit('numpy' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
