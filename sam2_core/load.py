@@ -1,286 +1,20 @@
-"""A model on this machine: chooses the backend and the precision, and loads it."""
+"""A model on this machine, loaded."""
 
 from __future__ import annotations
 
-import base64
-import ctypes
-import functools
-import importlib.util
 import logging
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sam2_core.backend_choice import ON_GPU, choose_backend, precision_for, refuse_if_gone
 from sam2_core.cache import cache_folder
-from sam2_core.installing import how_to_install
-from sam2_core.library_messages import preload_cuda, quiet_onnxruntime
-from sam2_core.machine_errors import first_line
-from sam2_core.presets import PRESETS
 from sam2_core.resolve import Wanted, need_torch, resolve_model, resolve_weights
-from sam2_core.types import AutolabelError, DeviceLostError
 
 if TYPE_CHECKING:
     from sam2_core.backends.protocol import Backend
 
 logger = logging.getLogger(__name__)
-
-BACKENDS = (
-    "auto",
-    "onnxruntime",
-    "onnxruntime-cpu",
-    "onnxruntime-cuda",
-    "tensorrt",
-    "torch",
-    "triton",
-)
-# What "auto" takes first: PyTorch is the one that was measured to be fastest, see BENCHMARKS.md.
-BEST_FIRST = ("torch", "tensorrt", "onnxruntime-cuda", "onnxruntime-cpu")
-# The extra of this package that brings what a backend needs.
-EXTRAS = {"torch": "torch", "tensorrt": "tensorrt", "onnxruntime-cuda": "gpu"}
-PRECISIONS = ("auto", "fp32", "fp16")
-# Backends that whoever started this process has seen working on its device, with commas between.
-TESTED_VARIABLE = "AUTOLABEL_TESTED_BACKENDS"
-# An ONNX graph of one Relu, to see whether a provider works.
-_PROBE = base64.b64decode(
-    "CAgSADo3CgwKAXgSAXkiBFJlbHUSBXByb2JlWg8KAXgSCgoICAESBAoCCAFiDwoBeRIKCggIARIECgIIAUIECgAQEQ=="
-)
-
-
-def cuda_devices() -> int:
-    """Return the number of NVIDIA GPUs that the driver shows to this process."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    count = ctypes.c_int(0)
-    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
-        return 0
-    return count.value
-
-
-def refuse_if_gone(devices: int) -> None:
-    """Refuse to go on without the GPU that worked when whoever started this process tested it.
-
-    Args:
-        devices: how many can be used now.
-
-    Raises:
-        DeviceLostError: none, and there was one.
-
-    """
-    if os.environ.get(TESTED_VARIABLE) and not devices:
-        raise DeviceLostError(
-            "the GPU that worked when it was tested is gone: this process can use none. "
-            "`nvidia-smi -L` and the kernel's log (dmesg, Xid) say more"
-        )
-
-
-def no_gpu() -> str:
-    """Say that CUDA_VISIBLE_DEVICES names no GPU of this machine; "" where that is not so.
-
-    Empty and -1 hide every GPU, which is what whoever writes them wants.
-    """
-    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    if not named.strip() or named.strip() == "-1" or cuda_devices():
-        return ""
-    return f"CUDA_VISIBLE_DEVICES={named} names no GPU here, so the processor is used"
-
-
-def device_memory_bytes() -> int:
-    """Return the memory of the first GPU that this process sees; 0 where it sees none."""
-    if not cuda_devices():
-        return 0
-    driver = ctypes.CDLL("libcuda.so.1")
-    device, size = ctypes.c_int(0), ctypes.c_size_t(0)
-    failed = driver.cuDeviceGet(ctypes.byref(device), 0)
-    return 0 if failed or driver.cuDeviceTotalMem_v2(ctypes.byref(size), device) else size.value
-
-
-def _has(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
-
-
-def choose_backend(backend: str) -> tuple[str, str]:
-    """Return the backend to use and why.
-
-    Args:
-        backend: one of `BACKENDS`; "auto" takes the fastest that this machine can run, and
-            "onnxruntime" the provider that this machine has.
-
-    """
-    if backend not in BACKENDS:
-        raise AutolabelError(f"unknown backend {backend!r}: one of {', '.join(BACKENDS)}")
-    if backend not in ("auto", "onnxruntime"):
-        wrong = no_gpu() if backend == "torch" else ""
-        return backend, wrong or "as asked"
-    devices = cuda_devices()
-    if not devices:
-        return "onnxruntime-cpu", no_gpu() or "no NVIDIA GPU here"
-    for name, what in _ON_GPU.items():
-        if fits(name, backend) and _usable(name):
-            return name, f"{devices} NVIDIA GPU(s) and {what} are here"
-    problem = cuda_provider_problem()
-    reason = f"a GPU is here, but {problem}. To use it: {how_to_install('gpu')}"
-    logger.warning("%s", reason)
-    return "onnxruntime-cpu", reason
-
-
-_ON_GPU = {
-    "torch": "PyTorch with CUDA",
-    "tensorrt": "TensorRT",
-    "onnxruntime-cuda": "the CUDA provider",
-}
-
-
-def fits(name: str, asked: str) -> bool:
-    """Whether a backend is one of those that `auto`, a family or an exact name asks for."""
-    return asked in {"auto", name} or (asked == "onnxruntime" and name.startswith(asked))
-
-
-def needs_gpu(backend: str, precision: str) -> bool:
-    """Whether masks of a backend in a precision are made on a GPU, and nowhere else.
-
-    PyTorch computes fp32 on a processor, too; of halves it makes something else there. Who asks a
-    server of `triton` needs no GPU; what runs on that server may.
-
-    Args:
-        backend: a backend, not a family of them.
-        precision: fp32 or fp16.
-
-    """
-    return backend in _ON_GPU and (backend != "torch" or precision == "fp16")
-
-
-def offered_backends() -> tuple[str, ...]:
-    """Return the backends that can run on this machine, best first."""
-    on_gpu = [name for name in _ON_GPU if cuda_devices() and _usable(name)]
-    return (*on_gpu, "onnxruntime-cpu")
-
-
-def refuse_unless_usable(name: str) -> None:
-    """Refuse a backend that cannot run on this machine; trying a provider takes seconds.
-
-    Args:
-        name: a backend, not a family of them. Servers of `triton` are asked elsewhere.
-
-    Raises:
-        AutolabelError: what is missing, a GPU first of all.
-
-    """
-    if name == "torch":  # without a GPU it runs on the processor
-        need_torch("the torch backend")
-    if name not in _ON_GPU or name == "torch":
-        return
-    if not cuda_devices():
-        named = os.environ.get("CUDA_VISIBLE_DEVICES")
-        seen = "" if named is None else f" (CUDA_VISIBLE_DEVICES={named})"
-        raise AutolabelError(
-            f"{name} needs an NVIDIA GPU, and the driver shows none to this process{seen}: choose "
-            "--backend onnxruntime-cpu, or `auto`, which takes what is here"
-        )
-    if _usable(name):
-        return
-    problem = cuda_provider_problem() if name == "onnxruntime-cuda" else _tensorrt_problem()
-    extra = how_to_install(EXTRAS[name])
-    raise AutolabelError(f"{name} cannot run here: {problem}. To use it: {extra}")
-
-
-def _tested(name: str) -> bool:
-    return name in os.environ.get(TESTED_VARIABLE, "").split(",")
-
-
-def tested_backends() -> tuple[str, ...]:
-    """Return the backends of GPUs that processes started by this one need not test again."""
-    known = tuple(name for name in _ON_GPU if _tested(name))
-    if cuda_provider_problem.cache_info().currsize and not cuda_provider_problem():
-        return tuple(dict.fromkeys((*known, "onnxruntime-cuda")))
-    return known
-
-
-def _usable(name: str) -> bool:
-    """Whether a backend of GPUs can run on one that is here."""
-    if _tested(name):
-        return True
-    if name == "torch":
-        if not _has("torch"):
-            return False
-        try:
-            import torch
-        except ImportError:  # there, and broken
-            return False
-        return bool(torch.cuda.is_available())
-    return not (_tensorrt_problem() if name == "tensorrt" else cuda_provider_problem())
-
-
-def _tensorrt_problem() -> str:
-    """Say why TensorRT cannot run on the GPU; "" when it can."""
-    if not (_has("tensorrt") and _has("cuda")):
-        return "TensorRT or cuda-bindings are not installed"
-    from sam2_core.backends.tensorrt_loading import runtime_problem
-
-    return runtime_problem()
-
-
-def precision_of(backend: str) -> str:
-    """Return the precision that a backend computes in where nothing else is asked for."""
-    return "fp32" if backend == "onnxruntime-cpu" else "fp16"
-
-
-@functools.cache
-def cuda_provider_problem() -> str:
-    """Say why ONNX Runtime cannot run on the GPU; "" when it can: a tiny graph is run there.
-
-    That takes seconds, so what a worker or a run has found out holds for the processes it starts.
-    """
-    if _tested("onnxruntime-cuda"):
-        return ""
-    import numpy as np
-    import onnxruntime as ort
-
-    if "CUDAExecutionProvider" not in ort.get_available_providers():
-        return "this ONNX Runtime has no CUDA provider"
-    if not _has("cuda"):
-        return "cuda-bindings are not installed"
-    try:
-        preload_cuda()
-        quiet_onnxruntime(trying=True)
-        options = ort.SessionOptions()
-        options.log_severity_level = 4
-        session = ort.InferenceSession(_PROBE, options, providers=["CUDAExecutionProvider"])
-        session.run(None, {"x": np.zeros(1, np.float32)})
-    except Exception as error:  # noqa: BLE001 - whatever it is, the CPU serves
-        return f"ONNX Runtime's CUDA provider failed ({first_line(error)})"
-    finally:
-        quiet_onnxruntime()
-    if session.get_providers()[0] != "CUDAExecutionProvider":
-        return "ONNX Runtime could not load its CUDA provider (CUDA or cuDNN is missing)"
-    return ""
-
-
-def precision_for(
-    backend: str, precision: str, model: str | Path = "", close_ups: bool | None = None
-) -> str:
-    """Return fp32 or fp16; "auto" is fp16 on a GPU and fp32 on a CPU.
-
-    Of whole frames, a model for close-ups draws several masks that are about as good. Half
-    precision chooses others among them, so "auto" is fp32 there, too.
-
-    Args:
-        backend: one of `BACKENDS`.
-        precision: one of `PRECISIONS`.
-        model: what is to be loaded; it counts where it is a preset's name.
-        close_ups: as for `load_backend`.
-
-    """
-    if precision not in PRECISIONS:
-        raise AutolabelError(f"unknown precision {precision!r}: one of {', '.join(PRECISIONS)}")
-    if precision != "auto":
-        return precision
-    on_cpu = backend == "onnxruntime-cpu" or (backend == "torch" and not cuda_devices())
-    preset = PRESETS.get(str(model))
-    undecided = close_ups is False and preset is not None and preset.close_up_size > 0
-    return "fp32" if on_cpu or undecided else "fp16"
 
 
 def load_backend(
@@ -323,8 +57,8 @@ def load_backend(
         from sam2_core.serving.labeling import load_triton
 
         return load_triton(model, precision, triton_urls)
-    if chosen in _ON_GPU:
-        refuse_if_gone(cuda_devices())  # PyTorch would go on on the CPU
+    if chosen in ON_GPU:
+        refuse_if_gone()  # PyTorch would go on on the CPU
     close_ups = False if windows and close_ups is None else close_ups
     exact = precision_for(chosen, precision, model, close_ups)
     logger.info("backend %s (%s), precision %s", chosen, reason, exact)

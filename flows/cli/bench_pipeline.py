@@ -11,7 +11,7 @@ from shutil import which
 from typing import Any
 
 from flows.machine.gpus import UnlistedError, gpu_ids
-from sam2_core.load import no_gpu
+from sam2_core.backend_choice import no_gpu
 from sam2_core.types import AutolabelError
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT, Listener
 from tasks.store.own_folder import OwnFolder

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sam2_core.load import BACKENDS, PRECISIONS
+from sam2_core.backend_choice import BACKENDS, PRECISIONS
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:

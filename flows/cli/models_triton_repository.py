@@ -51,7 +51,7 @@ def command(models: tuple[str, ...], out: Path, **given: Any) -> None:
 
     The server needs sam2-autolabel installed beside it, as deploy/triton/Dockerfile does.
     """
-    from sam2_core.load import precision_for
+    from sam2_core.backend_choice import precision_for
     from sam2_core.serving.repository import RepositoryOptions, write_repository
     from sam2_core.serving.repository_graphs import copy_graphs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sam2_core.load import BEST_FIRST
+from sam2_core.backend_choice import BEST_FIRST
 
 # Between a worker's name and what it offers, and between its offers.
 OFFERS, AND = "~", "+"

@@ -47,7 +47,7 @@ def command() -> list[str]:
 
 def self_test(environment: Mapping[str, str] = os.environ) -> Verdict:
     """Test the device that this process was given; without one, the CPU offers what it has."""
-    from sam2_core.load import cuda_devices, offered_backends
+    from sam2_core.backend_choice import cuda_devices, offered_backends
 
     wanted = environment.get("CUDA_VISIBLE_DEVICES")
     if not wanted:
@@ -56,7 +56,7 @@ def self_test(environment: Mapping[str, str] = os.environ) -> Verdict:
         return Verdict((), f"the driver shows no GPU {wanted}: see `nvidia-smi -L`")
     offers = tuple(one for one in offered_backends() if one != "onnxruntime-cpu")
     if not offers:
-        from sam2_core.load import cuda_provider_problem
+        from sam2_core.backend_choice import cuda_provider_problem
 
         return Verdict((), f"GPU {wanted} is there, but {cuda_provider_problem()}")
     problem = _torch_problem() if offers == ("torch",) else _device_problem()

@@ -55,7 +55,7 @@ def import_ahead() -> None:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
     with contextlib.suppress(Exception):
-        importlib.import_module("sam2_core.load").cuda_devices()
+        importlib.import_module("sam2_core.backend_choice").cuda_devices()
 
 
 def wait_for_run() -> bytes:

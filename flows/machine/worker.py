@@ -27,7 +27,7 @@ from flows.machine.refused import note_refused
 from flows.machine.self_test import Verdict
 from flows.machine.services import NONE_WORKS
 from flows.machine.sick import SICK_VARIABLE, sick_note
-from sam2_core.load import TESTED_VARIABLE
+from sam2_core.backend_choice import TESTED_VARIABLE
 from tasks import processes
 from tasks.pipeline.stopping import handling
 

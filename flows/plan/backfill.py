@@ -18,7 +18,7 @@ from flows.params import LabelParams
 from flows.plan.plan import matching_of, stamp_of
 from flows.plan.rates import Rate, measured_rate
 from flows.plan.shards import Piece, ShardParams, pack, shard_lengths
-from sam2_core.load import needs_gpu
+from sam2_core.backend_choice import needs_gpu
 from sam2_core.types import AutolabelError
 from tasks.boxes.matching import Matching
 from tasks.frames.discover import Discovered, discover

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from flows.params import LabelParams
-from sam2_core.load import refuse_unless_usable
+from sam2_core.backend_choice import refuse_unless_usable
 from sam2_core.types import AutolabelError
 from tasks.boxes.decisive_code import box_code
 from tasks.boxes.detector_files import detector_stamp

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flows.params import LabelParams
 from flows.plan.plan import stamp_of
 from flows.server.shard_runs import SHARD_TAG, cancel, runs_tagged, shard_of
-from sam2_core.load import fits
+from sam2_core.backend_choice import fits
 
 
 def cancel_backfill(label: LabelParams) -> dict[str, int]:

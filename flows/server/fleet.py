@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING
 from flows.machine.offers import OFFERS, backends_in, offers_of
 from flows.params import LabelParams
 from flows.server.submit import GONE_AFTER_S, pool_of_shards, workers_online
-from sam2_core.installing import how_to_install
-from sam2_core.load import (
+from sam2_core.backend_choice import (
     BEST_FIRST,
     EXTRAS,
     choose_backend,
-    cuda_devices,
     fits,
     needs_gpu,
     offered_backends,
     precision_of,
     refuse_if_gone,
 )
+from sam2_core.installing import how_to_install
 from sam2_core.types import AutolabelError
 from tasks.masks.model import TRITON, asked_for
 
@@ -218,7 +217,7 @@ def refuse_unless_offered(backend: str, precision: str = "fp16") -> None:
 
     """
     if backend in EXTRAS:
-        refuse_if_gone(cuda_devices())
+        refuse_if_gone()
     if not needs_gpu(backend, precision) or backend in (offers := offered_backends()):
         return
     raise FleetError(

@@ -229,7 +229,7 @@ def _cuda_runtime() -> Any:
         ) from error
     status, count = runtime.cudaGetDeviceCount()
     if status != runtime.cudaError_t.cudaSuccess or not count:
-        from sam2_core.load import refuse_if_gone
+        from sam2_core.backend_choice import refuse_if_gone
 
         refuse_if_gone(0)
         raise AutolabelError(

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from sam2_core.backend_choice import choose_backend, precision_for
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
 from sam2_core.backends.protocol import Backend
@@ -16,7 +17,7 @@ from sam2_core.bench.outlines import OutlinedBackend
 from sam2_core.bench.peers import PEERS
 from sam2_core.bench.published import PublishedDecoderOnly
 from sam2_core.bench.timing import Note
-from sam2_core.load import choose_backend, load_backend, precision_for
+from sam2_core.load import load_backend
 from sam2_core.presets import preset_named
 from sam2_core.resolve import Wanted, resolve_model
 from sam2_core.segmenter import Segmenter

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
+from sam2_core.backend_choice import choose_backend
 from sam2_core.backends.gpu import Gpu, process_gpu
 from sam2_core.library_messages import preload_cuda
-from sam2_core.load import choose_backend
 from tasks.boxes.detector_files import (
     DetectorFile,
     ReplacedError,

@@ -61,7 +61,8 @@ def choose_model(
     Args:
         model: a preset, a folder, a checkpoint, or "auto": the best that is on this machine, else
             the bundled compact one.
-        backend: auto, a family (onnxruntime), or exactly which; see `sam2_core.load.BACKENDS`.
+        backend: auto, a family (onnxruntime), or exactly which; see
+            `sam2_core.backend_choice.BACKENDS`.
         precision: auto, fp32 or fp16.
         close_ups: take each box in a crop of its own; None: where the model can.
         triton_urls: servers of the backend "triton".
@@ -70,7 +71,7 @@ def choose_model(
         AutolabelError: there is no such model, or this backend cannot run here.
 
     """
-    from sam2_core.load import choose_backend, precision_for
+    from sam2_core.backend_choice import choose_backend, precision_for
     from sam2_core.resolve import Wanted, resolve_model
 
     chosen, reason = choose_backend(asked_for(model, backend))

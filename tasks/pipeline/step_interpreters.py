@@ -18,8 +18,8 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sam2_core.backend_choice import TESTED_VARIABLE, tested_backends
 from sam2_core.cores import share_of, usable_cores
-from sam2_core.load import TESTED_VARIABLE, tested_backends
 from tasks.pipeline.device_memory import free_device_memory_bytes
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from sam2_core import redaction
+from sam2_core.backend_choice import cuda_devices
 from sam2_core.library_messages import preload_cuda
-from sam2_core.load import cuda_devices
 from sam2_core.machine_errors import causes, is_machine_error
 from sam2_core.types import AutolabelError, MachineError
 from tasks.dataset.later import import_around_fiftyone

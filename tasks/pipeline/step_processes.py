@@ -47,7 +47,7 @@ def wanted_processes(backend: str) -> int:
         return chosen
     if backend == "onnxruntime-cpu":
         return 0
-    from sam2_core.load import device_memory_bytes
+    from sam2_core.backend_choice import device_memory_bytes
 
     most = MOST_ON_TORCH if backend == "torch" else MOST
     count = min(most, usable_cores() // CORES_EACH, device_memory_bytes() // MEMORY_EACH)

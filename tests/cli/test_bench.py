@@ -15,7 +15,7 @@ from PIL import Image
 from flows.cli import bench_pipeline, bench_tables, label_run
 from flows.cli.bench_pipeline import GIVEN_UP, Watch, measure_pipeline, plot_pipeline, rate_told
 from flows.cli.main import cli
-from sam2_core import load
+from sam2_core import backend_choice
 from sam2_core.types import AutolabelError
 from tests.sam2_core.small_graphs import write_model
 
@@ -214,7 +214,7 @@ def test_a_long_run_is_no_faster_than_its_slowest_stage(
 
 @pytest.mark.parametrize("given", [{"--pipeline"}, set()])
 def test_a_variable_that_names_no_gpu_is_why_the_processor_was_measured(given, monkeypatch, capsys):
-    monkeypatch.setattr(load, "cuda_devices", lambda: 0)
+    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "banana")
     if given:
         with Watch() as watch:

@@ -62,9 +62,9 @@ def test_onnxruntime_sends_no_events(tmp_path):
 
 def test_doctor_says_that_a_variable_names_no_gpu(monkeypatch):
     from flows.cli import doctor_run
-    from sam2_core import load
+    from sam2_core import backend_choice
 
-    monkeypatch.setattr(load, "cuda_devices", lambda: 0)
+    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "9")
     assert doctor_run._gpu().found.startswith("CUDA_VISIBLE_DEVICES=9 names no GPU here")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")

@@ -13,7 +13,7 @@ import functools
 import os
 from pathlib import Path
 
-from sam2_core import load
+from sam2_core import backend_choice
 from sam2_core.backends import gpu, onnxruntime_cuda
 from sam2_core.backends.device_owner import device_owner
 from sam2_core.types import MachineError
@@ -68,8 +68,8 @@ class OnFakeGpu(onnxruntime_cuda.OnnxRuntimeCudaBackend):
 
 
 if "FAKE_GPU" in os.environ:
-    load.cuda_devices = lambda: 1
-    load.cuda_provider_problem = functools.cache(lambda: "")
-    load._ON_GPU = {"onnxruntime-cuda": "a fake"}
+    backend_choice.cuda_devices = lambda: 1
+    backend_choice.cuda_provider_problem = functools.cache(lambda: "")
+    backend_choice.ON_GPU = {"onnxruntime-cuda": "a fake"}
     gpu.process_gpu = process_gpu
     onnxruntime_cuda.OnnxRuntimeCudaBackend = OnFakeGpu

@@ -17,7 +17,7 @@ from flows.machine.sick import SICK_VARIABLE
 from flows.params import LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.shard import label_shard
-from sam2_core import load
+from sam2_core import backend_choice
 from sam2_core.types import DeviceLostError
 from tasks.pipeline import steps
 from tasks.pipeline.step_pipe import ProcessDiedError, ProcessKilledError
@@ -114,8 +114,8 @@ def test_a_gpu_that_is_gone_gives_the_shard_back(shards, monkeypatch, tmp_path):
     note = tmp_path / "sick.json"
     monkeypatch.setenv(SICK_VARIABLE, str(note))
     with monkeypatch.context() as patch:
-        patch.setattr(shard, "refuse_unless_offered", lambda *_: load.refuse_if_gone(0))
-        patch.setenv(load.TESTED_VARIABLE, "onnxruntime-cuda")
+        patch.setattr(shard, "refuse_unless_offered", lambda *_: backend_choice.refuse_if_gone(0))
+        patch.setenv(backend_choice.TESTED_VARIABLE, "onnxruntime-cuda")
         assert "is gone" in shards.begin().message
     assert shards.run.state.name == "AwaitingRetry"
     assert "is gone" in note.read_text()

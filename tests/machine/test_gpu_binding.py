@@ -13,7 +13,7 @@ from flows.machine.gpus import gpu_ids, listed_gpus
 from flows.machine.refused import note_refused, refused_workers
 from flows.machine.self_test import Verdict
 from flows.machine.slots import slots
-from sam2_core import load
+from sam2_core import backend_choice
 from sam2_core.cores import usable_cores
 from sam2_core.types import AutolabelError
 
@@ -143,7 +143,7 @@ def test_the_test_says_what_is_missing(monkeypatch):
     assert self_test.self_test({}) == Verdict(("onnxruntime-cpu",))
     absent = self_test.self_test({"CUDA_VISIBLE_DEVICES": "0"})
     assert "the driver shows no GPU 0" in absent.problem
-    monkeypatch.setattr(load, "cuda_devices", lambda: 1)
+    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
     broken = self_test.self_test({"CUDA_VISIBLE_DEVICES": "0"})
     assert broken.problem
     assert broken.offers == ()
@@ -246,8 +246,8 @@ class FakeGpu:
 
 @pytest.mark.parametrize("offered", [("onnxruntime-cuda",), ("torch", "onnxruntime-cuda")])
 def test_a_device_without_nvrtc_would_find_other_boxes_and_is_refused(monkeypatch, offered):
-    monkeypatch.setattr(load, "cuda_devices", lambda: 1)
-    monkeypatch.setattr(load, "offered_backends", lambda: (*offered, "onnxruntime-cpu"))
+    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
+    monkeypatch.setattr(backend_choice, "offered_backends", lambda: (*offered, "onnxruntime-cpu"))
     monkeypatch.setattr("sam2_core.backends.gpu.process_gpu", FakeGpu)
     found = self_test.self_test({"CUDA_VISIBLE_DEVICES": "0"})
     assert found.offers == ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sam2_core import load
+from sam2_core import backend_choice
 from tasks.masks.model import choose_model
 
 
@@ -17,8 +17,8 @@ def test_pytorch_is_not_asked_about_a_model_that_comes_as_graphs(model, monkeypa
         return name != "tensorrt"
 
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
-    monkeypatch.setattr(load, "cuda_devices", lambda: 1)
-    monkeypatch.setattr(load, "_usable", usable)
+    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
+    monkeypatch.setattr(backend_choice, "_usable", usable)
     choice = choose_model(model, "auto")
     assert (choice.backend, choice.precision) == ("onnxruntime-cuda", "fp16")
     assert choice.source.endswith("compact/restructured")
@@ -26,5 +26,5 @@ def test_pytorch_is_not_asked_about_a_model_that_comes_as_graphs(model, monkeypa
 
 
 def test_the_tests_own_preset_is_chosen_for_torch_like_any_other(monkeypatch):
-    monkeypatch.setattr("sam2_core.load.need_torch", lambda _: None)
+    monkeypatch.setattr("sam2_core.backend_choice.need_torch", lambda _: None)
     assert choose_model("random:micro", "torch").stamp.name == "micro/restructured"

@@ -13,14 +13,14 @@ from tests.conftest import REPOSITORY
 SESSION = """
 from pathlib import Path
 from sam2_core.backends.onnxruntime_backend import open_session
-from sam2_core.load import _PROBE, cuda_provider_problem
+from sam2_core.backend_choice import _PROBE, cuda_provider_problem
 cuda = ("CUDAExecutionProvider", {"device_id": "0"})
 open_session(Path("probe"), 1, [cuda, "CPUExecutionProvider"], model=_PROBE)
 """
 PROBE = """
-from sam2_core import load
-load._has = lambda name: True
-print(load.cuda_provider_problem())
+from sam2_core import backend_choice
+backend_choice._has = lambda name: True
+print(backend_choice.cuda_provider_problem())
 """
 
 

@@ -4,23 +4,18 @@ import hashlib
 import importlib.util
 import json
 import shutil
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from sam2_core import load
-from sam2_core.backends.cuda_device import CudaDevice
+from sam2_core import backend_choice
 from sam2_core.backends.model_facts import metadata_of
 from sam2_core.backends.model_folder import ModelFolder
-from sam2_core.backends.tensorrt_loading import runtime_problem
 from sam2_core.cache import cache_folder, file_sha256
-from sam2_core.load import choose_backend, load_backend, precision_for
+from sam2_core.load import load_backend
 from sam2_core.resolve import Wanted, resolve_model
-from sam2_core.types import AutolabelError, DeviceLostError
+from sam2_core.types import AutolabelError
 from tests.planted_graphs import as_exported
-from tests.sam2_core import fake_tensorrt
 
 MICRO = Path(__file__).parents[1] / "data" / "micro"
 
@@ -62,7 +57,7 @@ def test_a_damaged_graph_is_an_error_that_names_the_file(micro, tmp_path):
     ],
 )  # fmt: skip
 def test_what_needs_a_gpu_is_not_told_by_the_precision_alone(backend, precision, wanted):
-    assert load.needs_gpu(backend, precision) == wanted
+    assert backend_choice.needs_gpu(backend, precision) == wanted
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"preset": "tiny"}', "\x00"])
@@ -137,149 +132,6 @@ def test_a_preset_without_weights_says_what_can_be_done(tmp_path):
         resolve_model("micro", Wanted(cache=tmp_path))
     with pytest.raises(AutolabelError, match=r"there is no checkpoint .*absent\.pt"):
         resolve_model(tmp_path / "absent.pt", Wanted(cache=tmp_path))
-
-
-def test_without_a_gpu_auto_is_the_cpu_and_says_why(monkeypatch):
-    monkeypatch.setattr(load, "cuda_devices", lambda: 0)
-    assert choose_backend("auto") == ("onnxruntime-cpu", "no NVIDIA GPU here")
-    assert choose_backend("torch") == ("torch", "as asked")
-    assert precision_for("onnxruntime-cpu", "auto") == "fp32"
-    assert precision_for("tensorrt", "auto") == "fp16"
-
-
-def test_whole_frames_of_a_model_for_close_ups_are_exact_unless_half_precision_is_asked_for(
-    monkeypatch,
-):
-    from tasks.masks.model import choose_model
-
-    monkeypatch.setattr("sam2_core.load.choose_backend", lambda _: ("onnxruntime-cuda", "said"))
-    chosen = {
-        (close_ups, precision): choose_model(
-            "compact", "onnxruntime-cuda", precision, close_ups=close_ups
-        )
-        for close_ups in (None, False) for precision in ("auto", "fp16")
-    }  # fmt: skip
-    assert {key: one.precision for key, one in chosen.items()} == {
-        (None, "auto"): "fp16", (None, "fp16"): "fp16",
-        (False, "auto"): "fp32", (False, "fp16"): "fp16",
-    }  # fmt: skip
-    assert chosen[False, "auto"].stamp.precision == "fp32"
-    assert precision_for("onnxruntime-cuda", "auto", "tiny", close_ups=False) == "fp16"
-
-
-@pytest.mark.parametrize("named", ["9", "MIG-abc", "banana"])
-def test_a_variable_that_names_no_gpu_is_said_where_the_processor_is_taken(named, monkeypatch):
-    monkeypatch.setattr(load, "cuda_devices", lambda: 0)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-    told = f"CUDA_VISIBLE_DEVICES={named} names no GPU here, so the processor is used"
-    assert choose_backend("auto") == ("onnxruntime-cpu", told)
-    assert choose_backend("torch") == ("torch", told)
-    with pytest.raises(AutolabelError, match=rf"to this process \(CUDA_VISIBLE_DEVICES={named}\)"):
-        load.refuse_unless_usable("onnxruntime-cuda")
-    monkeypatch.setattr(load, "cuda_devices", lambda: 1)
-    assert load.no_gpu() == ""
-
-
-@pytest.mark.parametrize("named", ["", "-1"])
-def test_gpus_that_were_hidden_on_purpose_are_no_mistake(named, monkeypatch):
-    monkeypatch.setattr(load, "cuda_devices", lambda: 0)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-    assert choose_backend("auto") == ("onnxruntime-cpu", "no NVIDIA GPU here")
-
-
-def test_a_gpu_without_its_libraries_falls_back_to_the_cpu_and_says_why(monkeypatch):
-    monkeypatch.setattr(load, "cuda_devices", lambda: 1)
-    load.cuda_provider_problem.cache_clear()
-    chosen, reason = choose_backend("onnxruntime")
-    load.cuda_provider_problem.cache_clear()
-    assert chosen == "onnxruntime-cpu"  # no machine that runs this test has CUDA's libraries
-    assert "a GPU is here, but" in reason
-    assert "sam2-autolabel[gpu]" in reason
-
-
-@pytest.mark.parametrize("name", ["onnxruntime-cuda", "tensorrt"])
-def test_a_backend_of_gpus_is_refused_for_want_of_a_gpu_before_anything_else(name, monkeypatch):
-    monkeypatch.setattr(load, "cuda_devices", lambda: 0)
-    monkeypatch.setattr(load, "_has", lambda module: False)
-    with pytest.raises(AutolabelError, match=f"{name} needs an NVIDIA GPU"):
-        load.refuse_unless_usable(name)
-
-
-@pytest.mark.parametrize(("name", "extra"), [("onnxruntime-cuda", "gpu"), ("tensorrt", "tensorrt")])
-def test_a_backend_whose_libraries_are_missing_beside_a_gpu_says_which(name, extra, monkeypatch):
-    monkeypatch.setattr(load, "cuda_devices", lambda: 1)
-    monkeypatch.setattr(load, "_has", lambda module: False)
-    load.cuda_provider_problem.cache_clear()
-    with pytest.raises(AutolabelError, match=f"{name} cannot run here.*make extra-{extra}"):
-        load.refuse_unless_usable(name)
-    load.cuda_provider_problem.cache_clear()
-
-
-@pytest.mark.parametrize("opens", [True, False])
-def test_tensorrt_is_offered_only_where_it_opens_a_runtime(opens, monkeypatch):
-    stand_in = fake_tensorrt.module()
-    if not opens:  # as pybind does where the library returns nothing
-        monkeypatch.setattr(stand_in, "Runtime", lambda _: (_ for _ in ()).throw(TypeError("none")))
-    monkeypatch.setitem(sys.modules, "tensorrt", stand_in)
-    monkeypatch.setattr(load, "cuda_devices", lambda: 1)
-    monkeypatch.setattr(load, "_has", lambda module: module in {"tensorrt", "cuda"})
-    monkeypatch.setattr(load, "cuda_provider_problem", lambda: "")
-    runtime_problem.cache_clear()
-    found = load.offered_backends()
-    runtime_problem.cache_clear()
-    assert found == (*(("tensorrt",) if opens else ()), "onnxruntime-cuda", "onnxruntime-cpu")
-
-
-def test_torch_that_is_not_installed_is_refused_for_that(monkeypatch):
-    real = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "torch" else real(name)
-    )
-    with pytest.raises(AutolabelError, match="the torch backend needs PyTorch: `make torch`"):
-        load.refuse_unless_usable("torch")
-
-
-def test_torch_and_the_cpu_need_no_gpu(monkeypatch):
-    monkeypatch.setattr(load, "cuda_devices", lambda: 0)
-    monkeypatch.setattr(load, "need_torch", lambda what: None)
-    for name in ("torch", "onnxruntime-cpu", "triton"):
-        load.refuse_unless_usable(name)
-
-
-def test_what_a_worker_has_tested_is_not_tested_again(monkeypatch):
-    monkeypatch.setattr(load, "cuda_devices", lambda: 1)
-    monkeypatch.setenv(load.TESTED_VARIABLE, "torch,onnxruntime-cuda")
-    load.cuda_provider_problem.cache_clear()
-    assert choose_backend("onnxruntime")[0] == "onnxruntime-cuda"  # no GPU is here to try it on
-    assert load.offered_backends() == ("torch", "onnxruntime-cuda", "onnxruntime-cpu")
-    assert load.tested_backends() == ("torch", "onnxruntime-cuda")
-    monkeypatch.setattr(load, "cuda_devices", lambda: 0)
-    assert choose_backend("onnxruntime")[0] == "onnxruntime-cpu"
-    monkeypatch.delenv(load.TESTED_VARIABLE)
-    load.cuda_provider_problem.cache_clear()
-    assert load.tested_backends() == ()
-
-
-def test_a_gpu_that_worked_and_is_gone_is_a_lost_device(monkeypatch, tmp_path):
-    monkeypatch.setattr(load, "cuda_devices", lambda: 0)
-    runtime = SimpleNamespace(
-        cudaGetDeviceCount=lambda: (SimpleNamespace(name="cudaErrorNoDevice"), 0),
-        cudaError_t=SimpleNamespace(cudaSuccess=0),
-    )
-    monkeypatch.setitem(sys.modules, "cuda", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "cuda.bindings", SimpleNamespace(runtime=runtime))
-    with pytest.raises(AutolabelError, match="no NVIDIA GPU is usable here") as refused:
-        CudaDevice()
-    assert not isinstance(refused.value, DeviceLostError)  # there was none
-    load.refuse_if_gone(0)
-    monkeypatch.setenv(load.TESTED_VARIABLE, "torch,onnxruntime-cuda")
-    load.refuse_if_gone(1)
-    for backend in ("onnxruntime-cuda", "torch"):  # which would go on on the processor
-        with pytest.raises(DeviceLostError, match="is gone"):
-            load_backend("compact", backend, cache=tmp_path)
-    with pytest.raises(DeviceLostError, match="is gone"):
-        CudaDevice()
-    load_backend("compact", "onnxruntime-cpu", cache=tmp_path)
 
 
 def test_random_weights_without_torch_say_what_to_do(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from flows.machine.offers import named, offers_of
 from flows.params import LabelParams
 from flows.server import fleet
 from flows.server.fleet import FleetError, UntoldError, as_here, decided
-from sam2_core.load import TESTED_VARIABLE
+from sam2_core.backend_choice import TESTED_VARIABLE
 from sam2_core.types import DeviceLostError
 
 GPU, CPU, TORCH = ("onnxruntime-cuda",), ("onnxruntime-cpu",), ("torch", "onnxruntime-cuda")
