@@ -28,6 +28,15 @@ def test_commands_run_the_copy_of_the_product_that_they_are_given(tmp_path, monk
     assert Path(found["file"]).parent == copy, json.dumps(found)
 
 
+def test_every_section_is_in_the_file_that_is_started_for_it(monkeypatch):
+    """Those of ONNX Runtime named a file that had been renamed."""
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "tools"))
+    import gpu_measure as measuring
+
+    for script, (section, *_), _ in (measuring.PREPARE | measuring.SECTIONS).values():
+        assert f"\ndef {section}(" in (measuring.HERE / script).read_text(), (script, section)
+
+
 def test_a_host_with_one_gpu_measures_all_that_needs_no_second(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tests" / "tools"))
     import gpu_product_everything as everything

@@ -54,6 +54,16 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
+def test_memory_is_released_with_the_backend(cache):
+    taken = []
+    for _ in range(4):
+        masks(cache, "fp16", "restructured", compiled=True)
+        gc.collect()
+        torch.cuda.synchronize()
+        taken.append(torch.cuda.memory_allocated())
+    assert taken[3] <= taken[1]
+
+
 @pytest.mark.parametrize("images", [1, 2])
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
 @pytest.mark.parametrize("graph", ["restructured", "published"])
@@ -67,13 +77,3 @@ def test_artifacts_compute_what_the_modules_do_for_any_weights(
     error = np.abs(found.logits - expected.logits).max((1, 2)) / np.abs(expected.logits).max()
     # Where two of the four masks are as good, another one may be chosen.
     assert np.sort(error)[6] < (3e-2 if precision == "fp16" else 2e-3)
-
-
-def test_memory_is_released_with_the_backend(cache):
-    taken = []
-    for _ in range(4):
-        masks(cache, "fp16", "restructured", compiled=True)
-        gc.collect()
-        torch.cuda.synchronize()
-        taken.append(torch.cuda.memory_allocated())
-    assert taken[3] <= taken[1]

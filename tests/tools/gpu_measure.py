@@ -19,7 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 TRAINED = os.environ.get("MEASURE_TRAINED", "compact")
-TORCH, ORT = "gpu_sections_torch.py", "sections_onnxruntime.py"
+TORCH, ORT = "gpu_sections_torch.py", "gpu_sections_onnxruntime.py"
 # Name: script, its arguments, seconds. What takes no times runs beside the compilations.
 PREPARE = {
     "compile": (TORCH, ["prepare", "outlines"], 200),

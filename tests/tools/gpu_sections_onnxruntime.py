@@ -58,7 +58,7 @@ def times() -> None:
     record("onnxruntime", first_call_s=round(time.perf_counter() - started, 1))
 
     def wait() -> None:
-        backend._device.synchronize(backend._stream)
+        backend.gpu.run(lambda: backend.gpu.device.synchronize(backend.gpu.stream))
 
     encode = median_ms(lambda: backend.encode([frame.square]), wait)
     decode = median_ms(lambda: backend.decode(features, frame.prompts), wait)
@@ -67,8 +67,9 @@ def times() -> None:
            decode_and_wait_ms=decode, encode_decode_to_host_ms=both)  # fmt: skip
     for name, graph in backend._graphs.items():
         rows = 1 if name == "encoder" else 136
-        counts = {n: 1 if n in FEATURES or n == "image" else rows for n in graph.tensors}
-        ms = median_ms(lambda graph=graph, counts=counts: graph.run(counts), wait)
+        counts = {n: 1 if n in FEATURES or n == "image" else rows for n in graph.declared}
+        bound = backend.gpu.run(lambda graph=graph, counts=counts: graph.bound(counts))
+        ms = median_ms(lambda bound=bound: backend.gpu.run(bound.run), wait)
         record("onnxruntime", graph=name, graph_ms=ms)
     profiled(lambda: backend.encode([frame.square]), "onnxruntime encode")
     profiled(lambda: backend.decode(features, frame.prompts), "onnxruntime decode")

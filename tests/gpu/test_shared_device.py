@@ -1,0 +1,67 @@
+"""A detector and a mask model of one process on a real GPU: frames, memory and captures."""
+
+import os
+
+import numpy as np
+import pytest
+
+from sam2_core.backends.gpu import process_gpu
+from sam2_core.load import load_backend
+from sam2_core.segmenter import Segmenter
+from sam2_core.types import Boxes
+from tasks.boxes.detectors import load_detector
+from tasks.pipeline.device_memory import free_device_memory_bytes
+
+pytestmark = pytest.mark.gpu
+
+ONNXRUNTIME = "onnxruntime-cuda"
+BOXES = Boxes([[100, 90, 400, 300], [600, 200, 760, 500], [5, 5, 40, 30]], np.ones(3), ("car",) * 3)
+
+
+def frames(count):
+    return list(np.random.default_rng(0).integers(0, 256, (count, 540, 960, 3)).astype(np.uint8))
+
+
+def test_free_memory_is_what_cuda_says(monkeypatch):
+    """Asked of the driver's management library, with which CUDA has nothing to do."""
+    runtime = pytest.importorskip("cuda.bindings.runtime")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES") or "0")
+    process_gpu()
+    _, free, total = runtime.cudaMemGetInfo()
+    found = free_device_memory_bytes()
+    assert 0 < found <= total
+    assert abs(found - free) < 2 << 30  # others come and go
+
+
+def test_masks_of_frames_that_the_detector_had_are_those_of_frames_read_again():
+    detector, images = load_detector("compact", backend=ONNXRUNTIME), frames(11)
+    seen = [detector.letterbox(image) for image in images]
+    found = [boxes for start in (0, 8) for boxes in detector.detect(seen[start : start + 8])]
+    assert len(found) == len(images)
+    uploaded = [one.pixels.on_device for one in seen]
+    assert None not in uploaded
+    backend = load_backend("compact", ONNXRUNTIME, "fp16")
+    with Segmenter(backend) as segmenter:
+        kept = segmenter.run([segmenter.prepare(one.pixels, BOXES) for one in seen])
+        again = segmenter.run([segmenter.prepare(image, BOXES) for image in images])
+    assert [one.pixels.on_device for one in seen] == uploaded
+    for one, other in zip(kept, again, strict=True):
+        np.testing.assert_array_equal(one.logits, other.logits)
+
+
+def test_frames_that_come_and_go_take_no_more_memory():
+    gpu, detector = process_gpu(), load_detector("compact", backend=ONNXRUNTIME)
+    size = 1 << 21  # of what a frame of 960x540 is lent
+    taken = []
+    for number in range(4):
+        seen = [detector.letterbox(image) for image in frames(8)]
+        for index, one in enumerate(seen):
+            gpu.kept.keep((number, index), one.pixels)
+        assert len(detector.detect(seen)) == 8
+        assert [gpu.kept.take((number, index)) for index in range(8)] == [o.pixels for o in seen]
+        del seen
+        taken.append((gpu._pinned[size].allocated, gpu._memory[size].allocated))
+    assert taken[3] == taken[1]
+    gpu.run(gpu.release_unused)
+    assert not any(pool._free for pools in (gpu._pinned, gpu._memory) for pool in pools.values())
+    assert len(detector.detect([detector.letterbox(frames(1)[0])])) == 1
