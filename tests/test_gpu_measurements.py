@@ -1,7 +1,9 @@
 """What is measured on a GPU is what it is said to be."""
 
 import json
+import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +37,28 @@ def test_every_section_is_in_the_file_that_is_started_for_it(monkeypatch):
 
     for script, (section, *_), _ in (measuring.PREPARE | measuring.SECTIONS).values():
         assert f"\ndef {section}(" in (measuring.HERE / script).read_text(), (script, section)
+
+
+def test_a_command_whose_time_is_up_ends_what_it_has_started(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "tools"))
+    import gpu_product_everything as everything
+
+    code = """
+import pathlib, signal, sys, time
+folder = pathlib.Path(sys.argv[1])
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
+try:
+    (folder / "started").touch()
+    time.sleep(60)
+finally:
+    (folder / "tidied").touch()
+"""
+    process = subprocess.Popen([sys.executable, "-S", "-c", code, str(tmp_path)])
+    while not (tmp_path / "started").exists():
+        time.sleep(0.01)
+    assert everything.ended(process, 0.01) == "its time was up"
+    assert (tmp_path / "tidied").exists()
+    assert process.returncode == 1
 
 
 def test_a_host_with_one_gpu_measures_all_that_needs_no_second(tmp_path, monkeypatch):

@@ -25,6 +25,8 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -208,6 +210,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, help="for `fleet`")
     parser.add_argument("sections", nargs="*", default=["parity", "stages", "label"])
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # sections end what they started
     run = Run(given.clip, given.out, given.sequences)
     for section in given.sections:
         started = time.perf_counter()

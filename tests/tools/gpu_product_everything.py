@@ -29,6 +29,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 PYTHON = sys.executable
 BACKENDS = ("--backends", "onnxruntime-cuda,torch")
+TIDIED_WITHIN_S = 60.0
 
 
 def steps(given: argparse.Namespace) -> dict[str, list[tuple[float, list[str]]]]:
@@ -48,7 +49,7 @@ def steps(given: argparse.Namespace) -> dict[str, list[tuple[float, list[str]]]]
     return {
         "first": [
             (420, product("first", "compilation", "large")),
-            (240, [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu",
+            (240, [PYTHON, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", "gpu",
                    str(HERE.parent / "gpu")]),
             (240, product("first", *BACKENDS, "first", "label", "parity")),
             *([(200, meta)] if given.meta else []),
@@ -72,19 +73,33 @@ def run(track: str, commands: list[tuple[float, list[str]]], out: Path, gpus: st
     with (out / f"{track}.log").open("a") as log:
         for limit_s, command in commands:
             started = time.perf_counter()
-            try:
-                done = subprocess.run(
-                    command, env=env, stdout=log, stderr=subprocess.STDOUT, timeout=limit_s,
-                    check=False, cwd=HERE.parents[1],
-                    preexec_fn=lambda: os.sched_setaffinity(0, cores),
-                ).returncode  # fmt: skip
-            except subprocess.TimeoutExpired:
-                done = "its time was up"
+            process = subprocess.Popen(
+                command, env=env, stdout=log, stderr=subprocess.STDOUT, cwd=HERE.parents[1]
+            )
+            os.sched_setaffinity(process.pid, cores)
+            done = ended(process, limit_s)
             took_s = time.perf_counter() - started
             for where in (sys.stdout, log):
                 words = " ".join(command[-4:])
                 print(f"[{track}: {words}: {done}, {took_s:.0f} s]", file=where, flush=True)
     (out / f"{track}.done").touch()
+
+
+def ended(process: subprocess.Popen[bytes], limit_s: float) -> int | str:
+    """Wait for a command; one that takes too long may end what it has started: the next needs it.
+
+    Workers of `up` would hold the port and the GPUs.
+    """
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+    try:
+        process.wait(TIDIED_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    return "its time was up"
 
 
 def gpu_count() -> int:
