@@ -198,8 +198,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--sequences", type=int, default=SEQUENCES, help="of 124 frames each")
-    parser.add_argument("--backends", default="onnxruntime-cuda", help="for `parity`, `label` and "
-                        "`first`: onnxruntime-cuda,torch")  # fmt: skip
+    parser.add_argument("--backends", default="onnxruntime-cuda", help="for `parity`, `label`, "
+                        "`first` and `poison`: onnxruntime-cuda,torch")  # fmt: skip
     parser.add_argument("--processes", default="", help="for `sustained`: numbers, A,B,C")
     parser.add_argument("--without-dataset", action="store_true",
                         help="for `sustained`: also so, for `fleet`: so")  # fmt: skip

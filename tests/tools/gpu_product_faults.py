@@ -90,9 +90,9 @@ def planted(run: Run, **faults: str) -> dict[str, str]:
     return {"PYTHONPATH": path, **{f"PLANTED_{name.upper()}": one for name, one in faults.items()}}
 
 
-def afterwards(run: Run, section: str, name: str) -> None:
+def afterwards(run: Run, section: str, name: str, *more: str) -> None:
     """Run the same command again on a machine that is well, and count what lies there."""
-    again = run.label(name, "--no-dataset", keep=True)
+    again = run.label(name, "--no-dataset", *more, keep=True)
     labels = run.out / "labels" / name
     whole = len(list(labels.glob("manifests/*/*.json")))
     run.record(section, what="again", complete=whole, failures_stored=stored_failures(labels),
@@ -111,16 +111,21 @@ def stored_failures(labels: Path) -> int:
     return count
 
 
-def poison(run: Run, _: argparse.Namespace) -> None:
+def poison(run: Run, given: argparse.Namespace) -> None:
     """A context poisoned in the middle of a run; then the same command again."""
-    marker = run.out / "poisoned"
-    marker.unlink(missing_ok=True)
-    env = planted(run, poison=f"{marker}@1.5")
-    hurt = run.label("poisoned", "--no-dataset", env=env)
-    log = (run.out / "poisoned.log").read_text()
-    run.record("poison", what="hurt", poisoned=marker.exists(), second_tries=log.count("once more"),
-               **told(hurt))  # fmt: skip
-    afterwards(run, "poison", "poisoned")
+    for backend in given.backends.split(","):
+        name, chosen, after_s = f"poisoned-{backend}", ("--backend", backend), 1.5
+        if backend == "torch":  # it compiles first, and loads longer
+            run.label("well", "--no-dataset", *chosen)
+            after_s = 4.0
+        marker = run.out / name
+        marker.unlink(missing_ok=True)
+        env = planted(run, poison=f"{marker}@{after_s}")
+        hurt = run.label(name, "--no-dataset", *chosen, env=env)
+        log = (run.out / f"{name}.log").read_text()
+        run.record("poison", what="hurt", poisoned=marker.exists(),
+                   second_tries=log.count("once more"), **told(hurt))  # fmt: skip
+        afterwards(run, "poison", name, *chosen)
 
 
 def stale(run: Run, _: argparse.Namespace) -> None:
