@@ -24,6 +24,7 @@ from flows.server.watching import watch
 from tasks.errors import redacted_errors
 from tasks.pipeline.steps import step
 from tasks.store import quarantine
+from tasks.store.abandoned import remove_abandoned
 from tasks.wording import counted
 
 POLL_S = 20.0
@@ -62,6 +63,7 @@ def _nightly(params: BackfillParams, wait_hours: float) -> Any:
         left = look_task.submit(given(params)).result()
         if not ended or not left["to_label"]:
             break
+    remove_abandoned(out_uri)
     message = f"{left['up_to_date']} of {counted(left['sequences'], 'sequence')} labeled"
     loaded = True
     if params.label.dataset_name:

@@ -34,6 +34,7 @@ from flows.server.shard_runs import counted_states, counts, labeled_by, runs_of,
 from flows.server.submit import workers_online
 from sam2_core.types import AutolabelError
 from tasks.store import manifests, storage
+from tasks.store.abandoned import remove_abandoned
 from tasks.wording import counted
 
 if TYPE_CHECKING:
@@ -163,6 +164,7 @@ def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
             "command with --wait watches again, with --cancel cancels them"
         )
         return {"interrupted": True, "failed": []}
+    remove_abandoned(plan.params.label.out)
     left = plan_backfill(plan.params) if under_way else plan
     gone = sorted({work.sequence_id for work in plan.works} - left.names)
     ours = list(runs_of(run_key, plan.params.label.out))

@@ -30,6 +30,7 @@ from tasks.pipeline.outcome import SequenceOutcome, complete_before
 from tasks.pipeline.stopping import handling
 from tasks.pipeline.tools import Tools
 from tasks.pipeline.warm import warmed
+from tasks.store.abandoned import remove_abandoned
 from tasks.types import FrameRef
 from tasks.wording import counted
 
@@ -118,6 +119,7 @@ def label_with_progress(
     with spinning(console, "looking for sequences"):
         check_writable(params.out)
         plan = make_plan(params, tools)
+    remove_abandoned(params.out, plan.stamp.run_key, [one.name for one in plan.sequences])
     announce(console, plan)
     outcomes = _nothing_to_do(plan)
     if outcomes is not None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -145,7 +144,7 @@ def fetch(uri: str, etag: str, size_bytes: int = 0) -> Path:
     path = cached_path(uri, etag)
     if path.is_file() and (not size_bytes or path.stat().st_size == size_bytes):
         return path
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary = storage.temporary_beside(path)
     try:
         _prepare(temporary)
         with storage.explained("download", uri):

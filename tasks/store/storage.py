@@ -29,6 +29,7 @@ TIMEOUT_VARIABLE = "AUTOLABEL_STORAGE_TIMEOUT_S"
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 # Packages whose errors derive from Exception alone.
 _CLIENTS = {"botocore", "aiobotocore", "aiohttp", "urllib3"}
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp", re.DOTALL)
 _WEB_IPV6 = re.compile(r"https?://\[[\da-fA-F:.]*::[\da-fA-F:.]*\]")
 
 redact = redaction.redact
@@ -211,9 +212,19 @@ def write_bytes(uri: str, data: bytes) -> None:
             with_retries(lambda: fs.pipe_file(path, data), f"writing {redact(uri)}")
 
 
+def temporary_beside(path: Path) -> Path:
+    """Return a new name for what is being written, hidden and in the same folder."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file is called as `temporary_beside` calls them."""
+    return bool(_TEMPORARY.fullmatch(name))
+
+
 def _write_local(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary = temporary_beside(path)
     try:
         with temporary.open("wb") as file:
             file.write(data)

@@ -1,5 +1,6 @@
 """What a backfill that is waited for says of itself."""
 
+import os
 import shutil
 import uuid
 from types import SimpleNamespace
@@ -147,9 +148,14 @@ def test_what_went_while_it_was_labeled_is_told(tmp_path, monkeypatch, capsys):
     def gone(*_):
         shutil.rmtree(tmp_path / "in" / "two")
 
+    half = tmp_path / "out" / "labels" / "one" / f".x.{32 * '0'}.tmp"
+    half.parent.mkdir(parents=True)
+    half.touch()
+    os.utime(half, (0, 0))
     monkeypatch.setattr(backfill_run, "_until_ended", gone)
     monkeypatch.setattr(backfill_run, "runs_of", lambda *_: [])
     monkeypatch.setattr(backfill_run, "failed_frames", lambda *_: [])
     found = backfill_run.watch(stderr_console(), plan)
     assert (found["gone"], found["remaining"]) == (["two"], 2)
+    assert not half.exists(), "a writer was killed at it long ago"
     assert "gone two: it was there when this was planned" in capsys.readouterr().err

@@ -50,12 +50,17 @@ def test_two_nights_fire_by_their_schedule_with_up_given_again_between(workstati
         "nightly", *arguments, "--no-dataset", "--at", "01:00"
     ).communicate(timeout=120)
     assert output.count(" 01:00 UTC") == 6
+    half = out / "labels" / "gone" / "_" / f".0-2-k.masks.parquet.{32 * '0'}.tmp"
+    half.parent.mkdir(parents=True)
+    half.write_bytes(b"what somebody was killed at, long ago")
+    os.utime(half, (0, 0))
     every_minute(workstation)
     wait_for(lambda: "drive0" in labeled(out), 400, every=2)
     completed = wait_for(lambda: night(workstation, "Completed"), 200, every=5)
     assert completed["on"]
     assert completed["next_runs"]
     assert completed["problem"] == ""
+    assert not half.exists()
 
     for one in services(workstation):  # as the machine's end does it
         os.killpg(one["pid"], signal.SIGKILL)
