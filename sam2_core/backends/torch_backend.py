@@ -85,7 +85,7 @@ class TorchBackend(Backend):
         on_gpu = device.startswith("cuda")
         build = partial(build_modules, model, wanted.graph, dtype, device)
         if on_gpu:
-            self._owner.run(self._open_streams)
+            self._owner.run(self._open_device)
         self._modules = self._on_device(build) if on_gpu else build()
         if compiled:
             folder = cache_folder(wanted.cache) / "torch"
@@ -132,7 +132,9 @@ class TorchBackend(Backend):
         planes: SquareArray = staged[0].numpy()
         return planes.transpose(1, 2, 0)
 
-    def _open_streams(self) -> None:
+    def _open_device(self) -> None:
+        # By itself PyTorch lets convolutions, not matrix products, round float32 to TF32.
+        torch.backends.cudnn.allow_tf32 = False
         self._stream, self._uploads, self._copies = streams_of(torch.cuda.current_device())
 
     def _pixels_usable(self) -> bool:

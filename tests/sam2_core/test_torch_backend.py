@@ -115,7 +115,9 @@ def test_a_gpu_is_given_its_streams_and_weights_on_its_own_thread(tmp_path, monk
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "fake GPU")
     monkeypatch.setattr(torch.cuda, "Stream", noted("stream", object))
     monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     backend = torch_backend.TorchBackend(weights, wanted, "cuda")
+    assert not torch.backends.cudnn.allow_tf32
     thread = backend._owner.run(get_ident)
     of_one = [("modules", thread), ("pixels", thread)]
     assert done == [("stream", thread)] * 3 + of_one

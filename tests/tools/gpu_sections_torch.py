@@ -51,8 +51,6 @@ def backend_of(
     outlines: bool = False, close_ups: bool = False,
 ) -> TorchBackend:  # fmt: skip
     """Load the torch backend on the GPU; `outlines` as in `BoxShapedMasks`."""
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
     wanted = Wanted(precision, graph, CACHE)
     backend = TorchBackend(
         resolve_weights(model, wanted), wanted, "cuda", compiled=compiled, close_ups=close_ups
