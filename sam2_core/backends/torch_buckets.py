@@ -11,9 +11,16 @@ import torch
 
 from sam2_core.backends.device_owner import device_owner
 from sam2_core.backends.torch_captured import Captured, Tensors, bucket_for
-from sam2_core.backends.torch_compiled import CompiledModules
+from sam2_core.backends.torch_compiled import CompiledModules, Function
 from sam2_core.backends.torch_modules import Modules
-from sam2_core.types import BOX_BOTTOM_RIGHT, BOX_TOP_LEFT, POINT_PADDING, Features
+from sam2_core.machine_errors import first_line
+from sam2_core.types import (
+    BOX_BOTTOM_RIGHT,
+    BOX_TOP_LEFT,
+    POINT_PADDING,
+    DeviceLostError,
+    Features,
+)
 
 IMAGE_BUCKETS = (1, 2, 4, 8)
 CLOSE_UP_BUCKETS = (8, 32, 64)
@@ -123,6 +130,17 @@ class Buckets:
             examples = bucket.inputs()
             function = self._functions.function(bucket.name, bucket.module, examples)
             with device_owner().capturing():
-                captured = Captured(function, examples, self._stream, self._pool)
-            self.captured[bucket.key] = captured
+                self.captured[bucket.key] = self._captured(function, examples)
         return self.captured[bucket.key]
+
+    def _captured(self, function: Function, examples: Tensors) -> Captured:
+        try:
+            return Captured(function, examples, self._stream, self._pool)
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError) or "captur" not in str(error):
+                raise
+            # PyTorch's allocator stays in the capture: it takes no other one, and keeps memory that
+            # more than one stream has used.
+            raise DeviceLostError(
+                f"PyTorch cannot go on after a capture that failed: {first_line(error)}"
+            ) from error

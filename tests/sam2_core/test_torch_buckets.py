@@ -11,11 +11,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 
 from sam2_core.backends import torch_backend, torch_buckets  # noqa: E402
+from sam2_core.backends.device_owner import DeviceOwner, device_owner  # noqa: E402
 from sam2_core.backends.torch_buckets import BOX_BUCKETS, IMAGE_BUCKETS, Buckets  # noqa: E402
 from sam2_core.backends.torch_compiled import CompiledModules  # noqa: E402
 from sam2_core.load import load_backend  # noqa: E402
 from sam2_core.tuning import sample_prompts  # noqa: E402
-from sam2_core.types import DeviceMemoryError, Features  # noqa: E402
+from sam2_core.types import DeviceLostError, DeviceMemoryError, Features  # noqa: E402
 from sam2_core.views import StagedFrame  # noqa: E402
 from tests.sam2_core.host_device import host_gpu  # noqa: E402
 
@@ -170,6 +171,32 @@ def test_after_a_lack_of_memory_graphs_are_captured_into_memory_of_their_own(
     backend._graphs.release()
     label(backend, 1, 8)
     assert used == ["a", "a", "b", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        ("CUDA error: operation failed due to a previous error during capture", True),
+        ("CUDA error: operation not permitted when stream is capturing", True),
+        ("sizes of tensors must match", False),
+    ],
+)
+def test_after_a_capture_that_failed_the_process_asks_nothing_more(
+    backend, tmp_path, monkeypatch, text, lost
+):
+    """PyTorch ends the driver's capture first, and its allocator's only if that works."""
+
+    def fails(*_):
+        raise RuntimeError(text)
+
+    process(backend, tmp_path)
+    backend._owner = DeviceOwner()
+    monkeypatch.setattr(torch_buckets, "Captured", fails)
+    with pytest.raises(DeviceLostError if lost else RuntimeError, match=text):
+        backend._on_device(lambda: label(backend, 1, 8))
+    assert (backend._owner.lost is not None) == lost
+    assert not backend._graphs.captured
+    assert not device_owner()._capturing
 
 
 def test_larger_calls_than_the_largest_bucket_have_their_own(backend, tmp_path):
