@@ -243,9 +243,9 @@ def _look_at_storage(run: RunStatus) -> None:
         usable = manifests.list_usable(out_uri, run.run_key)
         run.partial = sum(usable.values())
         run.complete = len(usable) - run.partial
-        given_up = quarantine.listed(out_uri, run.run_key)
-        run.given_up = sorted(name for name, _ in given_up)
         complete = {key for key, partial in usable.items() if not partial}
+        given_up = quarantine.listed(out_uri, run.run_key) - complete
+        run.given_up = sorted(name for name, _ in given_up)
         failed = {key: source for one in run.failed for key, source in one.sources.items()}
         run.labeled = labeled_by_now(failed, run.content, complete)
         run.unlabeled = len({name for name, _ in run.bad - given_up})

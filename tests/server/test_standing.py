@@ -13,7 +13,7 @@ from flows.params import LabelParams
 from flows.plan.shards import Piece, ShardParams
 from flows.server import status
 from flows.server.standing import Source
-from tasks.store import manifests
+from tasks.store import manifests, quarantine
 from tests.integration.runs import write_image
 
 WHY = "3 frames, 1 sequence failed: its content changed while it was being labeled: run again"
@@ -91,6 +91,21 @@ def test_a_failure_is_told_where_nobody_can_tell_that_it_is_past(drive, tmp_path
     assert stands(drive.told(failed)), "labels of before"
     shutil.rmtree(tmp_path / "in")
     assert stands(drive.told(failed)), "the source is gone"
+
+
+def test_what_was_given_up_and_labeled_all_the_same_is_not_given_up(drive):
+    planned, other = drive.write(again=1), drive.write(again=2)
+    for piece in (planned, other):
+        quarantine.note_failure(
+            quarantine.Case(drive.label.out, "run", piece.sequence_id, piece.content_key),
+            "a run", WHY, final=True,
+        )  # fmt: skip
+    failed = drive.shard(Failed(message=WHY), planned)
+    assert drive.told(failed).given_up == ["drive", "drive"]
+    drive.labeled(planned)
+    assert drive.told(failed).given_up == ["drive"], "the other files"
+    drive.labeled(other)
+    assert not stands(drive.told(failed))
 
 
 def test_a_sequence_of_the_same_name_elsewhere_is_another_one(drive):
