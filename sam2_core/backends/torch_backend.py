@@ -282,7 +282,7 @@ class TorchBackend(Backend):
                 host.copy_(output, non_blocking=True)
                 output.record_stream(self._copies)
                 hosts.append(host)
-            done = torch.cuda.Event()
+            done = torch.cuda.Event(blocking=True)  # who waits sleeps; else it keeps a core busy
             done.record(self._copies)
 
         def fetch() -> LowResMasks:

@@ -105,6 +105,35 @@ def test_views_go_through_the_buckets_as_squares_do_without(backend, tmp_path, m
     assert len(backend._graphs.captured) == 2
 
 
+def test_who_waits_for_masks_sleeps(backend, monkeypatch):
+    real, waited = torch.empty, []
+
+    def on_host(shape, *, dtype, pin_memory):
+        assert pin_memory
+        return real(shape, dtype=dtype)
+
+    class Event:
+        def __init__(self, *, blocking=False):
+            self.blocking = blocking
+
+        def record(self, stream):
+            self.stream = stream
+
+        def synchronize(self):
+            waited.append((self.blocking, self.stream))
+
+    monkeypatch.setattr(torch, "empty", on_host)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda *_: None)
+    backend._stream, backend._copies = HostStream(), HostStream()
+    logits, scores = torch.rand(2, 4, 4), torch.rand(3, 2)
+    masks = backend._download([logits, scores], 2)
+    assert waited == []
+    np.testing.assert_array_equal(masks.wait().logits, logits.numpy())
+    assert waited == [(True, backend._copies)]
+
+
 def test_what_was_compiled_before_is_loaded_ahead_and_nothing_else(backend, tmp_path):
     first = process(backend, tmp_path)
     backend.warm_up()
