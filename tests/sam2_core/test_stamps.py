@@ -62,6 +62,7 @@ NOT_DECISIVE = {
     "backend_choice": "the backend that it chooses is in the stamp",
     "load": "loads what is listed",
     "machine_errors": "errors",
+    "number_variables": "how many threads and processes, which ports, how large a picture may be",
     "polygons": "outlines of masks that are made",
     "presets": "sizes; those of graphs and checkpoints are in their files",
     "redaction": "texts",
