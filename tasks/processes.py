@@ -55,12 +55,15 @@ def start(
 
 
 def born(pid: int) -> float | None:
-    """When the process with this id was made, as the system tells it; None where none runs."""
+    """When the process with this id was made, as the system tells it; None where none runs.
+
+    One of which the first thread alone has ended still holds its locks, so it runs.
+    """
     import psutil
 
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        if process.status() != psutil.STATUS_ZOMBIE:
+        if process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1:
             return float(process.create_time())
     return None
 

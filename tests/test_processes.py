@@ -76,3 +76,19 @@ def test_a_child_that_nobody_waited_for_does_not_count_as_running():
     assert psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
     assert (processes.born(process.pid), processes.command_line(process.pid)) == (None, [])
     process.wait()
+
+
+def test_a_process_of_which_the_first_thread_alone_has_ended_still_runs(tmp_path):
+    """As a server that was told to end looks while its other threads do: its locks are held."""
+    leaves = """
+import ctypes, os, platform, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+os.write(1, b"ready %d\\n" % os.getpid())
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)
+"""
+    process, _ = started(tmp_path, source=leaves)
+    while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
+        pass
+    assert processes.born(process.pid)
+    processes.end(process, 60, signals=(signal.SIGKILL,))
+    assert processes.born(process.pid) is None
