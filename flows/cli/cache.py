@@ -92,7 +92,10 @@ def clear(chosen: list[Part]) -> None:
     if names & {"services", "mongodb"} and running():
         raise AutolabelError("`autolabel up` is running: `autolabel down` first")
     if "mongodb" in names and running_server():
-        raise AutolabelError("the database is in use: end `autolabel review` or what else uses it")
+        raise AutolabelError(
+            "the database is in use: end `autolabel review` or what else uses it; where nothing "
+            "does any more, `autolabel review stop` ends it"
+        )
     for path in (path for one in chosen for path in one.paths):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

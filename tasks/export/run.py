@@ -80,11 +80,13 @@ def export(
     frames = Frames(out_uri, choice, decisions, pictures=pictures, told=told)
     counts: Counter[str] = Counter()
     splits: Counter[str] = Counter(dict.fromkeys(choice.splits, 0))
+    sequences: set[str] = set()
     with Sink(checked(target), images) as sink:
         writer = FORMATS[format_](sink, classes, told)
         for frame in frames:
             writer.add(frame)
             splits[frame.split] += 1
+            sequences.add(frame.sequence_id)
             counts["frames"] += 1
             counts["instances"] += len(frame.instances)
             counts["without_picture"] += pictures and frame.image is None
@@ -93,7 +95,7 @@ def export(
         report = {
             "format": format_, "source": out_uri,
             "dataset": None if dataset is None else dataset.name, "runs": _runs(frames),
-            "sequences": len(frames.manifests), "frames": counts["frames"],
+            "sequences": len(sequences), "frames": counts["frames"],
             "instances": counts["instances"] - told.unwritten,
             "frames_without_picture": counts["without_picture"],
             "classes": classes.names, "splits": {k: v for k, v in splits.items() if k},

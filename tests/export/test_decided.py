@@ -26,6 +26,20 @@ def name(database, tmp_path):
     return name
 
 
+def test_sequences_without_a_decision_are_not_counted_among_those_of_the_decided(
+    database, tmp_path
+):
+    run = run_of(tmp_path, ("decided", "untouched"), frames=1)
+    name = f"export {uuid.uuid4().hex[:8]}"
+    prepare_dataset(name, out_uri=run)
+    for manifest in chosen_manifests(run):
+        load_sequence(name, run, manifest)
+    accept(*pick(name, 0, 0))
+    for choice, count in ((Choice(), 2), (Choice(reviewed=True), 1)):
+        told = export(name, "coco", str(tmp_path / f"coco-{count}"), choice, images="none")
+        assert (told["sequences"], told["frames"]) == (count, count)
+
+
 def test_decisions_take_the_place_of_the_labels(name, tmp_path):
     expected = truth(tmp_path, frames=3)
     accept(*pick(name, 0, 0))
