@@ -7,8 +7,14 @@ import click
 
 @click.command(short_help="Stop what `up` started.")
 def command() -> None:
-    """Stop exactly what `autolabel up` started; running shards go back to the queue."""
+    """Stop exactly what `autolabel up` started; running shards go back to the queue.
+
+    A database of ours that nobody uses, because whoever did was killed, is ended, too.
+    """
     from flows.machine.services import stop_all
+    from tasks.dataset.database import end_abandoned
 
     stopped = stop_all()
+    if end_abandoned():
+        stopped.append("the database, which nobody used")
     click.echo(f"stopped: {', '.join(stopped)}" if stopped else "nothing of ours is running")

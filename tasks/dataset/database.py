@@ -30,6 +30,7 @@ from tasks.dataset.own_mongod import (
     Server,
     answers,
     command_line,
+    left_on,
     served_by,
     start,
     stop,
@@ -122,6 +123,26 @@ def stop_server(folder: Path | None = None) -> bool:
         return False
     stop(server)
     return True
+
+
+def end_abandoned(folder: Path | None = None) -> bool:
+    """End every server of a database folder that nobody uses: its users were killed.
+
+    Returns:
+        Whether there was one.
+
+    Raises:
+        AutolabelError: it does not end.
+
+    """
+    folder = folder or database_folder()
+    if not folder.is_dir():
+        return False
+    with _start_lock(folder):
+        left = left_on(folder) if _nobody_else(folder) else []
+        for server in left:
+            stop(server)
+    return bool(left)
 
 
 def own_server() -> Server | None:

@@ -70,6 +70,15 @@ def served_by(folder: Path) -> Server | None:
     return None
 
 
+def left_on(folder: Path) -> list[Server]:
+    """Find every mongod of ours on this folder, also one that has not written its lock file yet."""
+    import psutil
+
+    dbpath = str(folder / "data")
+    found = (Server(pid, 0, dbpath) for pid in psutil.pids())
+    return [server for server in found if command_line(server)]
+
+
 def is_alive(server: Server) -> bool:
     """Whether that process still is the server: process ids are used again after a kill."""
     words = command_line(server)

@@ -16,8 +16,10 @@ from pathlib import Path
 import psutil
 import pymongo
 import pytest
+from click.testing import CliRunner
 from pymongo.errors import OperationFailure
 
+from flows.cli.down import command as down_command
 from sam2_core.types import AutolabelError
 from tasks import processes
 from tasks.dataset import away, database, mongod, own_mongod, schema
@@ -103,6 +105,30 @@ def test_a_server_left_by_a_killed_user_is_joined_and_then_stopped(tmp_path: Pat
     assert second.stdout.readline() == uri
     second.communicate("\n", timeout=30)
     assert wait_gone(pid)
+
+
+def test_a_server_whose_users_were_killed_is_ended_by_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("AUTOLABEL_DATABASE_DIR", str(tmp_path))
+    user = start_user(tmp_path, "a")
+    user.stdout.readline()
+    lock = tmp_path / "data" / "mongod.lock"
+    pid = int(lock.read_text())
+    lock.write_text("")  # as of one that has not got to its lock file yet
+    assert down() == "nothing of ours is running\n", "somebody uses it"
+    user.send_signal(signal.SIGKILL)
+    user.wait()
+    assert down() == "stopped: the database, which nobody used\n"
+    assert wait_gone(pid)
+    assert down() == "nothing of ours is running\n"
+
+
+def down() -> str:
+    result = CliRunner().invoke(down_command)
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
 def test_a_lock_file_of_another_process_is_not_believed(tmp_path: Path) -> None:
