@@ -11,6 +11,7 @@ from prefect.states import Cancelled, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.machine.sick import note_sick, noted_sick
+from flows.machine.unheard import go_on_unheard
 from flows.pipeline import THREADS, label_sequences
 from flows.plan.backfill import refuse_other_run
 from flows.plan.plan import Plan, job_of, model_of, stamp_of
@@ -23,7 +24,7 @@ from flows.server.run_artifacts import publish
 from flows.server.shard_end import ending
 from flows.server.shard_runs import MOST_STARTS, give_back, pause_after
 from sam2_core.trust.certificate import UncertifiedEngineError
-from sam2_core.types import AutolabelError, DeviceLostError
+from sam2_core.types import AutolabelError
 from tasks.errors import redacted_errors, told
 from tasks.frames.discover import Discovered, discover
 from tasks.observe import metrics_server, tracing
@@ -31,10 +32,12 @@ from tasks.pipeline.outcome import SequenceOutcome, SequencePart, is_this_machin
 from tasks.pipeline.tools import Tools
 from tasks.pipeline.warm import warmed
 from tasks.store import quarantine
+from tasks.store.storage import absolute, is_local, local_path
 from tasks.types import FrameSelection, SequenceRef
 from tasks.wording import counted
 
 PASSES = 3  # tries of a sequence at most, in one run of a shard
+MOST_FOLDERS = 8  # that are looked at when this machine has failed
 
 tracing.install()  # Prefect's span of the flow run begins before the flow's own code
 
@@ -53,14 +56,13 @@ def label_shard(params: ShardParams) -> Any:
     On SIGTERM the chunk at hand is finished and the shard is given back to the queue. So it is, for
     a while, where this machine fails: another worker takes it, or this one when it is well.
     """
+    go_on_unheard()
     with redacted_errors(), signs_of_life():
         try:
             return _label_shard(params)
         except Exception as error:
-            if isinstance(error, DeviceLostError):
-                note_sick(str(error))
             if is_this_machines(error) and not isinstance(error, UncertifiedEngineError):
-                hand_on(told(error))
+                machine_failed(params, told(error))
             raise
 
 
@@ -94,8 +96,7 @@ def _label_shard(params: ShardParams) -> Any:
             on_open=count.opened,
         )
         if tools.lost is not None:
-            note_sick(str(tools.lost))  # before anything that takes time
-            hand_on(str(tools.lost))
+            machine_failed(params, str(tools.lost))
         if tools.stop.requested:
             if give_back("its worker was stopped"):
                 get_run_logger().warning("asked to stop: the shard goes back to the queue")
@@ -103,12 +104,26 @@ def _label_shard(params: ShardParams) -> Any:
             return Cancelled(message="cancelled; what is labeled stays")
         for one in outcomes:
             if one.for_another_worker:
-                hand_on(f"{one.sequence_id}: {one.error}")
+                machine_failed(params, f"{one.sequence_id}: {one.error}")
     summary = summary_of(plan, outcomes, time.perf_counter() - started)
     publish(summary)
     given_up = note_failures(params, outcomes, str(flow_run.id))
     text = f"{counted(summary['frames'], 'frame')}, {counted(summary['instances'], 'mask')}"
     return ending(outcomes, text, given_up, params.label.dataset_name)
+
+
+def machine_failed(shard: ShardParams, why: str) -> None:
+    """Have this machine tested before its worker takes more, and give the shard back.
+
+    Raises:
+        Abort: the shard was given back.
+
+    """
+    places = [one.frames_uri for one in shard.pieces if is_local(one.frames_uri)]
+    read = {str(local_path(one).parent) for one in places}
+    written = [absolute(shard.label.out)] if is_local(shard.label.out) else []
+    note_sick(why, sorted(read)[:MOST_FOLDERS], written)  # before anything that takes time
+    hand_on(why)
 
 
 def hand_on(why: str) -> None:

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from flows.cli.common_options import FloatRange, json_option
+from sam2_core.types import AutolabelError
 from tasks.wording import counted
 
 FRAMES_SHOWN = 10
@@ -26,11 +27,17 @@ def command(hours: float, as_json: bool) -> None:
 
     Exit code 1: something is left to do for a person.
     """  # noqa: D205
+    from flows.machine.refused import refused_workers
     from flows.server.api import use_api
     from flows.server.status import collect_status
 
     use_api()
-    status = collect_status(hours)
+    try:
+        status = collect_status(hours)
+    except AutolabelError:
+        if not as_json:  # what ails the server may well ail the workers
+            _show_refused(refused_workers())
+        raise
     if as_json:
         click.echo(json.dumps(status, indent=2))
     else:

@@ -21,6 +21,10 @@ class UnlistedError(AutolabelError):
     """An NVIDIA driver is here, and which GPUs may be used is not known."""
 
 
+class UnnamedError(UnlistedError):
+    """No GPU is named by the variable that names them: to ask again is of no use."""
+
+
 def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
     """GPUs that this process may use: `CUDA_VISIBLE_DEVICES`, else all that nvidia-smi lists.
 
@@ -28,8 +32,8 @@ def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
     to the first that names nothing. None where it is empty or -1, or where no nvidia-smi is.
 
     Raises:
-        UnlistedError: nvidia-smi is here and hangs, fails or lists none, or the variable
-            names none beside it.
+        UnlistedError: nvidia-smi is here and hangs, fails or lists none.
+        UnnamedError: it is here, and the variable names none.
 
     """
     chosen, smi = environment.get("CUDA_VISIBLE_DEVICES"), shutil.which("nvidia-smi")
@@ -39,7 +43,7 @@ def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
         valid = itertools.takewhile(known.fullmatch, names)
         found = list(dict.fromkeys(valid))
         if smi and not found and chosen.split(",")[0].strip() not in {"", "-1"}:
-            raise UnlistedError(
+            raise UnnamedError(
                 f"CUDA_VISIBLE_DEVICES={chosen} names no GPU: `nvidia-smi -L` lists what is here, "
                 "and empty it means the processor"
             )
@@ -47,25 +51,43 @@ def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
     return _listed(smi) if smi else []
 
 
+def list_command(smi: str = "nvidia-smi") -> list[str]:
+    """Return what lists the GPUs."""
+    return [smi, "-L"]
+
+
 def _listed(smi: str) -> list[str]:
     # Not `run`, which waits for what it kills: the driver may hold it for ever.
     asked = subprocess.Popen(
-        [smi, "-L"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        list_command(smi), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     try:
         told, _ = asked.communicate(timeout=LISTED_WITHIN_S)
     except subprocess.TimeoutExpired:
         asked.kill()
-        raise UnlistedError(
-            f"nvidia-smi lists no GPU within {LISTED_WITHIN_S:g} s, so the driver hangs; "
-            f"{_OTHERWISE}"
-        ) from None
-    found = listed_gpus(told) if asked.returncode == 0 else []
+        raise UnlistedError(hangs()) from None
+    return gpus_told(told, asked.returncode)
+
+
+def hangs() -> str:
+    """Say that nvidia-smi has not answered."""
+    return (
+        f"nvidia-smi lists no GPU within {LISTED_WITHIN_S:g} s, so the driver hangs; {_OTHERWISE}"
+    )
+
+
+def gpus_told(printed: str, exit_code: int) -> list[str]:
+    """Return the GPUs that nvidia-smi has listed.
+
+    Raises:
+        UnlistedError: it has failed, or listed none.
+
+    """
+    found = listed_gpus(printed) if exit_code == 0 else []
     if not found:
-        said = " ".join(told.split())[:200] or "nothing"
+        said = " ".join(printed.split())[:200] or "nothing"
         raise UnlistedError(
-            f"`nvidia-smi -L` lists no GPU (exit code {asked.returncode}, it says: {said}); "
-            f"{_OTHERWISE}"
+            f"`nvidia-smi -L` lists no GPU (exit code {exit_code}, it says: {said}); {_OTHERWISE}"
         )
     return found
 

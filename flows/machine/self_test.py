@@ -1,17 +1,22 @@
-"""Whether a device works, and what can label on it: `python -m flows.machine.self_test`.
+"""Whether this machine works, and what can label on it: `python -m flows.machine.self_test`.
 
-In a process of its own, before a worker takes work: one that finds its device sick takes none. It
-prints one JSON object, `offers` (backends, best first) and `problem` ("" where there is none).
+In a process of its own, before a worker takes work: one that finds its device, its folders or its
+memory sick takes none. Its one argument, a JSON object, names folders of storages (`read`,
+`written`) that failed a flow run. It prints one JSON object, `offers` (backends, best first) and
+`problem` ("" where there is none).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from flows.machine.host_test import host_problem
+from flows.machine.sick import NOTHING, Note
 from sam2_core.machine_errors import first_line
 
 LIMIT_S = 180.0
@@ -37,18 +42,31 @@ class Verdict:
             found = json.loads(printed.strip().splitlines()[-1])
             return Verdict(tuple(found["offers"]), str(found["problem"]))
         except (ValueError, KeyError, IndexError, TypeError):
+            if exit_code == -signal.SIGKILL:
+                return Verdict((), "its self-test was killed: it hangs, or memory is short")
             return Verdict((), f"its self-test ended with exit code {exit_code} and said nothing")
 
 
-def command() -> list[str]:
-    """Return how to run it in a process of its own."""
-    return [sys.executable, "-m", "flows.machine.self_test"]
+def command(note: Note = NOTHING) -> list[str]:
+    """Return how to run it in a process of its own, after what a flow run has noted."""
+    storages = {"read": note.read, "written": note.written}
+    return [sys.executable, "-m", "flows.machine.self_test", json.dumps(storages)]
 
 
-def self_test(environment: Mapping[str, str] = os.environ) -> Verdict:
-    """Test the device that this process was given; without one, the CPU offers what it has."""
+def self_test(environment: Mapping[str, str] = os.environ, note: Note = NOTHING) -> Verdict:
+    """Test the machine, and the device that this process was given.
+
+    Without a device the CPU offers what it has.
+
+    Args:
+        environment: names the device.
+        note: names the storages that a flow run worked with when this machine failed.
+
+    """
     from sam2_core.backend_choice import cuda_devices, offered_backends
 
+    if problem := host_problem(note.read, note.written):
+        return Verdict((), problem)
     wanted = environment.get("CUDA_VISIBLE_DEVICES")
     if not wanted:
         return Verdict(("onnxruntime-cpu",))
@@ -113,7 +131,7 @@ def _device_problem() -> str:
 def main() -> None:
     """Run the test."""
     try:
-        found = self_test()
+        found = self_test(note=Note(**json.loads(sys.argv[1])) if sys.argv[1:] else NOTHING)
     except Exception as error:  # noqa: BLE001 - the answer, not a trace
         found = Verdict((), f"{type(error).__name__}: {first_line(error)}")
     print(json.dumps({"offers": found.offers, "problem": found.problem}))  # noqa: T201

@@ -29,6 +29,7 @@ STOP_S = 150.0
 POLL_S = 0.2
 NEEDED_TO_END = ("database", "server")  # by the others, in this order
 NONE_WORKS = "no worker takes work: "  # in a worker's log, with reasons behind it
+WELL_AGAIN = "is well again and takes work"  # there, behind the name of one that was refused
 LINKS = "sign-in.html"  # what `up` has printed
 
 
@@ -151,8 +152,8 @@ def wait_until(service: Service, ready: Callable[[], object]) -> None:
         refused = _refused(service)
         if refused:
             raise AutolabelError(
-                f"{NONE_WORKS}{refused}. What was started goes on, and they are tested again and "
-                "again; `autolabel down` ends it all"
+                f"{NONE_WORKS}{refused}. What was started goes on, and what failed is tested "
+                "again and again; `autolabel down` ends it all"
             )
         if not service.alive or time.monotonic() > deadline:
             words = last_words(log_of(service.name).read_text(errors="replace"))
@@ -169,7 +170,7 @@ def _refused(service: Service) -> str:
     if not service.name.startswith("worker-") or not log.is_file():
         return ""
     _, found, reasons = log.read_text(errors="replace").rpartition(NONE_WORKS)
-    return reasons.splitlines()[0] if found and reasons else ""
+    return reasons.splitlines()[0] if found and reasons and WELL_AGAIN not in reasons else ""
 
 
 def stop_all() -> list[str]:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from flows.machine.gpus import UnlistedError, gpu_ids
-from flows.machine.worker import Slot
+from flows.machine.gpus import UnlistedError, UnnamedError, gpu_ids
+from flows.machine.slot import Slot
 from sam2_core.cores import share_of, usable_cores
 from sam2_core.number_variables import METRICS_PORT, SPARE_PROCESS
 from sam2_core.types import AutolabelError
 
 
 def slots(
-    pool: str, count: int | None, metrics_port: int | None = None, *, bound: bool = True
+    pool: str,
+    count: int | None,
+    metrics_port: int | None = None,
+    *,
+    bound: bool = True,
+    known: Sequence[str] | None = None,
 ) -> list[Slot]:
     """One slot for each GPU, or `count` of them; without GPUs one that runs on the CPU.
 
@@ -25,38 +31,56 @@ def slots(
         metrics_port: Prometheus port of the first worker's flow runs, the next has the next; what
             `AUTOLABEL_METRICS_PORT` says when None.
         bound: to a GPU each, which is tested first; not for a pool whose runs use none, which
-            must go on beside a GPU that is sick. Where a driver is that lists no GPU, the one takes
-            no work: on the processor it would make other labels.
+            must go on beside a GPU that is sick. Where a driver is that lists no GPU, one slot
+            stands for all and takes no work: on the processor it would make other labels. Once the
+            driver lists some, theirs take its place.
+        known: the GPUs, where they are known; they are looked for when None.
 
     Raises:
         AutolabelError: there are not enough ports for metrics, or the variable names none.
 
     """
-    gpus, unlisted = list[str](), ""
+    gpus, first_port = list(known or ()), metrics_port or METRICS_PORT.read()
     try:
-        gpus = gpu_ids() if bound else []
-    except UnlistedError as error:
+        gpus = gpus or (gpu_ids() if bound else [])
+    except UnnamedError as error:
         unlisted = f"{error}. Once mended, stop the workers and start them again"
+        return [Slot(_name(pool, "gpu", 0), pool, unlisted=unlisted)]
+    except UnlistedError as error:
+
+        def listed(found: Sequence[str]) -> list[Slot]:
+            return slots(pool, count, metrics_port, known=found)
+
+        return [Slot(_name(pool, "gpu", 0), pool, unlisted=str(error), listed=listed)]
     number = count or len(gpus) or 1
-    ports = _metrics_ports(metrics_port or METRICS_PORT.read(), number)
+    ports = _metrics_ports(first_port, number)
     found = []
     for index in range(number):
-        environment = _environment()
-        where = "gpu" if unlisted else "cpu"
+        environment, where = _environment(), "cpu"
         if gpus:
             where = f"gpu{gpus[index % len(gpus)]}"
-            environment["CUDA_VISIBLE_DEVICES"] = gpus[index % len(gpus)]
-            # As nvidia-smi counts them; CUDA's own order begins with the fastest.
-            environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-            # A device that waits for a process or a question costs more than either.
-            for variable in (SPARE_PROCESS.name, "PREFECT_WORKER_QUERY_SECONDS"):
-                environment[variable] = os.environ.get(variable, "1")
+            environment |= _of_gpu(gpus[index % len(gpus)])
         environment |= share_of(max(usable_cores() // number, 1))
         if ports:
             environment[METRICS_PORT.name] = str(ports[index])
-        name = f"{socket.gethostname()}-{pool}-{where}-{index}"
-        found.append(Slot(name, pool, environment, tested=bool(gpus), unlisted=unlisted))
+        found.append(Slot(_name(pool, where, index), pool, environment, tested=bool(gpus)))
     return found
+
+
+def _name(pool: str, where: str, index: int) -> str:
+    return f"{socket.gethostname()}-{pool}-{where}-{index}"
+
+
+def _of_gpu(gpu: str) -> dict[str, str]:
+    """Return the environment of a worker that is bound to a GPU."""
+    # A device that waits for a process or a question costs more than either.
+    eager = (SPARE_PROCESS.name, "PREFECT_WORKER_QUERY_SECONDS")
+    return {
+        "CUDA_VISIBLE_DEVICES": gpu,
+        # As nvidia-smi counts them; CUDA's own order begins with the fastest.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        **{variable: os.environ.get(variable, "1") for variable in eager},
+    }
 
 
 def _metrics_ports(first: int | None, workers: int) -> range:

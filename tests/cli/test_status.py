@@ -1,9 +1,13 @@
-"""What `autolabel status` prints of a schedule."""
+"""What `autolabel status` prints of a schedule, and of workers that are refused."""
 
 from dataclasses import asdict
 
+from click.testing import CliRunner
+
 from flows.cli import status
+from flows.machine.refused import note_refused
 from flows.server.schedules import ScheduleStatus
+from sam2_core.types import AutolabelError
 
 
 def test_nights_are_told_with_their_zone(capsys):
@@ -17,3 +21,12 @@ def test_nights_are_told_with_their_zone(capsys):
     head, night = capsys.readouterr().out.splitlines()
     assert head.endswith("that of Sat 2026-08-01 01:00 CEST completed")
     assert night.split() == ["planned", "Mon", "2026-11-23", "01:00", "CET"]
+
+
+def test_why_workers_are_refused_is_told_where_their_server_fails_too(monkeypatch, tmp_path):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # nobody listens
+    note_refused({"one": "its disk is full"})
+    result = CliRunner().invoke(status.command)
+    assert isinstance(result.exception, AutolabelError)
+    assert result.output.startswith("one takes no work: its disk is full")

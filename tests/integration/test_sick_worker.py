@@ -40,7 +40,12 @@ def test_a_worker_that_loses_its_gpu_takes_no_more_until_it_is_well(tmp_path):
         def told(*words):
             return all(one in cluster.log("worker0") for one in words)
 
-        wait_for(lambda: told("has lost its device", "takes no work: its device failed"), 200)
+        wait_for(
+            lambda: told(
+                "takes no more until this machine is tested", "takes no work: its device failed"
+            ),
+            200,
+        )
         assert not (device / "breaks").exists()
         states = {}
 

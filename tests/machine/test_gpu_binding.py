@@ -4,18 +4,22 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from flows.cli import doctor_run, status
-from flows.machine import self_test, services, worker
+from flows.machine import self_test, services, sick, slot, worker
 from flows.machine.gpus import gpu_ids, listed_gpus
 from flows.machine.refused import note_refused, refused_workers
 from flows.machine.self_test import Verdict
+from flows.machine.sick import NOTHING, Note
 from flows.machine.slots import slots
 from sam2_core import backend_choice
 from sam2_core.cores import usable_cores
 from sam2_core.types import AutolabelError
+
+PYTHON = (sys.executable, "-c")  # a bare machine has nothing else
 
 LISTED = """GPU 0: NVIDIA H200 (UUID: GPU-1a)
 GPU 1: NVIDIA H200 (UUID: GPU-2b)
@@ -81,7 +85,7 @@ def test_who_plans_is_bound_to_no_gpu_and_asks_none_for_its_health(monkeypatch):
 )
 def test_a_sick_device_takes_no_work(monkeypatch, caplog, says, problem):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    monkeypatch.setattr(self_test, "command", lambda: [sys.executable, "-c", says])
+    monkeypatch.setattr(self_test, "command", lambda *_: [sys.executable, "-c", says])
     started = []
     (place,) = slots("gpu", None)
     monkeypatch.setattr(type(place), "start", lambda _, offers=(): started.append(offers))
@@ -109,12 +113,15 @@ time.sleep(60)
 """
 
 
-def test_a_worker_that_has_lost_its_device_ends_and_is_tested_again(monkeypatch, tmp_path, caplog):
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_a_worker_whose_machine_has_failed_ends_and_is_tested_again(
+    monkeypatch, tmp_path, caplog, on_gpu
+):
     program = tmp_path / "python"
     program.write_text(LOSES_ITS_DEVICE)
     program.chmod(0o755)
     monkeypatch.setenv("REAL_PYTHON", sys.executable)
-    place = worker.Slot("one", "gpu", tested=True)
+    place = worker.Slot("one", "gpu", tested=on_gpu)
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", str(program))
         place.start(("onnxruntime-cuda",))
@@ -122,21 +129,29 @@ def test_a_worker_that_has_lost_its_device_ends_and_is_tested_again(monkeypatch,
     try:
         while place.alive:
             worker._keep_alive(place)
-        assert (place.note.parent / "ended").exists()  # the flow run, before
-        assert "one has lost its device" in caplog.text
+        assert Path(place.folder(), "ended").exists()  # the flow run, before
+        assert "one takes no more until this machine is tested" in caplog.text
         assert "the GPU is lost" in caplog.text
         says = 'print(\'{"offers": [], "problem": "it is sick"}\')'
-        monkeypatch.setattr(self_test, "command", lambda: [sys.executable, "-c", says])
+        monkeypatch.setattr(self_test, "command", lambda *_: [sys.executable, "-c", says])
         while not place.refused:
             worker._keep_alive(place)
         assert (place.refused, place.alive) == ("it is sick", False)
         with monkeypatch.context() as patch:
             patch.setattr(sys, "executable", str(program))
-            place.start(("onnxruntime-cuda",))
+            says = 'print(\'{"offers": ["onnxruntime-cuda"], "problem": ""}\')'
+            monkeypatch.setattr(self_test, "command", lambda *_: [*PYTHON, says])
+            place.retry_at = 0.0
+            while not place.alive:
+                worker._keep_alive(place)
             assert not place.note.exists()  # what was noted is over
+            assert "one is well again and takes work" in caplog.text
         assert place.process is not first
+        assert (place.noted, place.refused) == (NOTHING, "")
     finally:
+        note = place.note
         worker.stop_workers([place], 0)
+        assert not note.exists()
 
 
 def test_the_test_says_what_is_missing(monkeypatch):
@@ -176,12 +191,27 @@ def test_who_is_refused_is_told_by_up_at_once_and_by_status_and_doctor(
     status._show_all(facts | {"workers_refused": told}, 1)
     lines = capsys.readouterr().out.splitlines()
     assert lines[2] == f"{places[1].name} takes no work: the driver shows no GPU 9"
-    assert "to do: their devices are tested again" in lines[3]
+    assert "to do: what failed is tested again and again" in lines[3]
     found = doctor_run._workers()
     assert (found.state, "no GPU MIG-abc" in found.found) == ("note", True)
     worker._tell_refused([], told)  # all are well again
     assert refused_workers() == {}
     assert doctor_run._workers().state == "ok"
+
+
+def test_who_is_refused_is_told_where_the_disk_of_the_cache_takes_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr(sick, "MEMORY", tmp_path)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "file" / "cache"))  # where nothing can be
+    note_refused({"a": "the disk is full"})
+    assert refused_workers() == {"a": "the disk is full"}
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "another"))  # whose workers are others
+    assert refused_workers() == {}
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "file" / "cache"))
+    note_refused({})
+    assert refused_workers() == {}
+    sick.unfailing_folder().chmod(0o755)  # others could have made it
+    assert sick.unfailing_folder() is None
 
 
 def test_what_a_killed_process_left_says_nothing_of_todays_workers(monkeypatch, tmp_path):
@@ -193,7 +223,6 @@ def test_what_a_killed_process_left_says_nothing_of_todays_workers(monkeypatch, 
     assert not file.exists()
 
 
-PYTHON = (sys.executable, "-c")  # a bare machine has nothing else
 SLEEPS = "import time; time.sleep(60)"
 HOLDS_OUTPUT = f"""
 import pathlib, subprocess, sys
@@ -208,9 +237,9 @@ def test_a_test_that_cannot_be_killed_keeps_neither_the_others_nor_the_end_waiti
 ):
     """Its output stays open, as that of a process that the driver holds does."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    monkeypatch.setattr(worker, "KILLED_WITHIN_S", 0.2)
+    monkeypatch.setattr(slot, "KILLED_WITHIN_S", 0.2)
     begun = tmp_path / "begun"
-    monkeypatch.setattr(self_test, "command", lambda: [*PYTHON, HOLDS_OUTPUT, str(begun)])
+    monkeypatch.setattr(self_test, "command", lambda *_: [*PYTHON, HOLDS_OUTPUT, str(begun)])
     (place,) = slots("gpu", None)
     assert place.verdict() is None
     while not begun.exists():
@@ -228,9 +257,24 @@ def test_a_test_that_cannot_be_killed_keeps_neither_the_others_nor_the_end_waiti
     os.killpg(held.pid, signal.SIGKILL)
 
 
+def test_a_storage_that_hangs_is_not_waited_for_for_ever(monkeypatch, caplog):
+    monkeypatch.setattr(slot, "KILLED_WITHIN_S", 0.1)
+    monkeypatch.setattr(self_test, "LIMIT_S", 0.0)
+    asked = []
+    monkeypatch.setattr(self_test, "command", lambda note: asked.append(note) or [*PYTHON, SLEEPS])
+    place = worker.Slot("one", "gpu")
+    noted = Note(1, "the storage is stale", ("/gone",), ("/gone/labels",))
+    place.noted, place.noted_at = noted, time.monotonic()
+    assert "its self-test was killed: it hangs" in place.verdict().problem
+    place.noted_at -= slot.STORAGE_AWAITED_S
+    place.verdict()
+    assert asked == [noted, Note(1, "the storage is stale")]
+    worker.stop_workers([place], 0.0)
+
+
 def test_a_test_that_runs_ends_with_the_workers(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    monkeypatch.setattr(self_test, "command", lambda: [*PYTHON, SLEEPS])
+    monkeypatch.setattr(self_test, "command", lambda *_: [*PYTHON, SLEEPS])
     (place,) = slots("gpu", None)
     assert place.verdict() is None
     running = place.testing

@@ -2,11 +2,14 @@
 
 import os
 import re
+import sys
+import threading
+import time
 
 import pytest
 
 from flows.cli.up_options import workers_of
-from flows.machine import gpus, worker
+from flows.machine import gpus, self_test, worker
 from flows.machine.gpus import UnlistedError, gpu_ids
 from flows.machine.self_test import Verdict
 from flows.machine.services import Service
@@ -41,6 +44,54 @@ def test_where_a_driver_lists_no_gpu_no_worker_takes_the_processor(
     assert place.name.endswith("-gpu-gpu-0")
     assert workers_of(Service("worker-gpu", os.getpid(), 0.0)) == 1  # what `up` counts
     assert [one.refused for one in slots("cpu", None, bound=False)] == [""]
+
+
+def test_a_driver_that_lists_its_gpus_again_gets_its_workers(monkeypatch, tmp_path, caplog):
+    _nvidia_smi(monkeypatch, tmp_path, FAILING, None)
+    monkeypatch.delenv("AUTOLABEL_METRICS_PORT", raising=False)
+    places = slots("gpu", 3)
+    (stands_for_all,) = places
+    _look(stands_for_all)
+    assert "it is old" in stands_for_all.refused
+    _nvidia_smi(monkeypatch, tmp_path, HANGING, None)
+    monkeypatch.setattr(gpus, "LISTED_WITHIN_S", 0.1)
+    _look(stands_for_all)
+    assert "within 0.1 s, so the driver hangs" in stands_for_all.refused
+    _nvidia_smi(monkeypatch, tmp_path, "echo 'GPU 0: one'; echo 'GPU 1: another'", None)
+    monkeypatch.setattr(gpus, "LISTED_WITHIN_S", 30)
+    with monkeypatch.context() as patch:
+        stop = threading.Event()
+        patch.setattr(worker.threading, "Event", lambda: stop)
+        patch.setattr(self_test, "command", lambda _: stop.set() or [sys.executable, "-c", ""])
+        stands_for_all.retry_at = 0.0
+        worker.run_workers(places, 0.0)  # until the first of them is tested
+    assert [place.name.rpartition("gpu-")[2] for place in places] == ["gpu0-0", "gpu1-1", "gpu0-2"]
+
+
+def test_a_driver_that_hangs_keeps_no_end_waiting(monkeypatch, tmp_path):
+    _nvidia_smi(monkeypatch, tmp_path, FAILING, None)
+    (place,) = slots("gpu", None)
+    _look(place)
+    _nvidia_smi(monkeypatch, tmp_path, HANGING, None)
+    place.retry_at, began = 0.0, time.monotonic()
+    worker._keep_alive(place)
+    worker.stop_workers([place], 120.0)
+    assert time.monotonic() - began < 10
+
+
+def test_a_variable_that_names_no_gpu_is_not_asked_again(monkeypatch, tmp_path):
+    _nvidia_smi(monkeypatch, tmp_path, "exit 0", "none")
+    (place,) = slots("gpu", None)
+    for _ in range(2):
+        _look(place)
+        assert place.refused.endswith("Once mended, stop the workers and start them again")
+
+
+def _look(place):
+    """Let it be looked after until there is an answer."""
+    place.retry_at = 0.0
+    while not place.retry_at:
+        worker._keep_alive(place)
 
 
 @pytest.mark.parametrize(("smi", "visible"), [(FAILING, ""), (FAILING, "-1"), (None, None)])

@@ -6,10 +6,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
+from pathlib import Path
 
 import psutil
+import pytest
 
 from flows.machine import worker
+from tasks import processes
 from tests.review.app_page import wait_for
 
 # As Prefect's runner does it, which a signal ends before it has tidied up.
@@ -37,6 +41,86 @@ def test_temporary_folders_of_a_worker_go_with_it(tmp_path, monkeypatch):
     worker.stop_workers([slot], 1.0)
     assert not slot.alive
     assert list(left.iterdir()) == []
+
+
+# A worker whose flow run gives its shard back when asked, and has begun a database for everybody.
+HAS_A_FLOW_RUN = f"""#!{sys.executable}
+import os, signal, subprocess, sys, time
+from pathlib import Path
+kept = Path(os.environ["TMPDIR"])
+def given_back(*_):
+    time.sleep(0.3)  # the chunk at hand
+    (kept / "given-back").touch()
+    os._exit(0)
+if sys.argv[1] == "flow-run":
+    signal.signal(signal.SIGTERM, given_back)
+    (kept / "labels").touch()
+elif sys.argv[1] != "database" and not (kept / "database").exists():
+    subprocess.Popen([__file__, "flow-run"])
+    database = subprocess.Popen([__file__, "database"], start_new_session=True)
+    (kept / "database").write_text(str(database.pid))
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_flow_run_whose_worker_is_killed_is_given_back_before_another_worker_begins(
+    tmp_path, monkeypatch, restarts
+):
+    program = tmp_path / "python"
+    program.write_text(HAS_A_FLOW_RUN)
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    place = worker.Slot("one", "gpu")
+    place.start()
+    folder, first = Path(place.folder()), place.process
+    wait_for(lambda: (folder / "labels").exists() and (folder / "database").exists(), True)
+    database = psutil.Process(int((folder / "database").read_text()))
+    (run,) = (one for one in psutil.Process(first.pid).children() if one.pid != database.pid)
+    first.kill()
+    first.wait()
+    if restarts:
+        while not place.alive:
+            worker._keep_alive(place, 60.0)
+        assert (folder / "given-back").exists()
+    worker.stop_workers([place], 60.0)  # also what nobody has seen before
+    assert processes.born(run.pid) is None
+    assert database.is_running()
+    database.kill()
+
+
+def test_what_cannot_be_killed_keeps_a_worker_waiting_for_a_while_only(monkeypatch):
+    monkeypatch.setattr(worker, "_send", lambda *_: None)  # as a process that the driver holds
+    place = worker.Slot("one", "gpu", left={os.getpid(): processes.born(os.getpid())})
+    place.left_until = time.monotonic() - 1
+    assert worker._end_left(place)
+    place.left_until -= worker.STOP_S
+    assert not worker._end_left(place)
+    assert place.left == {}
+
+
+UNHEARD = """
+import sys
+from rich.console import Console  # as Prefect's logging
+from flows.machine.unheard import go_on_unheard
+go_on_unheard()
+console = Console(file=sys.stderr)
+sys.stdin.read()
+for number in range(3):
+    console.print("a line that nobody reads")
+    print("another", flush=True)
+open(sys.argv[1], "w").close()
+"""
+
+
+def test_a_flow_run_goes_on_when_nobody_reads_what_it_prints(tmp_path):
+    command = [sys.executable, "-c", UNHEARD, str(tmp_path / "gone-on")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as run:
+        run.stdout.close()
+        run.stderr.close()
+        run.stdin.close()
+    assert (tmp_path / "gone-on").exists()
 
 
 SUPERVISES = """

@@ -1,0 +1,79 @@
+"""What a machine that failed is tested for before its worker takes more."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from flows.machine import host_test, self_test
+from flows.machine.host_test import host_problem
+from flows.machine.self_test import Verdict
+from flows.machine.sick import Note
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch, tmp_path):
+    """Folders of a worker that is well, and a storage of two drives."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(host_test, "WRITTEN_BYTES", 1 << 20)
+    for name in ("drive0", "drive1"):
+        (tmp_path / "storage" / name).mkdir(parents=True)
+        (tmp_path / "storage" / name / "0000.jpg").write_bytes(b"a picture")
+    (tmp_path / "out").mkdir()
+    return tmp_path
+
+
+def failing(monkeypatch, module, name, part, code):
+    """Let a function of the system fail for paths, or files, with this part."""
+    works = getattr(module, name)
+
+    def fails(what, *given, **options):
+        path = str(Path(f"/proc/self/fd/{what}").readlink()) if isinstance(what, int) else str(what)
+        if part in path:
+            raise OSError(code, os.strerror(code))
+        return works(what, *given, **options)
+
+    monkeypatch.setattr(module, name, fails)
+
+
+def test_a_machine_that_is_well_has_no_problem_and_keeps_nothing(machine):
+    assert host_problem([str(machine / "storage")], [str(machine / "out")]) == ""
+    for folder in ("temporary", "cache", "out"):
+        assert list((machine / folder).iterdir()) == []
+
+
+@pytest.mark.parametrize("folder", ["temporary", "cache", "out"])
+def test_a_disk_that_takes_nothing_is_a_problem(monkeypatch, machine, folder):
+    failing(monkeypatch, os, "fsync", str(machine / folder), errno.ENOSPC)
+    given = {"written": [str(machine / "out")], "read": []}
+    expected = f"{machine / folder} cannot be written and read back: No space left on device"
+    assert host_problem(**given) == expected
+    note = Note(**given)
+    assert self_test.self_test({}, note) == Verdict((), expected)
+
+
+def test_a_storage_that_went_stale_is_a_problem(monkeypatch, machine):
+    storage = machine / "storage"
+    failing(monkeypatch, os, "scandir", str(storage), errno.ESTALE)
+    expected = f"nothing in {storage} can be read: {os.strerror(errno.ESTALE)}"
+    assert host_problem([str(storage)]) == expected
+
+
+@pytest.mark.parametrize(("drives", "problem"), [("drive0", ""), ("drive", "Input/output error")])
+def test_a_file_that_cannot_be_read_is_none_while_others_can(monkeypatch, machine, drives, problem):
+    failing(monkeypatch, Path, "open", f"{machine}/storage/{drives}", errno.EIO)
+    assert problem in host_problem([str(machine / "storage")])
+    assert bool(host_problem([str(machine / "storage")])) == bool(problem)
+
+
+def test_what_is_gone_or_closed_to_us_is_no_fault_of_the_machine(monkeypatch, machine):
+    assert host_problem([str(machine / "gone")], [str(machine / "gone")]) == ""
+    failing(monkeypatch, os, "scandir", str(machine / "storage"), errno.EACCES)
+    assert host_problem([str(machine / "storage")]) == ""
+
+
+def test_a_lack_of_memory_is_a_problem(monkeypatch):
+    monkeypatch.setattr(host_test, "LEAST_MEMORY_BYTES", 1 << 60)
+    assert "memory is short: " in host_problem()
