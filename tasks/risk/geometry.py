@@ -5,6 +5,8 @@ Masks are vertical segments (`tasks.masks.crops.Segments`); no mask is decoded i
 
 from __future__ import annotations
 
+import itertools
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from sam2_core.types import IntArray
 from tasks.masks.crops import Segments
 
 Numbers = npt.NDArray[np.floating[Any]]
+SEGMENTS_AT_ONCE = 1 << 19  # what is looked up of so many takes some megabytes
 
 
 def box_areas(boxes: Numbers) -> Numbers:
@@ -59,41 +62,66 @@ def shared_pixels(segments: Segments, pairs: IntArray) -> Numbers:
     few = np.where(swap[:, 0] <= swap[:, 1], pairs[:, 0], pairs[:, 1])
     many = pairs.sum(axis=1) - few
     length = start[few + 1] - start[few]
-    pair = np.repeat(np.arange(len(pairs)), length)
-    chosen = np.arange(len(pair)) - np.repeat(np.cumsum(length) - length - start[few], length)
-    first, behind = _same_column(segments, many[pair], segments.column[chosen])
-    shared = np.zeros(len(pair))
-    one = np.flatnonzero(behind - first == 1)
-    here, there = chosen[one], first[one]
-    low = np.maximum(segments.top[here], segments.top[there])
-    shared[one] = (np.minimum(segments.bottom[here], segments.bottom[there]) - low).clip(0)
-    several = np.flatnonzero(behind - first > 1)
-    if len(several):
-        shift = (many - few)[pair[several]]
-        shared[several] = _shared_with_all(segments, chosen[several], shift)
-    return np.asarray(np.bincount(pair, shared, minlength=len(pairs)), np.float64)
+    columns = _Columns(segments)
+    shared = np.zeros(len(pairs))
+    # All boxes of a frame may overlap: pairs grow with their square, and each has many segments.
+    block = (np.cumsum(length) - length) // SEGMENTS_AT_ONCE
+    edges = [0, *(np.flatnonzero(np.diff(block)) + 1).tolist(), len(pairs)]
+    for part in itertools.starmap(slice, itertools.pairwise(edges)):
+        pair = np.repeat(np.arange(part.stop - part.start), length[part])
+        before = np.cumsum(length[part]) - length[part]
+        chosen = np.arange(len(pair)) - np.repeat(before - start[few[part]], length[part])
+        pixels = columns.shared(chosen, few[part][pair], many[part][pair])
+        shared[part] = np.bincount(pair, pixels, minlength=part.stop - part.start)
+    return shared
 
 
-def _same_column(segments: Segments, mask: IntArray, column: IntArray) -> tuple[IntArray, IntArray]:
-    """Find the segments of masks in columns: the first one, and the one behind the last."""
-    bounds = segments.bounds_xyxy_px()
-    left, width = bounds[:, 0], bounds[:, 2] - bounds[:, 0]
-    base = np.cumsum(width) - width - left
-    table = np.bincount(base[segments.mask] + segments.column, minlength=int(width.sum()))
-    table = np.append(0, np.cumsum(table))
-    inside = (column >= left[mask]) & (column < bounds[:, 2][mask])
-    place = np.where(inside, base[mask] + column, 0)
-    first = table[place]
-    return first, np.where(inside, table[place + 1], first)
+class _Columns:
+    """The segments of masks by column: found once, looked up for many pairs of masks."""
 
+    def __init__(self, segments: Segments) -> None:
+        self._segments = segments
+        bounds = segments.bounds_xyxy_px()
+        self._left, self._right = np.ascontiguousarray(bounds[:, [0, 2]].T)
+        width = self._right - self._left
+        # Columns of all masks, each from its first to its last, one mask after another.
+        self._base = np.cumsum(width) - width - self._left
+        place = self._base[segments.mask] + segments.column
+        self._first = np.append(0, np.cumsum(np.bincount(place, minlength=int(width.sum()))))
 
-def _shared_with_all(segments: Segments, chosen: IntArray, shift: IntArray) -> IntArray:
-    """Count the pixels that segments share with the masks that come `shift` masks later."""
-    top, bottom, stride = _places(segments)
-    covered = np.concatenate([[0], np.cumsum(bottom - top)])
-    # The same place in the picture, in the other mask.
-    inside = _covered_before(bottom[chosen] + shift * stride, top, covered)
-    return inside - _covered_before(top[chosen] + shift * stride, top, covered)
+    def shared(self, chosen: IntArray, of: IntArray, other: IntArray) -> Numbers:
+        """Count the pixels that segments of masks have in common with other masks: (S,)."""
+        segments = self._segments
+        first, behind = self._find(other, segments.column[chosen])
+        shared = np.zeros(len(chosen))
+        one = np.flatnonzero(behind - first == 1)
+        here, there = chosen[one], first[one]
+        low = np.maximum(segments.top[here], segments.top[there])
+        shared[one] = (np.minimum(segments.bottom[here], segments.bottom[there]) - low).clip(0)
+        several = np.flatnonzero(behind - first > 1)
+        if len(several):
+            shift = other[several] - of[several]
+            shared[several] = self._shared_with_all(chosen[several], shift)
+        return shared
+
+    def _find(self, mask: IntArray, column: IntArray) -> tuple[IntArray, IntArray]:
+        """Find the segments of masks in columns: the first one, and the one behind the last."""
+        inside = (column >= self._left[mask]) & (column < self._right[mask])
+        place = np.where(inside, self._base[mask] + column, 0)
+        first = self._first[place]
+        return first, np.where(inside, self._first[place + 1], first)
+
+    def _shared_with_all(self, chosen: IntArray, shift: IntArray) -> IntArray:
+        """Count the pixels that segments share with the masks that come `shift` masks later."""
+        top, bottom, stride, covered = self._line
+        # The same place in the picture, in the other mask.
+        inside = _covered_before(bottom[chosen] + shift * stride, top, covered)
+        return inside - _covered_before(top[chosen] + shift * stride, top, covered)
+
+    @cached_property
+    def _line(self) -> tuple[IntArray, IntArray, int, IntArray]:
+        top, bottom, stride = _places(self._segments)
+        return top, bottom, stride, np.concatenate([[0], np.cumsum(bottom - top)])
 
 
 def _places(segments: Segments) -> tuple[IntArray, IntArray, int]:

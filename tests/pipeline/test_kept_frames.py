@@ -1,7 +1,9 @@
 """A frame is read and uploaded once for the detector and the mask model of one process."""
 
+import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -110,6 +112,15 @@ def test_where_memory_is_short_no_frame_is_kept_on_the_device():
         gpu.memory(65_536)
     gpu.release_unused()
     assert gpu.memory(65_536).nbytes == 65_536
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_where_memory_is_short_pytorch_gives_back_what_its_tensors_had(monkeypatch, used):
+    emptied = []
+    cuda = SimpleNamespace(is_initialized=lambda: used, empty_cache=lambda: emptied.append(1))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    host_gpu(kernels=False).release_unused()
+    assert emptied == [1] * used
 
 
 def test_another_devices_frame_is_copied():
