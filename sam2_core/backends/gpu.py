@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -114,6 +115,9 @@ class Gpu:
             pool.release_free(self.device.release)
         for pool in pinned:
             pool.release_free(self.device.release_pinned)
+        torch = sys.modules.get("torch")  # where it makes the masks; it keeps what tensors had
+        if torch is not None and torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
 
     def stage(self, image: ImageArray) -> StagedFrame:
         """Copy a decoded frame to where the device fetches it; on any thread."""
