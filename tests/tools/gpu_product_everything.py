@@ -9,9 +9,9 @@ share the GPU. Each step is a command of its own with a limit: one that fails co
 What they print lies in OUT/TRACK.log, what they measured in OUT/TRACK/product.jsonl
 (`gpu_product.py` says what that is). OUT/TRACK.done is written when a track ends.
 
-    first   base_plus's size on PyTorch, cold and warm, tests/gpu, `label` and the first frame on
-            both backends, parity, and with --meta the comparison with Meta's own predictor
-    second  one worker labels 360 sequences; faults
+    first   base_plus's size on PyTorch, cold and warm, `label` and the first frame on both
+            backends, parity, and with --meta the comparison with Meta's own predictor
+    second  one worker labels 360 sequences; faults; tests/gpu; a poisoned device on PyTorch
     both    two workers label the same (on two GPUs); 24 sequences five times, with and without
             PyTorch
 """
@@ -49,14 +49,16 @@ def steps(given: argparse.Namespace) -> dict[str, list[tuple[float, list[str]]]]
     return {
         "first": [
             (420, product("first", "compilation", "large")),
-            (240, [PYTHON, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", "gpu",
-                   str(HERE.parent / "gpu")]),
-            (240, product("first", *BACKENDS, "first", "label", "parity")),
+            (240, product("first", *BACKENDS, "first", "label")),
+            (240, product("first", *BACKENDS, "parity")),
             *([(200, meta)] if given.meta else []),
         ],
         "second": [
             (500, product("second", *long, "--workers", "1", "fleet")),
             (240, product("second", "poison", "stale", "memory")),
+            (360, [PYTHON, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", "gpu",
+                   str(HERE.parent / "gpu")]),
+            (120, product("second", "--backends", "torch", "poison")),
         ],
         "both": [
             (400, product("both", *long, "--workers", "2", "fleet")),
@@ -112,9 +114,9 @@ def measure(tracks: dict[str, list[tuple[float, list[str]]]], out: Path, gpus: i
     """Run all tracks, `first` and `second` beside each other where each has a GPU."""
     cores = sorted(os.sched_getaffinity(0))
     if gpus < 2:  # long runs last: they compare one GPU with two
-        long, faults = tracks["second"]
+        long, *faults = tracks["second"]
         for track, commands in (
-            ("first", tracks["first"]), ("both", tracks["both"][1:]), ("second", [faults, long])
+            ("first", tracks["first"]), ("both", tracks["both"][1:]), ("second", [*faults, long])
         ):  # fmt: skip
             run(track, commands, out, "0", set(cores))
         return
