@@ -89,9 +89,9 @@ class Slot:
             return ON_THE_PROCESSOR
         if self.testing is None:
             self.testing, self.started = self._begun_test(), time.monotonic()
-        hangs = time.monotonic() - self.started >= self._limit_s()
-        if self.testing.poll() is None:
-            if not hangs:
+        hangs = self.testing.poll() is None
+        if hangs:
+            if time.monotonic() - self.started < self._limit_s():
                 return None
             self.testing.kill()  # a device that hangs is sick
         try:

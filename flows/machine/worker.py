@@ -43,11 +43,18 @@ def run_workers(places: list[Slot], grace_s: float) -> None:
         while not stop.is_set():
             for place in places:
                 _keep_alive(place, grace_s)
-            places[:] = [one for place in places for one in place.instead or [place]]
+            places[:] = [one for place in places for one in _in_its_place(place)]
             told = _tell_refused(places, told)
             stop.wait(POLL_S)
         stop_workers(places, grace_s)
     note_refused({})
+
+
+def _in_its_place(place: Slot) -> list[Slot]:
+    if place.instead:
+        names = ", ".join(one.name for one in place.instead)
+        log.warning("%s %s: nvidia-smi lists GPUs, for %s", place.name, WELL_AGAIN, names)
+    return place.instead or [place]
 
 
 def _tell_refused(places: list[Slot], told: dict[str, str]) -> dict[str, str]:
@@ -99,7 +106,7 @@ def _note_verdict(place: Slot, verdict: Verdict) -> None:
         place.retry_at = time.monotonic() + place.pause_s
         log.error("%s takes no work: %s", place.name, verdict.problem)
     elif place.refused:
-        log.warning("%s %s", place.name, WELL_AGAIN)
+        log.warning("%s %s and takes work", place.name, WELL_AGAIN)
     place.refused = verdict.problem
 
 

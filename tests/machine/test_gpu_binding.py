@@ -186,6 +186,10 @@ def test_who_is_refused_is_told_by_up_at_once_and_by_status_and_doctor(
         services.wait_until(here, lambda: False)
     assert "another line" not in str(refused.value)
     services.wait_until(here, lambda: True)
+    with file.open("a") as log:
+        log.write(f"{places[0].name} {services.WELL_AGAIN} and takes work\n")
+    with pytest.raises(AutolabelError, match="worker-gpu did not start"):  # it does not run at all
+        services.wait_until(here, lambda: False)
 
     facts = {"workers_online": [], "server_errors": None, "schedules": [], "runs": []}
     status._show_all(facts | {"workers_refused": told}, 1)

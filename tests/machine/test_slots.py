@@ -66,6 +66,7 @@ def test_a_driver_that_lists_its_gpus_again_gets_its_workers(monkeypatch, tmp_pa
         stands_for_all.retry_at = 0.0
         worker.run_workers(places, 0.0)  # until the first of them is tested
     assert [place.name.rpartition("gpu-")[2] for place in places] == ["gpu0-0", "gpu1-1", "gpu0-2"]
+    assert "is well again: nvidia-smi lists GPUs, for " in caplog.text
 
 
 def test_a_driver_that_hangs_keeps_no_end_waiting(monkeypatch, tmp_path):
