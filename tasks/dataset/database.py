@@ -163,7 +163,7 @@ def start_again(server: Server) -> Server:
     with _start_lock(folder):
         found = _joined(folder)
         if found is None:
-            if not was_killed(server):
+            if not was_killed(Path(server.dbpath)):
                 raise AutolabelError("the database was stopped (`autolabel review stop`)")
             found = start(folder, server.port)
     if found.port != server.port:

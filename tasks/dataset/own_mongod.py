@@ -28,6 +28,7 @@ from tasks.dataset.mongod import (
     version_of,
     why_not,
 )
+from tasks.dataset.true_counts import make_counts_true, note_killed
 from tasks.store.private_files import private_folder, read_secret
 
 ATTEMPTS = 5
@@ -85,10 +86,10 @@ def is_alive(server: Server) -> bool:
     return bool(words) and (not server.port or str(server.port) in words)
 
 
-def was_killed(server: Server) -> bool:
-    """Whether its process id is still in its lock file: a mongod that ends in order empties it."""
+def was_killed(dbpath: Path) -> bool:
+    """Whether a process id is still in the lock file: a mongod that ends in order empties it."""
     try:
-        return bool((Path(server.dbpath) / "mongod.lock").read_text().strip())
+        return bool((dbpath / "mongod.lock").read_text().strip())
     except OSError:
         return False
 
@@ -107,6 +108,8 @@ def stop(server: Server) -> None:
 def start(folder: Path, port: int = 0) -> Server:
     """Start a server; 0 takes any free port.
 
+    Where the last one on this folder was killed, the sizes of its collections are made right.
+
     Raises:
         AutolabelError: no mongod for this platform, or it does not start.
 
@@ -115,6 +118,8 @@ def start(folder: Path, port: int = 0) -> Server:
     environment = library_environment(mongod, folder)
     dbpath = private_folder(folder / "data")
     log = folder / "mongod.log"
+    if was_killed(dbpath):
+        note_killed(folder)
     for _ in range(ATTEMPTS):
         if not password_file(folder).exists():
             try:
@@ -128,6 +133,7 @@ def start(folder: Path, port: int = 0) -> Server:
         server = Server(process.pid, at, str(dbpath))
         if _wait_until_up(process, server):
             if _lets_us_in(server):
+                make_counts_true(folder, server.uri)
                 return server
             processes.end(process, STOP_TIMEOUT_S)
             password_file(folder).unlink()  # of another database: this one gets a new one

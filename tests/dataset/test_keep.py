@@ -10,10 +10,11 @@ from types import SimpleNamespace
 
 import pymongo
 import pytest
+from pymongo import WriteConcern
 from pymongo.errors import AutoReconnect, ExecutionTimeout
 
 from sam2_core.types import AutolabelError
-from tasks.dataset import database, keep, own_mongod
+from tasks.dataset import database, keep, own_mongod, true_counts
 from tasks.dataset.away import DatabaseAwayError
 from tasks.dataset.keep import DatabaseKeeper
 
@@ -56,6 +57,32 @@ def test_a_killed_server_is_back_at_its_address_and_a_stopped_one_is_not(server)
     for keeper in keepers:
         with pytest.raises(AutolabelError, match=r"gone: the database was stopped.*nothing is los"):
             keeper.look()
+
+
+def test_sizes_are_right_after_a_kill(server, tmp_path, monkeypatch) -> None:
+    def sizes(uri: str) -> tuple[int, int]:
+        with pymongo.MongoClient(uri) as client:
+            things = client.fiftyone.things
+            return things.estimated_document_count(), things.count_documents({})
+
+    with pymongo.MongoClient(server.uri) as client:
+        client.fiftyone.things.insert_many([{"at": at} for at in range(300)])
+        client.admin.command("fsync")  # what it does every minute: the size is written
+        client.fiftyone.things.with_options(write_concern=WriteConcern(j=True)).insert_many(
+            [{"at": at} for at in range(61)]
+        )
+    keeper = DatabaseKeeper()
+    end(server, signal.SIGKILL)
+    assert "started again" in keeper.look()
+    assert sizes(server.uri) == (361, 361)
+    looked_at = []
+    monkeypatch.setattr(true_counts, "_is_wrong", lambda one: looked_at.append(one.name))
+    true_counts.make_counts_true(tmp_path, server.uri)
+    assert not looked_at, "once"
+    true_counts.note_killed(tmp_path)
+    true_counts.make_counts_true(tmp_path, "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50")
+    true_counts.make_counts_true(tmp_path, server.uri)
+    assert looked_at == ["things"], "by the next start where there was no time"
 
 
 def test_one_that_is_killed_over_and_over_is_given_up(server, monkeypatch) -> None:
