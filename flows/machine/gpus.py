@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import re
 import shutil
@@ -12,8 +13,9 @@ from collections.abc import Mapping
 from sam2_core.types import AutolabelError
 
 LISTED_WITHIN_S = 60.0
+TOLD_AFTER_S = 3.0
 
-
+log = logging.getLogger(__name__)
 _OTHERWISE = "CUDA_VISIBLE_DEVICES names GPUs without it, and empty it means the processor"
 
 
@@ -32,7 +34,7 @@ def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
     to the first that names nothing. None where it is empty or -1, or where no nvidia-smi is.
 
     Raises:
-        UnlistedError: nvidia-smi is here and hangs, fails or lists none.
+        UnlistedError: nvidia-smi is here and cannot be run, hangs, fails or lists none.
         UnnamedError: it is here, and the variable names none.
 
     """
@@ -51,27 +53,50 @@ def gpu_ids(environment: Mapping[str, str] = os.environ) -> list[str]:
     return _listed(smi) if smi else []
 
 
-def list_command(smi: str = "nvidia-smi") -> list[str]:
-    """Return what lists the GPUs."""
-    return [smi, "-L"]
+def ask(smi: str = "nvidia-smi") -> subprocess.Popen[str]:
+    """Begin to list the GPUs, in a session of its own: Ctrl-C is for whoever asks, who ends it.
+
+    Raises:
+        UnlistedError: it cannot be run.
+
+    """
+    try:
+        return subprocess.Popen(
+            [smi, "-L"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            encoding="utf-8", errors="replace", start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        raise UnlistedError(f"{smi} cannot be run ({error.strerror}); {_OTHERWISE}") from error
 
 
 def _listed(smi: str) -> list[str]:
     # Not `run`, which waits for what it kills: the driver may hold it for ever.
-    asked = subprocess.Popen(
-        list_command(smi), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    asked = ask(smi)
     try:
-        told, _ = asked.communicate(timeout=LISTED_WITHIN_S)
+        told = _answer(asked)
     except subprocess.TimeoutExpired:
-        asked.kill()
-        raise UnlistedError(hangs()) from None
+        raise hangs() from None
+    finally:
+        if asked.poll() is None:  # after Ctrl-C, too
+            asked.kill()
     return gpus_told(told, asked.returncode)
 
 
-def hangs() -> str:
+def _answer(asked: subprocess.Popen[str]) -> str:
+    """Return what it prints; says what is waited for where that takes a while."""
+    try:
+        return asked.communicate(timeout=min(TOLD_AFTER_S, LISTED_WITHIN_S))[0]
+    except subprocess.TimeoutExpired:
+        left = LISTED_WITHIN_S - TOLD_AFTER_S
+        if left <= 0:
+            raise
+        log.warning("waiting for `nvidia-smi -L`, %.0f s more at most", left)
+        return asked.communicate(timeout=left)[0]
+
+
+def hangs() -> UnlistedError:
     """Say that nvidia-smi has not answered."""
-    return (
+    return UnlistedError(
         f"nvidia-smi lists no GPU within {LISTED_WITHIN_S:g} s, so the driver hangs; {_OTHERWISE}"
     )
 

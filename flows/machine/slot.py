@@ -82,6 +82,12 @@ class Slot:
 
         None while the test runs, and once other places take this one's.
         """
+        try:
+            return self._looked_at()
+        except AutolabelError as error:  # nvidia-smi says nothing that is of use
+            return Verdict((), str(error))
+
+    def _looked_at(self) -> Verdict | None:
         if self.unlisted and not (self.refused and self.listed):
             return Verdict((), self.unlisted)
         self._forget_storages()
@@ -103,31 +109,29 @@ class Slot:
         code, self.testing = self.testing.returncode, None
         if not self.unlisted:
             return Verdict.parse(printed, code)
-        return Verdict((), gpus.hangs()) if hangs else self._relisted(printed, code)
+        if hangs:
+            raise gpus.hangs()
+        self._relisted(printed, code)
+        return None
 
     def _begun_test(self) -> subprocess.Popen[str]:
-        command, environment = gpus.list_command(), self.environment
-        if not self.unlisted:
-            command = self_test.command(self.noted)
-            environment = environment | {"TMPDIR": self.folder()}
-            if not self.tested:  # its device is none of its business
-                environment["CUDA_VISIBLE_DEVICES"] = ""
+        if self.unlisted:
+            return gpus.ask()
+        environment = self.environment | {"TMPDIR": self.folder()}
+        if not self.tested:  # its device is none of its business
+            environment["CUDA_VISIBLE_DEVICES"] = ""
         return subprocess.Popen(
-            command, env=os.environ | environment, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if self.unlisted else None, text=True, start_new_session=True,
+            self_test.command(self.noted), env=os.environ | environment, stdout=subprocess.PIPE,
+            text=True, start_new_session=True,
         )  # fmt: skip
 
     def _limit_s(self) -> float:
         return gpus.LISTED_WITHIN_S if self.unlisted else self_test.LIMIT_S
 
-    def _relisted(self, printed: str, exit_code: int) -> Verdict | None:
+    def _relisted(self, printed: str, exit_code: int) -> None:
         """Make the places of the GPUs that are listed now."""
-        try:
-            found = gpus.gpus_told(printed, exit_code)
-            self.instead = self.listed(found) if self.listed else []
-        except AutolabelError as error:
-            return Verdict((), str(error))
-        return None
+        found = gpus.gpus_told(printed, exit_code)
+        self.instead = self.listed(found) if self.listed else []
 
     def _forget_storages(self) -> None:
         """Leave storages out of the tests where they have been waited for long enough."""

@@ -2,6 +2,8 @@
 
 import os
 import re
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -17,6 +19,7 @@ from flows.machine.slots import slots
 from sam2_core.types import AutolabelError
 
 HANGING = "exec sleep 60"
+NO_PROGRAM = "\x7fELF, and no more of it"
 FAILING = "echo NVIDIA-SMI has failed because; echo it is old; exit 9"
 
 
@@ -26,6 +29,8 @@ FAILING = "echo NVIDIA-SMI has failed because; echo it is old; exit 9"
         (HANGING, None, r"within 0.2 s, so the driver hangs; CUDA_VISIBLE_DEVICES names GPUs"),
         (FAILING, None, r"\(exit code 9, it says: NVIDIA-SMI has failed because it is old\)"),
         ("echo No devices found.", None, r"exit code 0, it says: No devices found"),
+        (r"printf 'NVIDIA \377\376'; exit 3", None, "exit code 3, it says: NVIDIA \ufffd\ufffd"),
+        (NO_PROGRAM, None, r"nvidia-smi cannot be run \(Exec format error\)"),
         ("exit 0", "none", "CUDA_VISIBLE_DEVICES=none names no GPU"),
     ],
 )
@@ -39,6 +44,8 @@ def test_where_a_driver_lists_no_gpu_no_worker_takes_the_processor(
     (place,) = slots("gpu", None)
     monkeypatch.setattr(type(place), "start", lambda *_: pytest.fail("it takes work"))
     worker._keep_alive(place)
+    assert re.search(why, place.refused)
+    _look(place)  # it asks again
     assert re.search(why, place.refused)
     assert f"{place.name} takes no work: " in caplog.text
     assert place.name.endswith("-gpu-gpu-0")
@@ -95,6 +102,30 @@ def _look(place):
         worker._keep_alive(place)
 
 
+def test_who_waits_for_a_driver_is_told_and_an_interruption_ends_the_question(
+    monkeypatch, tmp_path, caplog
+):
+    _nvidia_smi(monkeypatch, tmp_path, HANGING, None)
+    monkeypatch.setattr(gpus, "TOLD_AFTER_S", 0.2)
+    asked: list[subprocess.Popen[str]] = []
+    ask = gpus.ask
+
+    def interrupted(smi):
+        asked.append(ask(smi))
+        signal.setitimer(signal.ITIMER_REAL, 0.6)
+        return asked[0]
+
+    monkeypatch.setattr(gpus, "ask", interrupted)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            gpu_ids()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert "waiting for `nvidia-smi -L`, 60 s more at most" in caplog.text
+    assert asked[0].wait(5) == -signal.SIGKILL
+
+
 @pytest.mark.parametrize(("smi", "visible"), [(FAILING, ""), (FAILING, "-1"), (None, None)])
 def test_the_processor_is_taken_where_it_is_asked_for_or_no_driver_is(
     monkeypatch, tmp_path, smi, visible
@@ -107,7 +138,8 @@ def test_the_processor_is_taken_where_it_is_asked_for_or_no_driver_is(
 
 def _nvidia_smi(monkeypatch, folder, says, visible):
     if says:
-        (folder / "nvidia-smi").write_text(f"#!/bin/sh\n{says}\n")
+        script = says if says == NO_PROGRAM else f"#!/bin/sh\n{says}\n"
+        (folder / "nvidia-smi").write_text(script)
         (folder / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
