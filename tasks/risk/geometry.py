@@ -6,6 +6,7 @@ Masks are vertical segments (`tasks.masks.crops.Segments`); no mask is decoded i
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +17,8 @@ from sam2_core.types import IntArray
 from tasks.masks.crops import Segments
 
 Numbers = npt.NDArray[np.floating[Any]]
-SEGMENTS_AT_ONCE = 1 << 19  # what is looked up of so many takes some megabytes
+SEGMENTS_AT_ONCE = 1 << 14  # what is looked up of so many stays in the cache
+FEW_IN_COLUMN = 16  # segments that are faster compared one by one than looked up
 
 
 def box_areas(boxes: Numbers) -> Numbers:
@@ -54,26 +56,32 @@ def box_iou_rows(first: Numbers, second: Numbers) -> Numbers:
 
 def shared_pixels(segments: Segments, pairs: IntArray) -> Numbers:
     """Count the pixels that both masks of each pair (P, 2) have: float64 (P,)."""
+    shared = np.zeros(len(pairs))
     if not len(segments.mask):
-        return np.zeros(len(pairs))
-    start = np.searchsorted(segments.mask, np.arange(segments.count + 1))
+        return shared
     # Of each pair, the segments of the mask with fewer of them are looked up in the other.
-    swap = np.diff(start)[pairs]
+    swap = np.bincount(segments.mask, minlength=segments.count)[pairs]
     few = np.where(swap[:, 0] <= swap[:, 1], pairs[:, 0], pairs[:, 1])
     many = pairs.sum(axis=1) - few
-    length = start[few + 1] - start[few]
     columns = _Columns(segments)
-    shared = np.zeros(len(pairs))
+    first, length = columns.in_both(few, many)
+    shift = many - few
     # All boxes of a frame may overlap: pairs grow with their square, and each has many segments.
-    block = (np.cumsum(length) - length) // SEGMENTS_AT_ONCE
-    edges = [0, *(np.flatnonzero(np.diff(block)) + 1).tolist(), len(pairs)]
-    for part in itertools.starmap(slice, itertools.pairwise(edges)):
+    for part in _blocks(np.cumsum(length)):
         pair = np.repeat(np.arange(part.stop - part.start), length[part])
         before = np.cumsum(length[part]) - length[part]
-        chosen = np.arange(len(pair)) - np.repeat(before - start[few[part]], length[part])
-        pixels = columns.shared(chosen, few[part][pair], many[part][pair])
+        chosen = np.arange(len(pair)) + (first[part] - before)[pair]
+        pixels = columns.shared(chosen, many[part][pair], shift[part][pair])
         shared[part] = np.bincount(pair, pixels, minlength=part.stop - part.start)
     return shared
+
+
+def _blocks(end: IntArray) -> Iterator[slice]:
+    """Cut pairs, whose segments end at these places of all of them, into blocks."""
+    edges = np.flatnonzero(np.diff(end // SEGMENTS_AT_ONCE)) + 1
+    for start, stop in itertools.pairwise([0, *edges.tolist(), len(end)]):
+        if start < stop:
+            yield slice(start, stop)
 
 
 class _Columns:
@@ -84,32 +92,38 @@ class _Columns:
         bounds = segments.bounds_xyxy_px()
         self._left, self._right = np.ascontiguousarray(bounds[:, [0, 2]].T)
         width = self._right - self._left
-        # Columns of all masks, each from its first to its last, one mask after another.
+        # The columns of all masks, each from its first to its last, one mask after another.
         self._base = np.cumsum(width) - width - self._left
         place = self._base[segments.mask] + segments.column
         self._first = np.append(0, np.cumsum(np.bincount(place, minlength=int(width.sum()))))
 
-    def shared(self, chosen: IntArray, of: IntArray, other: IntArray) -> Numbers:
+    def in_both(self, mask: IntArray, other: IntArray) -> tuple[IntArray, IntArray]:
+        """Find the segments of masks between the edges of others: the first one, and how many."""
+        left, right, base = self._left, self._right, self._base[mask]
+        low = np.maximum(left[mask], left[other]).clip(max=right[mask])
+        high = np.minimum(right[mask], right[other]).clip(min=low)
+        first = self._first[base + low]
+        return first, self._first[base + high] - first
+
+    def shared(self, chosen: IntArray, other: IntArray, shift: IntArray) -> Numbers:
         """Count the pixels that segments of masks have in common with other masks: (S,)."""
         segments = self._segments
-        first, behind = self._find(other, segments.column[chosen])
-        shared = np.zeros(len(chosen))
-        one = np.flatnonzero(behind - first == 1)
-        here, there = chosen[one], first[one]
-        low = np.maximum(segments.top[here], segments.top[there])
-        shared[one] = (np.minimum(segments.bottom[here], segments.bottom[there]) - low).clip(0)
-        several = np.flatnonzero(behind - first > 1)
-        if len(several):
-            shift = other[several] - of[several]
-            shared[several] = self._shared_with_all(chosen[several], shift)
-        return shared
-
-    def _find(self, mask: IntArray, column: IntArray) -> tuple[IntArray, IntArray]:
-        """Find the segments of masks in columns: the first one, and the one behind the last."""
-        inside = (column >= self._left[mask]) & (column < self._right[mask])
-        place = np.where(inside, self._base[mask] + column, 0)
+        place = self._base[other] + segments.column[chosen]
         first = self._first[place]
-        return first, np.where(inside, self._first[place + 1], first)
+        count = self._first[place + 1] - first
+        shared = np.zeros(len(chosen))
+        rows, number = np.flatnonzero((count > 0) & (count <= FEW_IN_COLUMN)), 0
+        while len(rows):
+            here, there = chosen[rows], first[rows] + number
+            low = np.maximum(segments.top[here], segments.top[there])
+            high = np.minimum(segments.bottom[here], segments.bottom[there])
+            shared[rows] += (high - low).clip(0)
+            number += 1
+            rows = rows[count[rows] > number]
+        rest = np.flatnonzero(count > FEW_IN_COLUMN)
+        if len(rest):
+            shared[rest] = self._shared_with_all(chosen[rest], shift[rest])
+        return shared
 
     def _shared_with_all(self, chosen: IntArray, shift: IntArray) -> IntArray:
         """Count the pixels that segments share with the masks that come `shift` masks later."""

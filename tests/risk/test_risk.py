@@ -1,5 +1,6 @@
 """Risk: every reason on a label made for it, and the fit on rendered drives."""
 
+import tracemalloc
 from pathlib import Path
 
 import cv2
@@ -12,9 +13,11 @@ from tasks.boxes.detectors import load_detector
 from tasks.lab.risk_drives import PROMPTS, TRUE_BOXES, Drive, Models, labeled_drives
 from tasks.lab.risk_figures import auroc, figures_by_size, found_within, share_to_find
 from tasks.lab.risk_fit import calibrate, collect, fit, report
+from tasks.masks.crops import Segments
 from tasks.masks.model import choose_model, load_segmenter
 from tasks.risk.compute_risk import REASONS, compute_risk, risk_model
 from tasks.risk.features import COLUMN, FEATURES, measure_frames
+from tasks.risk.geometry import shared_pixels
 from tasks.risk.reliability import calibration_error, reliability
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
@@ -147,6 +150,24 @@ def test_shared_pixels_are_exact() -> None:
             if i != row
         )
         assert measured[row] == pytest.approx(wanted, rel=1e-5)
+
+
+def test_a_crowd_of_large_masks_takes_little_memory() -> None:
+    """300 masks of the whole picture: 45,000 pairs of 200 columns each."""
+    count, width = 300, 200
+    mask = np.repeat(np.arange(count), width)
+    column = np.tile(np.arange(width), count)
+    segments = Segments(mask, column, mask % 50, 100 - mask % 30, count, (120, width))
+    pairs = np.stack(np.triu_indices(count, 1), axis=1)
+    tracemalloc.start()
+    try:
+        shared = shared_pixels(segments, pairs)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    height = 100 - (pairs % 30).max(axis=1) - (pairs % 50).max(axis=1)
+    assert (shared == width * height).all()
+    assert peak < 32 * 2**20
 
 
 def test_fragments_are_what_opencv_finds() -> None:
