@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # In the state's message; the state itself stays Prefect's own, whose name everybody knows.
 NOT_LOADED = "labeled, but not loaded into the dataset"
+_LATER = " (the flow load-dataset does it): "
 LONGEST = 1000
 
 
@@ -32,17 +33,24 @@ def ending(
         dataset: where the labels were to be loaded.
 
     """
-    unloaded = [one for one in outcomes if one.error and one.stage == LOAD]
-    if unloaded:
-        text += f"; {len(unloaded)} of {counted(len(outcomes), 'sequence')} {NOT_LOADED} {dataset}"
-        text += " (the flow load-dataset does it)"
     failed = [one for one in outcomes if one.partial or (one.error and one.stage != LOAD)]
     if failed:
         first = failed[0]
         text += f", {counted(len(failed), 'sequence')} failed"
         text += f" ({given_up} of them given up)" if given_up else ""
         text += f": {first.sequence_id}: {first.incomplete or first.error}"
-        return Failed(message=text[:LONGEST])
+    unloaded = [one for one in outcomes if one.error and one.stage == LOAD]
     if unloaded:
-        text += f": {unloaded[0].error}"
-    return Completed(message=text[:LONGEST])
+        first = unloaded[0]
+        lacks = f"; {len(unloaded)} of {counted(len(outcomes), 'sequence')} {NOT_LOADED} {dataset}"
+        lacks += f"{_LATER}{first.sequence_id}: {first.error}"
+        lacks = lacks[: LONGEST // 2]
+        text = text[: LONGEST - len(lacks)] + lacks
+    text = text[:LONGEST]
+    return Failed(message=text) if failed else Completed(message=text)
+
+
+def why_not_loaded(message: str) -> str:
+    """Return why labels were not loaded, as the message of `ending` says it; "" if they were."""
+    _, unloaded, rest = message.partition(NOT_LOADED)
+    return (rest.partition(_LATER)[2] or "no reason given") if unloaded else ""

@@ -19,7 +19,7 @@ from flows.plan.summary import failure_row
 from flows.plan.unlabeled import unlabeled_frames
 from flows.server.run_artifacts import failed_frames, frame_of
 from flows.server.schedules import collect_schedules
-from flows.server.shard_end import LONGEST, NOT_LOADED
+from flows.server.shard_end import LONGEST, why_not_loaded
 from flows.server.shard_runs import SHARD_TAG, runs_tagged, shard_of, stays_crashed
 from flows.server.standing import Source, labeled_by_now
 from flows.server.submit import workers_online
@@ -60,7 +60,7 @@ class RunStatus:
         complete: sequences whose labels are complete, None when storage cannot be read.
         given_up: ids of sequences that failed or killed workers too often.
         partial: sequences whose labels lack what could not be fetched.
-        not_loaded: shards whose labels are complete, and were not loaded into the dataset, which
+        not_loaded: why labels of shards were not loaded into the dataset, as `reasons`, where it
             lacks some of them to this day.
         newest: every piece that a shard was to label.
         unlabeled: how many sequences shards that failed or crashed were the last to label, which
@@ -85,7 +85,7 @@ class RunStatus:
     complete: int | None = None
     given_up: list[str] = field(default_factory=list)
     partial: int = 0
-    not_loaded: int = 0
+    not_loaded: Counter[str] = field(default_factory=Counter)
     newest: set[Piece] = field(default_factory=set)
     unlabeled: int = 0
     active: int = 0
@@ -128,7 +128,8 @@ class RunStatus:
             "waiting": dict(self.waiting),
             "failed_frames": self.failed_frames,
             "frames_per_second_and_worker": None if rate is None else round(rate, 3),
-            "shards_not_loaded": self.not_loaded,
+            "shards_not_loaded": self.not_loaded.total(),
+            "not_loaded": dict(self.not_loaded),
             "sequences_complete": self.complete,
             "sequences_partial": self.partial,
             "quarantined": self.given_up,
@@ -146,9 +147,11 @@ class RunStatus:
             left = counted(self.unlabeled, "sequence")
             yield f"{left} failed: fix the cause, then repeat the same `autolabel backfill`"
         if self.not_loaded:
+            shards, reasons = self.not_loaded.total(), "; ".join(self.not_loaded)
             yield (
-                f"the database was away when {counted(self.not_loaded, 'shard')} ended: the "
-                f"deployment load-dataset/load-dataset loads what {self.label.dataset_name} lacks"
+                f"labels of {counted(shards, 'shard')} were not loaded ({reasons}): where that is "
+                "mended, the same `autolabel backfill` or the deployment load-dataset/load-dataset "
+                f"loads what {self.label.dataset_name} lacks"
             )
         if self.given_up:
             yield (
@@ -213,9 +216,10 @@ def _count(run: RunStatus, shard: ShardParams, flow_run: FlowRun) -> None:
     }
     run.newest |= latest
     run.latest[flow_run.id] = {_key(piece) for piece in latest}
+    if state.is_final() and (why := why_not_loaded(state.message or "")):
+        run.not_loaded[_reason(run, why)] += 1
     if state.is_completed():
         run.frames += shard.frames
-        run.not_loaded += NOT_LOADED in (state.message or "")
         run.busy_s += flow_run.total_run_time.total_seconds()
     elif not state.is_final() or (state.is_crashed() and not stays_crashed(flow_run)):
         run.active += 1
@@ -285,4 +289,4 @@ def _look_at_dataset(run: RunStatus) -> None:
     except AutolabelError:
         return
     if not missing and not unreadable:
-        run.not_loaded = 0
+        run.not_loaded.clear()

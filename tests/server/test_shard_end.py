@@ -1,8 +1,10 @@
 """How a shard ends: labels decide; a database that was away fails nothing, and is told."""
 
+from dataclasses import replace
+
 import pytest
 
-from flows.server.shard_end import NOT_LOADED, ending
+from flows.server.shard_end import LONGEST, NOT_LOADED, ending, why_not_loaded
 from tasks.observe.progress import CHECK, LOAD
 from tasks.pipeline.outcome import SequenceOutcome
 
@@ -33,3 +35,11 @@ def test_ending(outcomes, state, told, untold):
     assert ended.name == state
     assert all(words in ended.message for words in told)
     assert not any(words in ended.message for words in untold)
+
+
+@pytest.mark.parametrize("others", [[GOOD], [BAD], [replace(BAD, error="no disk " * 200)]])
+def test_why_labels_were_not_loaded_is_told_whatever_else_went_wrong(others):
+    message = ending([AWAY, *others], "3 frames", 0, "drives").message
+    assert why_not_loaded(message) == "away: the database does not answer"
+    assert len(message) <= LONGEST
+    assert why_not_loaded(ending(others, "3 frames", 0, "drives").message) == ""

@@ -1,6 +1,7 @@
 """What `autolabel status` advises, and for how long."""
 
 import uuid
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,11 +10,14 @@ from flows.cli import status as shown
 from flows.params import LabelParams
 from flows.plan.shards import Piece, ShardParams
 from flows.server import status
+from flows.server.shard_end import ending
 from flows.server.shard_runs import MOST_STARTS, counted_states
 from flows.server.status import RunStatus, group_runs
 from tasks.dataset.record import remember_load
 from tasks.load.into_fiftyone import load_sequence
 from tasks.load.prepare import prepare_dataset
+from tasks.observe.progress import CHECK, LOAD
+from tasks.pipeline.outcome import SequenceOutcome
 from tasks.store.manifests import write_manifest
 from tests.load.test_into_fiftyone import store
 from tests.review.labels import STAMP, labeled_frames
@@ -26,11 +30,11 @@ def test_labels_are_to_be_loaded_until_they_are(database: str, tmp_path, monkeyp
     params = LabelParams(sources=["/frames"], out=out, dataset=name)
 
     def advice() -> str:
-        run = RunStatus(STAMP.run_key, params, not_loaded=1)
+        run = RunStatus(STAMP.run_key, params, not_loaded=Counter({"drive: MemoryError": 1}))
         status._look_at_dataset(run)
         return "".join(run.to_do(1))
 
-    wanted = f"when 1 shard ended: the deployment load-dataset/load-dataset loads what {name} lacks"
+    wanted = "labels of 1 shard were not loaded (drive: MemoryError): where that is mended, "
     assert wanted in advice(), "there is no dataset"
     prepare_dataset(name, out_uri=out)
     load_sequence(name, out, manifest)
@@ -102,6 +106,18 @@ def test_why_a_shard_was_given_back_is_told_while_it_waits(capsys):
     assert (told["failures"], told["to_do"]) == ({}, [])
     shown._show(told)
     assert "  waits  1x  drive: cannot write /out/x: no space left\n" in capsys.readouterr().out
+
+
+def test_why_labels_were_not_loaded_is_told():
+    from prefect.states import Completed, Failed
+
+    away = SequenceOutcome("drive", frames=3, error="MemoryError", stage=LOAD)
+    bad = SequenceOutcome("other", error="no disk", stage=CHECK)
+    for outcomes, kind in (([away], Completed), ([away, bad], Failed)):
+        message = ending(outcomes, "3 frames", 0, "drives").message
+        run = run_in(kind(message=message))
+        assert run.as_json()["not_loaded"] == {"drive: MemoryError": 1}
+        assert "not loaded (drive: MemoryError)" in "".join(run.to_do(1))
 
 
 def test_states_are_words():
