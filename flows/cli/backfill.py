@@ -25,9 +25,10 @@ def command(dry_run: bool, wait: bool, cancel: bool, as_json: bool, **given: Any
     """Compare what is below SOURCE with what is labeled below --out, and submit the difference to
     the GPU workers as shards of some minutes each.
 
-    Nothing is submitted or labeled twice: run it again after an interruption, or every hour.
-    Exit code 0: submitted (with --wait: all labeled); 1: some sequences or frames are not labeled;
-    2: bad usage; 130: Ctrl-C ended the watching, and the shards go on.
+    Nothing is submitted or labeled twice: run it again after an interruption, or every hour. What
+    is labeled and not in the dataset is loaded by a worker of pool `cpu`.
+    Exit code 0: submitted (with --wait: all labeled and loaded); 1: some sequences or frames are
+    not; 2: bad usage; 130: Ctrl-C ended the watching, and the shards go on.
     """  # noqa: D205
     from flows.cli.backfill_run import run_backfill
     from flows.server.api import use_api

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from flows.backfill import plan_in_flight, submit_plan
 from flows.backfill_params import BackfillParams
+from flows.cli import backfill_load
 from flows.cli.display import LOG_INTERVAL_S, as_typed, clock, stderr_console
 from flows.plan.backfill import BackfillPlan, plan_backfill
 from flows.plan.plan import check_writable
@@ -27,6 +28,7 @@ from flows.server.api import use_api
 from flows.server.cancelling import cancel_backfill
 from flows.server.client import ServerAwayError, asked_once
 from flows.server.fleet import UntoldError, as_here, decided
+from flows.server.loading import holds_any
 from flows.server.progress_artifact import percent_done
 from flows.server.run_artifacts import failed_frames
 from flows.server.shard_end import NOT_LOADED
@@ -48,8 +50,9 @@ def run_backfill(
 ) -> dict[str, Any]:
     """Do what the options of `autolabel backfill` say; prints to stderr.
 
-    Returns the plan, with `submitted` and `met` when something was submitted, `cancelled` when it
-    was cancelled, and `states`, `failed` and `remaining` when it was waited for.
+    Returns the plan, with `submitted` and `met` when something was submitted, `not_loaded`, ids of
+    labeled sequences that the dataset lacked, `cancelled` when it was cancelled, and `states`,
+    `failed` and `remaining` when it was waited for.
 
     Raises:
         AutolabelError: nothing can be planned, or Prefect is not there.
@@ -69,15 +72,16 @@ def run_backfill(
     show_plan(console, plan)
     result = plan.as_json()
     if dry_run:
-        return result | {"dry_run": True}
+        return result | {"dry_run": True, "not_loaded": backfill_load.tell_lacked(console, plan)}
     if params.sequences != "*" and not plan.sequences and not plan.hidden:
         names = ", ".join(params.sequences.splitlines()[:3])
         raise AutolabelError(f"no sequence below the sources is called so: --sequences {names}")
     if plan.shards:
         _warn_unless_writable(console, params.label.out)
     result |= _submit(console, plan)
+    result["not_loaded"], loading = backfill_load.submit(console, plan)
     if wait:
-        result |= watch(console, plan)
+        result |= watch(console, plan, loading)
     elif plan.shards:
         console.print("follow it: [bold]autolabel status[/]")
     return result
@@ -148,8 +152,8 @@ def _progress(console: Console) -> Progress:
     )
 
 
-def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
-    """Show progress until every shard of the run has ended, then say what is left.
+def watch(console: Console, plan: BackfillPlan, loading: FlowRun | None = None) -> dict[str, Any]:
+    """Show progress until every shard of the run has ended, and `loading`; then say what is left.
 
     Ctrl-C stops watching; the shards go on.
     """
@@ -158,6 +162,7 @@ def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
     try:
         if under_way:
             _until_ended(console, plan)
+        unloaded = backfill_load.await_end(console, loading) if loading else []
     except KeyboardInterrupt:
         console.print(
             "\nno longer watching; the shards go on. `autolabel status` shows them, the same "
@@ -173,7 +178,7 @@ def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
         {"shard": run.name, "state": run.state.name or "", "reason": run.state.message or ""}
         for run in ours
         if run.state and _bad(run.state, began, remaining=bool(remaining))
-    ]
+    ] + unloaded
     color = "green" if not remaining else "red"
     console.print(f"[{color}]{left.up_to_date} of {counted(left.sequences, 'sequence')} labeled[/]")
     for name in gone[:10]:
@@ -190,8 +195,8 @@ def watch(console: Console, plan: BackfillPlan) -> dict[str, Any]:
         console.print(f"  [red]no labels[/] {escape(where)}")
     if len(frames) > 10:
         console.print(f"  and {len(frames) - 10} more; --json lists all")
-    if (dataset := plan.params.label.dataset_name) and left.up_to_date:
-        command = as_typed("review", dataset)
+    if left.up_to_date and holds_any(plan.params.label):
+        command = as_typed("review", plan.params.label.dataset_name or "")
         console.print(f"look at it: [bold]{escape(command)}[/]")
     return {
         "states": counts(ours),

@@ -116,6 +116,11 @@ def running_server(folder: Path | None = None) -> Server | None:
     return server if server and answers(server.port) else None
 
 
+def is_at_hand() -> bool:
+    """Whether a database can be asked without starting one: the user's own, or ours that runs."""
+    return bool(os.environ.get(URI_VARIABLE)) or running_server() is not None
+
+
 def stop_server(folder: Path | None = None) -> bool:
     """Stop the server of a database folder cleanly, whoever uses it; False if none ran."""
     server = running_server(folder)

@@ -1,0 +1,82 @@
+"""What a dataset lacks of labels that are there, and how it is found out."""
+
+import uuid
+from types import SimpleNamespace
+
+import pytest
+
+from flows.params import LabelParams
+from flows.plan.shards import Piece, ShardParams
+from flows.server import loading
+from flows.server.shard_end import ending
+from tasks.dataset.record import remember_load
+from tasks.load.into_fiftyone import load_sequence
+from tasks.load.prepare import prepare_dataset
+from tasks.observe.progress import LOAD
+from tasks.pipeline.outcome import SequenceOutcome
+from tasks.store.manifests import write_manifest
+from tests.load.test_into_fiftyone import store
+from tests.review.labels import STAMP, labeled_frames
+
+
+@pytest.fixture
+def shards(monkeypatch):
+    """What Prefect would say of the run's shards; those that have not ended have nothing left."""
+    found = []
+    monkeypatch.setattr(loading, "runs_of", lambda *_: iter(found))
+    monkeypatch.setattr(loading, "sequences_in_flight", lambda *_: {("under way", "k")})
+    return found
+
+
+def test_the_database_tells_what_a_dataset_lacks(database: str, tmp_path, shards):
+    out, name = str(tmp_path / "out"), f"loading {uuid.uuid4().hex[:8]}"
+    manifest = store(tmp_path / "out", list(labeled_frames(2)))
+    write_manifest(out, manifest)
+    params = LabelParams(sources=["/frames"], out=out, dataset=name)
+    assert loading.to_load(params, STAMP.run_key) == {manifest.sequence_id}
+    assert not loading.holds_any(params)
+    prepare_dataset(name, out_uri=out)
+    load_sequence(name, out, manifest)
+    remember_load(name, manifest, whole=True)
+    assert loading.to_load(params, STAMP.run_key) == set()
+    assert loading.holds_any(params)
+    unwanted = params.model_copy(update={"load_dataset": False})
+    assert (loading.lacked(unwanted, STAMP.run_key), loading.holds_any(unwanted)) == (set(), False)
+
+
+@pytest.mark.parametrize("away", [True, False])
+def test_shards_tell_it_where_the_database_cannot_be_asked(tmp_path, monkeypatch, shards, away):
+    from prefect.client.schemas.objects import FlowRun
+    from prefect.states import Completed, Running
+
+    if away:
+        nobody = "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50"
+        monkeypatch.setenv("FIFTYONE_DATABASE_URI", nobody)
+    else:
+        monkeypatch.delenv("FIFTYONE_DATABASE_URI", raising=False)
+        monkeypatch.setenv("AUTOLABEL_DATABASE_DIR", str(tmp_path / "none"))
+    label = LabelParams(sources=["/frames"], out="/out", dataset="drives")
+
+    def shard(name, state, **of_label):
+        given = label.model_copy(update=of_label)
+        pieces = [Piece(one, f"/frames/{one}", "k", 1) for one in (name, "under way")]
+        params = ShardParams(label=given, run_key="key", pieces=pieces).model_dump(mode="json")
+        shards.append(FlowRun(flow_id=uuid.uuid4(), parameters={"params": params}, state=state))
+
+    failed = SequenceOutcome("drive", frames=3, error="MemoryError", stage=LOAD)
+    lacks = ending([failed], "3 frames", 0, "drives")
+    shard("lacking", lacks)
+    shard("of another dataset", lacks, dataset="another")
+    shard("loaded", Completed(message="3 frames, 4 masks"))
+    shard("running", Running())
+    assert loading.lacked(label, "key") is None
+    assert loading.to_load(label, "key") == {"lacking"}
+    assert loading.holds_any(label) is not away, "it may, where none is here"
+
+
+def test_a_load_that_is_under_way_is_joined(monkeypatch):
+    parameters = {"dataset": "drives", "out": "/out", "run_key": "key"}
+    state = SimpleNamespace(is_final=lambda: False)
+    run = SimpleNamespace(parameters=parameters, state=state)
+    monkeypatch.setattr(loading, "runs_tagged", lambda *_, **__: iter([run]))
+    assert loading.submit_load("drives", "/out", "key") is run
