@@ -17,6 +17,7 @@ from flows.server.turns import turn_of
 from tasks.errors import redacted_errors
 from tasks.pipeline.steps import step
 from tasks.store import quarantine
+from tasks.store.newest import declare_again
 
 PRIORITY, ORDINARY = 1, 10
 
@@ -70,11 +71,14 @@ def submit_plan(
 
     What another submission has submitted since it was planned is left out, and the rest cut anew.
 
+    Labels of frames that are there again, and were others meanwhile, are the newest from now on.
+
     Returns how many shards were `submitted`, and of how many sequences another was `met`.
     """
+    params, run_key = plan.params, plan.stamp.run_key
+    declare_again(params.label.out, run_key, plan.again)
     if not plan.shards:
         return submit([])
-    params, run_key = plan.params, plan.stamp.run_key
     queue = None
     if params.max_concurrency or params.priority:
         name = f"{'priority' if params.priority else 'backfill'}-{run_key[:8]}"

@@ -45,7 +45,9 @@ def label_flow(plan: Plan | None = None, job: Job | None = None) -> LabelFlow:
 def _label(params: LabelParams, plan: Plan | None, job: Job | None) -> dict[str, Any]:
     started = time.perf_counter()
     tools = Tools()
-    plan = plan or make_plan(params, tools)
+    if plan is None:
+        plan = make_plan(params, tools)
+        plan.begin()
     job = job or job_of(plan, tools)
     key, planned = f"run-{plan.stamp.run_key}", plan.frames_to_label
     with warmed(job, params.dataset_name), frames_counted(job.tools, key, planned) as count:

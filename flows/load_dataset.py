@@ -10,7 +10,6 @@ from flows.pipeline import ahead, given, result_of
 from tasks.errors import redacted_errors, told
 from tasks.pipeline.steps import load_task, prepare_task, step
 from tasks.pipeline.tools import Tools
-from tasks.store import manifests
 from tasks.store.manifests import Manifest
 from tasks.wording import counted
 
@@ -33,7 +32,8 @@ def load_dataset(dataset: str, out: str, run_key: str | None = None, anew: bool 
     Args:
         dataset: FiftyOne dataset.
         out: the run's storage.
-        run_key: labels of this run only; the newest of every sequence when None.
+        run_key: labels of this run only, and with `anew` also where the dataset has newer ones of
+            another; by default the newest of every sequence.
         anew: load what is there as well, as `autolabel review rebuild` does.
 
     """
@@ -41,12 +41,7 @@ def load_dataset(dataset: str, out: str, run_key: str | None = None, anew: bool 
         if anew:
             frames = rebuild_task.submit(dataset, out, run_key or "").result()
             return {"dataset": dataset, "rebuilt": True, "frames": frames}
-        keys = [run_key] if run_key else manifests.list_runs(out)
-        loaded = 0
-        failed: list[str] = []
-        for key in keys:
-            count, reasons = _load_missing(dataset, out, key)
-            loaded, failed = loaded + count, failed + reasons
+        loaded, failed = _load_missing(dataset, out, run_key or "")
         if not failed:
             return {"dataset": dataset, "loaded": loaded}
         for reason in failed:
@@ -57,7 +52,7 @@ def load_dataset(dataset: str, out: str, run_key: str | None = None, anew: bool 
 
 
 def _load_missing(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[str]]:
-    """Load every labeled sequence of a run that the dataset does not have.
+    """Load the newest labels of every sequence that the dataset does not have.
 
     Returns how many were loaded, and why the others were not.
     """
@@ -98,7 +93,7 @@ def rebuild_task(dataset: str, out_uri: str, run_key: str) -> int:
 
 @step("find", of="")
 def find_task(dataset: str, out_uri: str, run_key: str) -> tuple[list[Manifest], list[str]]:
-    """Find out what the dataset lacks of a run; see `missing_manifests`."""
+    """Find out what the dataset lacks; see `missing_manifests`."""
     from tasks.dataset.record import missing_manifests
 
     return missing_manifests(dataset, out_uri, run_key)

@@ -119,6 +119,7 @@ def label_with_progress(
     with spinning(console, "looking for sequences"):
         check_writable(params.out)
         plan = make_plan(params, tools)
+        plan.begin()
     remove_abandoned(params.out, plan.stamp.run_key, [one.name for one in plan.sequences])
     announce(console, plan)
     outcomes = _nothing_to_do(plan)

@@ -25,8 +25,9 @@ from tasks.frames.discover import Discovered, discover
 from tasks.frames.patterns import refuse_output_inside
 from tasks.frames.timestamps import timestamp_ns
 from tasks.pipeline.tools import Tools
-from tasks.store import manifests, quarantine
+from tasks.store import quarantine
 from tasks.store.artifacts import RunStamp
+from tasks.store.newest import list_manifests, newest_of
 from tasks.types import FrameSelection, VideoRef
 from tasks.wording import counted
 
@@ -59,6 +60,7 @@ class BackfillPlan:
         frames: of the sequences to label.
         cameras: names of all cameras, as keys.
         complete: ids and content keys of the sequences with nothing to do.
+        again: those of them whose frames are what they were once, and others were labeled since.
         names: ids of all sequences that are there, of any date.
         matching: of imported boxes with the frames of every sequence, matching or not.
 
@@ -69,6 +71,7 @@ class BackfillPlan:
     rate: Rate
     works: list[Piece] = field(default_factory=list)
     complete: list[tuple[str, str]] = field(default_factory=list)
+    again: list[tuple[str, str]] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     workers: int = 0
     sequences: int = 0
@@ -185,9 +188,11 @@ def _missing(plan: BackfillPlan, in_flight: set[tuple[str, str]]) -> Iterator[Pi
     """Yield what has to be labeled, counting everything on the way."""
     params, out_uri = plan.params, plan.params.label.out
     run_key = plan.stamp.run_key
-    complete = manifests.list_complete(out_uri, run_key)
-    partial = manifests.list_partial(out_uri, run_key)
-    ever = manifests.list_sequences(out_uri, but=run_key) | {name for name, _ in complete}
+    listed = list_manifests(out_uri)
+    newest = newest_of(listed)
+    complete = {one.key for one in listed if one.run_key == run_key and not one.partial}
+    partial = {one.key for one in listed if one.run_key == run_key and one.partial}
+    ever = {one.sequence_id for one in listed if not one.partial}
     given_up = set() if params.retry_quarantined else quarantine.listed(out_uri, run_key)
     for one in _matching(plan):
         name = one.sequence.sequence_id
@@ -201,6 +206,8 @@ def _missing(plan: BackfillPlan, in_flight: set[tuple[str, str]]) -> Iterator[Pi
         plan.cameras |= dict.fromkeys(frame.camera for frame in one.frames)
         if done:
             plan.complete.append((name, content_key))
+            if newest[name].content_key != content_key:
+                plan.again.append((name, content_key))
             continue
         if (name, content_key) in in_flight:
             plan.in_flight += 1

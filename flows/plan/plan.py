@@ -21,9 +21,11 @@ from tasks.pipeline.chunk import Job
 from tasks.pipeline.open import as_left
 from tasks.pipeline.outcome import SequencePart
 from tasks.pipeline.tools import Tools
-from tasks.store import manifests, storage
+from tasks.store import storage
 from tasks.store.artifacts import RunStamp
-from tasks.store.tracks import list_tracked
+from tasks.store.manifests import Key
+from tasks.store.newest import declare_again, list_manifests, newest_of
+from tasks.store.tracks import list_tracked, read_made
 from tasks.types import FrameRef, FrameSelection
 
 LISTING_THREADS = 16
@@ -31,13 +33,24 @@ LISTING_THREADS = 16
 
 @dataclass(frozen=True)
 class Plan:
-    """All of a run, before any pixel is read or any model loaded."""
+    """All of a run, before any pixel is read or any model loaded.
+
+    Attributes:
+        params: what was asked for.
+        stamp: what makes the labels.
+        model: what makes the masks.
+        sequences: that were found, with what is there of them.
+        matching: of imported boxes with the frames.
+        again: what is complete, and had other labels since, of other frames or another run.
+
+    """
 
     params: LabelParams
     stamp: RunStamp
     model: ModelChoice
     sequences: tuple[SequencePart, ...]
     matching: Matching | None = None
+    again: tuple[Key, ...] = ()
 
     @property
     def missing(self) -> list[SequencePart]:
@@ -62,6 +75,10 @@ class Plan:
             0 if one.manifest else sum(isinstance(frame, FrameRef) for frame in one.found.frames)
             for one in self.sequences
         ]
+
+    def begin(self) -> None:
+        """Make the labels that are there the newest of their sequences: they were asked for."""
+        declare_again(self.params.out, self.stamp.run_key, self.again)
 
     def facts(self) -> dict[str, Any]:
         """Return what made the labels and where they are, for the summary."""
@@ -98,22 +115,32 @@ def make_plan(params: LabelParams, tools: Tools | None = None) -> Plan:
         matching.add(frame for one in found for frame in one.frames)
         matching.refuse_nothing(params.wanted_classes)
     stamp = stamp_of(params, model, tools)
-    complete = manifests.list_complete(params.out, stamp.run_key)
-    tracked = list_tracked(params.out, stamp.run_key) if complete else set()
+    listed = list_manifests(params.out)
+    complete = {one.key for one in listed if one.run_key == stamp.run_key and not one.partial}
+    tracked = list_tracked(params.out, stamp.run_key) if complete and params.tracks else set()
 
     def planned(one: Discovered) -> SequencePart:
-        part = SequencePart(one, selection, params.chunk_frames)
-        if (part.name, one.content_key) not in complete:
+        part, key = SequencePart(one, selection, params.chunk_frames), _key(one)
+        if key not in complete:
             return part
-        part = replace(part, tracked=(part.name, one.content_key) in tracked)
-        return as_left(params.out, stamp.run_key, part)
+        part = as_left(params.out, stamp.run_key, part)
+        if part.manifest and key in tracked:
+            part = replace(part, tracks_made=read_made(params.out, part.manifest))
+        return part
 
     with ThreadPoolExecutor(LISTING_THREADS, "plan") as pool:
         sequences = tuple(pool.map(planned, found))
-    plan = Plan(params, stamp, model, sequences, matching)
+    newest = {(one.run_key, *one.key) for one in newest_of(listed).values()}
+    again = [key for key in map(_key, found) if key in complete]
+    again = [key for key in again if (stamp.run_key, *key) not in newest]
+    plan = Plan(params, stamp, model, sequences, matching, tuple(again))
     if plan.missing:  # what is labeled already may be loaded and tracked anywhere
         refuse_unless_usable(model.backend)
     return plan
+
+
+def _key(one: Discovered) -> Key:
+    return one.sequence.sequence_id, one.content_key
 
 
 def model_of(params: LabelParams) -> ModelChoice:

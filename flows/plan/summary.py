@@ -20,11 +20,11 @@ def summary_of(
 
     `rejected` counts those of the instances that have a reason and no mask. `tracks`, `filled`,
     masks made for their gaps, `not_filled`, masks missing in gaps by reason, and `other_class`,
-    labels whose track is of another class, are of the sequences that this run looked at; `skipped`
-    counts frames that were labeled before, `failed` lists frames and sequences with their reasons,
-    `left_out` counts labeled frames that the dataset lacks as their pictures have changed since,
-    `nothing` says why there is not a single mask where there should be, `seconds` are summed over
-    the threads of a stage (so they may exceed `total`).
+    labels whose track is of another class, are of all of them, too; `skipped` counts frames that
+    were labeled before, `failed` lists frames and sequences with their reasons, `left_out`
+    counts labeled frames that the dataset lacks as their pictures have changed since, `nothing`
+    says why there is not a single mask where there should be, `seconds` are summed over the
+    threads of a stage (so they may exceed `total`).
     """
     failed = [entry for one in outcomes for entry in _failed(one)]
     seconds = summed(one.seconds for one in outcomes) | {"total": total_seconds}
@@ -49,7 +49,7 @@ def summary_of(
 
 
 def tracks_told(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Say in lines what was found along tracks, in the sequences that this run looked at."""
+    """Say in lines what was found along tracks."""
     if not summary["tracks"]:
         return
     other = summary["other_class"]

@@ -7,7 +7,7 @@ are there now; the same name somewhere else is another sequence.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -15,6 +15,7 @@ from flows.plan.shards import Piece
 from sam2_core.types import AutolabelError
 from tasks.frames.discover import Discovered, list_frames
 from tasks.store.manifests import Key
+from tasks.store.newest import ListedManifest, newest_of
 from tasks.types import FrameSelection, SequenceRef
 
 _LISTERS = 16
@@ -68,11 +69,49 @@ def labeled_by_now(
     for key, source in changed.items():
         if (since := (key[0], newest.get(source, ""))) in complete:
             found[key] = since
-    unknown = list({source for key, source in changed.items() if key not in found})
-    if unknown:
-        with ThreadPoolExecutor(_LISTERS, "standing") as pool:
-            now = dict(zip(unknown, pool.map(Source.content_key, unknown), strict=True))
-        for key, source in changed.items():
-            if key not in found and (since := (key[0], now[source])) in complete:
-                found[key] = since
+    now = _content_keys({source for key, source in changed.items() if key not in found})
+    for key, source in changed.items():
+        if key not in found and (since := (key[0], now[source])) in complete:
+            found[key] = since
     return found
+
+
+def given_up_still(
+    given_up: Mapping[Key, float], sources: Iterable[Source], listed: Sequence[ListedManifest]
+) -> set[Key]:
+    """Tell what was given up and has no labels of the files that are there now.
+
+    Lists sequences that have labels of other files. Where nobody can tell what is there, labels
+    that were declared after the giving up, and are the newest, are of it.
+
+    Args:
+        given_up: what was, and when, in seconds since 1970.
+        sources: of all sequences, where they are known.
+        listed: manifests of the run, oldest first.
+
+    """
+    complete = {one.key for one in listed if not one.partial}
+    names, newest = {name for name, _ in complete}, newest_of(listed)
+    changed = {key for key in given_up if key not in complete and key[0] in names}
+    of_name: dict[str, set[Source]] = {name: set() for name, _ in changed}
+    for source in sources:
+        if source.sequence_id in of_name:
+            of_name[source.sequence_id].add(source)
+    now = _content_keys(set().union(*of_name.values()))
+
+    def is_past(key: Key) -> bool:
+        there = [now[source] for source in of_name[key[0]]]
+        if there and all(there):
+            return all((key[0], content) in complete for content in there)
+        last = newest[key[0]]
+        return not last.partial and last.written_s > given_up[key]
+
+    return given_up.keys() - complete - {key for key in changed if is_past(key)}
+
+
+def _content_keys(sources: Collection[Source]) -> dict[Source, str]:
+    """Look what is at sources now, side by side; "" where nobody knows."""
+    if not sources:
+        return {}
+    with ThreadPoolExecutor(_LISTERS, "standing") as pool:
+        return dict(zip(sources, pool.map(Source.content_key, sources), strict=True))

@@ -21,11 +21,12 @@ from flows.server.run_artifacts import failed_frames, frame_of
 from flows.server.schedules import collect_schedules
 from flows.server.shard_end import LONGEST, why_not_loaded
 from flows.server.shard_runs import SHARD_TAG, runs_tagged, shard_of, stays_crashed
-from flows.server.standing import Source, labeled_by_now
+from flows.server.standing import Source, given_up_still, labeled_by_now
 from flows.server.submit import workers_online
 from sam2_core.types import AutolabelError
-from tasks.store import manifests, quarantine
+from tasks.store import quarantine
 from tasks.store.manifests import Key
+from tasks.store.newest import list_manifests, newest_of
 from tasks.wording import counted
 
 if TYPE_CHECKING:
@@ -244,15 +245,17 @@ def _reason(run: RunStatus, message: str) -> str:
 def _look_at_storage(run: RunStatus) -> None:
     out_uri = run.label.out
     try:
-        usable = manifests.list_usable(out_uri, run.run_key)
-        run.partial = sum(usable.values())
-        run.complete = len(usable) - run.partial
-        complete = {key for key, partial in usable.items() if not partial}
-        given_up = quarantine.listed(out_uri, run.run_key) - complete
-        run.given_up = sorted(name for name, _ in given_up)
+        listed = list_manifests(out_uri, run.run_key)
+        newest = newest_of(listed)
+        run.partial = sum(one.partial for one in newest.values())
+        run.complete = len(newest) - run.partial
+        complete = {one.key for one in listed if not one.partial}
+        given_up = quarantine.times(out_uri, run.run_key)
+        still = given_up_still(given_up, run.content, listed)
+        run.given_up = sorted({name for name, _ in still})
         failed = {key: source for one in run.failed for key, source in one.sources.items()}
         run.labeled = labeled_by_now(failed, run.content, complete)
-        run.unlabeled = len({name for name, _ in run.bad - given_up})
+        run.unlabeled = len({name for name, _ in run.bad - given_up.keys()})
     except AutolabelError as error:
         run.storage_error = str(error)
 

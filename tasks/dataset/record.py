@@ -18,8 +18,8 @@ from tasks.dataset.away import reach_database, waits_for_database
 from tasks.dataset.mongod import URI_VARIABLE
 from tasks.dataset.schema import open_dataset
 from tasks.errors import told
-from tasks.store import manifests
-from tasks.store.manifests import Manifest
+from tasks.store.manifests import PARTIAL, Manifest
+from tasks.store.newest import list_manifests, newest_of
 
 COLLECTION = "autolabel_loads"
 
@@ -37,9 +37,17 @@ def loaded_manifests(dataset_name: str) -> set[str]:
 
 
 def missing_manifests(
-    dataset_name: str, out_uri: str, run_key: str
+    dataset_name: str, out_uri: str, run_key: str = ""
 ) -> tuple[list[Manifest], list[str]]:
-    """Read the manifests of a run that are not loaded; most are told by their name alone.
+    """Read the manifests that are not loaded; most are told by their name alone.
+
+    Only the newest of each sequence counts.
+
+    Args:
+        dataset_name: the dataset.
+        out_uri: the runs' storage.
+        run_key: only this run's, and none where the dataset has newer ones of another; by default
+            whichever run they are of.
 
     Returns:
         Them, and which could not be read and why.
@@ -49,14 +57,18 @@ def missing_manifests(
 
     """
     loaded = loaded_manifests(dataset_name)
+    paths = {one.rpartition("#")[0] if one.startswith(PARTIAL) else one for one in loaded}
+    listed = list_manifests(out_uri)
+    held = newest_of(one for one in listed if one.path in paths)
+    wanted = newest_of(one for one in listed if run_key in {"", one.run_key})
     missing, failed = [], []
-    for key, partial in manifests.list_usable(out_uri, run_key).items():
-        if manifests.path_of(run_key, *key) in loaded and not partial:
+    for name, newest in sorted(wanted.items()):
+        if newest.path in loaded or (name in held and held[name] > newest):
             continue
         try:
-            manifest = manifests.read_manifest(out_uri, run_key, *key, partial=partial)
+            manifest = newest.read(out_uri)
         except AutolabelError as error:
-            failed.append(f"{key[0]}: {told(error)}")
+            failed.append(f"{name}: {told(error)}")
             continue
         if manifest.version not in loaded:
             missing.append(manifest)

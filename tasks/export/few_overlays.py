@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from tasks.export.frames import Choice, Frames
 from tasks.export.overlay import draw, jpeg
 from tasks.export.types import ExportFrame, Told
-from tasks.load.rebuild import list_manifests
 from tasks.store import storage
 from tasks.store.manifests import ChunkRecord, Manifest
+from tasks.store.newest import list_manifests
 
 
 def overlays_uri(out_uri: str, run_key: str) -> str:

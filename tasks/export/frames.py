@@ -12,10 +12,10 @@ from tasks.dataset.pictures import find_pictures
 from tasks.dataset.placing import recorded_labels, recorded_parts
 from tasks.export.decided import Decided, Decisions
 from tasks.export.types import ExportFrame, Instance, Told
-from tasks.load.rebuild import list_manifests
 from tasks.risk.compute_risk import Judgement, compute_risk, compute_risk_of_parts
 from tasks.store import storage
 from tasks.store.manifests import ChunkRecord, Manifest
+from tasks.store.newest import newest_manifests
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import read_tracks
 
@@ -66,11 +66,11 @@ def chosen_manifests(out_uri: str, run_key: str = "") -> list[Manifest]:
         AutolabelError: there is none.
 
     """
-    newest = {one.sequence_id: one for one in list_manifests(out_uri, run_key)}
-    if not newest:
+    found = newest_manifests(out_uri, run_key)
+    if not found:
         of_run = f" of run {run_key}" if run_key else ""
         raise AutolabelError(f"{storage.redact(out_uri)} holds no labeled sequence{of_run}")
-    return [newest[name] for name in sorted(newest)]
+    return found
 
 
 class Frames:

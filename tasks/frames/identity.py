@@ -10,16 +10,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from tasks.frames.addresses import split_address
+from tasks.store.file_times import time_told
 from tasks.types import FrameRef
 
 CHANGED_SINCE_LISTED = "its content changed while it was being labeled: run again"
-_TIMES = ("mtime", "LastModified", "Last-Modified", "updated", "last_modified", "created")
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -112,7 +111,5 @@ def told_version(info: Mapping[str, Any], size_bytes: int) -> str:
     """Version of a file by what a server says of it: its etag, or else size and time of change."""
     etag = info.get("ETag") or info.get("etag")
     if etag is None:
-        changed = next((info[name] for name in _TIMES if info.get(name)), "")
-        changed = changed.timestamp() if isinstance(changed, datetime) else changed
-        etag = f"{size_bytes:x}-{changed}"
+        etag = f"{size_bytes:x}-{time_told(info)}"
     return str(etag).strip('"')

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 
 from sam2_core.types import AutolabelError
-from tasks.load.rebuild import list_manifests
 from tasks.store import storage
 from tasks.store.addresses import checked
 from tasks.store.manifests import Manifest, labels_of, list_runs
+from tasks.store.newest import list_manifests, newest_of
 from tasks.store.tables import LabeledFrame
 
 # Camera, index, version.
@@ -47,15 +47,11 @@ class Side:
 
         """
         with storage.explained("read", self.out_uri):
-            found = list_manifests(self.out_uri, self.run_key)
-            there = {
-                one.sequence_id: one
-                for one in found
-                if self.keys is None or (one.sequence_id, one.content_key) in self.keys
-            }
+            listed = list_manifests(self.out_uri, self.run_key)
+            there = newest_of(one for one in listed if self.keys is None or one.key in self.keys)
             if not there:
                 raise AutolabelError(self._nothing())
-        return dict(sorted(there.items()))
+            return {name: one.read(self.out_uri) for name, one in sorted(there.items())}
 
     def _nothing(self) -> str:
         of_run = f" of run {self.run_key}" if self.run_key else ""

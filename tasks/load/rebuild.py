@@ -1,16 +1,17 @@
-"""A dataset from nothing but its artifacts: labels of every run, then every decision."""
+"""A dataset from nothing but its artifacts: newest labels of every run, then every decision."""
 
 from __future__ import annotations
 
 import time
 
 from sam2_core.types import AutolabelError
+from tasks.dataset.record import remember_load
 from tasks.dataset.schema import open_dataset, sample_collection
 from tasks.load.into_fiftyone import LoadReport, load_sequence
 from tasks.load.prepare import prepare_dataset
 from tasks.review.events import all_events, apply_events
 from tasks.store import storage
-from tasks.store.manifests import COMPLETE, PARTIAL, Manifest, read_manifest
+from tasks.store.newest import ListedManifest, list_manifests
 
 
 def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
@@ -26,16 +27,18 @@ def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
 
     """
     started = time.perf_counter()
-    manifests = list_manifests(out_uri, run_key)
+    manifests = [one.read(out_uri) for one in _to_load(out_uri, run_key)]
     if not manifests:
         raise AutolabelError(f"{storage.redact(out_uri)} holds no complete sequence to load")
     cameras = dict.fromkeys(chunk.camera for one in manifests for chunk in one.chunks)
     prepare_dataset(name, list(cameras), out_uri)
-    last = {one.sequence_id: number for number, one in enumerate(manifests)}
+    last = {one.sequence_id: one for one in manifests}
     changed = 0
-    for number, manifest in enumerate(manifests):
+    for manifest in manifests:
         report = load_sequence(name, out_uri, manifest)
-        changed += report.changed if last[manifest.sequence_id] == number else 0
+        if last[manifest.sequence_id] is manifest:
+            changed += report.changed
+            remember_load(name, manifest, whole=not report.changed)
     dataset = open_dataset(name)
     apply_events(dataset, all_events(dataset, out_uri))
     # Runs replace each other's labels: what each has loaded is not what is there.
@@ -44,27 +47,10 @@ def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
     return LoadReport(len(samples), instances, time.perf_counter() - started, changed)
 
 
-def list_manifests(out_uri: str, run_key: str = "") -> list[Manifest]:
-    """Read every manifest of a run's storage, oldest first; partial ones where no other is."""
-    found = _stored(out_uri, COMPLETE, run_key)
-    complete = {key for _, key, _ in found}
-    found += [one for one in _stored(out_uri, PARTIAL, run_key) if one[1] not in complete]
-    return [read_manifest(out_uri, *key, partial=partial) for _, key, partial in sorted(found)]
+def _to_load(out_uri: str, run_key: str) -> list[ListedManifest]:
+    """Return the newest manifest of each sequence in each run, oldest first.
 
-
-def _stored(
-    out_uri: str, folder: str, run_key: str
-) -> list[tuple[str, tuple[str, str, str], bool]]:
-    """When each manifest was written, its (run_key, sequence_id, content_key), and which kind."""
-    fs, root = storage.filesystem(storage.join(out_uri, folder))
-    found = []
-    if not fs.exists(root):
-        return []
-    for path, info in fs.find(root, detail=True).items():
-        key, name = path.rpartition("/")[0].rpartition("/")[2], path.rpartition("/")[2]
-        if not name.endswith(".json") or name.startswith(".") or run_key not in {"", key}:
-            continue
-        sequence_id, _, content_key = name.removesuffix(".json").rpartition("@")
-        changed = info.get("mtime") or info.get("LastModified") or info.get("created") or 0
-        found.append((str(changed), (key, sequence_id, content_key), folder == PARTIAL))
-    return found
+    Earlier runs' are loaded for the comparison of their labels with those that replaced them.
+    """
+    listed = list_manifests(out_uri, run_key)
+    return sorted({(one.run_key, one.sequence_id): one for one in listed}.values())

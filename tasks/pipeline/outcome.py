@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sam2_core.machine_errors import is_host_full, is_machine_error
 from sam2_core.trust.certificate import UncertifiedEngineError
@@ -47,7 +47,8 @@ class SequencePart:
         chunks: (first, stop) of the sequence's chunks; None for all of them.
         manifest: what an earlier run left, when nothing needs to be labeled.
         failures: frames that the earlier run could not label.
-        tracked: whether that run's labels have their tracks.
+        tracks_made: what was measured on the tracks of that run's labels; None where they have
+            none yet.
 
     """
 
@@ -57,12 +58,17 @@ class SequencePart:
     chunks: tuple[int, int] | None = None
     manifest: Manifest | None = None
     failures: tuple[FrameFailure, ...] = ()
-    tracked: bool = False
+    tracks_made: Mapping[str, Any] | None = None
 
     @property
     def name(self) -> str:
         """Sequence id."""
         return self.found.sequence.sequence_id
+
+    @property
+    def tracked(self) -> bool:
+        """Whether the labels that are there have their tracks."""
+        return self.tracks_made is not None
 
 
 @dataclass(frozen=True)
@@ -188,13 +194,26 @@ def complete_before(part: SequencePart) -> SequenceOutcome:
     manifest = part.manifest
     if manifest is None:
         return SequenceOutcome(part.name, failures=part.failures)
-    return SequenceOutcome(
+    outcome = SequenceOutcome(
         part.name,
         manifest,
         frames=manifest.frames - manifest.failed,
         instances=manifest.instances,
         rejected=manifest.rejected,
         failures=part.failures,
+    )
+    return outcome if part.tracks_made is None else with_tracks(outcome, part.tracks_made)
+
+
+def with_tracks(outcome: SequenceOutcome, made: Mapping[str, Any]) -> SequenceOutcome:
+    """Add what was measured on its tracks (`StoredTracks.made`)."""
+    measures, gaps = made["measures"].values(), made.get("gaps", {})
+    return replace(
+        outcome,
+        tracks=sum(one["tracks"] for one in measures),
+        other_class=sum(one.get("other_class", 0) for one in measures),
+        filled=gaps.get("filled", made.get("interpolated", {}).get("labels", 0)),
+        not_filled=gaps.get("not_filled", {}),
     )
 
 

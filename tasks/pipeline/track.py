@@ -13,7 +13,7 @@ import numpy as np
 from tasks.observe.progress import TRACK
 from tasks.pipeline.chunk import Job
 from tasks.pipeline.fill import Filled, fill
-from tasks.pipeline.outcome import SequenceOutcome
+from tasks.pipeline.outcome import SequenceOutcome, with_tracks
 from tasks.store.manifests import add_to_report, withdrawn_if_damaged
 from tasks.store.tracks import FrameTracks, read_tracks, write_tracks
 from tasks.tracks.make_tracks import make_tracks
@@ -46,16 +46,8 @@ def track_sequence(job: Job, outcome: SequenceOutcome) -> SequenceOutcome:
         write_tracks(job.out_uri, manifest, _with_filled(made.frames, filled), facts, more)
         if job.fill_gaps:
             add_to_report(job.out_uri, manifest, {"gaps": facts["gaps"]})
-    measures, gaps = facts["measures"].values(), facts.get("gaps", {})
-    return replace(
-        outcome,
-        tracks=sum(one["tracks"] for one in measures),
-        other_class=sum(one.get("other_class", 0) for one in measures),
-        filled=gaps.get("filled", facts.get("interpolated", {}).get("labels", 0)),
-        not_filled=gaps.get("not_filled", {}),
-        tracked_now=not stored,
-        seconds=outcome.seconds | {TRACK: time.perf_counter() - started},
-    )
+    seconds = outcome.seconds | {TRACK: time.perf_counter() - started}
+    return replace(with_tracks(outcome, facts), tracked_now=not stored, seconds=seconds)
 
 
 def _gaps(job: Job, filled: Sequence[Filled], why_not: Counter[str]) -> dict[str, Any]:

@@ -225,45 +225,25 @@ def list_complete(out_uri: str, run_key: str) -> set[Key]:
     return keys_in(storage.join(out_uri, COMPLETE, run_key))
 
 
-def list_partial(out_uri: str, run_key: str) -> set[Key]:
-    """(sequence_id, content_key) of sequences with labels and something that was not fetched.
-
-    Those that have been completed since are among them.
-    """
-    return keys_in(storage.join(out_uri, PARTIAL, run_key))
-
-
 def keys_in(folder_uri: str, suffix: str = ".json") -> set[Key]:
     """(sequence_id, content_key) of the files `<sequence_id>@<content_key><suffix>` in a folder."""
+    return set(times_in(folder_uri, suffix))
+
+
+def times_in(folder_uri: str, suffix: str = ".json") -> dict[Key, float]:
+    """When those files were written, in seconds since 1970, by (sequence_id, content_key)."""
     return {
-        (sequence_id, content_key.removesuffix(suffix))
-        for name, size in storage.list_names(folder_uri).items()
+        (sequence_id, content_key.removesuffix(suffix)): written_s
+        for name, (size, written_s) in storage.list_files(folder_uri).items()
         if size and name.endswith(suffix) and not name.startswith(".")
         for sequence_id, _, content_key in [name.rpartition("@")]
     }
-
-
-def list_usable(out_uri: str, run_key: str) -> dict[Key, bool]:
-    """Every sequence of a run that has labels, and whether it is a partial one."""
-    complete = list_complete(out_uri, run_key)
-    partial = list_partial(out_uri, run_key) - complete
-    return {key: key in partial for key in sorted(complete | partial)}
 
 
 def list_runs(out_uri: str) -> list[str]:
     """Keys of every run that has labeled a sequence below this storage."""
     folders = (storage.join(out_uri, folder) for folder in (COMPLETE, PARTIAL))
     return sorted({run_key for folder in folders for run_key in storage.list_folders(folder)})
-
-
-def list_sequences(out_uri: str, but: str = "") -> set[str]:
-    """Ids of every sequence that some run, other than `but`, has completed."""
-    return {
-        sequence_id
-        for run_key in list_runs(out_uri)
-        if run_key != but
-        for sequence_id, _ in list_complete(out_uri, run_key)
-    }
 
 
 def write_report(

@@ -123,10 +123,15 @@ def listed(out_uri: str, run_key: str, before: datetime | None = None) -> set[tu
         before: only those given up before; whose report cannot be read counts as one.
 
     """
-    found = manifests.keys_in(storage.join(out_uri, "quarantine", run_key))
+    found = times(out_uri, run_key).keys()
     if before is None:
-        return found
+        return set(found)
     return {key for key in found if _given_up_at(Case(out_uri, run_key, *key)) < before}
+
+
+def times(out_uri: str, run_key: str) -> dict[tuple[str, str], float]:
+    """When each sequence of `listed` was given up, in seconds since 1970, by one listing."""
+    return manifests.times_in(storage.join(out_uri, "quarantine", run_key))
 
 
 def _given_up_at(case: Case) -> datetime:

@@ -23,6 +23,7 @@ import fsspec
 from sam2_core import redaction
 from sam2_core.types import AutolabelError
 from tasks.store.addresses import without_credentials
+from tasks.store.file_times import written_s
 from tasks.store.retry import http_status, with_retries
 
 TIMEOUT_VARIABLE = "AUTOLABEL_STORAGE_TIMEOUT_S"
@@ -269,16 +270,28 @@ def delete(uri: str) -> None:
 
 def list_folders(folder_uri: str) -> list[str]:
     """Names of the folders directly in a folder, sorted; empty when there is no folder."""
-    return sorted(name for name, kind, _ in _entries(folder_uri) if kind == "directory")
+    return sorted(name for name, kind, *_ in _entries(folder_uri) if kind == "directory")
 
 
 def list_names(folder_uri: str) -> dict[str, int]:
     """Names and sizes in bytes of the files directly in a folder; empty when there is no folder."""
-    return {name: size for name, kind, size in _entries(folder_uri) if kind == "file"}
+    return {name: size for name, (size, _) in list_files(folder_uri).items()}
 
 
-def _entries(folder_uri: str) -> Iterator[tuple[str, str, int]]:
-    """Yield name, type and size of everything directly in a folder."""
+def list_files(folder_uri: str) -> dict[str, tuple[int, float]]:
+    """Names of the files directly in a folder, with sizes in bytes and when they were written.
+
+    That is in seconds since 1970; 0 where storage does not tell.
+    """
+    return {
+        name: (size, written)
+        for name, kind, size, written in _entries(folder_uri)
+        if kind == "file"
+    }
+
+
+def _entries(folder_uri: str) -> Iterator[tuple[str, str, int, float]]:
+    """Yield name, type, size and time of everything directly in a folder."""
     fs, path = filesystem(folder_uri)
     try:
         with explained("list", folder_uri):
@@ -289,4 +302,4 @@ def _entries(folder_uri: str) -> Iterator[tuple[str, str, int]]:
         return
     for entry in entries:
         name = entry["name"].rstrip("/").rsplit("/", 1)[-1]
-        yield name, entry["type"], int(entry["size"] or 0)
+        yield name, entry["type"], int(entry["size"] or 0), written_s(entry)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from tasks.types import FrameRef
 
 TRACKS = "tracks"
 _SUFFIX, _PARTIAL, _MORE = ".parquet", ".partial.parquet", ".interpolated.parquet"
+Read = TypeVar("Read")
 log = logging.getLogger(__name__)
 
 
@@ -132,14 +133,29 @@ def write_tracks(
 
 def read_tracks(out_uri: str, manifest: Manifest) -> StoredTracks | None:
     """Read the tracks of a sequence; None where there are none of these very labels."""
+
+    def whole(table: Any, made: Mapping[str, Any]) -> StoredTracks:
+        more = _read_more(out_uri, manifest, made["interpolated"]) if "interpolated" in made else {}
+        return StoredTracks(dict(_by_frame(table, manifest.sequence_id)), made, more)
+
+    return _read(out_uri, manifest, whole)
+
+
+def read_made(out_uri: str, manifest: Manifest) -> Mapping[str, Any] | None:
+    """Read `StoredTracks.made` alone; None where there are no tracks of these very labels."""
+    return _read(out_uri, manifest, lambda _, made: made)
+
+
+def _read(
+    out_uri: str, manifest: Manifest, use: Callable[[Any, Mapping[str, Any]], Read]
+) -> Read | None:
+    """Return what is made of the table and of `made`; None where they do not count."""
     uri = storage.join(out_uri, path_of(manifest))
     try:
         table, metadata = tables.decode_table(
             storage.read_bytes(uri), "tracks", _key(manifest), storage.redact(uri)
         )
-        made = metadata["made"]
-        more = _read_more(out_uri, manifest, made["interpolated"]) if "interpolated" in made else {}
-        return StoredTracks(dict(_by_frame(table, manifest.sequence_id)), made, more)
+        return use(table, metadata["made"])
     except storage.NotFoundError:
         return None
     except (IncompleteArtifactError, KeyError, ValueError) as error:

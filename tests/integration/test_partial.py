@@ -12,8 +12,8 @@ from flows.params import LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.shard import label_shard
 from tasks.frames import download
-from tasks.load.rebuild import list_manifests
-from tasks.store import manifests, quarantine, storage
+from tasks.store import quarantine, storage
+from tasks.store.newest import list_manifests, newest_manifests, newest_of
 from tests.integration.cluster import every_frame_once
 from tests.integration.dataset_rows import held
 from tests.integration.runs import MICRO
@@ -59,11 +59,11 @@ def test_what_was_not_fetched_is_tried_again_and_then_complete(night, lost, data
     assert "1 sequence failed: drive000: 1 file missing" in state.message
     assert (plan.up_to_date, plan.to_label, plan.partial, plan.quarantined) == (1, 1, 1, 0)
     run_key = plan.stamp.run_key
-    usable = manifests.list_usable(night.out, run_key)
-    assert {key[0]: partial for key, partial in usable.items()} == {
+    usable = newest_of(list_manifests(night.out, run_key))
+    assert {name: one.partial for name, one in usable.items()} == {
         "drive000": True, "drive001": False,
     }  # fmt: skip
-    (partial,) = [one for one in list_manifests(night.out) if one.partial]
+    (partial,) = [one for one in newest_manifests(night.out) if one.partial]
     assert (partial.sequence_id, partial.frames, partial.failed) == ("drive000", 3, 1)
 
     assert load_dataset("partial", night.out, run_key)["loaded"] == 2
@@ -79,7 +79,7 @@ def test_what_was_not_fetched_is_tried_again_and_then_complete(night, lost, data
     assert state.is_completed()
     assert (plan.up_to_date, plan.to_label, plan.partial) == (2, 0, 0)
     assert every_frame_once(night.source, night.out, run_key) == 2
-    assert not any(one.partial for one in list_manifests(night.out))
+    assert not any(one.partial for one in newest_manifests(night.out))
     assert load_dataset("partial", night.out, run_key)["loaded"] == 1
     assert all(len(row["objects"]) == 2 for row in held("partial")["rows"])
     assert load_dataset("partial", night.out, run_key, anew=True)["frames"] == 7

@@ -17,7 +17,9 @@ from flows.shard import parts_of
 from sam2_core.types import AutolabelError
 from tasks.frames.listing import walk
 from tasks.pipeline.tools import Tools
+from tasks.store import storage
 from tasks.store.artifacts import RunStamp
+from tasks.store.manifests import path_of
 from tests.integration.runs import MICRO, write_sequence
 
 
@@ -143,8 +145,9 @@ def test_where_there_is_no_gpu_a_run_on_one_is_refused_and_a_backfill_is_planned
     with pytest.raises(AutolabelError, match="onnxruntime-cuda needs an NVIDIA GPU"):
         make_plan(label)
     # What is labeled already may be loaded and tracked anywhere.
-    monkeypatch.setattr("flows.plan.plan.manifests.list_complete", lambda *_: _All())
-    monkeypatch.setattr("flows.plan.plan.list_tracked", lambda *_: _All())
+    for work in planned.works:
+        path = path_of(planned.stamp.run_key, work.sequence_id, work.content_key)
+        storage.write_bytes(storage.join(label.out, path), b"{}")
     monkeypatch.setattr(
         "flows.plan.plan.as_left", lambda out, key, part: replace(part, manifest=SimpleNamespace())
     )
@@ -165,8 +168,3 @@ def test_a_first_plan_supposes_the_time_of_what_computes_the_masks(
     monkeypatch.setattr("flows.plan.backfill.stamp_of", lambda *_, **__: stamp)
     plan = plan_backfill(BackfillParams(label=label))
     assert (plan.rate.seconds_per_frame, plan.rate.frames) == (seconds_per_frame, 0)
-
-
-class _All:
-    def __contains__(self, _):
-        return True

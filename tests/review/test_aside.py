@@ -28,7 +28,7 @@ from tasks.review.relabel_requests import request_relabel
 from tasks.review.stats import review_stats
 from tasks.review.summary import summary
 from tasks.store.checksums import IncompleteArtifactError
-from tasks.store.manifests import list_usable, read_manifest
+from tasks.store.newest import newest_manifests
 from tasks.types import FrameSelection
 from tests.review.labels import OTHER_STAMP, STAMP
 from tests.review.moving_source import MovingSource, Reviewing
@@ -220,8 +220,7 @@ def test_a_rebuild_brings_the_frames_that_were_labeled_and_no_others(
 
 def test_names_in_rows_are_the_manifests(reviewing: Reviewing) -> None:
     out = str(reviewing.outs[0])
-    (key, *_) = list_usable(out, STAMP.run_key)
-    manifest = read_manifest(out, STAMP.run_key, *key)
+    (manifest, *_) = newest_manifests(out, STAMP.run_key)
     for foreign in (
         replace(manifest, sequence_id="../../x"), replace(manifest, frames_uri="/elsewhere"),
         replace(manifest, chunks=(replace(manifest.chunks[0], camera=".."),)),

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 import uuid
 
 import pytest
@@ -32,11 +33,22 @@ def drive(tmp_path):
             key = Source(name, str(at), self.label.frames, picked=False).content_key()
             return Piece(name, str(at), key, 1)
 
-        def labeled(self, piece):
+        def labeled(self, piece, at_s=None, *, partial=False):
             key = "run", piece.sequence_id, piece.content_key
-            path = tmp_path / "out" / manifests.path_of(*key)
+            path = tmp_path / "out" / manifests.path_of(*key, partial=partial)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("{}")
+            at_s = self.clock_s() if at_s is None else at_s
+            os.utime(path, (at_s, at_s))
+
+        def clock_s(self):
+            """A time after every other one: those of files are as coarse as the kernel's clock."""
+            self.now_s = getattr(self, "now_s", time.time()) + 1
+            return self.now_s
+
+        def give_up(self, piece):
+            case = quarantine.Case(self.label.out, "run", piece.sequence_id, piece.content_key)
+            quarantine.note_failure(case, "a run", WHY, final=True)
 
         def shard(self, state, *pieces):
             shard = ShardParams(label=self.label, run_key="run", pieces=pieces)
@@ -95,17 +107,59 @@ def test_a_failure_is_told_where_nobody_can_tell_that_it_is_past(drive, tmp_path
 
 def test_what_was_given_up_and_labeled_all_the_same_is_not_given_up(drive):
     planned, other = drive.write(again=1), drive.write(again=2)
-    for piece in (planned, other):
-        quarantine.note_failure(
-            quarantine.Case(drive.label.out, "run", piece.sequence_id, piece.content_key),
-            "a run", WHY, final=True,
-        )  # fmt: skip
+    drive.give_up(planned)
+    drive.give_up(other)
     failed = drive.shard(Failed(message=WHY), planned)
-    assert drive.told(failed).given_up == ["drive", "drive"]
+    assert drive.told(failed).given_up == ["drive"], "one sequence, though of two versions"
     drive.labeled(planned)
     assert drive.told(failed).given_up == ["drive"], "the other files"
     drive.labeled(other)
     assert not stands(drive.told(failed))
+
+
+@pytest.mark.parametrize("known", ["asked", "source gone", "shards long ago"])
+def test_what_was_given_up_repaired_and_labeled_is_left_to_nobody(drive, tmp_path, known):
+    """Also where no shard tells any more where it was, or it cannot be listed from here."""
+    broken, other = drive.write(again=1), drive.write("other")
+    drive.give_up(broken)
+    drive.labeled(other)
+    told = drive.told(drive.shard(Completed(), other))
+    assert (told.given_up, told.complete) == (["drive"], 1)
+    assert "1 sequence given up" in "".join(told.to_do(1))
+    repaired = drive.write(again=2)
+    drive.labeled(repaired)
+    shards = [drive.shard(Completed(), repaired), drive.shard(Failed(message=WHY), broken)]
+    if known == "source gone":
+        shutil.rmtree(tmp_path / "in")
+    if known == "shards long ago":
+        shards = [drive.shard(Completed(), other)]
+    told = drive.told(*shards)
+    assert (told.given_up, told.unlabeled, list(told.to_do(1))) == ([], 0, [])
+    if known == "asked":
+        drive.write(again=1)
+        assert drive.told(*shards).given_up == ["drive"], "the broken one is there again"
+
+
+def test_labels_from_before_it_was_given_up_are_no_answer(drive, tmp_path):
+    before, broken = drive.write(again=1), drive.write(again=2)
+    drive.labeled(before, at_s=1)
+    drive.give_up(broken)
+    shard = drive.shard(Failed(message=WHY), broken)
+    assert drive.told(shard).given_up == ["drive"]
+    shutil.rmtree(tmp_path / "in")
+    assert drive.told(shard).given_up == ["drive"], "nobody knows better"
+
+
+def test_a_sequence_that_changed_is_one_sequence(drive):
+    for number in range(3):
+        drive.labeled(drive.write(again=number), at_s=number + 1)
+    last, other = drive.write(again=3), drive.write("other")
+    drive.labeled(other)
+    told = drive.told(drive.shard(Completed(), other))
+    assert (told.complete, told.partial) == (2, 0)
+    drive.labeled(last, partial=True)
+    told = drive.told(drive.shard(Completed(), other))
+    assert (told.complete, told.partial) == (1, 1)
 
 
 def test_a_sequence_of_the_same_name_elsewhere_is_another_one(drive):

@@ -17,9 +17,9 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Masks
-from tasks.load.rebuild import list_manifests
 from tasks.masks.rules import MaskRules, tidied
 from tasks.store.manifests import labels_of
+from tasks.store.newest import newest_manifests
 from tasks.store.tables import LabeledFrame
 from tasks.tracks.track import track
 from tests.tools.measure_tracks import drives
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--run", help="--out of a run whose labels are looked at instead")
     given = parser.parse_args()
     if given.run:
-        for manifest in list_manifests(given.run):
+        for manifest in newest_manifests(given.run):
             print(manifest.sequence_id)
             labels = (labels_of(given.run, manifest, one) for one in manifest.chunks)
             without_truth(frame for chunk in labels for frame in chunk)

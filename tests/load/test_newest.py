@@ -1,0 +1,109 @@
+"""Of each sequence the newest labels count, in whichever order manifests are found."""
+
+import os
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from tasks.dataset.record import missing_manifests
+from tasks.dataset.schema import open_dataset
+from tasks.export.frames import chosen_manifests
+from tasks.load.prepare import prepare_dataset
+from tasks.load.rebuild import rebuild
+from tasks.pipeline.load import load_labels
+from tasks.store.manifests import write_manifest
+from tasks.store.newest import declare_again
+from tests.load.test_into_fiftyone import store
+from tests.review.labels import OTHER_STAMP, STAMP, labeled_frames
+
+
+class Sequence:
+    """Labels of one sequence in several versions, and the dataset that they are loaded into."""
+
+    def __init__(self, folder):
+        self.folder, self.out, self.dataset = folder, str(folder), f"newest {uuid.uuid4().hex[:8]}"
+        self.moment_s = 1_700_000_000
+
+    def label(self, frames, stamp=STAMP):
+        """Label so many frames, and load them, as a shard does."""
+        manifest = store(self.folder, list(labeled_frames(frames, 2)), stamp)
+        write_manifest(self.out, manifest)
+        self.moment_s += 1
+        os.utime(self.folder / manifest.uri, (self.moment_s, self.moment_s))
+        prepare_dataset(self.dataset, out_uri=self.out)
+        load_labels(self.dataset, self.out, manifest)
+        return manifest
+
+    def load_dataset(self, run_key=""):
+        """Load what the dataset lacks; returns how many frames each had."""
+        missing, failed = missing_manifests(self.dataset, self.out, run_key)
+        assert not failed
+        for one in missing:
+            load_labels(self.dataset, self.out, one)
+        return [one.frames for one in missing]
+
+    def shown(self, dataset=""):
+        """How many frames a dataset has, and whose labels they are."""
+        found = open_dataset(dataset or self.dataset)
+        return len(found), found.distinct("run_key")
+
+    def exported(self):
+        return [(one.frames, [one.stamp.run_key]) for one in chosen_manifests(self.out)]
+
+
+@pytest.fixture
+def sequence(database, tmp_path):
+    return Sequence(tmp_path)
+
+
+@pytest.mark.parametrize(("older", "newer"), [(2, 3), (3, 2)])
+def test_a_night_leaves_the_version_that_was_labeled_last(sequence, older, newer):
+    """Which of both names comes first is another one when they change places."""
+    first, _ = sequence.label(older), sequence.label(newer)
+    for run_key in (STAMP.run_key, ""):
+        assert sequence.load_dataset(run_key) == []
+        assert sequence.shown() == (newer, [STAMP.run_key])
+    rebuild("anew", sequence.out)
+    assert sequence.shown("anew") == (newer, [STAMP.run_key])
+    assert missing_manifests("anew", sequence.out) == ([], [])
+    assert sequence.exported() == [(newer, [STAMP.run_key])]
+
+    declare_again(sequence.out, STAMP.run_key, [(first.sequence_id, first.content_key)])
+    assert sequence.load_dataset(STAMP.run_key) == [older]
+    assert sequence.load_dataset(STAMP.run_key) == []
+    assert sequence.shown() == (older, [STAMP.run_key])
+    assert sequence.exported() == [(older, [STAMP.run_key])]
+
+
+@pytest.mark.parametrize("stamps", [(STAMP, OTHER_STAMP), (OTHER_STAMP, STAMP)])
+def test_an_older_model_s_labels_are_not_loaded_over_newer_ones(sequence, stamps):
+    older, newer = (stamp.run_key for stamp in stamps)
+    for stamp in stamps:
+        sequence.label(2, stamp)
+    for run_key in ("", older, newer):
+        assert sequence.load_dataset(run_key) == []
+    assert sequence.shown() == (2, [newer])
+    assert sequence.exported() == [(2, [newer])]
+    rebuild(sequence.dataset, sequence.out, older)
+    assert sequence.shown() == (2, [older]), "asked for by name"
+    assert sequence.load_dataset() == [2]
+    assert sequence.shown() == (2, [newer])
+
+    sequence.dataset += " made again"
+    prepare_dataset(sequence.dataset, out_uri=sequence.out)
+    assert sequence.load_dataset(older) == [2], "rather than nothing"
+    assert sequence.load_dataset() == [2]
+    assert sequence.shown() == (2, [newer])
+    assert sequence.load_dataset(older) == []
+
+
+def test_a_partial_version_counts_until_it_is_complete_or_another_is_newer(sequence):
+    before = sequence.label(3)
+    partial = replace(sequence.label(2), partial=True)
+    (sequence.folder / replace(partial, partial=False).uri).unlink()
+    write_manifest(sequence.out, partial)
+    assert sequence.load_dataset() == [2]
+    assert sequence.shown() == (2, [STAMP.run_key])
+    declare_again(sequence.out, STAMP.run_key, [(before.sequence_id, before.content_key)])
+    assert sequence.load_dataset() == [3]

@@ -1,0 +1,50 @@
+"""Manifests by age, in each kind of storage."""
+
+import os
+import time
+
+import pytest
+
+from tasks.store import storage
+from tasks.store.file_times import written_s
+from tasks.store.manifests import path_of
+from tasks.store.newest import list_manifests, newest_of
+
+
+@pytest.mark.parametrize("where", ["tmp_path", "memory", "s3"])
+def test_every_storage_tells_when_a_manifest_was_written(where, request):
+    out = str(request.getfixturevalue(where))
+    assert list_manifests(out) == []
+    storage.write_bytes(storage.join(out, path_of("run", "drive", "key")), b"{}")
+    (one,) = list_manifests(out)
+    assert one[1:] == ("run", "drive", "key", False)
+    assert abs(one.written_s - time.time()) < 60
+
+
+def test_the_newest_is_the_one_that_was_written_last_whatever_it_is_called(tmp_path):
+    def written(at_s, run_key, name, content_key, *, partial=False):
+        path = tmp_path / path_of(run_key, name, content_key, partial=partial)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+        os.utime(path, (at_s, at_s))
+
+    written(9.5, "b", "drive", "one")
+    written(10.25, "a", "drive", "two")
+    written(11, "a", "drive", "two", partial=True)  # complete by now: it means nothing
+    written(8, "a", "other", "one")
+    written(12, "b", "other", "two", partial=True)
+    found = {name: one[1:] for name, one in newest_of(list_manifests(str(tmp_path))).items()}
+    assert found == {"drive": ("a", "drive", "two", False), "other": ("b", "other", "two", True)}
+    (of_b,) = [one for one in list_manifests(str(tmp_path), "b") if not one.partial]
+    assert of_b.path == path_of("b", "drive", "one")
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [
+        ({"mtime": 3}, 3.0), ({"updated": "1970-01-01T00:00:05.500Z"}, 5.5), ({}, 0.0),
+        ({"Last-Modified": "Thu, 01 Jan 1970 00:00:07 GMT"}, 0.0),
+    ],
+)  # fmt: skip
+def test_what_tells_no_time_is_older_than_everything(told, seconds):
+    assert written_s(told) == seconds
