@@ -97,7 +97,7 @@ def _given_up_before(out_uri: str, run_key: str) -> set[tuple[str, str]]:
 def wait_task(planned: dict[str, Any], deadline: float, key: str) -> bool:
     """Wait until no shard is under way; False when time is up."""
     total, done, how = planned["frames"], 0, INTERRUPTED
-    card = ProgressArtifact(key, total)
+    card = ProgressArtifact(key, total, estimated=planned["frames_estimated"])
     try:
         for active in watch(planned["run_key"], planned["out"], POLL_S, get_run_logger().warning):
             left = sum(shard_of(one).frames for one in active)

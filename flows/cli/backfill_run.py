@@ -249,6 +249,7 @@ class _HowFar:
         self.run_key, self.out_uri = plan.stamp.run_key, plan.params.label.out
         self._before = len(manifests.list_complete(self.out_uri, self.run_key))
         self.sequences, self._frames = plan.to_label + plan.in_flight, plan.frames
+        self._about = "about " if plan.frames_estimated else ""
         self._of = {(one.sequence_id, one.content_key): one.frames for one in plan.works}
         self._percent: dict[UUID, float] = {}
         self._shards: dict[UUID, int] = {}  # frames of those that were under way when last told
@@ -285,7 +286,7 @@ class _HowFar:
         done, now = max(round(self._frames - failed - left), stored), time.monotonic()
         self._first = self._first or (now, done)
         first_s, before = self._first
-        parts = [f"{done:,} of {counted(self._frames, 'frame')}"]
+        parts = [f"{self._about}{done:,} of {counted(self._frames, 'frame')}"]
         parts.append(
             f"{self._so_many(complete):,} of {counted(self.sequences, 'sequence')} labeled"
         )

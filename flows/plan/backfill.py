@@ -58,6 +58,7 @@ class BackfillPlan:
         undated: without a date, and so included whatever `since` and `until` say.
         unknown: names of `sequences` that no sequence has.
         frames: of the sequences to label.
+        frames_estimated: there are videos to label or in flight, whose frames nobody has counted.
         cameras: names of all cameras, as keys.
         complete: ids and content keys of the sequences with nothing to do.
         again: those of them whose frames are what they were once, and others were labeled since.
@@ -84,6 +85,7 @@ class BackfillPlan:
     undated: int = 0
     unknown: tuple[str, ...] = ()
     frames: int = 0
+    frames_estimated: bool = False
     cameras: dict[str, None] = field(default_factory=dict)
     matching: Matching | None = None
 
@@ -147,6 +149,7 @@ class BackfillPlan:
             "undated": self.undated,
             "unknown": list(self.unknown),
             "frames": self.frames,
+            "frames_estimated": self.frames_estimated,
             "shards": len(self.shards),
             "gpu_hours": round(self.gpu_hours, 6),
             "cost_usd": None if cost is None else round(cost, 2),
@@ -209,10 +212,12 @@ def _missing(plan: BackfillPlan, in_flight: set[tuple[str, str]]) -> Iterator[Pi
             if newest[name].content_key != content_key:
                 plan.again.append((name, content_key))
             continue
+        if (name, content_key) in given_up and (name, content_key) not in in_flight:
+            plan.quarantined += 1
+            continue
+        plan.frames_estimated |= any(isinstance(frame, VideoRef) for frame in one.frames)
         if (name, content_key) in in_flight:
             plan.in_flight += 1
-        elif (name, content_key) in given_up:
-            plan.quarantined += 1
         else:
             work = work_of(one, content_key)
             plan.to_label += 1

@@ -17,7 +17,8 @@ def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
     if plan.quarantined:
         yield "given up on", f"{plan.quarantined:,}  (--retry-quarantined tries them again)"
     yield "to label", f"{plan.to_label:,}{_why(plan)}"
-    yield "frames", f"{plan.frames:,}"
+    about = "about " if plan.frames_estimated and plan.frames else ""
+    yield "frames", f"{about}{plan.frames:,}"
     yield "shards", f"{len(plan.shards):,}{_longest(plan)}"
     yield "worker time", f"{_time_told(plan.gpu_hours * 3600)}  ({plan.rate.text})"
     if plan.cost_usd is not None:

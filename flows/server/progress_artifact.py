@@ -39,17 +39,19 @@ class ProgressArtifact:
     Args:
         key: of the artifact; Prefect breaks it at dashes only, and shows about 20 characters.
         total: frames in all.
+        estimated: nobody has counted them all.
 
     """
 
-    def __init__(self, key: str, total: int) -> None:
+    def __init__(self, key: str, total: int, *, estimated: bool = False) -> None:
         from prefect.artifacts import create_progress_artifact
 
         self._key, self._id = key, cast("UUID | None", None)
+        self._about = "about " if estimated else ""
         with contextlib.suppress(*_AWAY):
             self._only_one()
             if self._id is None:
-                text = _text(0, total)
+                text = self._about + _text(0, total)
                 self._id = cast("UUID", create_progress_artifact(_percent(0, total), key, text))
                 return
         self.tell(0, total)
@@ -60,7 +62,8 @@ class ProgressArtifact:
 
         if self._id is not None:
             with contextlib.suppress(*_AWAY):
-                update_progress_artifact(self._id, _percent(done, total), how + _text(done, total))
+                text = how + self._about + _text(done, total)
+                update_progress_artifact(self._id, _percent(done, total), text)
 
     def end(self, done: int, total: int, how: str = "") -> None:
         """Say how it ended, where nobody says any more."""

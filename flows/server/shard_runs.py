@@ -128,6 +128,8 @@ def labeled_by(run_ids: Sequence[UUID]) -> set[UUID]:
     from prefect.client.schemas.filters import FlowRunFilter
 
     found: set[UUID] = set()
+    if not run_ids:
+        return found
     with connected() as client:
         for first in range(0, len(run_ids), PAGE):
             asked = {"any_": list(run_ids[first : first + PAGE])}

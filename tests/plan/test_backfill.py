@@ -7,6 +7,7 @@ import pytest
 
 from flows import backfill
 from flows.backfill_params import BackfillParams
+from flows.cli.backfill_run import _HowFar
 from flows.params import LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.plan.plan import make_plan
@@ -42,6 +43,22 @@ def test_what_has_no_manifest_is_planned_however_old_it_is(params):
     label = plan.params.label.model_copy(update={"allow_uncertified": True})
     told = dict(plan_rows(plan_backfill(BackfillParams(label=label))))
     assert told["model"].startswith("--allow-uncertified")
+
+
+def test_frames_of_videos_are_not_told_as_if_somebody_had_counted_them(params, tmp_path):
+    plan = plan_backfill(params())
+    assert (dict(plan_rows(plan))["frames"], plan.as_json()["frames_estimated"]) == ("6", False)
+    (tmp_path / "in" / "drive.mp4").write_bytes(b"a video of three frames, perhaps" * 2000)
+    plan = plan_backfill(params())
+    assert (plan.as_json()["frames"], plan.as_json()["frames_estimated"]) == (9, True)
+    assert dict(plan_rows(plan))["frames"] == "about 9"
+    assert _HowFar(plan).text([]).startswith("about 9 of 9 frames")
+    (video,) = [(one.sequence_id, one.content_key) for one in plan.works if not one.splittable]
+    plan = plan_backfill(params(), [video])
+    assert (plan.as_json()["frames"], plan.in_flight) == (6, 1)
+    assert _HowFar(plan).text([]).startswith("about 6 of 6 frames"), (
+        "those in flight are waited for"
+    )
 
 
 @pytest.mark.parametrize(
