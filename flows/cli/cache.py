@@ -29,6 +29,7 @@ KINDS = {
     "tuning": "measured sizes of calls; measured again",
     "hashes": "digests of model files; made again",
     "risk": "drives rendered to fit the risk; rendered again",
+    "matplotlib": "Matplotlib's list of fonts; made again",
     "demo-*": "the demo's sequences and labels; `autolabel demo`",
     "prefect-*": "an empty Prefect database, and logs of servers that could not start; made again",
     "plugins": "links to the review plugin; made again",

@@ -214,7 +214,7 @@ def _server_log() -> Finding:
     if errors is None:
         return Finding("server log", "ok", "no errors of a Prefect server that `up` started")
     found = f"{counted(errors.count, 'error')}, the last: {errors.last}"
-    return Finding("server log", "note", found, f"look into {errors.log}")
+    return Finding("server log", "note", found, errors.meaning or f"look into {errors.log}")
 
 
 def _cache() -> Finding:

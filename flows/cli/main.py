@@ -116,6 +116,8 @@ def main() -> None:
     """Console entry point: 0 all done, 1 some failed, 2 bad usage or a known error, 130 Ctrl-C."""
     os.environ.setdefault("DO_NOT_TRACK", "1")  # else importing Prefect sends what it counts
     absolute_places()
+    # Else it writes its list of fonts beside our cache.
+    os.environ.setdefault("MPLCONFIGDIR", str(cache_folder() / "matplotlib"))
     try:
         cli(standalone_mode=True)
     except AutolabelError as error:

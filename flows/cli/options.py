@@ -107,6 +107,10 @@ def _text_of(source: str) -> str:
 def label_params(given: dict[str, Any]) -> LabelParams:
     """Return the parameters that the options of `label_options` say."""
     _refuse_empty(given)
+    if given["no_dataset"] and given.get("dataset"):
+        raise click.UsageError(
+            "--no-dataset excludes --dataset: labels are loaded, or they are not"
+        )
     lists = {name: _split(given.get(name)) for name in ("classes", "triton_urls")}
     sources, wanted = tuple(_listed(given["sources"])), not given["no_dataset"]
     own = {"sources": sources, "load_dataset": wanted, **lists}

@@ -57,6 +57,8 @@ def _show_all(status: dict[str, Any], hours: float) -> None:
             f"Prefect's server has logged {counted(errors['count'], 'error')}, the last: "
             f"{errors['last']}"
         )
+        if errors["meaning"]:
+            click.echo(f"  {errors['meaning']}")
         click.echo(f"  its log is {errors['log']}")
     for schedule in status["schedules"]:
         _show_schedule(schedule)

@@ -13,6 +13,9 @@ LAST_BYTES = 4 << 20
 BUSY = "database is locked"
 _LEVELS = "DEBUG|INFO|WARNING|ERROR|CRITICAL"
 _RECORD = re.compile(rf"(\S+ \| )?(?P<level>{_LEVELS})\s*[|:]\s*(?P<said>.*)")
+# Of the service that writes Prefect's history of events, from which nothing here is read.
+_EVENTS_LOST = re.compile(r"event_persister\b.* dropping \d+ events")
+HISTORY_ONLY = "Prefect's history of events lacks some: no label and no run is affected"
 _EXCEPTION = re.compile(r"^[\s|]*(?P<said>([A-Za-z_]\w*\.)*[A-Z]\w*(Error|Exception)\b.*)")
 
 
@@ -22,14 +25,16 @@ class ServerErrors:
 
     Attributes:
         count: how many.
-        last: the last one, with its exception.
+        last: the last one, with its exception; of those that matter where some do.
         log: the file.
+        meaning: in a sentence where all of them come to that, else "".
 
     """
 
     count: int
     last: str
     log: str
+    meaning: str = ""
 
 
 def server_errors() -> ServerErrors | None:
@@ -46,7 +51,11 @@ def errors_in(log: Path) -> ServerErrors | None:
     What is lost when that does not help is logged as an error of its own.
     """
     found = [told for told in _errors(_last_lines(log)) if BUSY not in told]
-    return ServerErrors(len(found), found[-1][:400], str(log)) if found else None
+    if not found:
+        return None
+    grave = [told for told in found if not _EVENTS_LOST.search(told)]
+    meaning = "" if grave else HISTORY_ONLY
+    return ServerErrors(len(found), (grave or found)[-1][:400], str(log), meaning)
 
 
 def _errors(lines: Iterable[str]) -> Iterator[str]:

@@ -37,6 +37,18 @@ def test_no_command_lets_prefect_send_what_it_counts(monkeypatch):
     assert seen == [False]
 
 
+@pytest.mark.parametrize("chosen", ["", "/mine"])
+def test_matplotlib_writes_into_our_cache(chosen, tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
+    monkeypatch.setenv("MPLCONFIGDIR", chosen)
+    if not chosen:
+        monkeypatch.delenv("MPLCONFIGDIR")
+    monkeypatch.setattr(sys, "argv", ["autolabel", "--version"])
+    with pytest.raises(SystemExit):
+        main.main()
+    assert os.environ["MPLCONFIGDIR"] == (chosen or str(tmp_path / "matplotlib"))
+
+
 def test_the_command_to_copy_is_one_that_runs_here(tmp_path, monkeypatch):
     program = tmp_path / ".venv" / "bin" / "autolabel"
     program.parent.mkdir(parents=True)

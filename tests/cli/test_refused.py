@@ -51,6 +51,13 @@ def test_an_option_without_a_value_is_not_one_that_was_left_out(option, empty, t
     assert not (tmp_path / "out").exists()
 
 
+def test_a_dataset_is_wanted_or_not(tmp_path):
+    for command in ("label", "backfill"):
+        arguments = (str(tmp_path), "--out", str(tmp_path / "out"), "--no-dataset")
+        code, said = refused(command, *arguments, "--dataset", "drives")
+        assert (code, "--no-dataset excludes --dataset" in said) == (2, True)
+
+
 def test_an_out_that_is_a_file_is_told_as_one(tmp_path):
     (tmp_path / "README.md").touch()
     code, said = refused("label", str(tmp_path), "--out", str(tmp_path / "README.md"))

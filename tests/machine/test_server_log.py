@@ -1,6 +1,9 @@
 """Errors in the log of Prefect's server; the lines are those of real ones."""
 
-from flows.machine.server_log import errors_in
+from dataclasses import asdict
+
+from flows.cli import status
+from flows.machine.server_log import HISTORY_ONLY, errors_in
 
 FAILING = """\
 12:00:00.001 | WARNING | prefect.server.utilities - a warning, no ERROR of its own
@@ -57,3 +60,17 @@ def test_a_busy_database_is_no_error_until_something_is_lost(tmp_path):
     assert "bulk DML" in errors_in(log).last
     log.write_text(BUSY + LOST)
     assert (errors_in(log).count, errors_in(log).last[-19:]) == (1, "dropping 110 events")
+
+
+def test_events_that_a_killed_server_lost_are_said_to_be_history_only(tmp_path, capsys):
+    log = tmp_path / "server.log"
+    log.write_text(LOST + "sqlite3.IntegrityError: NOT NULL constraint failed: events.occurred\n")
+    found = errors_in(log)
+    assert (found.count, found.meaning) == (1, HISTORY_ONLY)
+    facts = {"workers_online": [], "workers_refused": {}, "schedules": [], "runs": []}
+    status._show_all(facts | {"server_errors": asdict(found)}, 72)
+    assert f"  {HISTORY_ONLY}\n" in capsys.readouterr().out
+    log.write_text(FAILING + LOST)
+    found = errors_in(log)
+    assert (found.count, found.meaning) == (2, "")
+    assert "bulk DML" in found.last
