@@ -252,7 +252,8 @@ def conclude(console: Console, summary: dict[str, Any]) -> None:
         )
     if summary["nothing"]:
         console.print(f"[red]{escape(summary['nothing'])}[/]")
-    if summary["dataset"] and summary["frames"]:
+    failed_whole = {one["sequence"] for one in failed if "uri" not in one}
+    if summary["dataset"] and summary["frames"] and len(failed_whole) < summary["sequences"]:
         command = as_typed("review", summary["dataset"])
         console.print(f"look at it: [bold]{escape(command)}[/]")
 

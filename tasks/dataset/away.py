@@ -24,8 +24,8 @@ from tenacity import (
 
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
-from tasks.dataset.database import OWNED_VARIABLE, ensure_database
-from tasks.dataset.mongod import URI_VARIABLE, version_of
+from tasks.dataset.database import OWNED_VARIABLE, database_folder, ensure_database
+from tasks.dataset.mongod import URI_VARIABLE, disk_is_full, version_of
 
 WAIT_VARIABLE = "AUTOLABEL_DATABASE_WAIT_S"
 WAIT_S = 60.0
@@ -105,10 +105,18 @@ def waits_for_database(call: Callable[Parameters, Result]) -> Callable[Parameter
 
 
 def _where() -> str:
-    """Say which database of the user's own that is; nothing of ours, which has no such name."""
+    """Say which database of the user's own that is; of ours, which has no such name, only a disk
+    that is full.
+    """  # noqa: D205
     uri = os.environ.get(URI_VARIABLE)
     if not uri or uri == os.environ.get(OWNED_VARIABLE):
-        return ""
+        folder = database_folder()
+        if not disk_is_full(folder):
+            return ""
+        return (
+            f" in {folder}, whose disk is full (make room there, or set AUTOLABEL_DATABASE_DIR to "
+            "another folder)"
+        )
     return f" at {redact(uri)} ({URI_VARIABLE})"
 
 

@@ -28,6 +28,7 @@ USER = "autolabel"
 FOLDER_PREFIX = "autolabel-mongod-"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
+FULL_BYTES = 4 << 20  # a disk with less left is full to MongoDB
 
 
 def find_mongod() -> Path:
@@ -91,7 +92,7 @@ def set_password(mongod: Path, folder: Path, environment: dict[str, str]) -> Non
         AutolabelError: mongod does not start, or refuses.
 
     """
-    from pymongo.errors import PyMongoError
+    from pymongo.errors import PyMongoError, ServerSelectionTimeoutError
 
     log = folder / "mongod.log"
     with contextlib.ExitStack() as afterwards:
@@ -103,6 +104,8 @@ def set_password(mongod: Path, folder: Path, environment: dict[str, str]) -> Non
         password = secrets.token_urlsafe(32)
         try:
             _set_user(process, f"mongodb://{urllib.parse.quote_plus(socket)}", password)
+        except ServerSelectionTimeoutError as error:  # it has ended, and its log says why
+            raise AutolabelError(why_not(log, folder / "data")) from error
         except PyMongoError as error:
             raise AutolabelError(f"{why_not(log, folder / 'data')} ({error})") from error
         finally:
@@ -141,8 +144,8 @@ def why_not(log: Path, dbpath: Path) -> str:
     text = log.read_text(errors="replace")
     if "DBPathInUse" in text:
         why = "a process that is not ours to end uses this folder"
-    elif "No space left" in text:
-        why = "the disk is full"
+    elif "No space left" in text or disk_is_full(dbpath):  # its log may be cut short, too
+        why = "the disk is full: make room there"
     elif "error while loading shared libraries" in text:
         why = text.strip().splitlines()[-1]
     else:
@@ -151,6 +154,14 @@ def why_not(log: Path, dbpath: Path) -> str:
         f"mongod did not start on {dbpath}: {why}. See {log}; set AUTOLABEL_DATABASE_DIR to use "
         f"another folder, or {URI_VARIABLE} to use a running MongoDB"
     )
+
+
+def disk_is_full(folder: Path) -> bool:
+    """Whether the disk of a folder has no room for a database."""
+    try:
+        return shutil.disk_usage(folder).free < FULL_BYTES
+    except OSError:
+        return False
 
 
 def library_environment(mongod: Path, folder: Path) -> dict[str, str]:

@@ -51,7 +51,12 @@ def close_file(path: Path) -> Path:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner reads, so that a reader sees all of it or nothing."""
+    """Write a file that only its owner reads, so that a reader sees all of it or nothing.
+
+    Raises:
+        AutolabelError: it cannot be written; says which variable names another place.
+
+    """
     _written_beside(path, text).replace(path)
 
 
@@ -59,7 +64,7 @@ def read_or_create_secret(path: Path, make: Callable[[], str]) -> str:
     """Return the secret in a file; the first of several processes at once makes it.
 
     Raises:
-        AutolabelError: others can read or have made the file.
+        AutolabelError: others can read or have made the file, or it cannot be written.
 
     """
     private_folder(path.parent)
@@ -93,8 +98,15 @@ def read_secret(path: Path) -> str:
 
 
 def _written_beside(path: Path, text: str) -> Path:
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:  # mode 0600
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    return Path(file.name)
+    written = ""
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:  # mode 0600
+            written = file.name
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:  # of a full disk, which names no file
+        if written:
+            Path(written).unlink(missing_ok=True)
+        raise cannot_write(path, error) from error
+    return Path(written)

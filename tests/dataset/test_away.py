@@ -1,11 +1,13 @@
 """A database that goes away: waited for once, then left alone, and told from other errors."""
 
+from types import SimpleNamespace
+
 import pymongo
 import pytest
 from pymongo import errors
 
 from sam2_core.types import AutolabelError
-from tasks.dataset import away
+from tasks.dataset import away, mongod
 from tasks.dataset.away import DatabaseAwayError, is_away, waits_for_database
 
 
@@ -79,6 +81,20 @@ def test_one_that_does_not_is_left_alone(waits, monkeypatch):
         waits_for_database(lambda: 1 / 0)()
     waits_for_database(lambda: None)()
     assert not away._left_alone()
+
+
+@pytest.mark.parametrize(("free", "told"), [(0, "drives, whose disk is full (make "), (1, "")])
+def test_a_full_disk_is_named_where_our_database_has_gone(monkeypatch, tmp_path, free, told):
+    monkeypatch.delenv(away.URI_VARIABLE, raising=False)
+    monkeypatch.setenv("AUTOLABEL_DATABASE_DIR", str(tmp_path / "drives"))
+    (tmp_path / "drives").mkdir()
+    usage = SimpleNamespace(free=free << 30)
+    monkeypatch.setattr(mongod.shutil, "disk_usage", lambda _: usage)
+    assert told in away._where()
+    assert bool(away._where()) == bool(told)
+    (tmp_path / "mongod.log").touch()  # not a word of it could be written
+    why = mongod.why_not(tmp_path / "mongod.log", tmp_path)
+    assert ("the disk is full: make room there" in why) == bool(told)
 
 
 def test_a_database_of_the_users_own_is_named_with_its_variable(monkeypatch):

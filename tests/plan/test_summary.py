@@ -50,6 +50,21 @@ def test_a_failure_names_its_camera(capsys):
     assert "review" not in said  # there is nothing to look at
 
 
+@pytest.mark.parametrize("unloaded", [1, 2])
+def test_where_nothing_was_loaded_there_is_nothing_to_look_at(capsys, unloaded):
+    from rich.console import Console
+
+    from flows.cli.label_run import conclude
+
+    failed = [
+        {"sequence": str(one), "stage": "load", "reason": "disk full"} for one in range(unloaded)
+    ]
+    counts = dict.fromkeys(("instances", "rejected", "tracks", "skipped", "left_out"), 0)
+    facts = {"failed": failed, "nothing": "", "dataset": "drive", "sequences": 2, "frames": 4}
+    conclude(Console(), counts | facts)
+    assert ("review drive" in capsys.readouterr().out) == (unloaded == 1)
+
+
 @pytest.mark.parametrize(
     ("outcome", "told"),
     [

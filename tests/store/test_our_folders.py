@@ -1,6 +1,8 @@
 """Folders of ours: who may look into them, and what is said where they cannot be written."""
 
+import errno
 import os
+import re
 import sqlite3
 import sys
 from contextlib import closing
@@ -13,6 +15,7 @@ from flows.server.own import OwnApi, sound
 from sam2_core.cache import cache_folder, make_folder, write_whole
 from sam2_core.types import AutolabelError
 from tasks.dataset import documents
+from tasks.store import private_files
 from tasks.store.private_files import close_file, private_folder
 
 
@@ -43,6 +46,18 @@ def test_what_is_made_in_a_shared_cache_is_open_to_whom_that_is(cache):
     cache.mkdir(parents=True, mode=0o755)
     assert _mode(make_folder(cache / "models" / "tiny")) == 0o755
     assert _mode(private_folder(cache / "mongodb" / "data")) == 0o700
+
+
+def test_a_full_disk_is_said_of_the_file_and_with_what_to_do(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # which names no file
+
+    monkeypatch.setenv("AUTOLABEL_DATABASE_DIR", str(tmp_path))
+    monkeypatch.setattr(private_files.os, "fsync", full)
+    said = f"{tmp_path}/password cannot be made or written: No space left on device; set AUTOLABEL_"
+    with pytest.raises(AutolabelError, match=re.escape(said) + "DATABASE_DIR to another folder"):
+        private_files.write_private(tmp_path / "password", "x")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_the_empty_prefect_database_is_for_its_user_alone(cache, tmp_path):
