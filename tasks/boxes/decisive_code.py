@@ -9,6 +9,7 @@ from sam2_core.source_digest import source_digest
 
 _PIXELS = (
     "tasks.frames.images", "tasks.frames.orientation", "tasks.frames.video",
+    "tasks.frames.broken_off",
     "tasks.frames.streams", "tasks.frames.mcap_pictures", "tasks.frames.mcap_messages",
     "tasks.frames.mcap_records", "tasks.frames.mcap_video",
     "tasks.frames.raw_pictures",

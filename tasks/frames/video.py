@@ -13,6 +13,7 @@ from typing import Any
 
 from sam2_core.cache import cache_folder
 from sam2_core.machine_errors import as_machine_error
+from tasks.frames.broken_off import why_frames_lack
 from tasks.frames.download import CacheError, ChangedError, fetch
 from tasks.frames.identity import file_version
 from tasks.frames.images import TooLargeError, refuse_large
@@ -21,8 +22,9 @@ from tasks.store import storage
 from tasks.types import Footage, FrameFailure, FrameRef, FrameSelection, StreamRef, VideoRef
 
 JPEG_QUALITY = 95
-# Index, (height, width), bytes of the JPEG, when it is shown (ns since the video's start, or None).
-Row = tuple[int, tuple[int, int], int, int | None]
+# Index, (height, width), bytes of the JPEG, when it is shown (ns since the video's start, or None),
+# why there is no such frame.
+Row = tuple[int, tuple[int, int], int, int | None, str]
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +44,9 @@ def expand_videos(frames: Iterable[Footage]) -> list[FrameRef | FrameFailure]:
         frames: of one sequence, from `list_frames`.
 
     Returns:
-        Frames with `local_path` and `size_hw` where they come from a video; a FrameFailure for a
-        video that cannot be fetched or decoded.
+        Frames with `local_path` and `size_hw` where they come from a video; where its file breaks
+        off, the first that is missing, with that `problem`; a FrameFailure for a video that cannot
+        be fetched or decoded.
 
     Raises:
         CacheError: the cache cannot be written.
@@ -117,7 +120,7 @@ def _refuse_changed(
 
 def _frame(video: VideoRef, folder: Path, start_ns: int | None, row: Row) -> FrameRef:
     """Make the reference of one frame."""
-    index, (height, width), size_bytes, shown_ns = row
+    index, (height, width), size_bytes, shown_ns, problem = row
     known = start_ns is not None and shown_ns is not None
     return FrameRef(
         video.sequence_id,
@@ -128,7 +131,8 @@ def _frame(video: VideoRef, folder: Path, start_ns: int | None, row: Row) -> Fra
         size_hw=(height, width),
         etag=video.etag,
         size_bytes=size_bytes,
-        local_path=str(_jpeg(folder, index)),
+        local_path="" if problem else str(_jpeg(folder, index)),
+        problem=problem,
     )
 
 
@@ -151,7 +155,7 @@ def _read_record(record: Path) -> list[Row] | None:
     try:
         found = json.loads(record.read_text())["frames"]
         sizes = {path.name: path.stat().st_size for path in record.parent.glob("*.jpg")}
-        whole = all(sizes.get(f"{i:06d}.jpg", 0) == size for i, _, size, _ in found)
+        whole = all(sizes.get(f"{i:06d}.jpg", 0) == size for i, _, size, _, _ in found)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if whole else None
@@ -198,21 +202,41 @@ def _extract(path: Path, folder: Path, selection: FrameSelection) -> Iterator[Ro
         index = 0
         while selection.stop is None or index < selection.stop:
             if not capture.grab():
-                if index < promised:
-                    _read_through(path)
-                    log.warning("%s: %d frames of %d could be decoded", path, index, promised)
+                yield from _lost(path, index, promised, selection, clock)
                 break
             shown_ns = clock.next_ns()
             if index in selection:
                 decoded, pixels = capture.retrieve()
                 size_hw = pixels.shape[:2] if decoded else (0, 0)
-                yield index, size_hw, _write_jpeg(_jpeg(folder, index), pixels, decoded), shown_ns
+                size_bytes = _write_jpeg(_jpeg(folder, index), pixels, decoded)
+                yield index, size_hw, size_bytes, shown_ns, ""
             index += 1
     finally:
         capture.release()
     if index == 0:
         _read_through(path)
         raise BadVideoError("no frame could be decoded: broken, empty or of an unknown codec")
+
+
+def _lost(
+    path: Path, decoded: int, promised: int, selection: FrameSelection, clock: _Clock
+) -> Iterator[Row]:
+    """Yield the first selected frame that is missing, if frames are missing and that is known."""
+    if decoded == 0:
+        return
+    if decoded < promised:
+        _read_through(path)
+    try:
+        reason = why_frames_lack(path, decoded, promised)
+    except FileNotFoundError:
+        return  # it was removed, as who has listed it will see
+    except OSError as error:
+        raise as_machine_error(error, f"reading {path}") from error
+    if not reason and decoded < promised:
+        log.warning("%s: %d frames of %d could be decoded", path, decoded, promised)
+    missing = range(decoded, max(promised, decoded + 1)) if reason else ()
+    for index in [one for one in missing if one in selection][:1]:
+        yield index, (0, 0), 0, clock.next_ns(), reason
 
 
 def _read_through(path: Path) -> None:

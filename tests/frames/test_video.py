@@ -1,8 +1,10 @@
 """Videos become frames: whole, selected, broken, and in the cache once."""
 
+import json
 import struct
 from pathlib import Path
 
+import av
 import cv2
 import fsspec
 import numpy as np
@@ -162,15 +164,93 @@ def test_a_missing_jpeg_of_a_video_is_extracted_again(tmp_path):
     read_image(frames[6])
 
 
-def test_a_header_that_lies_gives_the_frames_that_are_there(tmp_path, caplog):
-    data = make_video(tmp_path / "clip.avi", codec="MJPG").read_bytes()
-    movie = data.index(b"movi")
-    chunk = [at for at in range(movie, len(data)) if data[at : at + 4] == b"00dc"]
-    (tmp_path / "clip.avi").write_bytes(data[: chunk[7]])
+def encoded(path, count=30, **options):
+    """A video whose header is at its beginning, in short groups of pictures."""
+    with av.open(str(path), "w", options=options) as container:
+        stream = container.add_stream("mpeg4", rate=10, options={"g": "5"})
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for index in range(count):
+            noise = np.random.default_rng(index).integers(0, 255, (48, 64, 3), np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(noise, format="rgb24")))
+        container.mux(stream.encode())
+    return path
+
+
+BREAKING = [
+    ("a.mp4", {"movflags": "faststart"}, "of 30 frames could be decoded: the file breaks off"),
+    ("a.mp4", {"movflags": "frag_keyframe+empty_moov"}, "the file breaks off after"),
+    ("a.avi", {}, "of 30 frames could be decoded: the file breaks off"),
+    ("a.mkv", {}, "the file breaks off after"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "reason"), BREAKING)
+def test_a_video_that_breaks_off_has_one_failed_frame_at_that_place(
+    tmp_path, name, options, reason
+):
+    path = encoded(tmp_path / name, **options)
+    (whole,) = discover([str(path)])
+    assert [frame.problem for frame in expand_videos(whole.frames)] == [""] * 30
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 3 // 5])
+    (one,) = discover([str(path)])
+    frames = expand_videos(one.frames)
+    assert [frame.index for frame in frames] == list(range(len(frames)))
+    assert 5 < len(frames) < 20
+    *good, lost = frames
+    assert not any(frame.problem for frame in good)
+    assert reason in lost.problem
+    assert str(len(good)) in lost.problem
+    assert lost.timestamp_ns > good[-1].timestamp_ns
+    (failure,) = (frame for frame in download(frames) if isinstance(frame, FrameFailure))
+    assert (failure.index, failure.reason) == (len(good), lost.problem)
+    assert expand_videos(one.frames) == frames, "out of the cache"
+    (some,) = discover([str(path)], FrameSelection.parse("0:5"))
+    assert not any(frame.problem for frame in expand_videos(some.frames))
+
+
+def test_of_a_video_that_breaks_off_the_first_selected_frame_fails(tmp_path):
+    path = encoded(tmp_path / "a.mp4", movflags="faststart")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 3 // 5])
+    for selection, indices, failed in (("::7", [0, 7, 14], 14), ("25:28", [25], 25)):
+        (some,) = discover([str(path)], FrameSelection.parse(selection))
+        frames = expand_videos(some.frames)
+        assert [frame.index for frame in frames] == indices
+        assert [frame.index for frame in frames if frame.problem] == [failed]
+
+
+def test_what_an_older_version_left_in_the_cache_is_looked_at_again(tmp_path):
+    (one,) = discover([str(make_video(tmp_path / "clip.mp4"))])
+    frames = expand_videos(one.frames)
+    (record,) = (tmp_path / "cache").rglob("*.json")
+    rows = json.loads(record.read_text())["frames"]
+    record.write_text(json.dumps({"frames": [row[:4] for row in rows]}))
+    assert expand_videos(one.frames) == frames
+
+
+@pytest.mark.parametrize("cut", ["idx1", "lengths"])
+def test_a_video_that_lacks_no_frame_is_whole(tmp_path, cut):
+    """Its index is cut, or its recorder was ended before it wrote the lengths."""
+    data = bytearray(encoded(tmp_path / "a.avi").read_bytes())
+    if cut == "idx1":
+        data = data[: data.index(b"idx1") + 20]
+    else:
+        struct.pack_into("<I", data, data.index(b"movi") - 4, 0xFFFFFFFF)
+    (tmp_path / "a.avi").write_bytes(data)
+    (one,) = discover([str(tmp_path / "a.avi")])
+    assert [frame.problem for frame in expand_videos(one.frames)] == [""] * 30
+
+
+def test_a_header_that_promises_too_much_is_no_failure(tmp_path, caplog):
+    """As an edit list leaves frames out, which are counted all the same."""
+    data = bytearray(make_video(tmp_path / "clip.avi", codec="MJPG").read_bytes())
+    chunks = [at for at in range(data.index(b"movi"), len(data)) if data[at : at + 4] == b"00dc"]
+    for at in chunks[7:12]:
+        data[at : at + 4] = b"JUNK"
+    (tmp_path / "clip.avi").write_bytes(data)
     (one,) = discover([str(tmp_path / "clip.avi")])
     frames = expand_videos(one.frames)
-    assert [frame.index for frame in frames] == list(range(7))
-    assert "7 frames of" in caplog.text
+    assert [(frame.index, frame.problem) for frame in frames] == [(i, "") for i in range(7)]
+    assert "7 frames of 12" in caplog.text
 
 
 @pytest.mark.parametrize("content", [b"", b"not a video" * 100, "cut"])
