@@ -9,6 +9,7 @@ from prefect.artifacts import create_markdown_artifact
 from flows.backfill_params import BackfillParams
 from flows.pipeline import given, result_of
 from flows.plan.backfill import BackfillPlan, plan_backfill
+from flows.plan.names import keep_names
 from flows.plan.plan_table import plan_markdown
 from flows.server.fleet import decided
 from flows.server.shard_runs import sequences_in_flight
@@ -76,6 +77,8 @@ def submit_plan(
     Returns how many shards were `submitted`, and of how many sequences another was `met`.
     """
     params, run_key = plan.params, plan.stamp.run_key
+    if plan.sequences:
+        keep_names(params.label.out, plan.known)
     declare_again(params.label.out, run_key, plan.again)
     if not plan.shards:
         return submit([])

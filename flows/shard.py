@@ -14,6 +14,7 @@ from flows.machine.sick import note_sick, noted_sick
 from flows.machine.unheard import go_on_unheard
 from flows.pipeline import THREADS, label_sequences
 from flows.plan.backfill import refuse_other_run
+from flows.plan.names import names_of
 from flows.plan.plan import Plan, job_of, model_of, stamp_of
 from flows.plan.shards import Piece, ShardParams
 from flows.plan.summary import summary_of
@@ -153,7 +154,8 @@ def parts_of(shard: ShardParams) -> list[SequencePart]:
     selection = FrameSelection.parse(label.frames)
     named: dict[str, Discovered] = {}
     if any(piece.picked for piece in shard.pieces):
-        found = discover(label.sources, selection, label.sequence, label.format)
+        names = names_of(label.out)
+        found = discover(label.sources, selection, label.sequence, label.format, names)
         named = {one.sequence.sequence_id: one for one in found if one.picked}
 
     def sequence_of(piece: Piece) -> Discovered:

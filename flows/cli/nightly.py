@@ -53,6 +53,7 @@ def command(at: tuple[int, int], timezone: str, **given: Any) -> None:
     Sets the parameters and the schedule of the deployment nightly/nightly, and shows the next runs
     that Prefect has planned. `autolabel status` shows those, too, and how the last night ended.
     """
+    from flows.plan.names import refuse_other_names
     from flows.server.api import use_api
     from flows.server.deployments import CPU_POOL
     from flows.server.fleet import doubt, refuse_what_nobody_will_tell
@@ -61,6 +62,7 @@ def command(at: tuple[int, int], timezone: str, **given: Any) -> None:
 
     params = backfill_params(given)
     use_api()
+    refuse_other_names(params.label)
     refuse_what_nobody_will_tell(params.label)
     hour, minute = at
     before = turn_on(params, f"{minute} {hour} * * *", timezone).get("label", {})

@@ -15,6 +15,7 @@ from typing import Any
 
 from flows.backfill_params import BackfillParams, nanoseconds
 from flows.params import LabelParams
+from flows.plan.names import names_by_content, names_of, refuse_other_name_of_content
 from flows.plan.plan import matching_of, stamp_of
 from flows.plan.rates import Rate, measured_rate
 from flows.plan.shards import Piece, ShardParams, pack, shard_lengths
@@ -22,6 +23,7 @@ from sam2_core.backend_choice import needs_gpu
 from sam2_core.types import AutolabelError
 from tasks.boxes.matching import Matching
 from tasks.frames.discover import Discovered, discover
+from tasks.frames.naming import Names
 from tasks.frames.patterns import refuse_output_inside
 from tasks.frames.timestamps import timestamp_ns
 from tasks.pipeline.tools import Tools
@@ -64,6 +66,8 @@ class BackfillPlan:
         again: those of them whose frames are what they were once, and others were labeled since.
         names: ids of all sequences that are there, of any date.
         matching: of imported boxes with the frames of every sequence, matching or not.
+        known: how sequences are called in the storage; what is new there is recorded before
+            anything is submitted.
 
     """
 
@@ -88,6 +92,7 @@ class BackfillPlan:
     frames_estimated: bool = False
     cameras: dict[str, None] = field(default_factory=dict)
     matching: Matching | None = None
+    known: Names = field(default_factory=Names)
 
     @cached_property
     def shards(self) -> list[ShardParams]:
@@ -170,6 +175,7 @@ def plan_backfill(
             same storage still have.
 
     Raises:
+        NamedOtherwiseError: frames have another name in the storage, which the sources cannot give.
         AutolabelError: a source, the model, the detector or the boxes are not there or unusable.
 
     """
@@ -180,7 +186,7 @@ def plan_backfill(
     made_by = stamp.model  # of a server of Triton's, what runs there
     on_gpu = made_by is not None and needs_gpu(made_by.backend, made_by.precision)
     rate = measured_rate(params.label.out, stamp.run_key, on_gpu=on_gpu)
-    plan = BackfillPlan(params, stamp, rate, matching=matching)
+    plan = BackfillPlan(params, stamp, rate, matching=matching, known=names_of(params.label.out))
     plan.works = list(_missing(plan, set(in_flight)))
     if matching:
         matching.refuse_nothing(params.label.wanted_classes)
@@ -196,6 +202,7 @@ def _missing(plan: BackfillPlan, in_flight: set[tuple[str, str]]) -> Iterator[Pi
     complete = {one.key for one in listed if one.run_key == run_key and not one.partial}
     partial = {one.key for one in listed if one.run_key == run_key and one.partial}
     ever = {one.sequence_id for one in listed if not one.partial}
+    name_of = names_by_content([*in_flight, *(one.key for one in listed if not one.partial)])
     given_up = set() if params.retry_quarantined else quarantine.listed(out_uri, run_key)
     for one in _matching(plan):
         name = one.sequence.sequence_id
@@ -219,6 +226,7 @@ def _missing(plan: BackfillPlan, in_flight: set[tuple[str, str]]) -> Iterator[Pi
         if (name, content_key) in in_flight:
             plan.in_flight += 1
         else:
+            refuse_other_name_of_content(one, name_of)
             work = work_of(one, content_key)
             plan.to_label += 1
             plan.stale += name in ever
@@ -231,7 +239,8 @@ def _matching(plan: BackfillPlan) -> Iterator[Discovered]:
     label, wanted = plan.params.label, _wanted(plan.params.sequences)
     selection = FrameSelection.parse(label.frames)
     missing = dict.fromkeys(_plain(plan.params.sequences))
-    for one in discover(label.sources, selection, label.sequence, label.format):
+    found = discover(label.sources, selection, label.sequence, label.format, plan.known)
+    for one in found:
         if one.picked:
             _refuse_long_lists(label)
         if plan.matching:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from flows.params import LabelParams
+from flows.plan.names import keep_names, names_by_content, names_of, refuse_other_name_of_content
 from sam2_core.backend_choice import refuse_unless_usable
 from sam2_core.types import AutolabelError
 from tasks.boxes.decisive_code import box_code
@@ -14,6 +15,7 @@ from tasks.boxes.detector_files import detector_stamp
 from tasks.boxes.imported import ImportedBoxes
 from tasks.boxes.matching import Matching
 from tasks.frames.discover import Discovered, discover
+from tasks.frames.naming import Names
 from tasks.frames.patterns import refuse_output_inside
 from tasks.masks.certified import verdict_on
 from tasks.masks.model import ModelChoice, choose_model
@@ -51,6 +53,7 @@ class Plan:
     sequences: tuple[SequencePart, ...]
     matching: Matching | None = None
     again: tuple[Key, ...] = ()
+    names: Names = field(default_factory=Names)
 
     @property
     def missing(self) -> list[SequencePart]:
@@ -77,7 +80,13 @@ class Plan:
         ]
 
     def begin(self) -> None:
-        """Make the labels that are there the newest of their sequences: they were asked for."""
+        """Record new names, and make the labels that are there the newest of their sequences.
+
+        Raises:
+            AutolabelError: another command made names of the same frames meanwhile.
+
+        """
+        keep_names(self.params.out, self.names)
         declare_again(self.params.out, self.stamp.run_key, self.again)
 
     def facts(self) -> dict[str, Any]:
@@ -101,13 +110,15 @@ def make_plan(params: LabelParams, tools: Tools | None = None) -> Plan:
         tools: those of the run, where it follows in this process.
 
     Raises:
+        NamedOtherwiseError: frames have another name in the storage, which the sources cannot give.
         AutolabelError: a source, the model, the detector or the boxes are not there or unusable, or
             there is something to label and the backend cannot run here.
 
     """
     selection = FrameSelection.parse(params.frames)
     refuse_output_inside(params.out, params.sources)
-    found = list(discover(params.sources, selection, params.sequence, params.format))
+    names = names_of(params.out)
+    found = list(discover(params.sources, selection, params.sequence, params.format, names))
     model = model_of(params)
     tools = tools or Tools()
     matching = matching_of(params, tools)
@@ -117,11 +128,13 @@ def make_plan(params: LabelParams, tools: Tools | None = None) -> Plan:
     stamp = stamp_of(params, model, tools)
     listed = list_manifests(params.out)
     complete = {one.key for one in listed if one.run_key == stamp.run_key and not one.partial}
+    name_of = names_by_content(one.key for one in listed if not one.partial)
     tracked = list_tracked(params.out, stamp.run_key) if complete and params.tracks else set()
 
     def planned(one: Discovered) -> SequencePart:
         part, key = SequencePart(one, selection, params.chunk_frames), _key(one)
         if key not in complete:
+            refuse_other_name_of_content(one, name_of)
             return part
         part = as_left(params.out, stamp.run_key, part)
         if part.manifest and key in tracked:
@@ -133,7 +146,7 @@ def make_plan(params: LabelParams, tools: Tools | None = None) -> Plan:
     newest = {(one.run_key, *one.key) for one in newest_of(listed).values()}
     again = [key for key in map(_key, found) if key in complete]
     again = [key for key in again if (stamp.run_key, *key) not in newest]
-    plan = Plan(params, stamp, model, sequences, matching, tuple(again))
+    plan = Plan(params, stamp, model, sequences, matching, tuple(again), names)
     if plan.missing:  # what is labeled already may be loaded and tracked anywhere
         refuse_unless_usable(model.backend)
     return plan

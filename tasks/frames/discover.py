@@ -12,11 +12,13 @@ a sequence, called after it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from sam2_core.types import AutolabelError
 from tasks.frames.addresses import split_address
+from tasks.frames.naming import Names
 from tasks.frames.patterns import (
     IMAGE_SUFFIXES,
     VIDEO_SUFFIXES,
@@ -29,7 +31,7 @@ from tasks.frames.patterns import (
 )
 from tasks.frames.readers.choice import BY_SUFFIX, FOLDERS, reader_of
 from tasks.frames.readers.folders import by_camera
-from tasks.frames.readers.protocol import Picture, Reader
+from tasks.frames.readers.protocol import Listed, Picture, Reader
 from tasks.frames.source_names import CAMERA_BYTES, safe_name, sequence_id_of
 from tasks.store import storage
 from tasks.store.artifacts import content_key
@@ -73,6 +75,7 @@ def discover(
     selection: FrameSelection = ALL_FRAMES,
     name: str = "",
     format_: str = "auto",
+    names: Names | None = None,
 ) -> Iterator[Discovered]:
     """Every sequence of the sources with its frames, one listing per source, as a stream.
 
@@ -81,8 +84,10 @@ def discover(
         selection: which frames of each camera; indices keep counting over all frames.
         name: what the one sequence of the sources is to be called; by default after its folder.
         format_: that of every source; "auto" looks at each.
+        names: how sequences are called by what was labeled before; they are told what is new.
 
     Raises:
+        NamedOtherwiseError: a sequence is a part of what has another name there.
         AutolabelError: a source is missing, has no images or videos, or is inside another one, or
             a link joins two; a folder can be read in two ways; two sequences or cameras would have
             the same name, or several the one that was given.
@@ -95,11 +100,11 @@ def discover(
     owners: dict[str, str] = {}
     selected = False
     pattern_of = distinct(expanded(sources))
-    for source, one in _found(pattern_of, selection, format_):
+    for source, one in _found(pattern_of, selection, format_, names or Names(), name):
         if len(pattern_of) > 1 and storage.is_local(source):
             _refuse_same_places(one, source, owners)
         named = _named(one, name) if name else one
-        _refuse_same_id(named.sequence, source, seen, name)
+        _refuse_same_id(named.sequence, source, seen, name, names)
         if one.frames:
             selected = True
             yield named
@@ -110,9 +115,9 @@ def discover(
 
 
 def _found(
-    pattern_of: Mapping[str, str], selection: FrameSelection, format_: str
+    pattern_of: Mapping[str, str], selection: FrameSelection, format_: str, names: Names, name: str
 ) -> Iterator[tuple[str, Discovered]]:
-    """Sequences as they are called by themselves, each with its source."""
+    """Sequences as they are called by themselves or were before, each with its source."""
     pictures = pictures_among(list(pattern_of))
     if len(pictures) == 1 and not any(pattern_of[one] for one in pictures):
         pictures = {}  # a sequence of one frame, called after it
@@ -121,8 +126,11 @@ def _found(
         if source in pictures:
             continue
         found = 0
-        reader, names = reader_of(_plain(source), format_), names_by(pattern, source)
-        for one in _discover_source(source, reader, selection, names):
+        reader = reader_of(_plain(source), format_)
+        known = names.of(_plain(source), reader.name)
+        called = known.way if known.root else names_by(pattern, source)
+        settled = partial(known.settled, pattern, name)
+        for one in _discover_source(known.source, reader, selection, called, settled):
             found += 1
             yield source, one
         if not found and not pattern:
@@ -130,8 +138,10 @@ def _found(
         fitting[pattern] = fitting.get(pattern, 0) + found
     if pictures:
         root, sequences = by_sequence(pictures.values())
-        for names, cameras in sequences.items():
-            sequence = SequenceRef(sequence_id_of(root, names), storage.join(root, *names))
+        for way, cameras in sequences.items():
+            folder = storage.join(root, *way)
+            own = sequence_id_of(root, way)
+            sequence = SequenceRef(names.of_pictures(folder, own, name, cameras), folder)
             yield (
                 sequence.frames_uri,
                 replace(_discovered(sequence, by_camera(cameras), selection), picked=True),
@@ -179,7 +189,11 @@ def _refuse_same_places(one: Discovered, source: str, owners: dict[str, str]) ->
 
 
 def _refuse_same_id(
-    sequence: SequenceRef, source: str, seen: dict[str, tuple[str, str]], name: str
+    sequence: SequenceRef,
+    source: str,
+    seen: dict[str, tuple[str, str]],
+    name: str,
+    names: Names | None,
 ) -> None:
     """Remember where each sequence comes from, and refuse a second one of the same name."""
     known = seen.setdefault(sequence.sequence_id, (sequence.frames_uri, source))
@@ -193,6 +207,8 @@ def _refuse_same_id(
     advice = "rename one of them"
     if known[1] != source:
         advice = "give the folder that holds both as the source"
+    if names and names.recorded.roots:
+        advice += ", or choose another --out: in this one names of earlier commands count"
     raise AutolabelError(
         f"two sequences are both called {sequence.sequence_id}: {storage.redact(known[0])} and "
         f"{storage.redact(sequence.frames_uri)}; {advice}"
@@ -217,9 +233,22 @@ def list_frames(sequence: SequenceRef, selection: FrameSelection = ALL_FRAMES) -
 
 
 def _discover_source(
-    source: str, reader: Reader, selection: FrameSelection, called: tuple[str, ...] = ()
+    source: str,
+    reader: Reader,
+    selection: FrameSelection,
+    called: tuple[str, ...] = (),
+    settled: Callable[[Listed, str], str] = lambda _, name: name,
 ) -> Iterator[Discovered]:
-    """Every sequence of one source; `called` are the names of the source, if a pattern has any."""
+    """Every sequence of one source.
+
+    Args:
+        source: where to look.
+        reader: of its format.
+        selection: which frames of each camera.
+        called: names of the source itself, if a pattern or what was labeled before has any.
+        settled: says what a sequence is called, given how its source calls it.
+
+    """
     root = _plain(source)
     whole = root.rpartition(".")[0] if suffix_of(root) in BY_SUFFIX else root
     around = (*called[:-1], whole.rpartition("/")[2]) if called else ()
@@ -231,7 +260,8 @@ def _discover_source(
             name = safe_name("/".join(names))
         else:
             name = sequence_id_of(whole, names)
-        yield _discovered(SequenceRef(name, listed.address), listed.cameras, selection)
+        sequence = SequenceRef(settled(listed, name), listed.address)
+        yield _discovered(sequence, listed.cameras, selection)
 
 
 def _plain(source: str) -> str:

@@ -79,6 +79,16 @@ def names_by(pattern: str, source: str) -> tuple[str, ...]:
     return tuple(source.rstrip("/").split("/")[wild[0] - len(parts) :])
 
 
+def wildcard_free(pattern: str) -> str:
+    """Return the folder from which `names_by` calls what fits; "" where that is none."""
+    parts = pattern.rstrip("/").split("/")
+    wild = [place for place, part in enumerate(parts) if _MAGIC.search(part)]
+    if not wild or "**" in parts:
+        return ""
+    least = 2 if storage.is_local(pattern) else 4  # not all of a machine or a server
+    return "/".join(parts[: wild[0]]) if wild[0] >= least else ""
+
+
 def _fitting(pattern: str) -> Iterator[str]:
     fs, path = storage.filesystem(pattern)
     with storage.explained("list", pattern):

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tasks.store import manifests, storage
+from tasks.store.roots import ROOTS
 from tasks.store.tracks import TRACKS
 from tasks.wording import counted
 
@@ -45,7 +46,7 @@ def remove_abandoned(out_uri: str, run_key: str = "", sequences: Iterable[str] =
     if not storage.is_local(out_uri):
         return 0
     out, removed = storage.local_path(out_uri), 0
-    roots = [out / LABELS, *(out / one for one in BY_RUN), out / REVIEWS]
+    roots = [out / LABELS, *(out / one for one in BY_RUN), out / REVIEWS, out / ROOTS]
     if run_key:
         roots = [out / LABELS / one for one in sequences] + [out / one / run_key for one in BY_RUN]
     before_s = time.time() - KEPT_S

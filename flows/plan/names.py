@@ -1,0 +1,106 @@
+"""Names of sequences beside those that a storage knows, and recorded there before any label."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from flows.params import LabelParams
+from sam2_core.types import AutolabelError
+from tasks.frames.discover import Discovered
+from tasks.frames.named_otherwise import NamedOtherwiseError, labeled_otherwise
+from tasks.frames.naming import Names
+from tasks.frames.patterns import IMAGE_SUFFIXES, expanded, suffix_of
+from tasks.frames.readers.choice import reader_of
+from tasks.frames.ways import overlap
+from tasks.store import storage
+from tasks.store.manifests import Key
+from tasks.store.roots import Root, read_roots, write_roots
+
+log = logging.getLogger(__name__)
+
+
+def names_of(out_uri: str) -> Names:
+    """Read how sequences are called in a storage: one listing, and a small file for each change.
+
+    Raises:
+        AutolabelError: that cannot be read.
+
+    """
+    return Names(read_roots(out_uri))
+
+
+def refuse_other_names(label: LabelParams) -> None:
+    """Refuse parameters for later whose sources cannot give the names that a storage knows.
+
+    Looks at the sources and not into them; what cannot be seen from here is left to the run.
+
+    Raises:
+        NamedOtherwiseError: they cannot.
+
+    """
+    try:
+        names = names_of(label.out)
+        for source in expanded(label.sources):
+            if suffix_of(source) not in IMAGE_SUFFIXES:
+                names.of(source, reader_of(source, label.format).name)
+    except NamedOtherwiseError:
+        raise
+    except AutolabelError as error:
+        log.info("names are not looked at: %s", error)
+
+
+def keep_names(out_uri: str, names: Names) -> None:
+    """Record where names were made that nobody has used here yet; does nothing without such.
+
+    Raises:
+        AutolabelError: another command made names of the same frames meanwhile.
+
+    """
+    if not names.new:
+        return
+    try:
+        mine = write_roots(out_uri, names.new)
+    except storage.StorageError as error:  # workers, and their credentials, may differ
+        log.warning("names of sequences are not recorded, so that other sources may give others: "
+                    "%s", error)  # fmt: skip
+        return
+    later = read_roots(out_uri, but={mine, *names.recorded.files})
+    for root in later.roots:
+        if root not in names.new and any(overlap(root.address, one.address) for one in names.new):
+            raise AutolabelError(_met(root))
+
+
+def names_by_content(labeled: Iterable[Key]) -> dict[str, str]:
+    """Return sequence ids by content key, with "/" between: these frames are the very same ones."""
+    names: dict[str, str] = {}
+    for sequence_id, content_key in labeled:
+        known = names.setdefault(content_key, sequence_id)
+        if sequence_id not in known.split("/"):  # labeled twice, before this was refused
+            names[content_key] = f"{known}/{sequence_id}"
+    return names
+
+
+def refuse_other_name_of_content(one: Discovered, names: Mapping[str, str]) -> None:
+    """Refuse a sequence that is not labeled under its name if its very frames are under another.
+
+    So it may be where labels were made before names were recorded.
+
+    Args:
+        one: the sequence.
+        names: ids of labeled sequences by content key.
+
+    Raises:
+        NamedOtherwiseError: they are.
+
+    """
+    known = names[one.content_key].split("/") if names and one.content_key in names else ()
+    if known and one.sequence.sequence_id not in known:
+        raise labeled_otherwise(one.sequence, known[0])
+
+
+def _met(root: Root) -> str:
+    return (
+        f"another command began to label {storage.redact(root.address)} at this moment, and names "
+        "its sequences: run this one again"
+    )

@@ -1,0 +1,107 @@
+"""Where the sequences of a storage have their names from: written before their first label.
+
+A sequence is called by its way from the source that was given, so another source around it, or
+inside of that one, would give it another name. What was given is kept, a small file for each
+command that brought something new; file names begin with the time, so that the oldest comes first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+
+from tasks.store import checksums, storage
+from tasks.store.checksums import IncompleteArtifactError
+
+ROOTS = "roots"
+_READERS = 16
+
+
+@dataclass(frozen=True)
+class Root:
+    """A place at which names were made.
+
+    Attributes:
+        address: fsspec URL of the folder or file from which sequences are called by their way;
+            where there is a name, that of the one sequence.
+        format: name of the reader of the sources; "folders" for all that a walk finds, too.
+        name: what the sequence at the address is called; "" for those below it.
+        apart: "camera", "picture" or "pictures" where its frames belong to a larger sequence for
+            whoever lists the folder around; "" else.
+
+    """
+
+    address: str
+    format: str = "folders"
+    name: str = ""
+    apart: str = ""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What is known of a storage's names.
+
+    Attributes:
+        roots: the oldest first.
+        files: names of the files that tell of them.
+
+    """
+
+    roots: tuple[Root, ...] = ()
+    files: frozenset[str] = frozenset()
+
+
+NOTHING = Recorded()
+
+
+def read_roots(out_uri: str, but: Collection[str] = ()) -> Recorded:
+    """Return what was recorded, by one listing and a request for each file, several at a time.
+
+    Args:
+        out_uri: storage of the labels.
+        but: files that are known already, whose roots are left out.
+
+    Raises:
+        IncompleteArtifactError: a file is damaged or foreign.
+        StorageError: storage cannot be read.
+
+    """
+    folder = storage.join(out_uri, ROOTS)
+    listed = storage.list_names(folder)
+    files = sorted(name for name in listed if name.endswith(".json") and not name.startswith("."))
+    new = [name for name in files if name not in but]
+    with ThreadPoolExecutor(_READERS, "roots") as pool:
+        found = pool.map(lambda name: _read(storage.join(folder, name)), new)
+        return Recorded(tuple(root for roots in found for root in roots), frozenset(files))
+
+
+def _read(uri: str) -> list[Root]:
+    shown = storage.redact(uri)
+    values = checksums.decode_json(storage.read_bytes(uri), shown)
+    try:
+        roots = [Root(**one) for one in values["roots"]]
+    except (LookupError, TypeError) as error:
+        raise IncompleteArtifactError(f"{shown} tells no names of ours: {error!r}") from error
+    if not all(isinstance(value, str) for root in roots for value in asdict(root).values()):
+        raise IncompleteArtifactError(f"{shown} tells no names of ours")
+    return roots
+
+
+def write_roots(out_uri: str, roots: Sequence[Root]) -> str:
+    """Record where names were made; returns the file's name.
+
+    Raises:
+        StorageError: it cannot be written.
+
+    """
+    values = [asdict(root) for root in roots]
+    digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:20]
+    name = f"{time.time_ns():020d}-{digest}.json"
+    storage.write_bytes(
+        storage.join(out_uri, ROOTS, name), checksums.encode_json({"roots": values})
+    )
+    return name

@@ -1,0 +1,198 @@
+"""A drive has one name in a storage, whatever source it is found through."""
+
+import pytest
+
+from flows.plan.names import keep_names, names_of
+from sam2_core.types import AutolabelError
+from tasks.frames.discover import discover
+from tasks.frames.named_otherwise import NamedOtherwiseError
+from tasks.frames.naming import Names
+from tasks.store import roots, storage
+from tests.frames.sources import anywhere, write
+
+DRIVES = ["05-01/a/1.jpg", "05-01/a/2.jpg", "05-01/b/1.jpg", "05-02/a/1.jpg",
+          "05-02/rig/CAM_FRONT/1.jpg", "05-02/rig/CAM_BACK/1.jpg", "05-03/ride.mp4",
+          "05-03/images/1.jpg"]  # fmt: skip
+EVERY = {"05-01__a", "05-01__b", "05-02__a", "05-02__rig", "05-03__ride", "05-03"}
+
+
+@pytest.fixture(params=["local", "memory", "s3", "http"])
+def drives(request, tmp_path):
+    url, write_to = anywhere(request, tmp_path)
+    write(storage.join(write_to, "drives"), *DRIVES)
+    return storage.join(url, "drives")
+
+
+@pytest.fixture
+def local(tmp_path):
+    write(tmp_path / "drives", *DRIVES)
+    return tmp_path / "drives"
+
+
+@pytest.fixture
+def named(tmp_path):
+    """Plan as a command does that has this --out; returns addresses by name."""
+
+    def plan(*sources, out="labels", name="", format_="auto"):
+        names = names_of(str(tmp_path / out))
+        found = {
+            one.sequence.sequence_id: one.sequence.frames_uri.replace("memory:///", "memory://")
+            for one in discover([str(one) for one in sources], name=name, format_=format_,
+                                names=names)
+        }  # fmt: skip
+        keep_names(str(tmp_path / out), names)
+        return found
+
+    return plan
+
+
+def recorded(tmp_path):
+    return list(storage.list_names(str(tmp_path / "labels" / roots.ROOTS)))
+
+
+def test_a_part_of_what_nights_label_is_named_as_they_do(drives, named, tmp_path):
+    every = named(drives)
+    assert set(every) == EVERY
+    for part in ("05-01", "05-01/", "05-01/a", "05-02/rig", "05-03", "05-03/ride.mp4",
+                 "05-03/images"):  # fmt: skip
+        assert named(f"{drives}/{part}").items() <= every.items(), part
+    assert named(f"{drives}/05-01/a", f"{drives}/05-02").items() <= every.items()
+    assert named(f"{drives}/05-01/a/1.jpg", f"{drives}/05-01/a/2.jpg").items() <= every.items()
+    assert named(drives) == named(f"{drives}/") == every
+    assert len(recorded(tmp_path)) == 1
+
+
+def test_nights_name_what_was_labeled_before_as_it_was_then(drives, named, tmp_path):
+    first = named(f"{drives}/05-01") | named(f"{drives}/05-03/ride.mp4")
+    assert set(first) == {"a", "b", "ride"}
+    every = named(drives)
+    assert set(every) == {"a", "b", "ride", "05-02__a", "05-02__rig", "05-03"}
+    assert first.items() <= every.items()
+    assert named(f"{drives}/05-01/a") == {"a": first["a"]}
+    assert named(f"{drives}/05-02/a") == {"05-02__a": every["05-02__a"]}
+    assert len(recorded(tmp_path)) == 3
+
+
+def test_a_pattern_names_as_the_folder_before_its_wildcard(local, named):
+    some = named(f"{local}/05-0[12]")
+    assert set(some) == {"05-01__a", "05-01__b", "05-02__a", "05-02__rig"}
+    assert set(named(f"{local}/05-03")) == {"05-03__ride", "05-03"}
+    assert set(named(local)) == EVERY
+    assert set(named(f"{local}/*/a", out="other")) == {"05-01__a", "05-02__a"}
+
+
+def test_links_relative_paths_and_other_spellings_are_one_place(local, named, monkeypatch):
+    every = named(local)
+    (local.parent / "link").symlink_to(local)
+    monkeypatch.chdir(local.parent)
+    assert named("link/05-01", "drives/05-02/../05-02/a") == {
+        name: every[name] for name in ("05-01__a", "05-01__b", "05-02__a")
+    }  # with the addresses of before, so that nothing is labeled again
+    assert named("./link/") == every
+    known = Names(roots.Recorded((roots.Root("s3://drives/in"),)))
+    assert known.of("s3a://drives/in/05-01", "folders").way == ("05-01",)
+
+
+def test_sources_beside_one_another_keep_their_own_names(local, named, tmp_path):
+    write(tmp_path / "elsewhere", "05-01/a/1.jpg", "x/1.jpg")
+    named(local)
+    assert set(named(tmp_path / "elsewhere")) == {"05-01__a", "x"}
+    write(f"{local}-2", "y/1.jpg")
+    assert set(named(f"{local}-2", local)) == {*EVERY, "y"}
+    write(local, "05-01/c/1.jpg", "05-04/1.jpg")
+    assert set(named(local)) == EVERY | {"05-01__c", "05-04"}, "it grows"
+
+
+@pytest.mark.parametrize("part", ["05-02/rig/CAM_FRONT", "05-02/rig/CAM_FRONT/1.jpg"])
+def test_a_camera_of_a_sequence_is_none_of_its_own_beside_it(local, named, part):
+    named(local)
+    with pytest.raises(NamedOtherwiseError, match=rf"give {local} as the source, as before"):
+        named(local / part)
+    named(local / "05-02" / "rig", out="other")
+    with pytest.raises(NamedOtherwiseError, match=r"give .*/rig as the source"):
+        named(local / part, out="other")
+    assert len(named(local / part, out="third")) == 1
+    with pytest.raises(NamedOtherwiseError, match="labeled by itself as"):
+        named(local, out="third")
+    assert len(named(local / part, out="third")) == 1
+
+
+def test_cameras_by_a_pattern_stay_apart(local, named):
+    assert set(named(f"{local}/*/rig/CAM_*")) == {"05-02__rig__CAM_FRONT", "05-02__rig__CAM_BACK"}
+    assert len(named(f"{local}/*/rig/CAM_*")) == 2
+    assert set(named(local / "05-02" / "rig" / "CAM_BACK")) == {"05-02__rig__CAM_BACK"}
+    with pytest.raises(NamedOtherwiseError, match="labeled by itself as 05-02__rig__CAM_"):
+        named(local)
+
+
+def test_the_command_is_told_that_takes_a_part(local, named):
+    named(local)
+    with pytest.raises(NamedOtherwiseError, match="--sequences '05-02__rig\\*'"):
+        named(local / "05-02" / "rig" / "CAM_FRONT")
+
+
+def test_a_sequence_that_was_named_has_one_name(local, named):
+    assert set(named(local / "05-02" / "a", name="monday")) == {"monday"}
+    assert set(named(local / "05-02" / "a")) == {"monday"}
+    assert "monday" in set(named(local)) - EVERY
+    with pytest.raises(NamedOtherwiseError, match="is called monday in this --out"):
+        named(local / "05-02" / "a", name="tuesday")
+    with pytest.raises(NamedOtherwiseError, match="is called 05-01__a in this --out"):
+        named(local / "05-01" / "a", name="tuesday")
+    assert set(named(local / "05-01" / "a", name="05-01__a")) == {"05-01__a"}
+
+
+def test_pictures_of_a_folder_with_a_name_of_their_own(local, named):
+    pictures = sorted((local / "05-01" / "a").glob("*.jpg"))
+    assert set(named(f"{local}/05-01/a/[1].jpg", name="ones")) == {"ones"}
+    assert set(named(f"{local}/05-01/a/[2].jpg", name="twos")) == {"twos"}
+    for source in (local, local / "05-01" / "a"):
+        with pytest.raises(NamedOtherwiseError, match="pictures in it, labeled by itself as"):
+            named(source)
+    assert set(named(local / "05-02"))
+    assert set(named(*pictures, out="other")) == {"a"}
+    assert set(named(local, out="other")) == EVERY - {"05-01__a"} | {"a"}
+
+
+def test_formats_that_name_otherwise_do_not_meet(local, named, tmp_path):
+    for drive in ("0001", "0002"):
+        write(tmp_path / "kitti", f"2011_09_26/2011_09_26_drive_{drive}_sync/image_02/data/0.png")
+    day = tmp_path / "kitti" / "2011_09_26"
+    every = named(tmp_path / "kitti")
+    assert named(tmp_path / "kitti") == every
+    with pytest.raises(NamedOtherwiseError, match="named as of --format kitti-raw, not folders"):
+        named(tmp_path / "kitti", format_="folders")
+    one = named(day).items()
+    assert one <= every.items()
+
+
+def test_recordings_are_named_as_in_their_folder(named, tmp_path):
+    (tmp_path / "in" / "day").mkdir(parents=True)
+    for name in ("one", "two"):
+        (tmp_path / "in" / "day" / f"{name}.mp4").write_bytes(b"x")
+    first = named(tmp_path / "in" / "day" / "one.mp4")
+    assert set(named(tmp_path / "in")) == {"one", "day__two"}
+    assert named(tmp_path / "in" / "day" / "one.mp4") == first
+
+
+def test_two_commands_at_once_are_told(local, tmp_path):
+    out = str(tmp_path / "labels")
+    one, two = names_of(out), names_of(out)
+    assert list(discover([str(local)], names=one))
+    assert list(discover([str(local / "05-01")], names=two))
+    keep_names(out, two)
+    with pytest.raises(AutolabelError, match=r"another command began to label .*05-01 at this"):
+        keep_names(out, one)
+    again = names_of(out)
+    found = {one.sequence.sequence_id for one in discover([str(local)], names=again)}
+    assert found == EVERY - {"05-01__a", "05-01__b"} | {"a", "b"}
+    keep_names(out, again)
+
+
+def test_a_damaged_record_is_told(named, local, tmp_path):
+    named(local)
+    (file,) = recorded(tmp_path)
+    path = tmp_path / "labels" / roots.ROOTS / file
+    path.write_bytes(path.read_bytes().replace(b"folders", b"holders"))
+    with pytest.raises(AutolabelError, match=f"{file} is damaged"):
+        named(local)

@@ -1,0 +1,122 @@
+"""Plans beside what is labeled: no frame is labeled twice under two names."""
+
+import pytest
+
+from flows import backfill
+from flows.backfill_params import BackfillParams
+from flows.params import LabelParams
+from flows.plan.backfill import plan_backfill
+from flows.plan.names import keep_names, names_of, refuse_other_names
+from flows.plan.plan import make_plan
+from flows.shard import parts_of
+from tasks.frames.named_otherwise import NamedOtherwiseError
+from tasks.store import roots, storage
+from tests.integration.runs import MICRO, write_sequence
+
+
+@pytest.fixture
+def label(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        backfill, "submit", lambda shards, **_: {"submitted": len(shards), "met": 0}
+    )
+    for name in ("05-01/a", "05-01/b", "05-02/c"):
+        write_sequence(tmp_path / "in" / name, tmp_path / "boxes", 2)
+    return lambda *sources, **more: LabelParams(
+        sources=tuple(f"{tmp_path}/in{one}" for one in sources), out=str(tmp_path / "out"),
+        model=str(MICRO), boxes=str(tmp_path / "boxes"), load_dataset=False, **more,
+    )  # fmt: skip
+
+
+def submitted(plan, monkeypatch):
+    """Submit a plan, as far as storage is concerned; returns the names of its sequences."""
+
+    class Turn:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+        def keep(self):
+            return None
+
+    monkeypatch.setattr(backfill, "turn_of", lambda *_: Turn())
+    monkeypatch.setattr(backfill, "sequences_in_flight", lambda *_: set())
+    backfill.submit_plan(plan)
+    return {one.sequence_id for one in plan.works}
+
+
+def mark_complete(plan, names=None):
+    for one in plan.works:
+        name = (names or {}).get(one.sequence_id, one.sequence_id)
+        file = f"manifests/{plan.stamp.run_key}/{name}@{one.content_key}.json"
+        storage.write_bytes(storage.join(plan.params.label.out, file), b"{}")
+
+
+def test_a_backfill_of_a_part_finds_what_nights_labeled(label, monkeypatch, tmp_path):
+    write_sequence(tmp_path / "new", tmp_path / "boxes", 2)
+    nights = plan_backfill(BackfillParams(label=label("")))
+    assert not storage.list_names(str(tmp_path / "out" / roots.ROOTS)), "a plan writes nothing"
+    assert submitted(nights, monkeypatch) == {"05-01__a", "05-01__b", "05-02__c"}
+    mark_complete(nights)
+    (tmp_path / "new").rename(tmp_path / "in" / "05-01" / "new")
+    part = plan_backfill(BackfillParams(label=label("/05-01")))
+    assert (part.sequences, part.up_to_date) == (3, 2)
+    assert submitted(part, monkeypatch) == {"05-01__new"}
+    mark_complete(part)
+    assert not plan_backfill(BackfillParams(label=label(""))).works
+    found = make_plan(label("/05-01/a")).sequences
+    assert [one.name for one in found] == ["05-01__a"]
+
+
+def test_pictures_that_were_named_are_found_by_workers_under_the_same_name(label, monkeypatch):
+    submitted(plan_backfill(BackfillParams(label=label(""))), monkeypatch)
+    plan = plan_backfill(BackfillParams(label=label("/05-01/a/0*.jpg")))
+    assert submitted(plan, monkeypatch) == {"05-01__a"}
+    (part,) = parts_of(plan.shards[0])
+    assert (part.name, len(part.found.frames)) == ("05-01__a", 2)
+
+
+def test_labels_of_before_names_were_recorded_are_not_made_again(label, tmp_path):
+    """The same command goes on; another is refused with the source that was given then."""
+    before = plan_backfill(BackfillParams(label=label("")))
+    mark_complete(before)
+    assert plan_backfill(BackfillParams(label=label(""))).up_to_date == 3
+    for plan in (lambda one: plan_backfill(BackfillParams(label=one)), make_plan):
+        with pytest.raises(NamedOtherwiseError) as refused:
+            plan(label("/05-01"))
+        assert f"{tmp_path}/in/05-01/a is labeled as 05-01__a" in str(refused.value)
+        assert f"give {tmp_path}/in as the source" in str(refused.value)
+        assert "--sequences '05-01__a'" in str(refused.value)
+    underway = {(one.sequence_id, one.content_key) for one in before.works}
+    with pytest.raises(NamedOtherwiseError):
+        plan_backfill(BackfillParams(label=label("/05-02", dataset="x")), underway)
+
+
+def test_what_was_labeled_twice_before_goes_on(label):
+    plan = plan_backfill(BackfillParams(label=label("/05-01")))
+    mark_complete(plan)
+    mark_complete(plan, {"a": "05-01__a", "b": "05-01__b"})
+    assert plan_backfill(BackfillParams(label=label("/05-01"))).up_to_date == 2
+    assert plan_backfill(BackfillParams(label=label(""))).up_to_date == 2
+
+
+def test_names_of_nights_are_looked_at_when_they_are_turned_on(label, tmp_path):
+    out = str(tmp_path / "out")
+    plan = make_plan(label("/05-01/a", sequence="monday"))
+    keep_names(out, plan.names)
+    refuse_other_names(label(""))
+    refuse_other_names(label("/nowhere"))
+    names = names_of(out)
+    names.add(roots.Root(f"{tmp_path}/in/05-02/c", "nuscenes"))
+    keep_names(out, names)
+    with pytest.raises(NamedOtherwiseError, match="labeled by itself as of --format nuscenes"):
+        refuse_other_names(label(""))
+
+
+def test_a_storage_that_cannot_be_written_from_here_is_told(label, tmp_path, caplog):
+    plan = make_plan(label(""))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / roots.ROOTS).write_text("in the way")
+    keep_names(str(tmp_path / "out"), plan.names)
+    assert "names of sequences are not recorded" in caplog.text
