@@ -195,7 +195,8 @@ def watch(console: Console, plan: BackfillPlan, loading: FlowRun | None = None) 
         console.print(f"  [red]no labels[/] {escape(where)}")
     if len(frames) > 10:
         console.print(f"  and {len(frames) - 10} more; --json lists all")
-    if left.up_to_date and holds_any(plan.params.label):
+    held = holds_any(plan.params.label)
+    if left.up_to_date and (held or (held is None and not failed)):
         command = as_typed("review", plan.params.label.dataset_name or "")
         console.print(f"look at it: [bold]{escape(command)}[/]")
     return {

@@ -62,19 +62,21 @@ def to_load(label: LabelParams, run_key: str) -> set[str]:
     return found and found - {name for name, _ in sequences_in_flight(run_key, label.out)}
 
 
-def holds_any(label: LabelParams) -> bool:
-    """Whether a dataset holds a labeled sequence; True where nobody here can tell."""
+def holds_any(label: LabelParams) -> bool | None:
+    """Whether a dataset holds a labeled sequence; None where nobody here can tell."""
     from tasks.dataset.away import reach_database
     from tasks.dataset.database import is_at_hand
     from tasks.dataset.record import loaded_manifests
 
-    if not label.dataset_name or not is_at_hand():
-        return bool(label.dataset_name)
+    if not label.dataset_name:
+        return False
     try:
+        if not is_at_hand():
+            return None
         reach_database()
         return bool(loaded_manifests(label.dataset_name))
     except AutolabelError:
-        return False
+        return None
 
 
 def submit_load(dataset: str, out_uri: str, run_key: str) -> FlowRun:
