@@ -14,6 +14,7 @@ from uuid import UUID
 from flows.machine.refused import refused_workers
 from flows.machine.server_log import server_errors
 from flows.params import LabelParams
+from flows.plan.commands import backfill_again
 from flows.plan.shards import Piece, ShardParams
 from flows.plan.summary import failure_row
 from flows.plan.unlabeled import unlabeled_frames
@@ -64,8 +65,8 @@ class RunStatus:
         not_loaded: why labels of shards were not loaded into the dataset, as `reasons`, where it
             lacks some of them to this day.
         newest: every piece that a shard was to label.
-        unlabeled: how many sequences shards that failed or crashed were the last to label, which
-            are neither labeled by now nor given up.
+        unlabeled: ids of sequences that shards which failed or crashed were the last to label,
+            and that are neither labeled by now nor given up.
         active: shards that have not ended; one that has just crashed is begun again.
         content: of each sequence, the key of the frames that the newest shard was given.
         latest: what each shard, by its flow run's id, was the last to label.
@@ -88,7 +89,7 @@ class RunStatus:
     partial: int = 0
     not_loaded: Counter[str] = field(default_factory=Counter)
     newest: set[Piece] = field(default_factory=set)
-    unlabeled: int = 0
+    unlabeled: list[str] = field(default_factory=list)
     active: int = 0
     content: dict[Source, str] = field(default_factory=dict)
     latest: dict[UUID, set[Key]] = field(default_factory=dict)
@@ -145,20 +146,20 @@ class RunStatus:
         if self.states.get("Late") and not workers:
             yield "shards wait and no worker is online: start one with `autolabel worker`"
         if self.unlabeled and not self.active:
-            left = counted(self.unlabeled, "sequence")
-            yield f"{left} failed: fix the cause, then repeat the same `autolabel backfill`"
+            left = counted(len(self.unlabeled), "sequence")
+            again = backfill_again(self.label, sequences=self.unlabeled)
+            yield f"{left} failed: fix the cause, then {again}"
         if self.not_loaded:
             shards, reasons = self.not_loaded.total(), "; ".join(self.not_loaded)
             yield (
                 f"labels of {counted(shards, 'shard')} were not loaded ({reasons}): where that is "
-                "mended, the same `autolabel backfill` or the deployment load-dataset/load-dataset "
+                f"mended, {backfill_again(self.label)} or the deployment load-dataset/load-dataset "
                 f"loads what {self.label.dataset_name} lacks"
             )
         if self.given_up:
-            yield (
-                f"{counted(len(self.given_up), 'sequence')} given up: look at the frames, then "
-                "`autolabel backfill --retry-quarantined`"
-            )
+            left = counted(len(self.given_up), "sequence")
+            again = backfill_again(self.label, "--retry-quarantined", sequences=self.given_up)
+            yield f"{left} given up: look at the frames, then {again}"
 
 
 def collect_status(hours: float = 72) -> dict[str, Any]:
@@ -255,7 +256,7 @@ def _look_at_storage(run: RunStatus) -> None:
         run.given_up = sorted({name for name, _ in still})
         failed = {key: source for one in run.failed for key, source in one.sources.items()}
         run.labeled = labeled_by_now(failed, run.content, complete)
-        run.unlabeled = len({name for name, _ in run.bad - given_up.keys()})
+        run.unlabeled = sorted({name for name, _ in run.bad - given_up.keys()})
     except AutolabelError as error:
         run.storage_error = str(error)
 

@@ -127,7 +127,7 @@ def _begin_attempt(job: Job, part: SequencePart, complete: int, first: int) -> s
     if attempt_uri is None:
         raise AutolabelError(
             f"given up: {quarantine.ATTEMPTS} workers died on this sequence without getting "
-            "further; `autolabel backfill --retry-quarantined` tries it again"
+            "further; the same `autolabel backfill` with --retry-quarantined tries it again"
         )
     return attempt_uri
 

@@ -79,7 +79,7 @@ def run_in(state, **facts):
     shard = ShardParams(label=label, run_key="key", pieces=[piece])
     params = {"params": shard.model_dump(mode="json")}
     (run,) = group_runs([FlowRun(flow_id=uuid.uuid4(), parameters=params, state=state, **facts)])
-    run.unlabeled = len(run.bad)
+    run.unlabeled = sorted(name for name, _ in run.bad)
     return run
 
 
@@ -94,7 +94,9 @@ def test_a_shard_that_is_about_to_be_begun_again_has_not_failed():
         run_in(Crashed(message="exited"), run_count=MOST_STARTS),
     ):
         assert (given_up.active, given_up.as_json()["failures"]) == (0, {"exited": 1})
-        assert "1 sequence failed" in "".join(given_up.to_do(1))
+        told = "".join(given_up.to_do(1))
+        command = "`autolabel backfill /frames --out /out --sequences drive`"
+        assert told == f"1 sequence failed: fix the cause, then {command}"
 
 
 def test_why_a_shard_was_given_back_is_told_while_it_waits(capsys):
