@@ -48,7 +48,8 @@ def test_frames_of_a_shard_that_was_cancelled_are_not_labeled(
 
     plan = SimpleNamespace(
         stamp=SimpleNamespace(run_key="key"), params=SimpleNamespace(label=label),
-        to_label=2, in_flight=0, frames=8, works=[Piece("first", "/frames/first", "k", 4)],
+        to_label=2, in_flight=0, frames=8, frames_estimated=False,
+        works=[Piece("first", "/frames/first", "k", 4)],
     )  # fmt: skip
     monkeypatch.setattr(backfill_run, "percent_done", lambda _: {})
     monkeypatch.setattr(backfill_run, "labeled_by", lambda ids: set(ids) if completed else set())
