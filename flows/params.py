@@ -77,6 +77,7 @@ class LabelParams(BaseModel):
     )
     load_dataset: bool = Field(default=True, description="Load the labels into FiftyOne.")
     clean_masks: float = Field(
+        allow_inf_nan=False,
         default=0,
         ge=0,
         le=0.2,
@@ -152,11 +153,12 @@ class LabelParams(BaseModel):
         "every one).",
     )
     min_score: float | None = Field(
+        allow_inf_nan=False,
         default=None,
         ge=0,
         le=1,
         description="Only boxes scored at least so; by default 0.45 for the bundled "
-        "detector's boxes, 0.3 for another's and 0 for imported ones.",
+        "detector's boxes, 0.3 for another's, and imported ones are all taken.",
     )
     tiles: int = Field(
         default=1,

@@ -85,7 +85,8 @@ def _converted(
     if array.dtype.kind in "iuf" and (
         not array.size or np.can_cast(array.dtype, dtype, "same_kind")
     ):
-        return array.astype(dtype, copy=False)
+        with np.errstate(over="ignore"):  # too large becomes infinite, which is judged later
+            return array.astype(dtype, copy=False)
     return array
 
 

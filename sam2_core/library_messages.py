@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import warnings
 
 _ERRORS, _FATAL = 3, 4
@@ -33,6 +34,14 @@ def preload_cuda() -> None:
         # It prints what it does not find, to the stream that `--json` is written to.
         with contextlib.redirect_stdout(io.StringIO()):
             onnxruntime.preload_dlls()
+
+
+def quiet_ffmpeg() -> None:
+    """Keep the FFmpeg in OpenCV from telling what is wrong with a file, without its name.
+
+    Call before the first `cv2.VideoCapture`: it is read once.
+    """
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
 
 
 def quiet_torch_compiler() -> None:

@@ -59,7 +59,8 @@ class Boxes:
     Attributes:
         xyxy_px: float32 (N, 4), left, top, right, bottom. May be invalid (NaN, inverted, outside):
             validity is judged where masks are made, so that no row is lost on the way.
-        scores: float32 (N,) in [0, 1]; 1.0 where the source gives none.
+        scores: float32 (N,), a detector's in [0, 1]; imported ones may be any number, or NaN; 1.0
+            where the source gives none.
         labels: N class names.
         track_ids: int64 (N,) or None.
         source: where they come from: a detector's stamp, or the imported file.

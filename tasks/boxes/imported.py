@@ -172,11 +172,11 @@ def _fitting(found: Iterable[Entry], around: set[str]) -> list[Entry]:
 def chosen_boxes(boxes: Boxes, classes: Collection[str], min_score: float) -> Boxes:
     """Return the boxes of these classes (all when empty) with at least this score, in order.
 
-    0 takes whatever score there is, as some tools' scores begin below it; one that is no finite
-    number is none that is enough.
+    0 takes whatever score there is, as some tools' scores begin below it. One that is no finite
+    number is kept: its row tells that reason.
     """
     known = np.isin(boxes.labels, list(classes)) if classes else np.ones(len(boxes), bool)
-    enough = boxes.scores >= min_score if min_score > 0 else np.isfinite(boxes.scores)
+    enough = (boxes.scores >= min_score) | (min_score <= 0) | ~np.isfinite(boxes.scores)
     keep = np.flatnonzero(known & enough)
     tracks = None if boxes.track_ids is None else boxes.track_ids[keep]
     labels = tuple(boxes.labels[row] for row in keep)

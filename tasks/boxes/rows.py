@@ -21,7 +21,7 @@ class Row:
     Attributes:
         label: its class.
         xyxy_px: left, top, right, bottom; in fractions where its image says so.
-        score: in [0, 1].
+        score: as the source has it, in [0, 1] or not.
         track_id: the same for one object in all images, or None.
 
     """

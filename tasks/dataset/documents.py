@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,8 +92,9 @@ def label_documents(
     extent = (crops.windows_xyxy_px[:, 2:] - crops.windows_xyxy_px[:, :2]) / scale
     places = np.concatenate([corner, extent], axis=1).tolist()
     exact = np.nan_to_num(boxes.xyxy_px, posinf=0, neginf=0).tolist()
+    scores = [one if math.isfinite(one) else None for one in boxes.scores.tolist()]
     columns = zip(
-        boxes.labels, boxes.scores.tolist(), places, exact, masks.predicted_iou.tolist(),
+        boxes.labels, scores, places, exact, masks.predicted_iou.tolist(),
         masks.stability.tolist(), masks.object_score.tolist(), crops.areas_px.tolist(),
         masks.reasons, crops.masks, strict=True,
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -63,12 +64,15 @@ def refuse_large(width: int, height: int) -> None:
         TooLargeError: it has more pixels than the limit.
 
     """
-    limit = max_megapixels()
-    if width * height > limit * 1_000_000:
-        raise TooLargeError(
-            f"{width}x{height} is {width * height / 1e6:.0f} megapixels, more than {limit}; "
-            f"{LIMIT_NAME} sets another limit"
-        )
+    if width * height > max_megapixels() * 1_000_000:
+        raise _too_large(f"{width}x{height}", width * height)
+
+
+def _too_large(what: str, pixels: int) -> TooLargeError:
+    return TooLargeError(
+        f"{what} is {pixels / 1e6:.0f} megapixels, more than {max_megapixels()}; {LIMIT_NAME} sets "
+        f"another limit, of at most {_MOST_MEGAPIXELS}"
+    )
 
 
 def read_image(frame: FrameRef) -> ImageArray:
@@ -141,8 +145,9 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
             yield image
     except UnidentifiedImageError as error:
         raise BadImageError("not an image, or its header is damaged") from error
-    except Image.DecompressionBombError as error:
-        raise TooLargeError(f"{error}; {LIMIT_NAME} is at most {_MOST_MEGAPIXELS}") from error
+    except Image.DecompressionBombError as error:  # it tells the pixels, and not width and height
+        pixels = re.search(r"\d+", str(error))
+        raise _too_large("the picture", int(pixels[0]) if pixels else 0) from error
     except AutolabelError:
         raise
     except Exception as error:  # of bytes in memory: whatever a decoder trips over is in them

@@ -148,6 +148,7 @@ class _LocalWalk:
         files: list[File] = []
         below: list[str] = []
         dangling: list[str] = []
+        other: list[str] = []
         for entry in entries:
             try:
                 if entry.is_dir():
@@ -157,17 +158,21 @@ class _LocalWalk:
                     stat = entry.stat()
                     version = stat_version(stat)
                     files.append(File(entry.name, entry.path, stat.st_size, version))
-                elif entry.is_symlink():
-                    dangling.append(entry.name)
+                else:
+                    (dangling if entry.is_symlink() else other).append(entry.name)
             except FileNotFoundError:  # removed since
                 continue
             except OSError as error:
                 if error.errno != errno.ELOOP:
                     raise
                 dangling.append(entry.name)
-        if dangling:
-            links = counted(len(dangling), "link that leads", "links that lead")
-            log.warning("ignoring %s nowhere in %s: %s", links, folder, min(dangling))
+        for left_out, one, more in (
+            (dangling, "link that leads nowhere", "links that lead nowhere"),
+            (other, "pipe, socket or device", "pipes, sockets or devices"),
+        ):
+            if left_out:
+                number = counted(len(left_out), one, more)
+                log.warning("ignoring %s in %s: %s", number, folder, min(left_out))
         return files, below
 
     def _is_to_follow(self, link: Path) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sam2_core.cache import cache_folder
+from sam2_core.library_messages import quiet_ffmpeg
 from sam2_core.machine_errors import as_machine_error
 from tasks.frames.broken_off import why_frames_lack
 from tasks.frames.download import CacheError, ChangedError, fetch
@@ -194,6 +195,7 @@ def _extract(path: Path, folder: Path, selection: FrameSelection) -> Iterator[Ro
     """Write selected frames; one that cannot be decoded has no file and counts all the same."""
     import cv2
 
+    quiet_ffmpeg()
     capture = cv2.VideoCapture(str(path))
     try:
         width = int(capture.get(cv2.CAP_PROP_FRAME_WIDTH))

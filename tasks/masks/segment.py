@@ -7,14 +7,18 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from sam2_core.frame_loop import FrameJob, FrameLoop
 from sam2_core.segmenter import Segmenter
-from sam2_core.types import Boxes, ImageArray
+from sam2_core.types import Boxes, ImageArray, Masks
 from sam2_core.views import StagedFrame
 from tasks.errors import told
 from tasks.frames.images import NotReadError
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameFailure, FrameRef
+
+UNSCORED = "invalid box: its score is not a finite number"
 
 
 def segment_frames(
@@ -35,6 +39,7 @@ def segment_frames(
 
     Yields:
         One `LabeledFrame` a frame; a frame that fails carries a `FrameFailure`, never an exception.
+        A box whose score is no number has no mask, and the reason.
 
     Raises:
         MachineError: device, memory or disk failed; frames from there on have no outcome.
@@ -45,15 +50,31 @@ def segment_frames(
     def jobs() -> Iterator[FrameJob]:
         for number, (frame, boxes) in enumerate(frames):
             given[number] = (frame, boxes)
-            yield FrameJob(number, lambda frame=frame: read_image(frame), boxes)  # type: ignore[misc]
+            yield FrameJob(number, lambda frame=frame: read_image(frame), _scored(boxes))  # type: ignore[misc]
 
     for result in FrameLoop(segmenter, jobs(), turn=turn):
         frame, boxes = given.pop(result.key)
         if result.size_hw != (0, 0):
             frame = replace(frame, size_hw=result.size_hw)
         if result.masks is not None:
-            yield LabeledFrame(frame, boxes, result.masks)
+            yield LabeledFrame(frame, boxes, _with_reasons(result.masks, boxes))
         else:
             stage = "download" if isinstance(result.error, NotReadError) else result.stage
             reason = told(result.error) if result.error else "unknown"
             yield LabeledFrame(frame, boxes, None, FrameFailure.of(frame, stage, reason))
+
+
+def _scored(boxes: Boxes) -> Boxes:
+    """Return boxes for the model, which has no word about scores: without a number, no place."""
+    known = np.isfinite(boxes.scores)
+    if known.all():
+        return boxes
+    return replace(boxes, xyxy_px=np.where(known[:, None], boxes.xyxy_px, np.nan))
+
+
+def _with_reasons(masks: Masks, boxes: Boxes) -> Masks:
+    known = np.isfinite(boxes.scores).tolist()
+    if all(known):
+        return masks
+    reasons = [old if good else UNSCORED for good, old in zip(known, masks.reasons, strict=True)]
+    return replace(masks, reasons=tuple(reasons))

@@ -110,7 +110,8 @@ def _scores(values: Numbers, measured: Measured, frames: Sequence[LabeledFrame])
     values[:, COLUMN["unstable"]] = 1 - np.concatenate([m.stability for _, m in some])
     logits = np.concatenate([m.object_score for _, m in some]).clip(-30, 30)
     values[:, COLUMN["low_object_score"]] = 1 / (1 + np.exp(logits))
-    values[:, COLUMN["low_score"]] = 1 - np.concatenate([boxes.scores for boxes, _ in some])
+    scores = np.concatenate([boxes.scores for boxes, _ in some])
+    values[:, COLUMN["low_score"]] = 1 - scores.clip(0, 1)  # imported ones may be any number
     values[:, COLUMN["empty"]] = measured.area_px == 0
 
 

@@ -93,7 +93,7 @@ def _add(columns: _Columns, one: LabeledFrame, associator: Associator) -> None:
     given = np.full(count, -1, np.int64) if boxes.track_ids is None else boxes.track_ids
     rows = np.flatnonzero(usable & (given < 0))
     numbers = np.full(count, -1, np.int64)
-    scores = boxes.scores.astype(np.float64)
+    scores = np.nan_to_num(boxes.scores.astype(np.float64), posinf=0, neginf=0)
     names = [boxes.labels[row] for row in rows]
     numbers[rows] = associator.number(px[rows], scores[rows], names)
     shapes = np.zeros((count, WORDS), np.uint64)

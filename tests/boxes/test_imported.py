@@ -317,8 +317,9 @@ def test_missing_and_empty_imports(tmp_path):
         import_boxes(str(tmp_path / "x.csv"))
 
 
-def test_a_score_that_is_no_number_is_not_enough():
-    scores = np.array([np.nan, -1, 0, 0.5], np.float32)
-    boxes = Boxes([[0, 0, 1, 1]] * 4, scores, ("car",) * 4)
-    assert chosen_boxes(boxes, (), 0).scores.tolist() == [-1, 0, 0.5]
-    assert chosen_boxes(boxes, (), 0.1).scores.tolist() == [0.5]
+def test_a_score_that_is_no_number_stays_a_row_and_any_number_is_at_least_0():
+    scores = np.array([np.nan, -1, 0, 0.5, 2.5], np.float32)
+    boxes = Boxes([[0, 0, 1, 1]] * 5, scores, ("car",) * 5)
+    np.testing.assert_equal(chosen_boxes(boxes, (), 0).scores, scores)
+    np.testing.assert_equal(chosen_boxes(boxes, (), 0.1).scores, scores[[0, 3, 4]])
+    assert not len(chosen_boxes(boxes, ("bus",), 0))

@@ -22,6 +22,8 @@ def params(**values):
         ({"out": " "}, "empty"),
         ({"boxes": "a", "detector": "b"}, "not both"),
         ({"min_score": 1.5}, "less than or equal to 1"),
+        ({"min_score": float("nan")}, "finite number"),
+        ({"clean_masks": float("nan")}, "finite number"),
         ({"chunk_frames": 65}, "less than or equal to 64"),
         ({"backend": "abacus"}, "onnxruntime"),
         ({"dataset": "../x"}, "letters"),

@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import os
 import struct
 import tarfile
 
@@ -157,6 +158,14 @@ def test_links_that_lead_nowhere_cost_themselves(tmp_path, caplog):
     (one,) = discover([str(tmp_path / "in")])
     assert [frame.index for frame in one.frames] == [0]
     assert "ignoring 2 links that lead nowhere in" in caplog.text
+
+
+def test_a_pipe_that_is_called_as_a_picture_is_told(tmp_path, caplog):
+    formats.picture(tmp_path / "in" / "1.jpg")
+    os.mkfifo(tmp_path / "in" / "2.jpg")
+    (one,) = discover([str(tmp_path / "in")])
+    assert [frame.index for frame in one.frames] == [0]
+    assert f"ignoring 1 pipe, socket or device in {tmp_path / 'in'}: 2.jpg" in caplog.text
 
 
 def test_a_file_of_a_bag_that_is_gone_is_told(tmp_path, caplog):

@@ -1,6 +1,7 @@
 """Every kind of image file that real folders hold, good and bad."""
 
 import io
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -109,7 +110,12 @@ def test_a_truncated_progressive_jpeg_is_an_error():
 def test_a_bomb_is_refused():
     data = bytearray(encode(np.zeros((8, 8), np.uint8), "PNG"))
     data[16:24] = (60_000).to_bytes(4, "big") * 2
-    with pytest.raises(BadImageError):
+    data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
+    with pytest.raises(
+        TooLargeError,
+        match="the picture is 3600 megapixels, more than 64; AUTOLABEL_MAX_MEGAPIXELS sets another "
+        "limit, of at most 178",
+    ):
         decode_image(bytes(data))
 
 

@@ -1,6 +1,7 @@
 """Values that carry arrays refuse a wrong form when they are made, and are never written to."""
 
 import ast
+import warnings
 
 import numpy as np
 import pytest
@@ -91,6 +92,9 @@ def test_values_that_callers_make_by_hand_are_converted_and_copied():
     assert (one.xyxy_px.dtype, one.xyxy_px.tolist()) == (F, [[0, 0, 4, 4]])
     assert (one.track_ids.dtype, one.labels) == (I64, ("car",))
     assert len(Boxes([], [], [])) == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.isinf(Boxes([[0, 0, 1e308, 4]], [1], ["car"]).xyxy_px[0, 2])
 
 
 @pytest.mark.parametrize("make", [boxes, masks, prompts, low_res])

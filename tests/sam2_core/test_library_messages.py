@@ -57,3 +57,17 @@ def test_the_compiler_does_not_recommend_tf32(monkeypatch):
             quiet()
             _warn_tf32_disabled.__wrapped__()
         assert len(caught) == told
+
+
+def test_ffmpeg_does_not_talk_between_our_lines(tmp_path):
+    """It would say "moov atom not found", without the file's name."""
+    (tmp_path / "clip.mp4").write_bytes(b"\0\0\0\x18ftypmp42\0\0\0\0mp42isom" + b"\1\0" * 99)
+    code = f"""
+from tasks.frames.video import expand_videos
+from tasks.types import ALL_FRAMES, VideoRef
+(one,) = expand_videos([VideoRef("s", "", None, {str(tmp_path / "clip.mp4")!r}, ALL_FRAMES)])
+print(one.reason)
+"""
+    said, errors = written(code)
+    assert "no frame could be decoded" in said
+    assert errors == ""
