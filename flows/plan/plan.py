@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -245,3 +246,5 @@ def check_writable(out_uri: str) -> None:
         storage.write_bytes(probe, b"ok\n")
     except AutolabelError as error:
         raise AutolabelError(f"--out cannot be used: {error}") from error
+    with contextlib.suppress(storage.StorageError):  # who may write may not delete, perhaps
+        storage.delete(probe)

@@ -181,8 +181,7 @@ def explained(action: str, uri: str) -> Iterator[None]:
         if isinstance(error, PermissionError) or status in {401, 403}:
             why = "access denied; check permissions or credentials"
         elif type(error).__name__ == "NoCredentialsError":
-            why = "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, "
-            why += "or FSSPEC_S3_ANON=true for a public bucket"
+            why = _no_credentials()
         elif status == 404 or (isinstance(error, FileNotFoundError) and status is None):
             missing = "its bucket" if action == "write" and is_s3(uri) else "it"
             raise NotFoundError(f"{where}: {missing} does not exist") from error
@@ -193,6 +192,17 @@ def explained(action: str, uri: str) -> Iterator[None]:
         else:
             raise
         raise StorageError(f"{where}: {why}") from error
+
+
+def _no_credentials() -> str:
+    names = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE, "
+    names += "or FSSPEC_S3_ANON=true for a public bucket"
+    if "PREFECT__FLOW_RUN_ID" not in os.environ:
+        return f"no credentials: set {names}"
+    return (  # the shell of whoever submitted may well have them
+        "the worker has no credentials: `autolabel down`, then `autolabel up` in a shell that "
+        f"sets {names}; an `autolabel worker` of its own is started anew so"
+    )
 
 
 def write_bytes(uri: str, data: bytes) -> None:

@@ -141,6 +141,10 @@ def test_no_credentials_is_a_clear_error(bucket, monkeypatch, tmp_path):
     s3fs.S3FileSystem.clear_instance_cache()
     with pytest.raises(AutolabelError, match="no credentials: set AWS_ACCESS_KEY_ID"):
         frames_of(bucket)
+    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "of a shard")
+    told = "the worker has no credentials: `autolabel down`, then `autolabel up` in a shell that"
+    with pytest.raises(AutolabelError, match=told):
+        frames_of(bucket)
 
 
 def test_a_body_of_another_size_is_refused(bucket):

@@ -7,7 +7,7 @@ from flows.backfill_params import BackfillParams
 from flows.params import LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.plan.names import keep_names, names_of, refuse_other_names
-from flows.plan.plan import make_plan
+from flows.plan.plan import check_writable, make_plan
 from flows.shard import parts_of
 from tasks.frames.named_otherwise import NamedOtherwiseError
 from tasks.store import roots, storage
@@ -120,3 +120,8 @@ def test_a_storage_that_cannot_be_written_from_here_is_told(label, tmp_path, cap
     (tmp_path / "out" / roots.ROOTS).write_text("in the way")
     keep_names(str(tmp_path / "out"), plan.names)
     assert "names of sequences are not recorded" in caplog.text
+
+
+def test_trying_whether_an_out_can_be_written_leaves_nothing_there(tmp_path):
+    check_writable(str(tmp_path / "labels"))
+    assert list((tmp_path / "labels").iterdir()) == []
