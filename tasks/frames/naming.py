@@ -17,7 +17,7 @@ from tasks.frames.patterns import IMAGE_SUFFIXES, VIDEO_SUFFIXES, suffix_of, wil
 from tasks.frames.readers.choice import FOLDERS
 from tasks.frames.readers.protocol import Listed
 from tasks.frames.source_names import is_camera_name, sequence_id_of
-from tasks.frames.ways import Way, is_file, parts_of, spellings, way_between, without_suffix
+from tasks.frames.ways import Places, Way, is_file, parts_of, spellings, way_between, without_suffix
 from tasks.store import storage
 from tasks.store.roots import NOTHING, Recorded, Root
 from tasks.types import SequenceRef
@@ -38,10 +38,8 @@ class Names:
     def __init__(self, recorded: Recorded = NOTHING) -> None:
         self.recorded = recorded
         roots = recorded.roots
-        self._roots = [(root, spellings(root.address)) for root in roots if not root.name]
-        self._pinned = [
-            (root, spellings(split_address(root.address)[0])) for root in roots if root.name
-        ]
+        self._roots = Places((root.address, root) for root in roots if not root.name)
+        self._pinned = Places((split_address(root.address)[0], root) for root in roots if root.name)
         self._known = frozenset(roots)
         self._new: dict[Root, None] = {}
 
@@ -67,19 +65,20 @@ class Names:
         """
         places = spellings(source)
         format_ = FOLDERS.name if format_ in _ALSO_IN_FOLDERS else format_
-        around = self._oldest_around(places, format_)
-        found = SourceNames(self, source, format_, *(around or (None, ())))
-        for root, theirs in self._roots:
-            if root is found.root:  # what comes now is younger, and names nothing in it
+        all_around = self._roots.around(places)
+        around = next((one for one in all_around if one[1].format == format_), None)
+        found = SourceNames(self, source, format_, *(around[1:] if around else (None, ())))
+        for age, root, way in self._roots.inside(places):
+            if around and age >= around[0]:  # it is younger, and names nothing in it
                 break
-            if way := way_between(places, theirs):
+            if way:
                 if root.format != format_:
                     why = f"holds {root.address}, labeled by itself as of --format {root.format}"
                     raise refused(source, why, "give what else is in it")
                 found.inner.setdefault(without_suffix(way), root)
         self._pin(found, places)
-        if not around and not found.pinned and (other := self._oldest_around(places)):
-            root, way = other
+        if not around and not found.pinned and all_around:
+            _, root, way = all_around[0]
             why = f"lies in {root.address}" if way else "has been labeled before"
             why += f", and was named as of --format {root.format}, not {format_}"
             raise refused(source, why, instead(root, way))
@@ -90,13 +89,13 @@ class Names:
 
     def _pin(self, found: SourceNames, places: tuple[Way, ...]) -> None:
         """Find the sequences with names of their own in a source, and the one around it."""
-        for root, theirs in self._pinned:
+        for _, root, way in self._pinned.inside(places):
             part = root.address.removeprefix(split_address(root.address)[0])
-            if (way := way_between(places, theirs)) is not None:
-                found.pinned[way, part] = root
-                if root.apart and (way or root.apart == PICTURES):
-                    raise refused(found.given, f"holds {shown(root)}", "give what else is in it")
-            elif way_between(theirs, places) is not None:
+            found.pinned[way, part] = root
+            if root.apart and (way or root.apart == PICTURES):
+                raise refused(found.given, f"holds {shown(root)}", "give what else is in it")
+        for _, root, way in self._pinned.around(places):
+            if way:
                 found.pin_around = root
 
     def of_pictures(self, folder: str, own: str, wanted: str, cameras: Collection[str]) -> str:
@@ -125,25 +124,18 @@ class Names:
 
     def _known_of_pictures(self, folder: str, wanted: str, *, of_camera: bool) -> str:
         places = spellings(folder)
-        for root in (one for one, theirs in self._pinned if way_between(theirs, places) == ()):
+        for root in (one for _, one, way in self._pinned.around(places) if not way):
             if root.apart != PICTURES:
                 return root.name
             if not wanted:
                 raise refused(folder, f"holds {shown(root)}", "name other pictures")
-        around = self._oldest_around(places)
-        if around is None:
+        around = self._roots.around(places)
+        if not around:
             return ""
-        root, way = around
+        _, root, way = around[0]
         if root.format != FOLDERS.name or (of_camera and way):
             raise refused(folder, f"is a part of what {root.address} names", instead(root, way))
         return sequence_id_of(root.address, way)
-
-    def _oldest_around(self, places: tuple[Way, ...], format_: str = "") -> tuple[Root, Way] | None:
-        for root, theirs in self._roots:
-            way = way_between(theirs, places) if format_ in {"", root.format} else None
-            if way is not None:
-                return root, way
-        return None
 
 
 @dataclass

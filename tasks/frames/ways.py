@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import posixpath
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from urllib.parse import unquote
 
 from tasks.frames.patterns import CONTAINER_SUFFIXES, IMAGE_SUFFIXES, VIDEO_SUFFIXES, suffix_of
 from tasks.store import storage
+from tasks.store.roots import Root
 
 Way = tuple[str, ...]  # names of folders, from the outer one down
 _FILES = IMAGE_SUFFIXES | VIDEO_SUFFIXES | CONTAINER_SUFFIXES
@@ -35,6 +37,42 @@ def way_between(outer: Iterable[Way], inner: Sequence[Way]) -> Way | None:
             if other[: len(one)] == one:
                 return other[len(one) :]
     return None
+
+
+class Places:
+    """Recorded roots by where they are, found without looking at each of them."""
+
+    def __init__(self, addressed: Iterable[tuple[str, Root]]) -> None:
+        self._at: dict[Way, list[tuple[int, Root]]] = {}
+        for age, (address, root) in enumerate(addressed):
+            for way in dict.fromkeys(spellings(address)):
+                self._at.setdefault(way, []).append((age, root))
+        self._sorted = sorted(self._at)
+
+    def around(self, places: Sequence[Way]) -> list[tuple[int, Root, Way]]:
+        """Roots that are or contain a place, oldest first, each with its age and the way down."""
+        found = {
+            (age, root): way[depth:]
+            for way in reversed(places)
+            for depth in range(len(way) + 1)
+            for age, root in self._at.get(way[:depth], ())
+        }
+        return sorted(((age, root, way) for (age, root), way in found.items()), key=_age)
+
+    def inside(self, places: Sequence[Way]) -> list[tuple[int, Root, Way]]:
+        """Roots that are a place or lie in it, oldest first, each with its age and the way down."""
+        found: dict[tuple[int, Root], Way] = {}
+        for way in reversed(places):
+            for at in range(bisect_left(self._sorted, way), len(self._sorted)):
+                other = self._sorted[at]
+                if other[: len(way)] != way:
+                    break
+                found |= dict.fromkeys(self._at[other], other[len(way) :])
+        return sorted(((age, root, way) for (age, root), way in found.items()), key=_age)
+
+
+def _age(found: tuple[int, Root, Way]) -> int:
+    return found[0]
 
 
 def overlap(one: str, other: str) -> bool:
