@@ -16,7 +16,7 @@ from flows.server.shard_runs import sequences_in_flight
 from flows.server.submit import ensure_queue, submit, workers_online
 from flows.server.turns import turn_of
 from tasks.errors import redacted_errors
-from tasks.pipeline.steps import step
+from tasks.pipeline.steps import patiently, step
 from tasks.store import quarantine
 from tasks.store.newest import declare_again
 
@@ -39,8 +39,8 @@ def backfill(params: BackfillParams) -> dict[str, Any]:
 
 @step("plan", of="")
 def plan_task(params: BackfillParams) -> BackfillPlan:
-    """Compare sources with labels."""
-    plan = plan_in_flight(params)
+    """Compare sources with labels, once storage answers."""
+    plan = patiently(lambda: plan_in_flight(params), "planning")
     key = plan.stamp.run_key
     create_markdown_artifact(plan_markdown(plan), key="backfill-plan", description=key)
     return plan

@@ -8,7 +8,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.pipeline import ahead, given, result_of
 from tasks.errors import redacted_errors, told
-from tasks.pipeline.steps import load_task, prepare_task, step
+from tasks.pipeline.steps import load_task, patiently, prepare_task, step
 from tasks.pipeline.tools import Tools
 from tasks.store.manifests import Manifest
 from tasks.wording import counted
@@ -96,4 +96,4 @@ def find_task(dataset: str, out_uri: str, run_key: str) -> tuple[list[Manifest],
     """Find out what the dataset lacks; see `missing_manifests`."""
     from tasks.dataset.record import missing_manifests
 
-    return missing_manifests(dataset, out_uri, run_key)
+    return patiently(lambda: missing_manifests(dataset, out_uri, run_key), "looking for labels")

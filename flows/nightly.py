@@ -1,6 +1,7 @@
 """The flow `nightly`: label whatever has no labels yet, load it, and say how it went."""
 
 import time
+from datetime import datetime
 from typing import Any, cast
 from uuid import UUID
 
@@ -22,7 +23,7 @@ from flows.server.progress_artifact import INTERRUPTED, ProgressArtifact
 from flows.server.shard_runs import MOST_STARTS, shard_of
 from flows.server.watching import watch
 from tasks.errors import redacted_errors
-from tasks.pipeline.steps import step
+from tasks.pipeline.steps import patiently, step
 from tasks.store import quarantine
 from tasks.store.abandoned import remove_abandoned
 from tasks.wording import counted
@@ -77,7 +78,7 @@ def _nightly(params: BackfillParams, wait_hours: float) -> Any:
         message += f", {left['hidden']} without labels outside the dates"
     if left["to_label"] or not ended:
         return Failed(message=f"{message}; `autolabel status` tells why the others are not")
-    if quarantine.listed(out_uri, planned["run_key"]) - given_up:
+    if _quarantined(out_uri, planned["run_key"]) - given_up:
         return Failed(message=f"{message}, some of them this night: see `autolabel status`")
     if not loaded:
         return Failed(message=message)
@@ -90,7 +91,15 @@ def _given_up_before(out_uri: str, run_key: str) -> set[tuple[str, str]]:
     if flow_run.run_count > 1:
         with connected() as client:
             began = client.read_flow_run(UUID(flow_run.id)).start_time
-    return quarantine.listed(out_uri, run_key, before=began)
+    return _quarantined(out_uri, run_key, before=began)
+
+
+def _quarantined(
+    out_uri: str, run_key: str, before: datetime | None = None
+) -> set[tuple[str, str]]:
+    return patiently(
+        lambda: quarantine.listed(out_uri, run_key, before=before), "looking at what was given up"
+    )
 
 
 @step("wait", of="")
@@ -117,4 +126,4 @@ def wait_task(planned: dict[str, Any], deadline: float, key: str) -> bool:
 @step("look", of="")
 def look_task(params: BackfillParams) -> dict[str, Any]:
     """Compare sources with labels again."""
-    return plan_backfill(params).as_json()
+    return patiently(lambda: plan_backfill(params), "looking again").as_json()

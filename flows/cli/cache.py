@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from dataclasses import dataclass
@@ -159,5 +160,6 @@ def clear_(names: tuple[str, ...], everything: bool, dry_run: bool) -> None:
         return
     clear(chosen)
     if everything and not any(cache_folder().iterdir()):
-        cache_folder().rmdir()
+        with contextlib.suppress(OSError):  # a mount point stays
+            cache_folder().rmdir()
     click.echo(f"freed {freed}", err=True)

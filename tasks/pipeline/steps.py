@@ -24,6 +24,7 @@ from tasks.pipeline.outcome import SequenceOutcome, SequencePart
 from tasks.pipeline.tools import Tools
 from tasks.pipeline.track import track_sequence
 from tasks.store.manifests import Manifest
+from tasks.store.retry import PATIENCE_S, until_answered
 from tasks.types import FrameFailure
 from tasks.wording import counted
 
@@ -57,6 +58,14 @@ def step(name: str, of: str = "name") -> Callable[[Callable[Given, Result]], Tas
         return as_task(redacting)
 
     return made
+
+
+def patiently(call: Callable[[], Result], what: str, patience_s: float = PATIENCE_S) -> Result:
+    """Call again while storage does not answer, for half an hour at most, and say so in the log.
+
+    For flows that nobody waits at; a command says at once what is wrong.
+    """
+    return until_answered(call, what, get_run_logger().warning, patience_s)
 
 
 def _tell(text: str, failures: Iterable[FrameFailure] = ()) -> None:

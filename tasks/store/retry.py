@@ -12,13 +12,18 @@ from tenacity import (
     Retrying,
     retry_if_exception,
     stop_after_attempt,
+    stop_after_delay,
     wait_exponential_jitter,
 )
 
 from sam2_core.machine_errors import causes
+from tasks.errors import told
 
 ATTEMPTS = 5
 FIRST_DELAY_S = 0.2
+# Of flows that nobody waits at, such as nights: a storage may be away for as long.
+PATIENCE_S = 1800.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
 
 _TRANSIENT_STATUS = {408, 425, 429}
 # By name, so that nothing imports botocore or aiohttp to label local files.
@@ -85,6 +90,37 @@ def with_retries(call: Callable[[], Result], what: str) -> Result:
         stop=stop_after_attempt(ATTEMPTS),
         wait=wait_exponential_jitter(initial=FIRST_DELAY_S, jitter=FIRST_DELAY_S),
         before_sleep=tell,
+        reraise=True,
+    )
+    return retrying(call)
+
+
+def until_answered(
+    call: Callable[[], Result], what: str, tell: Callable[[str], object], patience_s: float
+) -> Result:
+    """Call again, for long, while storage does not answer: each call has had its retries.
+
+    Args:
+        call: does the work; must be safe to repeat.
+        what: what is tried, without secrets.
+        tell: hears why it is tried again, and when.
+        patience_s: from when on an error is final.
+
+    Raises:
+        Whatever the call raised last; at once what no pause mends.
+
+    """
+
+    def waits(state: RetryCallState) -> None:
+        error = state.outcome and state.outcome.exception()
+        why = told(error) if error else ""
+        tell(f"{what}: {why}; trying again in {state.upcoming_sleep:.0f} s")
+
+    retrying = Retrying(
+        retry=retry_if_exception(is_transient),
+        stop=stop_after_delay(patience_s),
+        wait=wait_exponential_jitter(FIRST_PAUSE_S, LONGEST_PAUSE_S, jitter=FIRST_PAUSE_S),
+        before_sleep=waits,
         reraise=True,
     )
     return retrying(call)

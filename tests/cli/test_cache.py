@@ -1,5 +1,6 @@
 """What is kept on a machine is told by size, and cleared only by name."""
 
+import errno
 import json
 import re
 
@@ -54,6 +55,15 @@ def test_what_is_named_goes_and_the_rest_stays(folder):
     run("clear", "--all")
     assert not folder.exists()
     assert (folder.parent / "mine").exists()
+
+
+def test_a_cache_that_is_a_mount_point_stays_empty(folder, monkeypatch):
+    def busy(path):
+        raise OSError(errno.EBUSY, "Device or resource busy", str(path))
+
+    monkeypatch.setattr("pathlib.Path.rmdir", busy)
+    assert "freed" in run("clear", "--all").stderr
+    assert list(folder.iterdir()) == []
 
 
 def test_nothing_goes_unnamed_or_in_use(folder, monkeypatch):
