@@ -5,17 +5,16 @@ Streams: of a sequence only a few short strings stay in memory, so a hundred tho
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
-from flows.backfill_params import BackfillParams, nanoseconds
+from flows.backfill_params import BackfillParams
 from flows.params import LabelParams
 from flows.plan.names import names_by_content, names_of, refuse_other_name_of_content
+from flows.plan.pieces import taken_ns, work_of
 from flows.plan.plan import matching_of, stamp_of
 from flows.plan.rates import Rate, measured_rate
 from flows.plan.shards import Piece, ShardParams, pack, shard_lengths
@@ -25,7 +24,6 @@ from tasks.boxes.matching import Matching
 from tasks.frames.discover import Discovered, discover
 from tasks.frames.naming import Names
 from tasks.frames.patterns import refuse_output_inside
-from tasks.frames.timestamps import timestamp_ns
 from tasks.pipeline.tools import Tools
 from tasks.store import quarantine
 from tasks.store.artifacts import RunStamp
@@ -33,11 +31,8 @@ from tasks.store.newest import list_manifests, newest_of
 from tasks.types import FrameSelection, VideoRef
 from tasks.wording import counted
 
-# A video's frames are not known before it is opened: dashcam H.264 has about this many bytes each.
-VIDEO_BYTES_PER_FRAME = 20_000
 # Prefect takes half a megabyte of parameters; a shard's have the sources and its pieces.
 MOST_SOURCE_CHARACTERS = 200_000
-_DATE_IN_NAME = re.compile(r"(?<!\d)((?:19|20)\d\d)[-_.]?(\d\d)[-_.]?(\d\d)(?!\d)")
 
 
 @dataclass
@@ -281,35 +276,6 @@ def _in_time(plan: BackfillPlan, one: Discovered) -> bool:
         plan.undated += 1
         return True
     return (first or 0) <= taken < (end or taken + 1)
-
-
-def taken_ns(one: Discovered) -> int | None:
-    """When a sequence began: its first frame's timestamp, else a date in its name, else None."""
-    times = [frame.timestamp_ns for frame in one.frames if frame.timestamp_ns is not None]
-    if times:
-        return min(times)
-    name = one.sequence.sequence_id
-    exact = timestamp_ns(name)
-    if exact is not None:
-        return exact
-    for year, month, day in _DATE_IN_NAME.findall(name):
-        try:
-            return nanoseconds(datetime(int(year), int(month), int(day), tzinfo=UTC))
-        except ValueError:
-            continue
-    return None
-
-
-def work_of(one: Discovered, content_key: str) -> Piece:
-    """Shrink a discovered sequence to what a plan remembers of it."""
-    videos = [frame for frame in one.frames if isinstance(frame, VideoRef)]
-    frames = len(one.frames) - len(videos)
-    frames += sum(max(frame.size_bytes // VIDEO_BYTES_PER_FRAME, 1) for frame in videos)
-    sequence = one.sequence
-    return Piece(
-        sequence.sequence_id, sequence.frames_uri, content_key, frames,
-        picked=one.picked, splittable=not videos,
-    )  # fmt: skip
 
 
 def refuse_other_run(shard: ShardParams, run_key: str) -> None:
