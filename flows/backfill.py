@@ -59,7 +59,7 @@ def plan_in_flight(params: BackfillParams) -> BackfillPlan:
     if not plan.works:
         return plan
     taken = sequences_in_flight(plan.stamp.run_key, params.label.out)
-    if taken & {(work.sequence_id, work.content_key) for work in plan.works}:
+    if taken & {work.key for work in plan.works}:
         plan = plan_backfill(params, taken)
     plan.workers = len(workers_online())
     return plan
@@ -88,7 +88,7 @@ def submit_plan(
         priority = PRIORITY if params.priority else ORDINARY
         queue = ensure_queue(name, priority=priority, concurrency_limit=params.max_concurrency)
     with turn_of(run_key, params.label.out) as turn:
-        planned = {(work.sequence_id, work.content_key) for work in plan.works}
+        planned = {work.key for work in plan.works}
         met = planned & sequences_in_flight(run_key, params.label.out)
         turn.keep()
         if params.retry_quarantined:

@@ -251,7 +251,7 @@ class _HowFar:
         self._before = len(manifests.list_complete(self.out_uri, self.run_key))
         self.sequences, self._frames = plan.to_label + plan.in_flight, plan.frames
         self._about = "about " if plan.frames_estimated else ""
-        self._of = {(one.sequence_id, one.content_key): one.frames for one in plan.works}
+        self._of = {one.key: one.frames for one in plan.works}
         self._percent: dict[UUID, float] = {}
         self._shards: dict[UUID, int] = {}  # frames of those that were under way when last told
         self._failed: dict[UUID, int] = {}  # frames of those that ended otherwise than labeled

@@ -27,7 +27,7 @@ from tasks.frames.patterns import refuse_output_inside
 from tasks.pipeline.tools import Tools
 from tasks.store import quarantine
 from tasks.store.artifacts import RunStamp
-from tasks.store.newest import list_manifests, newest_of
+from tasks.store.newest import complete_keys, list_manifests, newest_of
 from tasks.types import FrameSelection, VideoRef
 from tasks.wording import counted
 
@@ -96,7 +96,7 @@ class BackfillPlan:
 
     def shards_without(self, taken: Collection[tuple[str, str]]) -> list[ShardParams]:
         """Return the shards, cut anew where sequences, by id and content key, are not to be in."""
-        works = [one for one in self.works if (one.sequence_id, one.content_key) not in taken]
+        works = [one for one in self.works if one.key not in taken]
         return self.shards if len(works) == len(self.works) else self._cut(works)
 
     def _cut(self, works: Sequence[Piece]) -> list[ShardParams]:
@@ -194,7 +194,7 @@ def _missing(plan: BackfillPlan, in_flight: set[tuple[str, str]]) -> Iterator[Pi
     run_key = plan.stamp.run_key
     listed = list_manifests(out_uri)
     newest = newest_of(listed)
-    complete = {one.key for one in listed if one.run_key == run_key and not one.partial}
+    complete = complete_keys(listed, run_key)
     partial = {one.key for one in listed if one.run_key == run_key and one.partial}
     ever = {one.sequence_id for one in listed if not one.partial}
     name_of = names_by_content([*in_flight, *(one.key for one in listed if not one.partial)])

@@ -71,17 +71,17 @@ def keep_names(out_uri: str, names: Names) -> None:
             raise AutolabelError(_met(root))
 
 
-def names_by_content(labeled: Iterable[Key]) -> dict[str, str]:
-    """Return sequence ids by content key, with "/" between: these frames are the very same ones."""
-    names: dict[str, str] = {}
+def names_by_content(labeled: Iterable[Key]) -> dict[str, tuple[str, ...]]:
+    """Return sequence ids by content key: their frames are the very same ones."""
+    names: dict[str, tuple[str, ...]] = {}
     for sequence_id, content_key in labeled:
-        known = names.setdefault(content_key, sequence_id)
-        if sequence_id not in known.split("/"):  # labeled twice, before this was refused
-            names[content_key] = f"{known}/{sequence_id}"
+        known = names.get(content_key, ())
+        if sequence_id not in known:  # more than one: labeled twice, before this was refused
+            names[content_key] = (*known, sequence_id)
     return names
 
 
-def refuse_other_name_of_content(one: Discovered, names: Mapping[str, str]) -> None:
+def refuse_other_name_of_content(one: Discovered, names: Mapping[str, tuple[str, ...]]) -> None:
     """Refuse a sequence that is not labeled under its name if its very frames are under another.
 
     So it may be where labels were made before names were recorded.
@@ -94,7 +94,7 @@ def refuse_other_name_of_content(one: Discovered, names: Mapping[str, str]) -> N
         NamedOtherwiseError: they are.
 
     """
-    known = names[one.content_key].split("/") if names and one.content_key in names else ()
+    known = names.get(one.content_key, ()) if names else ()
     if known and one.sequence.sequence_id not in known:
         raise labeled_otherwise(one.sequence, known[0])
 

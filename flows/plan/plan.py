@@ -27,7 +27,7 @@ from tasks.pipeline.tools import Tools
 from tasks.store import storage
 from tasks.store.artifacts import RunStamp
 from tasks.store.manifests import Key
-from tasks.store.newest import declare_again, list_manifests, newest_of
+from tasks.store.newest import complete_keys, declare_again, list_manifests, newest_of
 from tasks.store.tracks import list_tracked, read_made
 from tasks.types import FrameRef, FrameSelection
 
@@ -128,7 +128,7 @@ def make_plan(params: LabelParams, tools: Tools | None = None) -> Plan:
         matching.refuse_nothing(params.wanted_classes)
     stamp = stamp_of(params, model, tools)
     listed = list_manifests(params.out)
-    complete = {one.key for one in listed if one.run_key == stamp.run_key and not one.partial}
+    complete = complete_keys(listed, stamp.run_key)
     name_of = names_by_content(one.key for one in listed if not one.partial)
     tracked = list_tracked(params.out, stamp.run_key) if complete and params.tracks else set()
 

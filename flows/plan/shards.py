@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from flows.params import LabelParams
+from tasks.store.manifests import Key
 
 # Of shorter ones half is start. Workers that would have nothing else to do start all at once.
 SHORTEST_S = 20.0
@@ -53,6 +54,11 @@ class Piece:
     chunks: tuple[int, int] | None = None
     picked: bool = False
     splittable: Annotated[bool, Field(exclude=True)] = True
+
+    @property
+    def key(self) -> Key:
+        """What tells it from other sequences, and from itself with other frames."""
+        return self.sequence_id, self.content_key
 
 
 class ShardParams(BaseModel):

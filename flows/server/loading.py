@@ -7,7 +7,8 @@ those that have ended without loading all of their labels; the flow then finds o
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
 from flows.params import LabelParams
@@ -22,24 +23,18 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun, State
 
 LOAD_DEPLOYMENT = "load-dataset/load-dataset"
+Answer = TypeVar("Answer")
 
 
 def lacked(label: LabelParams, run_key: str) -> set[str] | None:
     """Ids of labeled sequences of a run that its dataset lacks; None where nobody here can tell."""
-    from tasks.dataset.away import reach_database
-    from tasks.dataset.database import is_at_hand
     from tasks.dataset.record import missing_manifests
 
-    if not label.dataset_name:
-        return set()
-    try:
-        if not is_at_hand():
-            return None
-        reach_database()
-        missing, unreadable = missing_manifests(label.dataset_name, label.out, run_key)
-    except AutolabelError:
-        return None
-    return {one.sequence_id for one in missing} | {one.partition(": ")[0] for one in unreadable}
+    def of(dataset: str) -> set[str]:
+        missing, unreadable = missing_manifests(dataset, label.out, run_key)
+        return {one.sequence_id for one in missing} | {one.partition(": ")[0] for one in unreadable}
+
+    return _asked(label.dataset_name, of) if label.dataset_name else set()
 
 
 def to_load(label: LabelParams, run_key: str) -> set[str]:
@@ -64,17 +59,23 @@ def to_load(label: LabelParams, run_key: str) -> set[str]:
 
 def holds_any(label: LabelParams) -> bool | None:
     """Whether a dataset holds a labeled sequence; None where nobody here can tell."""
-    from tasks.dataset.away import reach_database
-    from tasks.dataset.database import is_at_hand
     from tasks.dataset.record import loaded_manifests
 
     if not label.dataset_name:
         return False
+    return _asked(label.dataset_name, lambda name: bool(loaded_manifests(name)))
+
+
+def _asked(dataset: str, ask: Callable[[str], Answer]) -> Answer | None:
+    """Return what the database tells of a dataset; None where it cannot be asked from here."""
+    from tasks.dataset.away import reach_database
+    from tasks.dataset.database import is_at_hand
+
     try:
         if not is_at_hand():
             return None
         reach_database()
-        return bool(loaded_manifests(label.dataset_name))
+        return ask(dataset)
     except AutolabelError:
         return None
 

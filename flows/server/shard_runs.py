@@ -213,7 +213,7 @@ def shard_of(run: FlowRun) -> ShardParams:
 def sequences_in_flight(run_key: str, out_uri: str) -> set[tuple[str, str]]:
     """Sequences, by id and content key, that submitted, unfinished shards still have."""
     return {
-        (piece.sequence_id, piece.content_key)
+        piece.key
         for run in runs_of(run_key, out_uri, active_only=True)
         for piece in shard_of(run).pieces
     }

@@ -15,7 +15,7 @@ from flows.plan.shards import Piece
 from sam2_core.types import AutolabelError
 from tasks.frames.discover import Discovered, list_frames
 from tasks.store.manifests import Key
-from tasks.store.newest import ListedManifest, newest_of
+from tasks.store.newest import ListedManifest, complete_keys, newest_of
 from tasks.types import FrameSelection, SequenceRef
 
 _LISTERS = 16
@@ -90,7 +90,7 @@ def given_up_still(
         listed: manifests of the run, oldest first.
 
     """
-    complete = {one.key for one in listed if not one.partial}
+    complete = complete_keys(listed)
     names, newest = {name for name, _ in complete}, newest_of(listed)
     changed = {key for key in given_up if key not in complete and key[0] in names}
     of_name: dict[str, set[Source]] = {name: set() for name, _ in changed}

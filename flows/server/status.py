@@ -27,7 +27,7 @@ from flows.server.submit import workers_online
 from sam2_core.types import AutolabelError
 from tasks.store import quarantine
 from tasks.store.manifests import Key
-from tasks.store.newest import list_manifests, newest_of
+from tasks.store.newest import complete_keys, list_manifests, newest_of
 from tasks.wording import counted
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def _count(run: RunStatus, shard: ShardParams, flow_run: FlowRun) -> None:
         and run.content.setdefault(source, piece.content_key) == piece.content_key
     }
     run.newest |= latest
-    run.latest[flow_run.id] = {_key(piece) for piece in latest}
+    run.latest[flow_run.id] = {piece.key for piece in latest}
     if state.is_final() and (why := why_not_loaded(state.message or "")):
         run.not_loaded[_reason(run, why)] += 1
     if state.is_completed():
@@ -229,12 +229,8 @@ def _count(run: RunStatus, shard: ShardParams, flow_run: FlowRun) -> None:
             run.waiting[_reason(run, state.message)] += 1
     elif state.is_failed() or state.is_crashed():
         reason = _reason(run, state.message or "no reason given")
-        of_keys = {_key(piece): source for piece, source in sources.items()}
+        of_keys = {piece.key: source for piece, source in sources.items()}
         run.failed.append(_FailedShard(flow_run.id, reason, of_keys))
-
-
-def _key(piece: Piece) -> Key:
-    return piece.sequence_id, piece.content_key
 
 
 def _reason(run: RunStatus, message: str) -> str:
@@ -250,7 +246,7 @@ def _look_at_storage(run: RunStatus) -> None:
         newest = newest_of(listed)
         run.partial = sum(one.partial for one in newest.values())
         run.complete = len(newest) - run.partial
-        complete = {one.key for one in listed if not one.partial}
+        complete = complete_keys(listed)
         given_up = quarantine.times(out_uri, run.run_key)
         still = given_up_still(given_up, run.content, listed)
         run.given_up = sorted({name for name, _ in still})

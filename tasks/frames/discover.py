@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 from sam2_core.types import AutolabelError
 from tasks.frames.addresses import split_address
@@ -64,9 +64,9 @@ class Discovered:
     frames: tuple[Footage, ...]
     picked: bool = False
 
-    @property
+    @cached_property
     def content_key(self) -> str:
-        """Key of the content, from addresses and etags alone."""
+        """Key of the content, from addresses and etags alone: a digest of every frame."""
         return content_key(self.frames)
 
 

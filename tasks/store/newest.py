@@ -72,6 +72,11 @@ def newest_of(listed: Iterable[ListedManifest]) -> dict[str, ListedManifest]:
     return {one.sequence_id: one for one in listed}
 
 
+def complete_keys(listed: Iterable[ListedManifest], run_key: str = "") -> set[Key]:
+    """(sequence_id, content_key) of what is complete, in one run or in any."""
+    return {one.key for one in listed if not one.partial and run_key in {"", one.run_key}}
+
+
 def newest_manifests(out_uri: str, run_key: str = "") -> list[Manifest]:
     """Read the newest manifest of each sequence, of one run or of all, by sequence."""
     newest = newest_of(list_manifests(out_uri, run_key))
