@@ -1,19 +1,20 @@
-"""Measure all of the product on a host with GPUs, in about fifteen minutes on two of them.
+"""Measure all of the product on a host with one GPU or two, in about twenty minutes.
 
     python tests/tools/gpu_product_everything.py --clip VIDEO --street PICTURE --boxes TEXT
         --out OUT [--meta CHECKOUT]
 
-On two GPUs two tracks run beside each other, each on its GPU and half of the cores; what needs both
-follows. A host with one GPU takes one track after another, with all cores, and there two workers
-share the GPU. Each step is a command of its own with a limit: one that fails costs only itself.
-What they print lies in OUT/TRACK.log, what they measured in OUT/TRACK/product.jsonl
-(`gpu_product.py` says what that is). OUT/TRACK.done is written when a track ends.
+What is not timed goes first, in two tracks beside each other, each with half of the cores and,
+where there are two, a GPU of its own. What is timed follows alone, on all cores and GPUs. Each step
+is a command of its own with a limit: one that fails costs only itself. What they print lies in
+OUT/TRACK.log, what they measured in OUT/TRACK/product.jsonl (`gpu_product.py` says what that is).
+OUT/TRACK.done is written when a track ends.
 
-    first   base_plus's size on PyTorch, cold and warm, `label` and the first frame on both
-            backends, parity, and with --meta the comparison with Meta's own predictor
-    second  one worker labels 360 sequences; faults; tests/gpu; a poisoned device on PyTorch
-    both    two workers label the same (on two GPUs); 24 sequences five times, with and without
-            PyTorch
+    first   base_plus's size on PyTorch for the first time, parity, and with --meta the comparison
+            with Meta's own predictor
+    second  tests/gpu; a poisoned device and ESTALE
+    alone   base_plus's size warm, the first frame, `label` and the first frame on both backends,
+            24 sequences five times on two workers, with and without PyTorch, a device without
+            memory, `bench --pipeline`, and 360 sequences on one worker and, on two GPUs, on two
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ BACKENDS = ("--backends", "onnxruntime-cuda,torch")
 TIDIED_WITHIN_S = 60.0
 
 
-def steps(given: argparse.Namespace) -> dict[str, list[tuple[float, list[str]]]]:
+def steps(given: argparse.Namespace, gpus: int) -> dict[str, list[tuple[float, list[str]]]]:
     """Return each track's commands and their limits in seconds."""
 
     def product(track: str, *words: str) -> list[str]:
@@ -48,22 +49,24 @@ def steps(given: argparse.Namespace) -> dict[str, list[tuple[float, list[str]]]]
     ]  # fmt: skip
     return {
         "first": [
-            (420, product("first", "compilation", "large")),
-            (240, product("first", *BACKENDS, "first", "label")),
+            (420, product("first", "compilation")),
             (240, product("first", *BACKENDS, "parity")),
             *([(200, meta)] if given.meta else []),
         ],
         "second": [
-            (500, product("second", *long, "--workers", "1", "fleet")),
-            (240, product("second", "poison", "stale", "memory")),
-            (360, [PYTHON, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", "gpu",
+            (420, [PYTHON, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", "gpu",
                    str(HERE.parent / "gpu")]),
-            (120, product("second", "--backends", "torch", "poison")),
+            (240, product("second", *BACKENDS, "poison", "stale")),
         ],
-        "both": [
-            (400, product("both", *long, "--workers", "2", "fleet")),
-            (400, product("both", *short, "fleet")),
-            (400, product("both", *short, "--without-torch", "fleet")),
+        "alone": [
+            (240, product("first", "large")),  # what `first` has compiled lies there
+            (300, product("alone", *BACKENDS, "first", "label")),
+            (300, product("alone", *short, "fleet")),
+            (300, product("alone", *short, "--without-torch", "fleet")),
+            (180, product("alone", "memory")),
+            (180, product("alone", "sustained")),
+            (400, product("one", *long, "--workers", "1", "fleet")),
+            *([(400, product("two", *long, "--workers", "2", "fleet"))] if gpus > 1 else []),
         ],
     }  # fmt: skip
 
@@ -111,25 +114,20 @@ def gpu_count() -> int:
 
 
 def measure(tracks: dict[str, list[tuple[float, list[str]]]], out: Path, gpus: int) -> None:
-    """Run all tracks, `first` and `second` beside each other where each has a GPU."""
+    """Run `first` and `second` beside each other, then `alone`."""
     cores = sorted(os.sched_getaffinity(0))
-    if gpus < 2:  # long runs last: they compare one GPU with two
-        long, *faults = tracks["second"]
-        for track, commands in (
-            ("first", tracks["first"]), ("both", tracks["both"][1:]), ("second", [*faults, long])
-        ):  # fmt: skip
-            run(track, commands, out, "0", set(cores))
-        return
     half = len(cores) // 2
     beside = [
         threading.Thread(target=run, args=(track, tracks[track], out, gpu, set(some)))
-        for track, gpu, some in (("first", "0", cores[:half]), ("second", "1", cores[half:]))
-    ]
+        for track, gpu, some in (
+            ("first", "0", cores[:half]), ("second", str(gpus - 1), cores[half:])
+        )
+    ]  # fmt: skip
     for one in beside:
         one.start()
     for one in beside:
         one.join()
-    run("both", tracks["both"], out, "0,1", set(cores))
+    run("alone", tracks["alone"], out, "0,1" if gpus > 1 else "0", set(cores))
 
 
 def main() -> None:
@@ -139,7 +137,8 @@ def main() -> None:
     parser.add_argument("--meta", type=Path, help="a checkout of facebookresearch/sam2")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    measure(steps(given), given.out, gpu_count())
+    gpus = gpu_count()
+    measure(steps(given, gpus), given.out, min(gpus, 2))
 
 
 if __name__ == "__main__":
