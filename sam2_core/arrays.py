@@ -92,28 +92,39 @@ def _converted(
 
 def _check(owner: object, name: str, value: Any, form: str, sizes: dict[str, int]) -> None:
     kind, shape = _parsed(form)
+    given: tuple[int, ...] = ()
     if kind in _LENGTH_ONLY:
-        given: tuple[int, ...] = (len(value),)
-        right = isinstance(value, _LENGTH_ONLY[kind])
-        described = f"{type(value).__name__} of {len(value)}"
+        given, right = (len(value),), isinstance(value, _LENGTH_ONLY[kind])
     elif not isinstance(value, np.ndarray):
-        given, right, described = (), False, type(value).__name__
+        right = False
     else:
         given = value.shape
-        right = value.dtype.kind == "f" if kind == "float" else value.dtype == np.dtype(kind)
-        described = f"{value.dtype} {value.shape}"
+        right = value.dtype.kind == "f" if kind == "float" else value.dtype == _dtype(kind)
     known = dict(sizes)
     if not right or len(given) != len(shape) or not _agree(shape, given, sizes):
         where = ", ".join(f"{size} = {known[size]}" for size in shape if size in known)
         raise ValueError(
             f"{type(owner).__name__}.{name}: expected {form}{where and f' with {where}'}, "
-            f"got {described}"
+            f"got {_described(value, kind)}"
         )
+
+
+@lru_cache(maxsize=64)
+def _dtype(kind: str) -> np.dtype[Any]:
+    return np.dtype(kind)
+
+
+def _described(value: Any, kind: str) -> str:
+    if kind in _LENGTH_ONLY:
+        return f"{type(value).__name__} of {len(value)}"
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape}"
+    return type(value).__name__
 
 
 def _agree(shape: tuple[str | int, ...], given: tuple[int, ...], sizes: dict[str, int]) -> bool:
     """Whether a shape is as expected; sizes that are new are learned from it."""
-    return all(
-        (expected if isinstance(expected, int) else sizes.setdefault(expected, size)) == size
-        for expected, size in zip(shape, given, strict=True)
-    )
+    for expected, size in zip(shape, given, strict=True):
+        if (expected if isinstance(expected, int) else sizes.setdefault(expected, size)) != size:
+            return False
+    return True

@@ -171,13 +171,12 @@ def _timestamp(text: Any) -> datetime:
 @contextlib.contextmanager
 def explained(action: str, uri: str) -> Iterator[None]:
     """Turn what storage raises into a StorageError that names the file and the way out."""
-    where = f"cannot {action} {redact(uri)}"
     try:
         yield
     except AutolabelError:
         raise
     except Exception as error:
-        status = http_status(error)
+        where, status = f"cannot {action} {redact(uri)}", http_status(error)
         if isinstance(error, PermissionError) or status in {401, 403}:
             why = "access denied; check permissions or credentials"
         elif type(error).__name__ == "NoCredentialsError":

@@ -14,7 +14,7 @@ one line of JSON a result and appends it to OUT/product.jsonl; what a command wr
     compilation, large   Meta's base_plus by its size on PyTorch, 135 given boxes a frame of
                1920x1280 (--street, --boxes): the first run, which compiles; then
                `bench --pipeline`
-    spy        who holds Python's lock in each process of a run (needs py-spy)
+    spy, spy-large   who holds Python's lock in each process of a run (needs py-spy)
     fleet      `up`, all sequences by `backfill` on the workers, repeatedly; idle between shards
     poison     a poisoned device context in the middle of a run
     stale      ESTALE from one file system while frames are read
@@ -37,7 +37,7 @@ from gpu_product_faults import memory, poison, stale
 from gpu_product_fleet import fleet
 from gpu_product_large import compilation, large
 from gpu_product_run import SEQUENCES, Run, told, without_torch
-from gpu_product_spy import spy
+from gpu_product_spy import spy, spy_large
 
 
 def close_up_masks(run: Run, backend: Any, images: list[Any], boxes: list[Any]) -> list[Any]:
@@ -187,7 +187,7 @@ def first(run: Run, given: argparse.Namespace) -> None:
 SECTIONS: dict[str, Callable[[Run, argparse.Namespace], None]] = {
     "parity": parity, "stages": lambda run, _: stages(run), "label": label,
     "lone": lone, "sustained": sustained, "first": first, "large": large, "fleet": fleet,
-    "compilation": compilation, "spy": spy,
+    "compilation": compilation, "spy": spy, "spy-large": spy_large,
     "poison": poison, "stale": stale, "memory": memory,
 }  # fmt: skip
 
@@ -200,7 +200,11 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=SEQUENCES, help="of 124 frames each")
     parser.add_argument("--backends", default="onnxruntime-cuda", help="for `parity`, `label`, "
                         "`first` and `poison`: onnxruntime-cuda,torch")  # fmt: skip
-    parser.add_argument("--processes", default="", help="for `sustained`: numbers, A,B,C")
+    parser.add_argument(
+        "--processes",
+        default="",
+        help="for `sustained` and `large`: numbers, A,B,C; `spy-large`: one",
+    )
     parser.add_argument("--without-dataset", action="store_true",
                         help="for `sustained`: also so, for `fleet`: so")  # fmt: skip
     parser.add_argument("--without-torch", action="store_true", help="for `fleet`")

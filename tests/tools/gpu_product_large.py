@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from gpu_product_run import Run, told
 
-WIDTH, HEIGHT, BOXES, FRAMES, SEQUENCES = 1920, 1280, 135, 124, 8
+WIDTH, HEIGHT, BOXES, FRAMES, SEQUENCES = 1920, 1280, 135, 124, 16
 # Random weights draw noise, which no trained model does; the device draws outlines in the boxes
 # instead, after all of the model's work is done (see BENCHMARKS.md).
 OUTLINES = """
@@ -73,7 +73,8 @@ def frames_of(run: Run, street: Path, boxes: Path) -> tuple[Path, Path]:
             (folder / f"drive-{sequence:02d}").mkdir(parents=True)
         for index in range(FRAMES):
             name = f"drive-{sequence:02d}/{index:06d}"
-            (frames / f"{name}.jpg").write_bytes(data)
+            file, first = frames / f"{name}.jpg", frames / f"drive-00/{index:06d}.jpg"
+            file.hardlink_to(first) if sequence else file.write_bytes(data)
             (texts / f"{name}.txt").write_text(text)
     return frames, texts
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import psutil
+from gpu_product_large import OPTIONS, setup
 from gpu_product_run import Run
 
 SECONDS, RATE = 8, 200
@@ -17,15 +18,29 @@ SECONDS, RATE = 8, 200
 
 def spy(run: Run, _: argparse.Namespace) -> None:
     """Sample every process of a run with FiftyOne for some seconds of its middle."""
-    words = ("bench", "--pipeline", str(run.frames), "--dataset", "spied")
-    working = threading.Thread(target=run.command, args=("spied", *words))
+    sampled(run, "spied", ("bench", "--pipeline", str(run.frames), "--dataset", "spied"), {})
+
+
+def spy_large(run: Run, given: argparse.Namespace) -> None:
+    """Sample a run of base_plus's size, warm, in the same way."""
+    frames, texts, env = setup(run, given)
+    words = ("bench", "--pipeline", str(frames), *OPTIONS, "--boxes", str(texts),
+             "--dataset", "spied-large")  # fmt: skip
+    if given.processes:
+        env |= {"AUTOLABEL_DEVICE_PROCESSES": given.processes}
+    sampled(run, "spied-large", words, env)
+
+
+def sampled(run: Run, name: str, words: tuple[str, ...], env: dict[str, str]) -> None:
+    """Sample every process of a command."""
+    working = threading.Thread(target=run.command, args=(name, *words), kwargs={"env": env})
     working.start()
     time.sleep(14)
     found = {}
     for one in psutil.Process().children(recursive=True):
         line = " ".join(one.cmdline())
         if "python" in line and "nvidia-smi" not in line:
-            out = run.out / f"spied-{one.pid}.txt"
+            out = run.out / f"{name}-{one.pid}.txt"
             command = ["py-spy", "record", "-p", str(one.pid), "-d", str(SECONDS), "-r", str(RATE),
                        "--gil", "-f", "raw", "-o", str(out)]  # fmt: skip
             found[out] = (line, subprocess.Popen(command, stdout=-3, stderr=-3))
