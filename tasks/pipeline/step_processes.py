@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tasks.pipeline.chunk import Job
     from tasks.store.artifacts import Chunk
 
-# With four, 16 cores keep an H200 busy (BENCHMARKS.md). On PyTorch each compiles for itself.
-MOST, MOST_ON_TORCH, CORES_EACH = 4, 2, 4
+# With four, 16 cores keep an H200 busy, whatever the backend (BENCHMARKS.md).
+MOST, CORES_EACH = 4, 4
 # More than are between two steps at any time.
 REMEMBERED_CHUNKS = 256
 
@@ -49,8 +49,7 @@ def wanted_processes(backend: str) -> int:
         return 0
     from sam2_core.backend_choice import device_memory_bytes
 
-    most = MOST_ON_TORCH if backend == "torch" else MOST
-    count = min(most, usable_cores() // CORES_EACH, device_memory_bytes() // MEMORY_EACH)
+    count = min(MOST, usable_cores() // CORES_EACH, device_memory_bytes() // MEMORY_EACH)
     return count if count > 1 else 0
 
 

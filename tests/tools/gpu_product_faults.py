@@ -114,13 +114,12 @@ def stored_failures(labels: Path) -> int:
 def poison(run: Run, given: argparse.Namespace) -> None:
     """A context poisoned in the middle of a run; then the same command again."""
     for backend in given.backends.split(","):
-        name, chosen, after_s = f"poisoned-{backend}", ("--backend", backend), 1.5
-        if backend == "torch":  # it compiles first, and loads longer
-            run.label("well", "--no-dataset", *chosen)
-            after_s = 4.0
+        name, chosen = f"poisoned-{backend}", ("--backend", backend)
+        if backend == "torch":  # it compiles first
+            run.label("well", "--no-dataset", *chosen, limit_s=900.0)
         marker = run.out / name
         marker.unlink(missing_ok=True)
-        env = planted(run, poison=f"{marker}@{after_s}")
+        env = planted(run, poison=f"{marker}@1.5")
         hurt = run.label(name, "--no-dataset", *chosen, env=env)
         log = (run.out / f"{name}.log").read_text()
         run.record("poison", what="hurt", poisoned=marker.exists(),
