@@ -22,6 +22,7 @@ from sam2_core.backend_choice import needs_gpu
 from sam2_core.types import AutolabelError
 from tasks.boxes.matching import Matching
 from tasks.frames.discover import Discovered, discover
+from tasks.frames.namesakes import Namesakes
 from tasks.frames.naming import Names
 from tasks.frames.patterns import refuse_output_inside
 from tasks.pipeline.tools import Tools
@@ -198,6 +199,9 @@ def _missing(plan: BackfillPlan, in_flight: set[tuple[str, str]]) -> Iterator[Pi
     partial = {one.key for one in listed if one.run_key == run_key and one.partial}
     ever = {one.sequence_id for one in listed if not one.partial}
     name_of = names_by_content([*in_flight, *(one.key for one in listed if not one.partial)])
+    namesakes = Namesakes(
+        plan.known, {name for name, _ in (*in_flight, *(one.key for one in listed))}
+    )
     given_up = set() if params.retry_quarantined else quarantine.listed(out_uri, run_key)
     for one in _matching(plan):
         name = one.sequence.sequence_id
@@ -222,6 +226,7 @@ def _missing(plan: BackfillPlan, in_flight: set[tuple[str, str]]) -> Iterator[Pi
             plan.in_flight += 1
         else:
             refuse_other_name_of_content(one, name_of)
+            namesakes.refuse(one.sequence)
             work = work_of(one, content_key)
             plan.to_label += 1
             plan.stale += name in ever

@@ -16,6 +16,7 @@ from tasks.boxes.detector_files import detector_stamp
 from tasks.boxes.imported import ImportedBoxes
 from tasks.boxes.matching import Matching
 from tasks.frames.discover import Discovered, discover
+from tasks.frames.namesakes import Namesakes
 from tasks.frames.naming import Names
 from tasks.frames.patterns import refuse_output_inside
 from tasks.masks.certified import verdict_on
@@ -130,12 +131,14 @@ def make_plan(params: LabelParams, tools: Tools | None = None) -> Plan:
     listed = list_manifests(params.out)
     complete = complete_keys(listed, stamp.run_key)
     name_of = names_by_content(one.key for one in listed if not one.partial)
+    namesakes = Namesakes(names, {one.sequence_id for one in listed})
     tracked = list_tracked(params.out, stamp.run_key) if complete and params.tracks else set()
 
     def planned(one: Discovered) -> SequencePart:
         part, key = SequencePart(one, selection, params.chunk_frames), _key(one)
         if key not in complete:
             refuse_other_name_of_content(one, name_of)
+            namesakes.refuse(one.sequence)
             return part
         part = as_left(params.out, stamp.run_key, part)
         if part.manifest and key in tracked:

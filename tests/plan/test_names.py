@@ -9,6 +9,7 @@ from flows.plan.backfill import plan_backfill
 from flows.plan.names import keep_names, names_of, refuse_other_names
 from flows.plan.plan import check_writable, make_plan
 from flows.shard import parts_of
+from sam2_core.types import AutolabelError
 from tasks.frames.named_otherwise import NamedOtherwiseError
 from tasks.store import roots, storage
 from tests.integration.runs import MICRO, write_sequence
@@ -125,3 +126,42 @@ def test_a_storage_that_cannot_be_written_from_here_is_told(label, tmp_path, cap
 def test_trying_whether_an_out_can_be_written_leaves_nothing_there(tmp_path):
     check_writable(str(tmp_path / "labels"))
     assert list((tmp_path / "labels").iterdir()) == []
+
+
+def test_a_drive_is_not_labeled_over_another_one_of_its_name(label, monkeypatch, tmp_path):
+    write_sequence(tmp_path / "in" / "05-02" / "a", tmp_path / "boxes" / "05-02", 2)
+    first = plan_backfill(BackfillParams(label=label("/05-01")))
+    assert submitted(first, monkeypatch) == {"a", "b"}
+    mark_complete(first)
+    told = f"{tmp_path}/in/05-02/a would be labeled as a, which {tmp_path}/in/05-01/a is"
+    for planned in (
+        lambda: plan_backfill(BackfillParams(label=label("/05-02"))),
+        lambda: make_plan(label("/05-02")),
+        lambda: make_plan(label("/05-02/a")),
+    ):
+        with pytest.raises(AutolabelError, match=told) as refused:
+            planned()
+        assert f"give the folder around both, {tmp_path}/in, as the source" in str(refused.value)
+        assert "calls this one 05-02__a (" in str(refused.value)
+        assert "--sequences '05-02*'" in str(refused.value)
+    both = plan_backfill(BackfillParams(label=label(""), sequences="05-02*"))
+    assert submitted(both, monkeypatch) == {"05-02__a", "05-02__c"}
+    assert plan_backfill(BackfillParams(label=label(""))).up_to_date == 2
+
+
+def test_a_single_drive_is_not_labeled_over_another_one_of_its_name(label, monkeypatch, tmp_path):
+    write_sequence(tmp_path / "in" / "05-02" / "a", tmp_path / "boxes", 2)
+    mine = plan_backfill(BackfillParams(label=label("/05-01/a")))
+    submitted(mine, monkeypatch)
+    mark_complete(mine)
+    with pytest.raises(AutolabelError, match=r"which .*/05-01/a is in this --out"):
+        make_plan(label("/05-02/a"))
+
+
+def test_drives_that_have_moved_keep_their_names(label, monkeypatch, tmp_path):
+    first = plan_backfill(BackfillParams(label=label("/05-01")))
+    submitted(first, monkeypatch)
+    mark_complete(first)
+    (tmp_path / "in" / "05-01").rename(tmp_path / "in" / "archive")
+    moved = plan_backfill(BackfillParams(label=label("/archive")))
+    assert (submitted(moved, monkeypatch), moved.stale) == ({"a", "b"}, 2)
