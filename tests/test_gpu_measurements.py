@@ -66,7 +66,6 @@ def test_a_host_with_one_gpu_measures_all_that_needs_no_second(tmp_path, monkeyp
     import gpu_product_everything as everything
 
     names = dict.fromkeys(("clip", "street", "boxes", "out"), tmp_path)
-    tracks = everything.steps(SimpleNamespace(**names, meta=tmp_path))
     ran: dict[int, list[tuple[str, str]]] = {1: [], 2: []}
     for gpus, commands in ran.items():
 
@@ -75,6 +74,7 @@ def test_a_host_with_one_gpu_measures_all_that_needs_no_second(tmp_path, monkeyp
             commands += [(gpu, " ".join(command[1:])) for _, command in some]
 
         monkeypatch.setattr(everything, "run", keep)
+        tracks = everything.steps(SimpleNamespace(**names, meta=tmp_path), gpus)
         everything.measure(tracks, tmp_path, gpus)
     (needs_two,) = {command for _, command in ran[2]} - {command for _, command in ran[1]}
     assert "--sequences 360 --workers 2 fleet" in needs_two
