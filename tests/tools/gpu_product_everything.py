@@ -54,9 +54,9 @@ def steps(given: argparse.Namespace, gpus: int) -> dict[str, list[tuple[float, l
             *([(200, meta)] if given.meta else []),
         ],
         "second": [
-            (420, [PYTHON, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", "gpu",
+            (700, [PYTHON, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", "gpu",
                    str(HERE.parent / "gpu")]),
-            (240, product("second", *BACKENDS, "poison", "stale")),
+            (600, product("second", *BACKENDS, "poison", "stale")),
         ],
         "alone": [
             (240, product("first", "large")),  # what `first` has compiled lies there
