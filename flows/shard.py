@@ -29,7 +29,12 @@ from sam2_core.types import AutolabelError
 from tasks.errors import redacted_errors, told
 from tasks.frames.discover import Discovered, discover
 from tasks.observe import metrics_server, tracing
-from tasks.pipeline.outcome import SequenceOutcome, SequencePart, is_this_machines
+from tasks.pipeline.outcome import (
+    SequenceOutcome,
+    SequencePart,
+    is_absent_server,
+    is_this_machines,
+)
 from tasks.pipeline.tools import Tools
 from tasks.pipeline.warm import warmed
 from tasks.store import quarantine
@@ -62,7 +67,9 @@ def label_shard(params: ShardParams) -> Any:
         try:
             return _label_shard(params)
         except Exception as error:
-            if is_this_machines(error) and not isinstance(error, UncertifiedEngineError):
+            if is_absent_server(error):
+                hand_on(told(error))
+            elif is_this_machines(error) and not isinstance(error, UncertifiedEngineError):
                 machine_failed(params, told(error))
             raise
 
@@ -103,9 +110,10 @@ def _label_shard(params: ShardParams) -> Any:
                 get_run_logger().warning("asked to stop: the shard goes back to the queue")
                 raise Abort("the shard is scheduled again")
             return Cancelled(message="cancelled; what is labeled stays")
-        for one in outcomes:
+        for one in sorted(outcomes, key=lambda one: one.server_absent):  # the machine's first
             if one.for_another_worker:
-                machine_failed(params, f"{one.sequence_id}: {one.error}")
+                why = f"{one.sequence_id}: {one.error}"
+                hand_on(why) if one.server_absent else machine_failed(params, why)
     summary = summary_of(plan, outcomes, time.perf_counter() - started)
     publish(summary)
     given_up = note_failures(params, outcomes, str(flow_run.id))

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sam2_core.machine_errors import is_host_full, is_machine_error
+from sam2_core.machine_errors import causes, is_host_full, is_machine_error
+from sam2_core.serving.transport import ServerAbsentError
 from sam2_core.trust.certificate import UncertifiedEngineError
 from sam2_core.types import AutolabelError
 from tasks.errors import told
@@ -91,6 +92,7 @@ class SequenceOutcome:
         error: why the sequence is not complete, "" when it is; `stage` says where.
         transient: the error may pass by itself.
         machine: it is this machine's, not the sequence's.
+        server_absent: nothing is wrong with it but that a server of models does not answer.
         hopeless: another attempt is of no use.
         left_out: labeled frames that the dataset lacks: their pictures have changed since.
         seconds: by stage.
@@ -113,6 +115,7 @@ class SequenceOutcome:
     stage: str = ""
     transient: bool = False
     machine: bool = False
+    server_absent: bool = False
     hopeless: bool = False
     left_out: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
@@ -250,6 +253,11 @@ def is_this_machines(error: Exception) -> bool:
     return is_machine_error(error) and http_status(error) is None and not is_transient(error)
 
 
+def is_absent_server(error: Exception) -> bool:
+    """Whether a server of models does not answer, which is no fault of the machine that asked."""
+    return any(isinstance(one, ServerAbsentError) for one in causes(error))
+
+
 def with_error(outcome: SequenceOutcome, stage: str, error: Exception) -> SequenceOutcome:
     """Return what became of a sequence that an error ended in a stage."""
     if isinstance(error, UncertifiedEngineError):
@@ -261,5 +269,6 @@ def with_error(outcome: SequenceOutcome, stage: str, error: Exception) -> Sequen
         transient=is_transient(error)
         or isinstance(error, (NotFetchedError, UncertifiedEngineError)),
         machine=is_this_machines(error),
+        server_absent=is_absent_server(error),
         hopeless=outcome.hopeless or isinstance(error, UnreadableError),
     )

@@ -17,6 +17,7 @@ from flows.params import LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.shard import label_shard
 from sam2_core import backend_choice
+from sam2_core.serving.transport import ServerAbsentError
 from sam2_core.types import DeviceLostError
 from tasks.pipeline import steps
 from tasks.pipeline.step_pipe import ProcessDiedError, ProcessKilledError
@@ -87,6 +88,20 @@ def test_a_full_disk_has_the_machine_tested_before_its_worker_takes_more(
     with monkeypatch.context() as patch:  # before its supervisor has ended the worker
         patch.setattr(steps, "open_part", raising(AssertionError("a sick machine begins it")))
         assert note.why in shards.begin().message
+
+
+@pytest.mark.parametrize("step", ["segment_chunk", "open_part"])
+def test_a_server_that_does_not_answer_is_no_fault_of_the_machine(
+    shards, monkeypatch, tmp_path, step
+):
+    monkeypatch.setenv(SICK_VARIABLE, str(tmp_path / "sick.json"))
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, step, raising(ServerAbsentError("grpc://triton:8001: no answer")))
+        state = shards.begin()
+    assert (state.name, state.message.count("no answer")) == ("AwaitingRetry", 1)
+    assert not (tmp_path / "sick.json").exists()
+    assert shards.begin().is_completed()
+    assert shards.complete()
 
 
 def test_a_full_disk_gives_the_shard_back_later_and_later(shards, monkeypatch, caplog):
