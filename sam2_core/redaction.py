@@ -163,17 +163,25 @@ def _forms(secret: str) -> set[str]:
 
 
 class RedactedRecord(logging.LogRecord):
-    """A log record without secrets, also in its traceback, whichever handler gets it."""
+    """A log record without secrets, also in its traceback, whichever handler gets it.
+
+    Errors that say what was wrong and what to do have a traceback only for whoever logs DEBUG.
+    """
 
     def __init__(self, *args: Any, **values: Any) -> None:
         super().__init__(*args, **values)
         if self.exc_info and self.exc_info[0]:
-            self.exc_text = redact("".join(traceback.format_exception(*self.exc_info)).rstrip())
+            if not getattr(self.exc_info[1], "explains_itself", False) or _debugs(self.name):
+                self.exc_text = redact("".join(traceback.format_exception(*self.exc_info)).rstrip())
             self.exc_info = None  # a handler of its own mind would print it as it is
 
     def getMessage(self) -> str:  # noqa: N802 - logging's name
         """Return the message."""
         return redact(super().getMessage())
+
+
+def _debugs(logger: str) -> bool:
+    return logging.getLogger(logger).isEnabledFor(logging.DEBUG)
 
 
 def install() -> None:

@@ -32,6 +32,8 @@ POINT_PADDING, POINT_NEGATIVE, POINT_POSITIVE, BOX_TOP_LEFT, BOX_BOTTOM_RIGHT = 
 class AutolabelError(Exception):
     """Something a user can act on: says what was wrong, where, and what to do; never a secret."""
 
+    explains_itself = True  # a log needs no traceback of it
+
     def __init__(self, *words: object) -> None:
         super().__init__(*(redact(word) if isinstance(word, str) else word for word in words))
 
@@ -42,6 +44,8 @@ class MachineError(AutolabelError):
     What was being done stays undone and is tried again, by this machine later or by another one.
     `sam2_core.machine_errors` tells such errors from those of a frame.
     """
+
+    explains_itself = False
 
 
 class DeviceMemoryError(MachineError):

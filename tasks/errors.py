@@ -31,4 +31,6 @@ def redacted_errors() -> Iterator[None]:
         words = str(error)
         if redact(words) == words:
             raise
-        raise AutolabelError(told(error)) from error
+        failed = AutolabelError(told(error))
+        failed.explains_itself = isinstance(error, AutolabelError)
+        raise failed from error

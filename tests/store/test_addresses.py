@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sam2_core.redaction import RedactedRecord, redact
-from sam2_core.types import AutolabelError
+from sam2_core.types import AutolabelError, MachineError
 from tasks.errors import redacted_errors, told
 from tasks.store import storage
 from tasks.store.addresses import checked
@@ -126,6 +126,30 @@ def test_every_log_record_and_traceback_is_redacted(caplog):
     assert PLANTED not in caplog.text
     assert "GET https://h/x?sig=***" in caplog.text
     assert "ConnectionError: http://***@h/ does not answer" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (AutolabelError("drive_a/0000.jpg cannot be decoded"), False),
+        (MachineError("CUDA: cudaMemcpyAsync failed"), True),
+        (KeyError("boxes"), True),
+        (OSError(5, f"https://{PLANTED}@h"), True),
+    ],
+)
+def test_only_what_does_not_explain_itself_has_a_traceback(caplog, error, shown):
+    log = logging.getLogger("prefect.task_runs")
+    for level, wanted in ((logging.INFO, shown), (logging.DEBUG, True)):
+        caplog.clear()
+        with caplog.at_level(level, "prefect.task_runs"):
+            try:
+                with redacted_errors():
+                    raise error
+            except Exception as failed:
+                log.exception("failed with %s", failed)
+        assert ("Traceback" in caplog.text) == wanted
+        assert "failed with " in caplog.text
+        assert PLANTED not in caplog.text
 
 
 def test_the_stamp_of_imported_boxes_is_no_password():
