@@ -38,7 +38,7 @@ from tasks.pipeline.outcome import (
 from tasks.pipeline.tools import Tools
 from tasks.pipeline.warm import warmed
 from tasks.store import quarantine
-from tasks.store.storage import absolute, is_local, local_path
+from tasks.store.storage import StorageError, absolute, is_local, local_path
 from tasks.types import FrameSelection, SequenceRef
 from tasks.wording import counted
 
@@ -200,5 +200,10 @@ def note_failures(shard: ShardParams, outcomes: Sequence[SequenceOutcome], run_i
             case = quarantine.Case(
                 shard.label.out, shard.run_key, one.sequence_id, keys[one.sequence_id]
             )
-            given_up += quarantine.note_failure(case, run_id, one.incomplete, final=one.hopeless)
+            try:
+                given_up += quarantine.note_failure(
+                    case, run_id, one.incomplete, final=one.hopeless
+                )
+            except StorageError as error:  # the next run that fails at it notes so
+                get_run_logger().warning("%s: not counted: %s", one.sequence_id, error)
     return given_up

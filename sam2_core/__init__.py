@@ -10,5 +10,5 @@ from sam2_core.number_variables import CORES
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 # Libraries read their numbers of threads when they are loaded, NumPy's BLAS first of all.
-if os.environ.get(CORES.name):
+if CORES.usable() is not None:
     os.environ.update(share_of(usable_cores()))

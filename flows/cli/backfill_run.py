@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from rich.console import Console
 from rich.markup import escape
@@ -17,7 +14,8 @@ from rich.table import Table
 from flows.backfill import plan_in_flight, submit_plan
 from flows.backfill_params import BackfillParams
 from flows.cli import backfill_load
-from flows.cli.display import LOG_INTERVAL_S, as_typed, clock, stderr_console
+from flows.cli.backfill_progress import HowFar
+from flows.cli.display import LOG_INTERVAL_S, as_typed, stderr_console
 from flows.plan.backfill import BackfillPlan, plan_backfill
 from flows.plan.plan import check_writable
 from flows.plan.plan_table import plan_rows
@@ -26,17 +24,16 @@ from flows.plan.unlabeled import unlabeled_frames
 from flows.server import watching
 from flows.server.api import use_api
 from flows.server.cancelling import cancel_backfill
-from flows.server.client import ServerAwayError, asked_once
 from flows.server.fleet import UntoldError, as_here, decided
 from flows.server.loading import holds_any
-from flows.server.progress_artifact import percent_done
 from flows.server.run_artifacts import failed_frames
 from flows.server.shard_end import NOT_LOADED
-from flows.server.shard_runs import counted_states, counts, labeled_by, runs_of, shard_of
+from flows.server.shard_runs import counted_states, counts, runs_of, shard_of
 from flows.server.submit import workers_online
 from sam2_core.types import AutolabelError
-from tasks.store import manifests, storage
+from tasks.store import storage
 from tasks.store.abandoned import remove_abandoned
+from tasks.store.retry import until_answered
 from tasks.wording import counted
 
 if TYPE_CHECKING:
@@ -170,7 +167,7 @@ def watch(console: Console, plan: BackfillPlan, loading: FlowRun | None = None) 
         )
         return {"interrupted": True, "failed": []}
     remove_abandoned(plan.params.label.out)
-    left = plan_backfill(plan.params) if under_way else plan
+    left = _planned_again(console, plan) if under_way else plan
     gone = sorted({work.sequence_id for work in plan.works} - left.names)
     ours = list(runs_of(run_key, plan.params.label.out))
     remaining = left.to_label + left.quarantined + len(gone)
@@ -208,6 +205,17 @@ def watch(console: Console, plan: BackfillPlan, loading: FlowRun | None = None) 
     }
 
 
+def _planned_again(console: Console, plan: BackfillPlan) -> BackfillPlan:
+    """Plan once more, when all have ended; storage may be away for as long as the server may."""
+
+    def tell(text: str) -> None:
+        console.print(f"[yellow]{escape(text)}[/]")
+
+    return until_answered(
+        lambda: plan_backfill(plan.params), "looking at what is left", tell, watching.PATIENCE_S
+    )
+
+
 def _with_earlier(frames: list[dict[str, Any]], left: BackfillPlan) -> list[dict[str, Any]]:
     """Add frames that were found damaged by earlier shards, whose sequences are complete."""
     known = {(one["sequence"], one["uri"]) for one in frames}
@@ -226,7 +234,7 @@ def _bad(state: State[Any], since: datetime, *, remaining: bool) -> bool:
 
 def _until_ended(console: Console, plan: BackfillPlan) -> None:
     """Show how far it is: on a terminal by a bar, in a log every half minute."""
-    far = _HowFar(plan)
+    far = HowFar(plan)
     told = time.monotonic()
     with _progress(console) as progress:
         bar = progress.add_task("sequences", total=far.sequences, states="")
@@ -241,56 +249,3 @@ def _until_ended(console: Console, plan: BackfillPlan) -> None:
             elif active and time.monotonic() - told >= LOG_INTERVAL_S:
                 told = time.monotonic()
                 console.print(escape(far.text(active)))
-
-
-class _HowFar:
-    """How far a backfill is: its sequences as storage has them, its frames as the shards tell."""
-
-    def __init__(self, plan: BackfillPlan) -> None:
-        self.run_key, self.out_uri = plan.stamp.run_key, plan.params.label.out
-        self._before = len(manifests.list_complete(self.out_uri, self.run_key))
-        self.sequences, self._frames = plan.to_label + plan.in_flight, plan.frames
-        self._about = "about " if plan.frames_estimated else ""
-        self._of = {one.key: one.frames for one in plan.works}
-        self._percent: dict[UUID, float] = {}
-        self._shards: dict[UUID, int] = {}  # frames of those that were under way when last told
-        self._failed: dict[UUID, int] = {}  # frames of those that ended otherwise than labeled
-        self._first: tuple[float, int] | None = None  # when frames were first counted, and how many
-
-    def labeled(self) -> int:
-        """Sequences that are complete by now."""
-        return self._so_many(manifests.list_complete(self.out_uri, self.run_key))
-
-    def _so_many(self, complete: set[tuple[str, str]]) -> int:
-        return min(len(complete) - self._before, self.sequences)
-
-    def text(self, active: Sequence[FlowRun]) -> str:
-        """Say all of it in a line; `active` are the shards that have not ended."""
-        of_shard = {one.id: shard_of(one).frames for one in active}
-        with contextlib.suppress(ServerAwayError), asked_once():  # whoever watches tells of it
-            self._percent |= percent_done([one.id for one in active if one.state_name == "Running"])
-            ended = [one for one in self._shards if one not in of_shard]
-            labeled = labeled_by(ended)
-            self._failed |= {one: self._shards[one] for one in ended if one not in labeled}
-            self._shards = of_shard
-        self._failed = {one: self._failed[one] for one in self._failed if one not in of_shard}
-        failed = sum(self._failed.values())
-        # Shards of before are waited for, too.
-        self._frames = max(self._frames, sum(of_shard.values()) + failed)
-        left = sum(
-            frames * (1 - self._percent.get(run_id, 0.0) / 100)
-            for run_id, frames in of_shard.items()
-        )
-        complete = manifests.list_complete(self.out_uri, self.run_key)
-        # What shards tell is seconds old; nobody is to read of a whole sequence and no frame.
-        stored = sum(frames for key, frames in self._of.items() if key in complete)
-        done, now = max(round(self._frames - failed - left), stored), time.monotonic()
-        self._first = self._first or (now, done)
-        first_s, before = self._first
-        parts = [f"{self._about}{done:,} of {counted(self._frames, 'frame')}"]
-        parts.append(
-            f"{self._so_many(complete):,} of {counted(self.sequences, 'sequence')} labeled"
-        )
-        if done > before:
-            parts.append(f"about {clock((now - first_s) * left / (done - before))} left")
-        return f"{', '.join(parts)}; shards: {counted_states(counts(active))}"

@@ -235,10 +235,10 @@ def conclude(console: Console, summary: dict[str, Any]) -> None:
     )
     for line in tracks_told(summary):
         console.print(escape(line))
-    known: set[str] = set()
+    above = None
     for one in failed[:10]:
-        reason = "for the same reason" if one["reason"] in known else one["reason"]
-        known.add(one["reason"])
+        reason = "for the same reason" if one["reason"] == above else one["reason"]
+        above = one["reason"]
         name = one.get("uri", "").rpartition("/")[2]
         place = " ".join(filter(None, (one["sequence"], one.get("camera"), name)))
         console.print(f"  [red]{escape(place)}[/] {one['stage']}: {escape(reason)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,15 @@ def cli() -> None:
     if click.get_current_context().invoked_subcommand not in MENDING:
         for variable in NUMBERS:
             variable.read()
+        _refuse_no_address(os.environ.get("PREFECT_API_URL", "").strip())
+
+
+def _refuse_no_address(api_url: str) -> None:
+    if api_url and not re.match(r"https?://[^/\s]", api_url):
+        raise AutolabelError(
+            f"PREFECT_API_URL={redact(api_url)} is no address of a Prefect API, such as "
+            "http://127.0.0.1:4200/api; correct it, or unset it"
+        )
 
 
 # Commands for when something is wrong: they work whatever the environment holds.

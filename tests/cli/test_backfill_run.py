@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from flows.backfill_params import BackfillParams
-from flows.cli import backfill_run, nightly
+from flows.cli import backfill_progress, backfill_run, nightly
 from flows.cli.display import stderr_console
 from flows.cli.main import cli
 from flows.params import LabelParams
@@ -17,7 +17,7 @@ from flows.plan.backfill import plan_backfill
 from flows.plan.shards import Piece, ShardParams
 from flows.server import fleet
 from sam2_core.types import AutolabelError
-from tasks.store import manifests
+from tasks.store import manifests, retry, storage
 from tests.integration.runs import MICRO, write_sequence
 
 
@@ -51,10 +51,12 @@ def test_frames_of_a_shard_that_was_cancelled_are_not_labeled(
         to_label=2, in_flight=0, frames=8, frames_estimated=False,
         works=[Piece("first", "/frames/first", "k", 4)],
     )  # fmt: skip
-    monkeypatch.setattr(backfill_run, "percent_done", lambda _: {})
-    monkeypatch.setattr(backfill_run, "labeled_by", lambda ids: set(ids) if completed else set())
+    monkeypatch.setattr(backfill_progress, "percent_done", lambda _: {})
+    monkeypatch.setattr(
+        backfill_progress, "labeled_by", lambda ids: set(ids) if completed else set()
+    )
     first, second = running("first"), running("second")
-    far = backfill_run._HowFar(plan)
+    far = backfill_progress.HowFar(plan)
     assert far.text([first, second]).startswith("0 of 8 frames")
     assert far.text([second]).startswith(told)
     complete = tmp_path / manifests.path_of("key", "first", "k")
@@ -160,3 +162,28 @@ def test_what_went_while_it_was_labeled_is_told(tmp_path, monkeypatch, capsys):
     assert (found["gone"], found["remaining"]) == (["two"], 2)
     assert not half.exists(), "a writer was killed at it long ago"
     assert "gone two: it was there when this was planned" in capsys.readouterr().err
+
+
+def test_whoever_waits_goes_on_while_storage_is_away(tmp_path, monkeypatch):
+    with pytest.raises(storage.StorageError) as told, storage.explained("list", "s3://labels"):
+        raise ConnectionError("Could not connect")
+    away = told.value
+    monkeypatch.setattr(retry, "FIRST_PAUSE_S", 0.01)
+    label = LabelParams(sources=["/frames"], out=str(tmp_path))
+    plan = SimpleNamespace(
+        stamp=SimpleNamespace(run_key="key"), params=SimpleNamespace(label=label),
+        to_label=2, in_flight=0, frames=8, frames_estimated=False, works=[],
+    )  # fmt: skip
+    answers = iter([{("first", "k")}, away, {("first", "k"), ("second", "k")}])
+
+    def answer(*_):
+        if isinstance(one := next(answers), Exception):
+            raise one
+        return one
+
+    monkeypatch.setattr(backfill_progress.manifests, "list_complete", answer)
+    far = backfill_progress.HowFar(plan)
+    assert (far.labeled(), far.labeled()) == (0, 1)
+    answers = iter([away, away, plan])
+    monkeypatch.setattr(backfill_run, "plan_backfill", answer)
+    assert backfill_run._planned_again(stderr_console(), plan) is plan

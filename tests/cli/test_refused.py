@@ -42,6 +42,16 @@ def test_numbers_of_the_environment_are_looked_at_on_any_machine(
         assert refused("cache", "list")[0] == 0
 
 
+@pytest.mark.parametrize("url", ["nonsense", "127.0.0.1:4200/api", "http://", "ws://h/api"])
+def test_an_api_without_an_address_is_refused(url, monkeypatch, tmp_path):
+    monkeypatch.setenv("PREFECT_API_URL", url)
+    code, said = refused("label", str(tmp_path), "--out", str(tmp_path / "out"))
+    assert code == 2
+    assert said.startswith(f"PREFECT_API_URL={url} is no address of a Prefect API, such as http://")
+    monkeypatch.setenv("PREFECT_API_URL", "https://prefect.invalid/api")
+    assert refused("cache", "list")[0] == 0
+
+
 @pytest.mark.parametrize("option", ["--classes", "--sequence", "--boxes", "--dataset"])
 @pytest.mark.parametrize("empty", ["", " ", ","])
 def test_an_option_without_a_value_is_not_one_that_was_left_out(option, empty, tmp_path):

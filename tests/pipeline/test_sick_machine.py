@@ -1,9 +1,11 @@
 """A machine that fails while another sequence works: the shard's sequences are not at fault."""
 
 import errno
+import logging
 
 import pytest
 
+from flows import shard
 from flows.params import LabelParams
 from flows.plan.shards import Piece, ShardParams
 from flows.shard import note_failures
@@ -64,6 +66,21 @@ def test_only_a_sequence_is_given_up(tmp_path, error, alone):
         for number in range(quarantine.ATTEMPTS)
     ]
     assert sum(given_up) == len(quarantine.listed(label.out, "key")) == (error in SEQUENCES)
+
+
+def test_a_failure_that_cannot_be_noted_fails_no_shard(tmp_path, monkeypatch, caplog):
+    away = storage_error(ConnectionError("Could not connect"))
+
+    def note(*_, **__):
+        raise away
+
+    monkeypatch.setattr(quarantine, "note_failure", note)
+    monkeypatch.setattr(shard, "get_run_logger", lambda: logging.getLogger("shard"))
+    label = LabelParams(sources=(str(tmp_path),), out=str(tmp_path / "out"))
+    piece = Piece(sequence_id="drive", frames_uri="x", content_key="c" * 20, frames=3)
+    failed = with_error(SequenceOutcome("drive"), SEGMENT, AutolabelError("drive: another table"))
+    assert note_failures(ShardParams(label=label, run_key="k", pieces=(piece,)), [failed], "1") == 0
+    assert "drive: not counted: cannot read" in caplog.text
 
 
 def test_a_refused_engine_and_a_dataset_that_is_full_are_not_for_another_worker():

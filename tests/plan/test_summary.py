@@ -43,10 +43,13 @@ def test_a_failure_names_its_camera(capsys):
     }]  # fmt: skip
     names = "frames", "instances", "rejected", "tracks", "sequences", "skipped", "left_out"
     counts = dict.fromkeys(names, 0)
+    failed += [failed[0] | {"uri": "/d/2.jpg", "reason": "empty"}, failed[0] | {"uri": "/d/3.jpg"}]
     conclude(Console(), {**counts, "failed": failed, "nothing": "", "dataset": "drive"})
     said = capsys.readouterr().out
     assert "d rear 1.jpg decode: truncated" in said
     assert "d rear 1.jpg decode: for the same reason" in said
+    assert "d rear 2.jpg decode: empty" in said
+    assert "d rear 3.jpg decode: truncated" in said, "the line above has another reason"
     assert "review" not in said  # there is nothing to look at
 
 

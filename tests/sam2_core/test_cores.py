@@ -29,6 +29,15 @@ def test_libraries_keep_to_the_share_of_the_cores():
     assert json.loads(done.stdout) == [1, 1, 2, 1]
 
 
+def test_a_number_of_cores_that_is_none_stays_for_the_command_to_refuse():
+    code = "import sam2_core, os; print(os.environ['AUTOLABEL_CORES'])"
+    env = os.environ | {"AUTOLABEL_CORES": "zero"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "zero\n"
+
+
 def test_who_asked_for_fewer_threads_keeps_them():
     asked = {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "64", "OPENBLAS_NUM_THREADS": "all"}
     share = share_of(16, asked)
