@@ -74,6 +74,14 @@ def _sweep_links(services: Path) -> None:
                 file.unlink(missing_ok=True)
 
 
+def _use_own_server() -> None:
+    """Have the App send relabel requests to the server of `autolabel up`, where that runs."""
+    from flows.server.api import use_api
+
+    with contextlib.suppress(AutolabelError):  # without one they wait in storage
+        use_api()
+
+
 def _serve(app: App, opened: Any) -> None:
     """Keep the App until a signal ends it; a database that is killed meanwhile is started again.
 
@@ -154,6 +162,7 @@ def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
     click.echo(f"{dataset}: riskiest sequences: {', '.join(risks[:5]) or 'all done'}", err=True)
     if aside.frames:
         click.echo(f"{dataset}: {aside.text()}", err=True)
+    _use_own_server()
     with run_app(port) as app:
         if port is None and app.port != DEFAULT_PORT:
             click.echo(f"port {DEFAULT_PORT} is taken: {app.port} is used", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,11 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 from sam2_core.trust.pictures import write_difference
-from tasks.frames.download import download
+from tasks.dataset.pictures import Pictures, find_pictures
 from tasks.frames.images import read_image
 from tasks.lab.report import plain
 from tasks.lab.run_diff import Change, RunDiff
-from tasks.types import FrameRef
+from tasks.store import storage
 from tasks.wording import counted
 
 CHANGED = "changed.txt"
@@ -84,9 +85,10 @@ def write_report(folder: Path, result: dict[str, Any], found: RunDiff) -> None:
         "The largest changes, by (1 - IoU) times the root of the area. Green: both. Red: first run "
         "only. Blue: second run only.", "",
     ] if found.worst else []  # fmt: skip
+    pictures = find_pictures([change.frame for change in found.worst])
     for number, change in enumerate(found.worst, 1):
         name = f"change-{number:02d}.png"
-        told = _drawn(folder / name, change)
+        told = _drawn(folder / name, change, pictures)
         place = (change.frame.sequence_id, change.frame.camera, str(change.frame.index))
         where = " ".join(filter(None, place))
         lines += [f"![{change.kind}]({name})" if not told else plain(f"({told})"), ""]
@@ -107,12 +109,14 @@ def figures(one: dict[str, Any]) -> list[str]:
     return [str(one["instances"]), str(one["changed"]), iou, gain]
 
 
-def _drawn(path: Path, change: Change) -> str:
+def _drawn(path: Path, change: Change, pictures: Pictures) -> str:
     """Draw a change; returns why not, "" where it is drawn."""
-    (frame,) = download([change.frame])
-    if not isinstance(frame, FrameRef):
-        return f"its picture cannot be had: {frame.reason}"
-    pixels = read_image(frame)
+    uri, picture = change.frame.uri, pictures.of(change.frame)
+    if uri in pictures.changed:
+        return "its picture has changed since it was labeled"
+    if picture is None:
+        return f"its picture cannot be had: {storage.redact(uri)}"
+    pixels = read_image(replace(change.frame, local_path=str(picture)))
     nothing = bytes(coco_mask.encode(np.zeros(pixels.shape[:2], np.uint8, order="F"))["counts"])
     masks = [one or nothing for one in change.rle]
     write_difference(path, pixels, masks[0], masks[1], np.array(change.box_xyxy_px))

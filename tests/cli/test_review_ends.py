@@ -2,6 +2,7 @@
 
 import contextlib
 import html
+import os
 import signal
 import socket
 import stat
@@ -11,7 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows.cli.review import _serve, _way_in
+from flows.cli.review import _serve, _use_own_server, _way_in
+from flows.machine import services
+from flows.server import api
+from flows.server.sign_in import CLIENT_AUTH
 from sam2_core.types import AutolabelError
 from tests.conftest import REPOSITORY
 
@@ -85,3 +89,16 @@ def test_an_app_that_is_killed_is_told(monkeypatch):
     process.kill()
     with pytest.raises(AutolabelError, match=r"killed by signal 9: .* `.*review 'a drive'` again"):
         _serve(SimpleNamespace(process=process), SimpleNamespace(name="a drive"))
+
+
+def test_the_app_knows_the_server_of_up(monkeypatch, tmp_path):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
+    for name in ("PREFECT_API_URL", CLIENT_AUTH):
+        monkeypatch.setenv(name, "")  # and what it was, afterwards
+    monkeypatch.setattr(api, "configured_api", lambda: None)
+    monkeypatch.setattr(api, "known_auth", lambda _: "admin:secret")
+    _use_own_server()
+    assert os.environ["PREFECT_API_URL"] == "", "without one requests wait in storage"
+    monkeypatch.setattr(services, "running_api", lambda: "http://127.0.0.1:4200/api")
+    _use_own_server()
+    assert os.environ["PREFECT_API_URL"] == "http://127.0.0.1:4200/api"

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 
+import cv2
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -17,10 +18,15 @@ from flows.cli.options import backfill_params
 from flows.params import LabelParams
 from flows.plan.backfill import _wanted
 from sam2_core.types import AutolabelError, Boxes
-from tasks.lab.run_diff import Side, diff_runs
+from tasks.dataset.pictures import Pictures, find_pictures
+from tasks.frames.identity import file_version
+from tasks.lab.diff_report import _drawn
+from tasks.lab.run_diff import Change, Side, diff_runs
 from tasks.lab.scenes import render_scene
 from tasks.store.tables import LabeledFrame
+from tasks.types import FrameRef
 from tests.export.labeled_runs import run_of, store
+from tests.frames.test_video import make_video
 from tests.planted_graphs import copy_of_compact, plant
 from tests.review.labels import STAMP, labeled_frames
 
@@ -275,3 +281,17 @@ def test_engines_are_read_from_the_end():
     assert Engine.parse("a:b/model:torch") == Engine("a:b/model", "torch")
     assert Engine.parse("tiny:fp16") == Engine("tiny", precision="fp16")
     assert Engine.parse("tiny:tensorrt:fp16") == Engine("tiny", "tensorrt", "fp16")
+
+
+def test_changes_in_videos_have_pictures(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    video = make_video(tmp_path / "clip.mp4", 3)
+    frame = FrameRef("clip", "clip", 1, None, f"{video}#frame=1", etag=file_version(video))
+    whole = bytes(coco_mask.encode(np.ones((48, 64), np.uint8, order="F"))["counts"])
+    change = Change("gone", frame, "car", 3072, 0.0, (8.0, 8.0, 40.0, 40.0), (whole, b""))
+    there = find_pictures([frame])
+    assert _drawn(tmp_path / "change.png", change, there) == ""
+    assert cv2.imread(str(tmp_path / "change.png")) is not None
+    for gone, told in ((frozenset({frame.uri}), "has changed since"), (frozenset(), "cannot be")):
+        assert told in _drawn(tmp_path / "no.png", change, Pictures({}, gone))
+    assert not (tmp_path / "no.png").exists()
