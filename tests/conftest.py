@@ -2,17 +2,23 @@
 
 import logging
 import os
+import shutil
+import tempfile
 import uuid
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+# Not the user's: there `autolabel up` of theirs may run, whose server tests would work with.
+OWN_CACHE = tempfile.mkdtemp(prefix="autolabel-tests-")
+os.environ["AUTOLABEL_CACHE"] = OWN_CACHE
 
 
 def pytest_unconfigure() -> None:
-    """Keep what logs at exit, to streams closed by then, from following the summary."""
+    """Remove the cache; keep what logs at exit from following the summary, to closed streams."""
     logging.raiseExceptions = False
+    shutil.rmtree(OWN_CACHE, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
