@@ -41,6 +41,7 @@ NOT_DECISIVE = {
     "tasks.frames.listing": "names and etags of frames; they are in every key",
     "tasks.frames.listing_s3": "names and etags of frames; they are in every key",
     "tasks.frames.named_otherwise": "texts",
+    "tasks.frames.namesakes": "names of sequences; they are in every key",
     "tasks.frames.naming": "names of sequences; they are in every key",
     "tasks.frames.parts": "names of frames; they are in every key",
     "tasks.frames.patterns": "names of frames; they are in every key",
