@@ -2,7 +2,6 @@
 
 import contextlib
 import html
-import os
 import signal
 import socket
 import stat
@@ -15,7 +14,6 @@ import pytest
 from flows.cli.review import _serve, _use_own_server, _way_in
 from flows.machine import services
 from flows.server import api
-from flows.server.sign_in import CLIENT_AUTH
 from sam2_core.types import AutolabelError
 from tests.conftest import REPOSITORY
 
@@ -91,14 +89,14 @@ def test_an_app_that_is_killed_is_told(monkeypatch):
         _serve(SimpleNamespace(process=process), SimpleNamespace(name="a drive"))
 
 
-def test_the_app_knows_the_server_of_up(monkeypatch, tmp_path):
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
-    for name in ("PREFECT_API_URL", CLIENT_AUTH):
-        monkeypatch.setenv(name, "")  # and what it was, afterwards
+def test_the_app_knows_the_server_of_up(monkeypatch):
+    chosen = []
     monkeypatch.setattr(api, "configured_api", lambda: None)
     monkeypatch.setattr(api, "known_auth", lambda _: "admin:secret")
+    monkeypatch.setattr(api, "choose_api", lambda *server: chosen.append(server))
+    monkeypatch.setattr(services, "running_api", lambda: None)
     _use_own_server()
-    assert os.environ["PREFECT_API_URL"] == "", "without one requests wait in storage"
+    assert not chosen, "without one requests wait in storage"
     monkeypatch.setattr(services, "running_api", lambda: "http://127.0.0.1:4200/api")
     _use_own_server()
-    assert os.environ["PREFECT_API_URL"] == "http://127.0.0.1:4200/api"
+    assert chosen == [("http://127.0.0.1:4200/api", "admin:secret")]
