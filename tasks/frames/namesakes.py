@@ -32,7 +32,7 @@ class Namesakes:
 
     def __init__(self, names: Names, labeled: Collection[str]) -> None:
         self._names, self._labeled, self._gone = names, labeled, 0
-        self._listed = functools.lru_cache(maxsize=64)(_listed)
+        self._listed = functools.lru_cache(maxsize=64)(storage.list_all)
 
     def refuse(self, sequence: SequenceRef) -> None:
         """Refuse a sequence if the drive that has its name is another one, and still there.
@@ -65,19 +65,13 @@ class Namesakes:
         return next(self._below(address, name), "")
 
     def _below(self, folder: str, name: str) -> Iterator[str]:
-        for entry, is_folder in self._listed(folder):
+        for entry, is_folder in self._listed(folder).items():
             called = safe_name(entry if is_folder else without_suffix((entry,))[0])
             if called == name and (is_folder or is_file(entry)):
                 yield storage.join(folder, entry)
             elif is_folder and name.startswith(called + _BETWEEN):
                 rest = name.removeprefix(called + _BETWEEN)
                 yield from self._below(storage.join(folder, entry), rest)
-
-
-def _listed(folder: str) -> tuple[tuple[str, bool], ...]:
-    """Return names in a folder, and whether each is a folder's; nothing where there is none."""
-    folders, files = storage.list_folders(folder), storage.list_names(folder)
-    return (*((name, True) for name in folders), *((name, False) for name in files))
 
 
 def _own_name(address: str) -> str:
