@@ -6,14 +6,8 @@ The names of the modules do not count, only what is in them.
 from __future__ import annotations
 
 from sam2_core.source_digest import source_digest
+from tasks.frames.decoding import PIXEL_MODULES
 
-_PIXELS = (
-    "tasks.frames.images", "tasks.frames.orientation", "tasks.frames.video",
-    "tasks.frames.broken_off",
-    "tasks.frames.streams", "tasks.frames.mcap_pictures", "tasks.frames.mcap_messages",
-    "tasks.frames.mcap_records", "tasks.frames.mcap_video",
-    "tasks.frames.raw_pictures",
-)  # fmt: skip
 _DETECTED = (
     "tasks.boxes.detect", "tasks.boxes.tiles", "tasks.boxes.yolox", "tasks.boxes.coco_classes",
     "tasks.boxes.suppression", "tasks.boxes.prompted", "tasks.boxes.prompt_text",
@@ -30,7 +24,7 @@ _IMPORTED = (
 
 def decisive_modules(*, imported: bool) -> tuple[str, ...]:
     """Return the dotted names of what decides pixels and boxes, imported or detected ones."""
-    return (*_PIXELS, *(_IMPORTED if imported else _DETECTED))
+    return (*PIXEL_MODULES, *(_IMPORTED if imported else _DETECTED))
 
 
 def box_code(*, imported: bool) -> str:

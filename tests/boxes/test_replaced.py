@@ -34,6 +34,7 @@ NOT_DECISIVE = {
     "tasks.boxes.detectors": "loads; what runs is in the stamp of the labels",
     "tasks.boxes.detector_files": "finds files; their content is in the stamp",
     "tasks.frames.addresses": "names of sequences; they are in every key",
+    "tasks.frames.decoding": "the list itself",
     "tasks.frames.discover": "names of frames; they are in every key",
     "tasks.frames.download": "bytes as they are; their etags are in every key",
     "tasks.frames.identity": "names of frames; they are in every key",

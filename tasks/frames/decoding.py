@@ -1,0 +1,55 @@
+"""What decodes frames: the code and the libraries that decide their pixels."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from importlib import metadata
+
+from sam2_core.source_digest import source_digest
+
+# Part of a run's key; tests hold them against what reading frames really imports.
+PIXEL_MODULES = (
+    "tasks.frames.images", "tasks.frames.orientation", "tasks.frames.video",
+    "tasks.frames.broken_off",
+    "tasks.frames.streams", "tasks.frames.mcap_pictures", "tasks.frames.mcap_messages",
+    "tasks.frames.mcap_records", "tasks.frames.mcap_video",
+    "tasks.frames.raw_pictures",
+)  # fmt: skip
+# Their distributions; OpenCV has several, of which one is installed.
+_LIBRARIES = {
+    "numpy": ("numpy",),
+    "opencv": (
+        "opencv-python-headless", "opencv-contrib-python-headless", "opencv-python",
+        "opencv-contrib-python",
+    ),
+    "pillow": ("pillow",),
+    "pyav": ("av",),
+    "simplejpeg": ("simplejpeg",),
+}  # fmt: skip
+
+
+@functools.cache
+def decoding_versions() -> dict[str, str]:
+    """Return the versions of the installed libraries that decode pictures, videos and recordings.
+
+    The names are "numpy", "opencv", "pillow", "pyav" and "simplejpeg", sorted; one that is not
+    installed (PyAV comes with an extra) is left out. Nothing is imported.
+    """
+    found = {}
+    for name, distributions in _LIBRARIES.items():
+        for one in distributions:
+            try:
+                found[name] = metadata.version(one)
+                break
+            except metadata.PackageNotFoundError:
+                continue
+    return found
+
+
+@functools.cache
+def decoding_digest() -> str:
+    """Return 12 hexadecimal digits of the decoding code and its libraries' versions."""
+    versions = json.dumps([source_digest(PIXEL_MODULES), decoding_versions()])
+    return hashlib.sha256(versions.encode()).hexdigest()[:12]
