@@ -30,6 +30,9 @@ FIND_LINKS = $(addprefix --find-links ,$(sort $(PIP_FIND_LINKS) $(shell $(PYTHON
 # by itself, and where PYTHONDONTWRITEBYTECODE is set Python would never write any.
 FIRST_START := unset PYTHONDONTWRITEBYTECODE; $(BIN)/python -m flows.server.first_start
 
+# Two workers, each with a database and an S3 server of its own; tests/conftest.py says what stays together.
+TESTS := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+
 .PHONY: help setup dev torch triton demo test test-all lint fmt bench lock clean
 
 help: ## Show this list
@@ -89,10 +92,10 @@ demo: setup ## Set up, label the demo sequences and say where to look at them
 	$(BIN)/autolabel demo
 
 test: dev ## Run the tests (PyTorch comparisons run when `make torch` has been run)
-	$(BIN)/python -m pytest
+	$(TESTS)
 
 test-all: torch ## Run everything, the slow tests too
-	$(BIN)/python -m pytest -m 'not gpu'
+	$(TESTS) -m 'not gpu'
 
 lint: dev ## ruff, mypy --strict, import layers
 	$(BIN)/ruff check .
