@@ -79,7 +79,7 @@ def submit_plan(
     params, run_key = plan.params, plan.stamp.run_key
     if plan.sequences:
         keep_names(params.label.out, plan.known)
-    declare_again(params.label.out, run_key, plan.again)
+    declare_again(params.label.out, plan.again)
     if not plan.shards:
         return submit([])
     queue = None

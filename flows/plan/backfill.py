@@ -28,7 +28,13 @@ from tasks.frames.patterns import refuse_output_inside
 from tasks.pipeline.tools import Tools
 from tasks.store import quarantine
 from tasks.store.artifacts import RunStamp
-from tasks.store.newest import complete_keys, list_manifests, newest_of
+from tasks.store.newest import (
+    ListedManifest,
+    complete_keys,
+    dated_ahead,
+    list_manifests,
+    newest_of,
+)
 from tasks.types import FrameSelection, VideoRef
 from tasks.wording import counted
 
@@ -59,7 +65,9 @@ class BackfillPlan:
         frames_estimated: there are videos to label or in flight, whose frames nobody has counted.
         cameras: names of all cameras, as keys.
         complete: ids and content keys of the sequences with nothing to do.
-        again: those of them whose frames are what they were once, and others were labeled since.
+        again: manifests to write again before anything is submitted, in this order: those that a
+            wrong clock has dated ahead, and those of sequences whose frames are what they were
+            once, and others were labeled since.
         names: ids of all sequences that are there, of any date.
         matching: of imported boxes with the frames of every sequence, matching or not.
         known: how sequences are called in the storage; what is new there is recorded before
@@ -72,7 +80,7 @@ class BackfillPlan:
     rate: Rate
     works: list[Piece] = field(default_factory=list)
     complete: list[tuple[str, str]] = field(default_factory=list)
-    again: list[tuple[str, str]] = field(default_factory=list)
+    again: list[ListedManifest] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     workers: int = 0
     sequences: int = 0
@@ -198,6 +206,7 @@ def _missing(plan: BackfillPlan, in_flight: set[tuple[str, str]]) -> Iterator[Pi
     complete = complete_keys(listed, run_key)
     partial = {one.key for one in listed if one.run_key == run_key and one.partial}
     ever = {one.sequence_id for one in listed if not one.partial}
+    plan.again += dated_ahead(listed)
     name_of = names_by_content([*in_flight, *(one.key for one in listed if not one.partial)])
     namesakes = Namesakes(
         plan.known, {name for name, _ in (*in_flight, *(one.key for one in listed))}
@@ -216,7 +225,7 @@ def _missing(plan: BackfillPlan, in_flight: set[tuple[str, str]]) -> Iterator[Pi
         if done:
             plan.complete.append((name, content_key))
             if newest[name].content_key != content_key:
-                plan.again.append((name, content_key))
+                plan.again.append(ListedManifest(0.0, run_key, name, content_key))
             continue
         if (name, content_key) in given_up and (name, content_key) not in in_flight:
             plan.quarantined += 1

@@ -28,7 +28,14 @@ from tasks.pipeline.tools import Tools
 from tasks.store import storage
 from tasks.store.artifacts import RunStamp
 from tasks.store.manifests import Key
-from tasks.store.newest import complete_keys, declare_again, list_manifests, newest_of
+from tasks.store.newest import (
+    ListedManifest,
+    complete_keys,
+    dated_ahead,
+    declare_again,
+    list_manifests,
+    newest_of,
+)
 from tasks.store.tracks import list_tracked, read_made
 from tasks.types import FrameRef, FrameSelection
 
@@ -45,7 +52,9 @@ class Plan:
         model: what makes the masks.
         sequences: that were found, with what is there of them.
         matching: of imported boxes with the frames.
-        again: what is complete, and had other labels since, of other frames or another run.
+        again: manifests to write again before labels are made, in this order: those that a wrong
+            clock has dated ahead, and what is complete and had other labels since, of other frames
+            or another run.
 
     """
 
@@ -54,7 +63,7 @@ class Plan:
     model: ModelChoice
     sequences: tuple[SequencePart, ...]
     matching: Matching | None = None
-    again: tuple[Key, ...] = ()
+    again: tuple[ListedManifest, ...] = ()
     names: Names = field(default_factory=Names)
 
     @property
@@ -89,7 +98,7 @@ class Plan:
 
         """
         keep_names(self.params.out, self.names)
-        declare_again(self.params.out, self.stamp.run_key, self.again)
+        declare_again(self.params.out, self.again)
 
     def facts(self) -> dict[str, Any]:
         """Return what made the labels and where they are, for the summary."""
@@ -147,9 +156,9 @@ def make_plan(params: LabelParams, tools: Tools | None = None) -> Plan:
 
     with ThreadPoolExecutor(LISTING_THREADS, "plan") as pool:
         sequences = tuple(pool.map(planned, found))
-    newest = {(one.run_key, *one.key) for one in newest_of(listed).values()}
-    again = [key for key in map(_key, found) if key in complete]
-    again = [key for key in again if (stamp.run_key, *key) not in newest]
+    keys, newest = set(map(_key, found)) & complete, newest_of(listed)
+    there = [one for one in listed if one.run_key == stamp.run_key and one.key in keys]
+    again = [*dated_ahead(listed), *(one for one in there if newest[one.sequence_id] != one)]
     plan = Plan(params, stamp, model, sequences, matching, tuple(again), names)
     if plan.missing:  # what is labeled already may be loaded and tracked anywhere
         refuse_unless_usable(model.backend)

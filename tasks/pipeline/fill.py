@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from sam2_core.source_digest import source_digest
 from sam2_core.types import Boxes, Masks
 from tasks.frames.parts import is_file_here
 from tasks.masks.device_turn import DeviceTurn
@@ -16,11 +18,23 @@ from tasks.pipeline.chunk import Job
 from tasks.pipeline.outcome import NotFetchedError
 from tasks.store import storage
 from tasks.store.tables import LabeledFrame, chosen_rows
+from tasks.tracks import associate
 from tasks.tracks.gaps import Gap
 from tasks.tracks.shapes import shapes_of
 from tasks.types import FrameRef
 
 INTERPOLATED = "interpolated"
+_CODE = (
+    "tasks.pipeline.fill", "tasks.masks.segment", "tasks.masks.crops", "tasks.risk.geometry",
+    "tasks.tracks.associate", "tasks.tracks.gaps", "tasks.tracks.shapes", "tasks.tracks.sightings",
+    "tasks.tracks.track",
+)  # fmt: skip
+
+
+def filling_parameters(gap_frames: int) -> dict[str, Any]:
+    """Return what decides which labels are interpolated, for the stamp; the model's is its own."""
+    made_by = {"code": source_digest(_CODE), **associate.settings()}
+    return {"fill_gaps": gap_frames, "tracks": made_by}
 
 
 @dataclass(frozen=True, eq=False)

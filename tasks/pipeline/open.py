@@ -15,7 +15,7 @@ from tasks.store import artifacts, manifests, quarantine, storage
 from tasks.store.artifacts import Chunk
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import Manifest
-from tasks.store.newest import declare_again
+from tasks.store.newest import ListedManifest, declare_again
 from tasks.types import FrameFailure, FrameRef
 
 
@@ -58,7 +58,8 @@ def open_part(job: Job, part: SequencePart) -> Opened:
         part = as_left(job.out_uri, job.stamp.run_key, replace(part, found=found))
         if part.manifest:
             # Planned with other frames, perhaps, for which there may be labels, too.
-            declare_again(job.out_uri, job.stamp.run_key, [(part.name, part.found.content_key)])
+            key = (part.name, part.found.content_key)
+            declare_again(job.out_uri, [ListedManifest(0.0, job.stamp.run_key, *key)])
             count_kept(job, part.manifest.frames, DOWNLOAD, DETECT, SEGMENT)
             return Opened(part)
     frames, failures = _expanded(job, part.found)

@@ -3,12 +3,14 @@
 A manifest is as old as its file. It is written when a sequence is labeled, and again when a run
 finds it up to date after other labels have taken its place (`declare_again`): those of frames that
 a source held meanwhile, or of another model. So all that loads, exports or counts takes the same,
-whatever the order in which manifests are found.
+whatever the order in which manifests are found. Manifests that a wrong clock has dated ahead are
+written again, too, before a run adds any: what is new is newer than all that was there.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -67,6 +69,12 @@ def list_manifests(out_uri: str, run_key: str = "") -> list[ListedManifest]:
     return sorted(found)
 
 
+def dated_ahead(listed: Iterable[ListedManifest]) -> list[ListedManifest]:
+    """Return the manifests, in the order of `listed`, whose time has not come yet."""
+    now_s = time.time()
+    return [one for one in listed if one.written_s > now_s]
+
+
 def newest_of(listed: Iterable[ListedManifest]) -> dict[str, ListedManifest]:
     """Newest manifest of each sequence, by id; `listed` oldest first."""
     return {one.sequence_id: one for one in listed}
@@ -83,13 +91,13 @@ def newest_manifests(out_uri: str, run_key: str = "") -> list[Manifest]:
     return [newest[name].read(out_uri) for name in sorted(newest)]
 
 
-def declare_again(out_uri: str, run_key: str, keys: Iterable[Key]) -> None:
-    """Make complete manifests of a run the newest of their sequences, without a change in them.
+def declare_again(out_uri: str, listed: Iterable[ListedManifest]) -> None:
+    """Make manifests, one after another, the newest of their sequences, without a change in them.
 
     What cannot be read or written is told and stays as it is: labels are not lost by it.
     """
-    for key in keys:
+    for one in listed:
         try:
-            manifests.write_manifest(out_uri, manifests.read_manifest(out_uri, run_key, *key))
+            manifests.write_manifest(out_uri, one.read(out_uri))
         except AutolabelError as error:
-            log.warning("%s: older labels stay the newest: %s", key[0], error)
+            log.warning("%s: older labels stay the newest: %s", one.sequence_id, error)

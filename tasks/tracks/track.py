@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from sam2_core.source_digest import source_digest
 from sam2_core.types import IntArray
 from tasks.risk.geometry import Numbers, shared_box_areas
 from tasks.store.tables import LabeledFrame
@@ -59,15 +58,6 @@ def settings() -> dict[str, Any]:
         "least_agreement": LEAST_AGREEMENT,
         "reach_frames": REACH_FRAMES,
         "least_placed_iou": LEAST_PLACED_IOU,
-    }
-
-
-def filling_parameters(gap_frames: int) -> dict[str, Any]:
-    """Return what decides which labels are interpolated, for the stamp: with the code's digest."""
-    names = ("associate", "gaps", "shapes", "sightings", "track")
-    return {
-        "fill_gaps": gap_frames,
-        "tracks": source_digest(tuple(f"tasks.tracks.{name}" for name in names)),
     }
 
 

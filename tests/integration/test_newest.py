@@ -1,5 +1,8 @@
 """A drive whose files change and change back: what its source holds is what every way in shows."""
 
+import os
+import time
+
 import pytest
 
 from flows.backfill import submit_plan
@@ -31,6 +34,12 @@ def drive(tmp_path):
     return takes
 
 
+def written_by_a_wrong_clock(out):
+    """Date all labels a day ahead, as a machine whose clock is wrong does."""
+    for path in (out / "manifests").rglob("*.json"):
+        os.utime(path, (time.time() + 86400, path.stat().st_mtime + 86400))
+
+
 def exported(out, target):
     return export(str(out), "coco", str(target), Choice(), images="none")["frames"]
 
@@ -41,6 +50,7 @@ def test_label_shows_what_it_was_given_though_it_was_labeled_before(terminal, dr
     counts = {}
     for number, frames in enumerate((3, 4, 3)):
         drive(frames)
+        written_by_a_wrong_clock(out)
         told, _ = terminal.label(*arguments, "--dataset", "there and back")
         assert told["skipped"] == (frames if number > 1 else 0)
         assert counts.setdefault(frames, told["tracks"]) == told["tracks"] > 0
@@ -63,15 +73,17 @@ def test_nights_show_what_the_source_holds(terminal, drive, tmp_path):
     def night():
         """A night's steps, with its workers' in this process."""
         plan = plan_backfill(BackfillParams(label=label))
-        for shard in plan.shards:
-            assert label_shard(shard, return_state=True).is_completed()
+        shards = plan.shards
         plan.works.clear()
         del plan.shards
         assert submit_plan(plan)["submitted"] == 0
+        for shard in shards:
+            assert label_shard(shard, return_state=True).is_completed()
         load_dataset("nights", label.out, plan.stamp.run_key)
         return len(held("nights")["rows"])
 
     for number, frames in enumerate((3, 4, 4, 3)):
         drive(frames)
+        written_by_a_wrong_clock(tmp_path / "out")
         assert night() == frames
         assert exported(label.out, tmp_path / f"export{number}") == frames

@@ -13,7 +13,7 @@ from tasks.load.prepare import prepare_dataset
 from tasks.load.rebuild import rebuild
 from tasks.pipeline.load import load_labels
 from tasks.store.manifests import write_manifest
-from tasks.store.newest import declare_again
+from tasks.store.newest import declare_again, list_manifests
 from tests.load.test_into_fiftyone import store
 from tests.review.labels import OTHER_STAMP, STAMP, labeled_frames
 
@@ -60,7 +60,8 @@ def sequence(database, tmp_path):
 @pytest.mark.parametrize(("older", "newer"), [(2, 3), (3, 2)])
 def test_a_night_leaves_the_version_that_was_labeled_last(sequence, older, newer):
     """Which of both names comes first is another one when they change places."""
-    first, _ = sequence.label(older), sequence.label(newer)
+    sequence.label(older)
+    sequence.label(newer)
     for run_key in (STAMP.run_key, ""):
         assert sequence.load_dataset(run_key) == []
         assert sequence.shown() == (newer, [STAMP.run_key])
@@ -69,7 +70,7 @@ def test_a_night_leaves_the_version_that_was_labeled_last(sequence, older, newer
     assert missing_manifests("anew", sequence.out) == ([], [])
     assert sequence.exported() == [(newer, [STAMP.run_key])]
 
-    declare_again(sequence.out, STAMP.run_key, [(first.sequence_id, first.content_key)])
+    declare_again(sequence.out, list_manifests(sequence.out)[:1])
     assert sequence.load_dataset(STAMP.run_key) == [older]
     assert sequence.load_dataset(STAMP.run_key) == []
     assert sequence.shown() == (older, [STAMP.run_key])
@@ -99,11 +100,11 @@ def test_an_older_model_s_labels_are_not_loaded_over_newer_ones(sequence, stamps
 
 
 def test_a_partial_version_counts_until_it_is_complete_or_another_is_newer(sequence):
-    before = sequence.label(3)
+    sequence.label(3)
     partial = replace(sequence.label(2), partial=True)
     (sequence.folder / replace(partial, partial=False).uri).unlink()
     write_manifest(sequence.out, partial)
     assert sequence.load_dataset() == [2]
     assert sequence.shown() == (2, [STAMP.run_key])
-    declare_again(sequence.out, STAMP.run_key, [(before.sequence_id, before.content_key)])
+    declare_again(sequence.out, list_manifests(sequence.out)[:1])
     assert sequence.load_dataset() == [3]

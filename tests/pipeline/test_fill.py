@@ -1,10 +1,14 @@
 """Frames in which an object was lost for a moment get its mask, if it fits."""
 
+import importlib.metadata
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from flows.params import LabelParams
+from sam2_core.source_digest import ROOT, source_digest
 from tasks.dataset.pictures import Pictures
 from tasks.masks.rules import MaskRules
 from tasks.pipeline.outcome import NotFetchedError, SequenceOutcome
@@ -84,3 +88,24 @@ def test_gaps_are_filled_once_and_what_does_not_fit_or_come_stays_as_it_is(memor
     track_sequence(job_of(memory, 0), SequenceOutcome("drive", plain))
     assert len(asked) == 2
     assert not any(read_tracks(memory, plain).joined(one).interpolated for one in frames)
+
+
+def test_another_tracker_or_other_code_that_fills_gaps_is_another_key(tmp_path, monkeypatch):
+    params = LabelParams(sources=(str(tmp_path),), out=str(tmp_path / "out"), fill_gaps=2)
+    keys = [params.deciding()]
+    version = importlib.metadata.version
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "importlib.metadata.version", lambda name: version(name) + ".1" * (name == "trackforge")
+        )
+        keys.append(params.deciding())
+    monkeypatch.setattr("sam2_core.source_digest.ROOT", tmp_path)
+    for changed in ("tasks/pipeline/fill.py", "tasks/masks/segment.py", "tasks/tracks/gaps.py"):
+        shutil.copytree(ROOT / "tasks", tmp_path / "tasks", dirs_exist_ok=True)
+        with (tmp_path / changed).open("a") as file:
+            file.write("\nCHANGED = True\n")
+        source_digest.cache_clear()
+        keys.append(params.deciding())
+    monkeypatch.undo()
+    source_digest.cache_clear()
+    assert all(keys.count(one) == 1 for one in keys)
