@@ -103,9 +103,10 @@ lint: dev ## ruff, mypy --strict, import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-fmt: dev ## Format and fix what can be fixed
+fmt: dev ## Format, fix what can be fixed, write docs/cli.md
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python -m flows.cli.reference
 
 bench: setup ## A small benchmark on this machine
 	$(BIN)/autolabel bench --quick

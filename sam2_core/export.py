@@ -1,4 +1,4 @@
-"""PyTorch modules to a folder of ONNX graphs, as docs/ARCHITECTURE.md describes. Needs torch.
+"""PyTorch modules to a folder of ONNX graphs, as docs/MODELS.md describes. Needs torch.
 
 Nothing of torch is imported until a model is exported.
 """

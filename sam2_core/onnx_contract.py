@@ -1,4 +1,4 @@
-"""Names in exported graphs that exporter and backends share, as docs/ARCHITECTURE.md describes."""
+"""Names in exported graphs that exporter and backends share, as docs/MODELS.md describes."""
 
 from __future__ import annotations
 

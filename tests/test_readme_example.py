@@ -1,4 +1,4 @@
-"""The README's example of the library runs as it stands, and what it uses does what it says."""
+"""The examples of the pages run as they stand, and what they use does what it says."""
 
 import re
 import shutil
@@ -32,7 +32,7 @@ def test_the_example_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_the_sources_of_the_commands_are_taken_as_they_stand(tmp_path):
-    text = (REPOSITORY / "README.md").read_text()
+    text = (REPOSITORY / "docs" / "labeling.md").read_text()
     commands = re.findall(
         r"^((?:find .*\| )?autolabel label (?!SOURCE|s3:).*?)(?: +#.*)?$", text, re.M
     )

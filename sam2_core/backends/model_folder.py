@@ -1,4 +1,4 @@
-"""An exported model on disk: graphs and `model.json`, as docs/ARCHITECTURE.md describes."""
+"""An exported model on disk: graphs and `model.json`, as docs/MODELS.md describes."""
 
 from __future__ import annotations
 

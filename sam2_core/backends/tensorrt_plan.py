@@ -159,7 +159,7 @@ def profiles_for(
     return profiles
 
 
-# What the first sizes of each input mean (docs/ARCHITECTURE.md, ONNX contract); others are fixed.
+# What the first sizes of each input mean (docs/MODELS.md); others are fixed.
 _DYNAMIC = {
     "image": "B",
     "embedding": "B",
@@ -188,7 +188,7 @@ def _fill(name: str, shape: Shape, sizes: Mapping[str, int]) -> Shape:
     if meaning is None or len(meaning) > len(shape):
         raise AutolabelError(
             f"input {name!r} of shape {shape} is not part of the ONNX contract "
-            f"(docs/ARCHITECTURE.md); export the model again with this version"
+            f"(docs/MODELS.md); export the model again with this version"
         )
     filled = []
     for position, size in enumerate(shape):
