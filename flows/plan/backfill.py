@@ -252,11 +252,10 @@ def _matching(plan: BackfillPlan) -> Iterator[Discovered]:
     for one in found:
         if one.picked:
             _refuse_long_lists(label)
-        if plan.matching:
-            plan.matching.add(one.frames)
         missing.pop(one.sequence.sequence_id, None)
+        found_boxes = plan.matching.with_boxes(one) if plan.matching else one
         if wanted(one.sequence.sequence_id):
-            yield one
+            yield found_boxes
     plan.unknown = tuple(missing)
 
 

@@ -14,6 +14,7 @@ from tasks.frames.patterns import IMAGE_SUFFIXES, expanded, suffix_of
 from tasks.frames.readers.choice import reader_of
 from tasks.frames.ways import overlap
 from tasks.store import storage
+from tasks.store.artifacts import frames_key_of
 from tasks.store.manifests import Key
 from tasks.store.roots import Root, read_roots, write_roots
 
@@ -72,12 +73,13 @@ def keep_names(out_uri: str, names: Names) -> None:
 
 
 def names_by_content(labeled: Iterable[Key]) -> dict[str, tuple[str, ...]]:
-    """Return sequence ids by content key: their frames are the very same ones."""
+    """Return sequence ids by the key of their frames: they are the very same ones."""
     names: dict[str, tuple[str, ...]] = {}
     for sequence_id, content_key in labeled:
-        known = names.get(content_key, ())
+        key = frames_key_of(content_key)
+        known = names.get(key, ())
         if sequence_id not in known:  # more than one: labeled twice, before this was refused
-            names[content_key] = (*known, sequence_id)
+            names[key] = (*known, sequence_id)
     return names
 
 
@@ -88,13 +90,13 @@ def refuse_other_name_of_content(one: Discovered, names: Mapping[str, tuple[str,
 
     Args:
         one: the sequence.
-        names: ids of labeled sequences by content key.
+        names: ids of labeled sequences by the key of their frames.
 
     Raises:
         NamedOtherwiseError: they are.
 
     """
-    known = names.get(one.content_key, ()) if names else ()
+    known = names.get(frames_key_of(one.content_key), ()) if names else ()
     if known and one.sequence.sequence_id not in known:
         raise labeled_otherwise(one.sequence, known[0])
 

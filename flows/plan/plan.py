@@ -134,7 +134,7 @@ def make_plan(params: LabelParams, tools: Tools | None = None) -> Plan:
     tools = tools or Tools()
     matching = matching_of(params, tools)
     if matching:
-        matching.add(frame for one in found for frame in one.frames)
+        found = [matching.with_boxes(one) for one in found]
         matching.refuse_nothing(params.wanted_classes)
     stamp = stamp_of(params, model, tools)
     listed = list_manifests(params.out)
@@ -233,6 +233,7 @@ def job_of(plan: Plan, tools: Tools, *, counts_attempts: bool = False) -> Job:
         detector="" if params.boxes else params.detector_name,
         boxes_uri=params.boxes or "",
         box_names_uri=params.box_names or "",
+        boxes_version=_imported(params, tools).version if params.boxes else "",
         classes=params.wanted_classes,
         min_score=params.least_score,
         tiles=params.tiles,

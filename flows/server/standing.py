@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from flows.plan.shards import Piece
 from sam2_core.types import AutolabelError
 from tasks.frames.discover import Discovered, list_frames
+from tasks.store.artifacts import frames_key_of
 from tasks.store.manifests import Key
 from tasks.store.newest import ListedManifest, complete_keys, newest_of
 from tasks.types import FrameSelection, SequenceRef
@@ -23,22 +24,28 @@ _LISTERS = 16
 
 @dataclass(frozen=True)
 class Source:
-    """Where a shard was to find a sequence, and which of its frames; what may change are those."""
+    """Where a shard was to find a sequence, and which of its frames; what may change are those.
+
+    `listable` says whether listing its folder gives its content key: not that of pictures named
+    one by one, nor with imported boxes.
+    """
 
     sequence_id: str
     frames_uri: str
     frames: str
-    picked: bool
+    listable: bool
 
     @staticmethod
     def of(piece: Piece, frames: str) -> Source:
         """Return that of a piece of a shard, which selects so."""
-        return Source(piece.sequence_id, piece.frames_uri, frames, piece.picked)
+        of_frames = frames_key_of(piece.content_key) == piece.content_key
+        listable = of_frames and not piece.picked
+        return Source(piece.sequence_id, piece.frames_uri, frames, listable)
 
     def content_key(self) -> str:
         """Key of the frames that are there now; "" if nobody knows."""
-        if self.picked:
-            return ""  # which pictures were named, the sources say and not their folder
+        if not self.listable:
+            return ""
         sequence = SequenceRef(self.sequence_id, self.frames_uri)
         try:
             found = list_frames(sequence, FrameSelection.parse(self.frames))

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from sam2_core.types import Boxes
+from sam2_core.types import AutolabelError, Boxes
+from tasks.boxes.coco_boxes import BadBoxesError
 
 # Folders that only say what is in them.
 _WRAPPERS = frozenset(
@@ -29,6 +30,7 @@ class Entry:
         size_hw: of the image that they were made on, None where nobody says.
         fractions: they are in fractions of the picture, not in pixels.
         empty: there is none: a list may name pictures that show nothing.
+        version: of the remote file that they are read from; "" where reading them costs nothing.
 
     """
 
@@ -39,6 +41,19 @@ class Entry:
     size_hw: tuple[int, int] | None = None
     fractions: bool = False
     empty: bool = False
+    version: str = ""
+
+    def digest(self) -> str:
+        """Return what changes with these boxes, and with none of another image."""
+        if self.version:
+            return f"{self.name}\0{self.version}"
+        try:
+            boxes = self.read("")
+        except (AutolabelError, BadBoxesError) as error:
+            return f"{self.name}\0{error}"
+        tracks = None if boxes.track_ids is None else boxes.track_ids.tolist()
+        rows = (boxes.xyxy_px.tolist(), boxes.scores.tolist(), boxes.labels, tracks)
+        return repr((self.name, self.size_hw, self.fractions, rows))
 
 
 def entry_of(
@@ -48,12 +63,13 @@ def entry_of(
     *,
     fractions: bool = False,
     empty: bool = False,
+    version: str = "",
 ) -> Entry:
     """Make the entry of an image, or of the file of its boxes, at this path of an import."""
     folder, _, name = path.replace("\\", "/").rstrip("/").rpartition("/")
     stem, _, suffix = name.rpartition(".")
     stem = stem if stem and suffix else name  # as pathlib, which takes ten times as long
-    return Entry(path, _naming(folder), stem, read, size_hw, fractions, empty)
+    return Entry(path, _naming(folder), stem, read, size_hw, fractions, empty, version)
 
 
 def is_kitti_folder(name: str) -> bool:

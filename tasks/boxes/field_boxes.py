@@ -77,8 +77,8 @@ def field_boxes(
     images = {"/".join(parts[common:]): image for parts, image in found.items()}
     notes = (f"samples whose field {field} is not set: {without}",) if without else ()
     rows = Rows(images, notes)
-    stamp = f"imported:{address.removeprefix(SCHEME)}@{rows.digest()[:16]}"
-    return ImportedBoxes(address, stamp, tuple(rows.entries()), rows.counts(), notes)
+    stamp = f"imported:{address.removeprefix(SCHEME)}"
+    return ImportedBoxes(address, stamp, rows.digest(), tuple(rows.entries()), rows.counts(), notes)
 
 
 def _parts(uri: str) -> tuple[str, ...]:

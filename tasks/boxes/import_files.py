@@ -55,7 +55,7 @@ def import_boxes(path_or_url: str, names_uri: str = "") -> ImportedBoxes:
         if not entries:
             raise AutolabelError(f"{where} holds no boxes: no .txt files and no images")
         digest = hashlib.sha256(identity.encode() + listed).hexdigest()[:16]
-        return ImportedBoxes(where, f"imported:{name}@{digest}", tuple(entries), **more)
+        return ImportedBoxes(where, f"imported:{name}", digest, tuple(entries), **more)
 
     if file is None:
         rows = _of_folder(path_or_url, names_uri)
@@ -146,6 +146,9 @@ def _text_folder(
 
 
 def _text_entry(path: str, file: File, classes: tuple[str, ...]) -> Entry:
+    # A local file is read where its time might be all that has changed.
+    version = "" if storage.is_local(file.uri) else "\n".join((file.etag, *classes))
+
     def read(stamp: str) -> Boxes:
         data, now = storage.read_bytes(file.uri), stat_file(file.uri)
         if now is None or now.etag != file.etag:
@@ -157,4 +160,4 @@ def _text_entry(path: str, file: File, classes: tuple[str, ...]) -> Entry:
             return parse_yolo(data, storage.redact(file.uri), stamp, classes)
         return parse_text(data, storage.redact(file.uri), stamp)
 
-    return entry_of(path, read, fractions=bool(classes))
+    return entry_of(path, read, fractions=bool(classes), version=version)

@@ -11,6 +11,7 @@ where the size that COCO tells says which way its boxes are, and is a failure el
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -40,7 +41,8 @@ class ImportedBoxes:
 
     Attributes:
         where: address of the import, for messages.
-        stamp: name and content of the import; part of every key and on every box.
+        stamp: name of the import; part of the run's key and on every box.
+        version: of the import as a whole: another one may hold other boxes of any frame.
         entries: all of them.
         class_counts: boxes of every class; None for text files, which are read one by one.
         notes: what of it belongs to no image, in words.
@@ -49,6 +51,7 @@ class ImportedBoxes:
 
     where: str
     stamp: str
+    version: str
     entries: tuple[Entry, ...]
     class_counts: Mapping[str, int] | None = None
     notes: tuple[str, ...] = ()
@@ -121,6 +124,24 @@ class ImportedBoxes:
             fitting = _fitting(found, around) if index in video.selection else []
             if fitting:
                 yield index, fitting
+
+    def digest_of(self, footage: Iterable[Footage]) -> str:
+        """Return the digest of the boxes that belong to the frames of a sequence.
+
+        Boxes of other sequences do not change it: it is a part of the keys of this one's labels.
+        """
+        found: dict[str, Entry] = {}
+        for one in footage:
+            if isinstance(one, VideoRef):  # nobody has opened it yet: all that its frames may have
+                around = _around(one)
+                fitting = [_fitting(some, around) for some in self._numbered(around).values()]
+                found |= {entry.name: entry for entries in fitting for entry in entries}
+            else:
+                found |= {entry.name: entry for entry in self.entries_of(one)}
+        digest = hashlib.sha256()
+        for name in sorted(found):
+            digest.update(found[name].digest().encode(errors="surrogatepass") + b"\n")
+        return digest.hexdigest()[:16]
 
     def _numbered(self, around: set[str]) -> dict[int, list[Entry]]:
         found: dict[int, list[Entry]] = {}

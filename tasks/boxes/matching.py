@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.boxes.entry import Entry
 from tasks.boxes.imported import ImportedBoxes
+from tasks.frames.discover import Discovered
 from tasks.store import storage
 from tasks.types import Footage, FrameRef, NothingToLabelError, VideoRef
 from tasks.wording import counted
@@ -57,6 +58,16 @@ class Matching:
                 self._compare_folders(one)
                 if len(self.examples) < _SHOWN:
                     self.examples.append(storage.redact(one.uri))
+
+    def with_boxes(self, one: Discovered) -> Discovered:
+        """Find the entries of a sequence's frames; returns it with the digest of its boxes.
+
+        Raises:
+            AutolabelError: an entry belongs to two frames.
+
+        """
+        self.add(one.frames)
+        return replace(one, boxes=self.imported.digest_of(one.frames))
 
     def _take(self, entries: list[Entry], uri: str) -> None:
         for entry in entries:

@@ -29,12 +29,11 @@ def read_nuscenes(uri: str) -> Rows:
 
     """
     images: dict[str, ImageRows] = {}
-    tracks: dict[str, int] = {}
     notes: list[str] = []
     for names, folder, tables in datasets(Place(uri)):
         for table in tables:
             if f"{TABLE}.json" in (Place(folder) / table).files:
-                notes += _read(storage.join(folder, table), names, images, tracks)
+                notes += _read(storage.join(folder, table), names, images)
     if not images:
         raise AutolabelError(
             f"{storage.redact(uri)} holds no 2D boxes: no {TABLE}.json beside sample_data.json "
@@ -43,9 +42,7 @@ def read_nuscenes(uri: str) -> Rows:
     return Rows(images, tuple(notes))
 
 
-def _read(
-    folder: str, names: tuple[str, ...], images: dict[str, ImageRows], tracks: dict[str, int]
-) -> list[str]:
+def _read(folder: str, names: tuple[str, ...], images: dict[str, ImageRows]) -> list[str]:
     def table(name: str) -> Any:
         return rows(storage.join(folder, f"{name}.json"))
 
@@ -58,6 +55,8 @@ def _read(
         name = "/".join((*names, str(one.get("filename"))))
         if known:
             by_token[str(one.get("token"))] = images.setdefault(name, ImageRows(size))
+    # Of this table alone, so that another dataset beside it leaves them as they are.
+    tracks: dict[str, int] = {}
     strays = []
     for one in table(TABLE):
         image = by_token.get(str(one.get("sample_data_token")))

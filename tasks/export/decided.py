@@ -54,7 +54,7 @@ class Decisions:
             frame = index_of[sample["_id"]]
             looked_at = sample.get(LOG_FIELD) or sample.get("review_status") == "done"
             if looked_at and sample.get("frame_etag") in {None, "", frame.etag}:
-                found[frame.index] = _decided(sample, manifest.stamp.run_key)
+                found[frame.index] = _decided(sample, manifest.stamp.labels_key)
         return found
 
 

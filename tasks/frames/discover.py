@@ -57,17 +57,22 @@ class Discovered:
         sequence: which.
         frames: its frames.
         picked: they were named one by one, so that listing the sequence anew may find others.
+        boxes: digest of the imported boxes that belong to them, "" where a detector finds boxes.
 
     """
 
     sequence: SequenceRef
     frames: tuple[Footage, ...]
     picked: bool = False
+    boxes: str = ""
 
     @cached_property
     def content_key(self) -> str:
-        """Key of the content, from addresses and etags alone: a digest of every frame."""
-        return content_key(self.frames)
+        """Key of the content, from addresses and etags alone: a digest of every frame.
+
+        With imported boxes, a digest of those as well.
+        """
+        return content_key(self.frames, self.boxes)
 
 
 def discover(

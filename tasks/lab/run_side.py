@@ -74,5 +74,5 @@ class Side:
 def is_same(first: Side, second: Side, one: Manifest, other: Manifest) -> bool:
     """Whether a sequence's labels are the same on both sides."""
     return storage.absolute(first.out_uri) == storage.absolute(second.out_uri) and (
-        one.stamp.run_key == other.stamp.run_key
+        one.stamp.labels_key == other.stamp.labels_key
     )

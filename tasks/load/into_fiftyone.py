@@ -97,7 +97,7 @@ def load_sequence(dataset_name: str, out_uri: str, manifest: Manifest) -> LoadRe
     recorded = recorded_frames(out_uri, manifest)
     place = place_frames(recorded, manifest.frames_uri, chosen_mask_folder())
     origin = Origin(
-        manifest.stamp.run_key,
+        manifest.stamp.labels_key,
         stamp_text(manifest.stamp.model),
         manifest.stamp.as_json(),
         manifest.frames_uri,
@@ -127,7 +127,7 @@ def chosen_mask_folder() -> Path | None:
 def load_frames(dataset_name: str, labeled: Sequence[LabeledFrame], stamp: RunStamp) -> LoadReport:
     """Write some frames of one camera, in order, beside what the dataset has."""
     started = time.perf_counter()
-    origin = Origin(stamp.run_key, stamp_text(stamp.model), stamp.as_json())
+    origin = Origin(stamp.labels_key, stamp_text(stamp.model), stamp.as_json())
     keys = [(one.frame.camera, one.frame.index) for one in labeled]
     objects = ObjectNames(dict(zip(keys, track(labeled).frames, strict=True)))
     dataset, place = open_dataset(dataset_name), Place(mask_folder=chosen_mask_folder())

@@ -39,7 +39,7 @@ def check_sequence(job: Job, opened: Opened, states: Sequence[ChunkState]) -> Se
         part.name,
         found.sequence.frames_uri,
         found.content_key,
-        job.stamp,
+        replace(job.stamp, boxes=found.boxes),
         tuple(one.record for one in together if one.record),
         partial,
     )

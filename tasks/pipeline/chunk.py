@@ -39,6 +39,7 @@ class Job:
         model: the model, resolved but not loaded.
         detector: name or path, "" where boxes are imported.
         boxes_uri: imported boxes, "" where a detector finds them.
+        boxes_version: `ImportedBoxes.version` of those that the run began with.
         tiles: frames are looked at in so many parts each way, too.
         box_names_uri: names of their classes where they are in YOLO's text form.
         classes: only these; all when empty.
@@ -63,6 +64,7 @@ class Job:
     fill_gaps: int = 0
     counts_attempts: bool = False
     box_names_uri: str = ""
+    boxes_version: str = ""
     tiles: int = 1
     tools: Tools = field(default_factory=Tools, repr=False, compare=False)
 
@@ -190,7 +192,7 @@ def detect_chunk(job: Job, state: ChunkState) -> ChunkState:
 def _finder(job: Job) -> Callable[[list[FrameRef]], dict[int, Boxes | FrameFailure]]:
     """Load what finds boxes, once per process, so that it is not counted as a chunk's time."""
     if job.boxes_uri:
-        imported = job.tools.imported(job.boxes_uri, job.box_names_uri, job.stamp.detector)
+        imported = job.tools.imported(job.boxes_uri, job.box_names_uri, job.boxes_version)
         return partial(_imported_boxes, job, imported)
     from tasks.boxes.detect import detect
     from tasks.frames.kept import keep_frame

@@ -52,9 +52,13 @@ def open_part(job: Job, part: SequencePart) -> Opened:
         AutolabelError: it is gone, or has killed too many workers.
 
     """
-    sequence = part.found.sequence
-    if not part.found.frames:
-        found = Discovered(sequence, tuple(list_frames(sequence, part.selection)))
+    found, sequence = part.found, part.found.sequence
+    if not found.frames:
+        found = replace(found, frames=tuple(list_frames(sequence, part.selection)))
+    if job.boxes_uri and not found.boxes:
+        imported = job.tools.imported(job.boxes_uri, job.box_names_uri, job.boxes_version)
+        found = replace(found, boxes=imported.digest_of(found.frames))
+    if found is not part.found:
         part = as_left(job.out_uri, job.stamp.run_key, replace(part, found=found))
         if part.manifest:
             # Planned with other frames, perhaps, for which there may be labels, too.
@@ -62,8 +66,11 @@ def open_part(job: Job, part: SequencePart) -> Opened:
             declare_again(job.out_uri, [ListedManifest(0.0, job.stamp.run_key, *key)])
             count_kept(job, part.manifest.frames, DOWNLOAD, DETECT, SEGMENT)
             return Opened(part)
-    frames, failures = _expanded(job, part.found)
-    chunks = tuple(artifacts.chunks_of(frames, job.stamp.run_key, part.chunk_frames))
+    frames, failures = _expanded(job, found)
+    made_by = replace(job.stamp, boxes=found.boxes)
+    chunks = tuple(
+        artifacts.chunks_of(frames, made_by.labels_key, part.chunk_frames, found.boxes)
+    )
     first, stop = _range(part, chunks)
     mine, rest = chunks[first:stop], chunks[:first] + chunks[stop:]
     listed = _listed(job, mine)

@@ -44,11 +44,11 @@ class Tools:
         self._imported: dict[tuple[str, str], ImportedBoxes] = {}
         self._lost: DeviceLostError | None = None
 
-    def imported(self, boxes_uri: str, names_uri: str = "", stamp: str = "") -> ImportedBoxes:
+    def imported(self, boxes_uri: str, names_uri: str = "", version: str = "") -> ImportedBoxes:
         """Return imported boxes, opened the first time.
 
         Raises:
-            AutolabelError: they are unusable, or not those of the stamp any more.
+            AutolabelError: they are unusable, or not those of the version any more.
 
         """
         from tasks.pipeline.given_boxes import given_boxes
@@ -56,7 +56,7 @@ class Tools:
         key = (boxes_uri, names_uri)
         with self._opening:
             boxes = self._imported.pop(key, None) or given_boxes(boxes_uri, names_uri)
-            if stamp and boxes.stamp != stamp:
+            if version and boxes.version != version:
                 raise AutolabelError(f"{boxes_uri} changed while it was being read: run again")
             self._imported[key] = boxes
             return boxes

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sam2_core.types import Boxes, ModelStamp
@@ -33,6 +33,8 @@ class RunStamp:
         model: what makes the masks; None for a run that makes boxes only.
         parameters: every other setting that changes the result, as plain JSON values.
         code: digest of the code that decides pixels and boxes; that of masks is the model's.
+        boxes: digest of the imported boxes of the one sequence that these labels are of; "" for
+            the run as a whole, and where a detector finds boxes.
 
     """
 
@@ -40,10 +42,16 @@ class RunStamp:
     model: ModelStamp | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     code: str = ""
+    boxes: str = ""
 
     @property
     def run_key(self) -> str:
-        """Key of the run: equal stamps, equal key."""
+        """Key of the run, the same for all of its sequences."""
+        return replace(self, boxes="").labels_key
+
+    @property
+    def labels_key(self) -> str:
+        """Key of what made the labels of one sequence: equal stamps, equal key."""
         return _digest([json.dumps(self.as_json(), sort_keys=True)])
 
     def as_json(self) -> dict[str, Any]:
@@ -54,7 +62,7 @@ class RunStamp:
             "model": asdict(self.model) if self.model else None,
             "parameters": dict(self.parameters),
             "code": self.code,
-        }
+        } | ({"boxes": self.boxes} if self.boxes else {})
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> RunStamp:
@@ -65,15 +73,21 @@ class RunStamp:
                 f"{values.get('format_version')}; this one reads {FORMAT_VERSION}: label again"
             )
         model = ModelStamp(**values["model"]) if values["model"] else None
-        return RunStamp(values["detector"], model, values["parameters"], values["code"])
+        return RunStamp(
+            values["detector"], model, values["parameters"], values["code"], values.get("boxes", "")
+        )
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Successive frames of one camera that are labeled and stored together."""
+    """Successive frames of one camera that are labeled and stored together.
+
+    `boxes` is `RunStamp.boxes` of their sequence.
+    """
 
     key: str
     frames: tuple[FrameRef, ...]
+    boxes: str = ""
 
     @property
     def stem(self) -> str:
@@ -102,23 +116,34 @@ def _identities(frames: Iterable[Footage]) -> Iterator[str]:
             yield f"{one.camera}\0{one.index}\0{one.uri}\0{one.etag}"
 
 
-def content_key(frames: Iterable[Footage]) -> str:
-    """Key of a sequence's content: changes when a frame is added, removed or rewritten."""
-    return _digest(_identities(frames))
+def content_key(frames: Iterable[Footage], boxes: str = "") -> str:
+    """Key of a sequence's content: changes when a frame is added, removed or rewritten.
+
+    With the digest of its imported boxes, `frames_key_of` takes it apart again.
+    """
+    key = _digest(_identities(frames))
+    return f"{key}-{boxes}" if boxes else key
 
 
-def chunk_key(run_key: str, frames: Iterable[FrameRef]) -> str:
-    """Key of a chunk's labels: the run's settings and the content of the chunk's frames."""
-    return _digest([run_key, *_identities(frames)])
+def frames_key_of(key: str) -> str:
+    """Return the part of a content key that the frames alone decide."""
+    return key.partition("-")[0]
 
 
-def chunks_of(frames: Iterable[FrameRef], run_key: str, size: int = CHUNK_FRAMES) -> list[Chunk]:
+def chunk_key(labels_key: str, frames: Iterable[FrameRef]) -> str:
+    """Key of a chunk's labels: what made them, and the content of the chunk's frames."""
+    return _digest([labels_key, *_identities(frames)])
+
+
+def chunks_of(
+    frames: Iterable[FrameRef], labels_key: str, size: int = CHUNK_FRAMES, boxes: str = ""
+) -> list[Chunk]:
     """Cut a sequence's frames into chunks of at most `size` frames, camera by camera."""
     cameras: dict[str, list[FrameRef]] = {}
     for frame in frames:
         cameras.setdefault(frame.camera, []).append(frame)
     return [
-        Chunk(chunk_key(run_key, part), part)
+        Chunk(chunk_key(labels_key, part), part, boxes)
         for camera in cameras.values()
         for part in (tuple(camera[i : i + size]) for i in range(0, len(camera), size))
     ]
@@ -129,13 +154,13 @@ class StoredChunk:
     """A chunk as it lies in storage.
 
     Attributes:
-        run_key: of the run that made it, as its files say.
+        labels_key: of what made it, as its files say.
         labeled: its outcomes in frame order.
         frames_sha256, masks_sha256: of the two files.
 
     """
 
-    run_key: str
+    labels_key: str
     labeled: list[LabeledFrame]
     frames_sha256: str
     masks_sha256: str
@@ -149,7 +174,7 @@ def write_boxes(out_uri: str, chunk: Chunk, boxes: Mapping[int, Boxes], stamp: R
     frames = [frame for frame in chunk.frames if frame.index in boxes]
     parts = [tables.box_columns(frame, boxes[frame.index]) for frame in frames]
     sources = {str(frame.index): boxes[frame.index].source for frame in frames}
-    metadata = {"stamp": stamp.as_json(), "sources": sources}
+    metadata = _stamped(stamp, chunk) | {"sources": sources}
     _write(out_uri, chunk, "boxes", parts, metadata)
 
 
@@ -201,11 +226,16 @@ def write_labels(
     ordered = [by_index[index] for index in indices]
     sources = {str(one.frame.index): one.boxes.source for one in ordered}
     parts = [tables.mask_columns(one.frame, one.boxes, one.masks) for one in ordered if one.masks]
-    metadata = {"stamp": stamp.as_json(), "sources": sources}
+    metadata = _stamped(stamp, chunk) | {"sources": sources}
     masks_sha256 = _write(out_uri, chunk, "masks", parts, metadata)
     parts = [tables.frame_columns(one) for one in ordered]
     frames_sha256 = _write(out_uri, chunk, "frames", parts, metadata)
-    return StoredChunk(stamp.run_key, ordered, frames_sha256, masks_sha256)
+    labels_key = replace(stamp, boxes=chunk.boxes).labels_key
+    return StoredChunk(labels_key, ordered, frames_sha256, masks_sha256)
+
+
+def _stamped(stamp: RunStamp, chunk: Chunk) -> dict[str, Any]:
+    return {"stamp": replace(stamp, boxes=chunk.boxes).as_json()}
 
 
 def read_chunk(out_uri: str, stem: str, key: str) -> StoredChunk:
@@ -225,7 +255,7 @@ def read_chunk(out_uri: str, stem: str, key: str) -> StoredChunk:
     table, metadata, frames_sha256 = _read(out_uri, stem, key, "frames")
     masks, _, masks_sha256 = _read(out_uri, stem, key, "masks")
     with _as_written(stem):
-        listed, run_key = _checked(table, metadata, stem, key)
+        listed, labels_key = _checked(table, metadata, stem, key)
         check_rows(masks, Place.of(stem), [row["index"] for row in listed])
         rows, nothing = tables.split_by_frame(masks), masks.slice(0, 0)
         labeled = [
@@ -236,7 +266,7 @@ def read_chunk(out_uri: str, stem: str, key: str) -> StoredChunk:
         ]
         if [row["instances"] for row in listed] != [len(one.boxes) for one in labeled]:
             raise IncompleteArtifactError(f"{stem}: frames and masks tables disagree")
-    return StoredChunk(run_key, labeled, frames_sha256, masks_sha256)
+    return StoredChunk(labels_key, labeled, frames_sha256, masks_sha256)
 
 
 @contextlib.contextmanager
@@ -260,13 +290,13 @@ def read_frames(out_uri: str, stem: str, key: str) -> list[FrameRef]:
 def _checked(
     table: Any, metadata: Mapping[str, Any], stem: str, key: str
 ) -> tuple[list[dict[str, Any]], str]:
-    """Return rows of frames that are those of a chunk's name and key, and the run's key."""
+    """Return rows of frames that are those of a chunk's name and key, and what made them."""
     check_frames(table, Place.of(stem))
     listed: list[dict[str, Any]] = table.to_pylist()
-    run_key = RunStamp.from_json(metadata["stamp"]).run_key
-    if chunk_key(run_key, map(tables.to_frame, listed)) != key:
+    labels_key = RunStamp.from_json(metadata["stamp"]).labels_key
+    if chunk_key(labels_key, map(tables.to_frame, listed)) != key:
         raise IncompleteArtifactError(f"{stem}: its frames are not those that its key was made of")
-    return listed, run_key
+    return listed, labels_key
 
 
 def complete_chunk(out_uri: str, chunk: Chunk) -> StoredChunk | None:

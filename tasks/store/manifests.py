@@ -186,7 +186,7 @@ def labels_of(out_uri: str, manifest: Manifest, record: ChunkRecord) -> list[Lab
     """
     stored = read_chunk(out_uri, record.stem, record.key)
     found = record.with_checksums(stored)
-    if stored.run_key != manifest.stamp.run_key:
+    if stored.labels_key != manifest.stamp.labels_key:
         raise IncompleteArtifactError(f"{record.stem}: labels of another run")
     if (record.frames_sha256 or record.masks_sha256) and found != record:
         raise IncompleteArtifactError(

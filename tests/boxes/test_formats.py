@@ -252,5 +252,5 @@ def test_the_command_takes_boxes_from_the_dataset_that_it_labels(tmp_path):
     assert done.exit_code == 0, done.output
     summary = json.loads(done.stdout)
     assert (summary["frames"], summary["failed"]) == (4, [])
-    assert summary["boxes"].startswith("imported:in@")
+    assert summary["boxes"].startswith("imported:in")
     assert summary["imported"]["boxes_without_frame"] == 0

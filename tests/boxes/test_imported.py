@@ -4,15 +4,19 @@ import json
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from PIL import Image
 
+from flows.cli.main import cli
 from sam2_core.types import AutolabelError, Boxes
 from tasks.boxes.import_files import import_boxes
 from tasks.boxes.imported import chosen_boxes
 from tasks.boxes.matching import Matching
 from tasks.frames.discover import discover
 from tasks.store import storage
+from tasks.store.newest import newest_manifests
 from tasks.types import FrameFailure, FrameRef
+from tests.integration.runs import MICRO, write_boxes, write_sequence
 
 BOX = {"image_id": 1, "category_id": 1, "bbox": [1, 2, 3, 4]}
 
@@ -78,12 +82,12 @@ def test_text_files_of_a_folder_go_to_their_images_only(folder):
     assert unmatched(imported, [back]) == ["0001.txt", "labels/0003.txt"]
 
 
-def test_the_stamp_follows_the_content(tmp_path):
+def test_the_version_follows_the_content(tmp_path):
     (tmp_path / "1.txt").write_text("car 1 1 2 3 4")
-    first = import_boxes(str(tmp_path)).stamp
-    assert import_boxes(str(tmp_path)).stamp == first
+    first = import_boxes(str(tmp_path)).version
+    assert import_boxes(str(tmp_path)).version == first
     (tmp_path / "1.txt").write_text("car 1 1 2 3 45")
-    assert import_boxes(str(tmp_path)).stamp != first
+    assert import_boxes(str(tmp_path)).version != first
 
 
 @pytest.mark.parametrize(
@@ -323,3 +327,47 @@ def test_a_score_that_is_no_number_stays_a_row_and_any_number_is_at_least_0():
     np.testing.assert_equal(chosen_boxes(boxes, (), 0).scores, scores)
     np.testing.assert_equal(chosen_boxes(boxes, (), 0.1).scores, scores[[0, 3, 4]])
     assert not len(chosen_boxes(boxes, ("bus",), 0))
+
+
+def as_coco(texts):
+    """Return the boxes of text files of `label score x1 y1 x2 y2` as COCO json."""
+    images, annotations = [], []
+    for number, path in enumerate(sorted(texts.rglob("*.txt")), 1):
+        images.append((number, str(path.relative_to(texts).with_suffix(".jpg"))))
+        for line in path.read_text().splitlines():
+            left, top, right, bottom = map(float, line.split()[2:])
+            bbox = [left, top, right - left, bottom - top]
+            annotations.append({"image_id": number, "category_id": 1, "bbox": bbox})
+    return coco(images, annotations)
+
+
+@pytest.mark.parametrize("form", ["text", "coco"])
+def test_boxes_that_do_not_belong_to_a_sequence_label_nothing_of_it_again(tmp_path, form):
+    source, texts, out = tmp_path / "in", tmp_path / "texts", str(tmp_path / "out")
+    given = {"text": texts, "coco": tmp_path / "boxes.json"}[form]
+
+    def skipped(**info):
+        if form == "coco":
+            given.write_text(json.dumps(json.loads(as_coco(texts)) | info))
+        arguments = ["label", str(source), "--boxes", str(given), "--out", out, "--no-dataset"]
+        done = CliRunner().invoke(cli, [*arguments, "--json", "--model", str(MICRO)])
+        assert done.exit_code == 0, done.output
+        summary = json.loads(done.stdout)
+        return summary["frames"], summary["skipped"]
+
+    for name in "ab":
+        write_sequence(source / name, texts, 2)
+    assert skipped() == (4, 0)
+    assert skipped(info={"date": "today"}) == (4, 4)
+    (texts / "a" / "0000.txt").write_bytes((texts / "a" / "0000.txt").read_bytes())
+    write_sequence(source / "c", texts, 1)
+    assert skipped() == (5, 4)
+    before = newest_manifests(out)
+    write_boxes(texts / "b" / "0001.txt", ["car 0.9 20 15 101 70"])
+    assert skipped() == (5, 3)
+    changed = {
+        now.sequence_id: now.stamp.labels_key != then.stamp.labels_key
+        for then, now in zip(before, newest_manifests(out), strict=True)
+    }
+    assert changed == {"a": False, "b": True, "c": False}  # ids of labels in datasets are of it
+    assert len({one.stamp.run_key for one in [*before, *newest_manifests(out)]}) == 1

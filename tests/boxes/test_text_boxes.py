@@ -62,7 +62,7 @@ def test_the_names_are_part_of_the_stamp_and_no_box_file(folder):
     first = import_boxes(str(folder / "labels"), str(names))
     assert [entry.name for entry in first.entries] == ["1.txt"]
     names.write_text("lorry\n")
-    assert import_boxes(str(folder / "labels"), str(names)).stamp != first.stamp
+    assert import_boxes(str(folder / "labels"), str(names)).version != first.version
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def mine(tmp_path, database):
 def test_boxes_of_a_field_are_those_of_their_pictures(mine, tmp_path):
     given = given_boxes(f"dataset:{mine.name}.predictions")
     assert given.class_counts == {"car": 4, "a": 2, "b": 2}
-    assert given.stamp == given_boxes(f"dataset:{mine.name}.predictions").stamp
+    assert given.version == given_boxes(f"dataset:{mine.name}.predictions").version
     frames = [frame for one in discover([str(tmp_path / "drives")]) for frame in one.frames]
     matching = Matching(given)
     matching.add(frames)
@@ -72,7 +72,7 @@ def test_boxes_of_a_field_are_those_of_their_pictures(mine, tmp_path):
     sample = mine.first()
     sample.predictions.detections[0].label = "truck"
     sample.save()
-    assert given_boxes(f"dataset:{mine.name}.predictions").stamp != given.stamp
+    assert given_boxes(f"dataset:{mine.name}.predictions").version != given.version
 
 
 def test_what_is_no_field_of_boxes_is_refused_with_those_there_are(mine):

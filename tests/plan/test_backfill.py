@@ -19,7 +19,7 @@ from sam2_core.types import AutolabelError
 from tasks.frames.listing import walk
 from tasks.pipeline.tools import Tools
 from tasks.store import storage
-from tasks.store.artifacts import RunStamp
+from tasks.store.artifacts import RunStamp, frames_key_of
 from tasks.store.manifests import path_of
 from tests.integration.runs import MICRO, write_sequence
 
@@ -118,7 +118,8 @@ def test_a_worker_takes_the_pictures_that_were_named_and_not_all_of_their_folder
     assert {part.name: len(part.found.frames) for part in parts} == {
         "2026-01-05-late": 2, "2026-11-20-new": 2, "undated": 1,
     }  # fmt: skip
-    assert [part.found.content_key for part in parts] == [work.content_key for work in plan.works]
+    keys = [frames_key_of(work.content_key) for work in plan.works]
+    assert [part.found.content_key for part in parts] == keys  # boxes are looked at when opened
     (tmp_path / "in" / "undated").rename(tmp_path / "elsewhere")
     with pytest.raises(AutolabelError):
         parts_of(plan.shards[-1])
@@ -143,7 +144,7 @@ def test_a_folder_of_boxes_is_listed_once_for_a_run(params, monkeypatch):
     monkeypatch.setattr("tasks.boxes.import_files.walk", counted)
     tools = Tools()
     plan = make_plan(label, tools)
-    assert tools.imported(label.boxes, "", plan.stamp.detector).entries
+    assert tools.imported(label.boxes, "", plan.matching.imported.version).entries
     assert listed == [label.boxes]
     (listed.clear(), plan_backfill(BackfillParams(label=label)))
     assert listed == [label.boxes]

@@ -129,12 +129,15 @@ def make(folder, sequences: int, frames: int) -> None:
 
 def mark_complete(folder, run_key: str) -> None:
     """Manifests of every sequence: their names are what planning reads."""
+    from tasks.boxes.import_files import import_boxes
+    from tasks.boxes.matching import Matching
     from tasks.frames.discover import discover
     from tasks.types import FrameSelection
 
     manifests = folder / "out" / "manifests" / run_key
     manifests.mkdir(parents=True)
-    for one in discover((str(folder / "in"),), FrameSelection.parse("::")):
+    found = discover((str(folder / "in"),), FrameSelection.parse("::"))
+    for one in map(Matching(import_boxes(str(folder / "boxes"))).with_boxes, found):
         (manifests / f"{one.sequence.sequence_id}@{one.content_key}.json").write_bytes(b"{}")
 
 

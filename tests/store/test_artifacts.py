@@ -163,7 +163,7 @@ def test_labels_and_boxes_come_back_as_written(out):
     assert complete_chunk(out, chunk) is None  # boxes alone are not labels
     written = write_labels(out, chunk, outcomes[::-1], STAMP)
     stored = read_chunk(out, chunk.stem, chunk.key)
-    assert written.run_key == stored.run_key
+    assert written.labels_key == stored.labels_key
     assert (written.frames_sha256, written.masks_sha256) == (
         stored.frames_sha256, stored.masks_sha256,
     )  # fmt: skip
