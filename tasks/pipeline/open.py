@@ -68,9 +68,7 @@ def open_part(job: Job, part: SequencePart) -> Opened:
             return Opened(part)
     frames, failures = _expanded(job, found)
     made_by = replace(job.stamp, boxes=found.boxes)
-    chunks = tuple(
-        artifacts.chunks_of(frames, made_by.labels_key, part.chunk_frames, found.boxes)
-    )
+    chunks = tuple(artifacts.chunks_of(frames, made_by.labels_key, part.chunk_frames, found.boxes))
     first, stop = _range(part, chunks)
     mine, rest = chunks[first:stop], chunks[:first] + chunks[stop:]
     listed = _listed(job, mine)

@@ -30,7 +30,7 @@ def drive(tmp_path):
         def write(self, name="drive", again=0, folder="in"):
             at = tmp_path / folder / name
             os.utime(write_image(at / "0000.jpg"), (again, again))
-            key = Source(name, str(at), self.label.frames, picked=False).content_key()
+            key = Source(name, str(at), self.label.frames, listable=True).content_key()
             return Piece(name, str(at), key, 1)
 
         def labeled(self, piece, at_s=None, *, partial=False):
