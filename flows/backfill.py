@@ -15,6 +15,7 @@ from flows.server.fleet import decided
 from flows.server.shard_runs import sequences_in_flight
 from flows.server.submit import ensure_queue, submit, workers_online
 from flows.server.turns import turn_of
+from tasks.dataset.record import refuse_before_labeling
 from tasks.errors import redacted_errors
 from tasks.pipeline.steps import patiently, step
 from tasks.store import quarantine
@@ -77,6 +78,8 @@ def submit_plan(
     Returns how many shards were `submitted`, and of how many sequences another was `met`.
     """
     params, run_key = plan.params, plan.stamp.run_key
+    if params.label.dataset_name:
+        refuse_before_labeling(params.label.dataset_name, params.label.out)
     if plan.sequences:
         keep_names(params.label.out, plan.known)
     declare_again(params.label.out, plan.again)

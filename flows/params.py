@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -218,8 +219,12 @@ class LabelParams(BaseModel):
             return None
         if self.dataset:
             return self.dataset
-        last = re.sub(r"[^A-Za-z0-9._-]+", "-", self.out.rstrip("/").rsplit("/", 1)[-1])
-        return last.strip("-._") or "autolabel"
+        last = self.out.rstrip("/").rsplit("/", 1)[-1]
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("-._") or "autolabel"
+        if last.isascii():
+            return name
+        # FiftyOne takes Latin letters only: what tells other names apart stands behind them.
+        return f"{name}-{hashlib.sha256(last.encode()).hexdigest()[:6]}"
 
     @property
     def detector_name(self) -> str:

@@ -26,6 +26,7 @@ from flows.server.shard_end import ending
 from flows.server.shard_runs import MOST_STARTS, give_back, pause_after
 from sam2_core.trust.certificate import UncertifiedEngineError
 from sam2_core.types import AutolabelError
+from tasks.dataset.record import refuse_before_labeling
 from tasks.errors import redacted_errors, told
 from tasks.frames.discover import Discovered, discover
 from tasks.observe import metrics_server, tracing
@@ -87,6 +88,8 @@ def _label_shard(params: ShardParams) -> Any:
     stamp = stamp_of(params.label, model, tools)
     refuse_other_run(params, stamp.run_key)
     plan = Plan(params.label, stamp, model, ())
+    if params.label.dataset_name:
+        refuse_before_labeling(params.label.dataset_name, params.label.out)
     job = job_of(plan, tools, counts_attempts=True)
     planned = [piece.frames for piece in params.pieces]
     with (

@@ -15,6 +15,7 @@ from tasks.boxes.decisive_code import box_code
 from tasks.boxes.detector_files import detector_stamp
 from tasks.boxes.imported import ImportedBoxes
 from tasks.boxes.matching import Matching
+from tasks.dataset.record import refuse_before_labeling
 from tasks.frames.discover import Discovered, discover
 from tasks.frames.namesakes import Namesakes
 from tasks.frames.naming import Names
@@ -94,9 +95,12 @@ class Plan:
         """Record new names, and make the labels that are there the newest of their sequences.
 
         Raises:
-            AutolabelError: another command made names of the same frames meanwhile.
+            AutolabelError: another command made names of the same frames meanwhile, or the dataset
+                belongs to another storage.
 
         """
+        if self.params.dataset_name:
+            refuse_before_labeling(self.params.dataset_name, self.params.out)
         keep_names(self.params.out, self.names)
         declare_again(self.params.out, self.again)
 

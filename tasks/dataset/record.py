@@ -15,13 +15,35 @@ from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.away import reach_database, waits_for_database
+from tasks.dataset.database import database_folder, is_at_hand
 from tasks.dataset.mongod import URI_VARIABLE
-from tasks.dataset.schema import open_dataset
+from tasks.dataset.schema import open_dataset, refuse_other_out
 from tasks.errors import told
 from tasks.store.manifests import PARTIAL, Manifest
 from tasks.store.newest import list_manifests, newest_of
 
 COLLECTION = "autolabel_loads"
+
+
+def refuse_before_labeling(dataset_name: str, out_uri: str) -> None:
+    """Refuse to label for a dataset that belongs to another storage.
+
+    Labels do not wait for a database: where none is here or answers, the load will refuse.
+
+    Raises:
+        AutolabelError: as `refuse_other_out`.
+
+    """
+    from pymongo.errors import PyMongoError
+
+    if not (is_at_hand() or database_folder().is_dir()):
+        return
+    try:
+        reach_database()
+    except AutolabelError:
+        return
+    with contextlib.suppress(PyMongoError), _database() as database:
+        refuse_other_out(database, dataset_name, out_uri)
 
 
 @waits_for_database

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import hashlib
 import logging
+import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
@@ -20,6 +22,7 @@ from tasks.dataset.appearance import arrange_app
 from tasks.dataset.away import reach_database, waits_for_database
 from tasks.dataset.locks import database_lock
 from tasks.store import storage
+from tasks.store.roots import first_root
 
 MACHINE_FIELD, PREVIOUS_FIELD, TRUTH_FIELD = "detections", "previous", "ground_truth"
 REVIEWED_FIELD, STATUS_FIELD, LOG_FIELD = "reviewed", "review_status", "review_log"
@@ -43,15 +46,17 @@ def bootstrap_dataset(name: str, cameras: Sequence[str] = (), out_uri: str = "")
     Args:
         name: letters, digits, spaces and `._+-`, at most 99.
         cameras: every camera name that may come; two or more make a grouped dataset.
-        out_uri: the run's storage, remembered so that reviews find their way back.
+        out_uri: the run's storage: the dataset belongs to it from now on, and reviews go there.
 
     Raises:
-        AutolabelError: a bad name, or the dataset is there with another kind of media.
+        AutolabelError: a bad name, or the dataset is there with another kind of media or belongs
+            to another storage.
 
     """
     check_name(name)
     reach_database()
     import fiftyone as fo
+    import fiftyone.core.odm as foo
 
     with dataset_lock(name):
         if fo.dataset_exists(name):
@@ -65,7 +70,10 @@ def bootstrap_dataset(name: str, cameras: Sequence[str] = (), out_uri: str = "")
         _create_indexes(dataset)
         arrange_app(dataset)
         if out_uri:
-            _remember(dataset, out_uri)
+            refuse_other_out(foo.get_db_conn(), name, out_uri)
+            # Read again from whatever folder a process starts in.
+            dataset.info["out_uris"] = [storage.canonical(out_uri)]
+            dataset.info["first_root"] = first_root(out_uri)
         dataset.save()
 
 
@@ -233,12 +241,46 @@ def _create_indexes(dataset: Any) -> None:
     dataset.create_index([("sequence_id", 1), ("camera", 1), ("frame_number", 1)])
 
 
-def _remember(dataset: Any, out_uri: str) -> None:
-    # Read again from whatever folder a process starts in.
-    out_uri = storage.canonical(out_uri)
-    known = dataset.info.get("out_uris", [])
-    others = [one for one in known if storage.canonical(one) != out_uri]
-    dataset.info["out_uris"] = [*others, out_uri]
+def refuse_other_out(database: Any, name: str, out_uri: str) -> None:
+    """Refuse a storage whose labels do not belong into a dataset: one dataset, one `--out`.
+
+    Frames of two storages in one dataset would have one history of decisions and be exported from
+    one of them alone. A storage that was moved is the same one.
+
+    Args:
+        database: FiftyOne's, as pymongo knows it.
+        name: of the dataset, which need not be there.
+        out_uri: the storage.
+
+    Raises:
+        AutolabelError: the dataset belongs to another storage; says which, and a free name.
+
+    """
+    info = (database["datasets"].find_one({"name": name}, {"info": 1}) or {}).get("info") or {}
+    known = info.get("out_uris", [])
+    others = [one for one in known if _place(one) != _place(out_uri)]
+    if not others or (len(known) == 1 and _has_moved(info.get("first_root"), known[0], out_uri)):
+        return
+    free = f"{name[:90]}-{hashlib.sha256(_place(out_uri).encode()).hexdigest()[:6]}"
+    raise AutolabelError(
+        f"dataset '{name}' holds the labels of {' and '.join(map(storage.redact, others))}, and a "
+        f"dataset is for one --out: name another one for {storage.redact(out_uri)}, such as "
+        f"--dataset '{free}'"
+    )
+
+
+def _has_moved(first: str | None, old_uri: str, new_uri: str) -> bool:
+    """Whether what is at an address now was at another one, where it is no more."""
+    return bool(first) and first_root(new_uri) == first != first_root(old_uri)
+
+
+def _place(uri: str) -> str:
+    """Name a storage the same, whichever links or spelling lead there."""
+    return (
+        os.path.realpath(storage.local_path(uri))
+        if storage.is_local(uri)
+        else storage.canonical(uri)
+    )
 
 
 @contextlib.contextmanager

@@ -214,13 +214,15 @@ def source_of(name: str) -> tuple[str, Any]:
         )
     if "/" in name:
         raise AutolabelError(f"{storage.redact(name)} holds no labels: name the --out of a run")
-    from tasks.dataset.schema import open_dataset
+    from tasks.dataset.schema import open_dataset, refuse_other_out, sample_collection
     from tasks.review.events import storage_of
 
     dataset = open_dataset(name)
     out_uri = storage_of(dataset)
     if not out_uri:
         raise AutolabelError(f"dataset '{name}' knows no storage: name the --out of its run")
+    # Made by a version that let several share a dataset: of one of them no frame may be left out.
+    refuse_other_out(sample_collection(dataset).database, name, out_uri)
     return out_uri, dataset
 
 

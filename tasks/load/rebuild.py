@@ -9,7 +9,7 @@ from tasks.dataset.record import remember_load
 from tasks.dataset.schema import open_dataset, sample_collection
 from tasks.load.into_fiftyone import LoadReport, load_sequence
 from tasks.load.prepare import prepare_dataset
-from tasks.review.events import all_events, apply_events
+from tasks.review.events import apply_events, read_events
 from tasks.store import storage
 from tasks.store.newest import ListedManifest, list_manifests
 
@@ -40,7 +40,7 @@ def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
             changed += report.changed
             remember_load(name, manifest, whole=not report.changed)
     dataset = open_dataset(name)
-    apply_events(dataset, all_events(dataset, out_uri))
+    apply_events(dataset, read_events(out_uri, name))
     # Runs replace each other's labels: what each has loaded is not what is there.
     samples = list(sample_collection(dataset).find({}, {"_id": 0, "instances": 1}))
     instances = sum(int(one.get("instances") or 0) for one in samples)

@@ -119,7 +119,7 @@ def recalibration_of(dataset: Any) -> Recalibration:
     return Recalibration.from_json(values) if values else Recalibration()
 
 
-def recalibration_in(out_uri: str, dataset_name: str) -> Recalibration:
+def _calibration_in(out_uri: str, dataset_name: str) -> Recalibration:
     """Read the same from a storage; nothing where there is none."""
     folder = reviews_uri(out_uri, dataset_name)
     if "calibration.json" not in storage.list_names(folder):
@@ -131,17 +131,12 @@ def recalibration_in(out_uri: str, dataset_name: str) -> Recalibration:
         raise AutolabelError(f"{storage.redact(uri)} is no calibration: {error!r}") from error
 
 
-def share_recalibration(dataset: Any) -> None:
-    """Bring a calibration to where it is missing: from the storage to the dataset, or back.
-
-    A dataset that is built anew has none; a storage that a dataset has not used before has none.
-    """
-    known, out_uri = recalibration_of(dataset), storage_of(dataset)
-    found = recalibration_in(out_uri, dataset.name)
-    if found.decisions and not known.decisions:
-        _note(dataset, found)
-    elif known.decisions and not found.decisions:
-        keep(dataset, known)
+def recall_calibration(dataset: Any) -> None:
+    """Give a dataset that is built anew the calibration that its storage keeps."""
+    if not recalibration_of(dataset).decisions:
+        found = _calibration_in(storage_of(dataset), dataset.name)
+        if found.decisions:
+            _note(dataset, found)
 
 
 def keep(dataset: Any, made: Recalibration) -> str:

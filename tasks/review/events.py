@@ -25,7 +25,7 @@ from tasks.review.before import states_before
 from tasks.review.meanwhile import one_at_a_time
 from tasks.review.sample_update import OPEN_RISK, update_of
 from tasks.store import storage
-from tasks.store.checksums import decode_json, encode_json, sha256_of
+from tasks.store.checksums import decode_json, encode_json
 
 log = logging.getLogger(__name__)
 ACCEPTED, REJECTED, CORRECTED = "accepted", "rejected", "corrected"
@@ -104,9 +104,9 @@ def reviews_uri(out_uri: str, dataset_name: str) -> str:
 
 
 def storage_of(dataset: Any) -> str:
-    """Return the storage that a dataset's labels came from last, where its reviews go."""
+    """Return the storage that a dataset belongs to, where its reviews go; "" for none."""
     known: list[str] = dataset.info.get("out_uris", [])
-    return known[-1] if known else ""
+    return known[-1] if known else ""  # several: an older version mixed them; reviews are there
 
 
 def record(
@@ -190,37 +190,6 @@ def read_file(uri: str) -> list[Event]:
         raise AutolabelError(f"{storage.redact(uri)} is not a file of events: {error!r}") from error
 
 
-def all_events(dataset: Any, out_uri: str) -> list[Event]:
-    """Read the events in a storage, and in others that the dataset's labels have come from."""
-    out_uri = storage.canonical(out_uri)
-    known = [one for one in dataset.info.get("out_uris", []) if one != out_uri]
-    found = [event for uri in (out_uri, *known) for event in read_events(uri, dataset.name)]
-    return sorted({event.event_id: event for event in found}.values(), key=lambda event: event.at)
-
-
-def carry_events(dataset: Any, out_uri: str) -> None:
-    """Copy decisions to another storage that a dataset is about to have its labels from.
-
-    A dataset that is rebuilt from there alone then has them, too. What cannot be read stays where
-    it is, and in the dataset.
-    """
-    out_uri = storage.canonical(out_uri)
-    if storage_of(dataset) in {"", out_uri}:
-        return
-    try:
-        there = {event.event_id for event in read_events(out_uri, dataset.name)}
-        events = [one for one in all_events(dataset, out_uri) if one.event_id not in there]
-    except AutolabelError as error:
-        log.warning("decisions are not copied to %s: %s", storage.redact(out_uri), error)
-        return
-    if events:
-        data = _file_of(dataset, events)
-        uri = storage.join(
-            reviews_uri(out_uri, dataset.name), "events", f"carried-{sha256_of(data)[:16]}.json"
-        )
-        storage.write_bytes(uri, data)
-
-
 def _event(values: Mapping[str, Any]) -> Event:
     known = {name: values[name] for name in Event.__dataclass_fields__ if name in values}
     return Event(
@@ -262,7 +231,7 @@ def show_again(dataset: Any) -> None:
     """Show all decisions in storage again: a database that was killed forgets its last moment."""
     out_uri = storage_of(dataset)
     if out_uri:
-        show_stored(lambda: apply_events(dataset, all_events(dataset, out_uri)))
+        show_stored(lambda: apply_events(dataset, read_events(out_uri, dataset.name)))
 
 
 def _decisions_on(samples: Any, ids: Sequence[Any], labels: Collection[str]) -> dict[str, str]:

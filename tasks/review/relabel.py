@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from sam2_core.types import AutolabelError, Boxes, Masks, ModelStamp
 from tasks.dataset.ids import sample_id
 from tasks.dataset.pictures import find_pictures
-from tasks.dataset.schema import open_dataset, sample_collection
+from tasks.dataset.schema import open_dataset, refuse_other_out, sample_collection
 from tasks.masks.model import ModelChoice, Segmenters, choose_model
 from tasks.review.events import storage_of
 from tasks.review.relabel_requests import RelabelRequest, bring_back, open_requests, read_request
@@ -36,7 +36,7 @@ def relabel_dataset(dataset_name: str, out_uri: str = "", backend: str = "auto")
 
     Args:
         dataset_name: the dataset.
-        out_uri: the run's storage; by default the one that the dataset's labels came from.
+        out_uri: the run's storage; by default, and at most, the one that the dataset belongs to.
         backend: what runs the model.
 
     Raises:
@@ -60,10 +60,13 @@ def waiting_requests(
     """Return the storage of a dataset and its open requests, or only the one that is named.
 
     Raises:
-        AutolabelError: no such dataset or request.
+        AutolabelError: no such dataset or request, or the dataset belongs to another storage.
 
     """
-    out_uri = out_uri or storage_of(open_dataset(dataset_name))
+    dataset = open_dataset(dataset_name)
+    if out_uri:
+        refuse_other_out(sample_collection(dataset).database, dataset_name, out_uri)
+    out_uri = out_uri or storage_of(dataset)
     if not out_uri:
         raise AutolabelError(f"dataset '{dataset_name}' knows no storage: give one with --out")
     if request_id:

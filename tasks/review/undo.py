@@ -66,7 +66,7 @@ def redo(dataset: Any) -> list[Event]:
 
 
 def _acts_newest_first(dataset: Any) -> Iterator[tuple[Event, ...]]:
-    """Acts of this reviewer; those that came with another storage's events are none."""
+    """Acts of this reviewer; those in copies of older versions (`carried-*`) are none."""
     out_uri, me = storage_of(dataset), reviewer()
     if not out_uri:
         raise AutolabelError("this dataset knows no storage, where decisions are kept")

@@ -58,6 +58,21 @@ class Recorded:
 NOTHING = Recorded()
 
 
+def first_root(out_uri: str) -> str:
+    """Name of the oldest file of roots: no two storages have the same, and it moves with its own.
+
+    Returns:
+        The name; "" where nothing was recorded.
+
+    """
+    names = storage.list_names(storage.join(out_uri, ROOTS))
+    return min((one for one in names if _is_ours(one)), default="")
+
+
+def _is_ours(name: str) -> bool:
+    return name.endswith(".json") and not name.startswith(".")
+
+
 def read_roots(out_uri: str, but: Collection[str] = ()) -> Recorded:
     """Return what was recorded, by one listing and a request for each file, several at a time.
 
@@ -72,7 +87,7 @@ def read_roots(out_uri: str, but: Collection[str] = ()) -> Recorded:
     """
     folder = storage.join(out_uri, ROOTS)
     listed = storage.list_names(folder)
-    files = sorted(name for name in listed if name.endswith(".json") and not name.startswith("."))
+    files = sorted(filter(_is_ours, listed))
     new = [name for name in files if name not in but]
     with ThreadPoolExecutor(_READERS, "roots") as pool:
         found = pool.map(lambda name: _read(storage.join(folder, name)), new)

@@ -7,11 +7,17 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
 
+from sam2_core.types import AutolabelError
+from tasks.dataset.record import refuse_before_labeling
+from tasks.dataset.schema import open_dataset
 from tasks.export.frames import Choice, chosen_manifests, source_of
 from tasks.export.run import export
 from tasks.load.into_fiftyone import load_sequence
 from tasks.load.prepare import prepare_dataset
+from tasks.load.rebuild import rebuild
 from tasks.review.actions import accept, fix_class, merge, reject
+from tasks.review.relabel import relabel_dataset
+from tasks.store.roots import Root, write_roots
 from tests.export.labeled_runs import run_of, truth
 from tests.review.reviewed import pick
 
@@ -38,6 +44,32 @@ def test_sequences_without_a_decision_are_not_counted_among_those_of_the_decided
     for choice, count in ((Choice(), 2), (Choice(reviewed=True), 1)):
         told = export(name, "coco", str(tmp_path / f"coco-{count}"), choice, images="none")
         assert (told["sequences"], told["frames"]) == (count, count)
+
+
+def test_a_dataset_belongs_to_one_out(name, tmp_path):
+    """Two folders called alike, with sequences called alike: neither hides frames of the other."""
+    (tmp_path / "b").mkdir()
+    first, second = str(tmp_path / "run"), run_of(tmp_path / "b", frames=2)
+    for act in (
+        lambda: prepare_dataset(name, out_uri=second),
+        lambda: rebuild(name, second),
+        lambda: relabel_dataset(name, second),
+        lambda: refuse_before_labeling(name, second),
+    ):
+        with pytest.raises(AutolabelError, match=rf"{first},.*--dataset '{name}-"):
+            act()
+    write_roots(first, [Root("/drives")])
+    prepare_dataset(name, out_uri=first)
+    moved = (tmp_path / "run").rename(tmp_path / "moved")
+    with pytest.raises(AutolabelError, match="--dataset"):
+        prepare_dataset(name, out_uri=second)
+    prepare_dataset(name, out_uri=str(moved))
+    assert source_of(name)[0] == str(moved)
+    dataset = open_dataset(name)
+    dataset.info["out_uris"] = [second, str(moved)]  # as older versions mixed them
+    dataset.save()
+    with pytest.raises(AutolabelError, match=f"holds the labels of {second}"):
+        export(name, "coco", str(tmp_path / "coco"), Choice())
 
 
 def test_decisions_take_the_place_of_the_labels(name, tmp_path):

@@ -39,6 +39,8 @@ def test_refused(values, words):
 def test_dataset_is_named_after_the_output_unless_told_or_unwanted():
     assert params(out="s3://bucket/a b/labels-1/").dataset_name == "labels-1"
     assert params(out="/").dataset_name == "autolabel"
+    outs = ("labels/夜間", "labels/昼間", "labels/run 夜間", "labels/run")
+    assert len({params(out=out).dataset_name for out in outs}) == len(outs)
     assert params(dataset="mine").dataset_name == "mine"
     assert params(load_dataset=False).dataset_name is None
 

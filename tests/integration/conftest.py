@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,7 @@ class Terminal:
 
     def __init__(self, monkeypatch, capsys):
         self.monkeypatch, self.capsys = monkeypatch, capsys
+        self.dataset = f"terminal {uuid.uuid4().hex[:8]}"  # one belongs to one --out
 
     def run(self, *arguments, code=0):
         """Run to the end; returns the object of `--json` ({} without) and what stderr got."""
@@ -63,7 +65,8 @@ class Terminal:
 
     def label(self, *arguments, code=0):
         """`autolabel label ... --json` with the micro model."""
-        return self.run("label", *arguments, "--model", MICRO, "--json", code=code)
+        wanted = () if {"--dataset", "--no-dataset"} & {*arguments} else ("--dataset", self.dataset)
+        return self.run("label", *arguments, *wanted, "--model", MICRO, "--json", code=code)
 
 
 @pytest.fixture

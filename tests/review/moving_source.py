@@ -21,6 +21,7 @@ from tasks.review.aside import COLLECTION, compare_files, samples_set_aside
 from tasks.review.export import export_reviews
 from tasks.store import artifacts
 from tasks.store.manifests import ChunkRecord, Manifest, write_manifest
+from tasks.store.roots import Root, write_roots
 from tasks.store.tables import LabeledFrame
 from tasks.types import ALL_FRAMES
 from tests.review.labels import OTHER_STAMP, STAMP
@@ -95,6 +96,7 @@ class Reviewing:
     def __init__(self, name: str, source: MovingSource, out: Path) -> None:
         self.name, self.source, self.out = name, source, out
         self.outs = [out / "a", out / "b"]
+        write_roots(str(out / "a"), [Root(source.root)])
         self.stamps = [STAMP, OTHER_STAMP]
         self.selection = ALL_FRAMES
         self.accepted: set[str] = set()
@@ -143,7 +145,8 @@ class Reviewing:
         if kind == "another model":
             self.stamps.reverse()
             self.label()
-        elif kind == "another storage":
+        elif kind == "storage moves":
+            self.outs[0].rename(self.outs[1])
             self.outs.reverse()
             self.label()
         elif kind == "label":
@@ -198,7 +201,7 @@ class Reviewing:
 
 
 EDITS = ("insert first", "rewrite", "remove", "rename", "swap", "rename sequence", "add camera")
-ACTS = ("label", "another model", "another storage", "rebuild", "open", "accept")
+ACTS = ("label", "another model", "storage moves", "rebuild", "open", "accept")
 
 
 def steps(kinds: list[tuple[str, int, int]]) -> Iterator[tuple[str, int, int]]:

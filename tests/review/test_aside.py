@@ -173,8 +173,8 @@ def test_events_that_name_a_position_are_set_aside(reviewing: Reviewing) -> None
     assert (row["frame_key"], row["label"] != "") == ("drive-1/CAM_FRONT/000000", True)
 
 
-def test_decisions_follow_to_another_storage(reviewing: Reviewing) -> None:
-    reviewing.act("another storage", 0)
+def test_decisions_follow_a_storage_that_moves(reviewing: Reviewing) -> None:
+    reviewing.act("storage moves", 0)
     events = read_events(str(reviewing.outs[0]), reviewing.name)
     assert [event.action for event in events] == ["accept"]
     reviewing.act("rebuild", 0)

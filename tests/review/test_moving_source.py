@@ -16,7 +16,7 @@ CHANGES = st.lists(
 KINDS = st.sampled_from(("local", "memory"))
 # Each kind of edit, seen by a rebuild without labels made anew, then by a run.
 EVERYTHING = [(kind, 0, 4) for kind in EDITS]
-EVERYTHING[2:2] = EVERYTHING[5:5] = [("rebuild", 0, 0), ("another storage", 0, 0), ("accept", 2, 0)]
+EVERYTHING[2:2] = EVERYTHING[5:5] = [("rebuild", 0, 0), ("storage moves", 0, 0), ("accept", 2, 0)]
 EVERYTHING.append(("another model", 0, 0))
 
 
