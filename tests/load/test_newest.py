@@ -65,9 +65,10 @@ def test_a_night_leaves_the_version_that_was_labeled_last(sequence, older, newer
     for run_key in (STAMP.run_key, ""):
         assert sequence.load_dataset(run_key) == []
         assert sequence.shown() == (newer, [STAMP.run_key])
-    rebuild("anew", sequence.out)
-    assert sequence.shown("anew") == (newer, [STAMP.run_key])
-    assert missing_manifests("anew", sequence.out) == ([], [])
+    anew = f"{sequence.dataset} anew"
+    rebuild(anew, sequence.out)
+    assert sequence.shown(anew) == (newer, [STAMP.run_key])
+    assert missing_manifests(anew, sequence.out) == ([], [])
     assert sequence.exported() == [(newer, [STAMP.run_key])]
 
     declare_again(sequence.out, list_manifests(sequence.out)[:1])
