@@ -33,7 +33,7 @@ FIRST_START := unset PYTHONDONTWRITEBYTECODE; $(BIN)/python -m flows.server.firs
 # Two workers, each with a database and an S3 server of its own; tests/conftest.py says what stays together.
 TESTS := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
-.PHONY: help setup dev torch triton demo test test-all lint fmt bench lock clean
+.PHONY: help setup dev torch lab triton demo test test-all test-lab lint fmt bench lock clean
 
 help: ## Show this list
 	@while IFS= read -r line; do case "$$line" in [a-z]*:*'## '*) \
@@ -81,6 +81,8 @@ setup: $(VENV)/.runtime ## Install what labeling needs into .venv
 
 dev: $(VENV)/.dev ## Install what the tests need
 
+lab: $(VENV)/.torch ## Install what the lab needs: training, measurements beside others
+
 torch: $(VENV)/.torch triton ## Add PyTorch (CPU), the reference implementations and a Triton server
 
 triton: $(VENV)/.triton ## Add a Triton server and its client, for `autolabel serve`
@@ -97,6 +99,9 @@ test: dev ## Run the tests (PyTorch comparisons run when `make torch` has been r
 test-all: torch ## Run everything, the slow tests too
 	$(TESTS) -m 'not gpu'
 
+test-lab: lab ## Run the tests of the lab
+	$(TESTS) lab/tests
+
 lint: dev ## ruff, mypy --strict, import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -109,7 +114,7 @@ fmt: dev ## Format, fix what can be fixed, write docs/cli.md
 	$(BIN)/python -m flows.cli.reference
 
 bench: setup ## A small benchmark on this machine
-	$(BIN)/autolabel bench --quick
+	$(BIN)/python -m lab.bench --quick
 
 lock: | $(OWN_UV) ## Resolve the dependencies again
 	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 pyproject.toml -o requirements.lock

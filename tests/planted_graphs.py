@@ -64,7 +64,7 @@ def _dropped(graph) -> None:
 
 
 def _without_no_mem_embed(graph) -> None:
-    from tasks.lab.training.bundle import safetensors_places
+    from lab.training.bundle import safetensors_places
 
     weights = COMPACT / "compact.safetensors"
     kind, _, offset, length = safetensors_places(weights)["no_mem_embed"]

@@ -1,196 +1,328 @@
-"""`autolabel bench`: how fast this machine labels, side by side with other ways to do it."""
+"""`autolabel bench SOURCE`: a whole run on this machine, by stage, with a picture."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from shutil import which
+from typing import Any
 
 import click
-from click.core import ParameterSource
 
-from flows.cli.common_options import FILE, FloatRange, cache_option, json_option, precision_option
+from flows.cli.common_options import FILE, json_option, precision_option
+from flows.machine.gpus import UnlistedError, gpu_ids
+from sam2_core.backend_choice import no_gpu
+from sam2_core.types import AutolabelError
+from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT, Listener
+from tasks.store.own_folder import OwnFolder
+from tasks.wording import counted
 
-if TYPE_CHECKING:
-    from sam2_core.bench.frame import BenchFrame
-    from sam2_core.bench.session import BenchOptions
-
-COUNT = click.IntRange(min=0)
-OF_ONE_FRAME = {
-    "threads", "image", "size", "num_boxes", "decoder_chunk", "encoder_batch", "repeats",
-    "budget_s", "frames", "peers", "sweeps", "quick", "cache",
-}  # fmt: skip
-PEER_NAMES = ("torch eager", "transformers eager", "transformers compiled")
-QUICK: dict[str, Any] = {"repeats": 3, "budget_s": 8.0, "peers": ("torch eager",), "sweeps": False}
-
-
-def _size(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    try:
-        width, height = (int(part) for part in text.lower().split("x"))
-    except ValueError:
-        raise click.BadParameter(f"expected WIDTHxHEIGHT, got {text!r}") from None
-    return height, width
+FOLDER_PREFIX = "autolabel-bench-"
+GIVEN_UP = "stopped; the labels of a measurement are thrown away, and the same command begins anew"
+STAGES = (DOWNLOAD, DETECT, SEGMENT, LOAD)
+SAMPLE_MS = 200
+_OVERLAPPING = 0.7  # of the slowest stage's rate, where starting and ending take little of a run
+_FEWEST = 50  # frames that a stage's rate over a long run can be told from
+_FASTEST_TOLD = 1000  # frames/s; pictures that lie here already are "fetched" in no time
 
 
 @click.command("bench")
+@click.argument("source", nargs=-1)
+@click.option("--pipeline", multiple=True, metavar="SOURCE", help="The same as SOURCE.")
 @click.option("--model", default="compact", help="Preset, folder, checkpoint, or random:PRESET.")
 @click.option("--backend", default="auto", help="auto, onnxruntime, tensorrt, torch, ...")
 @precision_option
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads [default: every core].")
-@click.option("--image", type=FILE, help="Frame to measure [default: a rendered street].")
-@click.option(
-    "--boxes",
-    type=click.Path(path_type=Path),
-    help="Its boxes: text (lines of `label score x1 y1 x2 y2`) or COCO json; with --pipeline as "
-    "`autolabel label` takes them.",
-)
-@click.option("--size", metavar="WxH", help="Resize the frame [default: 1920x1280 where rendered].")
-@click.option("--num-boxes", type=COUNT, default=135, help="Copies are added. 0: those of --boxes.")
-@click.option("--decoder-chunk", metavar="N|auto", help="Boxes in a decoder call.")
-@click.option("--encoder-batch", type=click.IntRange(min=1), help="Frames in an encoder call.")
-@click.option("--repeats", type=click.IntRange(min=1), help="Rounds of every comparison.")
-@click.option(
-    "--budget",
-    "budget_s",
-    type=FloatRange(min=1),
-    help="Seconds after which a section stops repeating.",
-)
-@click.option("--frames", type=COUNT, default=0, help="Also run so many through the frame loop.")
-@click.option(
-    "--peer",
-    "peers",
-    multiple=True,
-    type=click.Choice([*PEER_NAMES, "none"]),
-    help="Others to run beside it [default: all that are installed].",
-)
-@click.option("--sweeps/--no-sweeps", default=None, help="Batch and thread sweeps.")
-@click.option(
-    "--pipeline",
-    multiple=True,
-    metavar="SOURCE",
-    help="Instead: label SOURCE as `autolabel label` does, and time every stage.",
-)
-@click.option("--dataset", metavar="NAME", help="With --pipeline: load into this FiftyOne dataset.")
-@click.option("--quick", is_flag=True, help="Under two minutes: few repeats, no sweeps.")
-@cache_option
+@click.option("--boxes", help="Boxes instead of the detector's, as `autolabel label` takes them.")
+@click.option("--dataset", metavar="NAME", help="Load into this FiftyOne dataset, too.")
 @click.option("--plot", type=FILE, help="Write a PNG.")
 @json_option
-def command(**given: Any) -> None:
-    """Measure encoder, decoder and whole frames, in turns with how others run the same model.
-
-    Everything is timed until its result is on the host; times are medians.
-    """
-    from flows.cli.display import stderr_console, telling
-    from flows.cli.writable import check_writable
-    from sam2_core.bench.run import run_benchmark
-
-    _refuse_ignored(click.get_current_context(), pipeline=bool(given["pipeline"]))
-    if given["plot"]:
-        if given["plot"].suffix.lower() not in {"", ".png"}:
-            raise click.BadParameter(
-                f"{given['plot']}: a PNG is what is written", param_hint="--plot"
-            )
-        check_writable(files=[given["plot"]])
-    if given["pipeline"]:
-        _pipeline(given)
-        return
-    console = stderr_console()
-    options = _options(given)
-    with telling(console, "preparing the frame") as tell:
-        frame = _frame(given)
-        results = run_benchmark(frame, options, lambda text: tell(f"measuring: {text}"))
-        if given["plot"]:
-            from sam2_core.bench.plot import plot_results
-
-            plot_results(results, given["plot"])
-    if given["as_json"]:
-        click.echo(json.dumps(results))
-    else:
-        _print(results)
-    if given["plot"]:
-        console.print(f"plot: {given['plot']}")
-
-
-def _refuse_ignored(context: click.Context, *, pipeline: bool) -> None:
-    """Refuse options that the other way of measuring has."""
-    unused = OF_ONE_FRAME if pipeline else ("dataset",)
-    names = [
-        max(one.opts, key=len)
-        for one in context.command.params
-        if one.name in unused
-        and context.get_parameter_source(one.name) is ParameterSource.COMMANDLINE
-    ]
-    if names:
-        how = "with" if pipeline else "without"
-        raise click.UsageError(f"{', '.join(names)}: of no use {how} --pipeline")
-
-
-def _pipeline(given: dict[str, Any]) -> None:
-    """Measure a whole run."""
-    from flows.cli.bench_pipeline import measure_pipeline, plot_pipeline, show
+def command(
+    source: tuple[str, ...],
+    pipeline: tuple[str, ...],
+    model: str,
+    backend: str,
+    precision: str,
+    boxes: str | None,
+    dataset: str | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Label SOURCE as `autolabel label` does, and time every stage. Its labels are thrown away."""
     from flows.cli.display import stderr_console
+    from flows.cli.writable import check_writable
 
+    if not source + pipeline:
+        raise click.UsageError("name a SOURCE to label: a folder of images, a video, ...")
+    if plot:
+        if plot.suffix.lower() not in {"", ".png"}:
+            raise click.BadParameter(f"{plot}: a PNG is what is written", param_hint="--plot")
+        check_writable(files=[plot])
     options = {
-        "model": given["model"], "backend": given["backend"], "precision": given["precision"],
-        "load_dataset": given["dataset"] is not None, "dataset": given["dataset"],
-        "boxes": given["boxes"] and str(given["boxes"]),
+        "model": model, "backend": backend, "precision": precision, "boxes": boxes,
+        "load_dataset": dataset is not None, "dataset": dataset,
         # Nothing can prove itself with random weights, and its labels are thrown away.
-        "allow_uncertified": str(given["model"]).startswith("random:"),
+        "allow_uncertified": model.startswith("random:"),
     }  # fmt: skip
-    results = measure_pipeline(given["pipeline"], options)
+    results = measure_pipeline(source + pipeline, options)
     show(results)
-    if given["as_json"]:
+    if as_json:
         click.echo(json.dumps({k: v for k, v in results.items() if k not in {"curves", "busy"}}))
-    if given["plot"]:
-        plot_pipeline(results, given["plot"])
-        stderr_console().print(f"plot: {given['plot']}")
+    if plot:
+        plot_pipeline(results, plot)
+        stderr_console().print(f"plot: {plot}")
 
 
-def _options(given: dict[str, Any]) -> BenchOptions:
-    from sam2_core.bench.session import BenchOptions
+class Watch(Listener):
+    """When frames went through each stage, and how busy the device and this process were."""
 
-    chunk = given["decoder_chunk"]
-    if chunk not in (None, "auto") and not str(chunk).isdigit():
-        raise click.BadParameter(
-            f"expected a number or auto, got {chunk!r}", param_hint="--decoder-chunk"
-        )
-    options = BenchOptions(
-        given["model"], given["backend"], given["precision"], given["threads"],
-        sustained_frames=given["frames"], cache=given["cache"],
-        decoder_chunk=int(chunk) if chunk and chunk != "auto" else chunk,
-        encoder_batch=given["encoder_batch"],
-    )  # fmt: skip
-    if given["quick"]:
-        options = replace(options, **QUICK)
-    chosen = {
-        name: given[name] for name in ("repeats", "budget_s", "sweeps") if given[name] is not None
+    def __init__(self) -> None:
+        self.began = time.perf_counter()
+        self.moments: dict[str, list[tuple[float, int]]] = {stage: [] for stage in STAGES}
+        self.busy: list[tuple[float, float]] = []
+        self.unknown = ""  # why nothing is known of the device, should that be so
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+
+    def advanced(self, stage: str, frames: int, kept: bool) -> None:
+        """Note frames that are through a stage and needed work."""
+        if not kept and stage in self.moments:
+            with self._lock:
+                self.moments[stage].append((time.perf_counter() - self.began, frames))
+
+    def __enter__(self) -> Watch:
+        smi, none = which("nvidia-smi"), no_gpu()
+        try:
+            gpus = gpu_ids()
+        except UnlistedError as error:
+            gpus, none = [], none or f"device's busy share unknown: {error}"
+        if none or not gpus:
+            self.unknown = none or "no NVIDIA GPU for this process"
+        elif gpus[0].startswith("MIG-"):
+            self.unknown = "device's busy share unknown: nvidia-smi tells none of a MIG device"
+        elif not smi:
+            self.unknown = "device's busy share unknown: no nvidia-smi here"
+        else:
+            self.unknown = f"device's busy share unknown: nvidia-smi told none of GPU {gpus[0]}"
+            # One run uses one GPU: the first that it sees.
+            command = [smi, f"--id={gpus[0]}", "-lms", str(SAMPLE_MS),
+                       "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]  # fmt: skip
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            threading.Thread(target=self._sample, daemon=True).start()
+        return self
+
+    def _sample(self) -> None:
+        assert self._process is not None  # noqa: S101 - started before this thread
+        for line in self._process.stdout or ():
+            if line.strip().isdigit():
+                self.busy.append((time.perf_counter() - self.began, int(line) / 100))
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def rate(self, stage: str) -> dict[str, float]:
+        """Return a stage's frames, its first and last second, and frames/s of its middle 80%.
+
+        The middle has neither the start of a run nor its end, when other stages idle.
+        """
+        moments = sorted(self.moments[stage])
+        frames = sum(count for _, count in moments)
+        if not frames:
+            return {}
+        passed, low, high = 0, (0.0, 0), (0.0, 0)  # seconds, and frames that are through by then
+        for second, count in moments:
+            before, passed = passed, passed + count
+            if before < frames * 0.1:
+                low = second, passed
+            if before < frames * 0.9:
+                high = second, passed
+        found = {"frames": frames, "first_s": moments[0][0], "last_s": moments[-1][0]}
+        if high[0] > low[0]:
+            found["frames_per_s"] = (high[1] - low[1]) / (high[0] - low[0])
+        return {name: round(value, 3) for name, value in found.items()}
+
+    def whole_rate(self) -> float | None:
+        """Return frames/s from the first one fetched to the last one through the last stage.
+
+        Where stages overlap for long it comes near to that of the slowest; in a short run they
+        follow each other, and models are loaded meanwhile.
+        """
+        seconds = [second for moments in self.moments.values() for second, _ in moments]
+        frames = sum(count for _, count in self.moments[SEGMENT])
+        span = max(seconds) - min(seconds) if frames else 0.0
+        return round(frames / span, 3) if span else None
+
+
+def measure_pipeline(sources: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
+    """Label sources into a folder that is thrown away, and say what every stage did.
+
+    Args:
+        sources: as `autolabel label` takes them.
+        options: other parameters of `flows.params.LabelParams`.
+
+    Returns:
+        Among others `frames_per_s`, that of the segment stage's middle 80%, `whole_frames_per_s`,
+        that of this run through all stages, and `long_run_frames_per_s`, that of the slowest stage,
+        or None where this run was too short to tell what a long one comes to.
+
+    Raises:
+        AutolabelError: nothing could be labeled.
+
+    """
+    from flows.cli.label_run import GivenUp, run_label
+    from flows.params import LabelParams
+    from sam2_core.machine import describe_machine
+    from tasks.pipeline.tools import Tools
+
+    folder = OwnFolder(FOLDER_PREFIX)
+    try:
+        params = LabelParams(sources=sources, out=str(folder.path / "labels"), **options)
+        watch, tools = Watch(), Tools()
+        with watch, tools.progress.listening(watch):
+            summary = run_label(params, tools, given_up=GivenUp(GIVEN_UP, folder.remove))
+    finally:
+        folder.remove()
+    if not summary["frames"]:
+        reasons = "; ".join(str(one.get("reason")) for one in summary.get("failed", ()))
+        raise AutolabelError(f"nothing was labeled: {reasons or 'the sources hold no frame'}")
+    stages = {stage: watch.rate(stage) for stage in STAGES if watch.moments[stage]}
+    segmented = stages[SEGMENT]
+    rate, whole = segmented.get("frames_per_s"), watch.whole_rate()
+    inside = [
+        share for second, share in watch.busy
+        if segmented["first_s"] <= second <= segmented["last_s"]
+    ]  # fmt: skip
+    return {
+        "machine": describe_machine(),
+        "model": summary["model"],
+        "frames": summary["frames"],
+        "instances": summary["instances"],
+        "failed": len(summary["failed"]),
+        "to_first_frame_s": segmented["first_s"],
+        "frames_per_s": rate,
+        "ms_per_frame": round(1000 / rate, 2) if rate else None,
+        "whole_frames_per_s": whole,
+        "long_run_frames_per_s": _long_run_rate(stages, whole),
+        "device_busy": round(sum(inside) / len(inside), 3) if inside else None,
+        "device_busy_unknown": None if inside else watch.unknown,
+        "seconds": {
+            stage: round(spent, 2)
+            for stage, spent in summary["seconds"].items()
+            if stage != "total"
+        },
+        "stages": stages,
+        "curves": {stage: _curve(watch.moments[stage]) for stage in stages},
+        "busy": [(round(second, 2), share) for second, share in watch.busy],
     }
-    if given["peers"]:
-        chosen["peers"] = tuple(name for name in given["peers"] if name != "none")
-    return replace(options, **chosen)
 
 
-def _frame(given: dict[str, Any]) -> BenchFrame:
-    from tasks.lab.bench_frame import DEFAULT_SIZE_HW, frame_from_files, rendered_frame
-
-    size = _size(given["size"])
-    if (given["image"] is None) != (given["boxes"] is None):
-        raise click.UsageError("--image and --boxes go together")
-    if given["boxes"] is not None and given["boxes"].is_dir():
-        raise click.UsageError("--boxes is a folder: without --pipeline it is one frame's file")
-    if given["image"] is not None:
-        return frame_from_files(given["image"], given["boxes"], given["num_boxes"], size)
-    return rendered_frame(given["num_boxes"] or 135, size or DEFAULT_SIZE_HW)
+def _slowest(stages: dict[str, dict[str, float]]) -> tuple[float, str]:
+    """Rate and name of the stage that holds up the others; 0 where no stage's rate is known."""
+    known = [
+        (found["frames_per_s"], stage) for stage, found in stages.items() if "frames_per_s" in found
+    ]
+    return min(known, default=(0.0, ""))
 
 
-def _print(results: dict[str, Any]) -> None:
+def _long_run_rate(stages: dict[str, dict[str, float]], whole: float | None) -> float | None:
+    """Return the slowest stage's rate where there were enough frames, and stages overlapped."""
+    slowest, _ = _slowest(stages)
+    enough = stages[SEGMENT]["frames"] >= _FEWEST
+    return slowest if enough and slowest and (whole or 0) >= _OVERLAPPING * slowest else None
+
+
+def _curve(moments: list[tuple[float, int]]) -> list[tuple[float, int]]:
+    """Frames through a stage over time, at most two hundred points."""
+    total, curve = 0, []
+    for second, count in sorted(moments):
+        total += count
+        curve.append((round(second, 2), total))
+    step = max(len(curve) // 200, 1)
+    return [*curve[::step], curve[-1]]
+
+
+def plot_pipeline(results: dict[str, Any], path: Path) -> None:
+    """Write a PNG: frames through each stage over time, and how busy the device was."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 6), layout="constrained", dpi=110)
+    FigureCanvasAgg(figure)
+    ratios = (3, 1) if results["busy"] else (1,)
+    curves, *below = figure.subplots(
+        len(ratios), 1, height_ratios=ratios, sharex=True, squeeze=False
+    )[:, 0]
+    for stage, points in results["curves"].items():
+        # All at one moment are a point, not a line.
+        once = "o" if len(set(points)) == 1 else ""
+        curves.plot(*zip(*points, strict=True), marker=once, label=stage)
+    machine, rate = results["machine"], results["frames_per_s"]
+    segmented = f"{rate_told(rate)} frames/s in segment, " if rate else ""
+    where = machine["gpus"][0] if machine["gpus"] else machine["cpu"]
+    curves.set_title(
+        f"{results['model']['name']}, {results['model']['precision']}, on {where} "
+        f"({machine['cores']} cores): first frame after {results['to_first_frame_s']:.1f} s,\n"
+        f"{segmented}{rate_told(results['whole_frames_per_s'])} frames/s from the first frame "
+        "fetched to the last one through"
+    )
+    curves.set(ylabel="frames through", xlim=(0, None), ylim=(0, None))
+    curves.legend()
+    for busy in below:
+        busy.fill_between(*zip(*results["busy"], strict=True), step="post", alpha=0.6)
+        busy.set(ylabel="device busy", ylim=(0, 1))
+    (curves, *below)[-1].set_xlabel("seconds since the start")
+    figure.savefig(path, format="png")
+
+
+def rate_told(rate: float | None) -> str:
+    """Say frames/s: unknown where all came at once, and no digits that nothing can mean."""
+    if not rate:
+        return "-"
+    return f"{rate:.1f}" if rate < _FASTEST_TOLD else f"over {_FASTEST_TOLD:,}"
+
+
+def show(results: dict[str, Any]) -> None:
+    """Print the figures to stderr."""
     from rich.console import Console
+    from rich.table import Table
 
-    from flows.cli.bench_tables import tables
+    table = Table("stage", "frames", "first s", "last s", "frames/s", "thread seconds")
+    for stage, found in results["stages"].items():
+        spent = results["seconds"].get(stage, "-")
+        table.add_row(
+            stage, str(found["frames"]), f"{found['first_s']:.1f}", f"{found['last_s']:.1f}",
+            rate_told(found.get("frames_per_s")), str(spent),
+        )  # fmt: skip
+    console = Console(file=sys.stderr)
+    console.print(table)
+    busy = results["device_busy"]
+    told = results["device_busy_unknown"] if busy is None else f"device busy {busy:.0%}"
+    console.print(
+        f"{counted(results['frames'], 'frame')}, {counted(results['instances'], 'mask')}, "
+        f"{results['failed']} failed; "
+        f"first frame after {results['to_first_frame_s']:.1f} s; {told}\n"
+        f"{_worth(results)}\n"
+        f"{rate_told(results['whole_frames_per_s'])} frames/s in this run, from the first frame "
+        "fetched to the last one through all stages, with the loading of models"
+    )
 
-    console = Console()
-    for part in tables(results):
-        console.print(part)
+
+def _worth(results: dict[str, Any]) -> str:
+    """Say the rate of the segment stage, and what a long run comes to."""
+    if not results["frames_per_s"]:
+        return "too few frames for a rate of the segment stage; measure with more"
+    told = f"{rate_told(results['frames_per_s'])} frames/s in segment, without its first and last "
+    slowest, stage = _slowest(results["stages"])
+    if results["long_run_frames_per_s"]:
+        return (
+            f"{told}tenth; a long run comes to about {rate_told(slowest)}, the rate of {stage}, "
+            "its slowest stage"
+        )
+    frames = results["stages"][SEGMENT]["frames"]
+    why = "frames are too few" if frames < _FEWEST else "stages hardly overlapped"
+    return f"{told}tenth; {why}, so it tells nothing of a long run: measure with more frames"

@@ -74,7 +74,7 @@ def _missing(folder: Path) -> list[DemoSequence]:
 
 def render(console: Console, folder: Path) -> None:
     """Render the sequences that are not there yet; each one appears whole or not at all."""
-    from tasks.lab.scenes import write_sequence
+    from lab.scenes import write_sequence
 
     for one in track(
         _missing(folder),
@@ -97,9 +97,9 @@ def render(console: Console, folder: Path) -> None:
 
 def compare(params: LabelParams, folder: Path) -> dict[str, Any]:
     """Put the truth beside the labels in FiftyOne, and measure the labels against it."""
+    from lab.scenes import LABELS
     from tasks.dataset.coco_truth import load_truth as read_truth
-    from tasks.lab.metrics import Scores
-    from tasks.lab.scenes import LABELS
+    from tasks.evaluate.metrics import Scores
     from tasks.load.ground_truth import load_truth
 
     scores = Scores(LABELS)

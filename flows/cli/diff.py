@@ -15,8 +15,8 @@ from flows.cli.common_options import FOLDER, FloatRange, json_option
 from tasks.wording import counted, one_line
 
 if TYPE_CHECKING:
-    from tasks.lab.run_diff import Change
-    from tasks.lab.run_side import Side
+    from tasks.evaluate.run_diff import Change
+    from tasks.evaluate.run_side import Side
 
 
 @click.command()
@@ -65,8 +65,8 @@ def command(
     """
     from flows.cli.display import stderr_console, telling
     from flows.cli.writable import check_report
-    from tasks.lab.diff_report import FILES, MARK, PAGE, write_report
-    from tasks.lab.run_diff import diff_runs
+    from tasks.evaluate.diff_report import FILES, MARK, PAGE, write_report
+    from tasks.evaluate.run_diff import diff_runs
 
     if boxes and not images:
         raise click.UsageError("--boxes goes with --images; a run has its boxes")
@@ -96,7 +96,7 @@ def _sides(
     run_a: str, run_b: str, asked: dict[str, Any], report: Path | None
 ) -> contextlib.AbstractContextManager[tuple[Side, Side]]:
     """Return the two runs: those that are named, or those of two engines."""
-    from tasks.lab.run_side import Side
+    from tasks.evaluate.run_side import Side
 
     if asked["images"] is None:
         return contextlib.nullcontext((Side.parse(run_a), Side.parse(run_b)))
@@ -111,7 +111,7 @@ def _noted(report: Path | None) -> Iterator[Callable[[Change], object]]:
     if report is None:
         yield lambda _: None
         return
-    from tasks.lab.diff_report import CHANGES, change_line
+    from tasks.evaluate.diff_report import CHANGES, change_line
 
     with tempfile.TemporaryDirectory(dir=report) as place:
         new = Path(place) / CHANGES  # an earlier report is whole until there is another
@@ -124,7 +124,7 @@ def _print(result: dict[str, Any], report: Path | None) -> None:
     from rich.table import Table
 
     from flows.cli.display import results_console
-    from tasks.lab.diff_report import (
+    from tasks.evaluate.diff_report import (
         CHANGED,
         PAGE,
         figures,

@@ -15,7 +15,7 @@ from sam2_core.types import AutolabelError
 if TYPE_CHECKING:
     from flows.params import LabelParams
     from flows.plan.plan import Plan
-    from tasks.lab.run_side import Side
+    from tasks.evaluate.run_side import Side
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _planned(params: LabelParams) -> Plan:
 
 def _label(plan: Plan) -> Side:
     from flows.cli.label_run import run_label
-    from tasks.lab.run_side import Side
+    from tasks.evaluate.run_side import Side
 
     params = plan.params
     summary = run_label(params)

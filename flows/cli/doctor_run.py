@@ -93,7 +93,7 @@ def _providers() -> list[str]:
 
 def _gpu() -> Finding:
     from sam2_core.backend_choice import cuda_devices, no_gpu
-    from sam2_core.bench.machine import gpu_names
+    from sam2_core.machine import gpu_names
 
     if not cuda_devices():
         wrong = no_gpu()

@@ -18,13 +18,13 @@ from flows.cli.writable import check_own, check_report, check_writable
 from sam2_core.trust.pictures import write_difference
 from sam2_core.types import AutolabelError, Boxes, ImageArray
 from tasks.dataset.coco_truth import Truth
-from tasks.lab.evaluate import Asked, Detect, evaluate, find_image, read_rgb
-from tasks.lab.metrics import match_boxes
-from tasks.lab.png_truth import OBJECT
-from tasks.lab.prompting import clicked_masks, jittered_boxes, true_boxes
-from tasks.lab.records import Record, is_run, paired, read_run, write_run
-from tasks.lab.report import FILES, MARK, PAGE, against_named, write_report
-from tasks.lab.truths import open_truth
+from tasks.evaluate.evaluate import Asked, Detect, evaluate, find_image, read_rgb
+from tasks.evaluate.metrics import match_boxes
+from tasks.evaluate.png_truth import OBJECT
+from tasks.evaluate.prompting import clicked_masks, jittered_boxes, true_boxes
+from tasks.evaluate.records import Record, is_run, paired, read_run, write_run
+from tasks.evaluate.report import FILES, MARK, PAGE, against_named, write_report
+from tasks.evaluate.truths import open_truth
 from tasks.wording import counted, one_line
 
 NUMBERS = {
@@ -126,7 +126,7 @@ def _asked(given: dict[str, Any], *, classless: bool = False) -> tuple[Asked, st
     by_detector = given["prompt"] == "detector"
     found = _detector(given, classless=classless) if by_detector else None
     if given["baseline"]:
-        from tasks.lab.baselines import baseline_masks
+        from tasks.evaluate.baselines import baseline_masks
 
         if given["prompt"] == "points":
             raise AutolabelError("a baseline is prompted with boxes, not with clicks")

@@ -40,7 +40,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("serve", "Serve models with Triton."),
     "worker": ("worker", "Work on shards: one worker per GPU."),
     "models": ("models", "Fetch checkpoints, export and build models."),
-    "bench": ("bench", "Measure this machine, side by side with other ways to run SAM 2."),
+    "bench": ("bench", "Time every stage of a labeling run."),
     "cache": ("cache", "Show and clear what is kept on this machine."),
     "doctor": ("doctor", "Say what this machine has and lacks."),
     "evaluate": ("evaluate", "Measure masks and boxes against ground truth."),

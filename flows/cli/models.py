@@ -18,7 +18,6 @@ LAZY: dict[str, tuple[str, str]] = {
     "list": ("models_list", "List the models, and what is certified on this machine."),
     "certify": ("models_certify", "Hold a model on this machine against PyTorch in float32."),
     "build": ("models_build", "Build TensorRT engines for this machine's GPU."),
-    "train": ("models_train", "Train the bundled models."),
     "triton-repository": ("models_triton_repository", "Write a Triton model repository."),
 }
 

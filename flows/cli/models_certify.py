@@ -99,7 +99,7 @@ def _certified(given: dict[str, Any]) -> Certificate:
     from sam2_core.trust.calibration import bundled_calibration
     from sam2_core.trust.certificate import certificate_path, engine_facts
     from sam2_core.trust.certify import certify, recorded_answers, with_pictures
-    from tasks.lab.certifying import NoJudgeError, answers_to, more_pictures
+    from tasks.evaluate.certifying import NoJudgeError, answers_to, more_pictures
     from tasks.masks.model import choose_model, load_segmenter
 
     close_ups = False if given["whole_frames"] else None

@@ -50,12 +50,8 @@ _OPTIONS = {
     "aot_inductor.package_constants_in_so": False,
     "always_keep_tensor_constants": True,  # small ones too would become a part of the code
 }
-# Code that is traced, beside all of the architecture (outlines are drawn in measurements), and what
-# artifacts are linked with.
-_TRACED = (
-    "sam2_core.backends.torch_modules", "sam2_core.backends.torch_toolchain",
-    "sam2_core.bench.outlines",
-)  # fmt: skip
+# Code that is traced, beside all of the architecture, and what artifacts are linked with.
+_TRACED = ("sam2_core.backends.torch_modules", "sam2_core.backends.torch_toolchain")
 
 
 def _versions() -> dict[str, str]:

@@ -107,9 +107,7 @@ def risk_model() -> RiskModel:
     """Read the fitted weights that are shipped with the package."""
     values = json.loads(WEIGHTS_PATH.read_text())
     if tuple(values["features"]) != FEATURES:
-        raise ValueError(
-            f"{WEIGHTS_PATH} was fitted on other features: run python -m tasks.lab.risk_fit"
-        )
+        raise ValueError(f"{WEIGHTS_PATH} was fitted on other features: run python -m lab.risk_fit")
     knots = values["calibration"]
     return RiskModel(
         tuple(values["weights"]), values["offset"], values["fitted_on"],

@@ -205,7 +205,7 @@ def test_yolox_nano_sees_the_red_car_in_front(shared_data, nano):
 
 
 def test_several_images_at_once_are_found_as_each_alone():
-    from tasks.lab.scenes import render_scene
+    from lab.scenes import render_scene
 
     detector = load_detector("compact")
     scenes = [detector.letterbox(render_scene(seed).image) for seed in (90_000_001, 90_000_002)]

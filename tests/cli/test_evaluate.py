@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from PIL import Image
 
 from flows.cli.main import cli
+from lab.scenes import render_scene
 from sam2_core.types import AutolabelError
-from tasks.lab.scenes import render_scene
 
 
 @pytest.fixture

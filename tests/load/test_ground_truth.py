@@ -15,7 +15,7 @@ from pycocotools import mask as coco_mask
 from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset import schema
 from tasks.dataset.database import OWNED_VARIABLE, URI_VARIABLE
-from tasks.lab.truths import open_truth
+from tasks.evaluate.truths import open_truth
 from tasks.load.ground_truth import evaluate, load_truth
 from tasks.load.into_fiftyone import load_frames
 from tasks.load.prepare import prepare_dataset

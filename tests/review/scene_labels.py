@@ -8,9 +8,9 @@ import cv2
 import numpy as np
 from pycocotools import mask as coco_mask
 
+from lab.scenes import render_sequence
+from lab.scenes.types import Frame
 from sam2_core.types import Boxes, Masks
-from tasks.lab.scenes import render_sequence
-from tasks.lab.scenes.types import Frame
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
 
+from lab.scenes.drives import write_sequence
 from sam2_core.types import Boxes
 from tasks.dataset import schema
 from tasks.dataset.coco_truth import TruthImage, load_truth
+from tasks.evaluate.evaluate import true_boxes
 from tasks.frames.identity import file_version
 from tasks.frames.images import read_image
-from tasks.lab.evaluate import true_boxes
-from tasks.lab.scenes.drives import write_sequence
 from tasks.load import into_fiftyone as load
 from tasks.load.prepare import prepare_dataset
 from tasks.masks.model import choose_model, load_segmenter

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from tasks.lab.risk_fit import fit_calibration
+from lab.risk_fit import fit_calibration
 from tasks.risk.calibration import Recalibration, logit, sigmoid
 from tasks.risk.reliability import calibration_error
 

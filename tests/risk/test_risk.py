@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
 
+from lab.risk_drives import PROMPTS, TRUE_BOXES, Drive, Models, labeled_drives
+from lab.risk_figures import auroc, figures_by_size, found_within, share_to_find
+from lab.risk_fit import calibrate, collect, fit, report
 from sam2_core.types import Boxes, Masks
 from tasks.boxes.detectors import load_detector
-from tasks.lab.risk_drives import PROMPTS, TRUE_BOXES, Drive, Models, labeled_drives
-from tasks.lab.risk_figures import auroc, figures_by_size, found_within, share_to_find
-from tasks.lab.risk_fit import calibrate, collect, fit, report
 from tasks.masks.crops import Segments
 from tasks.masks.model import choose_model, load_segmenter
 from tasks.risk.compute_risk import REASONS, compute_risk, risk_model

@@ -1,4 +1,4 @@
-"""What tests/tools/record_reference.py recorded: PyTorch's outputs for the exported micro model."""
+"""What lab/tools/record_reference.py recorded: PyTorch's outputs for the exported micro model."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 transformers = pytest.importorskip("transformers", reason="needs transformers: make torch")
 
+from lab.bench.peers import transformers_config  # noqa: E402
 from sam2_core.architecture import build_model, image_path_keys, random_weights, select_mask  # noqa: E402
-from sam2_core.bench.peers import transformers_config  # noqa: E402
 from sam2_core.hugging_face_keys import from_hugging_face, is_hugging_face  # noqa: E402
 from sam2_core.presets import (  # noqa: E402
     BASE_PLUS,

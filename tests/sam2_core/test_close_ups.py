@@ -240,7 +240,7 @@ def test_an_export_with_close_ups_is_the_modules_at_that_size(tmp_path, monkeypa
 
 def test_the_bundled_graphs_are_the_modules_at_that_size():
     pytest.importorskip("torch", reason="needs PyTorch: make torch")
-    from tasks.lab.scenes import render_scene
+    from lab.scenes import render_scene
 
     scene = render_scene(90_000_001)
     boxes = boxes_of([instance.box_xyxy_px for instance in scene.instances])

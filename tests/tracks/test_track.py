@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
 
+from lab.scenes import write_sequence
+from lab.tools.track_metrics import track_metrics, true_frames
 from sam2_core.types import Boxes, Masks
 from tasks.dataset.coco_segmentation import rle_box_xyxy_px
 from tasks.dataset.documents import Origin, label_documents
 from tasks.dataset.objects import ObjectNames
-from tasks.lab.scenes import write_sequence
 from tasks.risk.compute_risk import compute_risk
 from tasks.store import storage
 from tasks.store.artifacts import chunks_of, write_labels
@@ -23,7 +24,6 @@ from tasks.tracks.shapes import agreements, placed_ious, shapes_of
 from tasks.tracks.track import track
 from tasks.types import FrameFailure, FrameRef
 from tests.store.test_artifacts import STAMP
-from tests.tools.track_metrics import track_metrics, true_frames
 
 SIZE_HW = (480, 800)
 RAIL = (0.0, 300.0, 400.0, 420.0)

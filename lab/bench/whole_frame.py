@@ -1,0 +1,128 @@
+"""Whole frames: from the image file's bytes to COCO masks, stage by stage and sustained."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from lab.bench.decoding import encode_and_wait
+from lab.bench.frame import BenchFrame
+from lab.bench.timing import Timing
+from sam2_core.frame_loop import FrameJob, FrameLoop
+from sam2_core.postprocess import finish
+from sam2_core.segmenter import Segmenter
+from sam2_core.stage_times import StageTimes
+from sam2_core.types import Masks
+
+STAGES = ("read", "preprocess", "encode", "decode", "postprocess")
+
+
+def segment_frame(segmenter: Segmenter, frame: BenchFrame) -> Masks:
+    """Read, segment and encode one frame, one stage after the other."""
+    image = frame.read()
+    prepared = segmenter.prepare(image, frame.boxes)
+    low_res = segmenter.run([prepared])[0]
+    return segmenter.finish(prepared, low_res)
+
+
+def stage_times(segmenter: Segmenter, frame: BenchFrame, repeats: int) -> dict[str, Timing]:
+    """Time each stage of single frames, waiting for the device between them."""
+    seconds: dict[str, list[float]] = {stage: [] for stage in STAGES}
+    for _ in range(repeats):
+        marks = [time.perf_counter()]
+        image = frame.read()
+        marks.append(time.perf_counter())
+        prepared = segmenter.prepare(image, frame.boxes)
+        marks.append(time.perf_counter())
+        encode_and_wait(segmenter.backend, prepared.images_model)
+        marks.append(time.perf_counter())
+        # The segmenter encodes again; the time of that is taken off below.
+        low_res = segmenter.run([prepared])[0]
+        marks.append(time.perf_counter())
+        finish(low_res, prepared.size_hw, prepared.rows, prepared.reasons)
+        marks.append(time.perf_counter())
+        spans = [b - a for a, b in itertools.pairwise(marks)]
+        spans[3] = max(spans[3] - spans[2], 0.0)
+        for stage, span in zip(STAGES, spans, strict=True):
+            seconds[stage].append(span)
+    return {stage: Timing.of(spans) for stage, spans in seconds.items()}
+
+
+def sustained(segmenter: Segmenter, frame: BenchFrame, count: int) -> dict[str, Any]:
+    """Run many frames through the frame loop, which reads ahead and encodes behind the device.
+
+    The first tenth is warm-up; the rate is that of the frames after it.
+    """
+    times = StageTimes()
+    jobs = (FrameJob(index, frame.read, frame.boxes) for index in range(count))
+    warm = max(count // 10, 1)
+    finished: list[float] = []
+    masks = 0
+    for result in FrameLoop(segmenter, jobs, times=times):
+        if result.error is not None:
+            raise result.error
+        finished.append(time.perf_counter())
+        masks += len(result.masks) if result.masks is not None else 0
+    spent = finished[-1] - finished[warm - 1]
+    per_frame = spent / max(len(finished) - warm, 1)
+    return {
+        "frames": count,
+        "masks": masks,
+        "ms_per_frame": round(per_frame * 1e3, 3),
+        "frames_per_s": round(1 / per_frame, 3) if per_frame else None,
+        "stage_ms_per_frame": {
+            stage: round(seconds / count * 1e3, 3) for stage, seconds in times.seconds().items()
+        },
+    }
+
+
+def memory_of_a_frame(segmenter: Segmenter, frame: BenchFrame) -> dict[str, float | str]:
+    """Host memory before and while one frame is segmented, with the model loaded and run once."""
+    prepared = segmenter.prepare(frame.read(), frame.boxes)
+    encode_and_wait(segmenter.backend, prepared.images_model)
+    with PeakMemory() as memory:
+        segment_frame(segmenter, frame)
+    if not memory.peak:
+        return {"reason": "this system does not tell a process its memory"}
+    return {
+        "loaded_mb": round(memory.before / 1e6, 1),
+        "peak_mb": round(memory.peak / 1e6, 1),
+        "beyond_loaded_mb": round((memory.peak - memory.before) / 1e6, 1),
+    }
+
+
+def resident_bytes() -> int | None:
+    """Return this process's resident memory; None where the system does not say (not Linux)."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class PeakMemory:
+    """Largest resident memory inside a `with` block, sampled every 2 ms."""
+
+    def __init__(self) -> None:
+        self.before = self.peak = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def _sample(self) -> None:
+        while not self._stop.is_set():
+            self.peak = max(self.peak, resident_bytes() or 0)
+            time.sleep(0.002)
+
+    def __enter__(self) -> PeakMemory:
+        self.before = self.peak = resident_bytes() or 0
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.peak = max(self.peak, resident_bytes() or 0)

@@ -1,0 +1,191 @@
+"""Rendered drives labeled by a model, with the true IoU of each mask: what the risk is fitted on.
+
+Pictures and labels are kept below a cache folder, labels by the checksums of what made them, so
+that a new model only costs its own inference and a new feature costs nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sam2_core.types import AutolabelError, Boxes, Masks
+from tasks.dataset.coco_truth import Truth, TruthImage, load_truth
+from tasks.risk.geometry import Numbers
+from tasks.store.tables import (
+    LabeledFrame,
+    decode_table,
+    encode_table,
+    mask_columns,
+    split_by_frame,
+    to_boxes,
+    to_masks,
+)
+from tasks.types import FrameFailure, FrameRef
+
+if TYPE_CHECKING:
+    from sam2_core.segmenter import Segmenter
+    from tasks.boxes.detectors import AnyDetector
+
+# Far from the seeds of training, and from those of the model cards' pictures.
+FIRST_SEED = 70_000_000
+SIZE_HW = (720, 1280)
+TRUE_BOXES, DETECTOR = "true boxes", "detector"
+PROMPTS = (TRUE_BOXES, DETECTOR)
+_MIN_SCORE = 0.3  # what `autolabel label` takes by default
+
+
+@dataclass(frozen=True, eq=False)
+class Drive:
+    """A labeled drive.
+
+    Attributes:
+        seed: of its rendering.
+        prompt: one of `PROMPTS`.
+        frames: labels in order.
+        true_ious: float64 (N,) a frame. With true boxes, against the object that the box is of;
+            with a detector's, against the object that the mask fits best (0 if there is none).
+
+    """
+
+    seed: int
+    prompt: str
+    frames: Sequence[LabeledFrame]
+    true_ious: Sequence[Numbers]
+
+
+@dataclass(frozen=True, eq=False)
+class Models:
+    """What labels: a segmenter, a detector, and a name for both that changes when they do."""
+
+    segmenter: Segmenter
+    detector: AnyDetector
+    key: str
+
+
+def labeled_drives(
+    models: Models, cache: Path, seeds: Sequence[int], frames: int
+) -> Iterator[tuple[Drive, Drive]]:
+    """Label drives, each with the true boxes and with a detector's.
+
+    Args:
+        models: what labels.
+        cache: folder for pictures and labels.
+        seeds: which drives.
+        frames: how many frames of each, 0.1 s apart.
+
+    """
+    folders = [cache / _renderer() / f"{seed}-{frames}" for seed in seeds]
+    missing = [(f, s, frames) for f, s in zip(folders, seeds, strict=True) if not _rendered(f)]
+    if missing:
+        with ProcessPoolExecutor() as pool:
+            list(pool.map(_render, missing))
+    for folder, seed in zip(folders, seeds, strict=True):
+        truth = load_truth(folder / "truth.json")
+        labels = folder / models.key
+        if not (labels / f"{DETECTOR}.parquet").is_file():
+            _label(models, folder, truth, seed)
+        yield _read(labels, truth, seed, TRUE_BOXES), _read(labels, truth, seed, DETECTOR)
+
+
+def _renderer() -> str:
+    """Name of what renders: the checksum of its code."""
+    from lab import scenes
+
+    files = sorted(Path(scenes.__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(one.read_bytes() for one in files)).hexdigest()[:12]
+
+
+def _rendered(folder: Path) -> bool:
+    return (folder / "truth.json").is_file()
+
+
+def _render(drive: tuple[Path, int, int]) -> None:
+    from lab.scenes.drives import write_sequence
+
+    folder, seed, frames = drive
+    write_sequence(folder, seed, frames, SIZE_HW)
+
+
+def _label(models: Models, folder: Path, truth: Truth, seed: int) -> None:
+    """Write the labels of a drive: one encoding of each picture for both kinds of boxes."""
+    from tasks.boxes.detect import detect
+    from tasks.evaluate.prompting import true_boxes
+    from tasks.frames.images import read_image
+    from tasks.masks.segment import segment_frames
+
+    refs = _frames(folder, truth, seed)
+    found = detect(refs, models.detector, min_score=_MIN_SCORE)
+    prompts = [(true_boxes(image), found[i]) for i, image in enumerate(truth.images)]
+    both = [(ref, _joined(*pair)) for ref, pair in zip(refs, prompts, strict=True)]
+    columns: dict[str, list[dict[str, object]]] = {prompt: [] for prompt in PROMPTS}
+    labeled = segment_frames(models.segmenter, both, read_image)
+    for one, (true, _) in zip(labeled, prompts, strict=True):
+        if one.masks is None:
+            raise AutolabelError(f"{one.frame.uri}: {one.failure}")
+        for prompt, rows in zip(PROMPTS, (slice(len(true)), slice(len(true), None)), strict=True):
+            boxes, masks = _rows(one, rows)
+            columns[prompt].append(mask_columns(one.frame, boxes, masks))
+    labels = folder / models.key
+    labels.mkdir(exist_ok=True)
+    for prompt, parts in columns.items():
+        data = encode_table("masks", parts, {"key": prompt})
+        (labels / f"{prompt}.parquet").write_bytes(data)
+
+
+def _joined(first: Boxes, second: Boxes | FrameFailure) -> Boxes:
+    if isinstance(second, FrameFailure):
+        raise AutolabelError(f"{second.uri}: {second.reason}")
+    return Boxes(
+        np.concatenate([first.xyxy_px, second.xyxy_px]),
+        np.concatenate([first.scores, second.scores]),
+        (*first.labels, *second.labels),
+    )
+
+
+def _rows(one: LabeledFrame, rows: slice) -> tuple[Boxes, Masks]:
+    boxes, masks = one.boxes, one.masks
+    assert masks is not None  # noqa: S101 - the caller looked
+    part = Masks(
+        masks.rle[rows], masks.size_hw, masks.predicted_iou[rows], masks.stability[rows],
+        masks.object_score[rows], masks.area_px[rows], masks.reasons[rows],
+    )  # fmt: skip
+    return Boxes(boxes.xyxy_px[rows], boxes.scores[rows], boxes.labels[rows]), part
+
+
+def _frames(folder: Path, truth: Truth, seed: int) -> list[FrameRef]:
+    paths = [str(folder / "images" / one.file_name) for one in truth.images]
+    return [
+        FrameRef(f"drive{seed}", "", index, None, path, one.size_hw, local_path=path)
+        for index, (one, path) in enumerate(zip(truth.images, paths, strict=True))
+    ]
+
+
+def _read(labels: Path, truth: Truth, seed: int, prompt: str) -> Drive:
+    path = labels / f"{prompt}.parquet"
+    table, _ = decode_table(path.read_bytes(), "masks", prompt, str(path))
+    by_frame = split_by_frame(table)
+    frames, ious = [], []
+    for ref, image in zip(_frames(labels.parent, truth, seed), truth.images, strict=True):
+        rows = by_frame.get(ref.index, table.slice(0, 0))
+        masks = to_masks(rows, image.size_hw)
+        frames.append(LabeledFrame(ref, to_boxes(rows, prompt), masks))
+        ious.append(_true_ious(masks, image, by_row=prompt == TRUE_BOXES))
+    return Drive(seed, prompt, frames, ious)
+
+
+def _true_ious(masks: Masks, image: TruthImage, *, by_row: bool) -> Numbers:
+    from pycocotools import mask as coco_mask
+
+    if not len(masks) or not len(image):
+        return np.zeros(len(masks))
+    size = list(image.size_hw)
+    made, true = ([{"counts": one, "size": size} for one in m.rle] for m in (masks, image))
+    iou = np.asarray(coco_mask.iou(made, true, [0] * len(true)))
+    return np.asarray(iou.diagonal() if by_row else iou.max(axis=1))

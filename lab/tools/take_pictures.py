@@ -1,0 +1,275 @@
+"""Pictures of the App for the documents: `python -m lab.tools.take_pictures DATASET FOLDER`.
+
+Of the demo, as `autolabel demo` leaves it; decides on some labels and sends one back.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tasks.dataset.database import ensure_database
+
+ensure_database()
+
+from tasks.dataset.schema import open_dataset  # noqa: E402 - the database comes before fiftyone
+from tasks.review.actions import accept, choose, fix_class, reject  # noqa: E402
+from tasks.review.app import App, run_app  # noqa: E402
+from tasks.review.queue import CONTROL, NEEDS_REVIEW, build_queue  # noqa: E402
+from tasks.review.relabel_requests import request_relabel  # noqa: E402
+from tests.review.app_page import (  # noqa: E402
+    browser_page,
+    click_label,
+    open_first_sample,
+    open_view,
+    press,
+    review_state,
+    select_tile,
+    wait_for,
+)
+from tests.review.test_repair_live import RepairPage  # noqa: E402
+
+VIEWPORT = {"width": 1280, "height": 800}
+KEYS = ("Shift+A", "Shift+R", "Shift+A", "Shift+F", "Shift+A", "Shift+D")
+COUNTS_MS = 8000  # until the counts beside a frame have followed, on a busy machine
+TALL = {"width": 1280, "height": 1880}
+
+
+def decide_a_little(dataset: Any) -> None:
+    """Some decisions, so that the panel has something to show."""
+    view = dataset.load_saved_view(NEEDS_REVIEW)
+    for row, sample in enumerate(view.limit(14)):
+        for label in sample.detections.detections[:3]:
+            chosen = choose(dataset, [sample.id], [label.id])
+            if row % 3 == 0:
+                accept(dataset, chosen)
+            elif row % 5 == 4:
+                fix_class(dataset, chosen, "truck")
+            else:
+                reject(dataset, chosen)
+    for row, sample in enumerate(dataset.load_saved_view(CONTROL).limit(20)):
+        for label in sample.detections.detections:
+            act = reject if row == 7 else accept
+            act(dataset, choose(dataset, [sample.id], [label.id]))
+
+
+def clearest_label(dataset: Any, view: Any) -> tuple[Any, Any]:
+    """Find the largest label of a view that is whole, if possible one that touches no other."""
+    found = []
+    for sample in view:
+        others = dataset[sample.id].detections.detections
+        for label in sample.detections.detections:
+            x, _, w, h = label.bounding_box
+            apart = not any(one.id != label.id and overlap(one, label) for one in others)
+            if label.mask is not None and 0.02 < x < 0.98 - w:
+                found.append(((apart, w * h), sample, label))
+    _, sample, label = max(found, key=lambda one: one[0])
+    return sample, label
+
+
+def easiest_frame(view: Any) -> str:
+    """Id of the frame with three to five labels whose smallest one is the largest."""
+
+    def smallest(sample: Any) -> float:
+        boxes = [one.bounding_box for one in sample.detections.detections]
+        return min(box[2] * box[3] for box in boxes) if 3 <= len(boxes) <= 5 else 0.0
+
+    return str(max(view, key=smallest).id)
+
+
+def overlap(one: Any, other: Any) -> bool:
+    """Whether two labels' boxes have something in common."""
+    return all(
+        min(one.bounding_box[i] + one.bounding_box[i + 2],
+            other.bounding_box[i] + other.bounding_box[i + 2])
+        > max(one.bounding_box[i], other.bounding_box[i])
+        for i in (0, 1)
+    )  # fmt: skip
+
+
+class Camera:
+    """Takes the pictures of a page."""
+
+    def __init__(self, page: Any, folder: Path) -> None:
+        """Write to a folder."""
+        self.page, self.folder = page, folder
+
+    def keep(self, picture: str, *, aside: bool = True, pause_ms: int = 3000) -> None:
+        """Keep what the page shows; with the mouse aside, so that it points at nothing."""
+        if aside:
+            self.page.mouse.move(4, VIEWPORT["height"] - 4)
+        self.page.wait_for_timeout(pause_ms)
+        self.page.screenshot(path=str(self.folder / f"{picture}.jpg"), type="jpeg", quality=88)
+
+    def open_sample(self, url: str) -> None:
+        """Open a link that leads to a sample."""
+        open_view(self.page, url)
+        self.page.get_by_test_id("modal").wait_for()
+        self.page.wait_for_timeout(2500)
+
+    def point_at(self, sample: Any, label: Any) -> None:
+        """Select a label; the mouse stays there, and the App says what it knows about it."""
+        size_hw = (sample.metadata.height, sample.metadata.width)
+        click_label(self.page, label.bounding_box, size_hw)
+
+
+def whole_dataset(camera: Camera, app: App, dataset: Any) -> None:
+    """All frames, and a moment of the cameras."""
+    open_view(camera.page, app.link(dataset.name))
+    camera.keep("app-grid")
+    moment = dataset.match({"camera": "front"}).first()
+    camera.open_sample(app.link(dataset.name, groupId=moment.group.id))
+    camera.keep("demo")
+
+
+def queue_and_forms(camera: Camera, app: App, dataset: Any) -> tuple[Any, Any]:
+    """The queue, a label of it, and what the keys ask for; return the label that was shown."""
+    page = camera.page
+    open_view(page, app.link(dataset.name, view="needs-review"))
+    camera.keep("review-queue")
+    sample, label = clearest_label(dataset, dataset.load_saved_view(NEEDS_REVIEW))
+    camera.open_sample(app.link(dataset.name, view="needs-review", id=sample.id))
+    camera.point_at(sample, label)
+    camera.keep("review-frame", aside=False)
+    page.keyboard.press("Shift+F")
+    page.get_by_test_id("class-picker").wait_for()
+    page.keyboard.type("tr")
+    camera.keep("review-class")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Shift+L")
+    page.get_by_text("Prompt", exact=True).first.wait_for()
+    camera.keep("review-relabel")
+    return sample, label
+
+
+def tiles(camera: Camera, app: App, dataset: Any) -> None:
+    """The same queue, label by label; three of them are selected."""
+    page = camera.page
+    open_view(page, app.link(dataset.name, view="label-by-label"))
+    for row in range(3):
+        select_tile(page, row)
+    camera.keep("review-tiles")
+
+
+def from_the_keyboard(camera: Camera, app: App, dataset: Any) -> None:
+    """Decisions without a mouse: a frame with one label left, after two undos, the next frame."""
+    page = camera.page
+    open_view(page, app.link(dataset.name, view="needs-review"))
+    open_first_sample(page)
+    page.wait_for_function("() => document.querySelector('[data-review-focus]')")
+    wanted = easiest_frame(dataset.load_saved_view(NEEDS_REVIEW))
+    while review_state(page)["reviewSample"] != wanted:
+        press(page, "Shift+ArrowRight")
+    few = int(review_state(page)["reviewOpen"])
+    for number in range(few):
+        page.wait_for_function("() => document.querySelector('[data-review-focus]')")
+        if number == few - 1:
+            camera.keep("review-decided", pause_ms=COUNTS_MS)
+        key = KEYS[number % len(KEYS)]
+        if key == "Shift+F":
+            page.keyboard.press(key)
+            page.get_by_test_id("class-picker").wait_for()
+            page.keyboard.type("tru")
+            key = "Enter"
+        press(page, key)
+        if number == few - 1:
+            for _ in range(2):
+                press(page, "Shift+Z")
+            camera.keep("review-undo", pause_ms=COUNTS_MS)
+            press(page, "Shift+Y")
+            press(page, "Shift+A")
+    camera.keep("review-next")
+
+
+def by_clicks(camera: Camera, app: App, dataset: Any) -> None:
+    """A mask repaired by a box and two clicks: the largest label of the control sample."""
+    page = camera.page
+    sample, label = clearest_label(dataset, dataset.load_saved_view(CONTROL))
+    camera.open_sample(app.link(dataset.name, view="control-sample", id=sample.id))
+    camera.point_at(sample, label)
+    page.keyboard.press("Shift+C")
+    x0, y0, x1, y1 = box = tuple(round(one) for one in label.box_xyxy_px)
+    repair = RepairPage(page, box, (sample.metadata.height, sample.metadata.width))
+    repair.canvas.wait_for()
+    wait_for(lambda: bool(repair.data("model")), True)
+    width, height = x1 - x0, y1 - y0
+
+    def click(across: float, down: float, button: str) -> None:
+        place = repair.place(x0 + across * width, y0 + down * height)
+        repair.after(lambda: page.mouse.click(*place, button=button))
+
+    click(0.5, 0.4, "left")
+    click(0.5, 0.97, "right")
+    camera.keep("review-repair")
+    page.keyboard.press("Enter")
+    wait_for(lambda: page.get_by_test_id("repair").count(), 0)
+    camera.keep("review-repaired")
+
+
+def by_hand(camera: Camera, app: App, dataset: Any) -> None:
+    """A label that was accepted, in FiftyOne's own tools."""
+    sample, label = clearest_label(dataset, dataset.load_saved_view(CONTROL))
+    accept(dataset, choose(dataset, [sample.id], [label.id]))
+    camera.open_sample(app.link(dataset.name, view="control-sample", id=sample.id))
+    camera.page.get_by_text("Annotate", exact=True).click()
+    camera.page.get_by_test_id("modal").get_by_text(label.label, exact=True).last.click()
+    camera.page.get_by_text("Edit Detection", exact=True).wait_for()
+    camera.keep("review-annotate")
+
+
+def sent_back(camera: Camera, app: App, dataset: Any, sample: Any, label: Any) -> None:
+    """Have a label made again, as the command does without a Prefect server."""
+    chosen = choose(dataset, [sample.id], [label.id])
+    request_relabel(dataset, chosen, prompt="wider box")
+    subprocess.run(["autolabel", "review", "relabel", dataset.name], check=True)
+    camera.open_sample(app.link(dataset.name, view="sent-back", id=sample.id))
+    camera.point_at(sample, label)
+    camera.keep("review-back")
+
+
+def progress(camera: Camera, app: App, dataset: Any) -> None:
+    """The panel."""
+    page = camera.page
+    page.set_viewport_size(TALL)
+    open_view(page, app.link(dataset.name, view="needs-review"))
+    page.get_by_test_id("new-panel-btn").click()
+    page.get_by_text("Review progress").first.click()
+    page.get_by_text("Labels decided").wait_for()
+    page.wait_for_timeout(4000)
+    camera.keep("review-panel")
+
+
+def exported(camera: Camera, app: App, dataset: Any) -> None:
+    """The button above the grid that exports, and what the App says then."""
+    page = camera.page
+    page.set_viewport_size(VIEWPORT)
+    open_view(page, app.link(dataset.name, view="needs-review"))
+    page.locator('img[src*="download.svg"]').first.click()
+    page.get_by_text("written to").first.wait_for()
+    camera.keep("review-export", aside=False, pause_ms=500)  # what is said goes again
+
+
+def main(name: str, folder: Path) -> None:
+    """Take them all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    dataset = open_dataset(name)
+    build_queue(dataset, 60)
+    with run_app() as app, browser_page() as page:
+        page.set_viewport_size(VIEWPORT)
+        camera = Camera(page, folder)
+        whole_dataset(camera, app, dataset)
+        sample, label = queue_and_forms(camera, app, dataset)
+        tiles(camera, app, dataset)
+        from_the_keyboard(camera, app, dataset)
+        by_clicks(camera, app, dataset)
+        sent_back(camera, app, dataset, sample, label)
+        by_hand(camera, app, dataset)
+        decide_a_little(dataset)
+        progress(camera, app, dataset)
+        exported(camera, app, dataset)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,1 @@
+"""Labels and masks held against a truth; two runs compared."""

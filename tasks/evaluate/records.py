@@ -1,0 +1,230 @@
+"""What an evaluation found, instance by instance: kept in a file, summed up, compared in pairs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sam2_core.mask_metrics import SIZES, size_class
+from sam2_core.types import AutolabelError
+from tasks.evaluate.davis import j_and_f
+
+FORMAT = 1
+RESAMPLES = 1000
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Record:
+    """How well one true instance was segmented.
+
+    Attributes:
+        image: file name of its picture.
+        row: of the truth's instances there.
+        label: class.
+        area_px: of the true mask.
+        box_xyxy_px: the true box.
+        iou, boundary_f: of the predicted mask, 0 where it was not found.
+        found: whether it was.
+        predicted_iou: what the model said.
+        visible: share of the object that is not hidden, None where unknown.
+        sequence, track_id: of frames of sequences; "" and -1 elsewhere.
+        davis_f: boundary F as DAVIS defines it, of frames of sequences, else None.
+
+    """
+
+    image: str
+    row: int
+    label: str
+    area_px: int
+    box_xyxy_px: tuple[float, float, float, float]
+    iou: float
+    boundary_f: float
+    found: bool = True
+    predicted_iou: float = 0.0
+    visible: float | None = None
+    sequence: str = ""
+    track_id: int = -1
+    davis_f: float | None = None
+
+    @property
+    def instance(self) -> tuple[str, str, int, tuple[float, ...]]:
+        """What the annotation is: picture, class, area and box."""
+        box = tuple(round(side, 2) for side in self.box_xyxy_px)
+        return self.image, self.label, self.area_px, box
+
+
+def occlusion_of(visible: float | None) -> str:
+    """Name how hidden an object is; "" where nobody knows."""
+    if visible is None or np.isnan(visible):
+        return ""
+    return "whole" if visible >= 0.95 else "partly hidden" if visible >= 0.7 else "mostly hidden"
+
+
+OCCLUSIONS = ("whole", "partly hidden", "mostly hidden")
+
+
+def grouped(
+    records: Iterable[Record], key: Callable[[Record], str], order: Sequence[str] = ()
+) -> dict[str, list[Record]]:
+    """Group records by a name, in an order, those without a name left out."""
+    groups: dict[str, list[Record]] = {name: [] for name in order}
+    for one in records:
+        name = key(one)
+        if name:
+            groups.setdefault(name, []).append(one)
+    return {name: some for name, some in groups.items() if some}
+
+
+def by_size(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Group by COCO's classes of size."""
+    return grouped(records, lambda one: size_class(one.area_px), SIZES)
+
+
+def by_occlusion(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Group by how hidden the objects are."""
+    return grouped(records, lambda one: occlusion_of(one.visible), OCCLUSIONS)
+
+
+def interval(
+    records: Sequence[Record], value: Callable[[Record], float], seed: int = 0
+) -> tuple[float, float] | None:
+    """Return the 95% interval of a mean, by bootstrap over pictures; None for less than two.
+
+    Whole pictures are drawn, because objects of one picture are alike.
+    """
+    pictures = list(grouped(records, lambda one: one.image).values())
+    if len(pictures) < 2:
+        return None
+    sums = np.array([sum(map(value, some)) for some in pictures])
+    counts = np.array([len(some) for some in pictures])
+    means = _resampled(sums, counts, seed)
+    low, high = np.percentile(means, [2.5, 97.5])
+    return round(float(low), 4), round(float(high), 4)
+
+
+def _resampled(sums: FloatArray, counts: npt.NDArray[np.int64], seed: int) -> FloatArray:
+    drawn = np.random.default_rng(seed).integers(0, len(sums), (RESAMPLES, len(sums)))
+    found: FloatArray = sums[drawn].sum(1) / counts[drawn].sum(1)
+    return found
+
+
+def more_results(records: Sequence[Record]) -> dict[str, Any]:
+    """Return more numbers: means by occlusion and, for sequences, J and F: JSON-able."""
+    found: dict[str, Any] = {
+        "boundary_f_interval": interval(records, lambda one: one.boundary_f),
+        "by_occlusion": {
+            name: {
+                "instances": len(some),
+                "miou": round(float(np.mean([one.iou for one in some])), 4),
+                "boundary_f": round(float(np.mean([one.boundary_f for one in some])), 4),
+                "miou_interval": interval(some, lambda one: one.iou),
+            }
+            for name, some in by_occlusion(records).items()
+        },
+    }
+    frames = [
+        (one.sequence, one.track_id, one.iou, one.davis_f)
+        for one in records
+        if one.davis_f is not None
+    ]
+    return found | ({"davis": j_and_f(frames)} if frames else {})
+
+
+def write_run(path: Path, result: Mapping[str, Any], records: Sequence[Record]) -> None:
+    """Keep an evaluation, for reports and comparisons."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = {"format": FORMAT, "result": dict(result), "records": [asdict(one) for one in records]}
+    path.write_text(json.dumps(values) + "\n", encoding="utf-8")
+
+
+def is_run(path: Path) -> bool:
+    """Whether a file is what `write_run` keeps."""
+    try:
+        read_run(path)
+    except AutolabelError:
+        return False
+    return True
+
+
+def read_run(path: Path) -> tuple[dict[str, Any], list[Record]]:
+    """Read what `write_run` kept; `AutolabelError` when it is something else."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if values["format"] != FORMAT:
+            raise ValueError(f"format {values['format']}")
+        records = [_record(one) for one in values["records"]]
+        if not records:
+            raise ValueError("it has no instance")
+        return dict(values["result"]), records
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = f"{type(error).__name__}: {error}"[:120]
+        raise AutolabelError(f"{path} is no evaluation that --save wrote: {why}") from error
+
+
+def _record(values: dict[str, Any]) -> Record:
+    found = Record(**{**values, "box_xyxy_px": tuple(values["box_xyxy_px"])})
+    shares: tuple[float, ...] = (found.iou, found.boundary_f)
+    shares += tuple(one for one in (found.visible, found.davis_f) if one is not None)
+    for value in shares:
+        if type(value) not in {int, float} or not 0 <= value <= 1:
+            raise ValueError(f"{value!r} is no share of one, in {found.image!r} row {found.row!r}")
+    box = found.box_xyxy_px
+    if len(box) != 4 or not np.isfinite([found.area_px, found.predicted_iou, *box]).all():
+        raise ValueError(f"no finite area, box and score, in {found.image!r} row {found.row!r}")
+    words = (found.image, found.label, found.sequence)
+    if not all(isinstance(one, str) for one in words):
+        raise ValueError(f"{words!r} are no names")
+    return found
+
+
+def paired(first: Sequence[Record], second: Sequence[Record], seed: int = 0) -> dict[str, Any]:
+    """Compare two runs over the same truth, instance by instance.
+
+    Instances are the same where picture, class, true area and true box are; what only one of the
+    runs has is counted.
+
+    Returns:
+        The mean difference of IoU (second less first) with its 95% interval by bootstrap over
+        pictures, the p value of Wilcoxon's signed-rank test, and how many got better and worse by
+        more than 0.01.
+
+    Raises:
+        AutolabelError: they have no instance in common.
+
+    """
+    before: dict[object, list[Record]] = {}
+    for one in first:
+        before.setdefault(one.instance, []).append(one)
+    pairs = [(before[one.instance].pop(0), one) for one in second if before.get(one.instance)]
+    if not pairs:
+        raise AutolabelError("the two runs have no instance in common: evaluate the same truth")
+    gain = np.array([after.iou - old.iou for old, after in pairs])
+    pictures: dict[str, list[float]] = {}
+    for (old, _), one in zip(pairs, gain.tolist(), strict=True):
+        pictures.setdefault(old.image, []).append(one)
+    found: dict[str, Any] = {
+        "instances": len(pairs), "only_in_one": len(first) + len(second) - 2 * len(pairs),
+        "miou_gain": round(float(gain.mean()), 4), "miou_gain_interval": None,
+        "better": int((gain > 0.01).sum()), "worse": int((gain < -0.01).sum()),
+        "p_value": _p_value(gain),
+    }  # fmt: skip
+    if len(pictures) > 1:
+        sums = np.array([sum(some) for some in pictures.values()])
+        counts = np.array([len(some) for some in pictures.values()])
+        low, high = np.percentile(_resampled(sums, counts, seed), [2.5, 97.5])
+        found["miou_gain_interval"] = (round(float(low), 4), round(float(high), 4))
+    return found
+
+
+def _p_value(gain: FloatArray) -> float | None:
+    """Wilcoxon's signed-rank test, two-sided; None where nothing differs."""
+    from scipy.stats import wilcoxon
+
+    return float(f"{wilcoxon(gain).pvalue:.3g}") if np.any(gain != 0) else None

@@ -1,1 +1,0 @@
-"""Scenes, training, risk fitting, evaluation: the pipeline never imports it."""

@@ -1,1 +1,0 @@
-"""Training the compact models on rendered scenes: `autolabel models train --config FILE`."""

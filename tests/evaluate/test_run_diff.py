@@ -1,0 +1,297 @@
+"""What changes between two runs, and the list of what has to be labeled again."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+from pycocotools import mask as coco_mask
+
+from flows.backfill_params import BackfillParams
+from flows.cli.diff_engines import Engine
+from flows.cli.main import cli
+from flows.cli.options import backfill_params
+from flows.params import LabelParams
+from flows.plan.backfill import _wanted
+from lab.scenes import render_scene
+from sam2_core.types import AutolabelError, Boxes
+from tasks.dataset.pictures import Pictures, find_pictures
+from tasks.evaluate.diff_report import _drawn
+from tasks.evaluate.run_diff import Change, Side, diff_runs
+from tasks.frames.identity import file_version
+from tasks.store.tables import LabeledFrame
+from tasks.types import FrameRef
+from tests.export.labeled_runs import run_of, store
+from tests.frames.test_video import make_video
+from tests.planted_graphs import copy_of_compact, plant
+from tests.review.labels import STAMP, labeled_frames
+
+
+def shifted(one, row, pixels):
+    """A frame whose mask in a row is moved to the right."""
+    size = list(one.masks.size_hw)
+    mask = coco_mask.decode({"size": size, "counts": one.masks.rle[row]})
+    moved = coco_mask.encode(np.asfortranarray(np.roll(mask, pixels, 1)))["counts"]
+    rle = tuple(moved if i == row else other for i, other in enumerate(one.masks.rle))
+    return replace(one, masks=replace(one.masks, rle=rle))
+
+
+def without(one, row):
+    kept = [i for i in range(len(one.boxes)) if i != row]
+    boxes = Boxes(one.boxes.xyxy_px[kept], one.boxes.scores[kept],
+                  tuple(one.boxes.labels[i] for i in kept))  # fmt: skip
+    masks = replace(
+        one.masks, rle=tuple(one.masks.rle[i] for i in kept),
+        reasons=tuple(one.masks.reasons[i] for i in kept),
+        **{name: getattr(one.masks, name)[kept]
+           for name in ("predicted_iou", "stability", "object_score", "area_px")},
+    )  # fmt: skip
+    return replace(one, boxes=boxes, masks=masks)
+
+
+def relabeled(one, row):
+    labels = tuple("zebra" if i == row else name for i, name in enumerate(one.boxes.labels))
+    return replace(one, boxes=replace(one.boxes, labels=labels))
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Three sequences, of which the second run changes two; the third is as it was."""
+    first = run_of(tmp_path, ("masks", "boxes", "same"))
+    second = str(tmp_path / "other")
+    for number, name in enumerate(("masks", "boxes", "same")):
+        labeled = [*labeled_frames(6, 5, sequence_id=name, seed=number)]
+        from_disk = {
+            one.frame.index: one.frame for one in frames_of(first, name)
+        }  # the same versions of the pictures
+        labeled = [
+            LabeledFrame(from_disk[one.frame.index], one.boxes, one.masks) for one in labeled
+        ]
+        if name == "masks":
+            labeled[1] = shifted(labeled[1], 0, 40)
+        if name == "boxes":
+            labeled[2] = without(labeled[2], 1)
+            labeled[3] = relabeled(labeled[3], 2)
+        store(second, str(tmp_path / "in" / name), labeled)
+    return first, second
+
+
+def frames_of(out, name):
+    side = Side(out)
+    from tasks.store.manifests import labels_of
+
+    manifest = side.manifests()[name]
+    return [one for chunk in manifest.chunks for one in labels_of(out, manifest, chunk)]
+
+
+def test_every_kind_of_change_is_found_and_nothing_else(runs):
+    *_, (found, done, total) = diff_runs(Side(runs[0]), Side(runs[1]), 0.9)
+    assert (done, total) == (3, 3)
+    result = found.result()
+    kinds = {name: count for name, count in result["by_kind"].items() if count}
+    assert kinds == {"mask": 1, "gone": 1, "class": 1}
+    assert result["changed"] == 3
+    assert result["instances"] == 3 * 6 * 5
+    assert result["changed_sequences"] == ["boxes", "masks"]
+    assert sum(one["changed"] for one in result["by_size"].values()) == 3
+    assert sum(one["instances"] for one in result["by_class"].values()) == 90
+    assert {change.kind for change in found.worst} == {"mask", "gone", "class"}
+    json.dumps(result)
+
+
+def test_the_command_draws_the_changes_and_lists_what_to_label_again(runs, tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    report = tmp_path / "report"
+    report.mkdir()
+    (report / "diff.md").write_text("# What changed\n")  # an earlier one
+    (report / "change-09.png").touch()
+    done = CliRunner().invoke(cli, ["diff", *runs, "--report", str(report)], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "--sequences" in done.stdout
+    assert (report / "changed.txt").read_text() == "boxes\nmasks\n"
+    page = (report / "diff.md").read_text()
+    assert page.count("change-") == 3
+    assert "18 frames, 90 instances, 3 changed" in page
+    assert "2 sequences with a change" in page
+    assert "\nboxes 2: " in page
+    assert len(list(report.glob("change-*.png"))) == 3
+    changes = [json.loads(line) for line in (report / "changes.jsonl").read_text().splitlines()]
+    assert {(one["sequence"], one["frame"], one["kind"]) for one in changes} == {
+        ("masks", 1, "mask"), ("boxes", 2, "gone"), ("boxes", 3, "class")
+    }  # fmt: skip
+    assert all(len(one["box_xyxy_px"]) == 4 for one in changes)
+    names = LabelParams.model_fields.keys() | BackfillParams.model_fields.keys()
+    given = dict.fromkeys(names - {"label", "load_dataset"}) | {
+        "sources": (str(tmp_path / "in"),), "out": str(tmp_path / "new"), "no_dataset": True,
+        "sequences": f"@{report / 'changed.txt'}",
+    }  # fmt: skip
+    params = backfill_params(given)
+    meant = _wanted(params.sequences)
+    assert [name for name in ("masks", "boxes", "same") if meant(name)] == ["masks", "boxes"]
+
+
+def test_what_one_run_alone_has_is_told_and_what_is_lost_is_a_change(runs, tmp_path):
+    other = str(tmp_path / "fewer")
+    store(other, str(tmp_path / "in" / "same"), frames_of(runs[0], "same")[:4])
+    store(other, str(tmp_path / "in" / "masks"), frames_of(runs[0], "masks"))
+    done = CliRunner().invoke(cli, ["diff", runs[0], other], catch_exceptions=False)
+    words = " ".join(done.stdout.split())
+    assert "1 sequence (boxes) and 2 frames of sequences that both have: a change" in words
+    assert "2 sequences with a change; changes: 2 frame" in words
+    *_, (found, *_) = diff_runs(Side(runs[0]), Side(other), 0.9)
+    assert found.changed_sequences == ["boxes", "same"]
+    *_, (found, *_) = diff_runs(Side(other), Side(runs[0]), 0.9)
+    result = found.result()
+    assert (result["sequences_only_in_b"], result["frames_only_in_b"]) == (["boxes"], 2)
+    assert not found.changed_sequences
+
+
+def test_another_predicted_iou_is_a_change_and_both_runs_are_named(runs, tmp_path):
+    other, labeled = str(tmp_path / "unsure"), frames_of(runs[0], "same")
+    wrong = labeled[0].masks.predicted_iou - np.float32(0.3)
+    labeled[0] = replace(labeled[0], masks=replace(labeled[0].masks, predicted_iou=wrong))
+    store(other, str(tmp_path / "in" / "same"), labeled)
+    *_, (found, *_) = diff_runs(Side(runs[0]), Side(other), 0.9)
+    result = found.result()
+    assert result["by_kind"]["score"] == len(wrong)
+    assert result["run_keys_a"] == result["run_keys_b"] == [STAMP.run_key]
+
+
+def test_a_mask_that_became_empty_is_gone(runs, tmp_path):
+    other, labeled = str(tmp_path / "empty"), frames_of(runs[0], "same")
+    none = labeled[0].masks.area_px * (np.arange(5) > 0)
+    rle = coco_mask.encode(np.zeros(labeled[0].masks.size_hw, np.uint8, order="F"))["counts"]
+    masks = replace(labeled[0].masks, area_px=none, rle=(rle, *labeled[0].masks.rle[1:]))
+    labeled[0] = replace(labeled[0], masks=masks)
+    store(other, str(tmp_path / "in" / "same"), labeled)
+    for sides, kind in (((runs[0], other), "gone"), ((other, runs[0]), "new")):
+        *_, (found, *_) = diff_runs(*map(Side, sides), 0.9)
+        assert {name: count for name, count in found.kinds.items() if count} == {kind: 1}
+
+
+def test_a_report_goes_to_this_machine_and_replaces_its_own_files_only(tmp_path):
+    asked = ["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--report"]
+    done = CliRunner().invoke(cli, [*asked, "s3://bucket/report"])
+    assert str(done.exception) == (
+        "s3://bucket/report: reports are written to this machine, not to URLs"
+    )
+    for name, content in (("changed.txt", "my list"), ("diff.md", "my notes")):
+        (tmp_path / name).write_text(content)
+        done = CliRunner().invoke(cli, [*asked, str(tmp_path)])
+        assert f"{name} is no pa" in str(done.exception)
+        assert "would be written over" in str(done.exception)
+        assert (tmp_path / name).read_text() == content
+        (tmp_path / name).unlink()
+    (tmp_path / "diff.md").write_text("# What changed")
+    (tmp_path / "changes.jsonl").write_text("of the earlier report")
+    done = CliRunner().invoke(cli, [*asked, str(tmp_path)])  # there are no such runs
+    assert isinstance(done.exception, AutolabelError)
+    assert (tmp_path / "changes.jsonl").read_text() == "of the earlier report"
+
+
+def test_copies_of_the_pictures_are_no_run_without_changes(runs, tmp_path):
+    other = str(tmp_path / "copied")
+    copied = [
+        replace(one, frame=replace(one.frame, etag=f"{one.frame.etag}-later"))
+        for one in frames_of(runs[0], "same")
+    ]
+    store(other, str(tmp_path / "in" / "same"), copied)
+    with pytest.raises(AutolabelError, match="1 sequence in common, and no frame"):
+        list(diff_runs(Side(runs[0]), Side(other), 0.9))
+
+
+def test_a_run_and_itself_or_a_stranger_are_refused(runs, tmp_path):
+    with pytest.raises(AutolabelError, match=r"both are the same run.*OUT#RUN_KEY"):
+        list(diff_runs(Side(runs[0]), Side.parse(runs[0]), 0.9))
+    with pytest.raises(AutolabelError, match=rf"'29' is no whole key.* are {STAMP.run_key}"):
+        Side.parse(f"{runs[0]}#29").manifests()
+    with pytest.raises(AutolabelError, match=rf"of run {'a' * 20}; the runs .* {STAMP.run_key}"):
+        Side(runs[0], "a" * 20).manifests()
+    strange = run_of(tmp_path / "x", ("strange",))
+    with pytest.raises(AutolabelError, match="no sequence in common"):
+        list(diff_runs(Side(runs[0]), Side(strange), 0.9))
+    assert Side.parse(f"s3://b/out#{'a' * 20}") == Side("s3://b/out", "a" * 20)
+    assert Side.parse("s3://b/out") == Side("s3://b/out")
+
+
+def test_two_engines_label_the_same_pictures_and_are_compared(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    scene = render_scene(90_000_001, (180, 320))
+    for folder in ("canary", "boxes"):
+        (tmp_path / folder).mkdir()
+    Image.fromarray(scene.image).save(tmp_path / "canary" / "0.png")
+    rows = [f"{one.label.replace(' ', '_')} 1 {' '.join(map(str, one.box_xyxy_px))}"
+            for one in scene.instances]  # fmt: skip
+    (tmp_path / "boxes" / "0.txt").write_text("\n".join(rows))
+    report = tmp_path / "report"
+    asked = ["diff", "compact:onnxruntime-cpu:fp32", "compact:onnxruntime-cpu:fp16", "--images",
+             tmp_path / "canary", "--boxes", tmp_path / "boxes", "--report", report,
+             "--json"]  # fmt: skip
+    done = CliRunner().invoke(cli, [str(one) for one in asked], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert result["instances"] == len(rows)
+    assert result["miou"] > 0.99
+    assert result["run_keys_a"] != result["run_keys_b"]
+    assert {one.name for one in report.iterdir()} >= {"a", "b", "diff.md", "changes.jsonl"}
+    shutil.copytree(tmp_path / "canary", tmp_path / "others")
+    others = [tmp_path / "others" if one == tmp_path / "canary" else one for one in asked]
+    done = CliRunner().invoke(cli, [str(one) for one in others], catch_exceptions=False)
+    assert json.loads(done.stdout)["instances"] == len(rows)  # and not those before, too
+    faulty = plant(copy_of_compact(tmp_path / "model"), "red and blue swapped")
+    asked[1:3] = f"{faulty}:onnxruntime-cpu", "compact"
+    with monkeypatch.context() as patched:  # before either of them labels anything
+        patched.setattr("flows.cli.label_run.run_label", None)
+        for first, second, message in (
+            (faulty, "compact", "may not label"),
+            ("compact", f"{faulty}:onnxruntime-cpu", "may not label"),
+            ("compact", "nope", "unknown model 'nope'"),
+            ("compact", "compact:foo", r"BACKEND is one of .*onnxruntime-cpu.* of auto, fp32"),
+            ("compact:onnxruntime", "compact:onnxruntime-cpu", "both engines are the same here"),
+        ):
+            given = [asked[0], str(first), second, *map(str, asked[3:])]
+            with pytest.raises(AutolabelError, match=message):
+                CliRunner().invoke(cli, given, catch_exceptions=False)
+    asked = [str(one) for one in (*asked, "--allow-uncertified")]
+    done = CliRunner().invoke(cli, asked, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    assert (result["uncertified_a"], result["uncertified_b"]) == ("failed", "passed")
+    page = (report / "diff.md").read_text()
+    assert "onnxruntime-cpu was labeled with --allow-uncertified; its certificate said: fai" in page
+    assert "compact was labeled with --allow-uncertified; its certificate said: passed" in page
+    (manifest,) = Side(str(report / "a"), result["run_keys_a"][0]).manifests().values()
+    assert manifest.stamp.parameters["allow_uncertified"] is True
+
+
+@pytest.mark.parametrize("option", [["--allow-uncertified"], ["--boxes", "b"]])
+def test_what_engines_are_asked_for_is_refused_beside_runs(runs, option):
+    done = CliRunner().invoke(cli, ["diff", *runs, *option])
+    assert done.exit_code == 2
+    assert f"{option[0]} goes with --images" in done.output
+
+
+def test_engines_are_read_from_the_end():
+    assert Engine.parse("random:tiny") == Engine("random:tiny")
+    assert Engine.parse("a:b/model:torch") == Engine("a:b/model", "torch")
+    assert Engine.parse("tiny:fp16") == Engine("tiny", precision="fp16")
+    assert Engine.parse("tiny:tensorrt:fp16") == Engine("tiny", "tensorrt", "fp16")
+
+
+def test_changes_in_videos_have_pictures(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
+    video = make_video(tmp_path / "clip.mp4", 3)
+    frame = FrameRef("clip", "clip", 1, None, f"{video}#frame=1", etag=file_version(video))
+    whole = bytes(coco_mask.encode(np.ones((48, 64), np.uint8, order="F"))["counts"])
+    change = Change("gone", frame, "car", 3072, 0.0, (8.0, 8.0, 40.0, 40.0), (whole, b""))
+    there = find_pictures([frame])
+    assert _drawn(tmp_path / "change.png", change, there) == ""
+    assert cv2.imread(str(tmp_path / "change.png")) is not None
+    for gone, told in ((frozenset({frame.uri}), "has changed since"), (frozenset(), "cannot be")):
+        assert told in _drawn(tmp_path / "no.png", change, Pictures({}, gone))
+    assert not (tmp_path / "no.png").exists()

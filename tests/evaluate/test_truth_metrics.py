@@ -1,0 +1,329 @@
+"""Evaluation on cases whose answers are known by construction."""
+
+import json
+import re
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+from PIL.ExifTags import Base
+from pycocotools import mask as coco_mask
+
+from sam2_core.mask_metrics import boundary_f, mask_iou, size_class
+from sam2_core.types import AutolabelError, Boxes, Masks
+from tasks.dataset.coco_truth import load_truth, read_truth
+from tasks.evaluate.baselines import baseline_masks
+from tasks.evaluate.evaluate import Asked, evaluate
+from tasks.evaluate.metrics import Scores, box_iou, match_boxes
+from tasks.evaluate.prompting import true_boxes
+from tasks.evaluate.truths import open_truth
+
+H, W = 120, 160
+SIZE = [H, W]
+
+
+def rect(x1, y1, x2, y2):
+    mask = np.zeros((H, W), np.uint8)
+    mask[y1:y2, x1:x2] = 1
+    return mask
+
+
+def rle(mask):
+    return bytes(coco_mask.encode(np.asfortranarray(mask))["counts"])
+
+
+def masks_of(*arrays, score=1.0):
+    n = len(arrays)
+    area = np.array([a.sum() for a in arrays], np.int64)
+    ones = np.full(n, score, np.float32)
+    return Masks(tuple(rle(a) for a in arrays), (H, W), ones, ones, ones, area, ("",) * n)
+
+
+def write_truth(folder, annotations, *, images=None, names=("car", "person")):
+    path = folder / "truth.json"
+    path.write_text(json.dumps({
+        "images": images or [{"id": 7, "file_name": "a.png", "height": H, "width": W}],
+        "annotations": [
+            {"id": i, "image_id": 7, "iscrowd": 0} | a for i, a in enumerate(annotations)
+        ],
+        "categories": [{"id": 10 + i, "name": name} for i, name in enumerate(names)],
+    }))  # fmt: skip
+    return path
+
+
+def uncompressed(mask):
+    flat = mask.flatten(order="F")
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], flat]))).tolist()
+    bounds = [0, *edges, flat.size]
+    return {"counts": np.diff(bounds).tolist(), "size": SIZE}
+
+
+def test_the_three_ways_to_write_a_mask_are_one(tmp_path):
+    mask = rect(10, 20, 50, 60)
+    compressed = {"counts": rle(mask).decode(), "size": SIZE}
+    polygon = [[10, 20, 50, 20, 50, 60, 10, 60]]
+    path = write_truth(tmp_path, [
+        {"category_id": 10, "segmentation": compressed},
+        {"category_id": 10, "segmentation": uncompressed(mask)},
+        {"category_id": 11, "segmentation": polygon, "bbox": [9, 19, 42, 42]},
+    ])  # fmt: skip
+    (image,) = load_truth(path).images
+    assert image.labels == ("car", "car", "person")
+    for encoded in image.rle:
+        decoded = coco_mask.decode({"counts": encoded, "size": SIZE})
+        np.testing.assert_array_equal(decoded, mask)
+    np.testing.assert_array_equal(image.boxes_xyxy_px[0], [10, 20, 50, 60])
+    np.testing.assert_array_equal(image.boxes_xyxy_px[2], [9, 19, 51, 61])
+    assert image.area_px.tolist() == [1600] * 3
+
+
+SOUND = {"category_id": 10, "segmentation": [[10, 20, 50, 20, 50, 60, 10, 60]]}
+DAMAGED = rle(rect(10, 20, 50, 60)).decode()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"segmentation": [[1, 2, 3, 4]]}, "three points"),
+        ({"segmentation": [[1, 2, 9, 2, 9, 9, 1]]}, "an even count of numbers"),
+        ({"segmentation": [[1, 2, float("nan"), 2, 9, 9]]}, "not a finite number near the picture"),
+        ({"segmentation": [[1, 2, 1e12, 2, 9, 9]]}, "not a finite number near the picture"),
+        ({"segmentation": [[500, 500, 600, 500, 600, 600]]}, "no pixel in the picture"),
+        ({"segmentation": {"counts": [H * W], "size": SIZE}}, "no pixel in the picture"),
+        ({"segmentation": {"counts": "x", "size": [1, 2]}}, "the image 120x160"),
+        ({"segmentation": {"counts": "x", "size": [120]}}, "the mask is 120, the image 120x160"),
+        ({"segmentation": {"counts": DAMAGED[:-1], "size": SIZE}}, "counts (add up|end in)"),
+        ({"segmentation": {"counts": [3], "size": SIZE}}, "add up to 3"),
+        ({"segmentation": {"counts": [-3, H * W + 3], "size": SIZE}}, "whole numbers of pixels"),
+        ({"segmentation": {"counts": DAMAGED[:-4], "size": SIZE}}, "add up to .*, not to 19200"),
+        ({"segmentation": {"counts": "hällo", "size": SIZE}}, "no run lengths in COCO's code"),
+        ({"segmentation": {"counts": None, "size": SIZE}}, "a list of numbers or a text"),
+        ({"segmentation": None}, "a segmentation is a list of polygons"),
+        ({"category_id": 99}, "category_id 99 is none of the file's"),
+        ({"bbox": [1, 2]}, "bbox must be four numbers"),
+        ({"bbox": [float("nan"), 2, 9, 9]}, "no box in the picture"),
+        ({"bbox": [10, 20, -9, 9]}, "no box in the picture"),
+        ({"bbox": [500, 20, 9, 9]}, "no box in the picture"),
+        *(({"visible_fraction": value}, f"must be a number from 0 to 1, and is {value!r}")
+          for value in ("x", -1, 2, float("nan"))),
+        ({"iscrowd": "yes"}, "iscrowd must be 0 or 1, and is 'yes'"),
+    ],
+)  # fmt: skip
+def test_a_bad_annotation_is_named_and_costs_its_picture(tmp_path, change, message):
+    second = SOUND | {"image_id": 8}
+    images = [{"id": i, "file_name": f"{i}.png", "height": H, "width": W} for i in (7, 8)]
+    path = write_truth(tmp_path, [SOUND, second, SOUND | change], images=images)
+    bad, good = read_truth(path).images
+    assert re.search(f"annotation 2: .*{message}", bad.unreadable)
+    assert (len(bad), len(good), good.unreadable) == (0, 1, "")
+    with pytest.raises(AutolabelError, match=rf"7\.png: annotation 2: .*{message}"):
+        load_truth(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "content", "message"),
+    [
+        ("annotations", [SOUND | {"id": 5, "image_id": 99}], "annotation 5: image_id 99 is no ima"),
+        ("annotations", [None], "annotation number 0 is no object"),
+        ("images", [{"id": "img1", "file_name": "a"}], "image number 0: its id .* is 'img1'"),
+        ("images", [{"id": 7, "file_name": None}], "image 7 has no file_name"),
+        ("images", [{"id": 7, "file_name": "a"}], r"image 7 \(a\) has no height and width"),
+        ("images", [{"id": 7, "file_name": name, "height": H, "width": W} for name in "ab"],
+         "a and b both have the id 7"),
+        ("categories", [{"id": 1, "name": " "}], "category 1 has no name"),
+        ("categories", [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}], "two categories .* id 1"),
+    ],
+)  # fmt: skip
+def test_a_truth_whose_pictures_nobody_can_tell_is_refused(tmp_path, key, content, message):
+    path = write_truth(tmp_path, [SOUND])
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: content}))
+    with pytest.raises(AutolabelError, match=rf"truth\.json: bad COCO instances json: {message}"):
+        read_truth(path)
+
+
+def test_a_file_that_is_no_truth_is_refused(tmp_path):
+    for content in ("{", "[]", '{"images": []}'):
+        (tmp_path / "x.json").write_text(content)
+        with pytest.raises(AutolabelError, match=r"x\.json"):
+            load_truth(tmp_path / "x.json")
+    with pytest.raises(AutolabelError, match="no such file"):
+        load_truth(tmp_path / "absent.json")
+    with pytest.raises(AutolabelError, match="says of no picture which sequence"):
+        open_truth(str(write_truth(tmp_path, [SOUND])), tmp_path, first_frames=True)
+    with pytest.raises(AutolabelError, match="read from this machine"):
+        open_truth("s3://bucket/truth.json", tmp_path)
+
+
+def test_a_byte_order_mark_and_ids_written_as_text_are_read(tmp_path):
+    path = write_truth(tmp_path, [SOUND | {"image_id": "7", "category_id": 10.0, "iscrowd": "0"}])
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    assert load_truth(path).images[0].labels == ("car",)
+
+
+def test_mask_iou_and_size_classes():
+    a, b = rect(0, 0, 40, 40), rect(20, 0, 60, 40)
+    assert mask_iou(rle(a), rle(b), (H, W)) == pytest.approx(1 / 3)
+    assert mask_iou(rle(a), rle(rect(0, 0, 0, 0)), (H, W)) == 0
+    assert mask_iou(rle(rect(0, 0, 0, 0)), rle(rect(0, 0, 0, 0)), (H, W)) == 1
+    assert [size_class(a) for a in (1023, 1024, 9215, 9216)] == [
+        "small",
+        "medium",
+        "medium",
+        "large",
+    ]
+
+
+def test_boundary_f_is_exact_on_shifted_squares():
+    a = rect(20, 20, 60, 60)
+    assert boundary_f(rle(a), rle(a), (H, W), 1) == 1
+    # A shift within the tolerance is no error; one beyond it leaves only the crossings.
+    assert boundary_f(rle(a), rle(rect(22, 20, 62, 60)), (H, W), 2) == 1
+    assert boundary_f(rle(a), rle(rect(90, 80, 130, 119)), (H, W), 2) == 0
+    shifted = boundary_f(rle(a), rle(rect(30, 20, 70, 60)), (H, W), 1)
+    # Top and bottom overlap for 30 px and one more within tolerance, plus nothing else.
+    assert shifted == pytest.approx((2 * 31 + 2) / 156, abs=0.02)
+    assert boundary_f(rle(a), rle(rect(0, 0, 0, 0)), (H, W), 1) == 0
+
+
+def test_boundary_f_needs_no_room_around_a_mask_that_fills_the_image():
+    full = rle(rect(0, 0, W, H))
+    assert boundary_f(full, full, (H, W), 2) == 1
+
+
+def test_box_iou_with_nan():
+    boxes = np.array([[0, 0, 10, 10], [np.nan, 0, 10, 10], [20, 20, 10, 10]], np.float32)
+    np.testing.assert_allclose(box_iou(boxes, np.array([[0, 0, 10, 5]])), [[0.5], [0], [0]])
+
+
+def two_cars(tmp_path):
+    masks = [rect(0, 0, 40, 40), rect(60, 60, 80, 80)]
+    rows = [{"category_id": 10, "segmentation": uncompressed(m)} for m in masks]
+    return load_truth(write_truth(tmp_path, rows)), masks
+
+
+def test_perfect_predictions_score_one(tmp_path):
+    truth, masks = two_cars(tmp_path)
+    scores = Scores(truth.categories)
+    scores.add(truth.images[0], true_boxes(truth.images[0]), masks_of(*masks), by_row=True)
+    result = scores.result()
+    for name in ("miou", "boundary_f", "ap50", "ap", "mask_ap50", "recall"):
+        assert result[name] == 1, name
+    assert result["instances"] == 2
+    assert result["by_size"]["small"]["instances"] == 1
+    assert result["by_size"]["large"]["miou"] is None
+    assert result["by_class"]["car"]["instances"] == 2
+
+
+def test_a_missed_instance_counts_zero(tmp_path):
+    truth, _ = two_cars(tmp_path)
+    # One detection whose mask is half of the first car; a person that is not there.
+    boxes = Boxes([[0, 0, 40, 40], [100, 100, 140, 119]], [0.9, 0.8], ("car", "person"))
+    scores = Scores(truth.categories)
+    found = masks_of(rect(0, 0, 40, 20), rect(100, 100, 140, 119))
+    assert scores.add(truth.images[0], boxes, found, by_row=False) == [0.5, 0.0]
+    result = scores.result()
+    assert result["miou"] == 0.25
+    assert result["miou_matched"] == 0.5
+    assert result["recall"] == 0.5
+    # COCO's 101-point interpolation: precision 1 up to recall 0.5. No person in the truth: no AP.
+    assert result["ap50"] == pytest.approx(51 / 101, abs=1e-4)
+
+
+def test_where_nothing_is_found_precision_is_0_and_none_where_there_is_no_truth(tmp_path):
+    truth, _ = two_cars(tmp_path)
+    scores = Scores(truth.categories)
+    nothing = Boxes(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), ())
+    scores.add(truth.images[0], nothing, masks_of(), by_row=False)
+    result = scores.result()
+    assert (result["ap50"], result["by_size"]["small"]["mask_ap"]) == (0, 0)
+    assert (result["by_size"]["large"]["ap50"], result["by_size"]["large"]["mask_ap"]) == (
+        None,
+    ) * 2
+
+
+def test_matching_is_by_class_score_and_box(tmp_path):
+    truth, _ = two_cars(tmp_path)
+    boxes = Boxes(
+        [[0, 0, 40, 38], [0, 0, 40, 40], [0, 0, 40, 40], [60, 60, 80, 82]],
+        [0.5, 0.7, 0.9, 0.4], ("car", "car", "person", "car"),
+    )  # fmt: skip
+    assert match_boxes(truth.images[0], boxes) == {0: 1, 1: 3}
+
+
+def test_crowds_count_neither_way(tmp_path):
+    car = {"category_id": 10, "segmentation": uncompressed(rect(0, 0, 40, 40))}
+    crowd = car | {"segmentation": uncompressed(rect(80, 0, 160, 60)), "iscrowd": 1}
+    truth = load_truth(write_truth(tmp_path, [car, crowd]))
+    boxes = Boxes([[90, 10, 120, 50], [0, 0, 40, 40]], [0.9, 0.8], ("car", "car"))
+    scores = Scores(truth.categories)
+    found = masks_of(rect(90, 10, 120, 50), rect(0, 0, 40, 40))
+    scores.add(truth.images[0], boxes, found, by_row=False)
+    result = scores.result()
+    assert (result["instances"], result["ap50"], result["miou"]) == (1, 1, 1)
+
+
+def test_sizes_and_rows_must_fit(tmp_path):
+    truth, masks = two_cars(tmp_path)
+    boxes = true_boxes(truth.images[0])
+    with pytest.raises(ValueError, match="1 masks for 2"):
+        Scores(truth.categories).add(truth.images[0], boxes, masks_of(masks[0]), by_row=True)
+
+
+def test_evaluate_reports_bad_frames_and_goes_on(tmp_path):
+    images = [
+        {"id": i, "file_name": f"{name}.png", "height": H, "width": W}
+        for i, name in (
+            (7, "good"), (8, "absent"), (9, "broken"), (10, "small"), (11, "../out"), (12, "odd"),
+            (13, "turned"), (14, "tagged"), (15, "twice"), (16, "below/twice"),
+        )
+    ]  # fmt: skip
+    rows = [
+        {"category_id": 10, "segmentation": uncompressed(rect(40, 30, 100, 90))},
+        {"category_id": 10, "segmentation": [], "image_id": 12},
+    ]
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "out.png").write_bytes(b"of somebody else")
+    tmp_path = tmp_path / "pictures"
+    truth = read_truth(write_truth(tmp_path, rows, images=images))
+    picture = cv2.GaussianBlur(np.dstack([rect(40, 30, 100, 90) * 200] * 3), (3, 3), 0)
+    cv2.imwrite(str(tmp_path / "good.png"), picture)
+    cv2.imwrite(str(tmp_path / "small.png"), picture[:50])
+    cv2.imwrite(str(tmp_path / "turned.png"), picture.swapaxes(0, 1))
+    tag = Image.Exif()
+    tag[Base.Orientation] = 6
+    Image.fromarray(picture).save(tmp_path / "tagged.png", exif=tag)
+    cv2.imwrite(str(tmp_path / "twice.png"), picture)
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    steps = list(
+        evaluate(truth, tmp_path, Asked(lambda image, boxes: baseline_masks(image, boxes, "box")))
+    )
+    assert len(steps) == 10
+    result = steps[-1].result()
+    assert result["miou"] == 1
+    reasons = {entry["file_name"]: entry["reason"] for entry in result["failed_images"]}
+    assert set(reasons) == {
+        "absent.png", "broken.png", "small.png", "../out.png", "odd.png", "turned.png",
+        "tagged.png", "twice.png", "below/twice.png",
+    }  # fmt: skip
+    assert "../out.png is not in" in reasons["../out.png"]
+    assert reasons["odd.png"] == "annotation 1: a polygon needs at least three points"
+    assert reasons["small.png"] == "the image is 50x160, the truth says 120x160 (h x w)"
+    assert "160x120, the truth says 120x160" in reasons["turned.png"]
+    assert "160x120 (its EXIF tag turns it), the truth says 120x160" in reasons["tagged.png"]
+    for name in ("twice.png", "below/twice.png"):
+        assert reasons[name] == "images 15 and 16 of the truth are of this one file"
+
+
+def test_grabcut_beats_the_box_on_a_plain_disk():
+    image = np.full((H, W, 3), 40, np.uint8)
+    cv2.circle(image, (80, 60), 30, (220, 60, 60), -1)
+    disk = (image[..., 0] > 128).astype(np.uint8)
+    boxes = Boxes([[50, 30, 111, 91], [np.nan, 0, 5, 5]], [1, 1], ("car", "car"))
+    ious = {}
+    for method in ("box", "grabcut"):
+        masks = baseline_masks(image, boxes, method)
+        ious[method] = mask_iou(masks.rle[0], rle(disk), (H, W))
+        assert masks.reasons == ("", "no pixel inside the image")
+    assert ious["box"] == pytest.approx(np.pi / 4, abs=0.03)
+    assert ious["grabcut"] > 0.97
