@@ -1,5 +1,5 @@
-"""Tests of the lab share the product's fixtures."""
+"""Tests of the lab share the product's fixtures and how its tests are given to workers."""
 
-from tests.conftest import database, memory, pytest_unconfigure, shared_data
+from tests.conftest import pytest_collection_modifyitems, pytest_unconfigure
 
-__all__ = ["database", "memory", "pytest_unconfigure", "shared_data"]
+__all__ = ["pytest_collection_modifyitems", "pytest_unconfigure"]
