@@ -21,7 +21,7 @@ from tasks.frames.namesakes import Namesakes
 from tasks.frames.naming import Names
 from tasks.frames.patterns import refuse_output_inside
 from tasks.masks.certified import verdict_on
-from tasks.masks.model import ModelChoice, choose_model
+from tasks.masks.model import ModelChoice, choose_model, library_versions
 from tasks.pipeline.chunk import Job
 from tasks.pipeline.open import as_left
 from tasks.pipeline.outcome import SequencePart
@@ -217,7 +217,8 @@ def stamp_of(
     model, tools = model or model_of(params), tools or Tools()
     boxes = _imported(params, tools).stamp if params.boxes else _detector_stamp(params, tools)
     code = box_code(imported=bool(params.boxes))
-    return RunStamp(boxes, model.stamp, params.deciding(), code)
+    versions = library_versions(model.backend, detects=not params.boxes)
+    return RunStamp(boxes, model.stamp, params.deciding(), code, versions)
 
 
 def _detector_stamp(params: LabelParams, tools: Tools) -> str:

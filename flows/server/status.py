@@ -26,7 +26,7 @@ from flows.server.standing import Source, given_up_still, labeled_by_now
 from flows.server.submit import workers_online
 from sam2_core.types import AutolabelError
 from tasks.store import quarantine
-from tasks.store.manifests import Key
+from tasks.store.manifests import Key, list_mixed
 from tasks.store.newest import complete_keys, list_manifests, newest_of
 from tasks.wording import counted
 
@@ -62,6 +62,7 @@ class RunStatus:
         complete: sequences whose labels are complete, None when storage cannot be read.
         given_up: ids of sequences that failed or killed workers too often.
         partial: sequences whose labels lack what could not be fetched.
+        mixed: ids of sequences that libraries of several versions have labeled.
         not_loaded: why labels of shards were not loaded into the dataset, as `reasons`, where it
             lacks some of them to this day.
         newest: every piece that a shard was to label.
@@ -87,6 +88,7 @@ class RunStatus:
     complete: int | None = None
     given_up: list[str] = field(default_factory=list)
     partial: int = 0
+    mixed: list[str] = field(default_factory=list)
     not_loaded: Counter[str] = field(default_factory=Counter)
     newest: set[Piece] = field(default_factory=set)
     unlabeled: list[str] = field(default_factory=list)
@@ -134,6 +136,7 @@ class RunStatus:
             "not_loaded": dict(self.not_loaded),
             "sequences_complete": self.complete,
             "sequences_partial": self.partial,
+            "sequences_of_mixed_versions": self.mixed,
             "quarantined": self.given_up,
             "storage_error": self.storage_error,
             "to_do": list(self.to_do(0)),
@@ -176,7 +179,7 @@ def collect_status(hours: float = 72) -> dict[str, Any]:
     runs = group_runs(islice(runs_tagged(SHARD_TAG, since=since), RUNS_READ))
     workers = workers_online()
     for run in runs:
-        _look_at_storage(run)
+        look_at_storage(run)
         _look_at_dataset(run)
         run.failed_frames = _frames_without_labels(run)
     described = [run.as_json() | {"to_do": list(run.to_do(len(workers)))} for run in runs]
@@ -239,7 +242,8 @@ def _reason(run: RunStatus, message: str) -> str:
     return run.told.setdefault(_NUMBERS.sub("#", reason), reason)
 
 
-def _look_at_storage(run: RunStatus) -> None:
+def look_at_storage(run: RunStatus) -> None:
+    """Find out what a run has labeled, given up and mixed; an error is told in the run."""
     out_uri = run.label.out
     try:
         listed = list_manifests(out_uri, run.run_key)
@@ -247,6 +251,7 @@ def _look_at_storage(run: RunStatus) -> None:
         run.partial = sum(one.partial for one in newest.values())
         run.complete = len(newest) - run.partial
         complete = complete_keys(listed)
+        run.mixed = sorted(name for name, _ in list_mixed(out_uri, run.run_key))
         given_up = quarantine.times(out_uri, run.run_key)
         still = given_up_still(given_up, run.content, listed)
         run.given_up = sorted({name for name, _ in still})

@@ -51,12 +51,16 @@ def not_in_both(result: dict[str, Any]) -> list[str]:
 
 
 def uncertified(result: dict[str, Any]) -> list[str]:
-    """Say in lines which labels were made with --allow-uncertified, as their stamps tell."""
+    """Say in lines which labels were made with --allow-uncertified, or by mixed versions."""
     return [
         f"{result[f'run_{side}']} was labeled with --allow-uncertified; its certificate said: "
         f"{result[f'uncertified_{side}']}"
         for side in "ab"
         if result[f"uncertified_{side}"]
+    ] + [
+        f"{name} in {result[f'run_{side}']} was labeled by libraries of several versions: {which}"
+        for side in "ab"
+        for name, which in result[f"mixed_versions_{side}"].items()
     ]
 
 

@@ -83,6 +83,7 @@ class RunDiff:
         run_keys: of the labels that are compared, on both sides.
         uncertified: where some of them were made with --allow-uncertified, what the certificates
             said; "" elsewhere; on both sides.
+        mixed: libraries of several versions that labeled a sequence, by its name; on both sides.
         only_in_a, only_in_b: sequences that one run alone has; those of the first are changes.
         frames_only_in_a, frames_only_in_b: frames of common sequences that one run alone has, or
             has of another version of the picture; those of the first are changes.
@@ -97,6 +98,7 @@ class RunDiff:
     frames: int = 0
     run_keys: tuple[tuple[str, ...], ...] = ((), ())
     uncertified: tuple[str, ...] = ("", "")
+    mixed: tuple[dict[str, str], ...] = ({}, {})
     only_in_a: tuple[str, ...] = ()
     only_in_b: tuple[str, ...] = ()
     frames_only_in_a: int = 0
@@ -211,6 +213,7 @@ class RunDiff:
             "by_size": {name: sizes[name] for name in SIZES if name in sizes},
             "run_keys_a": list(self.run_keys[0]), "run_keys_b": list(self.run_keys[1]),
             "uncertified_a": self.uncertified[0], "uncertified_b": self.uncertified[1],
+            "mixed_versions_a": self.mixed[0], "mixed_versions_b": self.mixed[1],
             "changed_sequences": self.changed_sequences,
             "sequences_only_in_a": list(self.only_in_a),
             "sequences_only_in_b": list(self.only_in_b),
@@ -266,8 +269,9 @@ def diff_runs(
         ", ".join(sorted(set(uncertified_runs(one.out_uri, side.values()).values())))
         for one, side in zip((first, second), sides, strict=True)
     )
-    found = RunDiff(threshold, run_keys=keys, uncertified=uncertified, only_in_a=only[0],
-                    only_in_b=only[1], on_change=on_change)  # fmt: skip
+    mixed = tuple({name: one.mixed for name, one in side.items() if one.mixed} for side in sides)
+    found = RunDiff(threshold, run_keys=keys, uncertified=uncertified, mixed=mixed,
+                    only_in_a=only[0], only_in_b=only[1], on_change=on_change)  # fmt: skip
     for done, name in enumerate(common, 1):
         found.add_sequence(name, first.frames(sides[0][name]), second.frames(sides[1][name]))
         yield found, done, len(common)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sam2_core.resolve import Wanted
     from sam2_core.segmenter import Segmenter
 
+ONNXRUNTIME = "onnxruntime"
 # What `auto` takes, best masks first, if it has been exported on this machine.
 BY_QUALITY = ("large", "base_plus", "small", "tiny")
 BUNDLED = "compact"
@@ -109,7 +110,7 @@ def asked_for(model: str, backend: str) -> str:
     """
     from sam2_core.resolve import Wanted
 
-    return "onnxruntime" if backend == "auto" and graphs_only(model, Wanted("fp16")) else backend
+    return ONNXRUNTIME if backend == "auto" and graphs_only(model, Wanted("fp16")) else backend
 
 
 def graphs_only(model: str, wanted: Wanted) -> bool:
@@ -145,6 +146,23 @@ def best_here(wanted: Wanted, backend: str) -> tuple[str, str]:
         if any(not one.parent.name.startswith("random-") for one in wanted.exported(name, "*")):
             return name, "the largest model exported on this machine"
     return BUNDLED, "bundled; `autolabel models download tiny` gets Meta's"
+
+
+def library_versions(backend: str, *, detects: bool) -> dict[str, str]:
+    """Return the versions of this machine's libraries that decide pixels, boxes and masks, by name.
+
+    Args:
+        backend: what runs the model; of a server's libraries nothing is known here.
+        detects: whether boxes come from a detector, which ONNX Runtime runs.
+
+    """
+    from sam2_core.trust.certificate import versions_of
+    from tasks.frames.decoding import decoding_versions
+
+    found = decoding_versions()
+    for name in {backend} - {TRITON} | ({ONNXRUNTIME} if detects else set()):
+        found = found | versions_of(name)
+    return dict(sorted(found.items()))
 
 
 class Segmenters:

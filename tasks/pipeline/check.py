@@ -35,6 +35,7 @@ def check_sequence(job: Job, opened: Opened, states: Sequence[ChunkState]) -> Se
         return outcome
     report = report_of(seen for one in together for seen in one.seen)
     partial = bool(opened.failures) or any(one.may_yet_come for one in outcome.failures)
+    versions = [one.versions for one in together]
     manifest = Manifest(
         part.name,
         found.sequence.frames_uri,
@@ -42,10 +43,14 @@ def check_sequence(job: Job, opened: Opened, states: Sequence[ChunkState]) -> Se
         replace(job.stamp, boxes=found.boxes),
         tuple(one.record for one in together if one.record),
         partial,
+        tuple(one for i, one in enumerate(versions) if one not in versions[:i]),
     )
     seconds = outcome.seconds | {CHECK: time.perf_counter() - started}
     report |= {"seconds": {stage: round(value, 3) for stage, value in seconds.items()}}
-    report |= {"certificate": _certificate(job)}
+    report |= {"certificate": _certificate(job), "versions": list(manifest.versions)}
+    report |= {"mixed_versions": manifest.mixed}
+    if not all(one.computed for one in together):
+        manifests.note_mixed(job.out_uri, manifest)
     manifests.write_report(
         job.out_uri, job.stamp.run_key, found.sequence, found.content_key, report
     )

@@ -81,6 +81,7 @@ class ChunkState:
         boxes: by frame index, from detection to segmentation.
         record: its line in the manifest, once its labels are complete.
         seen: what the sequence's report needs of every frame, once its labels are complete.
+        versions: of the libraries that made its labels, once they are complete.
         computed: whether this run made its labels.
         seconds: by stage.
 
@@ -93,6 +94,7 @@ class ChunkState:
     boxes: Mapping[int, Boxes] = field(default_factory=dict)
     record: ChunkRecord | None = None
     seen: tuple[Seen, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
     computed: bool = False
     seconds: Mapping[str, float] = field(default_factory=dict)
 
@@ -106,6 +108,7 @@ class ChunkState:
             boxes={},
             record=ChunkRecord.of(self.chunk, labeled).with_checksums(stored),
             seen=tuple(map(Seen.of, labeled)),
+            versions=stored.versions,
             computed=computed,
         )
 
@@ -171,12 +174,15 @@ def detect_chunk(job: Job, state: ChunkState) -> ChunkState:
     if state.record:
         return state
     job.tools.check()
-    known = (artifacts.complete_boxes(job.out_uri, state.chunk) if state.has_boxes else None) or {}
+    known: Mapping[int, Boxes] = {}
+    if state.has_boxes:
+        versions = job.stamp.versions
+        known = artifacts.complete_boxes(job.out_uri, state.chunk, versions) or {}
     wanted = [frame for frame in state.frames if frame.index not in known]
     find = _finder(job) if wanted else None
     started = time.perf_counter()
     found = find(wanted) if find else {}
-    boxes = known | {i: one for i, one in found.items() if isinstance(one, Boxes)}
+    boxes = {**known} | {i: one for i, one in found.items() if isinstance(one, Boxes)}
     if boxes != known:
         artifacts.write_boxes(job.out_uri, state.chunk, boxes, job.stamp)
     job.tools.progress.advance(DETECT, len(state.chunk.frames) - len(wanted), kept=True)

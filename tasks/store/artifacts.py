@@ -35,6 +35,8 @@ class RunStamp:
         code: digest of the code that decides pixels and boxes; that of masks is the model's.
         boxes: digest of the imported boxes of the one sequence that these labels are of; "" for
             the run as a whole, and where a detector finds boxes.
+        versions: of this machine's libraries that decide pixels, boxes and masks, by name. They
+            are no part of the key: every chunk records those that made it.
 
     """
 
@@ -43,6 +45,7 @@ class RunStamp:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     code: str = ""
     boxes: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def run_key(self) -> str:
@@ -157,6 +160,7 @@ class StoredChunk:
         labels_key: of what made it, as its files say.
         labeled: its outcomes in frame order.
         frames_sha256, masks_sha256: of the two files.
+        versions: `RunStamp.versions` where it was made; {} where they were not recorded.
 
     """
 
@@ -164,6 +168,7 @@ class StoredChunk:
     labeled: list[LabeledFrame]
     frames_sha256: str
     masks_sha256: str
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_boxes(out_uri: str, chunk: Chunk, boxes: Mapping[int, Boxes], stamp: RunStamp) -> None:
@@ -178,16 +183,26 @@ def write_boxes(out_uri: str, chunk: Chunk, boxes: Mapping[int, Boxes], stamp: R
     _write(out_uri, chunk, "boxes", parts, metadata)
 
 
-def read_boxes(out_uri: str, chunk: Chunk) -> dict[int, Boxes]:
+def read_boxes(
+    out_uri: str, chunk: Chunk, versions: Mapping[str, str] | None = None
+) -> dict[int, Boxes]:
     """Boxes of a chunk by frame index, frames without boxes included.
+
+    Args:
+        out_uri: the run's storage.
+        chunk: which.
+        versions: `RunStamp.versions` that they must have been made with; None: any.
 
     Raises:
         NotFoundError: they were never written.
-        IncompleteArtifactError: the file is damaged, or holds something else.
+        IncompleteArtifactError: the file is damaged, or holds something else, or other versions
+            made it.
 
     """
     table, metadata, _ = _read(out_uri, chunk.stem, chunk.key, "boxes")
     with _as_written(chunk.stem):
+        if versions is not None and metadata.get("versions") != dict(versions):
+            raise IncompleteArtifactError(f"{chunk.stem}: boxes of other versions of libraries")
         sources = {int(index): str(source) for index, source in metadata["sources"].items()}
         check_rows(table, Place.of(chunk.stem), sources)
         if not set(sources) <= {frame.index for frame in chunk.frames}:
@@ -231,11 +246,12 @@ def write_labels(
     parts = [tables.frame_columns(one) for one in ordered]
     frames_sha256 = _write(out_uri, chunk, "frames", parts, metadata)
     labels_key = replace(stamp, boxes=chunk.boxes).labels_key
-    return StoredChunk(labels_key, ordered, frames_sha256, masks_sha256)
+    return StoredChunk(labels_key, ordered, frames_sha256, masks_sha256, stamp.versions)
 
 
 def _stamped(stamp: RunStamp, chunk: Chunk) -> dict[str, Any]:
-    return {"stamp": replace(stamp, boxes=chunk.boxes).as_json()}
+    made_by = replace(stamp, boxes=chunk.boxes).as_json()
+    return {"stamp": made_by, "versions": dict(stamp.versions)}
 
 
 def read_chunk(out_uri: str, stem: str, key: str) -> StoredChunk:
@@ -266,7 +282,8 @@ def read_chunk(out_uri: str, stem: str, key: str) -> StoredChunk:
         ]
         if [row["instances"] for row in listed] != [len(one.boxes) for one in labeled]:
             raise IncompleteArtifactError(f"{stem}: frames and masks tables disagree")
-    return StoredChunk(labels_key, labeled, frames_sha256, masks_sha256)
+        versions = {str(k): str(v) for k, v in metadata.get("versions", {}).items()}
+    return StoredChunk(labels_key, labeled, frames_sha256, masks_sha256, versions)
 
 
 @contextlib.contextmanager
@@ -314,10 +331,12 @@ def complete_chunk(out_uri: str, chunk: Chunk) -> StoredChunk | None:
     return stored if same else None
 
 
-def complete_boxes(out_uri: str, chunk: Chunk) -> dict[int, Boxes] | None:
-    """Boxes of a chunk that are already there and whole, else None: detect (again)."""
+def complete_boxes(
+    out_uri: str, chunk: Chunk, versions: Mapping[str, str] | None = None
+) -> dict[int, Boxes] | None:
+    """Boxes that are already there and whole, as `read_boxes`, else None: detect (again)."""
     try:
-        return read_boxes(out_uri, chunk)
+        return read_boxes(out_uri, chunk, versions)
     except (storage.NotFoundError, IncompleteArtifactError):
         return None
 

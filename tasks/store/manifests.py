@@ -11,7 +11,7 @@ partial one means nothing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from tasks.store.tables import LabeledFrame
 from tasks.types import SequenceRef
 from tasks.wording import counted
 
-COMPLETE, PARTIAL = "manifests", "partial"
+COMPLETE, PARTIAL, MIXED = "manifests", "partial", "mixed"
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,8 @@ class Manifest:
 
     Attributes:
         partial: whether frames or videos of it could not be fetched, and may yet be.
+        versions: the sets of versions of libraries that made its chunks, each once; one set unless
+            libraries were upgraded between two chunks.
 
     """
 
@@ -79,6 +81,7 @@ class Manifest:
     stamp: RunStamp
     chunks: tuple[ChunkRecord, ...]
     partial: bool = False
+    versions: tuple[Mapping[str, str], ...] = ()
 
     @property
     def uri(self) -> str:
@@ -90,6 +93,17 @@ class Manifest:
     def version(self) -> str:
         """What tells the labels that it lists from those of any other manifest."""
         return f"{self.uri}#{self.frames - self.failed}" if self.partial else self.uri
+
+    @property
+    def mixed(self) -> str:
+        """Say which libraries of several versions made its labels; "" where it was one set."""
+        names = sorted({name for one in self.versions for name in one})
+        found = {name: {one.get(name, "unknown") for one in self.versions} for name in names}
+        return ", ".join(
+            f"{name} {' and '.join(sorted(versions))}"
+            for name, versions in found.items()
+            if len(versions) > 1
+        )
 
     @property
     def frames(self) -> int:
@@ -130,8 +144,19 @@ def write_manifest(out_uri: str, manifest: Manifest) -> None:
         "run_key": manifest.stamp.run_key,
         "stamp": manifest.stamp.as_json(),
         "chunks": [asdict(chunk) for chunk in manifest.chunks],
+        "versions": [dict(one) for one in manifest.versions],
     }
     storage.write_bytes(storage.join(out_uri, manifest.uri), checksums.encode_json(values))
+
+
+def note_mixed(out_uri: str, manifest: Manifest) -> None:
+    """Leave a note that versions of libraries are mixed in a sequence, or take it back."""
+    key = (manifest.stamp.run_key, manifest.sequence_id, manifest.content_key)
+    uri = storage.join(out_uri, _path(MIXED, *key))
+    if manifest.mixed:
+        storage.write_bytes(uri, checksums.encode_json({"mixed": manifest.mixed}))
+    else:
+        storage.delete(uri)
 
 
 def read_manifest(
@@ -154,6 +179,10 @@ def read_manifest(
             RunStamp.from_json(values["stamp"]),
             tuple(ChunkRecord(**chunk) for chunk in values["chunks"]),
             partial,
+            tuple(
+                {str(name): str(version) for name, version in one.items()}
+                for one in values.get("versions", ())
+            ),
         )
         if not all(_is_of(record, manifest) for record in manifest.chunks):
             raise IncompleteArtifactError("it lists labels of something else")
@@ -223,6 +252,11 @@ Key = tuple[str, str]  # sequence_id, content_key
 def list_complete(out_uri: str, run_key: str) -> set[Key]:
     """(sequence_id, content_key) of every complete sequence of a run, by one listing."""
     return keys_in(storage.join(out_uri, COMPLETE, run_key))
+
+
+def list_mixed(out_uri: str, run_key: str) -> set[Key]:
+    """(sequence_id, content_key) of a run's sequences with labels of mixed versions."""
+    return keys_in(storage.join(out_uri, MIXED, run_key))
 
 
 def keys_in(folder_uri: str, suffix: str = ".json") -> set[Key]:

@@ -1,0 +1,88 @@
+"""Labels are of one set of versions of libraries, or say that they are not."""
+
+import importlib.metadata
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from flows.cli.main import cli
+from flows.params import LabelParams
+from flows.server.status import RunStatus, look_at_storage
+from tasks.frames.decoding import decoding_versions
+from tasks.lab.diff_report import uncertified
+from tasks.lab.run_diff import diff_runs
+from tasks.lab.run_side import Side
+from tests.integration.runs import MICRO, write_sequence
+
+
+@pytest.fixture
+def upgrade(monkeypatch):
+    """Install another version of OpenCV, as far as anybody can tell."""
+    installed = importlib.metadata.version
+
+    def upgraded():
+        named = "opencv-python-headless"
+        monkeypatch.setattr(
+            "importlib.metadata.version", lambda name: "9.9" if name == named else installed(name)
+        )
+        decoding_versions.cache_clear()
+
+    yield upgraded
+    monkeypatch.undo()
+    decoding_versions.cache_clear()
+
+
+def label(tmp_path, out="out", **options):
+    given = {"--out": tmp_path / out, "--boxes": tmp_path / "boxes", "--model": MICRO}
+    given |= {"--chunk-frames": 2, **options}
+    words = [str(word) for pair in given.items() for word in pair]
+    command = ["label", str(tmp_path / "in"), "--no-dataset", "--json", *words]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_labels_after_an_upgrade_are_marked_as_mixed_in_report_status_and_diff(tmp_path, upgrade):
+    write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 4)
+    write_sequence(tmp_path / "in" / "other", tmp_path / "boxes", 2)
+    before = label(tmp_path)
+    out = tmp_path / "out"
+
+    def found(sequence):
+        (report,) = (out / "reports").rglob(f"{sequence}@*.json")
+        run = RunStatus(before["run_key"], LabelParams(sources=(str(tmp_path),), out=str(out)))
+        look_at_storage(run)
+        *_, (diff, _, _) = diff_runs(Side(str(out)), Side(str(tmp_path / "another")), 0.98)
+        names = {f"run_{side}": side for side in "ab"}
+        assert bool(run.mixed) == bool(uncertified(diff.result() | names))
+        return json.loads(report.read_text())["mixed_versions"], run.mixed, diff.mixed[0]
+
+    label(tmp_path, "another", **{"--min-score": 0.1})
+    assert found("drive") == ("", [], {})
+    for manifest in (out / "manifests").rglob("drive@*.json"):
+        manifest.unlink()
+    for table in (out / "labels" / "drive").rglob("000002-*"):
+        table.unlink()
+    upgrade()
+    after = label(tmp_path)
+    assert (after["run_key"], after["skipped"]) == (before["run_key"], 4), "they stay valid"
+    mixed, *elsewhere = found("drive")
+    assert mixed.startswith("opencv ")
+    assert mixed.endswith(" and 9.9")
+    assert elsewhere == [["drive"], {"drive": mixed}]
+    assert found("other")[0] == ""
+
+
+def test_boxes_of_other_versions_are_detected_again(tmp_path, upgrade):
+    write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 2)
+    label(tmp_path)
+    for pattern in ("manifests/*/*.json", "labels/*/*/*.frames.parquet"):
+        for path in Path(tmp_path / "out").glob(pattern):
+            path.unlink()
+    (boxes,) = (tmp_path / "out" / "labels").rglob("*.boxes.parquet")
+    kept = boxes.read_bytes()
+    upgrade()
+    label(tmp_path)
+    assert boxes.read_bytes() != kept
