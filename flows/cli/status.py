@@ -116,9 +116,9 @@ def _show(run: dict[str, Any]) -> None:
         click.echo(f"  no labels   {one['uri']}: {one['reason']} (in {one['stage']})")
     if len(run["failed_frames"]) > FRAMES_SHOWN:
         click.echo(f"  no labels   {len(run['failed_frames']) - FRAMES_SHOWN} more; --json has all")
-    told = {"given up": "quarantined", "mixed versions": "sequences_of_mixed_versions"}
-    for what, names in told.items():
-        for name in run[names][:10]:
-            click.echo(f"  {what:<11} {name}")
+    named = [("given up", one) for one in run["quarantined"][:10]]
+    named += [("mixed versions", one) for one in run["sequences_of_mixed_versions"][:10]]
+    for what, name in named:
+        click.echo(f"  {what:<11} {name}")
     for line in run["to_do"]:
         click.echo(f"  to do: {line}")
