@@ -218,7 +218,7 @@ def stamp_of(
     boxes = _imported(params, tools).stamp if params.boxes else _detector_stamp(params, tools)
     code = box_code(imported=bool(params.boxes))
     versions = library_versions(model.backend, detects=not params.boxes)
-    return RunStamp(boxes, model.stamp, params.deciding(), code, versions)
+    return RunStamp(boxes, model.stamp, params.deciding(), code, versions=versions)
 
 
 def _detector_stamp(params: LabelParams, tools: Tools) -> str:
