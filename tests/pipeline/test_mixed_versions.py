@@ -10,10 +10,10 @@ from click.testing import CliRunner
 from flows.cli.main import cli
 from flows.params import LabelParams
 from flows.server.status import RunStatus, look_at_storage
+from tasks.evaluate.diff_report import uncertified
+from tasks.evaluate.run_diff import diff_runs
+from tasks.evaluate.run_side import Side
 from tasks.frames.decoding import decoding_versions
-from tasks.lab.diff_report import uncertified
-from tasks.lab.run_diff import diff_runs
-from tasks.lab.run_side import Side
 from tests.integration.runs import MICRO, write_sequence
 
 
