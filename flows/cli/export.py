@@ -70,6 +70,8 @@ def command(
     RUN_OR_DATASET is the --out of a run, or a FiftyOne dataset: of a dataset, what people decided
     takes the place of the labels that they decided on. Where both have one name, NAME is the
     dataset and ./NAME the folder.
+
+    Exit code 1: nothing was exported, or sequences were left out whose labels cannot be read.
     """
     import json
 
@@ -96,6 +98,7 @@ def command(
     nothing = _nothing(report, reviewed=choice.reviewed)
     if nothing:
         console.print(f"[red]{nothing}[/]")
+    if nothing or "sequences_unreadable" in report:
         sys.exit(1)
 
 
@@ -123,7 +126,7 @@ def _say(console: Any, report: dict[str, Any], target: str) -> None:
         )
     for reason, count in report["left_out"].items():
         if count:
-            console.print(f"  left out: {count} ({reason})")
+            console.print(f"  left out: {count} ({reason})", markup=False)
     if "named_as_track" in report:
         named = counted(report["named_as_track"], "label")
         console.print(f"  named as their track and not as detected: {named}")

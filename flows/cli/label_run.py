@@ -20,7 +20,7 @@ from flows.cli.display import as_typed, showing, spinning, stderr_console, stop_
 from flows.cli.label_small import is_small, label_small
 from flows.params import LabelParams
 from flows.plan.plan import Plan, check_writable, job_of, make_plan
-from flows.plan.summary import summary_of, tracks_told
+from flows.plan.summary import labeled_by_other, summary_of, tracks_told
 from flows.server.own import Api, configured_api
 from sam2_core.cache import cache_folder
 from tasks.masks.certified import NOT_CHECKED, verdict_on
@@ -207,6 +207,8 @@ def announce(console: Console, plan: Plan) -> None:
         f"[bold]{missing}[/] of {counted(len(plan.sequences), 'sequence')} to label"
         + (f", {done} up to date" if done else "")
     )
+    for version, count in plan.unreadable.items():
+        console.print(f"       [yellow]{count} of them {escape(labeled_by_other(version))}[/]")
     console.print(
         f"masks  {escape(stamp.name)} on {stamp.backend}, {stamp.precision} "
         f"[dim]({escape(plan.model.reason)})[/]"

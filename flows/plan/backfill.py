@@ -34,6 +34,7 @@ from tasks.store.newest import (
     dated_ahead,
     list_manifests,
     newest_of,
+    other_versions,
 )
 from tasks.types import FrameSelection, VideoRef
 from tasks.wording import counted
@@ -55,6 +56,8 @@ class BackfillPlan:
         sequences: that match.
         to_label: of those, not up to date and not in flight.
         stale: of those to label, labeled before with another model, other parameters or frames.
+        unreadable: of those to label, labeled by versions of this package whose labels this one
+            cannot read; how many by version.
         partial: of those to label, labeled but for what could not be fetched.
         in_flight: being labeled by shards that were submitted before.
         quarantined: given up on after repeated crashes.
@@ -86,6 +89,7 @@ class BackfillPlan:
     sequences: int = 0
     to_label: int = 0
     stale: int = 0
+    unreadable: dict[str, int] = field(default_factory=dict)
     partial: int = 0
     in_flight: int = 0
     quarantined: int = 0
@@ -151,6 +155,7 @@ class BackfillPlan:
             "to_label": self.to_label,
             "up_to_date": self.up_to_date,
             "stale": self.stale,
+            "unreadable": self.unreadable,
             "partial": self.partial,
             "in_flight": self.in_flight,
             "quarantined": self.quarantined,
@@ -212,6 +217,7 @@ def _missing(plan: BackfillPlan, in_flight: set[tuple[str, str]]) -> Iterator[Pi
         plan.known, {name for name, _ in (*in_flight, *(one.key for one in listed))}
     )
     given_up = set() if params.retry_quarantined else quarantine.listed(out_uri, run_key)
+    before: list[ListedManifest] = []
     for one in _matching(plan):
         name = one.sequence.sequence_id
         content_key = one.content_key
@@ -241,7 +247,10 @@ def _missing(plan: BackfillPlan, in_flight: set[tuple[str, str]]) -> Iterator[Pi
             plan.stale += name in ever
             plan.partial += (name, content_key) in partial
             plan.frames += work.frames
+            if name in newest:
+                before.append(newest[name])
             yield work
+    plan.unreadable = other_versions(out_uri, before)
 
 
 def _matching(plan: BackfillPlan) -> Iterator[Discovered]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -36,6 +37,7 @@ from tasks.store.newest import (
     declare_again,
     list_manifests,
     newest_of,
+    other_versions,
 )
 from tasks.store.tracks import list_tracked, read_made
 from tasks.types import FrameRef, FrameSelection
@@ -53,6 +55,8 @@ class Plan:
         model: what makes the masks.
         sequences: that were found, with what is there of them.
         matching: of imported boxes with the frames.
+        unreadable: sequences to label that versions of this package have labeled whose labels this
+            one cannot read; how many by version.
         again: manifests to write again before labels are made, in this order: those that a wrong
             clock has dated ahead, and what is complete and had other labels since, of other frames
             or another run.
@@ -66,6 +70,7 @@ class Plan:
     matching: Matching | None = None
     again: tuple[ListedManifest, ...] = ()
     names: Names = field(default_factory=Names)
+    unreadable: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def missing(self) -> list[SequencePart]:
@@ -163,7 +168,9 @@ def make_plan(params: LabelParams, tools: Tools | None = None) -> Plan:
     keys, newest = set(map(_key, found)) & complete, newest_of(listed)
     there = [one for one in listed if one.run_key == stamp.run_key and one.key in keys]
     again = [*dated_ahead(listed), *(one for one in there if newest[one.sequence_id] != one)]
-    plan = Plan(params, stamp, model, sequences, matching, tuple(again), names)
+    before = [newest[one.name] for one in sequences if not one.manifest and one.name in newest]
+    unreadable = other_versions(params.out, before)
+    plan = Plan(params, stamp, model, sequences, matching, tuple(again), names, unreadable)
     if plan.missing:  # what is labeled already may be loaded and tracked anywhere
         refuse_unless_usable(model.backend)
     return plan

@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--run", help="--out of a run whose labels are looked at instead")
     given = parser.parse_args()
     if given.run:
-        for manifest in newest_manifests(given.run):
+        for manifest in newest_manifests(given.run)[0]:
             print(manifest.sequence_id)
             labels = (labels_of(given.run, manifest, one) for one in manifest.chunks)
             without_truth(frame for chunk in labels for frame in chunk)

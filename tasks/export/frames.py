@@ -59,14 +59,23 @@ def split_of(sequence_id: str, splits: Mapping[str, float]) -> str:
     return name
 
 
-def chosen_manifests(out_uri: str, run_key: str = "") -> list[Manifest]:
+def chosen_manifests(out_uri: str, run_key: str = "", told: Told | None = None) -> list[Manifest]:
     """Newest manifest of each sequence, by sequence.
+
+    Args:
+        out_uri: the run's storage.
+        run_key: only this run's.
+        told: hears of sequences whose manifest cannot be read, and why.
 
     Raises:
         AutolabelError: there is none.
 
     """
-    found = newest_manifests(out_uri, run_key)
+    found, unreadable = newest_manifests(out_uri, run_key)
+    for name, error in unreadable.items():
+        if told is None or not found:
+            raise error
+        told.cannot_read(name, str(error))
     if not found:
         of_run = f" of run {run_key}" if run_key else ""
         raise AutolabelError(f"{storage.redact(out_uri)} holds no labeled sequence{of_run}")
@@ -91,7 +100,7 @@ class Frames:
     ) -> None:  # fmt: skip
         self._out_uri, self._choice, self._decisions = out_uri, choice, decisions
         self._pictures, self._told = pictures, told
-        self.manifests = chosen_manifests(out_uri, choice.run_key)
+        self.manifests = chosen_manifests(out_uri, choice.run_key, told)
 
     def __iter__(self) -> Iterator[ExportFrame]:
         for manifest in self.manifests:

@@ -101,6 +101,8 @@ def export(
             "classes": classes.names, "splits": {k: v for k, v in splits.items() if k},
             "left_out": told.left_out, "classes_not_there": _not_there(choice, told), **facts,
         }  # fmt: skip
+        if told.unreadable:
+            report["sequences_unreadable"] = told.unreadable
         if uncertified := uncertified_runs(out_uri, frames.manifests):
             report["allow_uncertified"] = uncertified
         if choice.track_classes:

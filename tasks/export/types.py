@@ -117,6 +117,7 @@ class Told:
 
     Attributes:
         left_out: labels that were not chosen or that the format has no place for, by reason.
+        unreadable: sequences whose manifest cannot be read.
         unwritten: how many of them were chosen.
         classes: that labels have, before they are renamed.
         named_as_track: labels that were detected as another class than their track.
@@ -124,6 +125,7 @@ class Told:
     """
 
     left_out: dict[str, int] = field(default_factory=dict)
+    unreadable: list[str] = field(default_factory=list)
     unwritten: int = 0
     classes: set[str] = field(default_factory=set)
     named_as_track: int = 0
@@ -132,6 +134,11 @@ class Told:
         """Count labels that are not written."""
         if count:
             self.left_out[reason] = self.left_out.get(reason, 0) + count
+
+    def cannot_read(self, sequence_id: str, reason: str) -> None:
+        """Note a sequence that is left out as a whole."""
+        self.unreadable.append(sequence_id)
+        self.leave_out(f"sequence {sequence_id}: {reason}")
 
     def no_place(self, reason: str, count: int = 1) -> None:
         """Count chosen labels that the format has no place for."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from sam2_core.types import Boxes, ModelStamp
 from tasks.store import storage, tables
-from tasks.store.checksums import IncompleteArtifactError, sha256_of
+from tasks.store.checksums import IncompleteArtifactError, OtherVersionError, sha256_of
 from tasks.store.stored_rows import Place, check_frames, check_rows
 from tasks.store.tables import FORMAT_VERSION, Kind, LabeledFrame
 from tasks.types import Footage, FrameRef, VideoRef
@@ -69,12 +69,9 @@ class RunStamp:
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> RunStamp:
-        """Inverse of `as_json`; `IncompleteArtifactError` for values of another version."""
+        """Inverse of `as_json`; `OtherVersionError` for values of another version."""
         if values.get("format_version") != FORMAT_VERSION:
-            raise IncompleteArtifactError(
-                f"written by another version of this package, in format "
-                f"{values.get('format_version')}; this one reads {FORMAT_VERSION}: label again"
-            )
+            raise OtherVersionError
         model = ModelStamp(**values["model"]) if values["model"] else None
         return RunStamp(
             values["detector"], model, values["parameters"], values["code"], values.get("boxes", "")

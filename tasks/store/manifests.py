@@ -11,15 +11,17 @@ partial one means nothing.
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tasks.store import checksums, storage
 from tasks.store.artifacts import Chunk, RunStamp, StoredChunk, read_chunk
-from tasks.store.checksums import IncompleteArtifactError
+from tasks.store.checksums import IncompleteArtifactError, OtherVersionError
 from tasks.store.stored_rows import Place, is_safe_name
-from tasks.store.tables import LabeledFrame
+from tasks.store.tables import FORMAT_VERSION, LabeledFrame
 from tasks.types import SequenceRef
 from tasks.wording import counted
 
@@ -145,6 +147,7 @@ def write_manifest(out_uri: str, manifest: Manifest) -> None:
         "stamp": manifest.stamp.as_json(),
         "chunks": [asdict(chunk) for chunk in manifest.chunks],
         "versions": [dict(one) for one in manifest.versions],
+        "labeled_by": importlib.metadata.version("sam2-autolabel"),
     }
     storage.write_bytes(storage.join(out_uri, manifest.uri), checksums.encode_json(values))
 
@@ -166,11 +169,14 @@ def read_manifest(
 
     Raises:
         NotFoundError: the sequence is not complete, or not partial.
+        OtherVersionError: another version of this package has labeled it, in another form.
         IncompleteArtifactError: the file is damaged or foreign.
 
     """
     uri = storage.join(out_uri, path_of(run_key, sequence_id, content_key, partial=partial))
-    values, shown = _decode(uri), storage.redact(uri)
+    data, shown = storage.read_bytes(uri), storage.redact(uri)
+    _refuse_other_version(data)  # first: other versions seal otherwise, or not at all
+    values = checksums.decode_json(data, shown)
     try:
         manifest = Manifest(
             values["sequence_id"],
@@ -193,6 +199,16 @@ def read_manifest(
     if storage.join(out_uri, manifest.uri) != uri or not is_safe_name(sequence_id):
         raise IncompleteArtifactError(f"{shown} is the manifest of something else")
     return manifest
+
+
+def _refuse_other_version(data: bytes) -> None:
+    try:
+        values = json.loads(data)
+        version = values["stamp"]["format_version"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return  # damaged, which checksums tell
+    if version != FORMAT_VERSION:
+        raise OtherVersionError(str(values.get("labeled_by", "")))
 
 
 def _is_of(record: ChunkRecord, manifest: Manifest) -> bool:
@@ -298,11 +314,12 @@ def add_to_report(out_uri: str, manifest: Manifest, facts: dict[str, Any]) -> No
 
 
 def read_reports(out_uri: str, run_key: str) -> Iterable[dict[str, Any]]:
-    """Every report of a run, one after another."""
+    """Every report of a run, one after another; damaged ones are left out."""
     folder = storage.join(out_uri, "reports", run_key)
     for name in sorted(storage.list_names(folder)):
         if name.endswith(".json") and not name.startswith("."):
-            yield _decode(storage.join(folder, name))
+            with contextlib.suppress(IncompleteArtifactError, storage.NotFoundError):
+                yield _decode(storage.join(folder, name))
 
 
 def _decode(uri: str) -> dict[str, Any]:

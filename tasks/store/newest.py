@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from sam2_core.types import AutolabelError
 from tasks.store import manifests, storage
+from tasks.store.checksums import IncompleteArtifactError, OtherVersionError
 from tasks.store.manifests import COMPLETE, PARTIAL, Key, Manifest
 
 log = logging.getLogger(__name__)
@@ -85,10 +87,49 @@ def complete_keys(listed: Iterable[ListedManifest], run_key: str = "") -> set[Ke
     return {one.key for one in listed if not one.partial and run_key in {"", one.run_key}}
 
 
-def newest_manifests(out_uri: str, run_key: str = "") -> list[Manifest]:
-    """Read the newest manifest of each sequence, of one run or of all, by sequence."""
+def newest_manifests(
+    out_uri: str, run_key: str = ""
+) -> tuple[list[Manifest], dict[str, IncompleteArtifactError]]:
+    """Read the newest manifest of each sequence, of one run or of all, by sequence.
+
+    Returns:
+        Them, and why those of other sequences cannot be read: they are damaged, or of another
+        version of this package.
+
+    """
     newest = newest_of(list_manifests(out_uri, run_key))
-    return [newest[name].read(out_uri) for name in sorted(newest)]
+    found, unreadable = [], {}
+    for name in sorted(newest):
+        try:
+            found.append(newest[name].read(out_uri))
+        except IncompleteArtifactError as error:
+            unreadable[name] = error
+    return found, unreadable
+
+
+def other_versions(out_uri: str, listed: Iterable[ListedManifest]) -> dict[str, int]:
+    """Count manifests that other versions of this package have written in forms of their own.
+
+    Reads one manifest of each run: all of a run are of one form.
+
+    Returns:
+        {version: manifests}, "another version" for those that do not say.
+
+    """
+    of_run: dict[str, str] = {}
+    found: Counter[str] = Counter()
+    for one in listed:
+        if one.run_key not in of_run:
+            of_run[one.run_key] = ""
+            try:
+                one.read(out_uri)
+            except OtherVersionError as error:
+                of_run[one.run_key] = error.version
+            except AutolabelError:
+                del of_run[one.run_key]  # the next one may tell
+        found[of_run.get(one.run_key, "")] += 1
+    del found[""]
+    return dict(found)
 
 
 def declare_again(out_uri: str, listed: Iterable[ListedManifest]) -> None:

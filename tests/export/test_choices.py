@@ -15,6 +15,7 @@ from tasks.export.run import FORMATS, export
 from tasks.export.sink import Sink
 from tasks.export.types import Classes, ExportFrame, Told
 from tasks.store import storage
+from tasks.store.newest import list_manifests, other_versions
 from tests.export.labeled_runs import NOTHING, run_of, truth
 from tests.review.labels import labeled_frames
 
@@ -35,6 +36,28 @@ def test_what_is_chosen_and_what_is_left_out_is_told(tmp_path):
     assert 0 < risky["left_out"]["risk too high"] == 30 - risky["instances"]
     written = json.loads((tmp_path / "r/annotations/instances.json").read_text())["annotations"]
     assert max(one["attributes"]["risk"] for one in written) < 0.5
+
+
+def test_what_cannot_be_read_is_left_out_and_the_rest_is_exported(tmp_path):
+    source = run_of(tmp_path, ("cut", "drive", "old"), frames=2)
+    paths = {path.name.partition("@")[0]: path for path in (tmp_path / "run").rglob("*@*.json")}
+    paths["cut"].write_bytes(paths["cut"].read_bytes()[:-40])
+    old = json.loads(paths["old"].read_bytes()) | {"labeled_by": "0.0.9", "sha256": "of its own"}
+    old["stamp"]["format_version"] = 1
+    paths["old"].write_text(json.dumps(old))
+    given = ["export", source, "--format", "coco", "--images", "none", "--json", "--to"]
+    done = CliRunner().invoke(cli, [*given, str(tmp_path / "to")])
+    report = json.loads(done.stdout)
+    assert (done.exit_code, report["sequences"], report["frames"]) == (1, 1, 2)
+    assert report["sequences_unreadable"] == ["cut", "old"]
+    cut, old = report["left_out"]
+    assert cut.startswith("sequence cut: ")
+    assert "truncated or damaged" in cut
+    assert old == "sequence old: labeled by 0.0.9, which this version cannot read: label again"
+    paths["drive"].unlink()
+    done = CliRunner().invoke(cli, [*given, str(tmp_path / "nothing")])
+    assert isinstance(done.exception, AutolabelError), "nothing can be read"
+    assert other_versions(source, list_manifests(source)) == {"0.0.9": 1}
 
 
 def test_classes_are_those_of_tracks_if_asked(tmp_path):

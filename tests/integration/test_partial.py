@@ -63,7 +63,7 @@ def test_what_was_not_fetched_is_tried_again_and_then_complete(night, lost, data
     assert {name: one.partial for name, one in usable.items()} == {
         "drive000": True, "drive001": False,
     }  # fmt: skip
-    (partial,) = [one for one in newest_manifests(night.out) if one.partial]
+    (partial,) = [one for one in newest_manifests(night.out)[0] if one.partial]
     assert (partial.sequence_id, partial.frames, partial.failed) == ("drive000", 3, 1)
 
     assert load_dataset("partial", night.out, run_key)["loaded"] == 2
@@ -79,7 +79,7 @@ def test_what_was_not_fetched_is_tried_again_and_then_complete(night, lost, data
     assert state.is_completed()
     assert (plan.up_to_date, plan.to_label, plan.partial) == (2, 0, 0)
     assert every_frame_once(night.source, night.out, run_key) == 2
-    assert not any(one.partial for one in newest_manifests(night.out))
+    assert not any(one.partial for one in newest_manifests(night.out)[0])
     assert load_dataset("partial", night.out, run_key)["loaded"] == 1
     assert all(len(row["objects"]) == 2 for row in held("partial")["rows"])
     assert load_dataset("partial", night.out, run_key, anew=True)["frames"] == 7

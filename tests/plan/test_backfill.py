@@ -43,6 +43,12 @@ def test_what_has_no_manifest_is_planned_however_old_it_is(params):
     label = plan.params.label.model_copy(update={"allow_uncertified": True})
     told = dict(plan_rows(plan_backfill(BackfillParams(label=label))))
     assert told["model"].startswith("--allow-uncertified")
+    old = b'{"labeled_by": "0.0.9", "stamp": {"format_version": 1}}'
+    storage.write_bytes(storage.join(label.out, path_of("f" * 20, "undated", "c" * 20)), old)
+    plan = plan_backfill(params())
+    assert make_plan(label).unreadable == plan.as_json()["unreadable"] == {"0.0.9": 1}
+    why = "1 labeled by 0.0.9, which this version cannot read"
+    assert dict(plan_rows(plan))["to label"].endswith(f"{why})")
 
 
 def test_frames_of_videos_are_not_told_as_if_somebody_had_counted_them(params, tmp_path):

@@ -220,7 +220,7 @@ def test_a_rebuild_brings_the_frames_that_were_labeled_and_no_others(
 
 def test_names_in_rows_are_the_manifests(reviewing: Reviewing) -> None:
     out = str(reviewing.outs[0])
-    (manifest, *_) = newest_manifests(out, STAMP.run_key)
+    (manifest, *_) = newest_manifests(out, STAMP.run_key)[0]
     for foreign in (
         replace(manifest, sequence_id="../../x"), replace(manifest, frames_uri="/elsewhere"),
         replace(manifest, chunks=(replace(manifest.chunks[0], camera=".."),)),
