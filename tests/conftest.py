@@ -13,27 +13,12 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 # Not the user's: there `autolabel up` of theirs may run, whose server tests would work with.
 OWN_CACHE = tempfile.mkdtemp(prefix="autolabel-tests-")
 os.environ["AUTOLABEL_CACHE"] = OWN_CACHE
-# Fixtures of which one worker alone has one.
-SERVERS = {"cluster", "prefect_api"}
 
 
 def pytest_unconfigure() -> None:
     """Remove the cache; keep what logs at exit from following the summary, to closed streams."""
     logging.raiseExceptions = False
     shutil.rmtree(OWN_CACHE, ignore_errors=True)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Workers of pytest-xdist: files stay whole, and whole is what shares a server that is dear.
-
-    Those that take longest come first, so that no worker is left alone with one at the end.
-    """
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return
-    for item in items:
-        shared = SERVERS.intersection(getattr(item, "fixturenames", ()))
-        item.add_marker(pytest.mark.xdist_group(min(shared, default=item.nodeid.split("::")[0])))
-    items.sort(key=lambda item: not SERVERS.intersection(getattr(item, "fixturenames", ())))
 
 
 @pytest.fixture(scope="session")

@@ -2,16 +2,13 @@
 
 import errno
 import json
-import re
 
 import pytest
 from click.testing import CliRunner
 
-from flows.cli import cache
 from flows.cli.main import cli
 from flows.machine import services
 from tasks.dataset import database
-from tests.conftest import REPOSITORY
 
 
 @pytest.fixture
@@ -75,24 +72,3 @@ def test_nothing_goes_unnamed_or_in_use(folder, monkeypatch):
     monkeypatch.setattr(database, "running_server", lambda: True)
     assert "the database is in use" in str(run("clear", "mongodb", code=1).exception)
     assert (folder / "mongodb" / "d").exists()
-
-
-def test_every_folder_that_the_code_names_is_told():
-    """What is written below the cache folder is listed here."""
-    import re
-
-    from tests.conftest import REPOSITORY
-
-    written = set()
-    for room in ("sam2_core", "tasks", "flows"):
-        for path in (REPOSITORY / room).rglob("*.py"):
-            written |= set(re.findall(r'cache_folder\([^)]*\)\)? / f?"([a-z]+)', path.read_text()))
-    assert {"models", "frames", "services", "demo"} <= written
-    assert written <= {name.rstrip("-*") for name in cache.KINDS}
-
-
-def test_operations_says_the_names_that_clear_takes():
-    page = (REPOSITORY / "docs" / "OPERATIONS.md").read_text()
-    rows = page.partition("| name | what | size |\n")[2].partition("\n\n")[0].splitlines()[1:]
-    told = {name for row in rows for name in re.findall(r"`([\w-]+)`", row.split("|")[1])}
-    assert told == {pattern.rstrip("-*") for pattern in cache.KINDS}

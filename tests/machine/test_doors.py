@@ -161,6 +161,7 @@ def test_a_command_finds_the_password_of_our_own_server_only(api, home, monkeypa
         assert os.environ.get(CLIENT_AUTH) == wanted
 
 
+@pytest.mark.ci
 def test_a_server_on_the_port_that_is_not_ours_is_neither_joined_nor_told_anything(
     tmp_path, monkeypatch
 ):
@@ -187,6 +188,7 @@ def test_a_server_on_the_port_that_is_not_ours_is_neither_joined_nor_told_anythi
     assert services.running() == {}
 
 
+@pytest.mark.ci
 def test_a_server_of_an_older_version_is_not_used_without_a_password(tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))

@@ -165,6 +165,7 @@ def spare(line, folder):
     )  # fmt: skip
 
 
+@pytest.mark.ci
 def test_it_becomes_the_engine_of_the_run_that_it_is_given(tmp_path):
     own = shells_environment(tmp_path) | {"PREFECT__FLOW_RUN_ID": "no id"}
     given = json.dumps({"environment": own, "folder": str(tmp_path)}).encode()

@@ -141,6 +141,7 @@ def mark_complete(folder, run_key: str) -> None:
         (manifests / f"{one.sequence.sequence_id}@{one.content_key}.json").write_bytes(b"{}")
 
 
+@pytest.mark.ci
 def test_a_thousand_sequences_that_are_up_to_date(tmp_path):
     make(tmp_path, 1000, 20)
     before = plan(tmp_path, 1000)

@@ -115,6 +115,7 @@ def in_another_process(told, *about) -> None:
     told.put(decide_with(*about))
 
 
+@pytest.mark.ci
 def test_of_two_processes_that_decide_at_once_one_is_refused(name: str, out) -> None:
     dataset = schema.open_dataset(name)
     focus = focus_on(dataset, 3)

@@ -55,6 +55,7 @@ def test_every_kind_of_change(name: str, folder: Path, where: str) -> None:
     walk(name, folder, where, EVERYTHING)
 
 
+@pytest.mark.ci
 def test_random_changes(name: str, folder: Path) -> None:
     @settings(
         max_examples=2, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)

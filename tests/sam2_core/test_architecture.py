@@ -79,7 +79,7 @@ def close(ours, theirs, tolerance: float = 2e-5) -> None:
     assert ((ours - theirs).abs().max() / theirs.std()).item() < tolerance
 
 
-@pytest.fixture(scope="module", params=["micro", "tiny"])
+@pytest.fixture(scope="module", params=["micro", pytest.param("tiny", marks=pytest.mark.ci)])
 def pair(request):
     preset = MICRO if request.param == "micro" else TINY.sized(image_size=512)
     ours, theirs = paired(preset)
@@ -140,6 +140,7 @@ def test_decoder_matches_the_oracle(pair, prompt, multi):
     assert torch.allclose(score, expected.object_score_logits[0, :, 0], atol=1e-4)
 
 
+@pytest.mark.ci
 def test_random_weights_are_worth_comparing():
     """Masks depend on the prompt and both branches of the single-mask choice occur."""
     model = random_weights(COMPACT)

@@ -48,6 +48,7 @@ def test_encoder(case, fused, early):
     close(lean_s0.reshape(s0.shape), s0 + up2[:, None, None])
 
 
+@pytest.mark.ci
 def test_encoder_of_a_grid_in_several_parts():
     preset = COMPACT.sized(image_size=512)
     assert preset.embedding_grid**2 > ROWS
@@ -116,6 +117,7 @@ def test_query_bias_rides_on_the_position():
     assert torch.allclose(moved @ query.weight.t(), expected, atol=1e-4)
 
 
+@pytest.mark.ci
 def test_halves_keep_the_masks():
     """True FP16 modules: coordinates and counts in float32, IoU to float32 as MODEL.md asks."""
     model = random_weights(MICRO)

@@ -78,6 +78,7 @@ def test_a_server_that_does_not_start_tells_why_and_where_its_log_is(tmp_path, m
     assert "<no Python frame>" not in log.read_text()
 
 
+@pytest.mark.ci
 def test_a_damaged_template_is_made_anew(tmp_path):
     (tmp_path / "home").mkdir()
     template = tmp_path / "prefect.db"

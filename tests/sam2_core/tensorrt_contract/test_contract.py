@@ -23,6 +23,7 @@ import pytest
 from .bindings import describe
 from .stubs import StubWriter
 
+pytestmark = pytest.mark.ci
 ROOT = Path(__file__).parents[3]
 SOURCES = [
     path
