@@ -10,7 +10,8 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 # Given (method, path), says what to do with a request: "" passes, "cut" sends half of the body and
-# hangs up, "slow" keeps silent for some seconds, "reset" hangs up at once, "503" answers so.
+# hangs up, "slow" keeps silent for some seconds, "reset" hangs up at once, "503" answers so,
+# "ExpiredToken" answers as S3 does then.
 Fault = Callable[[str, str], str]
 
 
@@ -59,6 +60,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         if fault == "slow":
             time.sleep(proxy.silence_s)
+        if fault == "ExpiredToken":
+            data = b"<Error><Code>ExpiredToken</Code><Message>expired</Message></Error>"
+            self.send_response(400)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+            return
         if fault.isdigit():
             self.send_response(int(fault))
             self.send_header("Content-Length", "0")

@@ -6,20 +6,19 @@ and labels are never shown on it; one that cannot be had leaves labels without a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tasks.frames.download import CONNECTIONS, cached_path, download
+from tasks.frames.download import CONNECTIONS, download, find_cached
+from tasks.frames.extracted import ExtractedFrames
 from tasks.frames.identity import file_version
 from tasks.frames.listing import stat_file
 from tasks.frames.parts import is_file_here, part_of
-from tasks.frames.streams import stream_frame_path
-from tasks.frames.video import expand_videos, video_frame_path
+from tasks.frames.video import expand_videos, footage_of
 from tasks.store import storage
-from tasks.types import FrameRef, FrameSelection, StreamRef, VideoRef
+from tasks.types import FrameRef
 
 _SAME, _OTHER, _GONE = "same", "other", "gone"
 
@@ -80,8 +79,8 @@ def _fetch_images(frames: Iterable[FrameRef]) -> Pictures:
 
 def _state(frame: FrameRef) -> str:
     """Say whether the content that was labeled can be had, is another one by now, or is gone."""
-    copy = cached_path(frame.uri, frame.etag)
-    if copy.is_file() and frame.size_bytes in {0, copy.stat().st_size}:
+    copy = find_cached(frame.uri, frame.etag)
+    if copy and frame.size_bytes in {0, copy.stat().st_size}:
         return _SAME
     part = part_of(frame.uri)
     try:
@@ -112,7 +111,7 @@ def _fetch_videos(frames: Iterable[FrameRef]) -> Pictures:
             if state == _OTHER:
                 changed |= {frame.uri for number, frame in wanted.items() if number not in here}
             if state == _SAME:
-                expand_videos([_video(first, uri, stream, wanted)])
+                expand_videos([footage_of(first, wanted)])
                 here = _extracted(uri, stream, etag, wanted)
         paths |= {wanted[number].uri: str(path) for number, path in here.items()}
     return Pictures(paths, frozenset(changed))
@@ -120,20 +119,8 @@ def _fetch_videos(frames: Iterable[FrameRef]) -> Pictures:
 
 def _extracted(uri: str, stream: str, etag: str, numbers: Iterable[int]) -> dict[int, Path]:
     """Find those frames of a video or a recording that are in the cache."""
-    if stream:
-        places = {number: stream_frame_path(uri, stream, etag, number) for number in numbers}
-    else:
-        places = {number: video_frame_path(uri, etag, number) for number in numbers}
-    return {number: path for number, path in places.items() if path.is_file()}
-
-
-def _video(frame: FrameRef, uri: str, stream: str, numbers: Iterable[int]) -> VideoRef:
-    """Name those frames of a video, and as few others as a selection allows."""
-    ordered = sorted(numbers)
-    step = math.gcd(*(number - ordered[0] for number in ordered)) or 1
-    selection = FrameSelection(ordered[0], ordered[-1] + 1, step)
-    where = (frame.sequence_id, frame.camera, None, uri, selection, frame.etag)
-    return StreamRef(*where, stream=stream) if stream else VideoRef(*where)
+    there = ExtractedFrames(uri, etag, stream).files()
+    return {number: there[number] for number in numbers if number in there}
 
 
 def _number_of(uri: str) -> int | None:

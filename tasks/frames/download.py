@@ -1,8 +1,8 @@
 """Frames and videos into the local cache: bounded, retried, checked, whole or not at all.
 
 The cache is addressed by content (address and etag), so that a file in it never grows stale, and
-two processes that fetch the same file write the same bytes to the same name. Local files are used
-where they lie.
+two processes that fetch the same file write the same bytes to the same name. Names end with a
+digest of the bytes. Local files are used where they lie.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from sam2_core.cache import cache_folder
 from sam2_core.machine_errors import as_machine_error, is_host_full, is_machine_error
+from tasks.frames import cached
 from tasks.frames.identity import CHANGED_SINCE_LISTED, stat_version
 from tasks.frames.listing import stat_file
 from tasks.frames.parts import Part, part_of
@@ -59,13 +60,14 @@ def download(
     """
     outcomes = []
     with ThreadPoolExecutor(CONNECTIONS, "download") as pool:
-        for outcome in pool.map(_fetch_frame, frames):
+        for outcome in pool.map(fetch_frame, frames):
             on_frame(outcome)
             outcomes.append(outcome)
     return outcomes
 
 
-def _fetch_frame(frame: FrameRef) -> FrameRef | FrameFailure:
+def fetch_frame(frame: FrameRef) -> FrameRef | FrameFailure:
+    """Fetch one frame, as `download`."""
     if frame.problem:
         return FrameFailure.of(frame, "list", frame.problem)
     if frame.local_path:
@@ -91,10 +93,10 @@ def _fetch_frame(frame: FrameRef) -> FrameRef | FrameFailure:
 
 def _member(frame: FrameRef, part: Part) -> Path:
     """Take a picture out of its archive: the bytes at which its address points."""
-    path = cached_path(frame.uri, frame.etag)
-    if path.is_file() and path.stat().st_size == frame.size_bytes:
+    path = find_cached(frame.uri, frame.etag)
+    if path and path.stat().st_size == frame.size_bytes:
         return path
-    archive = fetch(part.file_uri, frame.etag)
+    archive = fetch(part.file_uri, frame.etag, intact=True)
     with storage.explained("read", part.file_uri), archive.open("rb") as file:
         file.seek(part.number)
         data = file.read(frame.size_bytes)
@@ -103,6 +105,18 @@ def _member(frame: FrameRef, part: Part) -> Path:
         raise ChangedError(part.file_uri)
     if len(data) < frame.size_bytes:
         raise CutBodyError(f"{part.stream}: {len(data)} bytes are there of {frame.size_bytes}")
+    return keep_cached(frame.uri, frame.etag, data)
+
+
+def keep_cached(uri: str, etag: str, data: bytes) -> Path:
+    """Write what is at an address into the cache; returns its path.
+
+    Raises:
+        CacheError: it cannot be written.
+
+    """
+    folder, stem, suffix = _place(uri, etag)
+    path = folder / cached.name_of(stem, data, suffix)
     try:
         storage.write_bytes(str(path), data)
     except storage.StorageError as error:
@@ -110,24 +124,32 @@ def _member(frame: FrameRef, part: Part) -> Path:
     return path
 
 
-def cached_path(uri: str, etag: str) -> Path:
-    """Where the content of an address lies in the cache; the extension is kept."""
+def find_cached(uri: str, etag: str) -> Path | None:
+    """Return where the content of an address lies in the cache, if it does."""
+    folder, stem, _ = _place(uri, etag)
+    return cached.find(folder, stem)
+
+
+def _place(uri: str, etag: str) -> tuple[Path, str, str]:
+    """Folder, beginning and end of the name of a file in the cache; the extension is kept."""
     digest = hashlib.sha256(f"{uri}\n{etag}".encode()).hexdigest()
     part = part_of(uri)
     uri = part.path if part else uri
     path = uri.partition("?")[0] if uri.startswith(("http://", "https://")) else uri
     name = path.rsplit("/", 1)[-1]
     suffix = Path(name).suffix.lower() if len(Path(name).suffix) <= 6 else ""
-    return cache_folder() / "frames" / digest[:2] / f"{digest[2:40]}{suffix}"
+    return cache_folder() / "frames" / digest[:3], digest[3:40], suffix
 
 
-def fetch(uri: str, etag: str, size_bytes: int = 0) -> Path:
-    """Return a local path with the content of an address; a cached file costs a stat.
+def fetch(uri: str, etag: str, size_bytes: int = 0, *, intact: bool = False) -> Path:
+    """Return a local path with the content of an address; a cached file costs no request.
 
     Args:
         uri: fsspec URL of a file.
         etag: its version, as listed; "" for whatever is there.
         size_bytes: its size as listed, 0 when unknown; other sizes are refused.
+        intact: read a cached file to see that it is as it came, else fetch it again. Pictures are
+            seen to where they are decoded (`tasks.frames.images`).
 
     Raises:
         StorageError: it cannot be had (after retries where they help).
@@ -141,10 +163,12 @@ def fetch(uri: str, etag: str, size_bytes: int = 0) -> Path:
             if etag not in {"", stat_version(path.stat())}:
                 raise ChangedError(uri)
         return path
-    path = cached_path(uri, etag)
-    if path.is_file() and (not size_bytes or path.stat().st_size == size_bytes):
-        return path
-    temporary = storage.temporary_beside(path)
+    known = find_cached(uri, etag)
+    as_listed = known and size_bytes in {0, known.stat().st_size}
+    if known and as_listed and (not intact or cached.is_intact_file(known)):
+        return known
+    folder, stem, suffix = _place(uri, etag)
+    temporary = storage.temporary_beside(folder / stem)
     try:
         _prepare(temporary)
         with storage.explained("download", uri):
@@ -154,6 +178,9 @@ def fetch(uri: str, etag: str, size_bytes: int = 0) -> Path:
             now = stat_file(uri)
             if now is None or now.etag != etag:
                 raise ChangedError(uri)
+        if known:
+            known.unlink(missing_ok=True)
+        path = folder / cached.name_of_file(stem, temporary, suffix)
         temporary.replace(path)
     finally:
         with contextlib.suppress(OSError):

@@ -7,9 +7,10 @@ import io
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import simplejpeg
@@ -17,9 +18,10 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from sam2_core.machine_errors import as_machine_error, is_machine_error
 from sam2_core.types import AutolabelError, ImageArray
+from tasks.frames import cached
 from tasks.frames.identity import CHANGED_SINCE_LISTED, read_versioned
 from tasks.frames.orientation import turn_pixels
-from tasks.frames.parts import is_file_here
+from tasks.frames.parts import is_file_here, part_of
 from tasks.types import FrameFailure, FrameRef
 
 LIMIT_NAME = "AUTOLABEL_MAX_MEGAPIXELS"
@@ -30,6 +32,7 @@ _ORIENTATION = 0x0112
 _JPEG = {"JPEG", "MPO"}
 # What Pillow may take a file for, whatever it is called: other readers of it run programs (EPS).
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "PPM", "JPEG2000")
+Decoded = TypeVar("Decoded")
 
 
 class BadImageError(AutolabelError):
@@ -84,7 +87,28 @@ def read_image(frame: FrameRef) -> ImageArray:
         MachineError: the disk fails, or memory or file handles are at an end.
 
     """
-    return decode_image(_read(frame))
+    return _from_file(frame, decode_image)
+
+
+def _from_file(frame: FrameRef, decode: Callable[[bytes], Decoded]) -> Decoded:
+    """Decode a frame's file; one in the cache is made again before it is the frame's fault."""
+    data, path = _read(frame), Path(frame.local_path)
+    if not cached.is_cached(path):
+        return decode(data)
+    if cached.is_intact(path, data):
+        try:
+            return decode(data)
+        except TooLargeError:
+            raise
+        except BadImageError:
+            if part_of(frame.uri):  # it was made of a file that was intact
+                raise
+    from tasks.frames.video import restored
+
+    again = restored(frame)
+    if isinstance(again, FrameFailure):
+        raise NotReadError(again.reason)
+    return decode(_read(again))
 
 
 def _read(frame: FrameRef) -> bytes:
@@ -117,7 +141,11 @@ def stored_size(frame: FrameRef) -> tuple[tuple[int, int], int]:
         BadImageError: as of `read_image`, as far as a header tells.
 
     """
-    with _opened(_read(frame)) as image:
+    return _from_file(frame, _stored_size)
+
+
+def _stored_size(data: bytes) -> tuple[tuple[int, int], int]:
+    with _opened(data) as image:
         return (image.height, image.width), _orientation(image)
 
 

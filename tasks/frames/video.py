@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sam2_core.cache import cache_folder
 from sam2_core.library_messages import quiet_ffmpeg
 from sam2_core.machine_errors import as_machine_error
 from tasks.frames.broken_off import why_frames_lack
-from tasks.frames.download import CacheError, ChangedError, fetch
+from tasks.frames.download import CacheError, ChangedError, fetch, fetch_frame
+from tasks.frames.extracted import ExtractedFrames, Row
 from tasks.frames.identity import file_version
 from tasks.frames.images import TooLargeError, refuse_large
+from tasks.frames.parts import part_of
 from tasks.frames.streams import BadRecordingError, frames_of_stream
 from tasks.store import storage
 from tasks.types import Footage, FrameFailure, FrameRef, FrameSelection, StreamRef, VideoRef
 
 JPEG_QUALITY = 95
-# Index, (height, width), bytes of the JPEG, when it is shown (ns since the video's start, or None),
-# why there is no such frame.
-Row = tuple[int, tuple[int, int], int, int | None, str]
 
 log = logging.getLogger(__name__)
 
@@ -80,18 +78,43 @@ def expand_videos(frames: Iterable[Footage]) -> list[FrameRef | FrameFailure]:
     return expanded
 
 
+def footage_of(frame: FrameRef, numbers: Collection[int]) -> VideoRef:
+    """Return those frames of the video or recording that a frame is of, and few others."""
+    part, ordered = part_of(frame.uri), sorted(numbers)
+    if part is None:
+        raise ValueError(f"{frame.uri} is no frame of a video")
+    step = math.gcd(*(number - ordered[0] for number in ordered)) or 1
+    selection = FrameSelection(ordered[0], ordered[-1] + 1, step)
+    where = (frame.sequence_id, frame.camera, None, part.file_uri, selection, frame.etag)
+    return StreamRef(*where, stream=part.stream) if part.stream else VideoRef(*where)
+
+
+def restored(frame: FrameRef) -> FrameRef | FrameFailure:
+    """Fetch or extract a frame again whose file in the cache is damaged, or why that fails.
+
+    Raises:
+        CacheError: the cache cannot be written.
+
+    """
+    Path(frame.local_path).unlink(missing_ok=True)
+    part = part_of(frame.uri)
+    if part is None or part.is_member:
+        return fetch_frame(replace(frame, local_path=""))
+    (outcome,) = expand_videos([footage_of(frame, [part.number])])
+    return outcome
+
+
 def _frames_of(video: VideoRef, start_ns: int | None) -> list[FrameRef]:
-    folder = _folder(video.uri, video.etag)
-    selection = video.selection
-    record = folder / f"{selection.start}-{selection.stop}-{selection.step}.json"
-    rows = _read_record(record)
-    if rows is None:
-        path = fetch(video.uri, video.etag, video.size_bytes)
+    extracted, selection = ExtractedFrames(video.uri, video.etag), video.selection
+    record = f"{selection.start}-{selection.stop}-{selection.step}"
+    found = extracted.read_record(record)
+    if found is None:
+        path = fetch(video.uri, video.etag, video.size_bytes, intact=True)
         before = _state_of(path)
-        rows = list(_extract(path, folder, selection))
-        _refuse_changed(video, path, before, (_jpeg(folder, row[0]) for row in rows))
-        _write_whole(record, json.dumps({"frames": rows}).encode())
-    return [_frame(video, folder, start_ns, row) for row in rows]
+        found = rows, _ = list(_extract(path, extracted, selection)), 0
+        _refuse_changed(video, path, before, (extracted.folder / row[1] for row in rows if row[1]))
+        extracted.write_record(record, *found)
+    return [_frame(video, extracted.folder, start_ns, row) for row in found[0]]
 
 
 def _state_of(path: Path) -> tuple[int, ...] | None:
@@ -121,7 +144,7 @@ def _refuse_changed(
 
 def _frame(video: VideoRef, folder: Path, start_ns: int | None, row: Row) -> FrameRef:
     """Make the reference of one frame."""
-    index, (height, width), size_bytes, shown_ns, problem = row
+    index, name, size_hw, size_bytes, shown_ns, problem = row
     known = start_ns is not None and shown_ns is not None
     return FrameRef(
         video.sequence_id,
@@ -129,37 +152,12 @@ def _frame(video: VideoRef, folder: Path, start_ns: int | None, row: Row) -> Fra
         index,
         start_ns + shown_ns if known else None,  # type: ignore[operator]
         f"{video.uri}#frame={index}",
-        size_hw=(height, width),
+        size_hw=size_hw,
         etag=video.etag,
         size_bytes=size_bytes,
-        local_path="" if problem else str(_jpeg(folder, index)),
+        local_path="" if problem else str(folder / (name or f"{index:06d}")),
         problem=problem,
     )
-
-
-def video_frame_path(uri: str, etag: str, index: int) -> Path:
-    """Where a frame of a video lies in the cache, if it has been extracted."""
-    return _jpeg(_folder(uri, etag), index)
-
-
-def _folder(uri: str, etag: str) -> Path:
-    digest = hashlib.sha256(f"{uri}\n{etag}".encode()).hexdigest()
-    return cache_folder() / "videos" / digest[:2] / digest[2:40]
-
-
-def _jpeg(folder: Path, index: int) -> Path:
-    return folder / f"{index:06d}.jpg"
-
-
-def _read_record(record: Path) -> list[Row] | None:
-    """Return what an earlier extraction found, if all its files are still there."""
-    try:
-        found = json.loads(record.read_text())["frames"]
-        sizes = {path.name: path.stat().st_size for path in record.parent.glob("*.jpg")}
-        whole = all(sizes.get(f"{i:06d}.jpg", 0) == size for i, _, size, _, _ in found)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return found if whole else None
 
 
 class _Clock:
@@ -191,7 +189,7 @@ class _Clock:
         return self._last_ns
 
 
-def _extract(path: Path, folder: Path, selection: FrameSelection) -> Iterator[Row]:
+def _extract(path: Path, extracted: ExtractedFrames, selection: FrameSelection) -> Iterator[Row]:
     """Write selected frames; one that cannot be decoded has no file and counts all the same."""
     import cv2
 
@@ -209,9 +207,12 @@ def _extract(path: Path, folder: Path, selection: FrameSelection) -> Iterator[Ro
             shown_ns = clock.next_ns()
             if index in selection:
                 decoded, pixels = capture.retrieve()
-                size_hw = pixels.shape[:2] if decoded else (0, 0)
-                size_bytes = _write_jpeg(_jpeg(folder, index), pixels, decoded)
-                yield index, size_hw, size_bytes, shown_ns, ""
+                if decoded:
+                    data = _jpeg(pixels)
+                    name = extracted.keep(index, data, ".jpg")
+                    yield index, name, pixels.shape[:2], len(data), shown_ns, ""
+                else:
+                    yield index, "", (0, 0), 0, shown_ns, ""
             index += 1
     finally:
         capture.release()
@@ -238,7 +239,7 @@ def _lost(
         log.warning("%s: %d frames of %d could be decoded", path, decoded, promised)
     missing = range(decoded, max(promised, decoded + 1)) if reason else ()
     for index in [one for one in missing if one in selection][:1]:
-        yield index, (0, 0), 0, clock.next_ns(), reason
+        yield index, "", (0, 0), 0, clock.next_ns(), reason
 
 
 def _read_through(path: Path) -> None:
@@ -256,19 +257,8 @@ def _read_through(path: Path) -> None:
         raise as_machine_error(error, f"reading {path}") from error
 
 
-def _write_jpeg(path: Path, pixels: Any, decoded: bool) -> int:
-    """Write a frame that could be decoded; returns bytes."""
+def _jpeg(pixels: Any) -> bytes:
     import cv2
 
-    if not decoded:
-        return 0
-    data = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[1].tobytes()
-    _write_whole(path, data)
-    return len(data)
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    try:
-        storage.write_bytes(str(path), data)
-    except storage.StorageError as error:
-        raise CacheError(str(error)) from error
+    encoded = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[1]
+    return bytes(encoded.tobytes())

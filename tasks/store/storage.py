@@ -21,9 +21,11 @@ from typing import Any
 import fsspec
 
 from sam2_core import redaction
+from sam2_core.machine_errors import causes
 from sam2_core.types import AutolabelError
 from tasks.store.addresses import without_credentials
 from tasks.store.file_times import written_s
+from tasks.store.redirects import redirect_guard
 from tasks.store.retry import http_status, with_retries
 
 TIMEOUT_VARIABLE = "AUTOLABEL_STORAGE_TIMEOUT_S"
@@ -122,7 +124,8 @@ def _client_options(uri: str) -> dict[str, Any]:
 
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout_s, sock_read=timeout_s)
         # trust_env: proxies and the passwords in ~/.netrc.
-        return {"client_kwargs": {"timeout": timeout, "trust_env": True}}
+        guards = [redirect_guard()]
+        return {"client_kwargs": {"timeout": timeout, "trust_env": True, "trace_configs": guards}}
     return {}
 
 
@@ -177,8 +180,11 @@ def explained(action: str, uri: str) -> Iterator[None]:
         raise
     except Exception as error:
         where, status = f"cannot {action} {redact(uri)}", http_status(error)
+        ours = [one for one in causes(error) if isinstance(one, StorageError)]
+        if ours:  # fsspec has made "not found" of it
+            raise ours[0] from error
         if isinstance(error, PermissionError) or status in {401, 403}:
-            why = "access denied; check permissions or credentials"
+            why = _denied(error)
         elif type(error).__name__ == "NoCredentialsError":
             why = _no_credentials()
         elif status == 404 or (isinstance(error, FileNotFoundError) and status is None):
@@ -191,6 +197,20 @@ def explained(action: str, uri: str) -> Iterator[None]:
         else:
             raise
         raise StorageError(f"{where}: {why}") from error
+
+
+def _denied(error: BaseException) -> str:
+    answers = (getattr(one, "response", None) for one in causes(error))  # of botocore
+    codes = (one.get("Error", {}).get("Code") for one in answers if isinstance(one, dict))
+    if {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}.isdisjoint(codes):
+        return "access denied; check permissions or credentials"
+    told = "the credentials have expired (AWS_SESSION_TOKEN): get new ones, as with `aws sso login`"
+    if "PREFECT__FLOW_RUN_ID" not in os.environ:
+        return f"{told}, and run again; what is labeled stays"
+    return (
+        f"{told}; then `autolabel down` and `autolabel up` in a shell that has them, or start the "
+        "`autolabel worker` anew"
+    )
 
 
 def _no_credentials() -> str:

@@ -34,6 +34,8 @@ NOT_DECISIVE = {
     "tasks.boxes.detectors": "loads; what runs is in the stamp of the labels",
     "tasks.boxes.detector_files": "finds files; their content is in the stamp",
     "tasks.frames.addresses": "names of sequences; they are in every key",
+    "tasks.frames.cached": "names of files in the cache, and whether they are as they were",
+    "tasks.frames.extracted": "files in the cache, by what decoded them",
     "tasks.frames.decoding": "the list itself",
     "tasks.frames.discover": "names of frames; they are in every key",
     "tasks.frames.download": "bytes as they are; their etags are in every key",

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import http.server
 import threading
+from pathlib import Path
 
 from tasks.frames.discover import discover
 from tasks.store import storage
@@ -15,13 +16,21 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serve(folder):
+def serve(folder, handler=QuietHandler):
     """Index pages and files of a folder over HTTP on a free port."""
-    handler = functools.partial(QuietHandler, directory=str(folder))
+    handler = functools.partial(handler, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+def flip_bit(frame, place=100):
+    """Flip a bit of a frame's file in the cache."""
+    path = Path(frame.local_path)
+    data = bytearray(path.read_bytes())
+    data[place] ^= 4
+    path.write_bytes(data)
 
 
 def anywhere(request, tmp_path):

@@ -1,6 +1,7 @@
 """Downloads through a real S3 server, an HTTP server and a proxy that breaks things."""
 
 import contextlib
+import gzip
 import itertools
 import os
 import subprocess
@@ -14,12 +15,14 @@ import pytest
 from sam2_core.types import AutolabelError
 from tasks.frames import transfer
 from tasks.frames.discover import discover
-from tasks.frames.download import CacheError, ChangedError, cached_path, download, fetch
-from tasks.frames.images import NotReadError, read_image
-from tasks.store import retry, storage
+from tasks.frames.download import CacheError, ChangedError, download, fetch, keep_cached
+from tasks.frames.images import BadImageError, NotReadError, read_image
+from tasks.store import redirects, retry, storage
 from tasks.types import FrameFailure, FrameRef, FrameSelection
 from tests.conftest import use_s3_endpoint
 from tests.faults import FaultyProxy
+from tests.frames.recordings import jpeg
+from tests.frames.sources import QuietHandler, flip_bit, serve
 
 
 @pytest.fixture(autouse=True)
@@ -153,6 +156,109 @@ def test_a_body_of_another_size_is_refused(bucket):
         fetch(frame.uri, frame.etag, 50_001)
 
 
+class Careless(QuietHandler):
+    """Lists every file as 1,000 bytes and sends far more, or sends you elsewhere."""
+
+    sent, way = 0, ""
+
+    def do_GET(self):
+        if self.way == "elsewhere" and self.headers.get("Host", "").startswith("127."):
+            self.send_response(302)
+            self.send_header("Location", f"http://localhost:{self.server.server_port}/secret")
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.send_header("ETag", '"e"')
+        if self.way == "gzip":
+            self.send_header("Content-Encoding", "gzip")
+        if self.command == "HEAD" or self.way == "elsewhere":
+            self.send_header("Content-Length", "1000")
+        self.end_headers()
+        if self.command == "GET":
+            data = {"gzip": gzip.compress(bytes(1 << 24))[:1000], "elsewhere": bytes(1000)}
+            data = data.get(self.way, bytes(1 << 20))
+            for _ in range(1 if self.way in {"gzip", "elsewhere"} else 200):
+                self.wfile.write(data)
+                type(self).sent += len(data)
+
+    do_HEAD = do_GET
+
+
+@pytest.mark.parametrize(
+    ("way", "reason"),
+    [
+        ("gzip", "compressed on its way"), ("endless", "more than the 1000 bytes"),
+        ("elsewhere", "redirects to localhost, which is a private address"),
+    ],
+)  # fmt: skip
+def test_what_a_web_server_sends_is_bounded(way, reason, tmp_path, monkeypatch):
+    handler = type("Handler", (Careless,), {"way": way, "sent": 0})
+    monkeypatch.setattr(redirects, "is_private", lambda host: host == "localhost")
+    with serve(tmp_path, handler) as url:
+        frame = FrameRef("drive", "", 0, None, f"{url}/0.jpg", etag="e", size_bytes=1000)
+        (outcome,) = download([frame])
+    assert reason in outcome.reason
+    assert handler.sent < 20 << 20
+    assert not files(tmp_path / "cache")
+
+
+def test_redirects_within_a_private_network_are_followed(tmp_path):
+    handler = type("Handler", (Careless,), {"way": "elsewhere"})
+    with serve(tmp_path, handler) as url:
+        assert fetch(f"{url}/0.jpg", "e", 1000).stat().st_size == 1000
+
+
+@pytest.mark.parametrize(
+    ("host", "private"),
+    [
+        ("127.0.0.1", True), ("10.1.2.3", True), ("169.254.169.254", True), ("[::1]", True),
+        ("localhost", True), ("93.184.216.34", False), ("no-such-host.invalid", False),
+    ],
+)  # fmt: skip
+def test_private_addresses(host, private):
+    assert redirects.is_private(host) == private
+
+
+@pytest.mark.parametrize("uri", ["{bucket}/0.jpg", "{memory}/0.jpg"])
+def test_no_more_is_written_than_was_listed(uri, bucket, memory, monkeypatch):
+    uri = uri.format(bucket=bucket, memory=memory)
+    storage.write_bytes(uri, bytes(50_000))
+    with pytest.raises(storage.StorageError, match="more than the 1000 bytes that were listed"):
+        fetch(uri, "", 1000)
+    monkeypatch.setattr(transfer.storage, "filesystem", small_parts)
+    with pytest.raises(storage.StorageError, match="more than the 1001 bytes that were listed"):
+        fetch(uri, "", 1001)
+
+
+def test_expired_credentials_are_told_as_such(bucket, faulty):
+    frames = frames_of(bucket)
+    faulty.fault = lambda method, path: "ExpiredToken"
+    (outcome, *_) = download(frames)
+    assert "the credentials have expired (AWS_SESSION_TOKEN)" in outcome.reason
+    with pytest.raises(AutolabelError, match="the credentials have expired"):
+        frames_of(bucket)
+
+
+def test_a_flipped_bit_in_the_cache_is_no_answer(bucket, s3_endpoint):
+    for index in range(6):
+        storage.write_bytes(f"{bucket}/{index}.jpg", jpeg(index))
+    frames = download(frames_of(bucket))
+    before = [read_image(frame) for frame in frames]
+    for frame, place in zip(frames, (0, 1, 100, 300, 400, 500), strict=True):
+        flip_bit(frame, place)
+    for frame, pixels in zip(frames, before, strict=True):
+        assert (read_image(frame) == pixels).all()
+        assert Path(frame.local_path).read_bytes() == jpeg(frame.index)
+
+
+def test_a_damaged_picture_is_fetched_once_more_before_it_is_called_so(bucket, faulty):
+    frame = download(frames_of(bucket))[0]
+    before = len(faulty.requests)
+    with pytest.raises(BadImageError, match="not an image"):
+        read_image(frame)
+    assert [method for method, _, _ in faulty.requests[before:]] == ["GET"]
+
+
 def test_a_truncated_cached_file_is_fetched_again(bucket):
     frames = frames_of(bucket)
     Path(download(frames)[2].local_path).write_bytes(b"half")
@@ -160,8 +266,6 @@ def test_a_truncated_cached_file_is_fetched_again(bucket):
 
 
 def test_plain_http_with_faults(tmp_path, monkeypatch):
-    from tests.frames.sources import serve
-
     folder = tmp_path / "www"
     for index in range(6):
         storage.write_bytes(str(folder / f"{index}.jpg"), bytes([index]) * 50_000)
@@ -216,10 +320,10 @@ def test_a_cache_that_cannot_be_written_stops_the_run(bucket, tmp_path, monkeypa
 
 
 def test_cache_names_are_safe():
-    path = cached_path("https://h/../../x.jpg?sig=../a", "e")
+    path = keep_cached("https://h/../../x.jpg?sig=../a", "e", b"x")
     assert path.suffix == ".jpg"
     assert ".." not in path.parts
-    assert path != cached_path("https://h/../../x.jpg?sig=../a", "e2")
+    assert path != keep_cached("https://h/../../x.jpg?sig=../a", "e2", b"x")
 
 
 CHANGED = "changed while it was being labeled: run again"
@@ -230,8 +334,6 @@ def test_a_file_replaced_after_its_listing_is_not_kept_under_its_old_version(
     place, bucket, memory, tmp_path, monkeypatch
 ):
     """Of the same size, and put back before anybody looks again where the server tells versions."""
-    from tests.frames.sources import serve
-
     old, new = b"a" * 50_000, b"b" * 50_000
     folder = tmp_path / "www"
     with serve(folder) if place == "http" else contextlib.nullcontext() as url:

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from importlib import metadata
 from pathlib import Path
 
 import av
@@ -10,6 +11,7 @@ import fsspec
 import numpy as np
 import pytest
 
+from tasks.frames.decoding import decoding_digest, decoding_versions
 from tasks.frames.discover import discover
 from tasks.frames.download import download
 from tasks.frames.images import read_image
@@ -17,6 +19,8 @@ from tasks.frames.video import expand_videos
 from tasks.store import storage
 from tasks.store.artifacts import content_key
 from tasks.types import FrameFailure, FrameSelection, VideoRef
+from tests.frames import recordings
+from tests.frames.sources import flip_bit
 
 
 @pytest.fixture(autouse=True)
@@ -162,6 +166,35 @@ def test_a_missing_jpeg_of_a_video_is_extracted_again(tmp_path):
     assert expand_videos(one.frames) == frames
     read_image(frames[5])
     read_image(frames[6])
+
+
+@pytest.mark.parametrize("name", ["clip.mp4", "drive.mcap", "a.tar"])
+def test_a_flipped_bit_in_an_extracted_frame_is_no_answer(tmp_path, name):
+    path = tmp_path / name
+    if name == "clip.mp4":
+        make_video(path)
+    elif name == "drive.mcap":
+        recordings.drive(path)
+    else:
+        recordings.tar(path, [(f"{index}.jpg", recordings.jpeg(index)) for index in range(3)])
+    (one,) = discover([str(path)])
+    frames = download(expand_videos(one.frames))
+    before = [read_image(frame) for frame in frames]
+    for index, frame in enumerate(frames):
+        flip_bit(frame, (1, 100, 400)[index % 3])
+    assert all((read_image(f) == pixels).all() for f, pixels in zip(frames, before, strict=True))
+    assert download(expand_videos(one.frames)) == frames
+
+
+def test_another_decoder_is_another_place_in_the_cache(tmp_path, monkeypatch):
+    (one,) = discover([str(make_video(tmp_path / "clip.mp4"))])
+    before = expand_videos(one.frames)
+    with monkeypatch.context() as patch:
+        patch.setattr(metadata, "version", lambda name: f"{name} of tomorrow")
+        (decoding_versions.cache_clear(), decoding_digest.cache_clear())
+        after = expand_videos(one.frames)
+    (decoding_versions.cache_clear(), decoding_digest.cache_clear())
+    assert not {frame.local_path for frame in before} & {frame.local_path for frame in after}
 
 
 def encoded(path, count=30, **options):

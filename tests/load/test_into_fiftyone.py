@@ -17,14 +17,14 @@ from tasks.dataset.documents import Origin, label_documents, stamp_text
 from tasks.dataset.ids import label_id, sample_id
 from tasks.dataset.objects import ObjectNames
 from tasks.dataset.placing import Place
-from tasks.frames.download import cached_path
+from tasks.frames.download import keep_cached
 from tasks.frames.identity import frame_identity
 from tasks.load import into_fiftyone as load
 from tasks.load.into_fiftyone import load_frames
 from tasks.load.prepare import prepare_dataset
 from tasks.review.sequences import sequence_view
 from tasks.risk.compute_risk import compute_risk
-from tasks.store import artifacts, storage
+from tasks.store import artifacts
 from tasks.store.manifests import ChunkRecord, Manifest
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameFailure, FrameRef
@@ -106,8 +106,8 @@ def test_a_sequence_comes_out_as_it_went_in(
     manifest = store(tmp_path, labeled)
     prepare_dataset(name, out_uri=str(tmp_path))
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
-    here = cached_path(labeled[2].frame.uri, labeled[2].frame.etag)
-    storage.write_bytes(str(here), b"x" * labeled[2].frame.size_bytes)
+    shown = labeled[2].frame
+    here = keep_cached(shown.uri, shown.etag, b"x" * shown.size_bytes)
     report = load.load_sequence(name, str(tmp_path), manifest)
     assert (report.frames, report.instances) == (11, 60)
 
