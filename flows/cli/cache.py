@@ -16,7 +16,7 @@ from sam2_core.types import AutolabelError
 # Names in the cache folder, as patterns, and what is lost with them.
 KINDS = {
     "frames": "downloaded frames that datasets show; `autolabel label` fetches them again",
-    "videos": "frames of videos and recordings that datasets show; `autolabel label` takes them out again",
+    "videos": "frames of videos and recordings that datasets show; taken out again by `label`",
     "checkpoints": "Meta's checkpoints; `autolabel models download`",
     "models": "exported models; `autolabel models export`",
     "detectors": "downloaded detectors; fetched again when asked for",
