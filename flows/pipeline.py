@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -109,7 +108,7 @@ class Chain:
     """
 
     def __init__(self, run: Run, part: SequencePart) -> None:
-        self._run, self.part, self._started = run, part, time.perf_counter()
+        self._run, self.part = run, part
         self._tasks: list[tuple[str, PrefectFuture[Any]]] = []
         self._opened: Opened | None = None
         if part.manifest is None:
@@ -214,8 +213,7 @@ class Chain:
             outcome = with_error(outcome, LOAD if stage == "prepare" else stage, error)
         if self._opened and self._opened.attempt_uri and not (failed and _killed(failed[1])):
             quarantine.end(self._opened.attempt_uri)
-        text = outcome.text(time.perf_counter() - self._started)
-        self._run.job.tools.progress.finish(self.part.name, text, good=outcome.good)
+        self._run.job.tools.progress.finish(self.part.name, outcome.text, good=outcome.good)
         return outcome
 
 

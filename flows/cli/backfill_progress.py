@@ -37,6 +37,7 @@ class HowFar:
         self._percent: dict[UUID, float] = {}
         self._shards: dict[UUID, int] = {}  # frames of those that were under way when last told
         self._failed: dict[UUID, int] = {}  # frames of those that ended otherwise than labeled
+        self._done = 0  # frames, as told last: what shards tell may be less after one is lost
         self._first: tuple[float, int] | None = None  # when frames were first counted, and how many
 
     def labeled(self) -> int:
@@ -76,7 +77,8 @@ class HowFar:
         complete = self._listed()
         # What shards tell is seconds old; nobody is to read of a whole sequence and no frame.
         stored = sum(frames for key, frames in self._of.items() if key in complete)
-        done, now = max(round(self._frames - failed - left), stored), time.monotonic()
+        now = time.monotonic()
+        self._done = done = max(self._done, round(self._frames - failed - left), stored)
         self._first = self._first or (now, done)
         first_s, before = self._first
         parts = [f"{self._about}{done:,} of {counted(self._frames, 'frame')}"]

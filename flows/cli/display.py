@@ -38,6 +38,7 @@ from tasks.observe.progress import Progress as RunProgress
 from tasks.wording import counted
 
 LOG_INTERVAL_S = 30.0
+MOST_BEFORE_THE_END = 0.99
 _WIDE = 200  # of tables in a file, where nothing need be broken
 TOTAL = "total"
 # What frames are that are through a stage.
@@ -213,7 +214,7 @@ class _PaceColumn(ProgressColumn):
 
 
 class RunDisplay(Listener):
-    """Bars for one run and its stages."""
+    """Bars for one run and its stages. They never go back; 100% is the end, and is not shown."""
 
     def __init__(self, console: Console, stages: Sequence[str], frames: int) -> None:
         self.console = console
@@ -221,7 +222,7 @@ class RunDisplay(Listener):
         self._logged = time.monotonic()
         self._pace = Pace(stages)
         self._pace.frames = frames
-        self._done = dict.fromkeys(stages, 0)
+        self._done, self._most = dict.fromkeys(stages, 0), 0.0
         self.bars = Progress(
             TextColumn("{task.description:<9}"),
             BarColumn(bar_width=None),
@@ -250,12 +251,15 @@ class RunDisplay(Listener):
             return
         with self._lock:
             now = time.monotonic()
-            self._done[stage] += frames
+            # What a second pass does again counts once.
+            done = min(self._done[stage] + frames, self._pace.frames or frames)
+            self._done[stage] = max(self._done[stage], done)
             self._pace.advance(stage, frames, kept, now)
             worked = self.bars.tasks[bar].fields["worked"] + (0 if kept else frames)
-            self.bars.update(bar, advance=frames, worked=worked)
+            self.bars.update(bar, completed=self._done[stage], worked=worked)
             left = self._pace.left(now)
-            self.bars.update(self._whole, completed=self._pace.fraction(), left=left)
+            self._most = max(self._most, min(self._pace.fraction(), MOST_BEFORE_THE_END))
+            self.bars.update(self._whole, completed=self._most, left=left)
             self._log_now_and_then(now, left)
 
     def _log_now_and_then(self, now: float, left: str) -> None:
@@ -263,7 +267,7 @@ class RunDisplay(Listener):
             return
         self._logged = now
         done = ", ".join(f"{count} {_THROUGH[name]}" for name, count in self._done.items())
-        percent = f"{self._pace.fraction():.0%} done"
+        percent = f"{self._most:.0%} done"
         self.console.print(
             f"{', '.join(filter(None, [percent, left]))}; "
             f"of {counted(self._pace.frames, 'frame')}: {done}"

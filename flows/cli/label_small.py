@@ -6,7 +6,6 @@ FiftyOne are made ready side by side.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -89,7 +88,7 @@ class _Way:
         self, dataset: str | None, prepared: Future[frozenset[str]] | None
     ) -> SequenceOutcome:
         """Label and load it; what fails is told in its outcome."""
-        started, error = time.perf_counter(), None
+        error = None
         try:
             self._outcome = self._labeled()
             self._stage = TRACK
@@ -103,8 +102,7 @@ class _Way:
         outcome = self._outcome or self._so_far()
         if error:
             outcome = with_error(outcome, self._stage, error)
-        text = outcome.text(time.perf_counter() - started)
-        self._job.tools.progress.finish(self._part.name, text, good=outcome.good)
+        self._job.tools.progress.finish(self._part.name, outcome.text, good=outcome.good)
         return outcome
 
     def _labeled(self) -> SequenceOutcome:

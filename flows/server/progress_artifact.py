@@ -27,12 +27,15 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import Artifact
 
 PROGRESS_EVERY_S = 10.0
+MOST_BEFORE_THE_END = 99.0
 INTERRUPTED = "interrupted after "
 _AWAY = (httpx.HTTPError, AutolabelError)
 
 
 class ProgressArtifact:
     """The progress artifact of the flow run that makes it; a server that is away costs it alone.
+
+    It never goes back, and 100% is the end.
 
     An earlier attempt's is taken over, unless it says that it was interrupted: that one stays.
 
@@ -47,29 +50,37 @@ class ProgressArtifact:
         from prefect.artifacts import create_progress_artifact
 
         self._key, self._id = key, cast("UUID | None", None)
-        self._about = "about " if estimated else ""
+        self._about, self._most = "about " if estimated else "", 0.0
         with contextlib.suppress(*_AWAY):
             self._only_one()
             if self._id is None:
                 text = self._about + _text(0, total)
-                self._id = cast("UUID", create_progress_artifact(_percent(0, total), key, text))
+                self._id = cast("UUID", create_progress_artifact(0.0, key, text))
                 return
         self.tell(0, total)
 
     def tell(self, done: int, total: int, how: str = "") -> None:
         """Say how many frames are through; `how` is what stands before."""
+        self._most = max(self._most, min(100 * done / total, MOST_BEFORE_THE_END) if total else 0.0)
+        self._update(done, total, how)
+
+    def _update(self, done: int, total: int, how: str) -> None:
         from prefect.artifacts import update_progress_artifact
 
         if self._id is not None:
             with contextlib.suppress(*_AWAY):
                 text = how + self._about + _text(done, total)
-                update_progress_artifact(self._id, _percent(done, total), text)
+                update_progress_artifact(self._id, self._most, text)
 
     def end(self, done: int, total: int, how: str = "") -> None:
-        """Say how it ended, where nobody says any more."""
+        """Say how it ended, where nobody says any more; `how` is "" where it was not cut short."""
         with contextlib.suppress(*_AWAY):
             self._only_one()
-        self.tell(done, total, how)
+        if how:
+            self.tell(done, total, how)
+        else:
+            self._most = 100.0
+            self._update(done, total, how)
 
     def _only_one(self) -> None:
         """Take the newest card of this run for ours if we know none, and delete the others."""
@@ -115,10 +126,6 @@ def percent_done(run_ids: Collection[UUID]) -> dict[UUID, float]:
     with connected() as client:
         found = client.read_artifacts(artifact_filter=wanted, sort=ArtifactSort.CREATED_DESC)
     return {one.flow_run_id: float(str(one.data)) for one in found[::-1] if one.flow_run_id}
-
-
-def _percent(done: int, total: int) -> float:
-    return 100 * done / total if total else 100.0
 
 
 def _text(done: int, total: int) -> str:

@@ -168,8 +168,9 @@ class SequenceOutcome:
             parts.append(f"{self.filled} filled in gaps")
         return ", ".join(parts)
 
-    def text(self, seconds: float) -> str:
-        """One line for the terminal."""
+    @property
+    def text(self) -> str:
+        """One line for the terminal; its seconds are those that this sequence took alone."""
         parts = [counted(self.frames, "frame"), self.masks]
         if self.tracks:
             parts.append(counted(self.tracks, "track"))
@@ -189,7 +190,7 @@ class SequenceOutcome:
             long = len(self.error) > _LONGEST_REASON  # the summary says it whole
             error = f"{self.error[:_LONGEST_REASON]}..." if long else self.error
             parts.append(f"failed in {self.stage}: {error}")
-        return ", ".join([*parts, f"{seconds:.1f} s"])
+        return ", ".join([*parts, f"{sum(self.seconds.values()):.1f} s"])
 
 
 def complete_before(part: SequencePart) -> SequenceOutcome:

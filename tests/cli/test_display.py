@@ -68,6 +68,22 @@ def test_the_whole_is_above_its_stages(terminal, monkeypatch):
         assert last.endswith("left; of 4 frames: 4 fetched, 2 with masks")
 
 
+def test_progress_never_goes_back_and_is_not_whole_before_the_end(monkeypatch):
+    monkeypatch.setattr(display, "LOG_INTERVAL_S", 0)
+    console = Console(file=io.StringIO(), width=100)
+    shown = RunDisplay(console, ["download", "segment"], 4)
+    for stage in ("download", "segment", "segment"):  # the last: a second pass
+        shown.advanced(stage, 4, kept=False)
+        shown.chunk_done({"download": 9, "segment": 1}, 0)
+        shown.expected(4)  # of a video that was opened
+    shown.advanced("segment", 0, kept=False)
+    told = console.file.getvalue().splitlines()
+    percents = [int(line.partition("%")[0]) for line in told]
+    assert percents == sorted(percents)
+    assert percents[-1] < 100
+    assert told[-1].endswith("of 16 frames: 4 fetched, 8 with masks")
+
+
 def test_a_log_says_now_and_then_how_far_it_is(monkeypatch):
     monkeypatch.setattr(display, "LOG_INTERVAL_S", 0)
     console = Console(file=io.StringIO())

@@ -79,11 +79,15 @@ def test_where_nothing_was_loaded_there_is_nothing_to_look_at(capsys, unloaded):
         ),
         (SequenceOutcome("d", error="broken", stage="open"), "failed in open: broken"),
         (SequenceOutcome("d", error="x" * 300, stage="open"), f"failed in open: {'x' * 200}..., "),
+        (
+            SequenceOutcome("d", frames=1, computed_frames=1, seconds={"segment": 2, "track": 0.5}),
+            "1 frame, 0 masks, 2.5 s",
+        ),
         (SequenceOutcome("d", failures=(LOST,)), "1 frame failed (CAM_BACK 1.jpg: gone)"),
     ],
 )
 def test_a_sequence_says_what_became_of_it(outcome, told):
-    assert told in outcome.text(1.0)
+    assert told in outcome.text
 
 
 @pytest.mark.parametrize(
