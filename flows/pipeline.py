@@ -21,13 +21,6 @@ from typing import Any, TypeVar
 
 from prefect.futures import PrefectFuture
 from prefect.utilities.annotations import opaque, quote
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_result,
-    stop_after_attempt,
-    wait_exponential_jitter,
-)
 
 from sam2_core.cores import usable_cores
 from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT, TRACK
@@ -41,6 +34,7 @@ from tasks.pipeline.outcome import (
     with_error,
     with_loaded,
 )
+from tasks.pipeline.passes import OF_COMMAND, Passes, in_passes
 from tasks.pipeline.step_pipe import ProcessDiedError, ProcessKilledError
 from tasks.pipeline.steps import (
     MOST_CHUNKS,
@@ -54,7 +48,6 @@ from tasks.pipeline.steps import (
     track_task,
 )
 from tasks.store import quarantine
-from tasks.wording import counted
 
 # Of tasks: a piece that is segmented, one that is detected, two that download, and what waits; for
 # as many processes as cores may have beside a GPU (tasks/pipeline/step_processes.py).
@@ -62,7 +55,6 @@ THREADS = max(16, 4 * usable_cores())
 # Sequences that are under way for each process that labels, beside the oldest, and opened beside
 # those. A worker's death counts against every one of them.
 AHEAD, OPENED_AHEAD = 2, 1
-FIRST_PAUSE_S = 5.0
 
 Item = TypeVar("Item")
 log = logging.getLogger(__name__)
@@ -236,12 +228,12 @@ def label_sequences(
     dataset: str | None = None,
     cameras: Sequence[str] = (),
     *,
-    passes: int = 1,
+    passes: Passes = OF_COMMAND,
     on_open: Callable[[int, int], object] = lambda *_: None,
 ) -> list[SequenceOutcome]:
     """Label and load sequences, in a flow run; those that failed for a temporary reason again.
 
-    Retrying a request has a limit of seconds; a shard lives for minutes and can wait for storage to
+    Retrying a request has a limit of seconds; a run lives for minutes and can wait for storage to
     come back. After a request to stop no further sequence is begun; when the device is lost, the
     others fail with that before they are listed.
 
@@ -250,7 +242,7 @@ def label_sequences(
         parts: the sequences.
         dataset: FiftyOne dataset to load them into.
         cameras: every camera of the dataset.
-        passes: how often to try at most.
+        passes: how often to try at most, and what.
         on_open: called with a part's number and how many frames it turned out to have.
 
     Returns:
@@ -258,36 +250,23 @@ def label_sequences(
 
     """
     run = Run(job, dataset)
-    outcomes: dict[int, SequenceOutcome] = {}
-    todo = list(range(len(parts)))
 
-    def one_pass() -> bool:
-        """Label what is left; returns whether another pass may label more."""
-        nonlocal todo
+    def attempt(todo: Sequence[int]) -> dict[int, SequenceOutcome]:
         if dataset and (run.prepared is None or run.prepared.state.is_failed()):
             # FiftyOne takes seconds to import: behind the first chunks, not before them.
             tools = given(job.tools)
             run.prepared = prepare_task.submit(tools, dataset, list(cameras), job.out_uri)
+        outcomes = {}
         for number, chain in zip(todo, _chains(run, (parts[one] for one in todo)), strict=False):
             if chain.frames is not None:
                 on_open(number, chain.frames)
             outcomes[number] = chain.outcome()
-        todo = [one for one in todo if one in outcomes and outcomes[one].worth_another_pass]
-        return bool(todo) and not job.tools.stop.requested and job.tools.lost is None
+        return outcomes
 
-    def tell(state: RetryCallState) -> None:
-        failed = counted(len(todo), "sequence")
-        log.warning("%s failed for now; trying again in %.0f s", failed, state.upcoming_sleep)
-
-    retrying = Retrying(
-        retry=retry_if_result(bool),
-        stop=stop_after_attempt(passes),
-        wait=wait_exponential_jitter(FIRST_PAUSE_S, jitter=FIRST_PAUSE_S),
-        before_sleep=tell,
-        retry_error_callback=lambda _: False,
+    tools = job.tools
+    return in_passes(
+        attempt, len(parts), passes, lambda: not tools.stop.requested and tools.lost is None
     )
-    retrying(one_pass)
-    return [outcomes[one] for one in sorted(outcomes)]
 
 
 def _chains(run: Run, parts: Iterable[SequencePart]) -> Iterator[Chain]:

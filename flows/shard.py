@@ -36,6 +36,7 @@ from tasks.pipeline.outcome import (
     is_absent_server,
     is_this_machines,
 )
+from tasks.pipeline.passes import OF_SHARD
 from tasks.pipeline.tools import Tools
 from tasks.pipeline.warm import warmed
 from tasks.store import quarantine
@@ -43,7 +44,6 @@ from tasks.store.storage import StorageError, absolute, is_local, local_path
 from tasks.types import FrameSelection, SequenceRef
 from tasks.wording import counted
 
-PASSES = 3  # tries of a sequence at most, in one run of a shard
 MOST_FOLDERS = 8  # that are looked at when this machine has failed
 
 tracing.install()  # Prefect's span of the flow run begins before the flow's own code
@@ -103,7 +103,7 @@ def _label_shard(params: ShardParams) -> Any:
             parts_of(params),
             params.label.dataset_name,
             params.cameras,
-            passes=PASSES,
+            passes=OF_SHARD,
             on_open=count.opened,
         )
         if tools.lost is not None:

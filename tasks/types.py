@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
@@ -157,7 +157,10 @@ Footage = FrameRef | VideoRef
 
 @dataclass(frozen=True)
 class FrameFailure:
-    """A frame that could not be labeled, and why; the reason holds no secret."""
+    """A frame that could not be labeled, and why; the reason holds no secret.
+
+    `busy`: its server answered that it is busy, or not at all; a moment later it may.
+    """
 
     sequence_id: str
     camera: str
@@ -165,16 +168,17 @@ class FrameFailure:
     uri: str
     stage: str
     reason: str
+    busy: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", redact(self.reason))
 
     @staticmethod
-    def of(footage: Footage, stage: str, reason: str) -> FrameFailure:
+    def of(footage: Footage, stage: str, reason: str, *, busy: bool = False) -> FrameFailure:
         """Say of a frame, or of a video that was not opened, why it could not be labeled."""
         index = footage.index if isinstance(footage, FrameRef) else 0
         where = (footage.sequence_id, footage.camera, index, footage.uri)
-        return FrameFailure(*where, stage, reason)
+        return FrameFailure(*where, stage, reason, busy)
 
     @property
     def may_yet_come(self) -> bool:

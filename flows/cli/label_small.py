@@ -6,7 +6,7 @@ FiftyOne are made ready side by side.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from flows.plan.plan import Plan
@@ -23,6 +23,7 @@ from tasks.pipeline.outcome import (
     with_error,
     with_loaded,
 )
+from tasks.pipeline.passes import OF_COMMAND, in_passes
 from tasks.pipeline.track import track_sequence
 from tasks.types import Footage, FrameRef
 
@@ -52,7 +53,12 @@ def label_small(plan: Plan, job: Job) -> list[SequenceOutcome]:
             for make_ready in _models(job):
                 pool.submit(make_ready)
         prepared = pool.submit(_prepare, dataset, plan.cameras, job.out_uri) if dataset else None
-        return [_Way(job, part).to_the_end(dataset, prepared) for part in plan.sequences]
+
+        def attempt(todo: Sequence[int]) -> dict[int, SequenceOutcome]:
+            parts = plan.sequences
+            return {one: _Way(job, parts[one]).to_the_end(dataset, prepared) for one in todo}
+
+        return in_passes(attempt, len(plan.sequences), OF_COMMAND)
 
 
 def _models(job: Job) -> list[Callable[[], object]]:

@@ -23,7 +23,7 @@ from tasks.frames.listing import stat_file
 from tasks.frames.parts import Part, part_of
 from tasks.frames.transfer import transfer
 from tasks.store import storage
-from tasks.store.retry import CutBodyError, with_retries
+from tasks.store.retry import CutBodyError, is_transient, with_retries
 from tasks.types import FrameFailure, FrameRef
 
 CONNECTIONS = 16
@@ -87,8 +87,9 @@ def fetch_frame(frame: FrameRef) -> FrameRef | FrameFailure:
             raise as_machine_error(error, f"fetching {storage.redact(frame.uri)}") from error
         told = isinstance(error, storage.StorageError)
         return FrameFailure.of(
-            frame, "download", str(error) if told else f"cannot read it: {error}"
-        )
+            frame, "download", str(error) if told else f"cannot read it: {error}",
+            busy=is_transient(error),
+        )  # fmt: skip
 
 
 def _member(frame: FrameRef, part: Part) -> Path:

@@ -21,6 +21,7 @@ from tasks.frames.images import TooLargeError, refuse_large
 from tasks.frames.parts import part_of
 from tasks.frames.streams import BadRecordingError, frames_of_stream
 from tasks.store import storage
+from tasks.store.retry import is_transient
 from tasks.types import Footage, FrameFailure, FrameRef, FrameSelection, StreamRef, VideoRef
 
 JPEG_QUALITY = 95
@@ -72,7 +73,7 @@ def expand_videos(frames: Iterable[Footage]) -> list[FrameRef | FrameFailure]:
         except CacheError:
             raise
         except storage.StorageError as error:
-            expanded.append(FrameFailure.of(one, "download", str(error)))
+            expanded.append(FrameFailure.of(one, "download", str(error), busy=is_transient(error)))
         except (BadVideoError, BadRecordingError, TooLargeError) as error:
             expanded.append(FrameFailure.of(one, "decode", str(error)))
     return expanded

@@ -108,7 +108,9 @@ def _expanded(job: Job, found: Discovered) -> tuple[list[FrameRef], tuple[FrameF
     if not frames:
         absent = any(one.may_yet_come for one in failures)
         reasons = "; ".join(f"{one.uri}: {one.reason}" for one in failures)
-        raise (NotFetchedError if absent else UnreadableError)(reasons)
+        if not absent:
+            raise UnreadableError(reasons)
+        raise NotFetchedError(reasons, busy=any(one.busy for one in failures))
     job.tools.progress.expect(len(frames) - sum(isinstance(one, FrameRef) for one in found.frames))
     return frames, failures
 

@@ -36,6 +36,11 @@ class UnreadableError(AutolabelError):
 class NotFetchedError(AutolabelError):
     """Nothing of a sequence could be fetched: a later try may."""
 
+    def __init__(self, reason: str, *, busy: bool = False) -> None:
+        """Say what could not be fetched; `busy`: its server was, or did not answer."""
+        super().__init__(reason)
+        self.busy = busy
+
 
 @dataclass(frozen=True)
 class SequencePart:
@@ -91,6 +96,7 @@ class SequenceOutcome:
         failures: frames without labels.
         error: why the sequence is not complete, "" when it is; `stage` says where.
         transient: the error may pass by itself.
+        busy: the error was a server's that was busy or did not answer.
         machine: it is this machine's, not the sequence's.
         server_absent: nothing is wrong with it but that a server of models does not answer.
         hopeless: another attempt is of no use.
@@ -114,6 +120,7 @@ class SequenceOutcome:
     error: str = ""
     stage: str = ""
     transient: bool = False
+    busy: bool = False
     machine: bool = False
     server_absent: bool = False
     hopeless: bool = False
@@ -140,6 +147,11 @@ class SequenceOutcome:
         """Whether what went wrong may well go right in a moment."""
         absent = any(one.may_yet_come for one in self.failures)
         return self.transient or self.stage in _AFTERWARDS or absent
+
+    @property
+    def met_busy_server(self) -> bool:
+        """Whether nothing but a busy server was in the way: it goes well when that has time."""
+        return self.busy or any(one.busy for one in self.failures)
 
     @property
     def for_another_worker(self) -> bool:
@@ -269,6 +281,7 @@ def with_error(outcome: SequenceOutcome, stage: str, error: Exception) -> Sequen
         stage=stage,
         transient=is_transient(error)
         or isinstance(error, (NotFetchedError, UncertifiedEngineError)),
+        busy=is_transient(error) or (isinstance(error, NotFetchedError) and error.busy),
         machine=is_this_machines(error),
         server_absent=is_absent_server(error),
         hopeless=outcome.hopeless or isinstance(error, UnreadableError),

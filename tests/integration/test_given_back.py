@@ -10,7 +10,7 @@ from prefect.exceptions import Abort
 from prefect.flow_engine import run_flow
 from prefect.states import Pending
 
-from flows import pipeline, shard
+from flows import shard
 from flows.backfill_params import BackfillParams
 from flows.machine.sick import SICK_VARIABLE, sick_note
 from flows.params import LabelParams
@@ -31,7 +31,7 @@ DRIVES = [f"drive{number}" for number in range(6)]
 @pytest.fixture
 def shards(terminal, tmp_path, monkeypatch):
     """A backfill of some drives as one shard, whose flow run is begun as a worker begins it."""
-    monkeypatch.setattr(pipeline, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("tasks.pipeline.passes.FIRST_PAUSE_S", 0.01)
     for name in DRIVES:
         write_sequence(tmp_path / "in" / name, tmp_path / "boxes", 2)
     label = LabelParams(

@@ -5,7 +5,6 @@ import json
 import pytest
 import s3fs
 
-from flows import pipeline
 from flows.backfill_params import BackfillParams
 from flows.load_dataset import load_dataset
 from flows.params import LabelParams
@@ -22,7 +21,7 @@ from tests.integration.runs import MICRO
 @pytest.fixture
 def night(terminal, s3, upload, tmp_path, monkeypatch):
     """Two drives on S3, and what a night does to them: plan, label every shard, plan again."""
-    monkeypatch.setattr(pipeline, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("tasks.pipeline.passes.FIRST_PAUSE_S", 0.01)
     source, *_ = upload(2, 3)
     label = LabelParams(
         sources=(source,), out=f"{s3}/out", boxes=f"{s3}/boxes", model=str(MICRO),
