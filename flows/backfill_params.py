@@ -29,23 +29,25 @@ class BackfillParams(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     label: LabelParams
-    since: Moment | None = Field(default=None, description="Only sequences taken from here on.")
+    since: Moment | None = Field(default=None, description="Only sequences recorded from then on.")
     until: Moment | None = Field(
-        default=None, description="Only sequences taken before; a day includes that day."
+        default=None, description="Only sequences recorded before; a date includes that day."
     )
     sequences: str = Field(
         default="*",
         min_length=1,
-        description="Glob over sequence ids, or several, a line each; @FILE stands for its lines.",
+        description="Pattern of sequence names, or several, one per line; @FILE reads a file.",
     )
-    shard_minutes: float = Field(default=10.0, gt=0, le=24 * 60, description="Length of a shard.")
-    max_concurrency: int | None = Field(default=None, ge=1, description="Shards at once.")
-    priority: bool = Field(default=False, description="Before everything else that waits.")
+    shard_minutes: float = Field(
+        default=10.0, gt=0, le=24 * 60, description="Length of a shard in minutes."
+    )
+    max_concurrency: int | None = Field(default=None, ge=1, description="Most shards at once.")
+    priority: bool = Field(default=False, description="Run before everything else that waits.")
     retry_quarantined: bool = Field(
-        default=False, description="Try sequences again that were given up on."
+        default=False, description="Try sequences again that were given up."
     )
     usd_per_gpu_hour: float | None = Field(
-        default=None, gt=0, description="Price, for the estimate."
+        default=None, gt=0, description="Price per GPU hour, for the estimate."
     )
 
     @model_validator(mode="after")

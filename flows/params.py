@@ -63,18 +63,18 @@ class LabelParams(BaseModel):
 
     sources: tuple[Place, ...] = Field(
         min_length=1,
-        description="Folders of images, folders of camera folders, videos, or a parent folder "
-        "of any of these; local paths or any fsspec URL (s3://, https://).",
+        description="Folders of images, folders of camera folders, videos, or a folder of any of "
+        "these; local paths or any fsspec URL (s3://, https://).",
     )
     format: Format = Field(
         default="auto",
-        description="Format of the sources: nuscenes is also nuImages and T4; coco and parquet are "
-        "lists of frames. `auto` looks at each.",
+        description="Format of the sources. nuscenes includes nuImages and T4; coco and parquet "
+        "are lists of frames; `auto` detects the format of each source.",
     )
-    out: Place = Field(description="Folder or URL below which all labels and reports are written.")
-    sequence: str = Field(default="", description="What the one sequence of the sources is called.")
+    out: Place = Field(description="Folder or URL for labels and reports.")
+    sequence: str = Field(default="", description="Name of the only sequence in the sources.")
     dataset: Annotated[str, _passing(check_name)] | None = Field(
-        default=None, description="FiftyOne dataset; by default the last part of `out`."
+        default=None, description="FiftyOne dataset. Default: the last part of `out`."
     )
     load_dataset: bool = Field(default=True, description="Load the labels into FiftyOne.")
     clean_masks: float = Field(
@@ -82,55 +82,55 @@ class LabelParams(BaseModel):
         default=0,
         ge=0,
         le=0.2,
-        description="Fill holes and remove pieces of at most this share of a mask, 0.01 for "
-        "instance; 0: masks as the model makes them.",
+        description="Fill holes and remove specks of at most this share of a mask, such as 0.01. "
+        "0: off.",
     )
     overlap: Literal["keep", "score", "depth"] = Field(
         default="keep",
-        description="Whose a pixel is that several masks claim: all of theirs, the higher score's, "
-        "or the nearer object's (its box reaches further down).",
+        description="Which mask owns a pixel that several claim: all (keep), the one with the "
+        "higher score, or the nearer object (its box reaches further down).",
     )
     tracks: bool = Field(
         default=True,
-        description="Give labels of one object over time one track id, and a class of its own.",
+        description="Give labels of one object over time one track id and one class.",
     )
     fill_gaps: int = Field(
         default=0,
         ge=0,
         le=3,
-        description="Where an object was lost for at most so many frames, prompt with the box "
-        "between those before and after, and keep masks that agree with both; 0: never.",
+        description="Add masks where a track lost its object for at most this many frames, if they "
+        "agree with those before and after. 0: off.",
     )
     model: Uri = Field(
         default="auto",
-        description="compact, tiny, small, base_plus, large, an exported model's folder or a "
-        "checkpoint; auto takes the largest one on this machine, else the bundled compact one.",
+        description="compact, tiny, small, base_plus, large, the folder of an exported model, or a "
+        "checkpoint. auto: the largest on this machine, else the bundled compact model.",
     )
     backend: Literal[
         "auto", "onnxruntime", "onnxruntime-cpu", "onnxruntime-cuda", "torch", "tensorrt", "triton"
     ] = Field(
         default="auto",
-        description="What runs the model: part of a run's key. `auto` is this machine's best; a "
-        "backfill asks the pool's workers. `triton`: on servers.",
+        description="What runs the model; part of the run's key. auto: the best on this machine, "
+        "or for a backfill on its workers. triton: on servers.",
     )
     triton_urls: tuple[str, ...] = Field(
         default=(),
-        description="Servers of the backend `triton` (`autolabel serve`), in the order in which "
-        "they are tried: grpc://HOST:PORT or http://HOST:PORT. By default AUTOLABEL_TRITON_URLS, "
-        "else grpc://127.0.0.1:8001.",
+        description="Servers of the backend triton (`autolabel serve`), tried in this order: "
+        "grpc://HOST:PORT or http://HOST:PORT. Default: AUTOLABEL_TRITON_URLS, else "
+        "grpc://127.0.0.1:8001.",
     )
     precision: Literal["auto", "fp32", "fp16"] = Field(
-        default="auto", description="fp16 on a GPU and fp32 on a CPU by default; part of the key."
+        default="auto", description="Part of the run's key. auto: fp16 on a GPU, fp32 on a CPU."
     )
     allow_uncertified: bool = Field(
         default=False,
-        description="Label with a model that is not known to compute what PyTorch does (see "
-        "`autolabel models certify`); part of the key, so every label says so.",
+        description="Label even if the model is not certified to compute what PyTorch does (see "
+        "`autolabel models certify`). Part of the run's key; every label says so.",
     )
     detector: Uri | None = Field(
         default=None,
         description="compact (default), yolox_nano, yolox_tiny, yolox_s, yolox_m, or an .onnx file "
-        "of the YOLOX form.",
+        "in YOLOX form.",
     )
     prompt: Annotated[str, _passing(prompts_in)] | None = Field(
         default=None,
@@ -139,39 +139,39 @@ class LabelParams(BaseModel):
     )
     boxes: BoxesPlace | None = Field(
         default=None,
-        description="Boxes instead of a detector: COCO json, CVAT xml, KITTI's label files, a "
-        "dataset of nuImages' or T4's form, text files 'label score x1 y1 x2 y2', or "
-        "dataset:NAME.FIELD, a field of a FiftyOne dataset.",
+        description="Your boxes instead of a detector's: COCO json, CVAT xml, KITTI label files, a "
+        "nuImages or T4 dataset, text files 'label score x1 y1 x2 y2', or dataset:NAME.FIELD, a "
+        "field of a FiftyOne dataset.",
     )
     box_names: Place | None = Field(
         default=None,
-        description="Boxes are YOLO's text files 'class x y width height'; names of the classes, a "
-        "line each, or data.yaml.",
+        description="The boxes are YOLO text files 'class x y width height'. File with the class "
+        "names, one per line, or data.yaml.",
     )
     classes: tuple[str, ...] = Field(
         default=(),
-        description="Only these classes; by default all, and of yolox_* those on roads (`all`: "
-        "every one).",
+        description="Only these classes. Default: all; for yolox_* those found on roads (`all` "
+        "keeps every class).",
     )
     min_score: float | None = Field(
         allow_inf_nan=False,
         default=None,
         ge=0,
         le=1,
-        description="Only boxes scored at least so; by default 0.45 for the bundled "
-        "detector's boxes, 0.3 for another's, and imported ones are all taken.",
+        description="Lowest score of a box. Default: 0.45 for the bundled detector, 0.3 for "
+        "others; all imported boxes are kept.",
     )
     tiles: int = Field(
         default=1,
         ge=1,
         le=8,
-        description="The detector looks at N x N overlapping tiles of each frame, too, for small "
-        "objects in large frames: N x N + 1 times its work.",
+        description="Also run the detector on N x N overlapping tiles of each frame, for small "
+        "objects in large frames: N x N + 1 times the work.",
     )
     frames: Annotated[str, _passing(FrameSelection.parse)] = Field(
-        default="::", description="START:STOP:STEP of every camera's frames, counted from 0."
+        default="::", description="START:STOP:STEP of each camera's frames, counted from 0."
     )
-    chunk_frames: int = Field(default=64, ge=1, le=64, description="Frames an artifact holds.")
+    chunk_frames: int = Field(default=64, ge=1, le=64, description="Frames per chunk.")
 
     @model_validator(mode="before")
     @classmethod

@@ -22,14 +22,13 @@ from flows.cli.options import backfill_params, label_options, options_of
 @click.option("--cancel", is_flag=True, help="Cancel this backfill's unfinished shards instead.")
 @json_option
 def command(dry_run: bool, wait: bool, cancel: bool, as_json: bool, **given: Any) -> None:
-    """Compare what is below SOURCE with what is labeled below --out, and submit the difference to
-    the GPU workers as shards of some minutes each.
+    """Submit what is in SOURCE and not yet labeled in --out to GPU workers, in shards of minutes.
 
-    Nothing is submitted or labeled twice: run it again after an interruption, or every hour. What
-    is labeled and not in the dataset is loaded by a worker of pool `cpu`.
-    Exit code 0: submitted (with --wait: all labeled and loaded); 1: some sequences or frames are
-    not; 2: bad usage; 130: Ctrl-C ended the watching, and the shards go on.
-    """  # noqa: D205
+    Nothing is submitted or labeled twice: repeat it after an interruption, or every hour. A worker
+    of pool `cpu` loads labels that are missing in the dataset. Exit code 0: submitted (with --wait:
+    all labeled and loaded); 1: some sequences or frames are not; 2: bad usage; 130: Ctrl-C ended
+    the watching, the shards go on.
+    """
     from flows.cli.backfill_run import run_backfill
     from flows.server.api import use_api
 

@@ -36,9 +36,9 @@ _FASTEST_TOLD = 1000  # frames/s; pictures that lie here already are "fetched" i
 @click.option("--model", default="compact", help="Preset, folder, checkpoint, or random:PRESET.")
 @click.option("--backend", default="auto", help="auto, onnxruntime, tensorrt, torch, ...")
 @precision_option
-@click.option("--boxes", help="Boxes instead of the detector's, as `autolabel label` takes them.")
-@click.option("--dataset", metavar="NAME", help="Load into this FiftyOne dataset, too.")
-@click.option("--plot", type=FILE, help="Write a PNG.")
+@click.option("--boxes", help="Your boxes, as for `autolabel label`.")
+@click.option("--dataset", metavar="NAME", help="Also load into this FiftyOne dataset.")
+@click.option("--plot", type=FILE, help="Write a plot (PNG).")
 @json_option
 def command(
     source: tuple[str, ...],
@@ -51,7 +51,7 @@ def command(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Label SOURCE as `autolabel label` does, and time every stage. Its labels are thrown away."""
+    """Label SOURCE as `autolabel label` does, time every stage, and discard the labels."""
     from flows.cli.display import stderr_console
     from flows.cli.writable import check_writable
 

@@ -16,18 +16,18 @@ from sam2_core.types import AutolabelError
 # Names in the cache folder, as patterns, and what is lost with them.
 KINDS = {
     "frames": "downloaded frames that datasets show; `autolabel label` fetches them again",
-    "videos": "frames of videos and recordings that datasets show; taken out again by `label`",
+    "videos": "frames of videos and recordings that datasets show; `label` extracts them again",
     "checkpoints": "Meta's checkpoints; `autolabel models download`",
     "models": "exported models; `autolabel models export`",
     "detectors": "downloaded detectors; fetched again when asked for",
     "engines": "TensorRT engines; built again",
     "triton": "programs of a Triton server, as `autolabel serve` starts them; copied again",
     "torch": "mask models that PyTorch has compiled for this GPU; compiled again",
-    "inductor": "what else PyTorch's compiler keeps; compiled again",
-    "certificates": "verdicts on engines; each proves itself again before it labels",
-    "references": "what PyTorch says to the calibration pictures; asked again",
-    "tuning": "measured sizes of calls; measured again",
-    "hashes": "digests of model files; made again",
+    "inductor": "other files of PyTorch's compiler; compiled again",
+    "certificates": "verdicts on engines; each is checked again before it labels",
+    "references": "PyTorch's answers to the calibration pictures; computed again",
+    "tuning": "measured batch sizes; measured again",
+    "hashes": "digests of model files; computed again",
     "risk": "drives rendered to fit the risk; rendered again",
     "matplotlib": "Matplotlib's list of fonts; made again",
     "demo-*": "the demo's sequences and labels; `autolabel demo`",
@@ -106,13 +106,13 @@ def clear(chosen: list[Part]) -> None:
 
 @click.group(short_help="Show and clear what is kept on this machine.")
 def command() -> None:
-    """Show what is kept on this machine besides labels, and clear it."""
+    """List and clear what is kept on this machine besides labels."""
 
 
 @command.command("list")
 @json_option
 def list_(as_json: bool) -> None:
-    """Show what there is, how large it is, and how to get it back."""
+    """List the parts of the cache, their sizes, and how to get them back."""
     from sam2_core.cache import cache_folder
 
     found = parts()
@@ -137,10 +137,12 @@ def _told(size: int) -> str:
 
 @command.command("clear")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All of it: before uninstalling, say.")
-@click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Remove everything, before uninstalling for instance."
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
 def clear_(names: tuple[str, ...], everything: bool, dry_run: bool) -> None:
-    """Remove what `autolabel cache list` names; labels are elsewhere and stay."""
+    """Remove parts of the cache by the names of `autolabel cache list`; labels stay."""
     from sam2_core.cache import cache_folder
 
     there = {one.name: one for one in parts()}

@@ -39,7 +39,7 @@ load_timeout_option = click.option(
     type=click.IntRange(1),
     default=600,
     metavar="SECONDS",
-    help="How long loading a model may take, with building its TensorRT engines.",
+    help="How long loading a model may take, including TensorRT engines.",
 )
 precision_option = click.option(
     "--precision", type=PRECISION, default="auto", help="By default fp16 on a GPU, else fp32."

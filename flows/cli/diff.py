@@ -22,24 +22,27 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("run_a")
 @click.argument("run_b")
-@click.option("--threshold", type=FloatRange(0, 1), default=0.9, help="A lower IoU is a change.")
+@click.option(
+    "--threshold",
+    type=FloatRange(0, 1),
+    default=0.9,
+    help="A mask with a lower IoU counts as changed.",
+)
 @click.option(
     "--report",
     type=FOLDER,
-    help="For the page, pictures of the largest changes, and the list of what changed.",
+    help="Write a page, pictures of the largest changes, and lists of what changed.",
 )
 @click.option(
     "--images",
     metavar="SOURCE",
     help="RUN_A and RUN_B are engines, MODEL[:BACKEND[:PRECISION]]; both label these pictures.",
 )
-@click.option(
-    "--boxes", metavar="PATH", help="With --images: boxes, as for `label`, not the detector's."
-)
+@click.option("--boxes", metavar="PATH", help="With --images: your boxes, as for `label`.")
 @click.option(
     "--allow-uncertified",
     is_flag=True,
-    help="With --images: take engines that are not certified; their labels and the report say so.",
+    help="With --images: accept engines that are not certified; labels and report say so.",
 )
 @json_option
 def command(
@@ -52,16 +55,15 @@ def command(
     allow_uncertified: bool,
     as_json: bool,
 ) -> None:
-    """Say which instances of RUN_A are other ones in RUN_B, by class and size.
+    """Show which instances of RUN_A differ in RUN_B, by class and size.
 
-    A run is its --out, or OUT#RUN_KEY where several lie in one storage. With --report, changed.txt
-    names exactly the sequences in which anything changed, for `autolabel backfill --sequences
-    @changed.txt`, and changes.jsonl has every instance that changed. What RUN_A has and RUN_B has
-    not is a change.
+    A run is its --out, or OUT#RUN_KEY if several runs share it. What RUN_A has and RUN_B lacks is a
+    change. With --report, changed.txt lists the sequences with changes, for `autolabel backfill
+    --sequences @changed.txt`, and changes.jsonl lists every changed instance.
 
-    With --images, two engines are compared before any run: `autolabel diff compact:onnxruntime-cpu
-    compact:torch --images canary/`. Each labels the pictures as `label` does (and is refused as
-    there); with --report the labels stay in its folders a and b, and are not made again.
+    With --images, RUN_A and RUN_B are two engines: `autolabel diff compact:onnxruntime-cpu
+    compact:torch --images canary/`. Each labels the pictures as `label` does. With --report the
+    labels stay in its folders a and b and are reused.
     """
     from flows.cli.display import stderr_console, telling
     from flows.cli.writable import check_report

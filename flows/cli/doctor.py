@@ -10,12 +10,12 @@ import click
 from flows.cli.common_options import json_option
 
 
-@click.command(short_help="Say what this machine has and lacks.")
+@click.command(short_help="Check what this machine has and lacks.")
 @json_option
 def command(as_json: bool) -> None:
-    """Look at Python, ONNX Runtime, GPUs, models, MongoDB, the cache and credentials.
+    """Check Python, ONNX Runtime, GPUs, models, MongoDB, the cache and credentials.
 
-    Exit code 0: labeling works here; 1: something that it needs is missing.
+    Exit code 0: labeling works here; 1: something required is missing.
     """
     from rich.markup import escape
 

@@ -9,7 +9,7 @@ import click
 def command() -> None:
     """Stop exactly what `autolabel up` started; running shards go back to the queue.
 
-    A database of ours that nobody uses, because whoever did was killed, is ended, too.
+    Also stops a database that the killed processes of a command left running.
     """
     from flows.machine.services import stop_all
     from tasks.dataset.database import end_abandoned

@@ -49,18 +49,22 @@ def _shares(text: str | None) -> dict[str, float]:
     "--images",
     type=click.Choice(["copy", "link", "none"]),
     default="copy",
-    help="Bring the pictures along; frames of videos are extracted.",
+    help="Copy the pictures, link to them, or leave them out; frames of videos are extracted.",
 )
 @click.option("--classes", metavar="A,B", help="Only these, numbered in this order.")
-@click.option("--class-map", metavar="OLD=NEW,...", help="New names for classes, before --classes.")
-@click.option("--min-score", type=FloatRange(0, 1), default=0.0, help="Lowest to export.")
-@click.option("--risk-below", type=FloatRange(0, 1), help="Only labels with a lower risk.")
-@click.option("--reviewed", is_flag=True, help="Only frames that people looked at.")
 @click.option(
-    "--track-classes", is_flag=True, help="Name labels as their track, not as in their frame."
+    "--class-map", metavar="OLD=NEW,...", help="Rename classes, before --classes applies."
 )
-@click.option("--splits", metavar="NAME=SHARE,...", help="By sequence, such as train=0.8,val=0.2.")
-@click.option("--run", "run_key", help="Labels of this run; default: the newest.")
+@click.option(
+    "--min-score", type=FloatRange(0, 1), default=0.0, help="Leave out labels with a lower score."
+)
+@click.option("--risk-below", type=FloatRange(0, 1), help="Only labels with a lower risk.")
+@click.option("--reviewed", is_flag=True, help="Only frames that people reviewed.")
+@click.option("--track-classes", is_flag=True, help="Use the class of the track, not of the frame.")
+@click.option(
+    "--splits", metavar="NAME=SHARE,...", help="Split by sequence, such as train=0.8,val=0.2."
+)
+@click.option("--run", "run_key", help="Key of the run. Default: the newest labels.")
 @json_option
 def command(
     source: str, format_: str, target: str, images: Any, as_json: bool, **chosen: Any

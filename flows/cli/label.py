@@ -21,13 +21,15 @@ from flows.cli.options import label_options, label_params
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @json_option
 def command(overlays: int, dry_run: bool, as_json: bool, **values: Any) -> None:
-    """Label every sequence below SOURCE: a folder of images, a folder of camera folders, a video,
-    or a folder of these, on this machine or under an s3:// or https:// URL; a picture, or a quoted
-    pattern of any of these; @FILE for a list of them, one a line; - for a list on stdin.
+    """Label all sequences in SOURCE.
 
-    What is labeled already is not labeled again. Exit code 0: all labeled; 1: some frames or
-    sequences failed, the rest is there, or there is nothing to label; 2: bad usage.
-    """  # noqa: D205
+    A SOURCE is a folder of images, a folder of camera folders, a video, or a folder of these, on
+    this machine or under an s3:// or https:// URL; a picture; a quoted pattern of any of these;
+    @FILE for a list, one per line; or - for a list on stdin.
+
+    Frames that are labeled already are not labeled again. Exit code 0: all labeled; 1: some frames
+    or sequences failed, or there was nothing to label; 2: bad usage; 130: stopped by Ctrl-C.
+    """
     from flows.cli.label_run import run_label
 
     params = label_params(values)

@@ -27,24 +27,24 @@ from tasks.types import NothingToLabelError
 
 # name -> (module under flows.cli, one-line help). The click command in it is named `command`.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("demo", "Render, label and load a few sequences: a first look."),
-    "label": ("label", "Label sequences of frames, videos, buckets."),
+    "demo": ("demo", "Label a few sequences: a first look."),
+    "label": ("label", "Label frames and videos, from a disk or a bucket."),
     "review": ("review", "Review a dataset in the FiftyOne App."),
     "export": ("export", "Write labels as COCO, YOLO, PNG and more."),
-    "backfill": ("backfill", "Label what is missing, on the workers."),
+    "backfill": ("backfill", "Label what is missing, on workers."),
     "nightly": ("nightly", "Label what is new, every night."),
-    "status": ("status", "Show how runs and shards are doing, and what to do."),
+    "status": ("status", "Show the state of runs and shards, and what to do."),
     "up": ("up", "Start what a workstation needs: server, database, workers."),
     "down": ("down", "Stop what `up` started."),
-    "env": ("env", "Let `prefect` and `fiftyone` find what `up` or `review` runs."),
-    "serve": ("serve", "Serve models with Triton."),
-    "worker": ("worker", "Work on shards: one worker per GPU."),
-    "models": ("models", "Fetch checkpoints, export and build models."),
+    "env": ("env", "Print variables for Prefect's and FiftyOne's own commands."),
+    "serve": ("serve", "Serve models on a Triton server."),
+    "worker": ("worker", "Run workers, one per GPU."),
+    "models": ("models", "Download, export, build and certify models."),
     "bench": ("bench", "Time every stage of a labeling run."),
-    "cache": ("cache", "Show and clear what is kept on this machine."),
-    "doctor": ("doctor", "Say what this machine has and lacks."),
+    "cache": ("cache", "List and clear the cache."),
+    "doctor": ("doctor", "Check what this machine has and lacks."),
     "evaluate": ("evaluate", "Measure masks and boxes against ground truth."),
-    "diff": ("diff", "Say what changes between two runs."),
+    "diff": ("diff", "Show what changes between two runs or engines."),
 }
 
 
@@ -113,8 +113,8 @@ def cli() -> None:
 def _refuse_no_address(api_url: str) -> None:
     if api_url and not re.match(r"https?://[^/\s]", api_url):
         raise AutolabelError(
-            f"PREFECT_API_URL={redact(api_url)} is no address of a Prefect API, such as "
-            "http://127.0.0.1:4200/api; correct it, or unset it"
+            f"PREFECT_API_URL={redact(api_url)} is not the address of a Prefect API such as "
+            "http://127.0.0.1:4200/api; correct or unset it"
         )
 
 

@@ -15,8 +15,8 @@ from sam2_core.types import AutolabelError
 
 # Subcommands in modules of their own, imported when they are called.
 LAZY: dict[str, tuple[str, str]] = {
-    "list": ("models_list", "List the models, and what is certified on this machine."),
-    "certify": ("models_certify", "Hold a model on this machine against PyTorch in float32."),
+    "list": ("models_list", "List models, exports and certificates."),
+    "certify": ("models_certify", "Check a model on this machine against PyTorch in float32."),
     "build": ("models_build", "Build TensorRT engines for this machine's GPU."),
     "triton-repository": ("models_triton_repository", "Write a Triton model repository."),
 }
@@ -24,14 +24,14 @@ LAZY: dict[str, tuple[str, str]] = {
 
 @click.group(cls=LazyGroup, late=LAZY)
 def command() -> None:
-    """Fetch, export and build models."""
+    """Download, export, build and certify models."""
 
 
 _source_option = click.option(
     "--source",
     type=click.Choice(["meta", "hugging-face"]),
     default="meta",
-    help="Whose copy of the weights.",
+    help="Where to download the weights.",
 )
 
 
@@ -65,7 +65,7 @@ def _fetch(name: str, source: str, cache: Path | None) -> tuple[Path, str]:
 @cache_option
 @json_option
 def download_models(names: tuple[str, ...], source: str, cache: Path | None, as_json: bool) -> None:
-    """Download checkpoints, resuming what was cut, and check their sha256."""
+    """Download checkpoints, resume partial downloads, and check their sha256."""
     done, lines = [], []
     for name in names:
         path, sha256 = _fetch(name, source, cache)
@@ -104,15 +104,15 @@ def _weights(
     "--random-weights", "seed", type=int, metavar="SEED", help="Seeded random weights: for tests."
 )
 @click.option(
-    "--graph", type=GRAPH, default="restructured", help="Fast, or as SAM 2's own modules compute."
+    "--graph", type=GRAPH, default="restructured", help="Fast, or identical to SAM 2's own modules."
 )
 @click.option(
     "--precision",
     type=click.Choice(["fp32", "fp16"]),
-    help="By default both, fp32 for processors and fp16 for GPUs; fp32 with --out.",
+    help="Default: both, fp32 for CPUs and fp16 for GPUs; fp32 with --out.",
 )
 @click.option("--out", type=FOLDER, help="Folder to write.")
-@click.option("--force", is_flag=True, help="Export even when it is there.")
+@click.option("--force", is_flag=True, help="Export again.")
 @_source_option
 @cache_option
 @json_option

@@ -23,7 +23,7 @@ def numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> t
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise click.BadParameter(f"expected numbers with commas, got {text!r}") from None
+        raise click.BadParameter(f"expected numbers separated by commas, got {text!r}") from None
 
 
 @click.command("build")
@@ -32,14 +32,14 @@ def numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> t
     "--precision",
     type=click.Choice(["fp16", "fp32"]),
     default="fp16",
-    help="Precision of the exported graph, which engines keep.",
+    help="Precision of the exported graph and its engines.",
 )
 @click.option("--graph", type=GRAPH, default="restructured", help="Which exported graph.")
 @click.option(
     "--box-buckets",
     callback=numbers,
     show_default="1,8,32,64,128",
-    help="Boxes in one decoder call: each size gets kernels tuned for it.",
+    help="Boxes in one decoder call; each size gets its own tuned kernels.",
 )
 @click.option(
     "--image-buckets",
@@ -54,11 +54,13 @@ def numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> t
     default=3,
     help="0 builds fastest, 5 runs fastest.",
 )
-@click.option("--refittable", is_flag=True, help="Engines that take another checkpoint's weights.")
+@click.option(
+    "--refittable", is_flag=True, help="Build engines that accept another checkpoint's weights."
+)
 @click.option(
     "--refit-from",
     metavar="MODEL",
-    help="Refit the engines of this model, built --refittable, instead of building: seconds.",
+    help="Refit this model's engines (built with --refittable); takes seconds.",
 )
 @cache_option
 @json_option

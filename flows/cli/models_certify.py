@@ -29,34 +29,33 @@ if TYPE_CHECKING:
     default="auto", help="As for `label`.",
 )  # fmt: skip
 @precision_option
-@click.option("--whole-frames", is_flag=True, help="Not in close-ups, where the model has them.")
+@click.option(
+    "--whole-frames", is_flag=True, help="Use whole frames even if the model has close-ups."
+)
 @click.option(
     "--frames",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Your own frames, with the detector's boxes, besides the bundled pictures.",
+    help="Also use your own frames, with detected boxes.",
 )
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
     default=20,
-    help="At most so many of them, spread over the folder.",
+    help="Use at most this many of them, spread over the folder.",
 )
 @click.option(
     "--scenes",
     type=click.IntRange(min=0),
     help="Rendered scenes, besides the bundled pictures. Default: 4, where there is a judge.",
 )
-@click.option(
-    "--quick", is_flag=True, help="Only what labeling itself does before its first frame."
-)
+@click.option("--quick", is_flag=True, help="Only what labeling does before its first frame.")
 @json_option
 def command(**given: Any) -> None:
-    """Run MODEL as `label` would and hold its masks against PyTorch's in float32.
+    """Run MODEL as `label` would and compare its masks with PyTorch's in float32.
 
-    Writes a certificate into the cache; `label` and workers refuse an engine whose certificate
-    failed. A failure counts until the same pictures, or more, pass. Exits with 1 for one that
-    failed. Other pictures than the bundled ones need PyTorch, or
-    are judged by the float32 graphs on the CPU, once those are certified.
+    Writes a certificate into the cache; `label` and workers refuse an engine that failed. A failure
+    counts until the same pictures, or more, pass. Exit code 1: failed. Pictures other than the
+    bundled ones need PyTorch, or certified float32 graphs on the CPU, as judge.
     """
     from flows.cli.display import spinning, stderr_console
 

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 @cache_option
 @json_option
 def command(cache: Path | None, as_json: bool) -> None:
-    """List the models, their checkpoints and what is exported and certified on this machine.
+    """List models, their checkpoints, exports and certificates on this machine.
 
-    A model has the certificates of the engines that it would be now; those of other folders, or of
-    what was replaced since, are listed by themselves.
+    Certificates of other folders, or of files replaced since, are listed separately.
     """
     from sam2_core.presets import PRESETS
 

@@ -19,23 +19,22 @@ from flows.cli.models_build import numbers
     multiple=True,
     required=True,
     metavar="MODEL",
-    help="As `autolabel label` takes it, with `:whole` behind for whole frames; several "
-    "lie side by side.",
+    help="As for `autolabel label`; append `:whole` for whole frames. Repeat for several models.",
 )
 @click.option("--out", type=FOLDER, required=True, help="Folder to write.")
 @click.option(
     "--backend",
     type=click.Choice(["onnxruntime-cpu", "onnxruntime-cuda", "tensorrt", "torch"]),
     default="onnxruntime-cpu",
-    help="What runs the graphs there.",
+    help="What runs the model on the server.",
 )
 @precision_option
-@click.option("--gpus", callback=numbers, metavar="0,1", help="CUDA devices; none: the CPU.")
+@click.option("--gpus", callback=numbers, metavar="0,1", help="CUDA devices. Default: the CPU.")
 @click.option(
     "--instances",
     type=click.IntRange(1),
     default=1,
-    help="Processes of encoder and decoder on each.",
+    help="Processes of encoder and decoder per device.",
 )
 @click.option("--cache-mb", type=click.IntRange(16), default=1024, help="Memory for embeddings.")
 @load_timeout_option
@@ -43,13 +42,13 @@ from flows.cli.models_build import numbers
     "--version",
     type=click.IntRange(1),
     default=1,
-    help="Number of this version; others that are there stay.",
+    help="Number of this version; other versions stay.",
 )
 @json_option
 def command(models: tuple[str, ...], out: Path, **given: Any) -> None:
     """Write a Triton model repository: the graphs, config.pbtxt and a line of Python for each.
 
-    The server needs sam2-autolabel installed beside it, as deploy/triton/Dockerfile does.
+    The server needs sam2-autolabel installed, as in deploy/triton/Dockerfile.
     """
     from sam2_core.backend_choice import precision_for
     from sam2_core.serving.repository import RepositoryOptions, write_repository

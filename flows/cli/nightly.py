@@ -45,13 +45,13 @@ def _off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 @click.option("--timezone", default="UTC", metavar="NAME", help="Its time zone.")
 @click.option(
     "--off", is_flag=True, is_eager=True, expose_value=False, callback=_off,
-    help="Turn the nights off instead; no SOURCE is needed.",
+    help="Turn the nights off; needs no SOURCE.",
 )  # fmt: skip
 def command(at: tuple[int, int], timezone: str, **given: Any) -> None:
-    """Label what is new below SOURCE every night, and load it.
+    """Label what is new in SOURCE every night, and load it.
 
-    Sets the parameters and the schedule of the deployment nightly/nightly, and shows the next runs
-    that Prefect has planned. `autolabel status` shows those, too, and how the last night ended.
+    Sets the parameters and the schedule of the deployment nightly/nightly and prints the next runs.
+    `autolabel status` also shows how the last night ended.
     """
     from flows.plan.names import refuse_other_names
     from flows.server.api import use_api

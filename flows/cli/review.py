@@ -127,9 +127,9 @@ def command() -> None:
 @command.command("open")
 @click.argument("dataset")
 @click.option("--budget", type=click.IntRange(min=1), default=DEFAULT_BUDGET,
-              help="How many decisions the queue holds, one for each object.")  # fmt: skip
+              help="Number of decisions in the queue, one per object.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), default=None,
-              help="By default 5151, or the next free one; 0 takes any free one.")  # fmt: skip
+              help="Default: 5151, or the next free port; 0 takes any.")  # fmt: skip
 @click.option("--browser/--no-browser", default=False, help="Open the address in a browser.")
 @_ended_by_signals()
 def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
@@ -178,10 +178,10 @@ def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
 
 @command.command("export")
 @click.argument("dataset")
-@click.option("--out", help="By default where the labels came from.")
+@click.option("--out", help="Default: where the labels came from.")
 @json_option
 def export(dataset: str, out: str | None, as_json: bool) -> None:
-    """Write what people decided as a table and as COCO json with masks."""
+    """Write decisions as a table and as COCO json with masks."""
     import json
     from dataclasses import asdict
 
@@ -217,7 +217,7 @@ def calibrate(dataset: str) -> None:
 
 @command.command("evaluate")
 @click.argument("dataset")
-@click.option("--iou", default=0.5, help="Least mask IoU of a match.")
+@click.option("--iou", default=0.5, help="Lowest mask IoU of a match.")
 def evaluate(dataset: str, iou: float) -> None:
     """Compare labels with ground truth, where there is any; saves patch views."""
     from tasks.load.ground_truth import evaluate as run
@@ -228,7 +228,7 @@ def evaluate(dataset: str, iou: float) -> None:
 
 @command.command("relabel")
 @click.argument("dataset")
-@click.option("--out", help="By default where the labels came from.")
+@click.option("--out", help="Default: where the labels came from.")
 @click.option("--backend", default="auto", help="What runs the model.")
 def relabel(dataset: str, out: str | None, backend: str) -> None:
     """Make labels that reviewers sent back again, here and now."""
@@ -242,9 +242,7 @@ def relabel(dataset: str, out: str | None, backend: str) -> None:
 
 @command.command("rebuild")
 @click.argument("dataset")
-@click.option(
-    "--out", required=True, help="Where the labels are: what was `--out` of `autolabel label`."
-)
+@click.option("--out", required=True, help="The `--out` of the labels.")
 def rebuild_(dataset: str, out: str) -> None:
     """Load a dataset from its artifacts alone, decisions included: after a database was lost, or
     on another machine. Frames that were labeled are brought here; where a picture is another one

@@ -29,41 +29,43 @@ def _port(name: str, default: int) -> Callable[[Callable[..., Any]], Callable[..
     return click.option(name, type=kind, default=default, help="0: any free one.")
 
 
-@click.command(short_help="Serve models with Triton.")
+@click.command(short_help="Serve models on a Triton server.")
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @click.option("--backend", default="auto", help="What runs the models.")
 @click.option("--precision", default="auto", help="auto, fp32 or fp16.")
 @click.option("--threads", type=click.IntRange(0), default=0, help="CPU threads; 0: every core.")
-@click.option("--gpus", callback=numbers, metavar="0,1", help="CUDA devices, an instance on each.")
+@click.option("--gpus", callback=numbers, metavar="0,1", help="CUDA devices; one instance on each.")
 @click.option(
     "--cache-mb",
     type=click.IntRange(16),
     default=1024,
-    help="Memory for embeddings; what was not used for longest goes first.",
+    help="Memory for embeddings; the least recently used go first.",
 )
 @load_timeout_option
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
 @_port("--http-port", 8000)
 @_port("--grpc-port", 8001)
 @_port("--metrics-port", 8002)
-@click.option("--tls-certificate", type=_FILE, help="Of this server: gRPC speaks TLS.")
-@click.option("--tls-key", type=_FILE, help="Of that certificate.")
-@click.option("--tls-clients", type=_FILE, help="Certificates of the clients that may connect.")
+@click.option(
+    "--tls-certificate", type=_FILE, help="Certificate of this server; gRPC then speaks TLS."
+)
+@click.option("--tls-key", type=_FILE, help="Key of that certificate.")
+@click.option("--tls-clients", type=_FILE, help="CA of the clients that may connect.")
 @click.option(
     "--repository",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Serve a repository that is there, all of its models.",
+    help="Serve all models of an existing repository.",
 )
 @click.option(
     "--log",
     type=FILE,
-    help="File for the server's log; without, its last errors are shown if it ends.",
+    help="File for the server's log. Default: if the server ends, its last errors are shown.",
 )
 @click.option(
     "--demo",
     "picture",
     type=_FILE,
-    help="Also show a page in this machine's browser, to click on this picture.",
+    help="Also serve a page on this machine to click on this picture.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout when ready.")
 def command(models: tuple[str, ...], **given: Any) -> None:  # fmt: skip

@@ -17,7 +17,7 @@ from tasks.wording import counted
 FRAMES_SHOWN = 10
 
 
-@click.command(short_help="How runs and shards are doing.")
+@click.command(short_help="Show the state of runs and shards.")
 @click.option("--hours", type=FloatRange(0), default=72.0, metavar="H",
               help="Shards submitted in the last H hours.")  # fmt: skip
 @json_option

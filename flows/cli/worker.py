@@ -11,16 +11,19 @@ from tasks.wording import counted
 
 
 @click.command(short_help="Work on shards: one worker per GPU.")
-@click.option("--pool", default="gpu", help="Work pool to take runs from.")
+@click.option("--pool", default="gpu", help="Work pool.")
 @click.option(
-    "--count", type=click.IntRange(1), metavar="N", help="Workers.  [default: one per GPU, else 1]"
+    "--count",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Number of workers.  [default: one per GPU, else 1]",
 )
 @click.option(
     "--grace",
     type=FloatRange(0),
     default=120.0,
     metavar="SECONDS",
-    help="How long to wait, when stopped, for shards to be given back.",
+    help="How long to wait for shards to be given back when stopped.",
 )
 @click.option(
     "--metrics-port",
@@ -29,7 +32,7 @@ from tasks.wording import counted
     help="Prometheus metrics of the first worker, on 127.0.0.1; the next one takes PORT+1.",
 )
 def command(pool: str, count: int | None, grace: float, metrics_port: int | None) -> None:
-    """Take runs from a work pool until stopped: one `prefect worker` for each GPU, bound to it.
+    """Take runs from a work pool until stopped, with one `prefect worker` per GPU.
 
     On SIGTERM or Ctrl-C it finishes the current chunk and gives every shard back to the queue.
     """
