@@ -22,7 +22,7 @@ def tell_lacked(console: Console, plan: BackfillPlan) -> list[str]:
     label = plan.params.label
     names = _without_works(plan, loading.lacked(label, plan.stamp.run_key) or set())
     if names:
-        console.print(f"{escape(_lacks(plan, names))}, and would be loaded")
+        console.print(f"{escape(_lacks(plan, names))} and would be loaded")
     return names
 
 

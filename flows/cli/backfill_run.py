@@ -72,7 +72,7 @@ def run_backfill(
         return result | {"dry_run": True, "not_loaded": backfill_load.tell_lacked(console, plan)}
     if params.sequences != "*" and not plan.sequences and not plan.hidden:
         names = ", ".join(params.sequences.splitlines()[:3])
-        raise AutolabelError(f"no sequence below the sources is called so: --sequences {names}")
+        raise AutolabelError(f"no sequence in the sources matches --sequences {names}")
     if plan.shards:
         _warn_unless_writable(console, params.label.out)
     result |= _submit(console, plan)
@@ -91,7 +91,7 @@ def _warn_unless_writable(console: Console, out_uri: str) -> None:
     try:
         check_writable(out_uri)
     except AutolabelError as error:
-        console.print(f"[yellow]{escape(str(error))}; can the workers?[/]")
+        console.print(f"[yellow]{escape(str(error))}; make sure that the workers can[/]")
 
 
 def _tried(console: Console, params: BackfillParams) -> BackfillPlan:
@@ -162,7 +162,7 @@ def watch(console: Console, plan: BackfillPlan, loading: FlowRun | None = None) 
         unloaded = backfill_load.await_end(console, loading) if loading else []
     except KeyboardInterrupt:
         console.print(
-            "\nno longer watching; the shards go on. `autolabel status` shows them, the same "
+            "\nno longer watching; the shards continue. `autolabel status` shows them, the same "
             "command with --wait watches again, with --cancel cancels them"
         )
         return {"interrupted": True, "failed": []}
@@ -179,7 +179,7 @@ def watch(console: Console, plan: BackfillPlan, loading: FlowRun | None = None) 
     color = "green" if not remaining else "red"
     console.print(f"[{color}]{left.up_to_date} of {counted(left.sequences, 'sequence')} labeled[/]")
     for name in gone[:10]:
-        console.print(f"  [red]gone[/] {escape(name)}: it was there when this was planned")
+        console.print(f"  [red]gone[/] {escape(name)}: it was there at the time of planning")
     for one in failed[:10]:
         console.print(f"  [red]{escape(one['shard'])}[/] {one['state']}: {escape(one['reason'])}")
     just_now = [run for run in ours if run.state and run.state.timestamp >= began]
@@ -212,7 +212,7 @@ def _planned_again(console: Console, plan: BackfillPlan) -> BackfillPlan:
         console.print(f"[yellow]{escape(text)}[/]")
 
     return until_answered(
-        lambda: plan_backfill(plan.params), "looking at what is left", tell, watching.PATIENCE_S
+        lambda: plan_backfill(plan.params), "checking what is left", tell, watching.PATIENCE_S
     )
 
 

@@ -22,7 +22,7 @@ from tasks.store.own_folder import OwnFolder
 from tasks.wording import counted
 
 FOLDER_PREFIX = "autolabel-bench-"
-GIVEN_UP = "stopped; the labels of a measurement are thrown away, and the same command begins anew"
+GIVEN_UP = "stopped; the labels are discarded, and the same command starts from the beginning"
 STAGES = (DOWNLOAD, DETECT, SEGMENT, LOAD)
 SAMPLE_MS = 200
 _OVERLAPPING = 0.7  # of the slowest stage's rate, where starting and ending take little of a run
@@ -102,11 +102,11 @@ class Watch(Listener):
         if none or not gpus:
             self.unknown = none or "no NVIDIA GPU for this process"
         elif gpus[0].startswith("MIG-"):
-            self.unknown = "device's busy share unknown: nvidia-smi tells none of a MIG device"
+            self.unknown = "device's busy share unknown: nvidia-smi reports none for MIG devices"
         elif not smi:
             self.unknown = "device's busy share unknown: no nvidia-smi here"
         else:
-            self.unknown = f"device's busy share unknown: nvidia-smi told none of GPU {gpus[0]}"
+            self.unknown = f"device's busy share unknown: nvidia-smi reports none for GPU {gpus[0]}"
             # One run uses one GPU: the first that it sees.
             command = [smi, f"--id={gpus[0]}", "-lms", str(SAMPLE_MS),
                        "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]  # fmt: skip
@@ -325,4 +325,4 @@ def _worth(results: dict[str, Any]) -> str:
         )
     frames = results["stages"][SEGMENT]["frames"]
     why = "frames are too few" if frames < _FEWEST else "stages hardly overlapped"
-    return f"{told}tenth; {why}, so it tells nothing of a long run: measure with more frames"
+    return f"{told}tenth; {why}, so it says nothing about long runs: measure with more frames"

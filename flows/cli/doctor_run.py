@@ -97,7 +97,7 @@ def _gpu() -> Finding:
 
     if not cuda_devices():
         wrong = no_gpu()
-        return Finding("gpu", "note", wrong or "no NVIDIA GPU: the model runs on the processor")
+        return Finding("gpu", "note", wrong or "no NVIDIA GPU: the model runs on the CPU")
     names = "; ".join(gpu_names()) or f"{cuda_devices()} NVIDIA GPUs"
     if "CUDAExecutionProvider" not in _providers():
         advice = "install onnxruntime-gpu in place of onnxruntime"

@@ -97,7 +97,7 @@ def _check_options(given: dict[str, Any]) -> None:
         if is_unused:
             needed = {"--clicks": "with --prompt points"}.get(option, "with --prompt detector")
             where = "without --baseline" if option in {"--model", "--whole-frames"} else needed
-            raise click.UsageError(f"{option} counts {where} only")
+            raise click.UsageError(f"{option} applies only {where}")
 
 
 def _run_facts(given: dict[str, Any], engine: dict[str, Any]) -> dict[str, Any]:

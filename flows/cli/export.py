@@ -35,9 +35,9 @@ def _shares(text: str | None) -> dict[str, float]:
         raise click.UsageError("--splits: shares must be positive")
     whole = sum(shares.values())
     if any(share % 1 for share in shares.values()) and abs(whole - 1) > 1e-3:
-        raise click.UsageError(f"--splits: the shares add up to {whole:g}, and not to 1")
+        raise click.UsageError(f"--splits: the shares add up to {whole:g}, not to 1")
     if not all(name.replace("-", "").replace("_", "").isalnum() for name in shares):
-        raise click.UsageError("--splits: names are letters, digits, - and _")
+        raise click.UsageError("--splits: names may have letters, digits, - and _")
     return shares
 
 
@@ -109,9 +109,9 @@ def command(
 def _nothing(report: dict[str, Any], *, reviewed: bool) -> str:
     """Say why an export is empty where somebody asked for something; "" where not."""
     if reviewed and not report["frames"]:
-        return "nothing is exported: nobody has looked at a frame yet"
+        return "nothing to export: nobody has reviewed a frame yet"
     if report["classes_not_there"] and not report["instances"]:
-        return "nothing is exported: no label is of these classes"
+        return "nothing to export: no label has these classes"
     return ""
 
 
@@ -124,8 +124,7 @@ def _say(console: Any, report: dict[str, Any], target: str) -> None:
     )
     if report["dataset"]:
         console.print(
-            f"  of dataset {report['dataset']}, with what people decided; its labels are in "
-            f"{report['source']}",
+            f"  of dataset {report['dataset']}, with decisions; labels in {report['source']}",
             markup=False,
         )
     for reason, count in report["left_out"].items():
@@ -133,15 +132,13 @@ def _say(console: Any, report: dict[str, Any], target: str) -> None:
             console.print(f"  left out: {count} ({reason})", markup=False)
     if "named_as_track" in report:
         named = counted(report["named_as_track"], "label")
-        console.print(f"  named as their track and not as detected: {named}")
+        console.print(f"  named by their track, not as detected: {named}")
     if report["frames_without_picture"]:
         console.print(
-            f"  without a picture by now: {counted(report['frames_without_picture'], 'frame')}"
+            f"  whose picture is gone: {counted(report['frames_without_picture'], 'frame')}"
         )
     for name, count in report["splits"].items():
-        console.print(
-            f"  {name}: {counted(count, 'frame')}" + ("" if count else " - no sequence fell there")
-        )
+        console.print(f"  {name}: {counted(count, 'frame')}" + ("" if count else " - no sequence"))
     if report.get("validates_on_training"):
         console.print(
             "  data.yaml validates on the training pictures: no --splits such as train=0.8,val=0.2",
@@ -151,4 +148,4 @@ def _say(console: Any, report: dict[str, Any], target: str) -> None:
         mean, worst = report["polygon_iou_mean"], report["polygon_iou_worst"]
         console.print(f"  IoU of polygons with their masks: {mean:.4f}, worst {worst:.4f}")
     if report["classes_not_there"]:
-        console.print(f"[yellow]no label is of class {', '.join(report['classes_not_there'])}[/]")
+        console.print(f"[yellow]no label has the class {', '.join(report['classes_not_there'])}[/]")

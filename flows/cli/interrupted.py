@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 EXIT_CODE = 128 + 2  # SIGINT
-STOPPED = "stopped by Ctrl-C; to go on, run the same command again"
+STOPPED = "stopped by Ctrl-C; run the same command again to continue"
 
 
 def was_interrupted(error: BaseException | None) -> bool:

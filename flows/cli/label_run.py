@@ -45,7 +45,7 @@ class GivenUp:
 
     """
 
-    said: str = "stopped; what is labeled is kept, and the same command continues there"
+    said: str = "stopped; finished labels are kept, and the same command continues"
     clean_up: Callable[[], object] = lambda: None
 
 
@@ -97,7 +97,7 @@ def _leave_overlays(console: Console, summary: dict[str, Any], count: int) -> li
         pictures, where = counted(len(drawn), "picture"), overlays_uri(out, run_key)
         console.print(f"labels drawn over {pictures}: [bold]{escape(where)}[/]")
     else:
-        console.print("no pictures with labels: no frame has both")
+        console.print("no overlays: no frame has both a picture and labels")
     return drawn
 
 

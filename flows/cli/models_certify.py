@@ -85,7 +85,7 @@ def _short(counts: Certificate) -> dict[str, Any]:
 def _earlier(counts: Certificate, path: Path) -> str:
     pictures = counted(counts.calibration["pictures"], "picture")
     if counts.passed:
-        return f"the certificate of {counts.made} counts on: it is of more, {pictures}"
+        return f"the certificate of {counts.made} still counts: it covers more, {pictures}"
     return (
         f"but it failed on {counts.made}, on {pictures} of which some are not among these; that "
         f"counts until all that it has failed on pass at once: certify with those --frames and "
@@ -133,7 +133,7 @@ def _check_place(path: Path) -> None:
 
     check_writable(folders=[path.parent, path.with_suffix("")])
     if path.is_dir():
-        raise AutolabelError(f"{path} is a folder, and the certificate's place: remove it")
+        raise AutolabelError(f"{path} is a folder where the certificate belongs: remove it")
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ def _time_of_day(ctx: click.Context, param: click.Parameter, value: str) -> tupl
     """Hour and minute of HH:MM."""
     found = _TIME.fullmatch(value)
     if not found:
-        raise click.BadParameter(f"{value!r} is no time of day such as 01:00", ctx, param)
+        raise click.BadParameter(f"{value!r} is not a time of day such as 01:00", ctx, param)
     return int(found[1]), int(found[2])
 
 
@@ -32,7 +32,7 @@ def _off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
     use_api()
     turn_off()
-    click.echo("nights are off; the command that turned them on (with SOURCE) does so again")
+    click.echo("nights are off; repeat the command with SOURCE to turn them on again")
     ctx.exit()
 
 
@@ -67,18 +67,16 @@ def command(at: tuple[int, int], timezone: str, **given: Any) -> None:
     hour, minute = at
     before = turn_on(params, f"{minute} {hour} * * *", timezone).get("label", {})
     if instead := replaced(before, params.label):
-        click.echo(f"no longer every night: {instead}")
+        click.echo(f"no longer labeled every night: {instead}")
     for source in absent_here(params.label.sources):
-        click.echo(f"{source} is not on this machine; workers have to see it", err=True)
+        click.echo(f"{source} is not on this machine; workers need to read it", err=True)
     click.echo(f"every night at {hour:02}:{minute:02} {timezone}, the next:")
     for moment in plan_nights(NIGHTS_SHOWN):
         click.echo(f"  {moment:%a %Y-%m-%d %H:%M %Z}")
     if not workers_online(CPU_POOL):
         click.echo(f"no worker of pool {CPU_POOL} is online: `autolabel up` starts one", err=True)
     if refusal := doubt(params.label):
-        click.echo(
-            f"with the workers that are online now each night would fail: {refusal}", err=True
-        )
+        click.echo(f"with the workers online now every night would fail: {refusal}", err=True)
 
 
 def replaced(before: Mapping[str, Any], now: LabelParams) -> str:

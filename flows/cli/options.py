@@ -84,7 +84,7 @@ def _listed(sources: Iterable[str], of: str = "SOURCE") -> Iterator[str]:
         lines = [(at, line) for at, line in named if line and not line.startswith("#")]
         if not lines:
             where = "stdin" if source == "-" else source[1:]
-            raise click.UsageError(f"{of} {source}: {where} holds no line")
+            raise click.UsageError(f"{of} {source}: {where} has no lines")
         for at, line in lines:
             yield _said(line, f"{of} {source}, line {at}")
 
@@ -108,9 +108,7 @@ def label_params(given: dict[str, Any]) -> LabelParams:
     """Return the parameters that the options of `label_options` say."""
     _refuse_empty(given)
     if given["no_dataset"] and given.get("dataset"):
-        raise click.UsageError(
-            "--no-dataset excludes --dataset: labels are loaded, or they are not"
-        )
+        raise click.UsageError("--no-dataset excludes --dataset: labels are either loaded or not")
     lists = {name: _split(given.get(name)) for name in ("classes", "triton_urls")}
     sources, wanted = tuple(_listed(given["sources"])), not given["no_dataset"]
     own = {"sources": sources, "load_dataset": wanted, **lists}
@@ -123,7 +121,7 @@ def _refuse_empty(given: dict[str, Any]) -> None:
     for name, value in given.items():
         if isinstance(value, str) and not value.strip(" ,"):
             raise click.UsageError(
-                f"--{name.replace('_', '-')} is empty: say which, or leave the option out"
+                f"--{name.replace('_', '-')} is empty: give a value, or leave the option out"
             )
 
 

@@ -105,7 +105,7 @@ def _serve(app: App, opened: Any) -> None:
     status = app.process.returncode
     how = f"was killed by signal {-status}" if status < 0 else f"has ended with status {status}"
     raise AutolabelError(
-        f"the App {how}: what was decided is kept; run `{as_typed('review', opened.name)}` again"
+        f"the App {how}: decisions are kept; run `{as_typed('review', opened.name)}` again"
     )
 
 

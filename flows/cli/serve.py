@@ -124,7 +124,7 @@ def _refuse_wrong_options(models: tuple[str, ...], given: dict[str, Any]) -> Non
     if given["tls_clients"] and not certificate:
         raise click.UsageError("--tls-clients needs --tls-certificate and --tls-key")
     if models and given["repository"]:
-        raise click.UsageError("a repository has its models: name none beside --repository")
+        raise click.UsageError("--repository serves the models in it: name none")
     if given["log"] and not given["log"].absolute().parent.is_dir():
         raise click.UsageError(f"--log: there is no folder {given['log'].absolute().parent}")
     try:
@@ -134,7 +134,7 @@ def _refuse_wrong_options(models: tuple[str, ...], given: dict[str, Any]) -> Non
             ssl.create_default_context(cafile=given["tls_clients"])
     except ssl.SSLError as error:
         raise click.UsageError(
-            f"the files of TLS are no PEM files, or the key is another certificate's: {error}"
+            f"the TLS files are not PEM files, or the key belongs to another certificate: {error}"
         ) from error
 
 

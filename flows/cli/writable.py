@@ -35,7 +35,7 @@ def check_own(file: Path, is_own: Callable[[Path], bool], what: str) -> None:
     """
     if file.is_file() and file.stat().st_size and not is_own(file):
         raise AutolabelError(
-            f"{file} is no {what}, and would be written over; name another, or remove it"
+            f"{file} is no {what} and would be overwritten: name another, or remove it"
         )
 
 

@@ -72,7 +72,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_workers_try(tmp_path, ca
     backfill_run._warn_unless_writable(stderr_console(), str(tmp_path / "file" / "labels"))
     told = capsys.readouterr().err
     assert told.startswith("--out cannot be used: ")
-    assert told.endswith("; can the workers?\n")
+    assert told.endswith("; make sure that the workers can\n")
 
 
 def test_sources_of_a_night_that_are_not_here_are_told(tmp_path):
@@ -140,7 +140,7 @@ def test_a_pattern_that_no_sequence_fits_is_no_success(tmp_path, monkeypatch):
     label = drives(tmp_path, "drive")
     monkeypatch.setattr(backfill_run, "plan_in_flight", plan_backfill)
     params = BackfillParams(label=label, sequences="drove*")
-    with pytest.raises(AutolabelError, match=r"called so: --sequences drove\*"):
+    with pytest.raises(AutolabelError, match=r"matches --sequences drove\*"):
         backfill_run.run_backfill(params)
 
 
@@ -161,7 +161,7 @@ def test_what_went_while_it_was_labeled_is_told(tmp_path, monkeypatch, capsys):
     found = backfill_run.watch(stderr_console(), plan)
     assert (found["gone"], found["remaining"]) == (["two"], 2)
     assert not half.exists(), "a writer was killed at it long ago"
-    assert "gone two: it was there when this was planned" in capsys.readouterr().err
+    assert "gone two: it was there at the time of planning" in capsys.readouterr().err
 
 
 def test_whoever_waits_goes_on_while_storage_is_away(tmp_path, monkeypatch):

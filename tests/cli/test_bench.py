@@ -73,7 +73,7 @@ exec sleep 30
     [
         ("0", 0.4, ""),
         ("", None, "no NVIDIA GPU for this process"),  # and strangers' GPUs are not its own
-        ("MIG-aa", None, "unknown: nvidia-smi tells none of a MIG device"),
+        ("MIG-aa", None, "unknown: nvidia-smi reports none for MIG devices"),
     ],
 )
 def test_only_the_device_of_this_process_is_looked_at(
@@ -135,7 +135,7 @@ def test_a_whole_run_says_both_rates_and_where_its_picture_lies(tmp_path, monkey
     told = " ".join(done.stderr.split())
     assert "2.2 frames/s in segment" in told
     assert "1.4 frames/s in this run" in told
-    assert "frames are too few, so it tells nothing of a long run" in told
+    assert "frames are too few, so it says nothing about long runs" in told
     assert "plot: " in told
     assert "0.0" not in told
     assert (tmp_path / "p.png").is_file()
@@ -145,8 +145,8 @@ def test_a_whole_run_says_both_rates_and_where_its_picture_lies(tmp_path, monkey
     ("frames", "apart_s", "rate", "told"),
     [
         (100, 1.0, 1.0, "a long run comes to about 1.0, the rate of detect, its slowest stage"),
-        (100, 90.0, None, "stages hardly overlapped, so it tells nothing of a long run"),
-        (9, 1.0, None, "frames are too few, so it tells nothing of a long run"),
+        (100, 90.0, None, "stages hardly overlapped, so it says nothing about long runs"),
+        (9, 1.0, None, "frames are too few, so it says nothing about long runs"),
         (1, 1.0, None, "too few frames for a rate of the segment stage"),
     ],
 )
@@ -213,4 +213,4 @@ def test_a_measurement_that_is_given_up_keeps_nothing_and_says_so(tmp_path, monk
     with pytest.raises(AutolabelError, match="as if"):
         measure_pipeline(("in",), {})
     assert seen == [(GIVEN_UP, False)]
-    assert "begins anew" in GIVEN_UP
+    assert "starts from the beginning" in GIVEN_UP

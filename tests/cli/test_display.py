@@ -135,7 +135,7 @@ def test_after_ctrl_c_nothing_is_drawn_or_said_twice():
     except OSError:  # the terminal's end
         pass
     assert process.wait() == 128 + signal.SIGINT
-    _, _, after = seen.partition(b"stopped; what is labeled is kept")
+    _, _, after = seen.partition(b"stopped; finished labels are kept")
     assert after
     assert b"stopped" not in after
     assert b"download" not in after

@@ -66,19 +66,22 @@ def test_close_ups_whole_frames_and_clicks_are_measured_as_such(truth):
     [
         (["--save", "{file}/x.json"], "cannot write to .*file"),
         (["--report", "{file}/x"], "cannot write to .*file/x"),
-        (["--save", "{file}"], "file is no evaluation that --save wrote, and would be written ov"),
+        (
+            ["--save", "{file}"],
+            "file is no evaluation that --save wrote, and would be",
+        ),
         (["--save", "{truth}"], r"truth\.json is no evaluation that --save wrote"),
         (["--save", "-"], "--save takes a file"),
         (["--save", "s3://b/x.json"], "s3://b: reports are written to this machine"),
         (["--report", "{folder}"], r"worst-01\.png is no part of a report, report.md is not bes"),
         (["--prompt", "detector", "--min-score", "nan"], "nan' is not a number"),
-        (["--min-score", "0.4"], "--min-score counts with --prompt detector only"),
-        (["--whole-frames"], "--whole-frames counts without --baseline only"),
+        (["--min-score", "0.4"], "--min-score applies only with --prompt detector"),
+        (["--whole-frames"], "--whole-frames applies only without --baseline"),
         (["--against", "{file}"], "no evaluation that --save wrote: UnicodeDecodeError"),
         (["--prompt", "detector", "--detector", "absent.onnx"], r"absent\.onnx"),
-        (["--clicks", "2"], "--clicks counts with --prompt points only"),
-        (["--detector", "yolox_s"], "--detector counts with --prompt detector only"),
-        (["--model", "tiny"], "--model counts without --baseline only"),
+        (["--clicks", "2"], "--clicks applies only with --prompt points"),
+        (["--detector", "yolox_s"], "--detector applies only with --prompt detector"),
+        (["--model", "tiny"], "--model applies only without --baseline"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_measured(

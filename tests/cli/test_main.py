@@ -80,7 +80,7 @@ def test_doctor_says_that_a_variable_names_no_gpu(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "9")
     assert doctor_run._gpu().found.startswith("CUDA_VISIBLE_DEVICES=9 names no GPU here")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    assert doctor_run._gpu().found == "no NVIDIA GPU: the model runs on the processor"
+    assert doctor_run._gpu().found == "no NVIDIA GPU: the model runs on the CPU"
 
 
 def test_doctor_names_the_server_that_up_started(monkeypatch):
@@ -145,7 +145,7 @@ def test_ctrl_c_is_one_sentence_and_130_wherever_it_comes(broken, monkeypatch):
     monkeypatch.setattr(main.importlib, "import_module", interrupted)
     result = CliRunner().invoke(main.cli, ["label", "in", "--out", "out"])
     assert result.exit_code == 130
-    assert result.output.strip() == "stopped by Ctrl-C; to go on, run the same command again"
+    assert result.output.strip() == "stopped by Ctrl-C; run the same command again to continue"
 
 
 def test_an_up_that_is_interrupted_says_what_runs_on(tmp_path, monkeypatch):

@@ -47,7 +47,9 @@ def test_an_api_without_an_address_is_refused(url, monkeypatch, tmp_path):
     monkeypatch.setenv("PREFECT_API_URL", url)
     code, said = refused("label", str(tmp_path), "--out", str(tmp_path / "out"))
     assert code == 2
-    assert said.startswith(f"PREFECT_API_URL={url} is no address of a Prefect API, such as http://")
+    assert said.startswith(
+        f"PREFECT_API_URL={url} is not the address of a Prefect API such as http://"
+    )
     monkeypatch.setenv("PREFECT_API_URL", "https://prefect.invalid/api")
     assert refused("cache", "list")[0] == 0
 
@@ -57,7 +59,7 @@ def test_an_api_without_an_address_is_refused(url, monkeypatch, tmp_path):
 def test_an_option_without_a_value_is_not_one_that_was_left_out(option, empty, tmp_path):
     code, said = refused("label", str(tmp_path), "--out", str(tmp_path / "out"), option, empty)
     assert code == 2
-    assert f"{option} is empty: say which, or leave the option out" in said
+    assert f"{option} is empty: give a value, or leave the option out" in said
     assert not (tmp_path / "out").exists()
 
 

@@ -33,7 +33,7 @@ def test_lists_stand_for_their_lines(tmp_path, monkeypatch):
         "/x/b",
     )
     Path("empty.txt").write_text("# nothing\n")
-    with pytest.raises(click.UsageError, match=r"SOURCE @empty.txt: empty.txt holds no line"):
+    with pytest.raises(click.UsageError, match=r"SOURCE @empty.txt: empty.txt has no lines"):
         sources("@empty.txt")
     monkeypatch.setattr(sys, "stdin", io.StringIO("https://me:secret@host/x\n"))
     with pytest.raises(click.UsageError, match="password") as refused:

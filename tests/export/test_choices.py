@@ -150,16 +150,16 @@ def test_classes_that_no_label_has_are_told(tmp_path):
     source = run_of(tmp_path, frames=1)
     given = ["export", source, "--format", "coco", "--images", "none", "--to"]
     done = CliRunner().invoke(cli, [*given, str(tmp_path / "a"), "--classes", "tram"])
-    assert (done.exit_code, "no label is of class tram" in done.stderr) == (1, True)
+    assert (done.exit_code, "no label has the class tram" in done.stderr) == (1, True)
     done = CliRunner().invoke(cli, [*given, str(tmp_path / "b"), "--class-map", "tank=car"])
-    assert (done.exit_code, "no label is of class tank" in done.stderr) == (0, True)
+    assert (done.exit_code, "no label has the class tank" in done.stderr) == (0, True)
 
 
 def test_an_export_of_decisions_that_nobody_made_says_so():
     from flows.cli.export import _nothing
 
     empty = {"frames": 0, "instances": 0, "classes_not_there": []}
-    assert "nobody has looked" in _nothing(empty, reviewed=True)
+    assert "nobody has reviewed" in _nothing(empty, reviewed=True)
     assert not _nothing(empty | {"frames": 1}, reviewed=True), "all of its labels were wrong"
 
 
@@ -199,10 +199,10 @@ def test_the_command_says_what_it_did(tmp_path):
     report = json.loads(done.stdout)
     assert report["splits"] == {"train": 2, "val": 0}
     assert "2 frames and 10 labels of 1 sequence as coco" in done.stderr
-    assert "val: 0 frames - no sequence fell there" in done.stderr
+    assert "val: 0 frames - no sequence" in done.stderr
     for shares, why in (
         ("train=x", "expected shares such as"),
-        ("train=0.5,val=0.6", "the shares add up to 1.1, and not to 1"),
+        ("train=0.5,val=0.6", "the shares add up to 1.1, not to 1"),
     ):
         wrong = [*given[:-1], shares, "--to", str(tmp_path / "y")]
         assert why in CliRunner().invoke(cli, wrong).stderr

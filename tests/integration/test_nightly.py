@@ -45,7 +45,7 @@ def test_two_nights_fire_by_their_schedule_with_up_given_again_between(workstati
     _, warned = workstation.start("nightly", *arguments, "--backend", "torch").communicate(
         timeout=120
     )
-    assert "each night would fail: no worker that is online offers torch" in warned
+    assert "every night would fail: no worker that is online offers torch" in warned
     output, _ = workstation.start(
         "nightly", *arguments, "--no-dataset", "--at", "01:00"
     ).communicate(timeout=120)
