@@ -68,7 +68,7 @@ def test_close_ups_whole_frames_and_clicks_are_measured_as_such(truth):
         (["--report", "{file}/x"], "cannot write to .*file/x"),
         (
             ["--save", "{file}"],
-            "file is no evaluation that --save wrote, and would be",
+            "file is no evaluation that --save wrote and would be",
         ),
         (["--save", "{truth}"], r"truth\.json is no evaluation that --save wrote"),
         (["--save", "-"], "--save takes a file"),
