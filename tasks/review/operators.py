@@ -6,6 +6,7 @@ which also draws the open frame anew.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -185,13 +186,17 @@ class FixClass(ReviewOperator):
     identity, label, icon, asks = "fix_class", "Fix the class (Shift+F)", "label", True
 
     def resolve_input(self, ctx: Any) -> Any:
-        """Ask for the class; those of the dataset are offered."""
+        """Ask for the class, at first the one that the labels have; the dataset's are offered."""
         inputs = types.Object()
         known = offered_classes(ctx.dataset) or known_classes(ctx.dataset)
         choices = types.AutocompleteView(allow_user_input=True)
         for name in known:
             choices.add_choice(name, label=name)
-        inputs.str("class_name", label="Class", required=True, view=choices)
+        now = set[str]()
+        with contextlib.suppress(AutolabelError, UnconfirmedError):  # `act` says what is wrong
+            now = {label["label"] for frame in chosen_labels(ctx) for _, label in frame.labels}
+        default = now.pop() if len(now) == 1 else None
+        inputs.str("class_name", label="Class", required=True, view=choices, default=default)
         return types.Property(inputs, view=types.View(label=self.label))
 
     def act(self, ctx: Any) -> Done:

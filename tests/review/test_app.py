@@ -217,7 +217,9 @@ def decides_with_keys(
     assert review_state(page)["reviewFocus"] == ids[left]
     assert class_is_above_all_marks(page, places[left])
     page.keyboard.press("Shift+F")
-    page.get_by_test_id("class-picker").wait_for()
+    marked = page.get_by_test_id("class-picker").locator("[aria-selected=true]")
+    own = schema.open_dataset(name).first().detections.detections[left].label
+    assert marked.inner_text() == own
     page.evaluate("document.activeElement.blur()")  # as what is drawn anew may do
     page.wait_for_function("() => document.activeElement.tagName === 'INPUT'")
     page.keyboard.type("bu")  # the field has the focus

@@ -43,6 +43,18 @@ def test_what_is_written_is_the_answer_and_nothing_is_triggered(name: str) -> No
     assert ctx.executor.to_json()["requests"] == []
 
 
+def test_fix_the_class_opens_on_the_labels_own(name: str) -> None:
+    from tasks.review.operators import FixClass
+
+    dataset = schema.open_dataset(name)
+    labels = dataset.first().detections.detections
+    for chosen in (labels[1:2], labels):
+        selected = [{"sample_id": dataset.first().id, "label_id": one.id} for one in chosen]
+        ctx = context(dataset, dataset.view(), selected_labels=selected)
+        form = FixClass().resolve_input(ctx).type.properties["class_name"]
+        assert form.default == (chosen[0].label if len(chosen) == 1 else None)
+
+
 @pytest.mark.parametrize("gone", [False, True])
 def test_what_somebody_else_has_done_meanwhile_is_refused_and_shown(name: str, gone: bool) -> None:
     from bson import ObjectId

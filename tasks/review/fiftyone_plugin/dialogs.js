@@ -37,9 +37,10 @@
     return box;
   }
 
-  async function pickClass(title) {
+  // Opens on the class that the label has now.
+  async function pickClass(title, now) {
     const names = (await ask("sam2-autolabel/classes"))?.classes ?? [];
-    return pick("class-picker", title, names.map((name) => [name, name]), (typed) => `new class "${typed}"`);
+    return pick("class-picker", title, names.map((name) => [name, name]), (typed) => `new class "${typed}"`, now);
   }
 
   async function pickSequence(title) {
@@ -47,8 +48,9 @@
     return pick("sequence-picker", title, found, (typed) => `all with "${typed}" in their names`);
   }
 
-  // Asks for one of some rows, or for something else that `other` describes; "" if somebody gives up.
-  function pick(kind, title, rows, other) {
+  // Asks for one of some rows, at first the one whose value is `marked`, or for something else that
+  // `other` describes; "" if somebody gives up.
+  function pick(kind, title, rows, other, marked = "") {
     const box = panel(kind, title);
     const field = element(
       "input",
@@ -59,7 +61,7 @@
     const list = element("div", "max-height:320px;overflow:auto;margin-top:8px", box);
     element("div", "margin-top:10px;font-size:12px;color:#9ca3af", box,
       "Enter takes the marked one, ↑ ↓ move the mark, Escape closes");
-    let at = 0;
+    let at = rows.slice(0, MOST_ROWS).findIndex(([value]) => value === marked);
     const choices = () => {
       const typed = field.value.trim();
       const known = rows.some(([value]) => value.toLowerCase() === typed.toLowerCase());
@@ -88,6 +90,7 @@
           const cut = "overflow:hidden;text-overflow:ellipsis;white-space:nowrap;";
           const line = element("div", `padding:5px 8px;border-radius:4px;cursor:pointer;${cut}${mark}`, list, text);
           line.title = text;
+          line.ariaSelected = row === at;
           line.addEventListener("mousedown", () => close(name));
           if (row === at) line.scrollIntoView?.({ block: "nearest" });
         });

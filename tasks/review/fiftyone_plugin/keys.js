@@ -64,7 +64,9 @@
     const quick = label && review.isQuick(name);
     if ((!quick || name === "fix_class") && !(await review.reachable())) return;
     if (name === "fix_class") {
-      params.class_name = await review.pickClass("Fix the class");
+      const [selected] = review.selectedLabels();
+      const shown = selected ? review.labels().find((one) => one.id === selected) : label;
+      params.class_name = await review.pickClass("Fix the class", shown && review.correctionOf(shown).label);
       if (!params.class_name) return;
     }
     if (quick) {

@@ -199,6 +199,6 @@
 
   Object.assign(review, {
     open, openId, isPatch, tileId, labels, decisionOf, claim, undecided, focused, boxOnPage, focusOn, focusNext,
-    moveFocus, paint, selectedLabels,
+    moveFocus, paint, selectedLabels, correctionOf,
   });
 })();
