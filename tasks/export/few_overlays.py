@@ -46,7 +46,7 @@ def write_overlays(out_uri: str, run_key: str, count: int) -> list[str]:
         for frame in _nearest(list(frames.of_chunk(manifest, chunk)), places):
             picture = draw(frame)
             if picture is not None:
-                name = f"{frame.stem.replace('/', '__')}.jpg"
+                name = f"{frame.series.replace('/', '__')}__{frame.index:06d}.jpg"
                 uri = storage.join(overlays_uri(out_uri, run_key), name)
                 storage.write_bytes(uri, jpeg(picture))
                 written.append(uri)

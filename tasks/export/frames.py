@@ -11,7 +11,7 @@ from sam2_core.types import AutolabelError, Masks
 from tasks.dataset.pictures import find_pictures
 from tasks.dataset.placing import recorded_labels, recorded_parts
 from tasks.export.decided import Decided, Decisions
-from tasks.export.types import ExportFrame, Instance, Told
+from tasks.export.types import ExportFrame, FileStems, Instance, Told
 from tasks.risk.compute_risk import Judgement, compute_risk, compute_risk_of_parts
 from tasks.store import storage
 from tasks.store.manifests import ChunkRecord, Manifest
@@ -107,19 +107,21 @@ class Frames:
             tracks = read_tracks(self._out_uri, manifest)
             for camera in sorted({chunk.camera for chunk in manifest.chunks}):
                 parts = recorded_parts(self._out_uri, manifest, camera, tracks)
+                stems = FileStems()
                 for labeled, judged in compute_risk_of_parts(parts):
-                    yield from self._of_chunk(manifest, labeled, judged)
+                    yield from self._of_chunk(manifest, labeled, judged, stems)
 
     def of_chunk(self, manifest: Manifest, chunk: ChunkRecord) -> Iterator[ExportFrame]:
         """Yield the frames of one chunk alone; risk is judged within it."""
         tracks = read_tracks(self._out_uri, manifest)
         labeled = recorded_labels(self._out_uri, chunk, manifest)
         labeled = [tracks.joined(one) for one in labeled] if tracks else labeled
-        yield from self._of_chunk(manifest, labeled, compute_risk(labeled))
+        yield from self._of_chunk(manifest, labeled, compute_risk(labeled), FileStems())
 
     def _of_chunk(
-        self, manifest: Manifest, labeled: Sequence[LabeledFrame], judged: Sequence[Judgement]
-    ) -> Iterator[ExportFrame]:
+        self, manifest: Manifest, labeled: Sequence[LabeledFrame], judged: Sequence[Judgement],
+        stems: FileStems,
+    ) -> Iterator[ExportFrame]:  # fmt: skip
         decided = self._decisions.of(manifest, labeled) if self._decisions else {}
         rows = [
             (one, judgement, decided.get(one.frame.index))
@@ -139,7 +141,8 @@ class Frames:
                 continue
             yield ExportFrame(
                 frame.sequence_id, frame.camera, frame.index, frame.timestamp_ns, frame.uri,
-                frame.size_hw, split, model, tuple(self._instances(one, judgement, decision)),
+                frame.size_hw, split, model, stems.of(frame.uri, frame.index),
+                tuple(self._instances(one, judgement, decision)),
                 pictures.of(frame) if self._pictures else None,
             )  # fmt: skip
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 from xml.sax.saxutils import quoteattr
 
 import numpy as np
@@ -42,7 +43,7 @@ class LabelStudioWriter:
         decided = [bool(one.decision) for one in frame.instances]
         task: dict[str, Any] = {
             "data": {
-                "image": f"{_SERVED}{name}", "sequence_id": frame.sequence_id,
+                "image": f"{_SERVED}{quote(name)}", "sequence_id": frame.sequence_id,
                 "camera": frame.camera, "frame_id": frame.index,
                 "timestamp_ns": frame.timestamp_ns,
             },

@@ -53,6 +53,7 @@ class ExportFrame:
         size_hw: (height, width).
         split: train, val, ...; "" where there are none.
         model: what made the masks, for people.
+        file_stem: name of its picture without the ending, unlike others of its camera.
         instances: labels, in the order of their boxes.
         image: the picture on this machine, or None.
 
@@ -66,6 +67,7 @@ class ExportFrame:
     size_hw: tuple[int, int]
     split: str
     model: str
+    file_stem: str
     instances: tuple[Instance, ...]
     image: Path | None = None
 
@@ -82,7 +84,7 @@ class ExportFrame:
     @property
     def stem(self) -> str:
         """`name` without the split."""
-        return f"{self.series}/{self.index:06d}"
+        return f"{self.series}/{self.file_stem}"
 
     @property
     def suffix(self) -> str:
@@ -93,6 +95,22 @@ class ExportFrame:
         if part is None or part.is_member:
             return Path(part.stream if part else self.uri).suffix.lower()
         return ".jpg"
+
+
+class FileStems:
+    """Names of pictures for one camera: their own; frames of videos have their number."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def of(self, uri: str, index: int) -> str:
+        """Return a picture's name without its ending; an equal one before it makes it longer."""
+        part, number = part_of(uri), f"{index:06d}"
+        stem = Path(part.stream if part else uri).stem if not part or part.is_member else number
+        while stem.casefold() in self._taken:
+            stem += f"-{number}"
+        self._taken.add(stem.casefold())
+        return stem
 
 
 class Classes:

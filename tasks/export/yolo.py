@@ -30,7 +30,7 @@ class YoloWriter:
         split = frame.split or "train"
         self._splits[split] = None
         # Trainers replace "/images/" by "/labels/" and look for names in one folder a split.
-        name = f"{self._names.of(frame.series)}__{frame.index:06d}"
+        name = f"{self._names.of(frame.series)}__{frame.file_stem}"
         self._sink.image(f"images/{split}/{name}{frame.suffix}", frame.image)
         height, width = frame.size_hw
         lines = []

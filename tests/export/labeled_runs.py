@@ -26,7 +26,7 @@ def store(out, frames_uri, labeled, size=4):
     write_manifest(out, Manifest(sequence.sequence_id, frames_uri, key, STAMP, tuple(records)))
 
 
-def run_of(tmp_path, sequences=("drive",), frames=6, tracks=False, each=5):
+def run_of(tmp_path, sequences=("drive",), frames=6, tracks=False, each=5, files="{:06d}.jpg"):
     """Labels and pictures of a few sequences on this disk; returns the run's folder."""
     from dataclasses import replace
 
@@ -36,7 +36,7 @@ def run_of(tmp_path, sequences=("drive",), frames=6, tracks=False, each=5):
     for number, name in enumerate(sequences):
         labeled = []
         for one in labeled_frames(frames, each, sequence_id=name, seed=number):
-            path = tmp_path / "in" / name / f"{one.frame.index}.jpg"
+            path = tmp_path / "in" / name / files.format(one.frame.index)
             path.parent.mkdir(parents=True, exist_ok=True)
             cv2.imwrite(str(path), np.full((*one.frame.size_hw, 3), 90 + one.frame.index, np.uint8))
             etag = file_version(path)

@@ -99,8 +99,8 @@ def test_the_index_has_every_file_with_its_hash_and_equal_exports_are_equal(tmp_
 
 def test_pictures_are_linked_or_told_to_be_gone(tmp_path):
     source = run_of(tmp_path)
-    (tmp_path / "in/drive/2.jpg").unlink()
-    (tmp_path / "in/drive/4.jpg").write_bytes(b"another one")
+    (tmp_path / "in/drive/000002.jpg").unlink()
+    (tmp_path / "in/drive/000004.jpg").write_bytes(b"another one")
     report = export(source, "coco", str(tmp_path / "to"), NOTHING, images="link")
     assert report["frames_without_picture"] == 1
     assert report["left_out"] == {"frame whose picture has changed since": 1}
@@ -115,7 +115,9 @@ def test_pictures_are_linked_or_told_to_be_gone(tmp_path):
 def test_cameras_whose_flat_names_are_equal_keep_their_files(tmp_path, format_):
     """Sequence `x` with camera `front`, and sequence `x__front`."""
     frames = [
-        ExportFrame(sequence, camera, 0, None, "a.jpg", (72, 128), "", "", (), tmp_path / "a.jpg")
+        ExportFrame(
+            sequence, camera, 0, None, "a.jpg", (72, 128), "", "", "a", (), tmp_path / "a.jpg"
+        )
         for sequence, camera in (("x", "front"), ("x__front", ""))
     ]
     cv2.imwrite(str(tmp_path / "a.jpg"), np.zeros((72, 128, 3), np.uint8))

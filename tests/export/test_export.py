@@ -149,13 +149,31 @@ def test_cityscapes_ids(tmp_path):
     assert report["instances"] == 30 - left_out
 
 
+@pytest.mark.parametrize("format_", ["coco", "yolo", "png", "cvat", "label-studio", "fiftyone"])
+def test_pictures_keep_their_names(tmp_path, format_):
+    run = run_of(tmp_path, frames=2, files="night #{}%41.JPG")
+    export(run, format_, str(tmp_path / "to"), NOTHING)
+    pictures = sorted(path.name for path in (tmp_path / "to").rglob("*.jpg"))
+    ahead = "drive__" if format_ == "yolo" else ""
+    assert pictures == [f"{ahead}night #{number}%41.jpg" for number in range(2)]
+
+
+def test_equal_names_of_one_camera_are_told_apart(tmp_path):
+    run = run_of(tmp_path, frames=3, files="{}/front.jpg")
+    export(run, "coco", str(tmp_path / "to"), NOTHING)
+    read = json.loads((tmp_path / "to/annotations/instances.json").read_text())["images"]
+    names = [one["file_name"] for one in read]
+    assert names == ["drive/front.jpg", *(f"drive/front-{n:06d}.jpg" for n in (1, 2))]
+    assert all((tmp_path / "to/images" / name).is_file() for name in names)
+
+
 @pytest.mark.parametrize(("format_", "value"), [("mots", 1001), ("cityscapes", 26_000)])
 def test_labels_that_a_format_leaves_out_own_no_pixel(tmp_path, format_, value):
     """A detector that calls one object truck and car must not cost the car its mask."""
     mask = np.zeros((720, 1280), np.uint8, order="F")
     mask[100:200, 100:300] = 1
     frame = ExportFrame(
-        "drive", "", 0, None, "x.jpg", (720, 1280), "", "",
+        "drive", "", 0, None, "x.jpg", (720, 1280), "", "", "x",
         tuple(
             Instance(label, score, (100, 100, 300, 200), coco_mask.encode(mask)["counts"], 20_000)
             for label, score in (("kite", 0.9), ("car", 0.5), ("car", 0.4))

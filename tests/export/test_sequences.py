@@ -133,7 +133,7 @@ def test_overlays_sheets_and_videos(tmp_path):
     report = export(run_of(tmp_path, frames=30), "overlay", str(tmp_path / "to"), NOTHING)
     assert report["frames"] == 30
     drawn = cv2.imread(str(tmp_path / "to/overlays/drive/000000.jpg"))
-    plain = cv2.imread(str(tmp_path / "in/drive/0.jpg"))
+    plain = cv2.imread(str(tmp_path / "in/drive/000000.jpg"))
     inside = owned(truth(tmp_path)[0]) >= 0
     change = np.abs(drawn.astype(int) - plain).mean(2)
     assert change[inside].mean() > 3 * change[~inside].mean()
