@@ -114,8 +114,8 @@ fmt: dev ## Format, fix what can be fixed, write docs/cli.md
 	$(BIN)/ruff format .
 	$(BIN)/python -m flows.cli.reference
 
-bench: setup ## A small benchmark on this machine
-	$(BIN)/python -m lab.bench --quick
+bench: setup ## Time every stage of labeling on this machine, on the demo's frames
+	$(BIN)/autolabel bench
 
 lock: | $(OWN_UV) ## Resolve the dependencies again
 	$(UV) pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 pyproject.toml -o requirements.lock

@@ -64,12 +64,12 @@ def _dropped(graph) -> None:
 
 
 def _without_no_mem_embed(graph) -> None:
-    from lab.training.bundle import safetensors_places
-
-    weights = COMPACT / "compact.safetensors"
-    kind, _, offset, length = safetensors_places(weights)["no_mem_embed"]
-    raw = weights.read_bytes()[offset : offset + length]
-    embed = np.frombuffer(raw, {"F16": np.float16, "F32": np.float32}[kind]).astype(np.float32)
+    raw = (COMPACT / "compact.safetensors").read_bytes()
+    tensors = 8 + int.from_bytes(raw[:8], "little")  # behind a length and so much json
+    place = json.loads(raw[8:tensors])["no_mem_embed"]
+    start, end = place["data_offsets"]
+    kind = {"F16": np.float16, "F32": np.float32}[place["dtype"]]
+    embed = np.frombuffer(raw[tensors + start : tensors + end], kind).astype(np.float32)
     assert np.abs(embed).max() > 0
     node = helper.make_node("Sub", ["embedding", "no_mem_embed"], ["embedding_other"])
     _put_behind_input(graph, "embedding", node, constants=[_constant("no_mem_embed", embed)])

@@ -51,12 +51,14 @@ def command(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Label SOURCE as `autolabel label` does, time every stage, and discard the labels."""
+    """Label SOURCE as `autolabel label` does, time every stage, and discard the labels.
+
+    Without a SOURCE: the frames of the demo.
+    """
     from flows.cli.display import stderr_console
     from flows.cli.writable import check_writable
+    from tasks.evaluate.examples import EXAMPLES
 
-    if not source + pipeline:
-        raise click.UsageError("name a SOURCE to label: a folder of images, a video, ...")
     if plot:
         if plot.suffix.lower() not in {"", ".png"}:
             raise click.BadParameter(f"{plot}: a PNG is what is written", param_hint="--plot")
@@ -67,7 +69,7 @@ def command(
         # Nothing can prove itself with random weights, and its labels are thrown away.
         "allow_uncertified": model.startswith("random:"),
     }  # fmt: skip
-    results = measure_pipeline(source + pipeline, options)
+    results = measure_pipeline(source + pipeline or (str(EXAMPLES),), options)
     show(results)
     if as_json:
         click.echo(json.dumps({k: v for k, v in results.items() if k not in {"curves", "busy"}}))

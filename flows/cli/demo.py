@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from flows.cli.common_options import json_option
 
+if TYPE_CHECKING:
+    from rich.console import Console
 
-@click.command(short_help="Render, label and load a few sequences.")
+    from flows.params import LabelParams
+
+DATASET = "demo"
+
+
+@click.command(short_help="Label and load a few drives.")
 @json_option
 def command(as_json: bool) -> None:
-    """Render three driving sequences, label them with the bundled models, load them into FiftyOne
-    beside their exact truth, and say how well they agree.
+    """Label three rendered drives and a real one with the bundled models, load them into FiftyOne,
+    the rendered ones beside their exact truth, and say how well they agree.
 
     Needs no data, no network and no GPU. A second run finds everything there.
     """  # noqa: D205
-    from flows.cli.demo_run import run_demo
     from flows.cli.display import as_typed, stderr_console
 
     console = stderr_console()
@@ -35,3 +45,75 @@ def command(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(summary, indent=2))
     sys.exit(1 if summary["failed"] else 0)
+
+
+def run_demo(console: Console) -> dict[str, Any]:
+    """Label, load, compare; returns the summary with `mask_miou` and `box_ap50`.
+
+    A second call finds everything there and only compares.
+    """
+    from flows.cli.display import spinning
+    from flows.cli.label_run import label_with_progress, prefect_if_needed
+    from flows.params import LabelParams
+    from sam2_core.cache import cache_folder
+    from tasks.evaluate.examples import EXAMPLES
+
+    started = time.perf_counter()
+    home = cache_folder() / "demo-1"
+    frames = home / "sequences"  # a copy, which outlives the checkout
+    if not all((frames / one.name).is_dir() for one in EXAMPLES.iterdir()):
+        unfinished = home / "unfinished"
+        for folder in (unfinished, frames):
+            shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(EXAMPLES, unfinished)
+        unfinished.replace(frames)
+    console.print("three rendered drives, with exact masks to compare with, and a real one")
+    params = LabelParams(
+        sources=(str(frames),),
+        out=str(home / "labels"),
+        dataset=DATASET,
+        model="compact",
+        detector="compact",
+    )
+    with prefect_if_needed(console) as api:
+        summary = label_with_progress(console, params, api)
+    with spinning(console, "comparing with the truth"):
+        summary |= compare(params, frames)
+    summary["seconds"]["total"] = round(time.perf_counter() - started, 3)
+    return summary
+
+
+def compare(params: LabelParams, folder: Path) -> dict[str, Any]:
+    """Put the truth beside the labels in FiftyOne, and measure the labels against it."""
+    from flows.plan.plan import make_plan
+    from tasks.evaluate.examples import example_truths
+    from tasks.evaluate.metrics import Scores
+    from tasks.load.ground_truth import load_truth
+    from tasks.store.manifests import labels_of
+
+    for path in folder.glob("*/truth.json"):
+        load_truth(DATASET, path, path.parent.name)
+    manifests = filter(None, (planned.manifest for planned in make_plan(params).sequences))
+    labels = {
+        one.frame.uri: one
+        for manifest in manifests
+        for chunk in manifest.chunks
+        for one in labels_of(params.out, manifest, chunk)
+    }
+    truths = list(example_truths(folder))
+    scores = Scores(list(dict.fromkeys(name for _, one in truths for name in one.categories)))
+    for images, truth in truths:
+        for image in truth.images:
+            found = labels.get(str(images / image.file_name))
+            if found is not None and found.masks is not None:
+                scores.add(image, found.boxes, found.masks, by_row=False)
+    result = scores.result()
+    return {
+        "mask_miou": result["miou"],
+        "mask_miou_of_found": result["miou_matched"],
+        "box_recall": result["recall"],
+        "box_ap50": result["ap50"],
+        "mask_ap50": result["mask_ap50"],
+        "true_instances": result["instances"],
+        "compared_frames": result["images"],
+    }

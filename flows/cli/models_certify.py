@@ -45,8 +45,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--scenes",
-    type=click.IntRange(min=0),
-    help="Rendered scenes, besides the bundled pictures. Default: 4, where there is a judge.",
+    type=click.IntRange(0, 36),
+    help="Frames of the demo's rendered drives, besides the bundled pictures. Default: 4, where "
+    "there is a judge.",
 )
 @click.option("--quick", is_flag=True, help="Only what labeling does before its first frame.")
 @json_option

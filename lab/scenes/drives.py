@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from lab.scenes.render import CAMERA_YAW_DEG, check_size, render_world
 from lab.scenes.street import choose_world
 from lab.scenes.types import LABELS, Frame
-from sam2_core.types import AutolabelError
+from sam2_core.types import AutolabelError, ImageArray
 
 START_NS = 1_700_000_000_000_000_000
 
@@ -58,9 +58,17 @@ def _frames(
             yield Frame(camera, index, START_NS + round(index * 1e9 / fps), scene)
 
 
+def jpeg(image: ImageArray) -> bytes:
+    """Return a picture as JPEG, with hardly a loss."""
+    import simplejpeg
+
+    return bytes(simplejpeg.encode_jpeg(image, quality=92))
+
+
 def write_sequence(
     folder: Path, seed: int, num_frames: int, size_hw: tuple[int, int] = (720, 1280), *,
-    cameras: Sequence[str] = ("front",), fps: float = 10.0, quality: int = 92,
+    cameras: Sequence[str] = ("front",), fps: float = 10.0,
+    encode: Callable[[ImageArray], bytes] = jpeg,
 ) -> Path:  # fmt: skip
     """Write JPEGs `<camera>/<timestamp_ns>.jpg` (no camera folder when there is one) and the truth.
 
@@ -68,8 +76,6 @@ def write_sequence(
     `file_name`s are relative to `folder / "images"`. Instances too small or too
     hidden to be asked for are in it with `iscrowd` 1: regions that count neither way.
     """
-    import simplejpeg
-
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
     for frame in render_sequence(seed, num_frames, size_hw, cameras=cameras, fps=fps):
@@ -77,7 +83,7 @@ def write_sequence(
         name = name if len(cameras) == 1 else f"{frame.camera}/{name}"
         path = folder / "images" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(simplejpeg.encode_jpeg(frame.scene.image, quality=quality))
+        path.write_bytes(encode(frame.scene.image))
         add_to_coco(images, annotations, name, frame)
     truth = folder / "truth.json"
     truth.write_text(json.dumps(coco(images, annotations)))

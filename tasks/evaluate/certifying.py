@@ -1,4 +1,4 @@
-"""More pictures to hold an engine against PyTorch with: rendered scenes, and one's own frames."""
+"""More pictures to hold an engine against PyTorch with: the examples, and frames of a user."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from sam2_core.checkpoints import PYTORCH
+from sam2_core.images import open_image
 from sam2_core.segmenter import Segmenter
 from sam2_core.trust.answers import Answers
 from sam2_core.trust.calibration import Calibration, CalibrationImage
@@ -18,11 +20,12 @@ from sam2_core.trust.certificate import UncertifiedEngineError
 from sam2_core.trust.certify import ensure_certified, judged
 from sam2_core.trust.measure import engine_answers
 from sam2_core.types import AutolabelError
+from tasks.evaluate.examples import example_truths
 from tasks.masks.model import ModelChoice, choose_model, load_segmenter
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
-# Seeds that no training has seen; the size of a usual camera.
-FIRST_SEED, SIZE_HW = 90_200_000, (1080, 1920)
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 LEAST_SCORE = 0.3
 MOST_BOXES = 24
@@ -33,33 +36,35 @@ class NoJudgeError(AutolabelError):
 
 
 def more_pictures(frames: Path | None, limit: int, scenes: int) -> list[CalibrationImage]:
-    """Return rendered scenes with their true boxes, and frames with those of the bundled detector.
+    """Return rendered frames with their true boxes, and frames with those of the bundled detector.
 
     Args:
         frames: a folder of pictures, or None.
         limit: at most so many of them, spread over the folder.
-        scenes: how many to render.
+        scenes: how many of the examples' frames, spread over them all.
 
     """
-    found = [_scene(FIRST_SEED + number) for number in range(scenes)]
-    if frames is None:
-        return found
-    files = sorted(one for one in frames.rglob("*") if one.suffix.lower() in SUFFIXES)
-    every = np.unique(np.linspace(0, len(files) - 1, min(limit, len(files))).round().astype(int))
-    return found + [one for i in every if (one := _frame(files[i])) is not None]
+    truths = [(images, one) for images, truth in example_truths() for one in truth.images]
+    found = []
+    for images, image in _spread(truths, scenes):
+        path = images / image.file_name
+        boxes = image.boxes_xyxy_px[-MOST_BOXES:]
+        name = f"{images.parent.name}/{image.file_name}"
+        found.append(CalibrationImage.of(name, open_image(path), boxes, path.read_bytes()))
+    files = (
+        sorted(one for one in frames.rglob("*") if one.suffix.lower() in SUFFIXES) if frames else []
+    )
+    return found + [one for path in _spread(files, limit) if (one := _frame(path)) is not None]
 
 
-def _scene(seed: int) -> CalibrationImage:
-    from lab.scenes import render_scene
-
-    scene = render_scene(seed, SIZE_HW)
-    boxes = np.array([one.box_xyxy_px for one in scene.instances], np.float32).reshape(-1, 4)
-    return CalibrationImage.of(f"scene-{seed}", scene.image, boxes[-MOST_BOXES:])
+def _spread(every: Sequence[T], count: int) -> list[T]:
+    """Return at most `count` of them, from the first to the last."""
+    rows = np.linspace(0, len(every) - 1, min(count, len(every))).round().astype(int)
+    return [every[row] for row in np.unique(rows)]
 
 
 def _frame(path: Path) -> CalibrationImage | None:
     """Return a frame with detected boxes, None where there are none."""
-    from sam2_core.images import open_image
     from tasks.boxes.detectors import load_detector
 
     try:

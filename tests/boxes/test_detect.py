@@ -15,6 +15,7 @@ from tasks.frames.discover import discover
 from tasks.frames.download import download
 from tasks.frames.video import expand_videos
 from tasks.types import FrameFailure, FrameRef, FrameSelection
+from tests.examples import example
 from tests.frames.sources import serve
 from tests.onnx_file import write_yolox
 
@@ -205,10 +206,8 @@ def test_yolox_nano_sees_the_red_car_in_front(shared_data, nano):
 
 
 def test_several_images_at_once_are_found_as_each_alone():
-    from lab.scenes import render_scene
-
     detector = load_detector("compact")
-    scenes = [detector.letterbox(render_scene(seed).image) for seed in (90_000_001, 90_000_002)]
+    scenes = [detector.letterbox(example(index)[0]) for index in (0, 11)]
     given = [scenes[index % 2] for index in range(detector.batch)]
     alone = [detector.detect([one])[0] for one in scenes]
     assert len(alone[0]) > 0

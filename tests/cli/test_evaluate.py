@@ -9,28 +9,22 @@ from click.testing import CliRunner
 from PIL import Image
 
 from flows.cli.main import cli
-from lab.scenes import render_scene
 from sam2_core.types import AutolabelError
+from tests.examples import DRIVE
 
 
 @pytest.fixture
 def truth(tmp_path):
-    scene = render_scene(90_000_001)
-    Image.fromarray(scene.image).save(tmp_path / "0.png")
-    labels = sorted({instance.label for instance in scene.instances})
-    annotations = [
-        {"id": index + 1, "image_id": 1, "category_id": labels.index(one.label) + 1,
-         "segmentation": one.rle(scene.size_hw), "iscrowd": 0, "area": 1,
-         "bbox": [*map(float, one.box_xyxy_px[:2]),
-                  *map(float, np.subtract(one.box_xyxy_px[2:], one.box_xyxy_px[:2]))]}
-        for index, one in enumerate(scene.instances)
-    ]  # fmt: skip
-    height, width = scene.size_hw
-    (tmp_path / "truth.json").write_text(json.dumps({
-        "images": [{"id": 1, "file_name": "0.png", "height": height, "width": width}],
-        "categories": [{"id": i + 1, "name": name} for i, name in enumerate(labels)],
-        "annotations": annotations,
-    }))  # fmt: skip
+    """The truth of one frame of an example, beside it."""
+    values = json.loads((DRIVE.parent / "truth.json").read_text())
+    values["images"] = values["images"][:1]
+    values["annotations"] = [
+        one for one in values["annotations"] if one["image_id"] == 1 and not one["iscrowd"]
+    ]
+    image = Image.open(DRIVE / values["images"][0]["file_name"])
+    values["images"][0]["file_name"] = "0.png"
+    image.save(tmp_path / "0.png")
+    (tmp_path / "truth.json").write_text(json.dumps(values))
     return tmp_path / "truth.json"
 
 

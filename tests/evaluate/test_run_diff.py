@@ -17,7 +17,6 @@ from flows.cli.main import cli
 from flows.cli.options import backfill_params
 from flows.params import LabelParams
 from flows.plan.backfill import _wanted
-from lab.scenes import render_scene
 from sam2_core.types import AutolabelError, Boxes
 from tasks.dataset.pictures import Pictures, find_pictures
 from tasks.evaluate.diff_report import _drawn
@@ -25,6 +24,7 @@ from tasks.evaluate.run_diff import Change, Side, diff_runs
 from tasks.frames.identity import file_version
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
+from tests.examples import example
 from tests.export.labeled_runs import run_of, store
 from tests.frames.test_video import make_video
 from tests.planted_graphs import copy_of_compact, plant
@@ -221,12 +221,12 @@ def test_a_run_and_itself_or_a_stranger_are_refused(runs, tmp_path):
 def test_two_engines_label_the_same_pictures_and_are_compared(tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    scene = render_scene(90_000_001, (180, 320))
+    image, truth = example()
     for folder in ("canary", "boxes"):
         (tmp_path / folder).mkdir()
-    Image.fromarray(scene.image).save(tmp_path / "canary" / "0.png")
-    rows = [f"{one.label.replace(' ', '_')} 1 {' '.join(map(str, one.box_xyxy_px))}"
-            for one in scene.instances]  # fmt: skip
+    Image.fromarray(image).save(tmp_path / "canary" / "0.png")
+    rows = [f"{label.replace(' ', '_')} 1 {' '.join(map(str, box))}"
+            for label, box in zip(truth.labels, truth.boxes_xyxy_px, strict=True)]  # fmt: skip
     (tmp_path / "boxes" / "0.txt").write_text("\n".join(rows))
     report = tmp_path / "report"
     asked = ["diff", "compact:onnxruntime-cpu:fp32", "compact:onnxruntime-cpu:fp16", "--images",

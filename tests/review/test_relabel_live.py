@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
 
-from lab.scenes.drives import write_sequence
 from sam2_core.types import Boxes
 from tasks.dataset import schema
-from tasks.dataset.coco_truth import TruthImage, load_truth
+from tasks.dataset.coco_truth import TruthImage
 from tasks.evaluate.evaluate import true_boxes
 from tasks.frames.identity import file_version
 from tasks.frames.images import read_image
@@ -29,6 +28,7 @@ from tasks.store import storage
 from tasks.store.artifacts import RunStamp
 from tasks.store.manifests import write_manifest
 from tasks.types import FrameRef
+from tests.examples import DRIVE, example
 from tests.integration.cluster import Cluster
 from tests.load.test_into_fiftyone import store
 from tests.review.app_page import (
@@ -90,8 +90,8 @@ def test_sent_back_in_the_app_and_made_again_by_a_worker(
     monkeypatch.delenv("FIFTYONE_PLUGINS_DIR", raising=False)
     monkeypatch.setenv("AUTOLABEL_REVIEWER", "tester")
     out, name = str(tmp_path / "out"), f"live {uuid.uuid4().hex[:8]}"
-    (truth,) = load_truth(write_sequence(tmp_path, 11, 1, SIZE_HW)).images
-    path = tmp_path / "images" / truth.file_name
+    _, truth = example()
+    path = DRIVE / truth.file_name
     size, version = path.stat().st_size, file_version(path) or ""
     ref = FrameRef("drive", "", 0, 1, str(path), SIZE_HW, version, size, str(path))
     prompts = three_largest(truth)

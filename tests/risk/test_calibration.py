@@ -1,11 +1,10 @@
-"""A risk of 0.3 means three in ten: from drives, and from a dataset's own decisions."""
+"""A risk of 0.3 means three in ten, by a dataset's own decisions."""
 
 from dataclasses import asdict
 
 import numpy as np
 import pytest
 
-from lab.risk_fit import fit_calibration
 from tasks.risk.calibration import Recalibration, logit, sigmoid
 from tasks.risk.reliability import calibration_error
 
@@ -17,29 +16,6 @@ def labels(count: int, slope: float, offset: float) -> tuple[np.ndarray, np.ndar
     odds = RNG.normal(-1, 3, count)
     bad = (RNG.random(count) < sigmoid(slope * odds + offset)).astype(float)
     return odds, bad
-
-
-def test_a_model_that_is_too_sure_of_itself_becomes_right() -> None:
-    calibration = fit_calibration(*labels(4000, 0.4, -0.5))
-    odds, bad = labels(4000, 0.4, -0.5)
-    assert calibration_error(sigmoid(odds), bad) > 0.1
-    assert calibration_error(calibration.of(odds), bad) < 0.04
-
-
-def test_no_two_labels_become_equal_or_certain() -> None:
-    calibration = fit_calibration(*labels(500, 1, 0))
-    risk = calibration.of(np.linspace(-40, 40, 2001)).astype(np.float32)
-    assert (np.diff(risk) > 0).all()
-    assert risk.min() > 0
-    assert risk.max() < 1
-
-
-@pytest.mark.parametrize("bad", [np.zeros(300), np.ones(300)])
-def test_labels_that_are_all_alike_still_give_a_map(bad: np.ndarray) -> None:
-    calibration = fit_calibration(RNG.normal(size=300), bad)
-    risk = calibration.of(np.array([-2.0, 0.0, 2.0]))
-    assert (np.diff(risk) > 0).all()
-    assert abs(risk - bad[0]).max() < 0.2
 
 
 def test_decisions_correct_the_risk_and_can_be_taken_back() -> None:

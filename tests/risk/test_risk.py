@@ -1,29 +1,20 @@
 """Risk: every reason on a label made for it, and the fit on rendered drives."""
 
 import tracemalloc
-from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
 
-from lab.risk_drives import PROMPTS, TRUE_BOXES, Drive, Models, labeled_drives
-from lab.risk_figures import auroc, figures_by_size, found_within, share_to_find
-from lab.risk_fit import calibrate, collect, fit, report
 from sam2_core.types import Boxes, Masks
-from tasks.boxes.detectors import load_detector
 from tasks.masks.crops import Segments
-from tasks.masks.model import choose_model, load_segmenter
 from tasks.risk.compute_risk import REASONS, compute_risk, risk_model
 from tasks.risk.features import COLUMN, FEATURES, measure_frames
 from tasks.risk.geometry import shared_pixels
-from tasks.risk.reliability import calibration_error, reliability
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
-from tests.conftest import REPOSITORY
 from tests.review.labels import labeled_frames
-from tests.review.scene_labels import scene_sequence
 
 SIZE = (200, 300)
 
@@ -177,76 +168,6 @@ def test_fragments_are_what_opencv_finds() -> None:
     for row, mask in enumerate(masks):
         _, _, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=4)
         assert measured[row] == pytest.approx(1 - stats[1:, 4].max() / mask.sum(), abs=1e-6)
-
-
-def drive(folder: Path, seed: int) -> Drive:
-    frames, ious = scene_sequence(folder / str(seed), seed, 5, (256, 384))
-    return Drive(seed, TRUE_BOXES, frames, ious)
-
-
-def test_a_fit_on_drives_finds_the_bad_masks_of_others(tmp_path: Path) -> None:
-    drives = [drive(tmp_path, seed) for seed in (21, 22, 23)]
-    features, bad, _ = collect(drives[:2])
-    model = fit(features, bad)
-    held_out, truth, _ = collect(drives[2:])
-    assert auroc(model.risk(held_out), truth) > 0.9
-    calibration, told, picture = calibrate(model, drives[2:] + drives[:1])
-    assert 0 < calibration.risk[0] < calibration.risk[-1] < 1
-    assert told["drives"] == 2
-    assert picture.startswith(b"\x89PNG")
-    unseen = report(drives, *collect(drives))[TRUE_BOXES]
-    assert unseen["auroc"] > 0.9
-    assert unseen["instances"] == len(bad) + len(truth)
-    sizes = unseen["by_size"].values()
-    assert sum(one["instances"] for one in sizes) == unseen["instances"]
-    assert sum(one["share_bad"] * one["instances"] for one in sizes) == pytest.approx(
-        unseen["share_bad"] * unseen["instances"], abs=0.5
-    )
-
-
-def test_figures_of_a_risk_that_knows_everything_and_of_one_that_knows_nothing() -> None:
-    bad = (np.arange(200) % 10 == 0).astype(float)
-    assert auroc(bad, bad) == 1.0
-    assert auroc(np.ones(200), bad) == 0.5
-    assert found_within(bad, bad, 0.1) == 1.0
-    assert found_within(bad, bad, 0.05) == 0.5
-    assert share_to_find(bad, bad, 0.6) == pytest.approx(0.06)
-    assert share_to_find(1 - bad, bad, 1.0) == 1.0
-    assert calibration_error(np.full(200, 0.1), bad) == pytest.approx(0)
-    assert calibration_error(np.full(200, 0.9), bad) == pytest.approx(0.8)
-    assert reliability(bad, bad) == [(0.0, 0.0, 180), (1.0, 1.0, 20)]
-
-
-def test_figures_by_size_say_what_the_best_order_would_find() -> None:
-    bad = np.array([1.0, 0, 0, 0, 0, 0, 0, 0, 0, 0] * 2 + [1.0] * 10 + [0.0] * 10)
-    area = np.repeat([100.0, 32.0**2, 200.0**2], [10, 10, 20])
-    found = figures_by_size(bad, bad, area)
-    assert list(found) == ["small", "medium", "large"]
-    assert [one["instances"] for one in found.values()] == [10, 10, 20]
-    assert [one["most_that_10_percent_can_find"] for one in found.values()] == [1, 1, 0.2]
-    assert [one["found_of_what_can_be_found"] for one in found.values()] == [1, 1, 1]
-    assert figures_by_size(-bad, bad, area)["large"]["found_of_what_can_be_found"] == 0
-    good = figures_by_size(bad[:10], np.zeros(10), area[:10])
-    assert list(good) == ["small"]
-    assert "auroc" not in good["small"]
-
-
-def test_drives_are_rendered_and_labeled_once(tmp_path: Path) -> None:
-    choice = choose_model(str(REPOSITORY / "tests/data/micro"), "onnxruntime")
-    models = Models(load_segmenter(choice), load_detector("compact"), "key")
-    first, found = next(labeled_drives(models, tmp_path, [7], 2))
-    assert (first.prompt, found.prompt) == PROMPTS
-    assert all(
-        len(one.boxes) == len(true) for one, true in zip(first.frames, first.true_ious, strict=True)
-    )
-    assert sum(map(len, first.true_ious)) > 5
-    # A box of the detector may fit no object at all.
-    ious = np.concatenate([*first.true_ious, *found.true_ious])
-    assert ((ious >= 0) & (ious <= 1)).all()
-    nothing_to_label_with = Models(None, None, "key")
-    again, _ = next(labeled_drives(nothing_to_label_with, tmp_path, [7], 2))
-    assert [one.masks.rle for one in again.frames] == [one.masks.rle for one in first.frames]
-    assert np.array_equal(np.concatenate(again.true_ious), np.concatenate(first.true_ious))
 
 
 def test_the_shipped_weights_belong_to_these_features() -> None:

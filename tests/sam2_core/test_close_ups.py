@@ -17,6 +17,7 @@ from sam2_core.prompts import PointPrompts
 from sam2_core.resolve import resolve_model
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import AutolabelError, Boxes
+from tests.examples import example
 from tests.sam2_core.fake_backend import FakeDeviceBackend
 from tests.sam2_core.test_postprocess import random_logits, upsample
 from tests.sam2_core.test_segmenter import boxes_of, random_boxes
@@ -240,9 +241,7 @@ def test_an_export_with_close_ups_is_the_modules_at_that_size(tmp_path, monkeypa
 
 def test_the_bundled_graphs_are_the_modules_at_that_size():
     pytest.importorskip("torch", reason="needs PyTorch: make torch")
-    from lab.scenes import render_scene
-
-    scene = render_scene(90_000_001)
-    boxes = boxes_of([instance.box_xyxy_px for instance in scene.instances])
+    image, truth = example()
+    boxes = boxes_of(truth.boxes_xyxy_px)
     exported = load_backend("compact", "onnxruntime-cpu")
-    same_masks(exported, load_backend("compact", "torch", "fp32"), scene.image, boxes)
+    same_masks(exported, load_backend("compact", "torch", "fp32"), image, boxes)
