@@ -34,6 +34,7 @@ from tasks.store.private_files import (
 )
 
 _SERVICES = "PREFECT_SERVER_SERVICES_"
+DAY_S = 24 * 3600
 # By default a server reads and records events one at a time.
 SERVER_SETTINGS = {
     f"{_SERVICES}TASK_RUN_RECORDER_READ_BATCH_SIZE": "100",
@@ -41,6 +42,10 @@ SERVER_SETTINGS = {
     f"{_SERVICES}TRIGGERS_READ_BATCH_SIZE": "100",
     f"{_SERVICES}EVENT_PERSISTER_READ_BATCH_SIZE": "100",
     f"{_SERVICES}EVENT_PERSISTER_BATCH_SIZE": "100",
+    # Without these, runs with their logs and artifacts would stay for ever.
+    f"{_SERVICES}DB_VACUUM_ENABLED": "events,flow_runs",
+    f"{_SERVICES}DB_VACUUM_RETENTION_PERIOD": str(60 * DAY_S),
+    "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": str(3 * DAY_S),
 }
 
 

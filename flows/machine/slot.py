@@ -6,7 +6,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from flows.machine.sick import NOTHING, SICK_VARIABLE, Note, sick_note, unfailin
 from sam2_core.backend_choice import TESTED_VARIABLE
 from sam2_core.types import AutolabelError
 from tasks import processes
+from tasks.store.own_folder import OwnFolder
 
 KILLED_WITHIN_S = 5.0
 # A storage that is down for everybody would stop this worker for good, and another one may be well.
@@ -63,7 +63,7 @@ class Slot:
     process: subprocess.Popen[bytes] | None = None
     left: dict[int, float] = field(default_factory=dict)
     left_until: float = 0.0
-    scratch: tempfile.TemporaryDirectory[str] | None = None
+    scratch: OwnFolder | None = None
     started: float = 0.0
     retry_at: float = 0.0
     pause_s: float = 1.0
@@ -151,10 +151,8 @@ class Slot:
     def folder(self) -> str:
         """Where its worker's temporary files are."""
         if self.scratch is None:
-            self.scratch = tempfile.TemporaryDirectory(
-                prefix="autolabel-worker-", ignore_cleanup_errors=True
-            )
-        return self.scratch.name
+            self.scratch = OwnFolder("autolabel-worker-")
+        return str(self.scratch.path)
 
     @property
     def note(self) -> Path:
@@ -186,7 +184,7 @@ class Slot:
         # A session of its own: Ctrl-C is for us, who tell the flow run first.
         self.process = subprocess.Popen(
             command, env=os.environ | self.environment | own, stdin=subprocess.PIPE,
-            start_new_session=True,
+            start_new_session=True, pass_fds=(self.scratch.lock.fileno(),) if self.scratch else (),
         )  # fmt: skip
         self.started = time.monotonic()
 
@@ -216,5 +214,5 @@ class Slot:
         """Remove what it has left, when nothing of it runs any more."""
         if self.scratch is not None:
             self.note.unlink(missing_ok=True)
-            self.scratch.cleanup()
+            self.scratch.remove()
             self.scratch = None

@@ -200,7 +200,9 @@ def _changes(
 ) -> dict[str, Any]:
     """Tell what differs of the parts that belong to the version, not to a person.
 
-    Tags and variables of the environment are added, never changed or taken away.
+    Tags and variables of the environment are added, never changed or taken away. A deployment
+    without a pool was taken over by `flow.serve()`, which pauses it when it ends: no worker would
+    ever run it again.
     """
     ours = wanted["work_pool"].get("job_variables", {})
     values = {
@@ -211,6 +213,8 @@ def _changes(
         "job_variables": found.job_variables
         | {"env": ours.get("env", {}) | (found.job_variables.get("env") or {})},
     }
+    if not found.work_pool_name:
+        values |= {"work_pool_name": wanted["work_pool"]["name"], "paused": False}
     before = {name: getattr(found, name) for name in values} | {"tags": sorted(found.tags)}
     return {name: value for name, value in values.items() if before[name] != value}
 

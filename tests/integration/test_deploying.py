@@ -16,6 +16,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolUpdate
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
+from prefect.flows import load_flow_from_entrypoint
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Completed, Failed, Scheduled
 from prefect.workers.process import ProcessWorker
@@ -109,6 +110,22 @@ def test_what_a_person_set_stays(nightly):
     client.update_deployment(
         first.id, DeploymentUpdate(parameters={}, parameter_openapi_schema=old)
     )
+
+
+def test_a_deployment_that_was_served_belongs_to_its_pool_again(nightly):
+    """`flow.serve()` without a name takes it from its pool, and pauses it at its end."""
+    again, client = nightly
+    wanted = again()
+    client.delete_deployment(wanted.id)
+    served = load_flow_from_entrypoint(wanted.entrypoint).to_deployment("nightly")
+    served.apply()
+    client.update_deployment(
+        client.read_deployment_by_name("nightly/nightly").id, DeploymentUpdate(paused=True)
+    )
+    mended = again()
+    told = {"work_pool_name", "work_queue_name", "entrypoint", "description"}
+    assert mended.model_dump(include=told) == wanted.model_dump(include=told)
+    assert not mended.paused
 
 
 def test_a_pool_of_an_older_version_gets_the_command_and_keeps_what_a_person_set(nightly):

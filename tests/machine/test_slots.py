@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -167,3 +168,16 @@ def test_what_is_no_port_starts_no_worker(monkeypatch, given):
     assert len(slots("gpu", 2)) == 2
     with pytest.raises(AutolabelError, match="3 workers need as many ports from 65534 on"):
         slots("gpu", 3)
+
+
+def test_the_temporary_folder_of_a_killed_worker_is_swept():
+    dead = "import os; from flows.machine.slots import slots; " + (
+        "print(slots('cpu', None, bound=False)[0].folder(), flush=True); os._exit(0)"
+    )
+    left = subprocess.check_output([sys.executable, "-c", dead], text=True)
+    folder = Path(left.strip())
+    assert folder.is_dir()
+    (place,) = slots("cpu", None, bound=False)
+    place.folder()
+    assert not folder.exists()
+    place.clean()
