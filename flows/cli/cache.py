@@ -31,9 +31,9 @@ KINDS = {
     "risk": "drives rendered to fit the risk; rendered again",
     "matplotlib": "Matplotlib's list of fonts; made again",
     "demo-*": "the demo's sequences and labels; `autolabel demo`",
-    "prefect-*": "an empty Prefect database, and logs of servers that could not start; made again",
+    "prefect*": "Prefect's database: the history of runs, and the nights of `autolabel nightly`",
     "plugins": "links to the review plugin; made again",
-    "services": "passwords, logs and Prefect's database of `autolabel up`: the history of runs",
+    "services": "passwords and logs of `autolabel up`",
     "mongodb": "FiftyOne's datasets; rebuilt from labels by `autolabel review rebuild`",
 }
 
@@ -90,7 +90,7 @@ def clear(chosen: list[Part]) -> None:
     from tasks.dataset.database import running_server
 
     names = {one.name for one in chosen}
-    if names & {"services", "mongodb"} and running():
+    if names & {"services", "mongodb", "prefect"} and running():
         raise AutolabelError("`autolabel up` is running: `autolabel down` first")
     if "mongodb" in names and running_server():
         raise AutolabelError(

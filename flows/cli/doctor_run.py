@@ -154,18 +154,21 @@ def _ping(name: str, uri: str, found: str) -> Finding:
 
 def _prefect() -> Finding:
     from flows.machine.services import running_api
-    from flows.server.own import configured_api
+    from flows.server.api import configured_api
+    from flows.server.postgres import size_bytes
 
     try:
         installed = version("prefect")
     except PackageNotFoundError:
         return Finding("prefect", "missing", "not installed", "run `make setup`")
-    url = configured_api()
+    url, size = configured_api(), f"{size_bytes() / 1e6:,.0f} MB"
     started = None if url else running_api()
     if started:
-        return Finding("prefect", "ok", f"{installed}; `autolabel up` runs a server at {started}")
+        found = f"{installed}; `autolabel up` runs a server at {started}"
+        return Finding("prefect", "ok", f"{found}, its database takes {size}")
     if not url:
-        return Finding("prefect", "ok", f"{installed}; no server set, every run starts its own")
+        found = f"{installed}; no server set, every run starts its own"
+        return Finding("prefect", "ok", f"{found}; their database takes {size}")
     if answers(f"{url}/health"):
         return Finding("prefect", "ok", f"{installed}; server {url} answers")
     advice = "start it with `autolabel up` or unset PREFECT_API_URL"

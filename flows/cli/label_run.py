@@ -21,8 +21,7 @@ from flows.cli.label_small import is_small, label_small
 from flows.params import LabelParams
 from flows.plan.plan import Plan, check_writable, job_of, make_plan
 from flows.plan.summary import labeled_by_other, summary_of, tracks_told
-from flows.server.own import Api, configured_api
-from sam2_core.cache import cache_folder
+from flows.server.api import Api, configured_api
 from tasks.masks.certified import NOT_CHECKED, verdict_on
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
 from tasks.pipeline.chunk import Job
@@ -104,7 +103,7 @@ def _leave_overlays(console: Console, summary: dict[str, Any], count: int) -> li
 @contextlib.contextmanager
 def prefect_if_needed(console: Console, given_up: GivenUp | None = None) -> Iterator[Api]:
     """Have a Prefect API in the block, which ends with it; Ctrl-C ends the command there."""
-    with Api(cache_folder()) as api, _interruptible(console, api, given_up or GivenUp()):
+    with Api() as api, _interruptible(console, api, given_up or GivenUp()):
         yield api
 
 

@@ -62,6 +62,11 @@ def _show_all(status: dict[str, Any], hours: float) -> None:
         click.echo(f"  its log is {errors['log']}")
     for schedule in status["schedules"]:
         _show_schedule(schedule)
+    if size := status["database_bytes"]:
+        click.echo(f"Prefect's database: {size / 1e6:,.0f} MB")
+    for one in status["label_runs"]:
+        when = (one["started"] or "not started")[:16].replace("T", " ")
+        click.echo(f"label {one['name']}: {one['state']}, {when} UTC, to {one['out']}")
     if not status["runs"]:
         click.echo(f"no shards in the last {hours:g} h")
     for run in status["runs"]:

@@ -25,9 +25,9 @@ PREFECT_PORT = 4200
 @click.option("--app-port", type=PORT, help="Also start FiftyOne's App there.")
 @json_option
 def command(port: int | None, workers: int | None, app_port: int | None, as_json: bool) -> None:
-    """Start whatever is not running yet: a Prefect server on SQLite, the deployments, the database,
-    a worker for each GPU and one for planning. Everything listens on 127.0.0.1 only and asks for a
-    password; the printed links sign your browser in.
+    """Start whatever is not running yet: PostgreSQL, Prefect's server, its deployments, FiftyOne's
+    database, a worker for each GPU and one for planning. Everything listens on 127.0.0.1 or a
+    socket only and asks for a password; the printed links sign your browser in.
     """  # noqa: D205
     with on_interrupt(_what_runs_on):
         _up(port, workers, app_port, as_json=as_json)

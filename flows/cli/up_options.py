@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from flows.machine.gpus import UnlistedError, gpu_ids
 from flows.machine.services import Service, running, running_api
-from flows.server.own import configured_api
+from flows.server.api import configured_api
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 from tasks import processes

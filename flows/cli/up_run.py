@@ -14,12 +14,11 @@ from filelock import FileLock, Timeout
 from flows.cli.up import PREFECT_PORT
 from flows.cli.up_options import refuse_ignored
 from flows.machine.services import Service, folder, python, running, start, wait_until
-from flows.server.api import choose_api
+from flows.server.api import add_own_password, choose_api, configured_api, database_environment
 from flows.server.deployments import CPU_POOL, GPU_POOL, deploy, described, ensure_pools, flow_of
-from flows.server.own import add_own_password, begin_with, configured_api, template_of
+from flows.server.postgres import running as postgres_running
 from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, choose_auth, known_auth, sign_in_link
 from flows.server.submit import workers_online
-from sam2_core.cache import cache_folder
 from sam2_core.redaction import redact
 from tasks.dataset.database import running_server
 from tasks.processes import answers
@@ -34,6 +33,7 @@ from tasks.store.private_files import (
 )
 
 _SERVICES = "PREFECT_SERVER_SERVICES_"
+OTHERS_SERVER = "set PREFECT_API_URL to use a Prefect server of your own"
 DAY_S = 24 * 3600
 # By default a server reads and records events one at a time.
 SERVER_SETTINGS = {
@@ -45,7 +45,7 @@ SERVER_SETTINGS = {
     # Without these, runs with their logs and artifacts would stay for ever.
     f"{_SERVICES}DB_VACUUM_ENABLED": "events,flow_runs",
     f"{_SERVICES}DB_VACUUM_RETENTION_PERIOD": str(60 * DAY_S),
-    "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": str(3 * DAY_S),
+    "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "P3D",
 }
 
 
@@ -139,21 +139,40 @@ def _bring_up_server(
         tell(f"the Prefect server at {redact(chosen)}")
         meanwhile()
         return chosen
-    tell("Prefect's server")
-    server = running().get("server") or _start_server(port)
-    meanwhile()
-    wait_until(server, lambda: answers(f"{server.url}/health"))
+    if "server" not in running():
+        with bind(port, OTHERS_SERVER):  # before anything is started
+            pass
+    _set_old_database_aside(tell)
+    tell("Prefect's database")
+    with postgres_running() as database:
+        start("postgres", python("flows.server.postgres"))  # which uses it from then on
+        tell("Prefect's server")
+        server = running().get("server") or _start_server(port, database.url)
+        meanwhile()
+        wait_until(server, lambda: answers(f"{server.url}/health"))
     choose_api(server.url, known_auth(folder()))
     return server.url
 
 
-def _start_server(port: int) -> Service:
+def _set_old_database_aside(tell: Callable[[str], object]) -> None:
+    """Say what becomes of the SQLite database of an older version, once."""
+    old = folder() / "prefect" / "prefect.db"
+    if old.exists():
+        aside = old.replace(old.with_suffix(".db.old"))
+        tell(
+            "a new database: Prefect's is on PostgreSQL now, and begins empty. Runs and nights "
+            f"of before are in {aside}, which nothing reads any more: set nights again with "
+            "`autolabel nightly`; labels are in storage and are found again"
+        )
+
+
+def _start_server(port: int, database: str) -> Service:
     api = f"http://127.0.0.1:{port}/api"
     auth = choose_auth(folder())
     # Bound here: whoever answers on this port from now on is ours.
-    with bind(port, "set PREFECT_API_URL to use a Prefect server of your own") as listener:
+    with bind(port, OTHERS_SERVER) as listener:
         command = python("flows.server.process", str(listener.fileno()))
-        environment = {**_server_environment(), SERVER_AUTH: auth}
+        environment = {**_server_environment(database), SERVER_AUTH: auth}
         return start("server", command, api, listener, **environment)
 
 
@@ -183,17 +202,10 @@ def sign_in_links() -> dict[str, str]:
     return links
 
 
-def _server_environment() -> Mapping[str, str]:
+def _server_environment(database: str) -> Mapping[str, str]:
     """Defaults for a server on one machine; what the user has set stays."""
-    home = private_folder(private_folder(folder()) / "prefect")
-    database = home / "prefect.db"
-    if not database.exists():
-        begin_with(template_of(cache_folder()), database)
-    for file in (database, home / "prefect.db-wal", home / "prefect.db-shm"):
-        if file.exists() or file == database:
-            close_file(file)  # SQLite makes the other two as open as the database
     values = {
-        "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home}/prefect.db",
+        **database_environment(database),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_METRICS_ENABLED": "true",
         **SERVER_SETTINGS,

@@ -27,7 +27,7 @@ from tasks.store.private_files import close_file, private_folder
 START_S = 180.0
 STOP_S = 150.0
 POLL_S = 0.2
-NEEDED_TO_END = ("database", "server")  # by the others, in this order
+NEEDED_TO_END = ("database", "server", "postgres")  # by the others, in this order
 NONE_WORKS = "no worker takes work: "  # in a worker's log, with reasons behind it
 WELL_AGAIN = "is well again"  # there, behind the name of one that was refused
 LINKS = "sign-in.html"  # what `up` has printed

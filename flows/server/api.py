@@ -1,13 +1,57 @@
-"""Which Prefect API a command talks to: the user's choice, else the one of `autolabel up`."""
+"""Which Prefect API a command talks to: the user's, that of `autolabel up`, else one of its own.
+
+The command's own starts while it is still planning, runs no background services, is silent, and
+ends with the command. It is on the same database as the server of `up`, where its runs stay.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
-from flows.server.own import add_own_password, configured_api
-from flows.server.sign_in import CLIENT_AUTH, known_auth
+from flows.machine.last_words import last_words
+from flows.machine.services import folder, running_api
+from flows.server.postgres import Postgres, home
+from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, known_auth, new_auth
 from sam2_core.types import AutolabelError
+from tasks import processes
+from tasks.store.own_folder import OwnFolder
+
+START_TIMEOUT_S = 180.0
+EVENTS_TIMEOUT_S, STOP_S = 5.0, 3.0
+FOLDER_PREFIX = "autolabel-prefect-"
+FAILED_LOG = "server-failed.log"
+_CLIENT_ENVIRONMENT = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_LOGGING_TO_API_ENABLED": "false",
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+}
+
+
+def configured_api() -> str | None:
+    """URL of the Prefect API that the user chose, by environment or profile; None for none."""
+    if url := os.environ.get("PREFECT_API_URL"):
+        return url
+    home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect")
+    if not (home / "profiles.toml").is_file():
+        return None
+    from prefect.settings import PREFECT_API_URL
+
+    url = PREFECT_API_URL.value()
+    return str(url) if url else None
+
+
+def add_own_password() -> None:
+    """Add the password where the chosen API is the server of `autolabel up`, alive and ours."""
+    if os.environ.get("PREFECT_API_URL", "").rstrip("/") == running_api():
+        os.environ.setdefault(CLIENT_AUTH, known_auth(folder()))
 
 
 def use_api() -> str:
@@ -20,19 +64,21 @@ def use_api() -> str:
             version's has no password.
 
     """
-    chosen = configured_api()
-    if chosen:
-        add_own_password()
-        return chosen
-    from flows.machine.services import folder, running_api
-
-    found = running_api()
+    found = _api_that_runs()
     if not found:
         raise AutolabelError(
             "no Prefect server: start one with `autolabel up`, or set PREFECT_API_URL to a "
             "running one"
         )
-    choose_api(found, known_auth(folder()))
+    return found
+
+
+def _api_that_runs() -> str | None:
+    if chosen := configured_api():
+        add_own_password()
+        return chosen
+    if found := running_api():
+        choose_api(found, known_auth(folder()))
     return found
 
 
@@ -43,3 +89,155 @@ def choose_api(url: str, auth: str) -> None:
         from prefect.context import refresh_global_settings_context
 
         refresh_global_settings_context()
+
+
+class Api:
+    """A Prefect API for what a command has to do: one that runs, or one of ours, on demand.
+
+    Our server ends with the block, and with this process when that is killed.
+    """
+
+    def __init__(self) -> None:
+        self._starting: Future[OwnApi] | None = None
+
+    def __enter__(self) -> Api:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def begin(self) -> None:
+        """Start ours, unless another one is configured or runs; `wait` before use."""
+        if self._starting:
+            return
+        for name, value in _CLIENT_ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        if not _api_that_runs():
+            # Nothing of a run is to be left in the user's home, which may not even be writable.
+            os.environ.setdefault("PREFECT_HOME", str(home()))
+            pool = ThreadPoolExecutor(1, "prefect")
+            self._starting = pool.submit(OwnApi)
+            pool.shutdown(wait=False)
+
+    def wait(self) -> None:
+        """Wait until flows can run; raises as `OwnApi`."""
+        if self._starting:
+            self._starting.result().wait()
+
+    def settings(self) -> contextlib.AbstractContextManager[None]:
+        """Let Prefect use this API inside the block; `wait` first."""
+        return self._starting.result().settings() if self._starting else contextlib.nullcontext()
+
+    def end(self) -> None:
+        """Stop what was started here."""
+        if self._starting:
+            with contextlib.suppress(AutolabelError):
+                self._starting.result().stop()
+
+
+@contextlib.contextmanager
+def client_of(url: str, auth: str) -> Iterator[None]:
+    """Let Prefect in this process use the server at `url`, signed in as `auth`, inside the block.
+
+    Its events are sent before the block ends: the thread that sends them is made once for a
+    process and keeps the server that it met first, which would lose what a second server is owed.
+    """
+    # Settings are read when `prefect` is imported: the environment would come too late.
+    from prefect.events.worker import EventsWorker
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    with temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: auth}):
+        try:
+            yield
+        finally:
+            EventsWorker.drain_all(timeout=EVENTS_TIMEOUT_S, at_exit=False)
+
+
+class OwnApi:
+    """Our own server, starting, on this user's database.
+
+    Raises:
+        AutolabelError: the database does not start; says why.
+
+    """
+
+    def __init__(self) -> None:
+        self.url, self.auth = "", new_auth()
+        self._database = Postgres()
+        self._folder = OwnFolder(FOLDER_PREFIX)
+        self._log = (self._folder.path / "server.log").open("w+b")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "flows.server.process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=os.environ | self._environment(),
+            pass_fds=(self._folder.lock.fileno(),),
+            start_new_session=True,  # Ctrl-C is for the command, which then stops its server
+        )
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "PREFECT_HOME": str(self._folder.path),
+            **database_environment(self._database.url),
+            "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_SERVER_UI_ENABLED": "false",
+            "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
+            SERVER_AUTH: self.auth,
+        }
+
+    def wait(self) -> None:
+        """Wait until the server answers.
+
+        Raises:
+            AutolabelError: it did not start; says why, and where its log is.
+
+        """
+        output = self._process.stdout
+        port = output.readline().decode().strip() if output else ""
+        self.url = f"http://127.0.0.1:{port}/api"
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not (port and processes.answers(f"{self.url}/health")):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise AutolabelError(self._why_not())
+            time.sleep(0.05)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs to use this server; `wait` first."""
+        return {"PREFECT_API_URL": self.url, CLIENT_AUTH: self.auth}
+
+    @contextlib.contextmanager
+    def settings(self) -> Iterator[None]:
+        """Point Prefect at this server inside the block."""
+        with client_of(self.url, self.auth):
+            yield
+
+    def stop(self) -> None:
+        """Stop the server, and the database where nobody else uses it."""
+        processes.end(self._process, STOP_S)
+        self._log.close()
+        self._database.release()
+        self._folder.remove()
+
+    def _why_not(self) -> str:
+        """Tell why the server did not start; its log is kept where it outlives this command."""
+        log = Path(self._log.name)
+        ended = self._process.poll()
+        how = f"no answer in {START_TIMEOUT_S:.0f} s" if ended is None else f"exit status {ended}"
+        why = last_words(log.read_text(errors="replace")) or how
+        with contextlib.suppress(OSError):
+            log = Path(shutil.copy(log, home() / FAILED_LOG))
+        return (
+            f"Prefect's server did not start: {why}; its log is {log}. Another way is to start one "
+            "with `autolabel up` or `prefect server start`, and to set PREFECT_API_URL"
+        )
+
+
+def database_environment(url: str) -> dict[str, str]:
+    """Return what a Prefect server has to know of a database that has its tables."""
+    return {
+        "PREFECT_API_DATABASE_CONNECTION_URL": url,
+        "PREFECT_API_DATABASE_MIGRATE_ON_START": "false",
+    }

@@ -50,9 +50,6 @@ def _serve(whole: bool) -> None:
     from prefect.server.api.server import create_app
     from prefect.settings import PREFECT_SERVER_API_KEEPALIVE_TIMEOUT as KEEP_ALIVE_S
 
-    from flows.server.sqlite_waits import never_stand_still
-
-    never_stand_still()
     app = create_app(webserver_only=not whole, final=True)
     config = uvicorn.Config(
         Door(SignIn(app)), lifespan="on", access_log=False, timeout_graceful_shutdown=1,

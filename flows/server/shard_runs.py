@@ -62,14 +62,14 @@ def runs_of(
         run_tag(run_key), unfinished_or_crashed=active_only or unfinished_or_crashed
     )
     return (
-        run for run in found if _out_of(run) == out_uri and not (active_only and stays_crashed(run))
+        run for run in found if out_of(run) == out_uri and not (active_only and stays_crashed(run))
     )
 
 
-def _out_of(run: FlowRun) -> str:
-    """Where a shard's labels go; "" of what an older version may have been given."""
+def out_of(run: FlowRun) -> str:
+    """Where a run's labels go; "" of what an older version may have been given."""
     params = run.parameters.get("params", {})
-    return str(params.get("label", {}).get("out", "")) if isinstance(params, dict) else ""
+    return str(params.get("label", params).get("out", "")) if isinstance(params, dict) else ""
 
 
 def runs_tagged(

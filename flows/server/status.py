@@ -13,15 +13,24 @@ from uuid import UUID
 
 from flows.machine.refused import refused_workers
 from flows.machine.server_log import server_errors
+from flows.machine.services import running_api
 from flows.params import LabelParams
 from flows.plan.commands import backfill_again
 from flows.plan.shards import Piece, ShardParams
 from flows.plan.summary import failure_row
 from flows.plan.unlabeled import unlabeled_frames
+from flows.server.postgres import size_bytes
 from flows.server.run_artifacts import failed_frames, frame_of
 from flows.server.schedules import collect_schedules
 from flows.server.shard_end import LONGEST, why_not_loaded
-from flows.server.shard_runs import SHARD_TAG, runs_tagged, shard_of, stays_crashed
+from flows.server.shard_runs import (
+    SHARD_TAG,
+    every_page,
+    out_of,
+    runs_tagged,
+    shard_of,
+    stays_crashed,
+)
 from flows.server.standing import Source, given_up_still, labeled_by_now
 from flows.server.submit import workers_online
 from sam2_core.types import AutolabelError
@@ -33,7 +42,7 @@ from tasks.wording import counted
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
 
-RUNS_READ = 5000
+RUNS_READ, LABEL_RUNS_READ = 5000, 20
 _NUMBERS = re.compile(r"\b[0-9a-f]{8}-[0-9a-f-]{27}\b|\d+(\.\d+)?")
 
 
@@ -189,8 +198,27 @@ def collect_status(hours: float = 72) -> dict[str, Any]:
         "workers_refused": refused_workers(),
         "runs": described,
         "schedules": [asdict(one) for one in collect_schedules()],
+        "label_runs": _label_runs(since),
+        "database_bytes": size_bytes() if running_api() else None,
         "server_errors": asdict(errors) if errors else None,
     }
+
+
+def _label_runs(since: datetime) -> list[dict[str, Any]]:
+    """Return what `autolabel label` has done under this server or on its database."""
+    from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
+
+    wanted = FlowRunFilter.model_validate({"expected_start_time": {"after_": since}})
+    flow = FlowFilter.model_validate({"name": {"any_": ["label"]}})
+    return [
+        {
+            "name": one.name,
+            "state": one.state.name if one.state else None,
+            "started": one.start_time.isoformat(timespec="seconds") if one.start_time else None,
+            "out": out_of(one),
+        }
+        for one in islice(every_page(wanted, flow), LABEL_RUNS_READ)
+    ]
 
 
 def group_runs(flow_runs: Iterable[FlowRun]) -> list[RunStatus]:

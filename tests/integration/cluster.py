@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ from typing import Any
 import psutil
 
 from flows.cli.up_run import SERVER_SETTINGS
+from flows.server.api import database_environment
+from flows.server.postgres import Postgres
 from tasks.frames.discover import discover
 from tasks.store import manifests
 from tasks.store.artifacts import frames_key_of
@@ -26,13 +27,6 @@ from tests.faults import FaultyProxy
 from tests.integration.runs import MICRO, REPOSITORY, Home
 
 AUTOLABEL = Path(sys.executable).parent / "autolabel"
-# `prefect server start`, on SQLite with what the server of `up` has against standing still.
-SERVER = """
-from flows.server.sqlite_waits import never_stand_still
-never_stand_still()
-from prefect.cli import app
-app()
-"""
 
 
 def free_port() -> int:
@@ -63,18 +57,15 @@ class Cluster:
 
     Args:
         folder: for the database, logs and homes.
-        database: connection URL, SQLite in `folder` by default.
         more: environment of everything.
 
     """
 
-    def __init__(self, folder: Path, database: str = "", **more: str):
+    def __init__(self, folder: Path, **more: str):
         self.port = free_port()
         self.api = f"http://127.0.0.1:{self.port}/api"
-        database = database or f"sqlite+aiosqlite:///{folder}/prefect.db"
         self.home = Home(
             folder / "home", self.api,
-            PREFECT_API_DATABASE_CONNECTION_URL=database,
             PREFECT_SERVER_ANALYTICS_ENABLED="false",
             PREFECT_WORKER_QUERY_SECONDS="2",
             DO_NOT_TRACK="1",
@@ -84,6 +75,7 @@ class Cluster:
         self.folder = folder
         self.workers: list[subprocess.Popen[bytes]] = []
         self.server: subprocess.Popen[bytes] | None = None
+        self.postgres: Postgres | None = None
         self.proxy: FaultyProxy | None = None  # in front of the workers' S3
 
     def spawn(self, name: str, *command: str | Path, **environment: str) -> subprocess.Popen[bytes]:
@@ -94,9 +86,13 @@ class Cluster:
                 start_new_session=True,
             )  # fmt: skip
 
+    def start_database(self) -> None:
+        self.postgres = Postgres(self.folder / "prefect")
+        self.home.environment |= database_environment(self.postgres.url)
+
     def start_server(self) -> None:
         self.server = self.spawn(
-            "server", sys.executable, "-c", SERVER, "server", "start",
+            "server", sys.executable, "-m", "prefect", "server", "start",
             "--host", "127.0.0.1", "--port", str(self.port),
         )  # fmt: skip
         wait_for(self.answers, 180)
@@ -164,16 +160,8 @@ class Cluster:
         auth = self.home.environment.get("PREFECT_API_AUTH_STRING")
         if auth:
             request.add_header("Authorization", f"Basic {base64.b64encode(auth.encode()).decode()}")
-        for patience in range(10, -1, -1):
-            try:
-                with urllib.request.urlopen(request, timeout=120) as response:
-                    return json.loads(response.read())
-            except urllib.error.HTTPError as error:
-                # What Prefect says on SQLite when it is busy; its own client asks again, too.
-                if error.code != 503 or not patience:
-                    raise
-                time.sleep(1)
-        raise AssertionError
+        with urllib.request.urlopen(request, timeout=120) as response:
+            return json.loads(response.read())
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
@@ -191,9 +179,12 @@ class Cluster:
         for one in [*self.workers, *([self.server] if self.server else [])]:
             if one.poll() is None:
                 self.kill(one)
+        if self.postgres:
+            self.postgres.release()
 
     def __enter__(self) -> Cluster:
         try:
+            self.start_database()
             self.start_server()
             self.deploy()
         except BaseException:

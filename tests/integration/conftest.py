@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import s3fs
 
-from flows.server.own import OwnApi
+from flows.server.api import OwnApi
 from tasks.masks.model import Segmenters, choose_model
 from tests.faults import FaultyProxy
 from tests.integration.cluster import Cluster
@@ -17,10 +17,8 @@ from tests.integration.runs import MICRO, Home, write_sequence
 
 
 @pytest.fixture(scope="session")
-def prefect_api(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("prefect")
-    (folder / "home").mkdir()
-    server = OwnApi(folder / "home", folder / "template.db")
+def prefect_api():
+    server = OwnApi()
     server.wait()
     yield server
     server.stop()
@@ -82,7 +80,7 @@ def terminal(monkeypatch, capsys, tmp_path, prefect_api, database, certificates)
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory, s3_endpoint):
-    """A server on SQLite with deployments and two workers, for everything that needs no other."""
+    """A server with deployments and two workers, for everything that needs no other."""
     proxy = FaultyProxy(s3_endpoint)
     environment = {
         "AWS_ENDPOINT_URL": proxy.url,

@@ -6,7 +6,7 @@ import signal
 import psutil
 import pytest
 
-from flows.server.own import client_of
+from flows.server.api import client_of
 from flows.server.watching import watch
 from tests.integration.cluster import Cluster, ended, every_frame_once, wait_for
 from tests.integration.runs import MICRO, write_sequence

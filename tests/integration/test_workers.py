@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from flows.server.own import client_of
+from flows.server.api import client_of
 from flows.server.watching import watch
 from tests.integration.cluster import ended, every_frame_once, wait_for
 from tests.integration.runs import MICRO

