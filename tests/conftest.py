@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,19 @@ def pytest_unconfigure() -> None:
     """Remove the cache; keep what logs at exit from following the summary, to closed streams."""
     logging.raiseExceptions = False
     shutil.rmtree(OWN_CACHE, ignore_errors=True)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file's tests stay on one worker, and so do those of integration, which share servers."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            shared = "tests/integration/"
+            return shared if nodeid.startswith(shared) else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")
