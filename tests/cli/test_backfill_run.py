@@ -65,16 +65,6 @@ def test_frames_of_a_shard_that_was_cancelled_are_not_labeled(
     assert far.text([first, second]).startswith("4 of 8 frames, 1 of 2 sequences labeled")
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_workers_try(tmp_path, capsys):
-    (tmp_path / "file").write_text("no folder")
-    backfill_run._warn_unless_writable(stderr_console(), str(tmp_path / "labels"))
-    assert capsys.readouterr().err == ""
-    backfill_run._warn_unless_writable(stderr_console(), str(tmp_path / "file" / "labels"))
-    told = capsys.readouterr().err
-    assert told.startswith("--out cannot be used: ")
-    assert told.endswith("; make sure that the workers can\n")
-
-
 def test_sources_of_a_night_that_are_not_here_are_told(tmp_path):
     (tmp_path / "drive").mkdir()
     there, absent = str(tmp_path / "drive"), str(tmp_path / "nope")
@@ -119,10 +109,8 @@ def test_a_plan_to_be_looked_at_needs_no_worker_and_says_whose_backend_it_took(
     pool = SimpleNamespace(name="gpu", type="process", base_job_template={})
     monkeypatch.setattr(fleet, "pool_of_shards", lambda: pool)
     label = drives(tmp_path, "one", "two", frames=50)
-    plan = backfill_run._tried(stderr_console(), BackfillParams(label=label))
-    found = plan.params.label
-    assert (found.backend, found.precision) == ("onnxruntime-cpu", "fp32")
-    assert len(plan.shards) == 2, "for both of them"
+    plan = backfill_run.run_backfill(BackfillParams(label=label), dry_run=True)
+    assert plan["shards"] == 2, "for both of them"
     told = " ".join(capsys.readouterr().err.split())
     assert "no worker that is online tells" in told
     assert "Planned as this machine would label, with onnxruntime-cpu in fp32" in told
@@ -136,54 +124,55 @@ def test_what_is_to_be_cancelled_is_neither_tried_out_nor_waited_for(other, monk
     assert (told.exit_code, f"--cancel excludes {other}" in told.output) == (2, True)
 
 
-def test_a_pattern_that_no_sequence_fits_is_no_success(tmp_path, monkeypatch):
+def test_a_pattern_that_fits_nothing_is_no_success_and_a_folder_that_cannot_be_written_is_told(
+    tmp_path, monkeypatch, capsys
+):
     label = drives(tmp_path, "drive")
     monkeypatch.setattr(backfill_run, "plan_in_flight", plan_backfill)
-    params = BackfillParams(label=label, sequences="drove*")
     with pytest.raises(AutolabelError, match=r"matches --sequences drove\*"):
-        backfill_run.run_backfill(params)
+        backfill_run.run_backfill(BackfillParams(label=label, sequences="drove*"))
+    monkeypatch.setattr(backfill_run, "submit_plan", lambda *_: {"submitted": 1, "met": 0})
+    for out in (str(tmp_path / "labels"), "/proc/labels"):  # where nobody makes a folder
+        assert "--out cannot be used: " not in capsys.readouterr().err
+        given = label.model_copy(update={"out": out})
+        backfill_run.run_backfill(BackfillParams(label=given))
+    assert "; make sure that the workers can\n" in capsys.readouterr().err
 
 
-def test_what_went_while_it_was_labeled_is_told(tmp_path, monkeypatch, capsys):
-    label = drives(tmp_path, "one", "two")
-    plan = plan_backfill(BackfillParams(label=label))
+def test_whoever_waits_goes_on_while_storage_is_away_and_says_what_went_meanwhile(
+    tmp_path, monkeypatch, capsys
+):
+    plan = plan_backfill(BackfillParams(label=drives(tmp_path, "one", "two")))
+    with pytest.raises(storage.StorageError) as told, storage.explained("list", "s3://labels"):
+        raise ConnectionError("Could not connect")
+    answers, away = [], [told.value, told.value]
 
-    def gone(*_):
+    def goes(*_):
+        far = backfill_progress.HowFar(plan)
+        with monkeypatch.context() as patch:
+            patch.setattr(backfill_progress.manifests, "list_complete", absent)
+            answers.append(far.labeled())
         shutil.rmtree(tmp_path / "in" / "two")
+        yield []
+
+    def absent(*_):
+        raise told.value
+
+    def plan_again(params):
+        if away:
+            raise away.pop()
+        return plan_backfill(params)
 
     half = tmp_path / "out" / "labels" / "one" / f".x.{32 * '0'}.tmp"
     half.parent.mkdir(parents=True)
     half.touch()
     os.utime(half, (0, 0))
-    monkeypatch.setattr(backfill_run, "_until_ended", gone)
+    monkeypatch.setattr(retry, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(backfill_run.watching, "watch", goes)
+    monkeypatch.setattr(backfill_run, "plan_backfill", plan_again)
     monkeypatch.setattr(backfill_run, "runs_of", lambda *_: [])
     monkeypatch.setattr(backfill_run, "failed_frames", lambda *_: [])
     found = backfill_run.watch(stderr_console(), plan)
-    assert (found["gone"], found["remaining"]) == (["two"], 2)
+    assert (answers, away, found["gone"], found["remaining"]) == ([0], [], ["two"], 2)
     assert not half.exists(), "a writer was killed at it long ago"
     assert "gone two: it was there at the time of planning" in capsys.readouterr().err
-
-
-def test_whoever_waits_goes_on_while_storage_is_away(tmp_path, monkeypatch):
-    with pytest.raises(storage.StorageError) as told, storage.explained("list", "s3://labels"):
-        raise ConnectionError("Could not connect")
-    away = told.value
-    monkeypatch.setattr(retry, "FIRST_PAUSE_S", 0.01)
-    label = LabelParams(sources=["/frames"], out=str(tmp_path))
-    plan = SimpleNamespace(
-        stamp=SimpleNamespace(run_key="key"), params=SimpleNamespace(label=label),
-        to_label=2, in_flight=0, frames=8, frames_estimated=False, works=[],
-    )  # fmt: skip
-    answers = iter([{("first", "k")}, away, {("first", "k"), ("second", "k")}])
-
-    def answer(*_):
-        if isinstance(one := next(answers), Exception):
-            raise one
-        return one
-
-    monkeypatch.setattr(backfill_progress.manifests, "list_complete", answer)
-    far = backfill_progress.HowFar(plan)
-    assert (far.labeled(), far.labeled()) == (0, 1)
-    answers = iter([away, away, plan])
-    monkeypatch.setattr(backfill_run, "plan_backfill", answer)
-    assert backfill_run._planned_again(stderr_console(), plan) is plan

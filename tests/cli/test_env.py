@@ -1,34 +1,35 @@
 """The lines of `autolabel env`, read by a shell."""
 
 import subprocess
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
 
-from flows.cli.env import _with_content
+from flows.cli.main import cli
+from flows.machine import services
+from flows.server.sign_in import auth_file
+from tasks.dataset import database
 
 
-@pytest.mark.parametrize("content", ["user:pass$word", "user:pass$word\n"])
-def test_a_password_is_read_where_the_path_leads_to_no_program(
-    tmp_path: Path, content: str
-) -> None:
-    file = tmp_path / "it's a password"
-    file.write_text(content)
-    lines = [*_with_content("SECRET", file), *_with_content("URI", file, "db://", "@host/?a=b")]
-    assert "pass$word" not in "".join(lines)
-    script = "\n".join(["set -eu", *lines, 'echo "$SECRET"; echo "$URI"'])
+@pytest.mark.parametrize("content", ["user:pass$word", "user:pass$word\n", None])
+def test_a_shell_reads_passwords_itself_and_needs_no_program_for_it(content, tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "it's a cache"))
+    monkeypatch.setattr(services, "running_api", lambda: "http://127.0.0.1:1/api")
+    server = SimpleNamespace(
+        password_file=tmp_path / "it's a password", uri_around_password=("db://", "@host/?a=b")
+    )
+    monkeypatch.setattr(database, "running_server", lambda: server)
+    server.password_file.write_text("other$word")
+    if content:
+        auth_file(services.folder()).parent.mkdir(parents=True, exist_ok=True)
+        auth_file(services.folder()).write_text(content)
+    lines = CliRunner().invoke(cli, ["env"]).stdout
+    assert "$word" not in lines
+    shown = 'echo "$PREFECT_API_URL $PREFECT_API_AUTH_STRING $FIFTYONE_DATABASE_URI"'
     done = subprocess.run(
-        ["/bin/sh", "-c", script], env={"PATH": "/nowhere"}, text=True, capture_output=True,
-        check=True,
+        ["/bin/sh", "-c", f"set -eu\n{lines}\n{shown}"], text=True, capture_output=True,
+        env={"PATH": "/nowhere", "PREFECT_API_AUTH_STRING": "an older one"}, check=False,
     )  # fmt: skip
-    assert done.stdout.splitlines() == ["user:pass$word", "db://user:pass$word@host/?a=b"]
-
-
-def test_a_password_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    script = "\n".join(["set -e", *_with_content("SECRET", tmp_path / "gone"), "echo went on"])
-    done = subprocess.run(
-        ["/bin/sh", "-c", script], env={"SECRET": "an older one"}, text=True, capture_output=True,
-        check=False,
-    )  # fmt: skip
-    assert (done.returncode != 0, done.stdout) == (True, "")
-    assert "gone" in done.stderr
+    told = "http://127.0.0.1:1/api user:pass$word db://other$word@host/?a=b\n" if content else ""
+    assert (done.returncode == 0, done.stdout) == (bool(content), told)

@@ -72,29 +72,6 @@ def test_onnxruntime_sends_no_events(tmp_path):
     assert list(tmp_path.rglob("*")) == []
 
 
-def test_doctor_says_that_a_variable_names_no_gpu(monkeypatch):
-    from flows.cli import doctor_run
-    from sam2_core import backend_choice
-
-    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 0)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "9")
-    assert doctor_run._gpu().found.startswith("CUDA_VISIBLE_DEVICES=9 names no GPU here")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    assert doctor_run._gpu().found == "no NVIDIA GPU: the model runs on the CPU"
-
-
-def test_doctor_names_the_server_that_up_started(monkeypatch):
-    from flows.cli import doctor_run
-    from flows.machine import services
-    from flows.server import own
-
-    monkeypatch.setattr(own, "configured_api", lambda: None)
-    monkeypatch.setattr(services, "running_api", lambda: None)
-    assert "every run starts its own" in doctor_run._prefect().found
-    monkeypatch.setattr(services, "running_api", lambda: "http://127.0.0.1:4321/api")
-    assert "runs a server at http://127.0.0.1:4321/api" in doctor_run._prefect().found
-
-
 def test_up_has_a_line_for_each_step_where_no_spinner_turns(tmp_path, monkeypatch):
     from flows.cli import up, up_run
 

@@ -10,15 +10,18 @@ from flows.server.schedules import ScheduleStatus
 from sam2_core.types import AutolabelError
 
 
-def test_nights_are_told_with_their_zone(capsys):
+def test_nights_are_told_with_their_zone(monkeypatch):
     """As `nightly` does it, in winter and in summer."""
     schedule = ScheduleStatus(
         "nightly/nightly", "every night at 01:00 Europe/Berlin", on=True, timezone="Europe/Berlin",
         next_runs=("2026-11-23T01:00+01:00",), last_run="2026-08-01T01:00+02:00",
         last_state="Completed",
     )  # fmt: skip
-    status._show_schedule(asdict(schedule))
-    head, night = capsys.readouterr().out.splitlines()
+    found = {"workers_online": [], "workers_refused": {}, "server_errors": None, "runs": []}
+    found["schedules"] = [asdict(schedule)]
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    monkeypatch.setattr("flows.server.status.collect_status", lambda _: found)
+    _, head, night, _ = CliRunner().invoke(status.command).output.splitlines()
     assert head.endswith("that of Sat 2026-08-01 01:00 CEST completed")
     assert night.split() == ["planned", "Mon", "2026-11-23", "01:00", "CET"]
 

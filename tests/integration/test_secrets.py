@@ -118,34 +118,3 @@ def test_what_a_library_says_of_a_failure_is_kept_without_its_secret(
     for path in (*stored, *databases, *cached):
         assert PLANTED.encode() not in path.read_bytes(), path
     assert PLANTED not in "".join(documents) + told + json.dumps(done)
-
-
-@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "PREFECT_API_URL"])
-@pytest.mark.parametrize("password", [PLANTED, f"12/{PLANTED}", f"a@{PLANTED}"])
-def test_doctor_and_up_show_endpoints_without_credentials(variable, password, monkeypatch):
-    from flows.cli import doctor_run as doctor
-    from flows.cli import up_run
-
-    address = f"http://me:{password}@127.0.0.1:1/api"
-    monkeypatch.setenv(variable, address)
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    look = doctor._credentials if variable.startswith("AWS") else doctor._prefect
-    found = look().found
-    assert "***@127.0.0.1:1" in found or "me:12/***" in found
-    assert PLANTED not in found
-    if variable == "PREFECT_API_URL":
-        heard = []
-        assert up_run._bring_up_server(0, heard.append) == address
-        assert "Prefect server at http://" in heard[0]
-        assert PLANTED not in heard[0]
-
-
-def test_doctor_shows_no_password_of_a_database(monkeypatch):
-    from flows.cli import doctor_run as doctor
-
-    monkeypatch.setenv("FIFTYONE_DATABASE_URI", f"mongodb://me:p/{PLANTED}@127.0.0.1:1/")
-    finding = doctor._database()
-    assert finding.state == "missing"
-    assert "mongodb://***@127.0.0.1:1" in finding.found
-    assert PLANTED not in finding.found

@@ -1,6 +1,7 @@
 """One decision for an object over time, the list of sequences, and what the queue says of both."""
 
 import contextlib
+import stat
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from flows.cli import review
+from flows.machine import services
+from flows.server import api
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.dataset.ids import sample_id
@@ -109,25 +112,43 @@ def test_the_key_spreads_what_is_selected_and_else_the_last_decision(still: str)
 def test_review_opens_at_the_queue_and_says_its_counts_and_port(
     still: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """With a server that has ended already, at the port after the usual one."""
-    ended = SimpleNamespace(poll=lambda: 0)
-    server = app.App(f"http://127.0.0.1:{app.DEFAULT_PORT + 1}", ended, "secret")
-    monkeypatch.setattr(app, "run_app", lambda _: contextlib.nullcontext(server))
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
+    """With an App that is killed at once, at the port after the usual one, beside a server of up.
+
+    The address signs a browser in: it lies in a file of the user's own, and in no log.
+    """
+    services_folder = tmp_path / "services"
+    services_folder.mkdir()
+    (services_folder / "review-1.html").touch()  # of one that was killed
     links: list[str] = []
-    monkeypatch.setattr(review, "_serve", lambda *_: links.extend(map(Path.read_text, pages())))
+    chosen: list[tuple[str, str]] = []
 
     def pages() -> list[Path]:
-        return list(tmp_path.rglob("review-*.html"))
+        return list(services_folder.glob("review-*.html"))
 
+    def killed() -> int:
+        (page,) = pages()
+        assert stat.S_IMODE(page.stat().st_mode) == 0o600
+        links.append(page.read_text())
+        return -9
+
+    process = SimpleNamespace(poll=killed, returncode=-9)
+    server = app.App(f"http://127.0.0.1:{app.DEFAULT_PORT + 1}", process, "secret")
+    monkeypatch.setattr(app, "run_app", lambda _: contextlib.nullcontext(server))
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
+    monkeypatch.setattr(api, "configured_api", lambda: None)
+    monkeypatch.setattr(api, "known_auth", lambda _: "admin:secret")
+    monkeypatch.setattr(api, "choose_api", lambda *one: chosen.append(one))
+    monkeypatch.setattr(services, "running_api", lambda: "http://127.0.0.1:4200/api")
     done = CliRunner().invoke(review.command, [still, "--budget", "2"])
-    assert done.exit_code == 0
+    assert "the App was killed by signal 9" in str(done.exception)
+    assert chosen == [("http://127.0.0.1:4200/api", "admin:secret")]
     view = schema.open_dataset(still).load_saved_view(NEEDS_REVIEW)
     assert f"2 decisions on {counted(len(view), 'frame')}, one for each object" in done.output
     assert f"{FRAMES} frames in all" in done.output
     assert f"port {app.DEFAULT_PORT} is taken: {app.DEFAULT_PORT + 1} is used" in done.output
     (link,) = links
     assert f"review-{app.DEFAULT_PORT + 1}.html" in done.stdout
+    assert "secret" not in done.output
     assert "?view=needs-review&" in link.replace("&amp;", "&")
     assert not pages(), "the App has ended"
 

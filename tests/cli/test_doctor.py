@@ -1,0 +1,41 @@
+"""What `autolabel doctor` finds, shown without secrets."""
+
+import json
+
+from click.testing import CliRunner
+
+from flows.cli.main import cli
+from flows.machine import services
+from sam2_core import backend_choice
+from tests.planted import PLANTED
+
+
+def found():
+    done = CliRunner().invoke(cli, ["doctor", "--json"])
+    return json.loads(done.stdout)["findings"], done.output
+
+
+def test_addresses_are_shown_without_their_credentials(monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", f"key-{PLANTED}")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", PLANTED)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://me:12/{PLANTED}@127.0.0.1:1")
+    monkeypatch.setenv("PREFECT_API_URL", f"http://me:a@{PLANTED}@127.0.0.1:1/api")
+    monkeypatch.setenv("FIFTYONE_DATABASE_URI", f"mongodb://me:p/{PLANTED}@127.0.0.1:1/")
+    findings, told = found()
+    assert PLANTED not in told
+    assert "***@127.0.0.1:1" in findings["credentials"]["found"]
+    assert "AWS_ACCESS_KEY_ID" in findings["credentials"]["found"]
+    assert "***@127.0.0.1:1" in findings["prefect"]["found"]
+    assert "mongodb://***@127.0.0.1:1" in findings["database"]["found"]
+    assert findings["database"]["state"] == findings["prefect"]["state"] == "missing"
+
+
+def test_a_variable_that_names_no_gpu_and_the_server_of_up_are_told(monkeypatch, database):
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 0)
+    monkeypatch.setattr(services, "running_api", lambda: "http://127.0.0.1:1/api")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "9")
+    findings, _ = found()
+    assert findings["gpu"]["found"].startswith("CUDA_VISIBLE_DEVICES=9 names no GPU here")
+    assert "runs a server at http://127.0.0.1:1/api" in findings["prefect"]["found"]
+    assert findings["database"]["state"] == "ok"
