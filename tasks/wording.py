@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import html
+import re
+
+_MARKS = re.compile(r"[\\`*\[\]|~$]|\b_|_\b")
+
 
 def one_line(text: str) -> str:
     """Return a name from elsewhere as it can be shown: control characters by their codes."""
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
+def plain(text: str) -> str:
+    """Return text that Markdown shows as it is, on one line, in a table too."""
+    return _MARKS.sub(r"\\\g<0>", html.escape(one_line(text), quote=False))
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

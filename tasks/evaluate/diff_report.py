@@ -12,11 +12,10 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.trust.pictures import write_difference
 from tasks.dataset.pictures import Pictures, find_pictures
-from tasks.evaluate.report import plain
 from tasks.evaluate.run_diff import Change, RunDiff
 from tasks.frames.images import read_image
 from tasks.store import storage
-from tasks.wording import counted
+from tasks.wording import counted, plain
 
 CHANGED = "changed.txt"
 CHANGES = "changes.jsonl"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from tasks.evaluate.records import Record, by_occlusion, by_size, grouped, interval
-from tasks.wording import counted, one_line
+from tasks.wording import counted, one_line, plain
 
 WORST = 12
 # What a report is known by, and all that is written.
 PAGE, MARK = "report.md", "![IoU](plots.png)"
 FILES = ("plots.png", "worst-[0-9][0-9].png")
-_MARKS = re.compile(r"[\\`*\[\]|~$]|\b_|_\b")
 _FOUND, _OTHER = "#2a6f97", "#e07a5f"
 # Draws a record's masks into a file: the picture, and the predicted mask beside the true one.
 Draw = Callable[[Record, Path], None]
@@ -76,11 +73,6 @@ def _numbers(result: Mapping[str, Any]) -> list[str]:
     rows += [(name, davis.get(key)) for key, name in (("j_and_f", "J&F"), ("j", "J"), ("f", "F"))]
     shown = [f"| {name} | {value:.4f} |" for name, value in rows if value is not None]
     return ["| | |", "|---|---|", *shown]
-
-
-def plain(text: str) -> str:
-    """Return text that Markdown shows as it is, on one line, in a table too."""
-    return _MARKS.sub(r"\\\g<0>", html.escape(one_line(text), quote=False))
 
 
 def _table(what: str, groups: Mapping[str, Sequence[Record]]) -> list[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping
 from typing import Any
 
 from tasks.review.queue import CONTROL
 from tasks.review.stats import Rate, Stats
+from tasks.wording import plain
 
 _ORANGE, _GREY, _RED = "#ff6d04", "#6b7280", "#ff4d6d"
 # The same colours as in fiftyone_plugin/open_frame.js.
@@ -25,7 +27,7 @@ def summary(stats: Stats) -> str:
     agreement = Rate(stats.disagreement.of - stats.disagreement.wrong, stats.disagreement.of)
     agreed = agreement.text() if agreement.of else "nothing decided"
     share = stats.decided / stats.labels if stats.labels else 0.0
-    people = ", ".join(f"{who} {count}" for who, count in stats.by_reviewer.items()) or "nobody yet"
+    people = ", ".join(f"{plain(who)} {count}" for who, count in stats.by_reviewer.items())
     relabel = ", ".join(f"{count} {state}" for state, count in stats.relabel.items()) or "none"
     speed = f"{stats.per_hour:,.0f} decisions per hour" if stats.per_hour else "too few decisions"
     lines = [
@@ -35,7 +37,7 @@ def summary(stats: Stats) -> str:
         f"| Agreement with the machine | {agreed} |",
         f"| Wrong in the control sample | {_control(stats.control)} |",
         f"| Speed | {speed} |",
-        f"| Decisions by | {people} |",
+        f"| Decisions by | {people or 'nobody yet'} |",
         f"| Frames sent back | {relabel} |",
     ]
     if stats.set_aside.frames:
@@ -70,7 +72,7 @@ def rates_plot(rates: Mapping[str, Rate], most: int = 12) -> list[dict[str, Any]
         {
             "type": "bar", "orientation": "h", "x": shares,
             "hovertemplate": "%{y}: %{x:.0%}<extra></extra>",
-            "y": [f"{name} ({rate.of})" for name, rate in chosen],
+            "y": [html.escape(f"{name} ({rate.of})") for name, rate in chosen],
             "marker": {"color": _ORANGE},
             "error_x": {
                 "type": "data", "symmetric": False, "color": _GREY,
@@ -83,7 +85,7 @@ def rates_plot(rates: Mapping[str, Rate], most: int = 12) -> list[dict[str, Any]
 
 def risks_plot(risks: Mapping[str, float], most: int = 12) -> list[dict[str, Any]]:
     """Bars of the risk of sequences, the riskiest on top."""
-    names = list(risks)[:most][::-1]
+    names = list(risks)[:most][::-1]  # no character of HTML is in the name of a sequence
     return [
         {
             "type": "bar", "orientation": "h", "x": [risks[name] for name in names], "y": names,
@@ -96,7 +98,8 @@ def risks_plot(risks: Mapping[str, float], most: int = 12) -> list[dict[str, Any
 def shown_names(plot: list[dict[str, Any]]) -> dict[str, Any]:
     """Axis of a plot's names, long ones without their middle; pointing at a bar shows all of it."""
     names = [str(name) for name in plot[0]["y"]]
-    return {"tickmode": "array", "tickvals": names, "ticktext": [_shortened(one) for one in names]}
+    short = [html.escape(_shortened(html.unescape(one))) for one in names]
+    return {"tickmode": "array", "tickvals": names, "ticktext": short}
 
 
 def _shortened(name: str) -> str:

@@ -171,7 +171,12 @@ def test_the_control_sample_says_what_the_rest_is_worth(name: str) -> None:
     text = summary(stats)
     assert "**30** of 200" in text
     assert "decisions per hour" in text
-    assert "too few decisions" in summary(replace(stats, per_hour=0.0))
+    hostile = replace(stats, per_hour=0.0, by_reviewer={"<b>a|[b](x)": 1})
+    assert "too few decisions" in summary(hostile)
+    assert r"| Decisions by | &lt;b&gt;a\|\[b\](x) 1 |" in summary(hostile)
+    plot = rates_plot({"<a href='x'>car": Rate(1, 2)})
+    assert plot[0]["y"] == ["&lt;a href=&#x27;x&#x27;&gt;car (2)"]
+    assert shown_names(plot)["ticktext"] == plot[0]["y"]
     assert "10.0%" in text
     assert decisions_plot(stats)[0]["x"]
     assert len(rates_plot(stats.by_class)[0]["x"]) == len(stats.by_class)
