@@ -7,6 +7,7 @@ import importlib
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +103,35 @@ class LazyGroup(click.Group):
 @click.version_option(package_name="sam2-autolabel")
 def cli() -> None:
     """Label driving sequences with SAM 2 and review the masks in FiftyOne."""
+    for problem in _limits():
+        click.echo(f"warning: {problem}", err=True)
     with contextlib.suppress(OSError):  # one that is there keeps its mode: it may be shared
         make_folder(cache_folder())
     if click.get_current_context().invoked_subcommand not in MENDING:
         for variable in NUMBERS:
             variable.read()
         _refuse_no_address(os.environ.get("PREFECT_API_URL", "").strip())
+
+
+def _limits() -> Iterator[str]:
+    """Let this process, and those that it starts, open many files; yield what limits them still."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if 0 <= soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if wanted < LEAST_FILES:
+        yield (
+            f"only {wanted} files may be open at once (ulimit -Hn): the database and the servers "
+            f"need {LEAST_FILES}"
+        )
+    memory, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if memory != resource.RLIM_INFINITY and memory < LEAST_ADDRESSES:
+        yield (
+            f"a process may have {memory / 2**30:.1f} GiB of addresses (ulimit -v): labeling needs "
+            f"{LEAST_ADDRESSES / 2**30:.0f} GiB, and on a GPU more than there is memory"
+        )
 
 
 def _refuse_no_address(api_url: str) -> None:
@@ -118,6 +142,8 @@ def _refuse_no_address(api_url: str) -> None:
         )
 
 
+MOST_FILES, LEAST_FILES = 65_536, 1024
+LEAST_ADDRESSES = 8 * 2**30  # a run on a CPU was measured to have 3 on two cores, each core adds
 # Commands for when something is wrong: they work whatever the environment holds.
 MENDING = {"doctor", "down", "env"}
 

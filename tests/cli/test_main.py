@@ -168,3 +168,33 @@ def test_options_that_up_would_ignore_are_refused(asked, said, tmp_path, monkeyp
             up_options.refuse_ignored(*asked)
     finally:
         services.stop_all()
+
+
+LIMITED = """
+import resource, sys
+from click.testing import CliRunner
+from flows.cli.main import cli
+files, addresses = sys.argv[1], int(sys.argv[2])
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64 if files == "hard" else hard))
+resource.setrlimit(resource.RLIMIT_AS, (addresses, addresses))
+done = CliRunner().invoke(cli, ["cache", "--help"])
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], done.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "addresses", "told"),
+    [
+        ("soft", -1, ""),
+        ("hard", -1, "warning: only 64 files may be open at once (ulimit -Hn)"),
+        ("soft", 4 * 2**30, "warning: a process may have 4.0 GiB of addresses (ulimit -v)"),
+    ],
+)
+def test_few_open_files_become_many_and_what_limits_a_command_is_told(files, addresses, told):
+    command = [sys.executable, "-c", LIMITED, files, str(addresses)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    count, _, errors = done.stdout.partition(" ")
+    assert (int(count) > 64) == (files == "soft")
+    assert errors.strip().startswith(told)
+    assert bool(errors.strip()) == bool(told)
