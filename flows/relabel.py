@@ -10,7 +10,7 @@ from tasks.masks.model import Segmenters
 from tasks.pipeline.steps import step
 from tasks.review.relabel import Remade, segment_request, waiting_requests
 from tasks.review.relabel_requests import RelabelRequest, bring_back
-from tasks.wording import counted
+from tasks.wording import counted, plain
 
 
 @flow(
@@ -49,7 +49,7 @@ def _relabel(dataset: str, out: str, request_id: str, backend: str) -> int:
     create_markdown_artifact(
         key="relabel",
         markdown=f"{counted(labels, 'label')} of {counted(len(waiting), 'request')} made again in "
-        f"`{dataset}`",
+        + plain(dataset),
     )
     for remade, _ in results:
         if remade.error:

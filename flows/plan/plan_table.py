@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from flows.plan.backfill import BackfillPlan
 from flows.plan.summary import labeled_by_other
-from tasks.wording import counted
+from tasks.wording import counted, plain
 
 
 def plan_rows(plan: BackfillPlan) -> Iterator[tuple[str, str]]:
@@ -68,5 +68,5 @@ def _why(plan: BackfillPlan) -> str:
 
 def plan_markdown(plan: BackfillPlan) -> str:
     """Plan as a Markdown table."""
-    rows = "\n".join(f"| {name} | {value} |" for name, value in plan_rows(plan))
-    return f"# Backfill to {plan.params.label.out}\n\n| | |\n|---|---|\n{rows}\n"
+    rows = "\n".join(f"| {name} | {plain(value)} |" for name, value in plan_rows(plan))
+    return f"# Backfill to {plain(plan.params.label.out)}\n\n| | |\n|---|---|\n{rows}\n"

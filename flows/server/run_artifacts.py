@@ -12,7 +12,7 @@ from uuid import UUID
 
 from flows.plan.summary import tracks_told
 from flows.server.client import connected
-from tasks.wording import counted
+from tasks.wording import counted, from_plain, plain
 
 PAGE = 200
 
@@ -25,7 +25,9 @@ def publish(summary: dict[str, Any]) -> None:
     create_markdown_artifact(summary_markdown(summary), key=key, description="labeling run")
     if summary["failed"]:
         names = ("sequence", "camera", "frame", "uri", "stage", "reason")
-        rows = [{name: str(one.get(name, "")) for name in names} for one in summary["failed"]]
+        rows = [
+            {name: plain(str(one.get(name, ""))) for name in names} for one in summary["failed"]
+        ]
         description = "what failed, and why"
         create_table_artifact(rows, key=failures_key(summary["run_key"]), description=description)
 
@@ -62,6 +64,7 @@ def failed_frames(run_key: str, of: Mapping[UUID, Collection[str]]) -> list[dict
             for one in page:
                 sequences = of.get(one.flow_run_id, ()) if one.flow_run_id else ()
                 rows = json.loads(str(one.data)) if sequences else []
+                rows = [{name: from_plain(text) for name, text in row.items()} for row in rows]
                 rows = [
                     row | {"frame": int(row["frame"])}  # in the table everything is text
                     for row in rows
@@ -91,13 +94,13 @@ def summary_markdown(summary: dict[str, Any]) -> str:
         f"| labeled before | {counted(summary['skipped'], 'frame')} |",
         f"| failed | {len(summary['failed']):,} |",
         f"| wall time | {total:.1f} s ({new / total if total else 0:.1f} frames/s) |",
-        f"| model | {summary['model']['name']} on {summary['model']['backend']} |",
-        f"| boxes | {summary['boxes']} |",
-        f"| labels | `{summary['out']}` |",
+        f"| model | {plain(summary['model']['name'])} on {summary['model']['backend']} |",
+        f"| boxes | {plain(summary['boxes'])} |",
+        f"| labels | {plain(summary['out'])} |",
     ]
     lines += [f"| tracks | {line} |" for line in tracks_told(summary)]
     if summary.get("dataset"):
-        lines.append(f"| review | `autolabel review {shlex.quote(summary['dataset'])}` |")
+        lines.append(f"| review | autolabel review {plain(shlex.quote(summary['dataset']))} |")
     stages = {name: value for name, value in summary["seconds"].items() if name != "total"}
     if stages:
         lines += ["", "## Seconds by stage", "", "| stage | s |", "|---|---|"]
@@ -106,6 +109,5 @@ def summary_markdown(summary: dict[str, Any]) -> str:
     if reasons:
         lines += ["", "## Failures by reason", "", "| reason | count |", "|---|---|"]
         for reason, count in reasons.most_common(20):
-            cell = reason.replace("|", "\\|").replace("\n", " ")[:300]
-            lines.append(f"| {cell} | {count} |")
+            lines.append(f"| {plain(reason[:300])} | {count} |")
     return "\n".join(lines) + "\n"
