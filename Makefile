@@ -67,9 +67,9 @@ $(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements-dev.lock
 	@: > $@
 
-$(VENV)/.torch: $(VENV)/.dev
-	@echo "installing PyTorch (CPU) into $(VENV): about a minute"
-	$(UV) pip install --quiet --python $(BIN)/python $(FIND_LINKS) torch==2.13.0 --group oracle
+$(VENV)/.torch: $(VENV)/.dev lab/pyproject.toml
+	@echo "installing PyTorch (CPU) and what else the lab needs into $(VENV): about a minute"
+	$(UV) pip install --quiet --python $(BIN)/python $(FIND_LINKS) torch==2.13.0 -r lab/pyproject.toml
 	@: > $@
 
 $(VENV)/.triton: $(VENV)/.runtime
