@@ -57,8 +57,5 @@ DEVICE_PROCESSES = NumberVariable(
     "how many processes share a GPU, 0 for none beside the run's own",
     0,
 )
-SPARE_PROCESS = NumberVariable(
-    "AUTOLABEL_SPARE_PROCESS", "1 to keep a process ready for the next flow run, or 0", 0, 1
-)
 METRICS_PORT = NumberVariable("AUTOLABEL_METRICS_PORT", "a port, 1 to 65535", 1, 65535)
-NUMBERS = (DEVICE_PROCESSES, SPARE_PROCESS, CORES, METRICS_PORT)
+NUMBERS = (DEVICE_PROCESSES, CORES, METRICS_PORT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import click
@@ -43,6 +44,8 @@ def command(pool: str, count: int | None, grace: float, metrics_port: int | None
     from flows.server.submit import sign_off
 
     use_api()
+    if "AUTOLABEL_SPARE_PROCESS" in os.environ:
+        click.echo("AUTOLABEL_SPARE_PROCESS does nothing any more: unset it", err=True)
     threading.Thread(target=_look_after, args=(pool,), name="lost runs", daemon=True).start()
     # Pool `cpu` plans and loads.
     places = slots(pool, count, metrics_port, bound=pool != CPU_POOL)

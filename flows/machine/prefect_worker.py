@@ -11,14 +11,12 @@ import runpy
 import sys
 import threading
 
-from flows.machine import spare_runs
 from tasks.processes import end_with_parent
 
 
 def main() -> None:
     """Run Prefect's command in this process."""
     threading.Thread(target=end_with_parent, daemon=True).start()
-    spare_runs.install()
     sys.argv = ["prefect", "worker", "start", *sys.argv[1:]]
     runpy.run_module("prefect", run_name="__main__", alter_sys=True)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from flows.machine.gpus import UnlistedError, UnnamedError, gpu_ids
 from flows.machine.slot import Slot
 from sam2_core.cores import share_of, usable_cores
-from sam2_core.number_variables import METRICS_PORT, SPARE_PROCESS
+from sam2_core.number_variables import METRICS_PORT
 from sam2_core.types import AutolabelError
 
 
@@ -73,13 +73,12 @@ def _name(pool: str, where: str, index: int) -> str:
 
 def _of_gpu(gpu: str) -> dict[str, str]:
     """Return the environment of a worker that is bound to a GPU."""
-    # A device that waits for a process or a question costs more than either.
-    eager = (SPARE_PROCESS.name, "PREFECT_WORKER_QUERY_SECONDS")
     return {
         "CUDA_VISIBLE_DEVICES": gpu,
         # As nvidia-smi counts them; CUDA's own order begins with the fastest.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        **{variable: os.environ.get(variable, "1") for variable in eager},
+        # A device that waits for a question costs more than it.
+        "PREFECT_WORKER_QUERY_SECONDS": os.environ.get("PREFECT_WORKER_QUERY_SECONDS", "1"),
     }
 
 

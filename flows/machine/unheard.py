@@ -7,19 +7,23 @@ shard would be Crashed, instead of given back at the end of the chunk at hand.
 from __future__ import annotations
 
 import os
+import select
 import sys
+import threading
 
 
 def go_on_unheard() -> None:
-    """Let the consoles of this process fall silent where their reader is gone."""
-    from rich.console import Console
+    """Send what this process prints nowhere, from the moment on that nobody reads it."""
+    if sys.platform == "linux":
+        threading.Thread(target=_await_silence, name="unheard", daemon=True).start()
 
-    Console.on_broken_pipe = _fall_silent  # type: ignore[method-assign,assignment]
 
-
-def _fall_silent(_: object) -> None:
+def _await_silence() -> None:
+    watched = select.poll()
+    for stream in (1, 2):
+        watched.register(stream, 0)  # for its reader's end alone
+    watched.poll()
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.__stdout__, sys.__stderr__):
-        if stream is not None:
-            os.dup2(nowhere, stream.fileno())
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
     os.close(nowhere)

@@ -1,6 +1,6 @@
 """How long nothing is segmented between two shards of one worker, with a real Prefect server.
 
-`python -m lab.tools.between_shards [--spare 0|1] [--shards 3] [--frames 600] [--processes 1]`. On
+`python -m lab.tools.between_shards [--shards 3] [--frames 600] [--processes 1]`. On
 the CPU with the micro model: what is measured is everything but the models. Each shard is one
 sequence; the times are when its tables and its manifest were written.
 """
@@ -21,7 +21,6 @@ from tests.integration.runs import MICRO, write_sequence
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--spare", default="1")
     parser.add_argument("--shards", type=int, default=3)
     parser.add_argument("--frames", type=int, default=600)
     parser.add_argument("--processes", default="1")
@@ -42,8 +41,7 @@ def main() -> None:
         )  # fmt: skip
         print(json.dumps({"submitted": done["submitted"]}), flush=True)
         cluster.start_worker(
-            AUTOLABEL_SPARE_PROCESS=given.spare, PREFECT_WORKER_QUERY_SECONDS=given.poll,
-            AUTOLABEL_DEVICE_PROCESSES=given.processes,
+            PREFECT_WORKER_QUERY_SECONDS=given.poll, AUTOLABEL_DEVICE_PROCESSES=given.processes,
         )  # fmt: skip
         wait_for(lambda: ended(cluster, done["run_key"]), 500)
         report(cluster, done["run_key"], folder / "out")

@@ -23,7 +23,6 @@ def refused(*arguments):
     ("variable", "value", "expected"),
     [
         ("AUTOLABEL_DEVICE_PROCESSES", "abc", "how many processes share a GPU"),
-        ("AUTOLABEL_SPARE_PROCESS", "banana", "1 to keep a process ready"),
         ("AUTOLABEL_CORES", "-3", "how many CPU cores"),
         ("AUTOLABEL_CORES", "0", "how many CPU cores"),
         ("AUTOLABEL_METRICS_PORT", "99999999", "a port, 1 to 65535"),

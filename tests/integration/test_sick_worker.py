@@ -33,9 +33,7 @@ def test_a_worker_that_loses_its_gpu_takes_no_more_until_it_is_well(tmp_path):
         )  # fmt: skip
         assert done["submitted"] == 2
         key = done["run_key"]
-        cluster.start_worker(
-            CUDA_VISIBLE_DEVICES="0", AUTOLABEL_DEVICE_PROCESSES="1", AUTOLABEL_SPARE_PROCESS="1"
-        )
+        cluster.start_worker(CUDA_VISIBLE_DEVICES="0", AUTOLABEL_DEVICE_PROCESSES="1")
 
         def told(*words):
             return all(one in cluster.log("worker0") for one in words)

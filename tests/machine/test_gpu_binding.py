@@ -54,23 +54,19 @@ def test_workers_share_the_cores_and_count_as_nvidia_smi_does(monkeypatch):
     assert [place.environment["CUDA_VISIBLE_DEVICES"] for place in places] == ["0", "1"]
     for place in places:
         assert place.environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-        # Its device waits for no import and hardly for the next question.
-        assert place.environment["AUTOLABEL_SPARE_PROCESS"] == "1"
+        # Its device hardly waits for the next question.
         assert place.environment["PREFECT_WORKER_QUERY_SECONDS"] == "1"
         share = str(max(usable_cores() // 2, 1))
         assert place.environment["AUTOLABEL_CORES"] == share
         assert place.environment["OPENCV_FOR_THREADS_NUM"] == share
     monkeypatch.setenv("AUTOLABEL_CORES", "1")
     assert usable_cores() == 1
-    monkeypatch.setenv("AUTOLABEL_SPARE_PROCESS", "0")
-    assert slots("gpu", None)[0].environment["AUTOLABEL_SPARE_PROCESS"] == "0"
 
 
 def test_who_plans_is_bound_to_no_gpu_and_asks_none_for_its_health(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-gone,0")
     (place,) = slots("cpu", None, bound=False)
     assert "CUDA_VISIBLE_DEVICES" not in place.environment
-    assert "AUTOLABEL_SPARE_PROCESS" not in place.environment
     assert place.name.endswith("-cpu-cpu-0")
     assert place.verdict() == Verdict(("onnxruntime-cpu",))  # at once, without a test
 
