@@ -18,7 +18,7 @@ POLL_S = 2.0
 
 
 def tell_lacked(console: Console, plan: BackfillPlan) -> list[str]:
-    """Say what would be loaded; returns ids of the sequences, as far as can be told here."""
+    """Print what would be loaded; return the ids of the sequences that this machine can see."""
     label = plan.params.label
     names = _without_works(plan, loading.lacked(label, plan.stamp.run_key) or set())
     if names:
@@ -38,7 +38,7 @@ def submit(console: Console, plan: BackfillPlan) -> tuple[list[str], FlowRun | N
 
 
 def await_end(console: Console, run: FlowRun) -> list[dict[str, str]]:
-    """Wait for a load; returns what failed, as a backfill tells of its shards.
+    """Wait for a load; return what failed, in the form of a backfill's shards.
 
     A load that nobody is there for is not waited for.
     """

@@ -1,4 +1,4 @@
-"""How far a backfill is, in a line: for whoever waits for it."""
+"""The progress of a backfill, in one line, for `backfill --wait`."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class HowFar:
         self._about = "about " if plan.frames_estimated else ""
         self._of = {one.key: one.frames for one in plan.works}
         self._percent: dict[UUID, float] = {}
-        self._shards: dict[UUID, int] = {}  # frames of those that were under way when last told
+        self._shards: dict[UUID, int] = {}  # frames of those under way at the last look
         self._failed: dict[UUID, int] = {}  # frames of those that ended otherwise than labeled
-        self._done = 0  # frames, as told last: what shards tell may be less after one is lost
+        self._done = 0  # frames at the last look: shards may report less after one is lost
         self._first: tuple[float, int] | None = None  # when frames were first counted, and how many
 
     def labeled(self) -> int:
@@ -45,7 +45,7 @@ class HowFar:
         return self._so_many(self._listed())
 
     def _listed(self) -> set[tuple[str, str]]:
-        """Return what is complete, as far as is known: storage may be away for a while."""
+        """Return what is complete, as last seen: storage may be away for a while."""
         try:
             self._complete = manifests.list_complete(self.out_uri, self.run_key)
         except storage.StorageError as error:
@@ -60,7 +60,7 @@ class HowFar:
     def text(self, active: Sequence[FlowRun]) -> str:
         """Say all of it in a line; `active` are the shards that have not ended."""
         of_shard = {one.id: shard_of(one).frames for one in active}
-        with contextlib.suppress(ServerAwayError), asked_once():  # whoever watches tells of it
+        with contextlib.suppress(ServerAwayError), asked_once():  # the watcher reports it
             self._percent |= percent_done([one.id for one in active if one.state_name == "Running"])
             ended = [one for one in self._shards if one not in of_shard]
             labeled = labeled_by(ended)
@@ -68,7 +68,7 @@ class HowFar:
             self._shards = of_shard
         self._failed = {one: self._failed[one] for one in self._failed if one not in of_shard}
         failed = sum(self._failed.values())
-        # Shards of before are waited for, too.
+        # Earlier shards count, too.
         self._frames = max(self._frames, sum(of_shard.values()) + failed)
         left = sum(
             frames * (1 - self._percent.get(run_id, 0.0) / 100)

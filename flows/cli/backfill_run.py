@@ -95,7 +95,7 @@ def _warn_unless_writable(console: Console, out_uri: str) -> None:
 
 
 def _tried(console: Console, params: BackfillParams) -> BackfillPlan:
-    """Plan as a submission would; where nobody tells the backend, with this machine's."""
+    """Plan like a submission; without a worker that reports its backend, with this machine's."""
     workers = 0
     try:
         use_api()

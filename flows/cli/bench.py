@@ -26,7 +26,7 @@ GIVEN_UP = "stopped; the labels are discarded, and the same command starts from 
 STAGES = (DOWNLOAD, DETECT, SEGMENT, LOAD)
 SAMPLE_MS = 200
 _OVERLAPPING = 0.7  # of the slowest stage's rate, where starting and ending take little of a run
-_FEWEST = 50  # frames that a stage's rate over a long run can be told from
+_FEWEST = 50  # fewest frames for the rate of a stage over a long run
 _FASTEST_TOLD = 1000  # frames/s; pictures that lie here already are "fetched" in no time
 
 
@@ -224,7 +224,7 @@ def measure_pipeline(sources: tuple[str, ...], options: dict[str, Any]) -> dict[
 
 
 def _slowest(stages: dict[str, dict[str, float]]) -> tuple[float, str]:
-    """Rate and name of the stage that holds up the others; 0 where no stage's rate is known."""
+    """Rate and name of the slowest stage; 0 if no stage's rate is known."""
     known = [
         (found["frames_per_s"], stage) for stage, found in stages.items() if "frames_per_s" in found
     ]

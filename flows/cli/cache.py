@@ -1,4 +1,4 @@
-"""`autolabel cache`: what lies on this machine besides labels, how large it is; how to clear it."""
+"""`autolabel cache`: lists and clears what is on this machine besides labels."""
 
 from __future__ import annotations
 

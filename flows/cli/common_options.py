@@ -10,7 +10,7 @@ import click
 
 
 class FloatRange(click.FloatRange):
-    """Numbers between bounds; "nan", which no bound holds back, is none."""
+    """Numbers between bounds; refuses "nan", which passes every bound."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None

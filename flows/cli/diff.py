@@ -109,7 +109,7 @@ def _sides(
 
 @contextlib.contextmanager
 def _noted(report: Path | None) -> Iterator[Callable[[Change], object]]:
-    """Return what writes down a change, where there is a report."""
+    """Return a function that writes a change to the report, if there is one."""
     if report is None:
         yield lambda _: None
         return

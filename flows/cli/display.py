@@ -52,7 +52,7 @@ _moving: list[Callable[[], object]] = []
 
 
 class _RedactingConsole(Console):
-    """A console on which no secret appears, whoever made the message."""
+    """A console that redacts secrets from every message."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print, texts without secrets."""
@@ -97,7 +97,7 @@ def _moves(stop: Callable[[], object]) -> Iterator[None]:
 
 
 def stop_moving() -> None:
-    """Leave the terminal to whoever prints next; nothing is drawn any more."""
+    """Leave the terminal to the next output; draw nothing from now on."""
     while _moving:
         _moving.pop()()
 
@@ -111,7 +111,7 @@ def spinning(console: Console, text: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def telling(console: Console, text: str) -> Iterator[Callable[[str], None]]:
-    """Give what says what is being done: on a terminal in one place, in a log now and then."""
+    """Yield a function that shows the current work, on a terminal in one place."""
     if console.is_terminal:
         with console.status(text) as status, _moves(status.stop):
             yield lambda words: status.update(escape(words))
@@ -166,7 +166,7 @@ class Pace:
         self._began_s = self._began_s or now_s
 
     def spend(self, seconds: Mapping[str, float]) -> None:
-        """Add what a chunk that is done took."""
+        """Add the seconds of a finished chunk."""
         for stage in self._spent_s.keys() & seconds.keys():
             self._spent_s[stage] += seconds[stage]
 

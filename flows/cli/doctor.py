@@ -1,4 +1,4 @@
-"""`autolabel doctor`: what this machine has, and what to do about what is missing."""
+"""`autolabel doctor`: what this machine has, what it lacks, and what to do."""
 
 from __future__ import annotations
 

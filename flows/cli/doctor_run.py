@@ -1,4 +1,4 @@
-"""What this machine has for labeling: each finding with what to do when it is missing."""
+"""The checks of `autolabel doctor`: each finding with advice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOW_DISK_GB = 5.0
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at, told without secrets.
+    """One finding, without secrets.
 
     Attributes:
         name: what.
@@ -45,7 +45,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at everything; a look that fails unexpectedly is a finding, too."""
+    """Run every check; one that fails unexpectedly is a finding, too."""
     looks: list[Callable[[], Finding]] = [
         _python, _processor, _onnxruntime, _gpu, _models, _database, _prefect, _workers,
         _schedules, _server_log, _cache, _credentials,

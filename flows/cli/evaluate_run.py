@@ -101,7 +101,7 @@ def _check_options(given: dict[str, Any]) -> None:
 
 
 def _run_facts(given: dict[str, Any], engine: dict[str, Any]) -> dict[str, Any]:
-    """Return what was measured with what, to be told apart from other evaluations later."""
+    """Return what was measured and with what, to compare evaluations later."""
     kept = ("truth", "prompt", "first_frames", "limit", "baseline", "whole_frames")
     more = {"points": ("clicks",), "detector": ("detector", "min_score")}.get(given["prompt"], ())
     return {
@@ -118,7 +118,7 @@ def _of_run(other: dict[str, Any]) -> dict[str, Any]:
 
 
 def _asked(given: dict[str, Any], *, classless: bool = False) -> tuple[Asked, str, dict[str, Any]]:
-    """Return how to ask the model for masks, its name, and what it is.
+    """Return the function that makes masks, the model's name, and its facts.
 
     Of a truth without classes, as in DAVIS and MOSE, every detection is of its one class.
     """

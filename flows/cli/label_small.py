@@ -62,7 +62,7 @@ def label_small(plan: Plan, job: Job) -> list[SequenceOutcome]:
 
 
 def _models(job: Job) -> list[Callable[[], object]]:
-    """Return what loads the models; what fails there fails again, and is told, where it counts."""
+    """Return functions that load the models early; their errors appear again later."""
     tools, backend, stamp = job.tools, job.model.backend, job.stamp.detector
     masks = [lambda: tools.segmenters.load(job.model)]
     if not job.detector:
@@ -93,7 +93,7 @@ class _Way:
     def to_the_end(
         self, dataset: str | None, prepared: Future[frozenset[str]] | None
     ) -> SequenceOutcome:
-        """Label and load it; what fails is told in its outcome."""
+        """Label and load the sequence; failures are in its outcome."""
         error = None
         try:
             self._outcome = self._labeled()

@@ -144,7 +144,7 @@ def _refuse_no_address(api_url: str) -> None:
 
 MOST_FILES, LEAST_FILES = 65_536, 1024
 LEAST_ADDRESSES = 8 * 2**30  # a run on a CPU was measured to have 3 on two cores, each core adds
-# Commands for when something is wrong: they work whatever the environment holds.
+# Commands for repairs: they work with any environment.
 MENDING = {"doctor", "down", "env"}
 
 

@@ -67,7 +67,7 @@ def numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> t
 def command(**given: Any) -> None:
     """Build TensorRT engines from an exported model, for the GPU of this machine.
 
-    Engines are kept by GPU, TensorRT version, graph and buckets; what is there is not built again.
+    Engines are stored by GPU, TensorRT version, graph and buckets, and built once.
     Labeling builds what it lacks by itself: this only does it ahead of time.
     """
     from rich.console import Console

@@ -78,7 +78,7 @@ def command(**given: Any) -> None:
 
 
 def _short(counts: Certificate) -> dict[str, Any]:
-    """Return what the certificate that counts is of: this one, or an earlier one."""
+    """Return the facts of the certificate that counts: this one or an earlier one."""
     set_of = {name: counts.calibration[name] for name in ("kind", "pictures", "boxes")}
     return {"verdict": counts.verdict, "made": counts.made, **set_of}
 

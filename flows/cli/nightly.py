@@ -1,4 +1,4 @@
-"""`autolabel nightly`: what every night labels, when, and what is planned."""
+"""`autolabel nightly`: sets what every night labels, and when."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def command(at: tuple[int, int], timezone: str, **given: Any) -> None:
 
 
 def replaced(before: Mapping[str, Any], now: LabelParams) -> str:
-    """Say what nights have labeled until now, where that is something else; "" where it is not."""
+    """Return what nights labeled until now, or "" if that stays the same."""
     sources, out = list(before.get("sources", ())), before.get("out", "")
     if not sources or (sources, out) == (list(now.sources), now.out):
         return ""

@@ -64,7 +64,7 @@ def label_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def validated(model: type[Params], /, **values: Any) -> Params:
-    """Validate what was given; what is wrong is a usage error that names the option."""
+    """Validate the options; errors are usage errors that name the option."""
     try:
         return model(**{name: value for name, value in values.items() if value is not None})
     except ValidationError as error:
@@ -117,7 +117,7 @@ def label_params(given: dict[str, Any]) -> LabelParams:
 
 
 def _refuse_empty(given: dict[str, Any]) -> None:
-    """Refuse options without a value: what an unset variable of the shell gives is no choice."""
+    """Refuse empty values, as unset shell variables produce them."""
     for name, value in given.items():
         if isinstance(value, str) and not value.strip(" ,"):
             raise click.UsageError(

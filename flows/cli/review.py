@@ -133,7 +133,7 @@ def command() -> None:
 @click.option("--browser/--no-browser", default=False, help="Open the address in a browser.")
 @_ended_by_signals()
 def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
-    """Open the queue: start the database and the App on this machine; Ctrl-C stops both."""
+    """Open the queue in the App on this machine; Ctrl-C stops App and database."""
     from tasks.dataset.keep import end_without_waiting
     from tasks.dataset.schema import open_dataset
     from tasks.review.app import DEFAULT_PORT, open_in_browser, run_app
@@ -201,7 +201,7 @@ def export(dataset: str, out: str | None, as_json: bool) -> None:
 @command.command("calibrate")
 @click.argument("dataset")
 def calibrate(dataset: str) -> None:
-    """Fit the risk to your own decisions, once there are 200: what a label's chance is here."""
+    """Fit the risk to your own decisions; needs 200 of them."""
     from tasks.dataset.schema import open_dataset
     from tasks.review.calibrate import calibrate as run
 
@@ -219,7 +219,7 @@ def calibrate(dataset: str) -> None:
 @click.argument("dataset")
 @click.option("--iou", default=0.5, help="Lowest mask IoU of a match.")
 def evaluate(dataset: str, iou: float) -> None:
-    """Compare labels with ground truth, where there is any; saves patch views."""
+    """Compare labels with ground truth, if there is any; saves patch views."""
     from tasks.load.ground_truth import evaluate as run
 
     figures = run(dataset, iou)
@@ -231,7 +231,7 @@ def evaluate(dataset: str, iou: float) -> None:
 @click.option("--out", help="Default: where the labels came from.")
 @click.option("--backend", default="auto", help="What runs the model.")
 def relabel(dataset: str, out: str | None, backend: str) -> None:
-    """Make labels that reviewers sent back again, here and now."""
+    """Label again what reviewers sent back, on this machine."""
     from tasks.review.relabel import relabel_dataset
 
     requests, labels = relabel_dataset(dataset, out or "", backend=backend)
@@ -244,11 +244,12 @@ def relabel(dataset: str, out: str | None, backend: str) -> None:
 @click.argument("dataset")
 @click.option("--out", required=True, help="The `--out` of the labels.")
 def rebuild_(dataset: str, out: str) -> None:
-    """Load a dataset from its artifacts alone, decisions included: after a database was lost, or
-    on another machine. Frames that were labeled are brought here; where a picture is another one
-    by now, its frame is left out and the decisions on it are set aside. A dataset that is there is
-    brought up to date. Decisions belong to the name DATASET: under another one it has none.
-    """  # noqa: D205
+    """Load a dataset from its artifacts alone, decisions included.
+
+    For a lost database or another machine. Labeled frames are fetched; a frame whose picture has
+    changed is left out, and decisions on it are set aside. An existing dataset is updated.
+    Decisions belong to the name DATASET.
+    """
     from tasks.dataset.schema import open_dataset
     from tasks.load.rebuild import rebuild
     from tasks.review.aside import count_set_aside

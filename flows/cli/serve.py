@@ -91,7 +91,7 @@ def command(models: tuple[str, ...], **given: Any) -> None:  # fmt: skip
     remove_left_over()
     installed = find_server()
     if given["picture"]:
-        open_image(given["picture"])  # what cannot be shown is told before the server starts
+        open_image(given["picture"])  # errors come before the server starts
     with own_folder() as folder:
         repository = given["repository"] or Path(folder) / "repository"
         names = _written(repository, models or ("compact", "compact:whole"), prefix, given)
@@ -141,7 +141,7 @@ def _refuse_wrong_options(models: tuple[str, ...], given: dict[str, Any]) -> Non
 def _written(
     repository: Path, models: tuple[str, ...], prefix: str, given: dict[str, Any]
 ) -> list[str]:
-    """Return what to load; writes a repository unless one is there."""
+    """Return what to load; write a repository unless one is given."""
     from sam2_core.serving.contract import WHOLE_FRAMES
     from sam2_core.serving.python_model import STORE_VARIABLE
     from sam2_core.serving.repository import RepositoryOptions, write_repository
@@ -157,7 +157,7 @@ def _written(
                 f"{repository}` writes them"
             )
         return found
-    for model in models:  # what `autolabel label` would refuse is refused before Triton starts
+    for model in models:  # refuse before Triton starts what `autolabel label` would refuse
         choose_model(model.removesuffix(WHOLE_FRAMES), given["backend"], given["precision"])
     options = RepositoryOptions(
         given["backend"], given["precision"], given["threads"],
@@ -188,7 +188,7 @@ def _options(given: dict[str, Any]) -> ServerOptions:
 
 
 def _on_signals(supervised: SupervisedServer) -> None:
-    """Let the server end when this command is told to; what waits for it goes on then."""
+    """Stop the server on Ctrl-C and SIGTERM; the waiting thread then continues."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: supervised.end())
 
