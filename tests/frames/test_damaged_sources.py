@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import os
+import resource
 import struct
 import tarfile
 
@@ -222,3 +223,22 @@ def test_a_recording_of_which_no_chunk_opens_says_why(tmp_path):
     told = [failure.reason for failure in expand_videos(one.frames)]
     assert len(told) == 2
     assert all("compressed can be read: the part of the file before its" in one for one in told)
+
+
+@pytest.mark.parametrize(
+    ("rows", "letters", "reason"),
+    [
+        (3_000_000, 1, "3000000 rows, more than 2000000"),
+        (1_000_000, 2_000, "unfolds to more than 512 MiB"),
+        (40, 30_000_000, "unfolds to more than 512 MiB"),
+    ],
+)
+def test_a_small_table_that_unfolds_to_gigabytes_is_refused(tmp_path, rows, letters, reason):
+    names = pa.array(["x" * letters + ".jpg"])
+    column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), names)
+    pq.write_table(pa.table({"uri": column}), tmp_path / "list.parquet", compression="zstd")
+    assert (tmp_path / "list.parquet").stat().st_size < 1 << 20
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(AutolabelError, match=reason):
+        list(discover([str(tmp_path / "list.parquet")]))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_500_000  # KiB

@@ -8,11 +8,12 @@ file. So tables that a query made can be labeled, and the `frames` tables of thi
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from sam2_core.types import AutolabelError
+from tasks.frames.download import fetch
+from tasks.frames.listing import stat_file
 from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
 from tasks.frames.readers.records import Record, RecordList, time_ns_of
 from tasks.store import storage
@@ -27,7 +28,10 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "etag": ("etag",),
     "size_bytes": ("size_bytes",),
 }
-_ROWS = 10_000
+_BATCH_ROWS = 10_000
+# A table of megabytes may unfold to gigabytes, and all that it lists is held in memory.
+_MOST_ROWS = 2_000_000
+_MOST_BYTES = 512 << 20
 
 
 def _records(source: str) -> Iterator[Record]:
@@ -37,10 +41,14 @@ def _records(source: str) -> Iterator[Record]:
     where, folder = storage.redact(source), source.rpartition("/")[0]
     number = 0
     try:
-        file = pq.ParquetFile(io.BytesIO(storage.read_bytes(source)))
-        columns = _columns(file.schema_arrow.names, where)
-        for batch in file.iter_batches(_ROWS, columns=list(columns.values())):
-            names = {values: name for name, values in columns.items()}
+        data = pa.BufferReader(_read(source, where))
+        schema = pq.read_schema(data)
+        columns = _columns(schema.names, where)
+        names = {values: name for name, values in columns.items()}
+        # Values that repeat stay one until it is known how many bytes they unfold to.
+        file = pq.ParquetFile(data, read_dictionary=list(names))
+        _refuse_large(file, names, where)
+        for batch in file.iter_batches(_BATCH_ROWS, columns=list(names)):
             table = _with_plain_times(batch, columns)
             for row in table.to_pylist():
                 record = {names[name]: value for name, value in row.items()}
@@ -50,6 +58,46 @@ def _records(source: str) -> Iterator[Record]:
         raise
     except (pa.ArrowException, OSError) as error:
         raise AutolabelError(f"{where} is no Parquet table, or is damaged: {error}") from error
+
+
+def _read(source: str, where: str) -> bytes:
+    file = stat_file(source)
+    if file and file.size_bytes > _MOST_BYTES:
+        raise _too_large(where)
+    return fetch(source, file.etag, file.size_bytes).read_bytes() if file else b""
+
+
+def _refuse_large(file: Any, names: Collection[str], where: str) -> None:
+    metadata, unfolded = file.metadata, 0
+    if metadata.num_rows > _MOST_ROWS:
+        raise AutolabelError(
+            f"{where} lists {metadata.num_rows} rows, more than {_MOST_ROWS}: cut it into several"
+        )
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    chunks = (group.column(place) for group in groups for place in range(group.num_columns))
+    wanted = (one for one in chunks if one.path_in_schema.partition(".")[0] in names)
+    if sum(one.total_uncompressed_size for one in wanted) > _MOST_BYTES:
+        raise _too_large(where)
+    for batch in file.iter_batches(_BATCH_ROWS, columns=list(names)):
+        unfolded += sum(map(_unfolded_bytes, batch.columns))
+        if unfolded > _MOST_BYTES:
+            raise _too_large(where)
+
+
+def _unfolded_bytes(values: Any) -> int:
+    """Return how many bytes values take when each is an object of its own."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_dictionary(values.type):
+        return int(values.nbytes)
+    lengths = pc.binary_length(values.dictionary)
+    return int(pc.sum(lengths.take(values.indices)).as_py() or 0)
+
+
+def _too_large(where: str) -> AutolabelError:
+    most = _MOST_BYTES >> 20
+    return AutolabelError(f"{where} unfolds to more than {most} MiB: cut it into several lists")
 
 
 def _columns(there: list[str], where: str) -> dict[str, str]:
