@@ -25,8 +25,8 @@ from sam2_core.machine_errors import causes
 from sam2_core.types import AutolabelError
 from tasks.store.addresses import without_credentials
 from tasks.store.file_times import written_s
-from tasks.store.redirects import redirect_guard
 from tasks.store.retry import http_status, with_retries
+from tasks.store.web_guard import web_guard
 
 TIMEOUT_VARIABLE = "AUTOLABEL_STORAGE_TIMEOUT_S"
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
@@ -124,8 +124,8 @@ def _client_options(uri: str) -> dict[str, Any]:
 
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout_s, sock_read=timeout_s)
         # trust_env: proxies and the passwords in ~/.netrc.
-        guards = [redirect_guard()]
-        return {"client_kwargs": {"timeout": timeout, "trust_env": True, "trace_configs": guards}}
+        more = {"headers": {"Accept-Encoding": "identity"}, "trace_configs": [web_guard()]}
+        return {"client_kwargs": {"timeout": timeout, "trust_env": True} | more}
     return {}
 
 

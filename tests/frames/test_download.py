@@ -17,7 +17,7 @@ from tasks.frames import transfer
 from tasks.frames.discover import discover
 from tasks.frames.download import CacheError, ChangedError, download, fetch, keep_cached
 from tasks.frames.images import BadImageError, NotReadError, read_image
-from tasks.store import redirects, retry, storage
+from tasks.store import retry, storage, web_guard
 from tasks.types import FrameFailure, FrameRef, FrameSelection
 from tests.conftest import use_s3_endpoint
 from tests.faults import FaultyProxy
@@ -187,16 +187,19 @@ class Careless(QuietHandler):
 @pytest.mark.parametrize(
     ("way", "reason"),
     [
-        ("gzip", "compressed on its way"), ("endless", "more than the 1000 bytes"),
+        ("gzip", "sends it compressed"), ("endless", "more than the 1000 bytes"),
         ("elsewhere", "redirects to localhost, which is a private address"),
     ],
 )  # fmt: skip
 def test_what_a_web_server_sends_is_bounded(way, reason, tmp_path, monkeypatch):
     handler = type("Handler", (Careless,), {"way": way, "sent": 0})
-    monkeypatch.setattr(redirects, "is_private", lambda host: host == "localhost")
+    monkeypatch.setattr(web_guard, "is_private", lambda host: host == "localhost")
     with serve(tmp_path, handler) as url:
         frame = FrameRef("drive", "", 0, None, f"{url}/0.jpg", etag="e", size_bytes=1000)
         (outcome,) = download([frame])
+        if way != "endless":  # whatever is read: lists, boxes
+            with pytest.raises(storage.StorageError, match=reason):
+                storage.read_bytes(f"{url}/boxes.json")
     assert reason in outcome.reason
     assert handler.sent < 20 << 20
     assert not files(tmp_path / "cache")
@@ -216,7 +219,7 @@ def test_redirects_within_a_private_network_are_followed(tmp_path):
     ],
 )  # fmt: skip
 def test_private_addresses(host, private):
-    assert redirects.is_private(host) == private
+    assert web_guard.is_private(host) == private
 
 
 @pytest.mark.parametrize("uri", ["{bucket}/0.jpg", "{memory}/0.jpg"])

@@ -1,4 +1,4 @@
-"""Redirects of web servers: none leads from the internet into a private network."""
+"""What web servers may not answer: a redirect into a private network, and compressed bodies."""
 
 from __future__ import annotations
 
@@ -36,15 +36,19 @@ def _resolved(host: str) -> set[str]:
 
 
 @functools.cache  # fsspec knows a filesystem again by the identity of its options
-def redirect_guard() -> Any:
-    """Return aiohttp's trace that ends a request at a redirect from a public to a private address.
+def web_guard() -> Any:
+    """Return aiohttp's trace that ends requests with a StorageError.
 
-    A server that is itself private may redirect within private networks.
+    At a redirect from a public to a private address; a server that is itself private may redirect
+    within private networks. And at a body that is compressed though nobody asked for it: nobody
+    knows how large it becomes.
     """
     import aiohttp
     from yarl import URL
 
-    async def refuse(_session: Any, _context: Any, redirect: Any) -> None:
+    from tasks.store.storage import StorageError
+
+    async def refuse_redirect(_session: Any, _context: Any, redirect: Any) -> None:
         headers = redirect.response.headers
         target = redirect.url.join(URL(headers.get("Location") or headers.get("URI") or ""))
 
@@ -52,13 +56,19 @@ def redirect_guard() -> Any:
             return is_private(target.host or "") and not is_private(redirect.url.host or "")
 
         if target.host and await asyncio.get_running_loop().run_in_executor(None, leads_inside):
-            from tasks.store.storage import StorageError
-
             raise StorageError(
                 f"{redirect.url.host} redirects to {target.host}, which is a private address: "
                 "name the address itself if you trust it"
             )
 
+    async def refuse_compressed(_session: Any, _context: Any, request: Any) -> None:
+        if request.response.headers.get("Content-Encoding", "identity") != "identity":
+            raise StorageError(
+                f"{request.url.host} sends it compressed (Content-Encoding), so that nobody knows "
+                "how large it becomes: let the server send it as it is"
+            )
+
     trace = aiohttp.TraceConfig()
-    trace.on_request_redirect.append(refuse)
+    trace.on_request_redirect.append(refuse_redirect)
+    trace.on_request_end.append(refuse_compressed)
     return trace
