@@ -57,7 +57,7 @@ def command(
     """
     from flows.cli.display import stderr_console
     from flows.cli.writable import check_writable
-    from tasks.evaluate.examples import EXAMPLES
+    from tasks.evaluate.truths import EXAMPLES
 
     if plot:
         if plot.suffix.lower() not in {"", ".png"}:

@@ -56,7 +56,7 @@ def run_demo(console: Console) -> dict[str, Any]:
     from flows.cli.label_run import label_with_progress, prefect_if_needed
     from flows.params import LabelParams
     from sam2_core.cache import cache_folder
-    from tasks.evaluate.examples import EXAMPLES
+    from tasks.evaluate.truths import EXAMPLES
 
     started = time.perf_counter()
     home = cache_folder() / "demo-1"
@@ -86,8 +86,8 @@ def run_demo(console: Console) -> dict[str, Any]:
 def compare(params: LabelParams, folder: Path) -> dict[str, Any]:
     """Put the truth beside the labels in FiftyOne, and measure the labels against it."""
     from flows.plan.plan import make_plan
-    from tasks.evaluate.examples import example_truths
     from tasks.evaluate.metrics import Scores
+    from tasks.evaluate.truths import example_truths
     from tasks.load.ground_truth import load_truth
     from tasks.store.manifests import labels_of
 

@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from flows.cli.common_options import FILE, FOLDER, FloatRange, json_option, precision_option
+from flows.cli.display import results_console, stderr_console, tracked
+from flows.cli.writable import check_own, check_report, check_writable
+from sam2_core.trust.pictures import write_difference
+from sam2_core.types import AutolabelError, Boxes, ImageArray
+from tasks.dataset.coco_truth import Truth
+from tasks.evaluate.evaluate import Asked, Detect, evaluate, find_image, read_rgb
+from tasks.evaluate.metrics import match_boxes
+from tasks.evaluate.prompting import clicked_masks, jittered_boxes, true_boxes
+from tasks.evaluate.records import Record, is_run, paired, read_run, write_run
+from tasks.evaluate.report import FILES, MARK, PAGE, against_named, write_report
+from tasks.evaluate.truths import OBJECT, open_truth
+from tasks.wording import counted, one_line
+
+NUMBERS = {
+    "miou": "miou", "boundary_f": "boundary F", "miou_matched": "miou matched", "recall": "recall",
+    "ap50": "box ap50", "mask_ap50": "mask ap50",
+}  # fmt: skip
 
 
 @click.command()
@@ -69,6 +92,188 @@ def command(**given: Any) -> None:
     `ap50` are those of the masks. Sequences also get DAVIS's J and F. Exit code 1: some images
     could not be measured.
     """
-    from flows.cli.evaluate_run import run_evaluation
-
     sys.exit(1 if run_evaluation(given) else 0)
+
+
+def run_evaluation(given: dict[str, Any]) -> bool:
+    """Do what `autolabel evaluate` was asked; returns whether images could not be measured."""
+    _check_options(given)
+    other = read_run(given["against"]) if given["against"] else None
+    save, report = given["save"], given["report"]
+    _check_places(save, report)
+    truth = open_truth(given["truth"], given["images"], first_frames=given["first_frames"])
+    if given["limit"]:
+        truth = Truth(truth.images[: given["limit"]], truth.categories)
+    folder = given["images"] or Path("/")  # a dataset's paths are absolute
+    asked, name, engine = _asked(given, classless=truth.categories == (OBJECT,))
+    steps = evaluate(truth, folder, asked)
+    for evaluation in tracked(stderr_console(), steps, "evaluating images", len(truth.images)):
+        last = evaluation
+    if len(last.failed) == len(truth.images):
+        first = last.failed[0]
+        raise AutolabelError(
+            f"no picture could be measured ({counted(len(last.failed), 'picture')}). The first, "
+            f"{first.file_name}: {first.reason}"
+        )
+    prompt = given["prompt"]
+    if prompt == "points":
+        prompt = counted(given["clicks"], "click")
+    result = {"model": name, "prompt": prompt, "run": _run_facts(given, engine), **last.result()}
+    records = last.scores.records
+    if other:
+        result["against"] = _of_run(other[0]) | paired(other[1], records)
+    if save:
+        write_run(save, result, records)
+    if report:
+        draw = partial(_draw, truth, folder, asked)
+        page = write_report(report, result, records, draw, result.get("against"))
+        click.echo(f"report: {page}", err=True)
+    if given["as_json"]:
+        click.echo(json.dumps(result))
+    else:
+        _print(result)
+    return bool(last.failed)
+
+
+def _check_places(save: Path | None, report: Path | None) -> None:
+    """Refuse places that cannot be written, or that hold what is not ours."""
+    if save:
+        if str(save) == "-":
+            raise click.UsageError("--save takes a file; with --json results go to stdout")
+        check_writable(files=[save])
+        check_own(save, is_run, "evaluation that --save wrote")
+    if report:
+        check_report(report, PAGE, MARK, FILES)
+
+
+def _check_options(given: dict[str, Any]) -> None:
+    """Refuse options that mean nothing beside the others."""
+    unused = {
+        "--clicks": given["clicks"] != 1 and given["prompt"] != "points",
+        "--detector": given["detector"] != "compact" and given["prompt"] != "detector",
+        "--min-score": given["min_score"] != 0.05 and given["prompt"] != "detector",
+        "--model": given["model"] != "compact" and given["baseline"],
+        "--whole-frames": given["whole_frames"] and given["baseline"],
+    }
+    for option, is_unused in unused.items():
+        if is_unused:
+            needed = {"--clicks": "with --prompt points"}.get(option, "with --prompt detector")
+            where = "without --baseline" if option in {"--model", "--whole-frames"} else needed
+            raise click.UsageError(f"{option} applies only {where}")
+
+
+def _run_facts(given: dict[str, Any], engine: dict[str, Any]) -> dict[str, Any]:
+    """Return what was measured and with what, to compare evaluations later."""
+    kept = ("truth", "prompt", "first_frames", "limit", "baseline", "whole_frames")
+    more = {"points": ("clicks",), "detector": ("detector", "min_score")}.get(given["prompt"], ())
+    return {
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "version": version("sam2-autolabel"),
+        **{name: given[name] for name in (*kept, *more) if given[name]},
+        "engine": engine,
+    }
+
+
+def _of_run(other: dict[str, Any]) -> dict[str, Any]:
+    """Return what the other run of a comparison was."""
+    return {"model": other.get("model"), "prompt": other.get("prompt"), "run": other.get("run")}
+
+
+def _asked(given: dict[str, Any], *, classless: bool = False) -> tuple[Asked, str, dict[str, Any]]:
+    """Return the function that makes masks, the model's name, and its facts.
+
+    Of a truth without classes, as in DAVIS and MOSE, every detection is of its one class.
+    """
+    boxes = jittered_boxes if given["prompt"] == "jittered" else true_boxes
+    by_detector = given["prompt"] == "detector"
+    found = _detector(given, classless=classless) if by_detector else None
+    if given["baseline"]:
+        from tasks.evaluate.baselines import baseline_masks
+
+        if given["prompt"] == "points":
+            raise AutolabelError("a baseline is prompted with boxes, not with clicks")
+        method = given["baseline"]
+        segment = partial(baseline_masks, method=method)
+        return Asked(segment, boxes, found), method, {}
+    from tasks.masks.model import choose_model, load_segmenter
+
+    clicks = given["prompt"] == "points"
+    close_ups = False if given["whole_frames"] or clicks else None
+    choice = choose_model(given["model"], given["backend"], given["precision"], close_ups=close_ups)
+    segmenter = load_segmenter(choice)
+    info = segmenter.backend.info
+    clicked = partial(clicked_masks, segmenter, clicks=given["clicks"]) if clicks else None
+    return (
+        Asked(lambda image, some: segmenter.segment([image], [some])[0], boxes, found, clicked),
+        choice.stamp.name,
+        {**asdict(info.stamp), "device": info.device},
+    )
+
+
+def _detector(given: dict[str, Any], *, classless: bool) -> Detect:
+    """Return what finds boxes."""
+    from tasks.boxes.detectors import load_detector
+
+    loaded = load_detector(given["detector"])
+
+    def detect(image: ImageArray) -> Boxes:
+        (found,) = loaded.detect([loaded.letterbox(image)], (), given["min_score"])
+        return replace(found, labels=(OBJECT,) * len(found)) if classless else found
+
+    return detect
+
+
+def _draw(truth: Truth, folder: Path, asked: Asked, record: Record, path: Path) -> None:
+    """Segment a record's picture once more, and draw its mask beside the true one."""
+    image = next(one for one in truth.images if one.file_name == record.image)
+    pixels = read_rgb(find_image(folder, image.file_name), image.size_hw)
+    boxes, masks = asked.masks(pixels, image)
+    pairs = match_boxes(image, boxes) if asked.detect else {record.row: record.row}
+    row = pairs[record.row]
+    write_difference(
+        path, pixels, masks.rle[row], image.rle[record.row], np.array(record.box_xyxy_px)
+    )
+
+
+def _print(result: dict[str, Any]) -> None:
+    from rich.table import Column, Table
+
+    table = Table(
+        Column("instances", overflow="fold", min_width=12), "count", *NUMBERS.values(), box=None
+    )
+    rows = {"all": result, **result["by_size"], **result["by_class"], **result["by_occlusion"]}
+    for name, row in rows.items():
+        values = ["-" if row.get(key) is None else f"{row[key]:.3f}" for key in NUMBERS]
+        table.add_row(one_line(name), str(row["instances"]), *values)
+    console = results_console()
+    images = counted(result["images"], "image")
+    console.print(f"{result['model']}, prompted by {result['prompt']}, {images}")
+    console.print(table)
+    if result["miou_interval"]:
+        low, high = result["miou_interval"]
+        console.print(f"mean IoU between {low:.3f} and {high:.3f} (95%, bootstrap over pictures)")
+    if davis := result.get("davis"):
+        console.print(
+            f"J&F {davis['j_and_f']:.3f}, J {davis['j']:.3f}, F {davis['f']:.3f} of "
+            f"{counted(davis['objects'], 'object')}"
+        )
+    if other := result.get("against"):
+        span = other["miou_gain_interval"]
+        between = f" ({span[0]:+.4f} to {span[1]:+.4f})" if span else ""
+        test = "" if other["p_value"] is None else f", p = {other['p_value']:g}"
+        console.print(
+            f"against {against_named(other)}: mean IoU {other['miou_gain']:+.4f}{between} over "
+            f"{counted(other['instances'], 'instance')}, {other['better']} better, "
+            f"{other['worse']} worse{test}", soft_wrap=True,
+        )  # fmt: skip
+        if other["only_in_one"]:
+            console.print(
+                f"{counted(other['only_in_one'], 'instance')} of only one of the two runs "
+                "(another truth, or pictures that were not measured) not compared", style="yellow",
+            )  # fmt: skip
+    if others := result["detections_of_other_classes"]:
+        text = f"{counted(others, 'detection')} of classes that the truth does not have"
+        console.print(f"{text}: not counted", style="yellow")
+    for failed in result["failed_images"]:
+        text = one_line(f"not measured: {failed['file_name']}: {failed['reason']}")
+        console.print(text, style="yellow", soft_wrap=True)

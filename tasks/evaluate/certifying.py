@@ -20,7 +20,7 @@ from sam2_core.trust.certificate import UncertifiedEngineError
 from sam2_core.trust.certify import ensure_certified, judged
 from sam2_core.trust.measure import engine_answers
 from sam2_core.types import AutolabelError
-from tasks.evaluate.examples import example_truths
+from tasks.evaluate.truths import example_truths
 from tasks.masks.model import ModelChoice, choose_model, load_segmenter
 
 T = TypeVar("T")

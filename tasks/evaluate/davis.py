@@ -19,12 +19,6 @@ BoolArray = npt.NDArray[np.bool_]
 TOLERANCE = 0.008
 
 
-def region_j(first: BoolArray, second: BoolArray) -> float:
-    """Region similarity of two masks, bool (H, W); two empty ones give 1."""
-    union = np.logical_or(first, second).sum()
-    return float(np.logical_and(first, second).sum() / union) if union else 1.0
-
-
 def boundary_map(mask: BoolArray) -> BoolArray:
     """Return where a mask differs from its right, lower or lower right neighbour: bool (H, W)."""
     padded = np.pad(mask, ((0, 1), (0, 1)), mode="edge")

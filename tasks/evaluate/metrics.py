@@ -14,7 +14,6 @@ from sam2_core.mask_metrics import (
     boundary_f,
     boundary_tolerance_px,
     mask_iou,
-    size_class,
 )
 from sam2_core.types import Boxes, Masks
 from tasks.dataset.coco_segmentation import rle_box_xyxy_px
@@ -60,27 +59,6 @@ def match_boxes(truth: TruthImage, boxes: Boxes) -> dict[int, int]:
 
 
 @dataclass
-class _Sums:
-    instances: int = 0
-    matched: int = 0
-    iou: float = 0.0
-    boundary: float = 0.0
-
-    def as_dict(self) -> dict[str, float | int | None]:
-        def mean(total: float, count: int) -> float | None:
-            return round(total / count, 4) if count else None
-
-        return {
-            "miou": mean(self.iou, self.instances),
-            "boundary_f": mean(self.boundary, self.instances),
-            "miou_matched": mean(self.iou, self.matched),
-            "boundary_f_matched": mean(self.boundary, self.matched),
-            "recall": mean(self.matched, self.instances),
-            "instances": self.instances,
-        }
-
-
-@dataclass
 class Scores:
     """Adds up how well predictions fit the truth; `result()` gives one JSON-able object.
 
@@ -89,8 +67,6 @@ class Scores:
     """
 
     categories: Sequence[str]
-    _sums: dict[str, _Sums] = field(default_factory=dict)
-    _by_class: dict[str, _Sums] = field(default_factory=dict)
     _images: list[dict[str, Any]] = field(default_factory=list)
     _true: list[dict[str, Any]] = field(default_factory=list)
     _found: list[dict[str, Any]] = field(default_factory=list)
@@ -130,16 +106,6 @@ class Scores:
             iou = mask_iou(truth.rle[i], masks.rle[row], truth.size_hw)
             tolerance = boundary_tolerance_px(truth.size_hw)
             boundary = boundary_f(masks.rle[row], truth.rle[i], truth.size_hw, tolerance)
-        for sums, key in (
-            (self._sums, "all"),
-            (self._sums, size_class(float(truth.area_px[i]))),
-            (self._by_class, truth.labels[i]),
-        ):
-            entry = sums.setdefault(key, _Sums())
-            entry.instances += 1
-            entry.matched += row is not None
-            entry.iou += iou
-            entry.boundary += boundary
         self.records.append(_record(truth, i, masks, row, (iou, boundary)))
         return iou
 
@@ -176,28 +142,23 @@ class Scores:
         """Every number so far."""
         boxes, masks = (self._average_precision(kind) for kind in ("bbox", "segm"))
 
-        def more(group: str, records: Sequence[Record]) -> dict[str, Any]:
+        def row(group: str, records: Sequence[Record]) -> dict[str, Any]:
             return {
-                **_named(boxes[group]), **_named(masks[group], "mask_"),
+                **_means(records), **_named(boxes[group]), **_named(masks[group], "mask_"),
                 "miou_interval": interval(records, lambda one: one.iou),
             }  # fmt: skip
 
         sizes, classes = by_size(self.records), grouped(self.records, lambda one: one.label)
-
         return {
-            **self._sums.get("all", _Sums()).as_dict(), **more("all", self.records),
+            **row("all", self.records),
             "images": len(self._images),
-            "by_size": {
-                size: {**self._sums.get(size, _Sums()).as_dict(), **more(size, sizes.get(size, []))}
-                for size in SIZES
-            },
+            "by_size": {size: row(size, sizes.get(size, [])) for size in SIZES},
             "by_class": {
-                name: {**sums.as_dict(), **more(f"class {name}", classes[name])}
-                for name, sums in sorted(self._by_class.items())
+                name: row(f"class {name}", some) for name, some in sorted(classes.items())
             },
             "detections_of_other_classes": self.other_classes,
             **more_results(self.records),
-        }  # fmt: skip
+        }
 
     def _average_precision(self, kind: str) -> dict[str, _Precision]:
         """COCO's average precision of all, of each size and of each class.
@@ -230,6 +191,23 @@ class Scores:
         }
         return {name: (_mean_precision(part[:1]), _mean_precision(part))
                 for name, part in parts.items()}  # fmt: skip
+
+
+def _means(records: Sequence[Record]) -> dict[str, float | int | None]:
+    """Return means over instances, None where there is none."""
+    found = [one for one in records if one.found]
+
+    def mean(values: Sequence[float]) -> float | None:
+        return round(float(np.mean(values)), 4) if values else None
+
+    return {
+        "miou": mean([one.iou for one in records]),
+        "boundary_f": mean([one.boundary_f for one in records]),
+        "miou_matched": mean([one.iou for one in found]),
+        "boundary_f_matched": mean([one.boundary_f for one in found]),
+        "recall": mean([one.found for one in records]),
+        "instances": len(records),
+    }
 
 
 def _mean_precision(values: npt.NDArray[np.float64]) -> float | None:

@@ -81,7 +81,7 @@ def test_close_ups_whole_frames_and_clicks_are_measured_as_such(truth):
 def test_what_cannot_work_is_refused_before_anything_is_measured(
     options, message, truth, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("flows.cli.evaluate_run.evaluate", None)
+    monkeypatch.setattr("flows.cli.evaluate.evaluate", None)
     (tmp_path / "file").write_bytes(b"\xff" * 2000)
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "worst-01.png").write_bytes(b"of somebody else")

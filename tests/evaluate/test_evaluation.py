@@ -18,11 +18,10 @@ from tasks.dataset.coco_truth import Truth, TruthImage
 from tasks.evaluate import davis
 from tasks.evaluate.evaluate import Asked, evaluate
 from tasks.evaluate.metrics import Scores
-from tasks.evaluate.png_truth import load_png_truth
 from tasks.evaluate.prompting import jittered_boxes, next_click, true_boxes
 from tasks.evaluate.records import Record, interval, paired, read_run, write_run
 from tasks.evaluate.report import write_report
-from tasks.evaluate.truths import first_of_each
+from tasks.evaluate.truths import first_of_each, load_png_truth
 
 H, W = 60, 80
 
@@ -167,19 +166,14 @@ def test_j_and_f_are_davis_own(seed, radius, noise):
     first = first ^ (random.uniform(size=first.shape) < noise)
     np.testing.assert_array_equal(davis.boundary_map(first), davis_boundary(first))
     assert davis.boundary_f(first, second, radius) == pytest.approx(davis_f(first, second, radius))
-    union = (first | second).sum()
-    expected = (first & second).sum() / union if union else 1
-    assert davis.region_j(first, second) == pytest.approx(expected)
 
 
 def test_j_and_f_by_hand():
     square, nothing = rect(10, 10, 30, 30), np.zeros((H, W), bool)
-    assert davis.region_j(square, rect(20, 10, 40, 30)) == pytest.approx(1 / 3)
     assert davis.boundary_f(square, square) == 1
     assert davis.boundary_f(square, rect(11, 10, 31, 30)) == 1  # 0.8% of 100 px, rounded up: 1 px
     assert davis.boundary_f(square, rect(45, 35, 65, 55)) == 0
     assert (davis.boundary_f(nothing, nothing), davis.boundary_f(square, nothing)) == (1, 0)
-    assert (davis.region_j(nothing, nothing), davis.region_j(square, nothing)) == (1, 0)
     frames = [("a", 1, 1.0, 0.5), ("a", 1, 0.0, 0.5), ("a", 2, 0.5, 1.0), ("b", 1, 1.0, 1.0)]
     found = davis.j_and_f(frames)  # of an object first: (0.5 + 0.5 + 1) / 3, (0.5 + 1 + 1) / 3
     assert (found["j"], found["f"]) == (0.6667, 0.8333)
@@ -222,6 +216,8 @@ def test_davis_and_mose_folders(tmp_path):
     assert [one.file_name for one in first_of_each(truth).images] == [
         "bear/00000.jpg", "dog/00000.jpg"
     ]  # fmt: skip
+    alone = tuple(replace(one, sequence="") for one in truth.images)
+    assert len(first_of_each(Truth(alone, truth.categories)).images) == 4
     (tmp_path / "truth" / "dog" / "._00000.png").write_bytes(b"macOS")
     assert len(load_png_truth(tmp_path / "truth", tmp_path / "images").images) == 4
     with pytest.raises(AutolabelError, match="its picture would be the truth itself"):
@@ -382,8 +378,3 @@ def test_results_and_report_are_by_size_class_and_occlusion(tmp_path):
     assert not list(page.parent.glob("worst-09*"))
     assert drawn == [(0.5, "worst-01.png"), (1.0, "worst-02.png")]
     assert (page.parent / "plots.png").stat().st_size > 10_000
-
-
-def test_first_frames_keep_pictures_of_no_sequence():
-    truth = Truth((image_of([rect(0, 0, 9, 9)], ("car",), 1), image_of([], (), 2)), ("car",))
-    assert len(first_of_each(truth).images) == 2

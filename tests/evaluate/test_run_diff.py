@@ -4,23 +4,17 @@ import json
 import shutil
 from dataclasses import replace
 
-import cv2
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from flows.backfill_params import BackfillParams
-from flows.cli.diff_engines import Engine
+from flows.cli.diff import Engine
 from flows.cli.main import cli
-from flows.cli.options import backfill_params
-from flows.params import LabelParams
-from flows.plan.backfill import _wanted
 from sam2_core.types import AutolabelError, Boxes
-from tasks.dataset.pictures import Pictures, find_pictures
-from tasks.evaluate.diff_report import _drawn
-from tasks.evaluate.run_diff import Change, Side, diff_runs
+from tasks.evaluate.diff_report import write_report
+from tasks.evaluate.run_diff import RunDiff, Side, diff_runs
 from tasks.frames.identity import file_version
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
@@ -124,14 +118,6 @@ def test_the_command_draws_the_changes_and_lists_what_to_label_again(runs, tmp_p
         ("masks", 1, "mask"), ("boxes", 2, "gone"), ("boxes", 3, "class")
     }  # fmt: skip
     assert all(len(one["box_xyxy_px"]) == 4 for one in changes)
-    names = LabelParams.model_fields.keys() | BackfillParams.model_fields.keys()
-    given = dict.fromkeys(names - {"label", "load_dataset"}) | {
-        "sources": (str(tmp_path / "in"),), "out": str(tmp_path / "new"), "no_dataset": True,
-        "sequences": f"@{report / 'changed.txt'}",
-    }  # fmt: skip
-    params = backfill_params(given)
-    meant = _wanted(params.sequences)
-    assert [name for name in ("masks", "boxes", "same") if meant(name)] == ["masks", "boxes"]
 
 
 def test_what_one_run_alone_has_is_told_and_what_is_lost_is_a_change(runs, tmp_path):
@@ -284,14 +270,21 @@ def test_engines_are_read_from_the_end():
 
 
 def test_changes_in_videos_have_pictures(tmp_path, monkeypatch):
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
     video = make_video(tmp_path / "clip.mp4", 3)
     frame = FrameRef("clip", "clip", 1, None, f"{video}#frame=1", etag=file_version(video))
+    (some,) = labeled_frames(1, 1)
     whole = bytes(coco_mask.encode(np.ones((48, 64), np.uint8, order="F"))["counts"])
-    change = Change("gone", frame, "car", 3072, 0.0, (8.0, 8.0, 40.0, 40.0), (whole, b""))
-    there = find_pictures([frame])
-    assert _drawn(tmp_path / "change.png", change, there) == ""
-    assert cv2.imread(str(tmp_path / "change.png")) is not None
-    for gone, told in ((frozenset({frame.uri}), "has changed since"), (frozenset(), "cannot be")):
-        assert told in _drawn(tmp_path / "no.png", change, Pictures({}, gone))
-    assert not (tmp_path / "no.png").exists()
+    there = replace(some, frame=frame, masks=replace(some.masks, rle=(whole,), size_hw=(48, 64)))
+    found = RunDiff(0.9)
+    found.add(there, without(there, 0))
+    for told in ("![gone](change-01.png)", "its picture has changed since", "cannot be had"):
+        monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / f"cache-{len(told)}"))
+        result = {"run_a": "a", "run_b": "b", **found.result()}
+        write_report(tmp_path / "report", result, found)
+        assert told in (tmp_path / "report" / "diff.md").read_text()
+        drawn = tmp_path / "report" / "change-01.png"
+        assert drawn.exists() == told.startswith("!")
+        if told.startswith("!"):
+            make_video(video, 5)
+        else:
+            video.unlink(missing_ok=True)

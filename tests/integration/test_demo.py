@@ -4,21 +4,21 @@ import shutil
 
 import pytest
 
-from tasks.evaluate import examples
+from tasks.evaluate import truths
 from tests.integration.dataset_rows import held
 
 
 def test_demo_twice(terminal, monkeypatch, tmp_path):
     few = tmp_path / "few"
     for name, kept in (("street-a", 2), ("crossing-3-cameras", 1), ("real-3-cameras", 1)):
-        shutil.copytree(examples.EXAMPLES / name, few / name)
+        shutil.copytree(truths.EXAMPLES / name, few / name)
         for path in [
             one
             for one in (few / name).rglob("*.jpg")
             if one not in sorted(one.parent.iterdir())[:kept]
         ]:
             path.unlink()
-    monkeypatch.setattr(examples, "EXAMPLES", few)
+    monkeypatch.setattr(truths, "EXAMPLES", few)
     first, told = terminal.run("demo", "--json")
     assert (first["sequences"], first["frames"], first["failed"]) == (3, 8, [])
     assert first["compared_frames"] == 5
