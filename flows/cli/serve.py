@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import json
-import os
+import secrets
 import signal
+import socket
 import ssl
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +20,10 @@ from flows.cli.models_build import numbers
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
-    from sam2_core.serving.server_process import RunningServer, ServerOptions
+    from sam2_core.serving.server_process import RunningServer
     from sam2_core.serving.supervised import SupervisedServer
 
+_TLS_FILES = ("certificate", "key", "clients")
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
@@ -47,7 +50,7 @@ def _port(name: str, default: int) -> Callable[[Callable[..., Any]], Callable[..
 @_port("--grpc-port", 8001)
 @_port("--metrics-port", 8002)
 @click.option(
-    "--tls-certificate", type=_FILE, help="Certificate of this server; gRPC then speaks TLS."
+    "--tls-certificate", type=_FILE, help="Certificate of this server; all ports then speak TLS."
 )
 @click.option("--tls-key", type=_FILE, help="Key of that certificate.")
 @click.option("--tls-clients", type=_FILE, help="CA of the clients that may connect.")
@@ -76,6 +79,7 @@ def command(models: tuple[str, ...], **given: Any) -> None:  # fmt: skip
     """
     from flows.cli.display import stderr_console
     from sam2_core.images import open_image
+    from sam2_core.serving.http_front import answering, listen, triton_http
     from sam2_core.serving.installed_server import find_server
     from sam2_core.serving.server_memory import (
         new_prefix,
@@ -83,8 +87,9 @@ def command(models: tuple[str, ...], **given: Any) -> None:  # fmt: skip
         remove_left_over,
         remove_shared_memory,
     )
-    from sam2_core.serving.server_process import start_server
+    from sam2_core.serving.server_process import ServerOptions, socket_of, start_server
     from sam2_core.serving.supervised import SupervisedServer
+    from tasks.review.door import Door
 
     _refuse_wrong_options(models, given)
     console, prefix = stderr_console(), new_prefix()
@@ -92,28 +97,79 @@ def command(models: tuple[str, ...], **given: Any) -> None:  # fmt: skip
     installed = find_server()
     if given["picture"]:
         open_image(given["picture"])  # errors come before the server starts
-    with own_folder() as folder:
-        repository = given["repository"] or Path(folder) / "repository"
-        names = _written(repository, models or ("compact", "compact:whole"), prefix, given)
-        log = (given["log"] or Path(folder) / "server.log").absolute()
-        options = _options(given).with_free_ports()
+    host = given["host"]
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(own_folder()))
+        repository = given["repository"] or folder / "repository"
+        names = _written(repository, models or ("compact", "compact:whole"), given)
+        log = (given["log"] or folder / "server.log").absolute()
+        http, metrics, grpc = (
+            stack.enter_context(listen(host, given[name], f"--{name.replace('_', '-')}"))
+            for name in ("http_port", "metrics_port", "grpc_port")
+        )
+        options = ServerOptions(
+            host, grpc.getsockname()[1], *(given[f"tls_{one}"] for one in _TLS_FILES)
+        )
+        grpc.close()  # Triton listens there
 
         def start() -> RunningServer:
             return start_server(installed, repository, names, options, prefix=prefix, log=log)
 
-        supervised = SupervisedServer(start, given["load_timeout"], console.print)
-        try:
-            _on_signals(supervised)
-            with console.status("starting the server"):
-                supervised.wait_ready()
-            if not supervised.told_to_end:
-                server = supervised.server
-                page = _show(given["picture"], server, names) if given["picture"] else ""
-                _tell(console, server, names, page, as_json=given["as_json"])
-            supervised.wait()
-        finally:
-            supervised.server.stop(now=True)
-            remove_shared_memory(prefix)
+        stack.callback(remove_shared_memory, prefix)
+        supervised = SupervisedServer(start, repository, given["load_timeout"], console.print)
+        stack.callback(lambda: supervised.server.stop(now=True))
+        _on_signals(supervised)
+        with console.status("starting the server"):
+            supervised.wait_ready()
+        if not supervised.told_to_end:
+            front = triton_http(socket_of(prefix, "http"), socket_of(prefix, "metrics"))
+            door = Door(front, is_ours=_names_of(host))
+            stack.enter_context(answering(door, http, metrics, **_tls_of(given)))
+            where = (
+                {"page": _show(given["picture"], prefix, names, stack)} if given["picture"] else {}
+            )
+            at, tls = _reached(host), "s" if given["tls_certificate"] else ""
+            where |= {
+                "grpc": f"grpc{tls}://{at}:{options.grpc_port}",
+                "http": f"http{tls}://{at}:{http.getsockname()[1]}",
+                "metrics": f"http{tls}://{at}:{metrics.getsockname()[1]}/metrics",
+            }
+            _tell(console, where, names, supervised.server.process.pid, as_json=given["as_json"])
+        supervised.wait()
+
+
+def _names_of(host: str) -> Callable[[str], bool]:
+    """Return which names requests may call this server by.
+
+    Other pages reach it under names of their own (DNS rebinding), never under an address.
+    """
+    from tasks.review.door import NAMES
+
+    if host in NAMES:
+        return NAMES.__contains__
+    names = {*NAMES, host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
+
+    def is_ours(name: str) -> bool:
+        with contextlib.suppress(ValueError):
+            return bool(ipaddress.ip_address(name.strip("[]")))
+        return name in names
+
+    return is_ours
+
+
+def _tls_of(given: dict[str, Any]) -> dict[str, Any]:
+    """Return what HTTP and metrics speak: TLS, and with whom, as gRPC does."""
+    if not given["tls_certificate"]:
+        return {}
+    found = {"ssl_certfile": given["tls_certificate"], "ssl_keyfile": given["tls_key"]}
+    if given["tls_clients"]:
+        found |= {"ssl_ca_certs": given["tls_clients"], "ssl_cert_reqs": ssl.CERT_REQUIRED}
+    return found
+
+
+def _reached(host: str) -> str:
+    everywhere = host in {"0.0.0.0", "::"}  # noqa: S104 - as asked for
+    return "127.0.0.1" if everywhere else host
 
 
 def _refuse_wrong_options(models: tuple[str, ...], given: dict[str, Any]) -> None:
@@ -138,19 +194,15 @@ def _refuse_wrong_options(models: tuple[str, ...], given: dict[str, Any]) -> Non
         ) from error
 
 
-def _written(
-    repository: Path, models: tuple[str, ...], prefix: str, given: dict[str, Any]
-) -> list[str]:
+def _written(repository: Path, models: tuple[str, ...], given: dict[str, Any]) -> list[str]:
     """Return what to load; write a repository unless one is given."""
     from sam2_core.serving.contract import WHOLE_FRAMES
-    from sam2_core.serving.python_model import STORE_VARIABLE
     from sam2_core.serving.repository import RepositoryOptions, write_repository
-    from sam2_core.serving.server_memory import SHARED_MEMORY
+    from sam2_core.serving.supervised import models_in
     from tasks.masks.model import choose_model
 
     if given["repository"]:
-        os.environ[STORE_VARIABLE] = str(SHARED_MEMORY / f"{prefix}-store")
-        found = sorted(path.parent.name for path in repository.glob("*/config.pbtxt"))
+        found = models_in(repository)
         if not found:
             raise AutolabelError(
                 f"there are no models in {repository}: `autolabel models triton-repository --out "
@@ -161,8 +213,7 @@ def _written(
         choose_model(model.removesuffix(WHOLE_FRAMES), given["backend"], given["precision"])
     options = RepositoryOptions(
         given["backend"], given["precision"], given["threads"],
-        str(SHARED_MEMORY / f"{prefix}-store"), given["cache_mb"] << 20,
-        gpus=given["gpus"],
+        embedding_bytes=given["cache_mb"] << 20, gpus=given["gpus"],
         loading_s=given["load_timeout"],
     )  # fmt: skip
     return write_repository(repository, models, options, where_is=_absolute)
@@ -177,46 +228,38 @@ def _absolute(model: str) -> str:
     return str(path.absolute()) + model[len(name) :] if path.exists() else model
 
 
-def _options(given: dict[str, Any]) -> ServerOptions:
-    from sam2_core.serving.server_process import ServerOptions
-
-    names = (
-        "host", "http_port", "grpc_port", "metrics_port", "tls_certificate", "tls_key",
-        "tls_clients",
-    )  # fmt: skip
-    return ServerOptions(**{name: given[name] for name in names})
-
-
 def _on_signals(supervised: SupervisedServer) -> None:
     """Stop the server on Ctrl-C and SIGTERM; the waiting thread then continues."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: supervised.end())
 
 
-def _show(picture: Path, server: RunningServer, names: list[str]) -> str:
-    """Serve the page of a picture for as long as this process runs; return its address."""
+def _show(picture: Path, prefix: str, names: list[str], stack: contextlib.ExitStack) -> str:
+    """Serve the page of a picture on 127.0.0.1 until the stack ends; return its link."""
     from sam2_core.serving.client import Sam2Client
-    from sam2_core.serving.demo_page import demo_server
+    from sam2_core.serving.demo_page import demo_page
+    from sam2_core.serving.http_front import answering
+    from sam2_core.serving.server_process import socket_of
+    from sam2_core.serving.supervised import PARTS
+    from tasks.review.door import TOKEN, Door, bind
 
-    images = (one.removeprefix("sam2_") for one in names)
-    model = next(one for one in images if not one.startswith(("encoder_", "decoder_")))
-    page = demo_server(Sam2Client(server.http_url, model), picture)
-    threading.Thread(target=page.serve_forever, name="page", daemon=True).start()
-    return page.url
+    model = next(one for one in names if not one.startswith(PARTS)).removeprefix("sam2_")
+    client = stack.enter_context(Sam2Client(f"unix:{socket_of(prefix, 'http')}", model))
+    listener, token = bind(0), secrets.token_urlsafe(32)
+    stack.enter_context(answering(Door(demo_page(client, picture), token), listener))
+    return f"http://127.0.0.1:{listener.getsockname()[1]}/?{TOKEN}={token}"
 
 
 def _tell(
-    console: Any, server: RunningServer, names: list[str], page: str, *, as_json: bool
+    console: Any, where: dict[str, str], names: list[str], pid: int, *, as_json: bool
 ) -> None:
-    where = {"page": page} if page else {}
-    where |= {"grpc": server.grpc_url, "http": server.http_url, "metrics": server.metrics_url}
     for name, url in where.items():
         console.print(f"[dim]{name:<8}[/] {url}", soft_wrap=True)
     console.print(f"[dim]{'models':<8}[/] {', '.join(names)}", soft_wrap=True)
     console.print(
         "Ctrl-C ends it. Label with it: [bold]autolabel label ... --backend triton --triton-urls "
-        f"{server.grpc_url}",
+        f"{where['grpc']}",
         soft_wrap=True,
     )
     if as_json:
-        click.echo(json.dumps(where | {"models": names, "pid": server.process.pid}))
+        click.echo(json.dumps(where | {"models": names, "pid": pid}))

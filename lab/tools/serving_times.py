@@ -3,7 +3,7 @@
     python -m lab.tools.serving_times [--frames 10] [--boxes 20] [--moves 200] [--json OUT]
 
 Starts `autolabel serve compact` on free ports and prints milliseconds a frame of boxes for the
-local backend, HTTP, gRPC and shared memory, then what became of the moves of three sessions.
+local backend, HTTP and gRPC, then what became of the moves of three sessions.
 """
 
 import argparse
@@ -97,7 +97,6 @@ def main():
     with serving("compact") as server:
         ways = {
             "http": (server["http"], {}), "grpc": (server["grpc"], {}),
-            "shared memory": (server["grpc"], {"shared_memory": True}),
         }  # fmt: skip
         for seed, (name, (url, options)) in enumerate(ways.items(), 2):
             backend = TritonBackend(Servers([connect(url, **options)], "compact"))

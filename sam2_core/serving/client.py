@@ -37,7 +37,6 @@ class Sam2Client:
             grpcs://, http:// or https://.
         model: as it was given to `autolabel serve`.
         access: TLS and headers.
-        shared_memory: pass images through this host's memory; grpc:// on the same host.
         deadline_s: how long to wait for an answer.
         patience_s: how long to go on while no server answers.
 
@@ -52,12 +51,11 @@ class Sam2Client:
         model: str | Path = "compact",
         *,
         access: Access | None = None,
-        shared_memory: bool = False,
         deadline_s: float = 30.0,
         patience_s: float = 10.0,
     ) -> None:
         given = [urls] if isinstance(urls, str) else list(urls)
-        transports = [connect(url, access, shared_memory=shared_memory) for url in given]
+        transports = [connect(url, access) for url in given]
         self._deadline_s = deadline_s
         self._servers = Servers(transports, served_as(model), patience_s=patience_s)
         self._model = self._servers.names.image

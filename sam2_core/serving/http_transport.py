@@ -51,17 +51,20 @@ class HttpTransport(Transport):
     """A connection over HTTP or HTTPS.
 
     Args:
-        url: http://HOST:PORT or https://HOST:PORT, with the path of a proxy.
+        url: http://HOST:PORT or https://HOST:PORT, with the path of a proxy, or unix:PATH for a
+            server's own socket.
         access: TLS and headers.
 
     """
 
     def __init__(self, url: str, access: Access) -> None:
-        self._url = url.rstrip("/")
+        _, unix, path = url.rpartition("unix:")
+        self._url = "http://triton" if unix else url.rstrip("/")
         self._client = httpx.Client(
             headers={"accept-encoding": "identity"} | access.all_headers(),
-            verify=tls_context(access),
-            trust_env=False,
+            transport=httpx.HTTPTransport(
+                verify=tls_context(access), trust_env=False, uds=path if unix else None
+            ),
         )
 
     @property

@@ -7,19 +7,19 @@ import ctypes
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO
 
 import httpx
 
 from sam2_core.serving.installed_server import InstalledServer
-from sam2_core.serving.python_model import ModelSettings
-from sam2_core.serving.server_memory import new_prefix, remove_shared_memory
+from sam2_core.serving.python_model import STORE_VARIABLE, ModelSettings
+from sam2_core.serving.server_memory import SHARED_MEMORY, remove_shared_memory
 from sam2_core.types import AutolabelError
 
 _POLL_S = 0.05
@@ -35,57 +35,23 @@ _PRCTL = ctypes.CDLL(None).prctl
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Where a server listens and what it may do.
+    """Where a server's gRPC listens.
+
+    HTTP and metrics listen on sockets in a folder of this user alone (see `http_front`).
 
     Attributes:
-        host: address to listen on. HTTP has no TLS of its own and stays on 127.0.0.1 where gRPC
-            has: it would be a way around.
-        http_port, grpc_port, metrics_port: 0 takes a free one.
+        host: address to listen on.
+        grpc_port: a free one.
         tls_certificate, tls_key: files; gRPC speaks TLS then.
         tls_clients: file with the certificates of clients that may connect; any when None.
-        verbose: log every request.
 
     """
 
     host: str = "127.0.0.1"
-    http_port: int = 8000
     grpc_port: int = 8001
-    metrics_port: int = 8002
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     tls_clients: Path | None = None
-    verbose: bool = False
-
-    @property
-    def http_host(self) -> str:
-        """Address on which HTTP listens."""
-        return "127.0.0.1" if self.tls_certificate else self.host
-
-    def with_free_ports(self) -> ServerOptions:
-        """Return options with a port for each 0.
-
-        Raises:
-            AutolabelError: one is taken. Triton would say so when its models are loaded.
-
-        """
-        with contextlib.ExitStack() as stack:
-            ports = {
-                name: _free_port(stack, self.host, getattr(self, name), name)
-                for name in ("http_port", "grpc_port", "metrics_port")
-            }
-        return ServerOptions(**self.__dict__ | ports)
-
-
-def _free_port(stack: contextlib.ExitStack, host: str, port: int, name: str) -> int:
-    one = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET))
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        one.bind((host, port))
-    except OSError as error:
-        raise AutolabelError(
-            f"cannot listen on {host}:{port} (--{name.replace('_', '-')}): {error.strerror}"
-        ) from error
-    return int(one.getsockname()[1])
 
 
 @dataclass(eq=False)
@@ -93,32 +59,35 @@ class RunningServer:
     """A server that runs as a child of this process.
 
     Attributes:
-        options: with the ports that it listens on.
         process: tritonserver.
         prefix: of the names of its shared memory.
+        log: its output, where it has a file.
 
     """
 
-    options: ServerOptions
     process: subprocess.Popen[bytes]
     prefix: str
-    log: Path | None = field(default=None)
+    log: Path | None = None
 
-    @property
-    def http_url(self) -> str:
-        """Address of the HTTP protocol."""
-        return f"http://{_reached(self.options.http_host)}:{self.options.http_port}"
+    @cached_property
+    def _client(self) -> httpx.Client:
+        transport = httpx.HTTPTransport(verify=False, uds=str(socket_of(self.prefix, "http")))
+        return httpx.Client(transport=transport, base_url="http://triton/v2")
 
-    @property
-    def grpc_url(self) -> str:
-        """Address of the gRPC protocol."""
-        scheme = "grpcs" if self.options.tls_certificate else "grpc"
-        return f"{scheme}://{_reached(self.options.host)}:{self.options.grpc_port}"
+    def load(self, model: str, loading_s: float) -> None:
+        """Load the versions of a model that its folder has now; the one before answers meanwhile.
 
-    @property
-    def metrics_url(self) -> str:
-        """Address of the metrics."""
-        return f"http://{_reached(self.options.host)}:{self.options.metrics_port}/metrics"
+        Raises:
+            AutolabelError: it cannot be loaded; the one before goes on.
+
+        """
+        try:
+            url = f"/repository/models/{model}/load"
+            answer = self._client.post(url, json={}, timeout=loading_s + _START_S)
+        except httpx.TransportError as error:
+            raise AutolabelError(f"{model} is not loaded: {error}") from error
+        if not answer.is_success:
+            raise AutolabelError(f"{model} is not loaded: {answer.text}")
 
     def wait_ready(self, loading_s: float = ModelSettings.loading_s) -> None:
         """Wait until all models are loaded.
@@ -138,7 +107,7 @@ class RunningServer:
                     self.why_ended(self.process.returncode) + self._too_slow(loading_s)
                 )
             with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"{self.http_url}/v2/health/ready", trust_env=False).is_success:
+                if self._client.get("/health/ready").is_success:
                     return
             time.sleep(_POLL_S)
         raise AutolabelError(
@@ -165,7 +134,7 @@ class RunningServer:
     def _not_loaded(self) -> str:
         """Return which models are not ready, and why, as far as the server says."""
         with contextlib.suppress(httpx.HTTPError, ValueError, KeyError):
-            index = httpx.post(f"{self.http_url}/v2/repository/index", trust_env=False).json()
+            index = self._client.post("/repository/index").json()
             waiting = [
                 " ".join(filter(None, (one["name"], one.get("state"), one.get("reason"))))
                 for one in index
@@ -191,9 +160,9 @@ class RunningServer:
             os.killpg(self.process.pid, signal.SIGKILL)  # a session of its own: they are in it
 
 
-def _reached(host: str) -> str:
-    everywhere = host in {"0.0.0.0", "::"}  # noqa: S104 - as asked for
-    return "127.0.0.1" if everywhere else host
+def socket_of(prefix: str, protocol: str) -> Path:
+    """Return where a server's HTTP or metrics listen; below /dev/shm, where names are short."""
+    return SHARED_MEMORY / f"{prefix}-sockets" / protocol
 
 
 def _last_errors(log: Path) -> str:
@@ -212,7 +181,7 @@ def start_server(
     models: Sequence[str],
     options: ServerOptions,
     *,
-    prefix: str = "",
+    prefix: str,
     log: Path | None = None,
 ) -> RunningServer:
     """Start a server; it ends with this process.
@@ -220,24 +189,29 @@ def start_server(
     Args:
         installed: which one.
         repository: model repository.
-        models: to load first; more can be loaded and unloaded later.
-        options: where it listens.
+        models: to load.
+        options: where gRPC listens.
         prefix: of the names of its shared memory.
         log: file for its output; this process's stderr when None.
 
     """
     if shutil.which("bash", path=installed.environment(os.environ)["PATH"]) is None:
         raise AutolabelError("Triton starts its models through bash, which is not on the PATH")
-    options, prefix = options.with_free_ports(), prefix or new_prefix()
+    for protocol in ("http", "metrics"):
+        path = socket_of(prefix, protocol)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.unlink(missing_ok=True)
     command = _command(installed, repository, models, options, prefix)
+    store = {STORE_VARIABLE: str(SHARED_MEMORY / f"{prefix}-store")}
     with contextlib.ExitStack() as stack:
         output: IO[bytes] | None = stack.enter_context(log.open("ab")) if log else None
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output or 2, stderr=output,
-            env=installed.environment(os.environ), start_new_session=True,
+            env=installed.environment(os.environ) | store, start_new_session=True,
+            umask=0o077,  # its shared memory has the images of requests
             preexec_fn=_end_with_parent,  # noqa: PLW1509 - one call of the C library
         )  # fmt: skip
-    return RunningServer(options, process, prefix, log)
+    return RunningServer(process, prefix, log)
 
 
 def _end_with_parent() -> None:
@@ -254,18 +228,21 @@ def _command(
     def arguments() -> Iterator[str]:
         yield f"--model-repository={repository}"
         yield f"--backend-directory={installed.backends}"
-        # Explicit: models are loaded and unloaded by request, and a folder that is not finished
-        # is not taken for one.
+        # New versions are loaded by request of this process alone.
         yield "--model-control-mode=explicit"
         yield from (f"--load-model={model}" for model in models)
         yield f"--backend-config=python,shm-region-prefix-name={prefix}-"
-        for protocol in ("http", "grpc", "metrics"):
-            host = options.http_host if protocol == "http" else options.host
-            yield f"--{protocol}-address={host}"
-            yield f"--{protocol}-port={getattr(options, f'{protocol}_port')}"
+        for protocol in ("http", "metrics"):
+            yield f"--{protocol}-address=unix:{socket_of(prefix, protocol)}"
+            yield f"--{protocol}-port=1"  # not used
+        yield f"--grpc-address={options.host}"
+        yield f"--grpc-port={options.grpc_port}"
+        # The name of a header with capitals, which HTTP/2 forbids: no client can send it. A secret
+        # would be on the command line, where every user of the machine sees it.
+        closed = "shared-memory,model-config,model-repository,trace,logging"
+        yield f"--grpc-restricted-protocol={closed}:NOBODY=may"
         yield "--metrics-config=summary_latencies=true"
         yield "--exit-timeout-secs=10"
-        yield f"--log-verbose={int(options.verbose)}"
         if options.tls_certificate:
             yield "--grpc-use-ssl=true"
             yield f"--grpc-server-cert={options.tls_certificate}"

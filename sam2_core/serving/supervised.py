@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 
@@ -14,8 +15,24 @@ from sam2_core.serving.server_process import STOP_S, RunningServer
 from sam2_core.types import AutolabelError
 
 _LOOK_S = 0.5
+# How the names of encoders and decoders begin.
+PARTS = ("sam2_encoder_", "sam2_decoder_")
 # More deaths than these in so long a time have a cause that starting anew does not remove.
 _MOST_DEATHS, _WITHIN_S = 3, 600.0
+
+
+def models_in(repository: Path) -> list[str]:
+    """Return the models of a repository: those of images last, which take the others over."""
+    names = [path.parent.name for path in repository.glob("*/config.pbtxt")]
+    return sorted(names, key=lambda one: (not one.startswith(PARTS), one))
+
+
+def _versions_in(repository: Path) -> dict[Path, int]:
+    found = {}
+    for path in repository.glob("*/*/model.py"):
+        with contextlib.suppress(FileNotFoundError):
+            found[path] = path.stat().st_mtime_ns
+    return found
 
 
 class SupervisedServer:
@@ -26,6 +43,7 @@ class SupervisedServer:
 
     Args:
         start: starts a server, and another one of the same addresses after it.
+        repository: of its models; versions that appear in it are loaded, without a pause.
         loading_s: as `RunningServer.wait_ready` takes it.
         tell: takes what happens.
 
@@ -34,10 +52,13 @@ class SupervisedServer:
     def __init__(
         self,
         start: Callable[[], RunningServer],
+        repository: Path,
         loading_s: float,
         tell: Callable[[str], object],
     ) -> None:
         self._start, self._loading_s, self._tell = start, loading_s, tell
+        self._repository = repository
+        self._seen = self._loaded = _versions_in(repository)
         self.server = start()
         self._told_at: float | None = None
         self._deaths: deque[float] = deque()
@@ -78,10 +99,25 @@ class SupervisedServer:
                     raise AutolabelError(self.server.why_ended(status))
             if self._has_dead_models():
                 self._start_anew()
+            self._load_what_changed()
         # Triton may wait for ever for a request that is being computed, or crash in its exit.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.server.process.wait(STOP_S)
         self.server.stop(now=True)
+
+    def _load_what_changed(self) -> None:
+        """Load versions that were written, and let go of those that were removed."""
+        before, self._seen = self._seen, _versions_in(self._repository)
+        if self._seen != before or self._seen == self._loaded:  # still being written, or known
+            return
+        self._loaded = self._seen
+        try:
+            for model in models_in(self._repository):
+                self.server.load(model, self._loading_s)
+            self._tell("the versions of models that changed are loaded")
+        except AutolabelError as error:
+            if not self.told_to_end:
+                self._tell(f"{error}; what was loaded before goes on")
 
     def _has_dead_models(self) -> bool:
         """Tell whether a process of a model has ended and Triton has not noticed since."""

@@ -164,28 +164,23 @@ class Transport(Protocol):
         """Let go of connections."""
 
 
-def connect(url: str, access: Access | None = None, *, shared_memory: bool = False) -> Transport:
+def connect(url: str, access: Access | None = None) -> Transport:
     """Return a connection to a server; it is made with the first request.
 
     Args:
-        url: grpc://HOST:PORT, grpcs://, http:// or https://.
+        url: grpc://HOST:PORT, grpcs://, http://, https://, or unix:PATH of a server's own socket.
         access: TLS and headers.
-        shared_memory: pass images through this host's memory: the server must be on it.
 
     """
     access = access or Access()
-    scheme, address = split_url(url)
-    if scheme in {"http", "https"}:
-        if shared_memory:
-            raise AutolabelError("shared memory goes with grpc://, not with http://")
+    scheme, address = ("unix", "") if url.startswith("unix:") else split_url(url)
+    if not scheme.startswith("grpc"):
         from sam2_core.serving.http_transport import HttpTransport
 
         return HttpTransport(url, access)
     from sam2_core.serving.grpc_transport import GrpcTransport
 
-    return GrpcTransport(
-        address, access, secure=scheme == "grpcs", url=url, shared_memory=shared_memory
-    )
+    return GrpcTransport(address, access, secure=scheme == "grpcs", url=url)
 
 
 def split_url(url: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ import hmac
 import html
 import socket
 import urllib.parse
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from sam2_core.types import AutolabelError
@@ -47,11 +47,18 @@ class Door:
         app: what is behind the door.
         token: who knows it may come in; without one, whoever passes the other checks.
         advice: what a person without a token reads.
+        is_ours: tells whether requests may call this server by a name.
 
     """
 
-    def __init__(self, app: ASGIApp, token: str = "", advice: str = "not signed in") -> None:
-        self._app, self._token, self._advice = app, token, advice
+    def __init__(
+        self,
+        app: ASGIApp,
+        token: str = "",
+        advice: str = "not signed in",
+        is_ours: Callable[[str], bool] = NAMES.__contains__,
+    ) -> None:
+        self._app, self._token, self._advice, self._is_ours = app, token, advice, is_ours
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -62,7 +69,7 @@ class Door:
         from starlette.websockets import WebSocket
 
         headers = [(name.lower(), value.decode("latin-1")) for name, value in scope["headers"]]
-        reason = _not_from_here(headers, scope.get("method", "GET"))
+        reason = _not_from_here(headers, scope.get("method", "GET"), self._is_ours)
         if not reason and self._token:
             if scope["type"] == "http" and self._brings_token(scope):
                 await self._welcome(scope)(scope, receive, send)
@@ -164,11 +171,13 @@ def page(title: str, body: str, head: str = "") -> str:
     return _PAGE.format(title=html.escape(title), body=body, head=head)
 
 
-def _not_from_here(headers: list[tuple[bytes, str]], method: str) -> str:
+def _not_from_here(
+    headers: list[tuple[bytes, str]], method: str, is_ours: Callable[[str], bool]
+) -> str:
     """Say why a request was made by another page, or under another machine's name; "" if not."""
     found = dict(headers)
     host = found.get(b"host", "")
-    if sum(name == b"host" for name, _ in headers) != 1 or _name(host) not in NAMES:
+    if sum(name == b"host" for name, _ in headers) != 1 or not is_ours(_name(host)):
         return f"{host or 'no host'} is not a name of this machine: use 127.0.0.1"
     origin = found.get(b"origin")
     if origin is not None and origin not in {f"http://{host}", f"https://{host}"}:

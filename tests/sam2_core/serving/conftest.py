@@ -10,6 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from sam2_core.serving.server_memory import SHARED_MEMORY
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 MICRO = REPOSITORY / "tests" / "data" / "micro"
 
@@ -65,7 +67,6 @@ def metric(server, name, **labels):
 
 
 def store_of(server):
-    """Folder of what a server's processes share, as its models' configuration says."""
-    url = f"{server['http']}/v2/models/sam2_compact/config"
-    config = httpx.get(url, trust_env=False).json()
-    return Path(config["parameters"]["store"]["string_value"])
+    """Folder of what a server's processes share."""
+    (folder,) = SHARED_MEMORY.glob(f"autolabel-triton-{server['process'].pid}-*-store")
+    return folder

@@ -56,7 +56,7 @@ def test_rounds_of_the_same_load_leave_no_memory_no_request_and_no_file(tmp_path
         memory, shared = [], []
         for number in range(ROUNDS):
             assert asyncio.run(one_round(server["grpc"], number)) == 0
-            with Sam2Client(server["grpc"], "micro", shared_memory=True) as client:
+            with Sam2Client(server["grpc"], "micro") as client:
                 image = client.set_image(picture(number % 3))
                 client.predict(image, boxes_xyxy_px=[[100, 90, 310, 210]])
             asyncio.run(drained(server))

@@ -7,8 +7,10 @@ import pytest
 
 from sam2_core.serving.installed_server import _copy_whole, find_server
 from sam2_core.serving.repository import RepositoryOptions, write_repository
+from sam2_core.serving.server_memory import new_prefix
 from sam2_core.serving.server_process import ServerOptions, start_server
 from sam2_core.types import AutolabelError
+from tests.integration.cluster import free_port
 from tests.sam2_core.serving.conftest import MICRO
 
 # The generated model, whose loading waits for ever in C, holding Python's lock.
@@ -36,8 +38,10 @@ def test_a_model_that_never_loads_is_ended_and_says_where_it_stood(installed, tm
     options = RepositoryOptions("onnxruntime-cpu", store=str(tmp_path / "store"), loading_s=2)
     names = write_repository(repository, [str(MICRO)], options)
     (repository / names[0] / "1" / "model.py").write_text(_HANGS)
-    ports = ServerOptions("127.0.0.1", 0, 0, 0)
-    server = start_server(installed, repository, names[:1], ports, log=tmp_path / "log")
+    options = ServerOptions(grpc_port=free_port())
+    server = start_server(
+        installed, repository, names[:1], options, prefix=new_prefix(), log=tmp_path / "log"
+    )
     try:
         with pytest.raises(AutolabelError, match="--load-timeout") as caught:
             server.wait_ready(2)

@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+import time
 
 import httpx
 import numpy as np
@@ -55,12 +56,14 @@ def write(repository, folder, source, version):
     assert told.exit_code == 0, told.output
 
 
-def load(server):
-    names = names_of("street")
-    for part in (names.encoder, names.decoder, names.image):
-        url = f"{server['http']}/v2/repository/models/{part}/load"
-        answer = httpx.post(url, json={}, timeout=120, trust_env=False)
-        assert answer.is_success, answer.text
+def wait(server, version, ready):
+    """The server takes over what was written by itself, the model of images last."""
+    name = names_of("street").image
+    url = f"{server['http']}/v2/models/{name}/versions/{version}/ready"
+    until = time.monotonic() + 120
+    while httpx.get(url, trust_env=False, timeout=60).is_success != ready:
+        assert time.monotonic() < until
+        time.sleep(0.1)
 
 
 def test_a_new_version_takes_over_without_an_error_and_runs_keep_the_one_they_began_with(tmp_path):
@@ -79,7 +82,7 @@ def test_a_new_version_takes_over_without_an_error_and_runs_keep_the_one_they_be
         run = Asking(lambda: labeling.segment([next(frames)], [GIVEN])[0].reasons)
         with clicks, run:
             write(repository, tmp_path / "two", compact, 2)
-            load(server)
+            wait(server, 2, True)
             new = client.predict(image, boxes_xyxy_px=BOXES).rle
         assert clicks.failed == run.failed == []
         assert len(run.found) > 1
@@ -93,7 +96,7 @@ def test_a_new_version_takes_over_without_an_error_and_runs_keep_the_one_they_be
 
         for path in repository.glob("*/1"):
             shutil.rmtree(path)
-        load(server)
+        wait(server, 1, False)
         assert client.predict(image, boxes_xyxy_px=BOXES).rle == new
         with pytest.raises(ModelReplacedError, match="run again"):
             labeling.segment([street() + np.uint8(201)], [GIVEN])

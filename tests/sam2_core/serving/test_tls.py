@@ -1,6 +1,7 @@
 """TLS from end to end: a private CA, tokens, clients with certificates, and who is refused."""
 
 import asyncio
+import ssl
 
 import httpx
 import pytest
@@ -98,11 +99,16 @@ def test_the_server_s_own_tls_lets_in_who_shows_a_certificate_of_the_ca(ca, stra
             with pytest.raises((UntrustedError, ServerAbsentError), match="AUTOLABEL_TRITON_C"):
                 transport.infer(Call("sam2_encoder_compact", DESCRIBE, ["info"], 20.0))
             transport.close()
-        # HTTP has no TLS: it must be no way around.
-        port = httpx.URL(server["http"]).port
-        assert httpx.get(f"http://127.0.0.1:{port}/v2/health/ready", trust_env=False).is_success
-        with pytest.raises(httpx.ConnectError):
-            httpx.get(f"http://127.0.0.2:{port}/v2/health/ready", trust_env=False)
+        # HTTP and metrics are no way around.
+        with Sam2Client(server["http"], "compact", access=mine) as client:
+            found = client.predict(client.set_image(street()), boxes_xyxy_px=BOXES)
+            assert found.rle == expected.rle
+        trusting = ssl.create_default_context(cafile=ca.certificate)
+        for url in (server["metrics"], f"{server['http']}/v2/health/ready"):
+            assert url.startswith("https://")
+            for other in (url, url.replace("https", "http")):
+                with pytest.raises(httpx.TransportError):
+                    httpx.get(other, verify=trusting, trust_env=False)
 
 
 async def _asked(url, access):

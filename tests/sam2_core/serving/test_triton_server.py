@@ -2,13 +2,13 @@
 
 import io
 import json
-import threading
 
 import httpx
 import numpy as np
 import pytest
 from PIL import Image
 from pycocotools import mask as coco
+from tritonclient.utils import InferenceServerException
 
 from sam2_core.clicks import OpenImage
 from sam2_core.load import load_backend
@@ -69,11 +69,10 @@ def close_ups(local):
     return local.info.close_ups
 
 
-@pytest.mark.parametrize("way", ["http", "grpc", "shared memory"])
+@pytest.mark.parametrize("way", ["http", "grpc"])
 def test_boxes_and_clicks_have_the_masks_of_an_image_opened_here(server, model, local, way):
     here = OpenImage(local, street())
-    url = server["http" if way == "http" else "grpc"]
-    with Sam2Client(url, model, shared_memory=way == "shared memory") as client:
+    with Sam2Client(server[way], model) as client:
         image = client.set_image(street())
         grid = client.served.image_size // 4
         asked = [{"boxes_xyxy_px": BOXES},
@@ -169,39 +168,35 @@ def test_a_jpeg_is_opened_as_its_pixels_are(server):
         assert one.size_hw == (720, 1280)
 
 
-def test_health_metadata_metrics_and_reload(server):
-    def ask(path, method="GET", **options):
-        return httpx.request(method, f"{server['http']}/v2{path}", trust_env=False, **options)
+def test_health_metadata_and_metrics(server):
+    def ask(path):
+        return httpx.get(f"{server['http']}/v2{path}", trust_env=False)
 
     assert ask("/health/live").is_success
     assert ask("/models/sam2_compact/ready").is_success
     assert {one["name"] for one in ask("/models/sam2_compact").json()["inputs"]} > {"image"}
     assert metric(server, "nv_inference_request_success", model="sam2_encoder_compact") > 0
-    states = {one["name"]: one["state"] for one in ask("/repository/index", "POST").json()}
-    assert states["sam2_decoder_micro"] == "READY"
 
-    failed, stop = [], threading.Event()
 
-    def keep_asking():
-        with Sam2Client(server["grpc"], "micro") as client:
-            image = client.set_image(street())
-            while not stop.is_set():
-                try:
-                    client.predict(image, boxes_xyxy_px=BOXES[:1])
-                except Exception as error:
-                    failed.append(error)
+def test_grpc_controls_nothing_whatever_header_is_sent(server):
+    import tritonclient.grpc as grpc
 
-    thread = threading.Thread(target=keep_asking)
-    thread.start()
-    for part in ("sam2_encoder_micro", "sam2_decoder_micro", "sam2_micro"):
-        assert ask(f"/repository/models/{part}/load", "POST", json={}).is_success
-    stop.set()
-    thread.join()
-    assert not failed
-    for action, ready in (("unload", False), ("load", True)):
-        assert ask(f"/repository/models/sam2_micro/{action}", "POST", json={}).is_success
-        until_ready = httpx.get(f"{server['http']}/v2/models/sam2_micro/ready", trust_env=False)
-        assert until_ready.is_success == ready
+    # Over HTTP: tests/test_other_pages.py.
+    with grpc.InferenceServerClient(server["grpc"].removeprefix("grpc://")) as client:
+        for call, given in (
+            (client.load_model, ["evil"]), (client.unload_model, ["sam2_compact"]),
+            (client.get_model_repository_index, []),
+            (client.register_system_shared_memory, ["x", "/x", 1]),
+            (client.get_cuda_shared_memory_status, []),
+            (client.update_log_settings, [{"log_verbose_level": 1}]),
+            (client.update_trace_settings, ["", {"trace_level": ["TIMESTAMPS"]}]),
+            (client.get_model_config, ["sam2_compact"]),
+        ):  # fmt: skip
+            with pytest.raises(InferenceServerException, match="restricted"):
+                call(*given, headers={"triton-grpc-protocol-nobody": "may"})
+            with pytest.raises(Exception, match=r"(?i)metadata|restricted"):
+                call(*given, headers={"triton-grpc-protocol-NOBODY": "may"})
+        assert client.is_model_ready("sam2_compact")
 
 
 @pytest.mark.parametrize("way", ["http", "grpc"])

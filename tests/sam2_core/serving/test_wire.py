@@ -245,26 +245,6 @@ def test_a_model_whose_process_died_is_an_absent_server_and_one_that_loads_is_wa
     assert servers.infer(Call("m", {}, ["from"]))["from"] is only
 
 
-def test_shared_memory_of_a_client_that_nobody_closes_is_removed(tmp_path, monkeypatch):
-    from sam2_core.serving import grpc_transport
-
-    class Server:
-        regions = ()
-
-        def get_system_shared_memory_status(self):
-            return self
-
-        def register_system_shared_memory(self, *_):
-            pass
-
-    monkeypatch.setattr(grpc_transport, "SHARED_MEMORY", tmp_path)
-    regions = grpc_transport._Regions(Server())
-    with regions.holding(np.arange(9000)):
-        assert len(list(tmp_path.iterdir())) == 1
-    del regions
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_picture_is_not_printed_with_its_name():
     assert "xyz" not in repr(SentImage("ab", (4, 6), b"xyz"))
 

@@ -1,0 +1,138 @@
+"""Triton's HTTP and metrics as far as they are open to clients, in front of its own sockets.
+
+Triton runs code that a request brings (model control), reads and writes shared memory, and changes
+its logs and traces for whoever reaches it. So it listens on sockets in a folder of this user alone,
+and only what is listed here is passed on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sam2_core.types import AutolabelError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import ASGIApp
+
+# A model's name begins with no dot: `..` would lead elsewhere.
+_OPEN = re.compile(
+    r"/v2(/health/(live|ready)|/models/stats"
+    r"|/models/\w[\w.-]*(/versions/\d+)?(/(ready|stats|infer))?)?",
+    re.ASCII,
+)
+_METRICS = "/metrics"
+# Clients say themselves how long they wait, and Triton drops what nobody waits for.
+_LONGEST_S = 3600
+# Not Content-Encoding: what Triton would unpack has no bound.
+_PASSED = ("content-type", "content-length", "inference-header-content-length")
+
+
+def triton_http(http: Path, metrics: Path) -> ASGIApp:
+    """Return an application that passes on inference, metadata, statistics, health and metrics.
+
+    Args:
+        http: socket of Triton's HTTP.
+        metrics: socket of Triton's metrics.
+
+    """
+    import httpx
+    from starlette.applications import Starlette
+    from starlette.background import BackgroundTask
+    from starlette.responses import JSONResponse, StreamingResponse
+    from starlette.routing import Route
+
+    def client(path: Path) -> httpx.AsyncClient:
+        limits = httpx.Limits(max_connections=None)
+        transport = httpx.AsyncHTTPTransport(verify=False, uds=str(path), limits=limits)
+        patience = httpx.Timeout(5, read=_LONGEST_S, write=_LONGEST_S, pool=None)
+        headers = {"accept-encoding": "identity"}
+        return httpx.AsyncClient(
+            transport=transport, base_url="http://triton", headers=headers, timeout=patience
+        )
+
+    to_models, to_metrics = client(http), client(metrics)
+
+    async def passed(request: Request) -> Response:
+        path = request.scope["raw_path"].decode("latin-1")
+        if path != _METRICS and not _OPEN.fullmatch(path):
+            return JSONResponse({"error": f"{path} is not open to clients"}, 404)
+        triton = to_metrics if path == _METRICS else to_models
+        asked = triton.build_request(
+            request.method, path, headers=_some(request.headers),
+            content=request.stream() if request.method == "POST" else None,
+        )  # fmt: skip
+        try:
+            found = await triton.send(asked, stream=True)
+        except httpx.TransportError as error:
+            why = str(error) or type(error).__name__
+            return JSONResponse({"error": f"the models are not there: {why}"}, 503)
+        return StreamingResponse(
+            found.aiter_raw(), found.status_code, _some(found.headers),
+            background=BackgroundTask(found.aclose),
+        )  # fmt: skip
+
+    return Starlette(routes=[Route("/{path:path}", passed, methods=["GET", "POST"])])
+
+
+def _some(headers: Any) -> dict[str, str]:
+    return {name: headers[name] for name in _PASSED if name in headers}
+
+
+def listen(host: str, port: int, option: str) -> socket.socket:
+    """Listen on a port; 0 takes a free one.
+
+    Raises:
+        AutolabelError: it is taken.
+
+    """
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise AutolabelError(
+            f"cannot listen on {host}:{port} ({option}): {error.strerror}"
+        ) from error
+    return listener
+
+
+@contextlib.contextmanager
+def answering(app: ASGIApp, *listeners: socket.socket, **tls: Any) -> Iterator[None]:
+    """Answer requests in a thread until the block ends.
+
+    Args:
+        app: what answers.
+        listeners: where; closed at the end.
+        tls: as `uvicorn.Config` takes it.
+
+    """
+    import uvicorn
+
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=1,
+            **tls,
+        )
+    )
+    thread = threading.Thread(target=server.run, args=(list(listeners),), name="http", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()
