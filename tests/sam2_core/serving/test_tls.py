@@ -131,8 +131,8 @@ def test_files_that_a_server_cannot_use_are_refused_before_it_starts(ca):
 
     one, other = ca.issue("one"), ca.issue("other")
     for given, says in (
-        (["--tls-certificate", one[0], "--tls-key", other[1]], "another certificate's"),
-        (["--tls-certificate", one[1], "--tls-key", one[1]], "no PEM files"),
+        (["--tls-certificate", one[0], "--tls-key", other[1]], "another certificate"),
+        (["--tls-certificate", one[1], "--tls-key", one[1]], "not PEM files"),
         (["--tls-clients", ca.certificate], "needs --tls-certificate"),
         (["--log", ca.certificate.parent / "none" / "log"], "there is no folder"),
     ):
