@@ -11,8 +11,6 @@ import pytest
 from sam2_core.preprocess import planes_of
 from tests.sam2_core.recorded_reference import MODEL, load_recorded, points_and_labels
 
-FEATURES = ("embedding", "high_res_s0", "high_res_s1")
-
 
 def mask_iou(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     a, b = first > 0, second > 0
@@ -57,24 +55,6 @@ def test_the_reference_can_fail(recorded):
     assert mask_iou(recorded["box_logits"], shifted).mean() < 0.95
 
 
-def test_encoder(recorded):
-    """Uint8 in, normalised in the graph, no_mem_embed in the embedding."""
-    outputs = run("encoder", {"image": planes_of(recorded["image"])})
-    expected = recorded["embedding"]
-    found = outputs["embedding"].transpose(0, 2, 1).reshape(expected.shape)
-    assert np.abs(found - expected).max() / expected.std() < 1e-4
-
-
-@pytest.mark.parametrize("kind", ["box", "click", "mask"])
-def test_decoder(recorded, kind):
-    graph = "decoder_mask" if kind == "mask" else "decoder"
-    outputs = run(graph, decoder_inputs(recorded, kind))
-    assert mask_iou(outputs["logits"], recorded[f"{kind}_logits"]).min() >= 0.999
-    for name in ("predicted_iou", "object_score", "stability"):
-        assert outputs[name].dtype == np.float32
-        np.testing.assert_allclose(outputs[name], recorded[f"{kind}_{name}"], atol=1e-3)
-
-
 def test_all_four_masks(recorded):
     outputs = run("decoder_multi", decoder_inputs(recorded, "box"))
     assert mask_iou(outputs["logits"], recorded["box_multi_logits"]).min() >= 0.999
@@ -94,48 +74,6 @@ def test_single_mask_falls_back_when_unstable(recorded):
     best = multi["predicted_iou"][:, 1:].argmax(1)
     expected = np.where(stable[:, None, None], token_0, others[np.arange(len(best)), best])
     np.testing.assert_allclose(single, expected, atol=1e-4)
-
-
-def test_one_image_at_a_time(recorded):
-    """decoder_single.onnx on features of one image: the same as decoder.onnx over both."""
-    inputs = decoder_inputs(recorded, "box")
-    for image in (0, 1):
-        rows = inputs["image_index"] == image
-        alone = {name: inputs[name][image : image + 1] for name in FEATURES}
-        alone |= {name: inputs[name][rows] for name in ("points", "labels")}
-        alone["image_index"] = np.zeros(rows.sum(), np.int64)
-        found = run("decoder_single", alone)
-        expected = recorded["box_logits"][rows]
-        assert mask_iou(found["logits"], expected).min() >= 0.999
-
-
-@pytest.mark.parametrize("graph", ["decoder_w2", "decoder_w4", "decoder_single_w4"])
-def test_windows(recorded, graph):
-    """Exact inside the window; the choice of a mask is judged inside it."""
-    side = int(graph[-1])
-    inputs = decoder_inputs(recorded, "box")
-    if "single" in graph:
-        rows = inputs["image_index"] == 1
-        inputs |= {name: inputs[name][1:] for name in FEATURES}
-        inputs |= {name: inputs[name][rows] for name in ("points", "labels")}
-        inputs["image_index"] = np.zeros(rows.sum(), np.int64)
-    else:
-        rows = slice(None)
-    count = len(inputs["points"])
-    window = np.random.default_rng(0).integers(0, 8 - side + 1, (count, 2)).astype(np.int32)
-    found = run(graph, inputs | {"window_yx": window})
-    whole = recorded["box_multi_logits"][rows]
-    inside = np.stack(
-        [
-            masks[:, 4 * y : 4 * (y + side), 4 * x : 4 * (x + side)]
-            for masks, (y, x) in zip(whole, window, strict=True)
-        ]
-    )
-    inner, outer = ((inside[:, 0] > delta).sum((1, 2)) for delta in (0.05, -0.05))
-    stable = np.where(outer > 0, inner / np.maximum(outer, 1), 1) >= 0.98
-    best = recorded["box_multi_predicted_iou"][rows][:, 1:].argmax(1) + 1
-    chosen = inside[np.arange(count), np.where(stable, 0, best)]
-    np.testing.assert_allclose(found["logits"][:, 0], chosen, atol=1e-3)
 
 
 def test_coordinates_are_not_rounded(recorded):

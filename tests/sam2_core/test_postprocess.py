@@ -76,14 +76,6 @@ def test_masks_equal_torch_at_camera_size():
         assert differ.sum() < 5
 
 
-@pytest.mark.parametrize("value", [1.0, -1.0, 0.0])
-def test_constant_logits_fill_or_empty_the_image(value):
-    logits = np.full((1, GRID, GRID), value, np.float32)
-    strings, area, reasons = encode_masks(logits, np.zeros((1, 2), int), (GRID, GRID), (37, 91))
-    assert_exact(logits, (37, 91), strings, area)
-    assert reasons == ([""] if value > 0 else [EMPTY])
-
-
 def test_a_window_gives_the_same_as_the_whole_grid():
     logits = random_logits(5, 12, -1.5)
     distance = np.hypot(*(np.indices(logits.shape) - np.array([[[20]], [[40]]])))
@@ -96,13 +88,6 @@ def test_a_window_gives_the_same_as_the_whole_grid():
     cut = encode_masks([window], np.array([[y0, x0]]), (GRID, GRID), (200, 333))
     assert window.size < logits.size
     assert whole[0] == cut[0]
-
-
-def test_half_floats_count_as_their_values():
-    logits = np.stack([random_logits(seed, 8, -0.5) for seed in range(3)]).astype(np.float16)
-    origin = np.zeros((3, 2), int)
-    halves = encode_masks(logits, origin, (GRID, GRID), (123, 321))
-    assert halves[0] == encode_masks(logits.astype(np.float32), origin, (GRID, GRID), (123, 321))[0]
 
 
 def test_windows_of_different_shapes_and_many_masks_keep_their_rows():
@@ -138,12 +123,6 @@ def test_memory_does_not_grow_with_noise():
     assert peak < 80e6 + sum(map(len, strings))
     alone, _, _ = encode_masks(noise[11:12], origin[:1], (256, 256), (480, 640))
     assert strings[11] == alone[0]
-
-
-def test_outside_a_window_is_background():
-    window = np.ones((4, 4), np.float32)
-    _, area, _ = encode_masks([window], np.array([[8, 16]]), (GRID, GRID), (GRID, GRID))
-    assert area.tolist() == [16]
 
 
 def test_long_runs_and_many_characters():
@@ -185,9 +164,3 @@ def test_rows_stay_in_the_callers_order():
     for index in (0, 2, 3, 4):
         assert coco.area({"size": [50, 60], "counts": masks.rle[index]}) == 0
     assert_exact([good], (50, 60), [masks.rle[1]], [masks.area_px[1]])
-
-
-def test_no_prompts():
-    nothing = np.zeros(0, np.float32)
-    low_res = LowResMasks([], np.zeros((0, 2), np.int32), (GRID, GRID), nothing, nothing, nothing)
-    assert len(finish(low_res, (5, 5))) == 0

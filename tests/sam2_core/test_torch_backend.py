@@ -7,7 +7,7 @@ from sam2_core.backends.device_owner import DeviceOwner
 from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
 from sam2_core.tuning import sample_prompts
-from sam2_core.types import AutolabelError, Boxes, DeviceLostError, DeviceMemoryError, Prompts
+from sam2_core.types import AutolabelError, Boxes, DeviceLostError, Prompts
 from tests.sam2_core.recorded_reference import (
     MODEL,
     assert_scores_as_recorded,
@@ -78,57 +78,6 @@ def test_staged_images_are_uploaded_as_they_lie(backend, monkeypatch):
     np.testing.assert_array_equal(copied.numpy(), staged[1].numpy())
 
 
-def test_a_gpu_is_given_its_streams_and_weights_on_its_own_thread(tmp_path, monkeypatch):
-    """The order of calls only: without a GPU the weights stay on the CPU."""
-    import functools
-    from contextlib import nullcontext
-    from threading import get_ident
-
-    import torch
-
-    from sam2_core.backends import torch_backend, torch_captured
-    from sam2_core.resolve import Wanted, resolve_weights
-
-    done = []
-
-    def noted(what, answer):
-        def note(*_):
-            done.append((what, get_ident()))
-            return answer() if callable(answer) else answer
-
-        return note
-
-    wanted = Wanted("fp32", cache=tmp_path)
-    weights = resolve_weights("random:micro", wanted)
-    build = torch_backend.build_modules
-
-    def modules(model, graph, dtype, device):
-        assert device == "cuda"
-        done.append(("modules", get_ident()))
-        return build(model, graph, dtype, "cpu")
-
-    monkeypatch.setattr(torch_backend, "build_modules", modules)
-    streams_of = functools.cache(torch_captured.streams_of.__wrapped__)
-    monkeypatch.setattr(torch_backend, "streams_of", streams_of)
-    monkeypatch.setattr(torch_backend.TorchPixels, "usable", noted("pixels", False))
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "fake GPU")
-    monkeypatch.setattr(torch.cuda, "Stream", noted("stream", object))
-    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    backend = torch_backend.TorchBackend(weights, wanted, "cuda")
-    assert not torch.backends.cudnn.allow_tf32
-    thread = backend._owner.run(get_ident)
-    of_one = [("modules", thread), ("pixels", thread)]
-    assert done == [("stream", thread)] * 3 + of_one
-    # PyTorch has 32 streams: taken by each model, one would some day be another's.
-    torch_backend.TorchBackend(weights, wanted, "cuda")
-    assert done[5:] == of_one
-    monkeypatch.setattr(torch_backend, "build_modules", _full)
-    with pytest.raises(DeviceMemoryError):
-        torch_backend.TorchBackend(weights, wanted, "cuda")
-
-
 LOST = """CUDA error: an illegal memory access was encountered
 Search for `cudaErrorIllegalAddress' in https://docs.nvidia.com/cuda/ for more information.
 CUDA kernel errors might be asynchronously reported at some other API call.
@@ -162,9 +111,3 @@ def test_a_device_that_is_lost_shows_where_page_locked_memory_is_asked_for(
     with pytest.raises(DeviceLostError, match="illegal memory access"):
         WITHOUT_THE_DEVICE[what](backend, np.zeros((128, 128, 3), np.uint8))
     assert owner.lost is not None
-
-
-def _full(*_):
-    import torch
-
-    raise torch.OutOfMemoryError("CUDA out of memory")
