@@ -9,6 +9,7 @@ import pytest
 import s3fs
 from PIL import Image
 
+from flows.cli import label_run
 from tasks.frames import download
 from tasks.store import manifests
 from tests.integration.dataset_rows import held
@@ -94,16 +95,6 @@ def test_bad_frames_and_bad_boxes_fail_alone(terminal, tmp_path):
     assert again["skipped"] == 2
 
 
-def test_one_bad_sequence_does_not_stop_the_others(terminal, tmp_path):
-    write_sequence(tmp_path / "in" / "good", tmp_path / "boxes", 2)
-    (tmp_path / "in" / "broken.mp4").write_bytes(b"no video at all")
-    arguments = [tmp_path / "in", "--out", tmp_path / "out", "--boxes", tmp_path / "boxes"]
-    result, told = terminal.label(*arguments, "--no-dataset", code=1)
-    assert result["frames"] == 2
-    assert [one["sequence"] for one in result["failed"]] == ["broken"]
-    assert "✗ broken" in told
-
-
 def test_bad_usage_ends_with_2_and_says_what_to_do(terminal, tmp_path):
     write_image(tmp_path / "in" / "0.jpg")
     (tmp_path / "empty").mkdir()
@@ -187,17 +178,31 @@ def test_odd_but_good_input_is_labeled(terminal, tmp_path):
     assert nothing["nothing"] in " ".join(told.split())
 
 
-def test_no_space_for_an_artifact_fails_the_sequence_and_says_so(terminal, tmp_path, monkeypatch):
-    write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 2)
-    write_sequence(tmp_path / "in" / "full", tmp_path / "boxes", 2)
-    no_space_for("labels/full", monkeypatch)
+@pytest.mark.parametrize("small", [False, True], ids=["flow", "small run"])
+def test_no_space_fails_one_sequence_and_the_next_run_labels_what_is_missing(
+    terminal, tmp_path, monkeypatch, small
+):
+    if small:
+        monkeypatch.setattr(label_run, "configured_api", lambda: None)
+    for name in ("drive", "full"):
+        write_sequence(tmp_path / "in" / name, tmp_path / "boxes", 3)
+    (tmp_path / "in" / "broken.mp4").write_bytes(b"no video at all")
     arguments = [tmp_path / "in", "--boxes", tmp_path / "boxes", "--out", tmp_path / "out"]
-    result, told = terminal.label(*arguments, "--no-dataset", code=1)
-    assert result["frames"] == 2
-    assert [one["sequence"] for one in result["failed"]] == ["full"]
+    arguments += ["--no-dataset", "--chunk-frames", 2]
+    with monkeypatch.context() as patch:
+        no_space_for("labels/full/_/000002", patch)
+        result, told = terminal.label(*arguments, code=1)
+    assert {one["sequence"] for one in result["failed"]} == {"broken", "full"}
+    assert result["frames"] == 3
     assert "no space left" in told
-    monkeypatch.undo()
     assert not list((tmp_path / "out" / "manifests").glob("*/full@*"))
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.frames.parquet")}
+    frames = sum(pq.read_metadata(path).num_rows for path in kept)
+    assert frames >= 3
+    again, _ = terminal.label(*arguments, code=1)
+    assert [one["sequence"] for one in again["failed"]] == ["broken"]
+    assert (again["frames"], again["skipped"]) == (6, frames)
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
 def test_a_failed_download_is_tried_again_by_the_next_run(terminal, s3, tmp_path):

@@ -74,19 +74,6 @@ def test_a_small_run_leaves_what_the_flow_leaves(terminal, tmp_path, monkeypatch
     assert any(line.startswith("  lost 0000.jpg decode: truncated") for line in lines)
 
 
-def test_what_ends_a_sequence_of_a_small_run_is_told(terminal, tmp_path, monkeypatch):
-
-    write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 1)
-    write_sequence(tmp_path / "in" / "full", tmp_path / "boxes", 1)
-    no_space_for("labels/full", monkeypatch)
-    monkeypatch.setattr(label_run, "configured_api", lambda: None)
-    arguments = [tmp_path / "in", "--boxes", tmp_path / "boxes", "--out", tmp_path / "out"]
-    result, told = terminal.label(*arguments, "--no-dataset", code=1)
-    assert result["frames"] == 1
-    assert [(one["sequence"], one["stage"]) for one in result["failed"]] == [("full", "detect")]
-    assert "no space left" in told
-
-
 def test_a_run_that_ended_before_its_tracks_makes_them_later_and_no_others(
     terminal, tmp_path, monkeypatch
 ):
