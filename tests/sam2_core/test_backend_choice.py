@@ -1,6 +1,5 @@
 """Which backend a machine takes, and what it says where one cannot run."""
 
-import importlib.util
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -109,15 +108,6 @@ def test_tensorrt_is_offered_only_where_it_opens_a_runtime(opens, monkeypatch):
     found = backend_choice.offered_backends()
     runtime_problem.cache_clear()
     assert found == (*(("tensorrt",) if opens else ()), "onnxruntime-cuda", "onnxruntime-cpu")
-
-
-def test_torch_that_is_not_installed_is_refused_for_that(monkeypatch):
-    real = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "torch" else real(name)
-    )
-    with pytest.raises(AutolabelError, match="the torch backend needs PyTorch: `make torch`"):
-        backend_choice.refuse_unless_usable("torch")
 
 
 def test_torch_and_the_cpu_need_no_gpu(monkeypatch):

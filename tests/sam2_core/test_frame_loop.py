@@ -92,11 +92,6 @@ def test_an_error_of_the_callers_iterable_reaches_the_caller_after_earlier_frame
             next(results)
 
 
-def test_no_frames():
-    with Segmenter(FakeDeviceBackend()) as segmenter:
-        assert list(FrameLoop(segmenter, [])) == []
-
-
 class WatchedDevice(FakeDeviceBackend):
     """Notes which loop's images it saw, and that nobody else used it meanwhile."""
 

@@ -56,22 +56,6 @@ def test_calls_side_by_side_give_what_one_call_gives(backend, recorded, kind, th
             np.testing.assert_allclose(mask, same, atol=1e-3)
 
 
-def test_masks_do_not_depend_on_chunks_or_on_other_frames(backend, recorded):
-    generator = np.random.default_rng(0)
-    images = [np.kron(image, np.ones((2, 3, 1), np.uint8)) for image in recorded["image"]]
-    low = generator.uniform(0, 0.6, (9, 2))
-    xyxy = np.concatenate([low, low + generator.uniform(0.1, 0.4, (9, 2))], 1)
-    boxes = Boxes(xyxy * np.tile(images[0].shape[1::-1], 2), np.ones(9), ("car",) * 9)
-    with Segmenter(backend, decoder_chunk=64, encoder_batch=2) as segmenter:
-        together = segmenter.segment(images, [boxes, boxes])
-    with Segmenter(backend, decoder_chunk=4, encoder_batch=1) as segmenter:
-        alone = [segmenter.segment([image], [boxes])[0] for image in images]
-    for one, other in zip(together, alone, strict=True):
-        np.testing.assert_allclose(one.predicted_iou, other.predicted_iou, atol=1e-5)
-        assert np.abs(one.area_px - other.area_px).max() <= 2
-    assert np.abs(together[0].area_px - together[1].area_px).max() > 2
-
-
 def test_windows_hold_what_the_whole_grid_holds_there(backend, recorded, tmp_path):
     whole = OnnxRuntimeBackend(backend.folder, threads=1, windows=False)
     assert backend.window_sides == (2, 4)

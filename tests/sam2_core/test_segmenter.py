@@ -89,12 +89,6 @@ def test_out_of_memory_with_a_single_prompt_is_an_error():
         segmenter.segment([np.zeros((64, 64, 3), np.uint8)], [random_boxes(4, (64, 64), 0)])
 
 
-def test_what_another_thread_has_halved_meanwhile_stays_halved():
-    with Segmenter(FakeDeviceBackend()) as segmenter:
-        segmenter.decoder_chunk = 2
-        assert segmenter._halved("decoder_chunk", 16, DeviceMemoryError("full")) == 2
-
-
 def test_points_boxes_with_points_and_masks_go_through_the_same_door():
     image = np.zeros((100, 200, 3), np.uint8)
     points = np.array([[[20, 30], [0, 0]], [[10, 10], [190, 90]], [[300, 5], [0, 0]]], np.float32)

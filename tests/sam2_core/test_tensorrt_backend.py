@@ -195,33 +195,6 @@ def test_features_and_masks_of_earlier_frames_stay_as_they_were(trt, model, tmp_
         np.testing.assert_array_equal(mask, copy)
 
 
-def test_threads_do_not_mix_frames(trt, model, tmp_path):
-    backend = load(trt, model, tmp_path)
-    given = [images(1, seed) for seed in range(6)]
-    asked = [prompts(9, seed=seed) for seed in range(6)]
-    results = [None] * 6
-
-    def work(i):
-        for _ in range(5):
-            results[i] = backend.decode(backend.encode(given[i]), asked[i])
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for i in range(6):
-        assert_same(results[i], reference(model, given[i], asked[i]))
-
-
-def test_no_prompts_and_images_of_other_sizes(trt, model, tmp_path):
-    backend = load(trt, model, tmp_path)
-    features = backend.encode([np.zeros((50, 90, 3), np.uint8)])
-    assert features.sizes_hw == ((50, 90),)
-    nothing = prompts(0)
-    assert len(backend.decode(features, nothing).predicted_iou) == 0
-
-
 def test_engines_are_built_once_and_the_timing_cache_grows(trt, model, tmp_path):
     before = Builder.builds
     first = build(trt, model, tmp_path)
