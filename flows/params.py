@@ -237,8 +237,7 @@ class LabelParams(BaseModel):
 
         The published YOLOX know sofas and pizzas, too: without a word they take what is on roads.
         """
-        from tasks.boxes.coco_classes import ALL_CLASSES, ROAD_CLASSES
-        from tasks.boxes.detector_files import RELEASES
+        from tasks.boxes.detector_files import ALL_CLASSES, RELEASES, ROAD_CLASSES
 
         if self.classes == ALL_CLASSES:
             return ()

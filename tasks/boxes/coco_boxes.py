@@ -1,98 +1,20 @@
-"""Boxes of COCO json, one image after another: what is odd in one of them costs that image only."""
+"""Boxes of COCO json: what is odd in one image costs that image only."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from sam2_core.types import AutolabelError, Boxes
+from sam2_core.types import AutolabelError
+from tasks.boxes.rows import ImageRows, Row, Rows
 
 _TRACK_NAMES = ("track_id", "instance_id", "tracking_id")
 _SHOWN = 60
 _LEAST_INT64, _MOST_INT64 = -(2**63), 2**63 - 1
 
 
-class BadBoxesError(ValueError):
-    """Boxes of one image that cannot be read; the message is the reason."""
-
-
-@dataclass(frozen=True)
-class CocoImage:
-    """An image of a COCO file.
-
-    Attributes:
-        name: its `file_name`.
-        size_hw: height and width that the file tells, None where it does not.
-        annotations: its annotations, with their numbers in the file.
-
-    """
-
-    name: str
-    size_hw: tuple[int, int] | None
-    annotations: list[tuple[int, Mapping[str, Any]]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class CocoFile:
-    """What a COCO file holds.
-
-    Attributes:
-        where: its address, for messages.
-        images: in the order of the file.
-        categories: names by id.
-        notes: what of it belongs to no image, in words.
-
-    """
-
-    where: str
-    images: tuple[CocoImage, ...]
-    categories: Mapping[Hashable, str]
-    notes: tuple[str, ...] = ()
-
-    def counts(self) -> Counter[str]:
-        """Count the boxes of every class; classes without any are there with 0."""
-        counts = Counter(dict.fromkeys(self.categories.values(), 0))
-        for image in self.images:
-            for _, one in image.annotations:
-                category = one.get("category_id")
-                if isinstance(category, Hashable) and category in self.categories:
-                    counts[self.categories[category]] += 1
-        return counts
-
-    def boxes_of(self, image: CocoImage, source: str) -> Boxes:
-        """Boxes of an image in the order of the file; `source` is what they say they come from.
-
-        Raises:
-            BadBoxesError: one of them cannot be read; names its number in the file.
-
-        """
-        boxes, scores, labels, tracks = [], [], [], []
-        for number, one in image.annotations:
-            try:
-                boxes.append(_box(one.get("bbox")))
-                scores.append(_number("score", one.get("score", 1.0)))
-                labels.append(self._class(one.get("category_id")))
-                tracks.append(_track_id(one))
-            except ValueError as error:
-                where = f"{self.where}: annotation number {number}"
-                raise BadBoxesError(f"{where}: {error}") from error
-        tracked = [-1 if track is None else track for track in tracks]
-        known = any(track is not None for track in tracks)
-        return Boxes(boxes, scores, tuple(labels), tracked if known else None, source)  # type: ignore[arg-type]
-
-    def _class(self, category: Any) -> str:
-        if not isinstance(category, Hashable) or category not in self.categories:
-            raise ValueError(f"category_id {_short(category)} is no category with a name")
-        name = self.categories[category]
-        if name != _readable(name):  # half of a surrogate pair: no table can hold it
-            raise ValueError(f"the name of category {_short(category)} is no valid text: {name!a}")
-        return name
-
-
-def read_coco(data: bytes, where: str) -> CocoFile:
+def read_coco(data: bytes, where: str) -> Rows:
     """Read a COCO file.
 
     Raises:
@@ -109,17 +31,22 @@ def read_coco(data: bytes, where: str) -> CocoFile:
         why = str(error) if decoding else "it needs the lists `images` and `annotations`"
         raise AutolabelError(f"{where} is not COCO json: {why}") from error
     images = _by_id(records, "file_name", where)
-    names = _by_id(categories, "name", where)
-    found = {
-        key: CocoImage(_readable(str(one["file_name"])), _size(one)) for key, one in images.items()
+    found = {key: ImageRows(_size(one)) for key, one in images.items()}
+    names = {
+        key: str(one["name"])
+        for key, one in _by_id(categories, "name", where).items()
+        if isinstance(one["name"], str | int)
     }
     strangers = []
     for number, one in enumerate(annotations):
-        key = one.get("image_id") if isinstance(one, dict) else None
-        if isinstance(key, Hashable) and key in found:
-            found[key].annotations.append((number, one))
-        else:
+        image = _known(one.get("image_id"), found) if isinstance(one, dict) else None
+        if image is None:
             strangers.append(number)
+            continue
+        try:
+            image.rows.append(_row(one, names))
+        except ValueError as error:
+            image.problem = image.problem or f"{where}: annotation number {number}: {error}"
     if strangers and len(strangers) == len(annotations):
         raise AutolabelError(
             f"{where}: none of its annotations ({len(strangers)}) belongs to an image of the file"
@@ -131,10 +58,12 @@ def read_coco(data: bytes, where: str) -> CocoFile:
     nameless = sum(not _has(record, "file_name") for record in records)
     if nameless:
         notes.append(f"images of the file without an id or a file name: {nameless}")
-    classes = {
-        key: str(one["name"]) for key, one in names.items() if isinstance(one["name"], str | int)
-    }
-    return CocoFile(where, tuple(found.values()), classes, tuple(notes))
+    named = ((_readable(str(images[key]["file_name"])), rows) for key, rows in found.items())
+    return Rows(tuple(named), tuple(notes), tuple(names.values()))
+
+
+def _known(key: Any, values: Mapping[Hashable, Any]) -> Any:
+    return values.get(key) if isinstance(key, Hashable) else None
 
 
 def _has(record: Any, name: str) -> bool:
@@ -167,6 +96,31 @@ def _size(record: Mapping[str, Any]) -> tuple[int, int] | None:
     return (height, width) if height > 0 and width > 0 else None
 
 
+def _row(one: Mapping[str, Any], names: Mapping[Hashable, str]) -> Row:
+    """Return the box of an annotation.
+
+    Raises:
+        ValueError: it cannot be read; says why.
+
+    """
+    try:
+        x, y, width, height = (float(value) for value in one.get("bbox"))  # type: ignore[union-attr]
+    except (ValueError, TypeError, OverflowError):
+        wanted, found = "four numbers: x, y, width, height", _short(one.get("bbox"))
+        raise ValueError(f"bbox must be {wanted}, and is {found}") from None
+    try:
+        score = float(one.get("score", 1.0))
+    except (ValueError, TypeError, OverflowError):
+        raise ValueError(f"score must be a number, and is {_short(one['score'])}") from None
+    category = one.get("category_id")
+    name = _known(category, names)
+    if name is None:
+        raise ValueError(f"category_id {_short(category)} is no category with a name")
+    if name != _readable(name):  # half of a surrogate pair: no table can hold it
+        raise ValueError(f"the name of category {_short(category)} is no valid text: {name!a}")
+    return Row(name, (x, y, x + width, y + height), score, _track_id(one))
+
+
 def _track_id(annotation: Mapping[str, Any]) -> int | None:
     attributes = annotation.get("attributes")
     attributes = attributes if isinstance(attributes, dict) else {}
@@ -184,23 +138,6 @@ def _track_id(annotation: Mapping[str, Any]) -> int | None:
             raise ValueError(f"{name} has more than 64 bits")
         return number
     return None
-
-
-def _box(bbox: Any) -> tuple[float, float, float, float]:
-    """Corners of a box, from x, y, width and height."""
-    try:
-        x, y, width, height = (float(value) for value in bbox)
-    except (ValueError, TypeError, OverflowError):
-        wanted = "four numbers: x, y, width, height"
-        raise ValueError(f"bbox must be {wanted}, and is {_short(bbox)}") from None
-    return x, y, x + width, y + height
-
-
-def _number(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (ValueError, TypeError, OverflowError):
-        raise ValueError(f"{name} must be a number, and is {_short(value)}") from None
 
 
 def _short(value: Any) -> str:

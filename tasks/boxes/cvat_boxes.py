@@ -46,7 +46,7 @@ def read_cvat(data: bytes, where: str) -> Rows:
         raise AutolabelError(f"{where} is no XML, or is damaged: {error}") from error
     if not images:
         raise AutolabelError(f"{where} holds no images and no tracks of CVAT's XML 1.1")
-    return Rows(images)
+    return Rows(tuple(images.items()))
 
 
 def _size(height: str | None, width: str | None) -> tuple[int, int] | None:

@@ -32,6 +32,14 @@ RELEASES = {
 }
 
 
+# Of COCO's classes, what is on roads and beside them: what the published YOLOX take by themselves.
+ROAD_CLASSES = (
+    "person", "bicycle", "car", "motorcycle", "bus", "train", "truck", "traffic light",
+    "fire hydrant", "stop sign", "parking meter", "cat", "dog", "horse", "sheep", "cow",
+)  # fmt: skip
+ALL_CLASSES = ("all",)
+
+
 class ReplacedError(AutolabelError):
     """A detector's file is not what its stamp says: it was replaced during the run."""
 

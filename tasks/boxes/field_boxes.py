@@ -76,9 +76,9 @@ def field_boxes(
     common = _common(list(found))
     images = {"/".join(parts[common:]): image for parts, image in found.items()}
     notes = (f"samples whose field {field} is not set: {without}",) if without else ()
-    rows = Rows(images, notes)
+    rows = Rows(tuple(images.items()), notes)
     stamp = f"imported:{address.removeprefix(SCHEME)}"
-    return ImportedBoxes(address, stamp, rows.digest(), tuple(rows.entries()), rows.counts(), notes)
+    return ImportedBoxes.of_rows(rows, address, stamp)
 
 
 def _parts(uri: str) -> tuple[str, ...]:

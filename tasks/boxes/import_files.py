@@ -12,17 +12,21 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import PurePosixPath
-from typing import Any
 
 from sam2_core.types import AutolabelError, Boxes
-from tasks.boxes.coco_boxes import BadBoxesError, CocoFile, read_coco
+from tasks.boxes.coco_boxes import read_coco
 from tasks.boxes.cvat_boxes import read_cvat
-from tasks.boxes.entry import Entry, entry_of, is_kitti_folder
 from tasks.boxes.imported import ImportedBoxes
-from tasks.boxes.kitti_boxes import is_tracking_line, read_tracking
 from tasks.boxes.nuscenes_boxes import read_nuscenes
-from tasks.boxes.rows import ImageRows, Rows
-from tasks.boxes.text_boxes import decoded, parse_text, parse_yolo, read_names
+from tasks.boxes.rows import BadBoxesError, Entry, ImageRows, Rows, entry_of, is_kitti_folder
+from tasks.boxes.text_boxes import (
+    decoded,
+    is_tracking_line,
+    parse_text,
+    parse_yolo,
+    read_names,
+    read_tracking,
+)
 from tasks.frames.listing import File, stat_file, walk
 from tasks.frames.patterns import suffix_of
 from tasks.frames.readers.nuscenes import NuScenes
@@ -45,47 +49,39 @@ def import_boxes(path_or_url: str, names_uri: str = "") -> ImportedBoxes:
 
     """
     file, where = stat_file(path_or_url), storage.redact(path_or_url)
-    listed = storage.read_bytes(names_uri) if names_uri else b""
-    names = read_names(listed, storage.redact(names_uri)) if names_uri else ()
+    names: tuple[str, ...] = ()
+    if names_uri:
+        names = read_names(storage.read_bytes(names_uri), storage.redact(names_uri))
     if file is not None and not file.name.lower().endswith(".txt") and names:
         raise AutolabelError(f"{where} names its classes: leave out --box-names")
     name = PurePosixPath(path_or_url.rstrip("/")).name
 
-    def imported(entries: list[Entry], identity: str, **more: Any) -> ImportedBoxes:
-        if not entries:
-            raise AutolabelError(f"{where} holds no boxes: no .txt files and no images")
-        digest = hashlib.sha256(identity.encode() + listed).hexdigest()[:16]
-        return ImportedBoxes(where, f"imported:{name}", digest, tuple(entries), **more)
+    found = _read(path_or_url, file, names_uri)
+    if isinstance(found, Rows):
+        imported = ImportedBoxes.of_rows(found, where, f"imported:{name}")
+    else:
+        entries = tuple(_text_entry(path, one, names) for path, one in found)
+        versions = "\n".join([*names, *(f"{path} {one.etag}" for path, one in found)])
+        version = hashlib.sha256(versions.encode()).hexdigest()
+        imported = ImportedBoxes(where, f"imported:{name}", version, entries)
+    if not imported.entries:
+        raise AutolabelError(f"{where} holds no boxes: no .txt files and no images")
+    return imported
 
-    if file is None:
-        rows = _of_folder(path_or_url, names_uri)
-        if not isinstance(rows, Rows):
-            return imported(*_text_folder(rows, names))
-        return imported(rows.entries(), rows.digest(), class_counts=rows.counts(), notes=rows.notes)
-    suffix = suffix_of(file.name)
-    if suffix == ".txt":
-        if _is_tracking(file):
-            found = read_tracking(_text(file), PurePosixPath(file.name).stem, where)
-            rows = Rows(found)
-            return imported(rows.entries(), rows.digest(), class_counts=rows.counts())
-        return imported([_text_entry(file.name, file, names)], file.etag)
-    if suffix not in {".json", ".xml"}:
+
+def _read(uri: str, file: File | None, names_uri: str) -> Rows | list[tuple[str, File]]:
+    """Read what holds the boxes of many images; return text files of an image each as they are."""
+    where = storage.redact(uri)
+    suffix = suffix_of(file.name) if file else ""
+    if file and suffix in {".json", ".xml"}:
+        read = read_coco if suffix == ".json" else read_cvat
+        return read(storage.read_bytes(file.uri), where)
+    if file and suffix != ".txt":
         raise AutolabelError(f"{where} is neither COCO's .json nor CVAT's .xml nor .txt boxes")
-    data = storage.read_bytes(file.uri)
-    identity = hashlib.sha256(data).hexdigest()
-    if suffix == ".xml":
-        rows = read_cvat(data, where)
-        return imported(rows.entries(), identity, class_counts=rows.counts())
-    coco = read_coco(data, where)
-    return imported(_coco_entries(coco), identity, class_counts=coco.counts(), notes=coco.notes)
-
-
-def _of_folder(uri: str, names_uri: str) -> Rows | list[tuple[str, File]]:
-    """Read a folder whose files hold the boxes of many images; return the files of another one."""
-    if NuScenes().fits(Place(uri)):
+    if not file and NuScenes().fits(Place(uri)):
         return read_nuscenes(uri)
-    files = _text_files(uri, names_uri)
-    return _tracking_folder(files) if files and _is_tracking(files[0][1]) else files
+    files = [(file.name, file)] if file else _text_files(uri, names_uri)
+    return _tracking(files) if files and _is_tracking(files[0][1]) else files
 
 
 def _text_files(uri: str, but: str) -> list[tuple[str, File]]:
@@ -104,11 +100,11 @@ def _text_files(uri: str, but: str) -> list[tuple[str, File]]:
     return sorted(labels or found, key=lambda one: one[0])
 
 
-def _tracking_folder(files: list[tuple[str, File]]) -> Rows:
+def _tracking(files: list[tuple[str, File]]) -> Rows:
     images: dict[str, ImageRows] = {}
     for name, file in files:
         images |= read_tracking(_text(file), name[: -len(".txt")], storage.redact(file.uri))
-    return Rows(images)
+    return Rows(tuple(images.items()))
 
 
 def _is_tracking(file: File) -> bool:
@@ -124,25 +120,6 @@ def _text(file: File) -> str:
         return decoded(data, file.uri)
     except BadBoxesError:
         return data.decode("utf-8", "replace")
-
-
-def _coco_entries(coco: CocoFile) -> list[Entry]:
-    return [
-        entry_of(
-            image.name,
-            lambda stamp, image=image: coco.boxes_of(image, stamp),  # type: ignore[misc]
-            image.size_hw,
-            empty=not image.annotations,
-        )
-        for image in coco.images
-    ]
-
-
-def _text_folder(
-    files: list[tuple[str, File]], classes: tuple[str, ...]
-) -> tuple[list[Entry], str]:
-    identity = "\n".join(f"{name} {file.etag}" for name, file in files)
-    return [_text_entry(name, file, classes) for name, file in files], identity
 
 
 def _text_entry(path: str, file: File, classes: tuple[str, ...]) -> Entry:

@@ -16,17 +16,16 @@ import itertools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from urllib.parse import unquote
 
 import numpy as np
 
 from sam2_core.types import AutolabelError, Boxes
-from tasks.boxes.coco_boxes import BadBoxesError
-from tasks.boxes.displayed import as_displayed
-from tasks.boxes.entry import Entry
-from tasks.frames.images import BadImageError
+from tasks.boxes.rows import BadBoxesError, Entry, Rows
+from tasks.frames.images import BadImageError, stored_size
+from tasks.frames.orientation import UPRIGHT, shown_size, turn_boxes
 from tasks.frames.parts import part_of
 from tasks.types import Footage, FrameFailure, FrameRef, VideoRef
 
@@ -69,6 +68,13 @@ class ImportedBoxes:
                 numbers = self._by_number.setdefault(folder, {})
                 numbers.setdefault(int(number[1]), []).append(entry)
 
+    @staticmethod
+    def of_rows(rows: Rows, where: str, stamp: str) -> ImportedBoxes:
+        """Return boxes that were read as a whole."""
+        entries = tuple(rows.entries())
+        version = _digest(entries)
+        return ImportedBoxes(where, stamp, version, entries, rows.counts(), rows.notes)
+
     def of(self, frame: FrameRef) -> Boxes | FrameFailure:
         """Boxes of a frame in the order of the file, none when the import has none for it.
 
@@ -91,7 +97,7 @@ class ImportedBoxes:
         try:
             boxes = entry.read(self.stamp)
             if len(boxes) and frame.local_path:
-                boxes = as_displayed(boxes, entry.size_hw, frame, fractions=entry.fractions)
+                boxes = _as_displayed(boxes, entry.size_hw, frame, fractions=entry.fractions)
         except BadBoxesError as error:
             return FrameFailure.of(frame, "boxes", str(error))
         except BadImageError as error:
@@ -138,10 +144,7 @@ class ImportedBoxes:
                 found |= {entry.name: entry for entries in fitting for entry in entries}
             else:
                 found |= {entry.name: entry for entry in self.entries_of(one)}
-        digest = hashlib.sha256()
-        for name in sorted(found):
-            digest.update(found[name].digest().encode(errors="surrogatepass") + b"\n")
-        return digest.hexdigest()[:16]
+        return _digest(found[name] for name in sorted(found))
 
     def _numbered(self, around: set[str]) -> dict[int, list[Entry]]:
         found: dict[int, list[Entry]] = {}
@@ -161,6 +164,13 @@ class ImportedBoxes:
             return set(entry.read(self.stamp).labels)
         except (BadBoxesError, AutolabelError):
             return set()
+
+
+def _digest(entries: Iterable[Entry]) -> str:
+    digest = hashlib.sha256()
+    for one in entries:
+        digest.update(one.digest().encode(errors="surrogatepass") + b"\n")
+    return digest.hexdigest()[:16]
 
 
 def _path(one: Footage) -> str:
@@ -188,6 +198,38 @@ def _fitting(found: Iterable[Entry], around: set[str]) -> list[Entry]:
     fitting = [entry for entry in found if around.issuperset(entry.parents)]
     most = max((len(entry.parents) for entry in fitting), default=0)
     return [entry for entry in fitting if len(entry.parents) == most]
+
+
+def _as_displayed(
+    boxes: Boxes,
+    made_on_hw: tuple[int, int] | None,
+    frame: FrameRef,
+    *,
+    fractions: bool = False,
+) -> Boxes:
+    """Return imported boxes in pixels of a downloaded frame as displayed: turned as EXIF says.
+
+    `made_on_hw` is (height, width) of the picture that they were made on. Raises BadBoxesError for
+    a picture of another size, or where nothing tells whether of the turned one.
+    """
+    stored_hw, orientation = stored_size(frame)
+    shown_hw = shown_size(stored_hw, orientation)
+    if made_on_hw is not None and made_on_hw not in {stored_hw, shown_hw}:
+        raise BadBoxesError(
+            f"the boxes are for {made_on_hw[1]}x{made_on_hw[0]} pixels, the frame has "
+            f"{shown_hw[1]}x{shown_hw[0]}"
+        )
+    if fractions:
+        boxes = replace(boxes, xyxy_px=boxes.xyxy_px * np.array(stored_hw[::-1] * 2, np.float32))
+    if orientation == UPRIGHT or (made_on_hw == shown_hw and shown_hw != stored_hw):
+        return boxes
+    if made_on_hw is None or shown_hw == stored_hw:
+        raise BadBoxesError(
+            f"EXIF orientation {orientation} turns the frame, but nothing says whether the boxes "
+            "are for the picture before or after that; save the picture turned, or give COCO boxes "
+            "with width and height of the picture that they were made on"
+        )
+    return replace(boxes, xyxy_px=turn_boxes(boxes.xyxy_px, stored_hw, orientation))
 
 
 def chosen_boxes(boxes: Boxes, classes: Collection[str], min_score: float) -> Boxes:

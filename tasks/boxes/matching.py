@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sam2_core.types import AutolabelError
-from tasks.boxes.entry import Entry
 from tasks.boxes.imported import ImportedBoxes
+from tasks.boxes.rows import Entry
 from tasks.frames.discover import Discovered
 from tasks.store import storage
 from tasks.types import Footage, FrameRef, NothingToLabelError, VideoRef

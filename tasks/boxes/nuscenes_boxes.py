@@ -39,7 +39,7 @@ def read_nuscenes(uri: str) -> Rows:
             f"{storage.redact(uri)} holds no 2D boxes: no {TABLE}.json beside sample_data.json "
             "(nuImages and T4 have it, nuScenes has 3D boxes only)"
         )
-    return Rows(images, tuple(notes))
+    return Rows(tuple(images.items()), tuple(notes))
 
 
 def _read(folder: str, names: tuple[str, ...], images: dict[str, ImageRows]) -> list[str]:

@@ -1,17 +1,28 @@
-"""Boxes of many images that were read at once, row by row, as entries of an import."""
+"""What every import is read into: rows of boxes by image, and how each image's are looked up."""
 
 from __future__ import annotations
 
-import hashlib
+import functools
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 
 import numpy as np
 
-from sam2_core.types import Boxes
-from tasks.boxes.coco_boxes import BadBoxesError
-from tasks.boxes.entry import Entry, entry_of
+from sam2_core.types import AutolabelError, Boxes
+
+# Folders that only say what is in them.
+_WRAPPERS = frozenset(
+    re.findall(r"\w+", "images image imgs img frames data rgb color")
+    + re.findall(r"\w+", "labels label boxes bboxes annotations")
+)
+_OF_CAMERA = re.compile(r"^label_(\d+)$")
+
+
+class BadBoxesError(ValueError):
+    """Boxes of one image that cannot be read; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +43,21 @@ class Row:
     track_id: int | None = None
 
 
-@dataclass
+def boxes_of(rows: Iterable[Row], source: str) -> Boxes:
+    """Return rows as boxes that come from `source`, in their order."""
+    rows = tuple(rows)
+    tracked = [-1 if one.track_id is None else one.track_id for one in rows]
+    known = any(one.track_id is not None for one in rows)
+    return Boxes(
+        np.array([one.xyxy_px for one in rows], np.float32).reshape(-1, 4),
+        np.array([one.score for one in rows], np.float32),
+        tuple(one.label for one in rows),
+        np.array(tracked, np.int64) if known else None,
+        source,
+    )
+
+
+@dataclass(slots=True)
 class ImageRows:
     """The boxes of an image in the order of the file; `problem` says why they cannot be read."""
 
@@ -50,50 +75,101 @@ class ImageRows:
         """
         if self.problem:
             raise BadBoxesError(self.problem)
-        tracked = [-1 if one.track_id is None else one.track_id for one in self.rows]
-        known = any(one.track_id is not None for one in self.rows)
-        return Boxes(
-            np.array([one.xyxy_px for one in self.rows], np.float32).reshape(-1, 4),
-            np.array([one.score for one in self.rows], np.float32),
-            tuple(one.label for one in self.rows),
-            np.array(tracked, np.int64) if known else None,
-            source,
-        )
+        return boxes_of(self.rows, source)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """An import that was read as a whole: its images by name, and what belongs to none of them."""
+    """An import that was read as a whole.
 
-    images: dict[str, ImageRows]
+    Attributes:
+        images: their names and rows; a name may be there twice.
+        notes: what of it belongs to no image, in words.
+        classes: that it declares, with boxes or without.
+
+    """
+
+    images: tuple[tuple[str, ImageRows], ...]
     notes: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
 
     def entries(self) -> list[Entry]:
         """Return an entry for every image."""
-
-        def reader(image: ImageRows) -> Callable[[str], Boxes]:
-            return image.boxes
-
         return [
             entry_of(
-                name, reader(image), image.size_hw, fractions=image.fractions,
+                name, image.boxes, image.size_hw, fractions=image.fractions,
                 empty=not image.rows and not image.problem,
             )
-            for name, image in self.images.items()
+            for name, image in self.images
         ]  # fmt: skip
 
     def counts(self) -> Counter[str]:
-        """Count the boxes of every class."""
-        return Counter(one.label for image in self.images.values() for one in image.rows)
+        """Count the boxes of every class; classes without any are there with 0."""
+        counts = Counter(dict.fromkeys(self.classes, 0))
+        counts.update(one.label for _, image in self.images for one in image.rows)
+        return counts
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The boxes of one image.
+
+    Attributes:
+        name: of the image, or of the file of its boxes.
+        parents, stem: what of it the image's address has to hold.
+        read: returns the boxes, whose source is the text given.
+        size_hw: of the image that they were made on, None where nobody says.
+        fractions: they are in fractions of the picture, not in pixels.
+        empty: there is none: a list may name pictures that show nothing.
+        version: of the remote file that they are read from; "" where reading them costs nothing.
+
+    """
+
+    name: str
+    parents: tuple[str, ...]
+    stem: str
+    read: Callable[[str], Boxes]
+    size_hw: tuple[int, int] | None = None
+    fractions: bool = False
+    empty: bool = False
+    version: str = ""
 
     def digest(self) -> str:
-        """Digest of every box, for imports that are no file."""
-        digest = hashlib.sha256()
-        for line in self._lines():
-            digest.update(line.encode() + b"\n")
-        return digest.hexdigest()
+        """Return what changes with these boxes, and with none of another image."""
+        if self.version:
+            return f"{self.name}\0{self.version}"
+        try:
+            boxes = self.read("")
+        except (AutolabelError, BadBoxesError) as error:
+            return f"{self.name}\0{error}"
+        tracks = None if boxes.track_ids is None else boxes.track_ids.tolist()
+        rows = (boxes.xyxy_px.tolist(), boxes.scores.tolist(), boxes.labels, tracks)
+        return repr((self.name, self.size_hw, self.fractions, rows))
 
-    def _lines(self) -> Iterator[str]:
-        for name, image in sorted(self.images.items()):
-            yield f"{name}\0{image.size_hw}\0{image.problem}"
-            yield from (repr(one) for one in image.rows)
+
+def entry_of(
+    path: str,
+    read: Callable[[str], Boxes],
+    size_hw: tuple[int, int] | None = None,
+    *,
+    fractions: bool = False,
+    empty: bool = False,
+    version: str = "",
+) -> Entry:
+    """Make the entry of an image, or of the file of its boxes, at this path of an import."""
+    folder, _, name = path.replace("\\", "/").rstrip("/").rpartition("/")
+    stem, _, suffix = name.rpartition(".")
+    stem = stem if stem and suffix else name  # as pathlib, which takes ten times as long
+    return Entry(path, _naming(folder), stem, read, size_hw, fractions, empty, version)
+
+
+def is_kitti_folder(name: str) -> bool:
+    """Whether a folder is called as those of KITTI's labels: `label_02`."""
+    return _OF_CAMERA.match(name) is not None
+
+
+@functools.lru_cache(maxsize=256)  # one folder after the other, with thousands of files each
+def _naming(folder: str) -> tuple[str, ...]:
+    """Folders that name something; KITTI's `label_02` has the boxes of its `image_02`."""
+    parts = [_OF_CAMERA.sub(r"image_\1", part) for part in PurePosixPath(folder).parts]
+    return tuple(part for part in parts if part.lower() not in _WRAPPERS)

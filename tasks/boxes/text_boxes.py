@@ -1,21 +1,23 @@
-"""Boxes in text files: lines of `label score x1 y1 x2 y2` in pixels, or YOLO's in fractions.
+"""Boxes in text files: lines of `label score x1 y1 x2 y2` in pixels, KITTI's, or YOLO's.
 
-YOLO's are `class x y width height [score]`, where `x` and `y` are the centre's; a line of a polygon
-(`class x1 y1 x2 y2 x3 y3 ...`) stands for the box around it. Classes are numbers, and a file beside
-has their names.
+KITTI's object benchmark has a file an image, each line `type truncated occluded alpha x1 y1 x2 y2
+h w l x y z ry [score]`; its tracking benchmark a file a sequence, lines with `frame track_id`
+before that. `DontCare` is no object. (devkits of both benchmarks, readme.txt)
+
+YOLO's are in fractions: `class x y width height [score]`, where `x` and `y` are the centre's; a
+line of a polygon (`class x1 y1 x2 y2 x3 y3 ...`) stands for the box around it. Classes are numbers,
+and a file beside has their names.
 """
 
 from __future__ import annotations
 
 import codecs
 
-import numpy as np
-
 from sam2_core.types import AutolabelError, Boxes
-from tasks.boxes.coco_boxes import BadBoxesError
-from tasks.boxes.kitti_boxes import is_object_line, object_row
+from tasks.boxes.rows import BadBoxesError, ImageRows, Row, boxes_of
 from tasks.wording import counted
 
+_FIELDS = 15  # of a line of KITTI's object benchmark
 # A box may reach over the picture's edge; what is far beyond is in pixels.
 _MOST = 2.0
 _PLAIN = (str, int, float)  # of what a class may be called
@@ -80,7 +82,7 @@ def parse_yolo(data: bytes, where: str, source: str, names: tuple[str, ...]) -> 
         BadBoxesError: names the file and the first lines that are not of this form.
 
     """
-    rows: list[tuple[str, list[float], float]] = []
+    rows: list[Row] = []
     wrong: list[str] = []
     for number, line in enumerate(decoded(data, where).splitlines(), 1):
         if not line.strip():
@@ -95,17 +97,11 @@ def parse_yolo(data: bytes, where: str, source: str, names: tuple[str, ...]) -> 
             f"from 0 to {len(names) - 1}: {'; '.join(wrong[:3])}"
             + (f" (and {counted(len(wrong) - 3, 'more line')})" if len(wrong) > 3 else "")
         )
-    return Boxes(
-        np.array([box for _, box, _ in rows], np.float32).reshape(-1, 4),
-        np.array([score for _, _, score in rows], np.float32),
-        tuple(label for label, _, _ in rows),
-        None,
-        source,
-    )
+    return boxes_of(rows, source)
 
 
-def _row(fields: list[str], names: tuple[str, ...]) -> tuple[str, list[float], float]:
-    """Label, box as x1, y1, x2, y2, and score of a line; ValueError or IndexError for no line."""
+def _row(fields: list[str], names: tuple[str, ...]) -> Row:
+    """Return the box of a line; ValueError or IndexError for no line."""
     number, values = int(fields[0]), [float(one) for one in fields[1:]]
     is_polygon = len(values) >= 6 and len(values) % 2 == 0
     places = values if is_polygon else values[:4]
@@ -114,12 +110,12 @@ def _row(fields: list[str], names: tuple[str, ...]) -> tuple[str, list[float], f
     label = names[number]
     if is_polygon:
         xs, ys = values[::2], values[1::2]
-        return label, [min(xs), min(ys), max(xs), max(ys)], 1.0
+        return Row(label, (min(xs), min(ys), max(xs), max(ys)))
     if len(values) not in {4, 5}:
         raise ValueError
     x, y, width, height = values[:4]
-    box = [x - width / 2, y - height / 2, x + width / 2, y + height / 2]
-    return label, box, values[4] if len(values) == 5 else 1.0
+    box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+    return Row(label, box, values[4] if len(values) == 5 else 1.0)
 
 
 def _is_numbers(words: list[str]) -> bool:
@@ -127,9 +123,9 @@ def _is_numbers(words: list[str]) -> bool:
     return len(words) > 1 and all(one.lstrip("-").replace(".", "", 1).isdecimal() for one in words)
 
 
-def _is_yolo(label: str, values: list[float]) -> bool:
+def _is_yolo(row: Row) -> bool:
     """Whether a line holds a class's number and fractions: a box of pixels has some above 1."""
-    return label.isdecimal() and all(0 <= value <= 1 for value in values)
+    return row.label.isdecimal() and all(0 <= one <= 1 for one in (row.score, *row.xyxy_px))
 
 
 def parse_text(data: bytes, where: str, source: str) -> Boxes:
@@ -139,35 +135,88 @@ def parse_text(data: bytes, where: str, source: str) -> Boxes:
         BadBoxesError: names the file and every line that is not of this form.
 
     """
-    rows: list[tuple[str, list[float]]] = []
+    rows: list[Row] = []
     wrong: list[str] = []
     for number, line in enumerate(decoded(data, where).splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         if is_object_line(line.split()):
             row = object_row(line.split())
-            rows += [(row.label, [row.score, *row.xyxy_px])] if row else []
+            rows += [row] if row else []
             continue
         fields = line.rsplit(maxsplit=5)
         try:
             if len(fields) != 6 or _is_numbers(fields[0].split()[1:]):
                 raise ValueError
-            rows.append((fields[0].strip(), [float(field) for field in fields[1:]]))
+            score, left, top, right, bottom = map(float, fields[1:])
+            rows.append(Row(fields[0].strip(), (left, top, right, bottom), score))
         except ValueError:
             found = f"{line!r:.80} of {counted(len(line.split()), 'column')}"
             wrong.append(
                 f"{where}:{number}: expected `label score x1 y1 x2 y2`, or KITTI's 15 or 16 "
                 f"columns, found {found}"
             )
-    if rows and all(_is_yolo(label, values) for label, values in rows):
+    if rows and all(map(_is_yolo, rows)):
         wrong = [f"{where} is in YOLO's form: name the file of its class names with --box-names"]
     if wrong:
         more = f" (and {counted(len(wrong) - 3, 'more line')})" if len(wrong) > 3 else ""
         raise BadBoxesError("; ".join(wrong[:3]) + more)
-    return Boxes(
-        [values[1:] for _, values in rows],  # type: ignore[arg-type]
-        [values[0] for _, values in rows],  # type: ignore[arg-type]
-        tuple(label for label, _ in rows),
-        None,
-        source,
-    )
+    return boxes_of(rows, source)
+
+
+def is_object_line(fields: list[str]) -> bool:
+    """Whether these are the fields of a line of the object benchmark."""
+    return len(fields) in {_FIELDS, _FIELDS + 1} and _numbers(fields[1:]) and not _number(fields[0])
+
+
+def is_tracking_line(fields: list[str]) -> bool:
+    """Whether these are the fields of a line of the tracking benchmark."""
+    integers = all(one.lstrip("-").isdecimal() for one in fields[:2])
+    return integers and is_object_line(fields[2:])
+
+
+def object_row(fields: list[str]) -> Row | None:
+    """Return the box of a line of the object benchmark, None for what is to be ignored."""
+    if fields[0] == "DontCare":
+        return None
+    left, top, right, bottom = (float(one) for one in fields[4:8])
+    score = float(fields[_FIELDS]) if len(fields) > _FIELDS else 1.0
+    return Row(fields[0], (left, top, right, bottom), score)
+
+
+def read_tracking(text: str, sequence: str, where: str) -> dict[str, ImageRows]:
+    """Read a file of the tracking benchmark: images by `SEQUENCE/FRAME`."""
+    found: dict[str, ImageRows] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        fields = line.split()
+        if not fields:
+            continue
+        if not is_tracking_line(fields):
+            frame = fields[0] if fields[0].isdecimal() else str(len(found))
+            image = found.setdefault(_name(sequence, frame), ImageRows())
+            image.problem = image.problem or f"{where}:{number}: {line.strip()!r:.80} is no label"
+            continue
+        image = found.setdefault(_name(sequence, fields[0]), ImageRows())
+        row = object_row(fields[2:])
+        if row is not None:
+            track = int(fields[1])
+            if track >= 2**63:
+                image.problem = f"{where}:{number}: track id {track} has more than 64 bits"
+            image.rows.append(Row(row.label, row.xyxy_px, row.score, track if track >= 0 else None))
+    return found
+
+
+def _name(sequence: str, frame: str) -> str:
+    return f"{sequence}/{int(frame):06d}"
+
+
+def _numbers(fields: list[str]) -> bool:
+    return all(map(_number, fields))
+
+
+def _number(field: str) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True

@@ -25,7 +25,6 @@ from sam2_core.backends.onnxruntime_network import BUCKETS, CudaNetwork, Rows
 from sam2_core.cores import usable_cores
 from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray
 from sam2_core.views import StagedFrame
-from tasks.boxes.coco_classes import COCO_CLASSES
 from tasks.boxes.detector_files import DetectorFile, ReplacedError
 from tasks.boxes.prompt_text import takes_text
 from tasks.boxes.suppression import suppressed
@@ -35,6 +34,19 @@ STRIDES = (8, 16, 32)
 PADDING_GREY = 114
 DYNAMIC_BATCH = 8
 DYNAMIC_SIZE = 640
+# Of COCO, in the order of detectors trained on it.
+COCO_CLASSES = (
+    "person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat",
+    "traffic light", "fire hydrant", "stop sign", "parking meter", "bench", "bird", "cat", "dog",
+    "horse", "sheep", "cow", "elephant", "bear", "zebra", "giraffe", "backpack", "umbrella",
+    "handbag", "tie", "suitcase", "frisbee", "skis", "snowboard", "sports ball", "kite",
+    "baseball bat", "baseball glove", "skateboard", "surfboard", "tennis racket", "bottle",
+    "wine glass", "cup", "fork", "knife", "spoon", "bowl", "banana", "apple", "sandwich", "orange",
+    "broccoli", "carrot", "hot dog", "pizza", "donut", "cake", "chair", "couch", "potted plant",
+    "bed", "dining table", "toilet", "tv", "laptop", "mouse", "remote", "keyboard", "cell phone",
+    "microwave", "oven", "toaster", "sink", "refrigerator", "book", "clock", "vase", "scissors",
+    "teddy bear", "hair drier", "toothbrush",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

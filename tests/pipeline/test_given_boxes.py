@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from flows.cli.main import cli
 from flows.params import LabelParams
 from sam2_core.types import AutolabelError, Boxes
-from tasks.boxes.coco_boxes import BadBoxesError
 from tasks.boxes.field_boxes import field_boxes
 from tasks.boxes.matching import Matching
+from tasks.boxes.rows import BadBoxesError
 from tasks.frames.discover import discover
 from tasks.pipeline.given_boxes import given_boxes
 from tests.frames.formats import picture
