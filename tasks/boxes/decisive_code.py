@@ -9,7 +9,7 @@ from sam2_core.source_digest import source_digest
 from tasks.frames.decoding import PIXEL_MODULES
 
 _DETECTED = (
-    "tasks.boxes.detect", "tasks.boxes.tiles", "tasks.boxes.yolox", "tasks.boxes.suppression",
+    "tasks.boxes.detect", "tasks.boxes.tiles", "tasks.boxes.yolox",
     "tasks.boxes.prompted", "tasks.boxes.prompt_text",
     "sam2_core.backends.onnx_in_halves", "sam2_core.backends.onnxruntime_network",
     "sam2_core.backends.pixel_kernels",

@@ -25,7 +25,7 @@ from sam2_core.backends.onnxruntime_backend import open_session, run_session
 from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray
 from tasks.boxes.detector_files import DetectorFile
 from tasks.boxes.prompt_text import files_beside, takes_text, text_inputs
-from tasks.boxes.suppression import suppressed
+from tasks.boxes.tiles import suppressed
 from tasks.boxes.yolox import CPU, Letterboxed
 
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -3,13 +3,14 @@
 The detector gets the whole frame and N x N tiles, each a fifth larger than its share, so that what
 a border cuts is whole in the next tile (as SAHI does: Akyon et al., Slicing Aided Hyper Inference,
 2022). Boxes of all of them are merged: of one object the best stays, and what a tile's border cut
-gives way to a box that holds most of it.
+gives way to a box that holds most of it. `suppressed` does so with the boxes of one picture.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,13 @@ import numpy.typing as npt
 from sam2_core.types import Boxes, FloatArray, ImageArray
 
 OVERLAP = 0.2
-# Two boxes of one class that overlap by more are one object, of any class those that are one box.
+# Two boxes of one class that overlap by more are one object, of any class those that are one box: a
+# pick-up is no car and truck.
 SAME_CLASS_IOU, SAME_BOX_IOU = 0.45, 0.85
 # A cut box is a part of another one that holds this share of it.
 PART_SHARE = 0.6
 _EDGE_PX = 2.0
+Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +119,28 @@ def _is_known(
     if cut:
         known |= same & (shared > PART_SHARE * max(own, 1e-9))
     return bool(known.any())
+
+
+def suppressed(
+    xywh_px: FloatArray, scores: FloatArray, classes: Indices, limits: tuple[float, float]
+) -> Indices:
+    """Positions of the boxes that stay, best first.
+
+    Args:
+        xywh_px: left, top, width, height, float32 (N, 4).
+        scores: (N,).
+        classes: numbers of classes, (N,).
+        limits: least score, and the IoU above which a box of one class gives way to a better one.
+
+    """
+    import cv2
+
+    if not len(scores):
+        return np.zeros(0, np.int64)
+    given: tuple[Any, Any, Any] = (xywh_px, scores, classes)  # OpenCV's stubs know lists only
+    kept = np.asarray(cv2.dnn.NMSBoxesBatched(*given, *limits), np.int64)
+    some: tuple[Any, Any] = (xywh_px[kept], scores[kept])
+    same = cv2.dnn.NMSBoxes(*some, limits[0], SAME_BOX_IOU)
+    chosen = kept[np.asarray(same, np.int64)]
+    best_first: Indices = chosen[np.argsort(-scores[chosen], kind="stable")]
+    return best_first

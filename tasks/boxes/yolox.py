@@ -27,7 +27,7 @@ from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray
 from sam2_core.views import StagedFrame
 from tasks.boxes.detector_files import DetectorFile, ReplacedError
 from tasks.boxes.prompt_text import takes_text
-from tasks.boxes.suppression import suppressed
+from tasks.boxes.tiles import suppressed
 
 CPU, CUDA = ("CPUExecutionProvider",), "onnxruntime-cuda"
 STRIDES = (8, 16, 32)
