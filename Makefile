@@ -98,10 +98,10 @@ test: dev ## Run the tests (PyTorch comparisons run when `make torch` has been r
 	$(TESTS)
 
 test-all: torch ## Run everything, the slow tests too
-	$(TESTS) -m 'not gpu'
+	$(TESTS) -m 'not gpu' tests lab/tests
 
 test-lab: lab ## Run the tests of the lab
-	$(TESTS) lab/tests
+	$(TESTS) -m 'not slow and not gpu' lab/tests
 
 lint: dev ## ruff, mypy --strict, import layers
 	$(BIN)/ruff check .

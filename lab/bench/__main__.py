@@ -122,7 +122,7 @@ def _options(given: dict[str, Any]) -> BenchOptions:
 
 
 def _frame(given: dict[str, Any]) -> BenchFrame:
-    from lab.bench.rendered import DEFAULT_SIZE_HW, frame_from_files, rendered_frame
+    from lab.bench.frame import DEFAULT_SIZE_HW, frame_from_files, rendered_frame
 
     size = _size(given["size"])
     if (given["image"] is None) != (given["boxes"] is None):

@@ -1,5 +1,5 @@
-"""Tests of the lab share the product's fixtures and how its tests are given to workers."""
+"""Tests of the lab have the cache of the product's tests."""
 
-from tests.conftest import pytest_collection_modifyitems, pytest_unconfigure
+from tests.conftest import pytest_unconfigure
 
-__all__ = ["pytest_collection_modifyitems", "pytest_unconfigure"]
+__all__ = ["pytest_unconfigure"]
