@@ -215,7 +215,9 @@ def write_shared(restructured: Path, half: Path, published_decoder: Path, graphs
         shorten_names(graph)
         written = graphs / name
         written.write_bytes(graph.SerializeToString())
+    (graphs / FOLDED_FILE).write_bytes(shared.folded)
+    for name in (*sources, PUBLISHED_DECODER, WEIGHTS_FILE, FOLDED_FILE):
+        written = graphs / name
         size = written.stat().st_size
         facts["files"][name] = {"sha256": file_sha256(written), "bytes": size}
-    (graphs / FOLDED_FILE).write_bytes(shared.folded)
     (graphs / "model.json").write_text(json.dumps(facts, indent=2) + "\n")

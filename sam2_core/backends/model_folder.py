@@ -14,6 +14,8 @@ from sam2_core.decisive_code import mask_code
 from sam2_core.onnx_contract import CLOSE_UP, FORMAT_VERSION
 from sam2_core.types import AutolabelError, ModelStamp
 
+# What no graph refers to.
+_UNREAD = {"model.json", "reference.json", "reference_close_up.json"}
 # In a stamp's name, in the place of the kind of graphs.
 CLOSE_UPS = "close-ups"
 
@@ -127,7 +129,12 @@ class ModelFolder:
         recorded = self.facts.get("files", {})
         for file in self._files():
             digest, name = file_sha256(file, self.cache), str(file.relative_to(self.path))
-            if name in recorded and recorded[name]["sha256"] != digest:
+            if recorded and name not in recorded:  # a graph may refer to it
+                raise AutolabelError(
+                    f"{file} is not among the files that were exported, which model.json names: "
+                    "remove it, or export the model again"
+                )
+            if recorded and recorded[name]["sha256"] != digest:
                 raise AutolabelError(
                     f"{file} is not the file that was exported: it has sha256 {digest}, and "
                     f"model.json names {recorded[name]['sha256']}. Copy or export the model again"
@@ -139,7 +146,7 @@ class ModelFolder:
         return sorted(
             file
             for file in self.path.rglob("*")
-            if file.is_file() and file.suffix not in {".json", ".sha256"}
+            if file.is_file() and file.name not in _UNREAD and file.suffix != ".sha256"
         )
 
     def _identities(self) -> tuple[tuple[str, FileIdentity], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
@@ -50,8 +51,13 @@ class BuiltEngine:
 
 
 def _key(onnx_path: Path, gpu: str, options: BuildOptions) -> EngineKey:
+    digest = file_sha256(onnx_path)
+    own = {".onnx", ".json", ".sha256"}
+    beside = [one for one in sorted(onnx_path.parent.iterdir()) if one.suffix not in own]
+    if weights := [file_sha256(one) for one in beside if one.is_file()]:
+        digest = hashlib.sha256("".join([digest, *weights]).encode()).hexdigest()
     return EngineKey(
-        gpu, trt.__version__, file_sha256(onnx_path), options.buckets, options.refittable,
+        gpu, trt.__version__, digest, options.buckets, options.refittable,
         options.optimization_level, options.tf32,
     )  # fmt: skip
 

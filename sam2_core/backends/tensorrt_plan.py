@@ -206,7 +206,7 @@ class EngineKey:
     Attributes:
         gpu: the device's name; engines are tuned for, and run on, that GPU only.
         tensorrt: full version of the library.
-        graph_sha256: of the ONNX file, weights included.
+        graph_sha256: of the ONNX file and the weights beside it.
         buckets: shapes that it was built for.
         refittable: whether new weights can be put into it.
         optimization_level: the builder's, 0 to 5.

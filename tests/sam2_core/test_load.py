@@ -177,3 +177,17 @@ def test_the_cache_folder_follows_flag_then_environment(monkeypatch, tmp_path):
     monkeypatch.delenv("AUTOLABEL_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "autolabel"
+
+
+@pytest.mark.parametrize(
+    "name", ["encoder_close_up.onnx", "compact.safetensors", "folded.bin", "more.bin"]
+)
+def test_a_graph_and_the_weights_that_it_refers_to_are_those_that_were_exported(tmp_path, name):
+    folder = shutil.copytree(resolve_model("compact", Wanted("auto")).path, tmp_path / "compact")
+    ModelFolder.open(folder, tmp_path).engine_sha256()
+    with (folder / name).open("r+b" if (folder / name).exists() else "w+b") as file:
+        first = file.read(1) or b"0"
+        file.seek(0)
+        file.write(bytes([first[0] ^ 1]))
+    with pytest.raises(AutolabelError, match=f"{name} is not.* that (was|were) exported"):
+        ModelFolder.open(folder, tmp_path).engine_sha256()

@@ -43,7 +43,6 @@ NOT_DECISIVE = {
     "serving.grpc_transport": "carries",
     "serving.http_transport": "carries",
     "serving.labeling": "finds servers; what they run is in the stamp",
-    "serving.server_memory": "names of shared memory, and its removal",
     "serving.transport": "carries",
     "trust.certificate": "refuses; no mask depends on it",
     "backends.tensorrt_versions": "names of versions, which are in the stamp",

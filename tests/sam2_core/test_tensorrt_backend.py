@@ -70,6 +70,14 @@ def build(trt, model, tmp_path, **options):
     }  # fmt: skip
 
 
+def test_other_weights_beside_a_graph_are_another_engine(trt, model, tmp_path):
+    paths = set()
+    for weights in (b"one", b"other", b"one"):
+        (model.path / "weights.bin").write_bytes(weights)
+        paths.add(build(trt, model, tmp_path)["encoder"].path)
+    assert len(paths) == 2
+
+
 def opened(device=None):
     owner = DeviceOwner("fake")
     return owner.run(lambda: Gpu(device or FakeDevice(), owner, "cpu"))
