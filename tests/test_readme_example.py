@@ -31,6 +31,7 @@ def test_the_example_runs(tmp_path, monkeypatch, capsys):
     assert array.sum() == names["masks"].area_px[0] > 10_000
 
 
+@pytest.mark.ci
 def test_the_sources_of_the_commands_are_taken_as_they_stand(tmp_path):
     text = (REPOSITORY / "docs" / "labeling.md").read_text()
     commands = re.findall(

@@ -205,6 +205,7 @@ def test_yolox_nano_sees_the_red_car_in_front(shared_data, nano):
     assert detector_files.RELEASES["yolox_nano"] == resolve_detector(nano).sha256
 
 
+@pytest.mark.ci
 def test_several_images_at_once_are_found_as_each_alone():
     detector = load_detector("compact")
     scenes = [detector.letterbox(example(index)[0]) for index in (0, 11)]

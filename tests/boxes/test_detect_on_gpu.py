@@ -45,6 +45,7 @@ def street(seed, size_hw=(360, 640)):
     return image
 
 
+@pytest.mark.ci
 def test_halves_say_what_floats_say(file):
     image = street(0, (736, 1280)).transpose(2, 0, 1)[None].astype(np.float32)
     plain = ort.InferenceSession(str(file.path), providers=CPU).run(None, {"images": image})[0]

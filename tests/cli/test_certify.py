@@ -83,7 +83,9 @@ def test_label_refuses_an_engine_that_fails_and_labels_say_if_that_was_overridde
     assert exported["allow_uncertified"] == {overridden["run_key"]: "failed"}
 
 
-@pytest.mark.parametrize("fault", [*FAULTS, RESIZE])
+@pytest.mark.parametrize(
+    "fault", [*(pytest.param(one, marks=pytest.mark.ci) for one in FAULTS), RESIZE]
+)
 def test_certify_fails_every_planted_fault_and_labeling_refuses_by_that_verdict(
     fault, tmp_path, monkeypatch
 ):

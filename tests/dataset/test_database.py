@@ -261,6 +261,7 @@ def test_an_old_database_gets_a_password_and_is_closed_to_other_users(folder: Pa
     assert count_things(anew) == 1
 
 
+@pytest.mark.ci
 def test_a_server_that_comes_up_meanwhile_gives_way_if_it_is_ours(folder: Path) -> None:
     """Its starter was killed at once: it had not even its lock when we looked."""
     (folder / "password").touch(0o600)

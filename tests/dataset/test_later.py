@@ -113,6 +113,7 @@ USES = """
 """
 
 
+@pytest.mark.ci
 def test_fiftyone_is_imported_without_what_no_load_uses_and_has_it_all_the_same():
     nowhere = os.environ | {"FIFTYONE_DATABASE_URI": "mongodb://127.0.0.1:9"}  # none is needed
     words = [sys.executable, "-c", textwrap.dedent(USES)]

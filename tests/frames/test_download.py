@@ -303,6 +303,7 @@ def test_memory_and_local_files(memory, tmp_path):
     assert "does not exist" in download(listed)[0].reason
 
 
+@pytest.mark.ci
 def test_two_processes_at_once_are_harmless(bucket, tmp_path):
     code = (
         "import sys; from tasks.frames.discover import discover\n"

@@ -58,7 +58,13 @@ def test_many_objects_take_one_request_a_thousand(s3, monkeypatch):
     assert calls == ["list_objects_v2"] * (2 + 2)
 
 
-@pytest.mark.parametrize("levels", ["{0:03d}", "day/{1:d}/{0:03d}", "a", ""])
+@pytest.mark.parametrize(
+    "levels",
+    [
+        "day/{1:d}/{0:03d}",
+        *(pytest.param(one, marks=pytest.mark.ci) for one in ("{0:03d}", "a", "")),
+    ],
+)
 def test_a_large_prefix_is_listed_in_parts_and_comes_in_order(s3, monkeypatch, levels):
     from moto.s3.models import s3_backends
 

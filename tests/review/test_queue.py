@@ -128,6 +128,7 @@ def test_the_apps_own_tools_offer_the_classes(name: str) -> None:
     assert "tram" in dataset.label_schemas["reviewed"]["classes"], "what somebody set stays"
 
 
+@pytest.mark.ci
 def test_the_control_sample_says_what_the_rest_is_worth(name: str) -> None:
     from tasks.review.panel import ReviewProgress
 

@@ -43,6 +43,7 @@ def test_onnxruntime_says_nothing_of_plugins_and_of_a_gpu_that_is_tried():
     assert problem.count("\n") == 1  # our own words, and no line of where CUDA was looked for
 
 
+@pytest.mark.ci
 def test_the_compiler_does_not_recommend_tf32(monkeypatch):
     torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
     from torch._inductor.compile_fx import _warn_tf32_disabled

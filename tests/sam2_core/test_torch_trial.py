@@ -117,6 +117,7 @@ def test_a_full_disk_of_temporary_files_says_nothing_of_an_artifact(tmp_path, mo
 CRASH = "#include <csignal>\n__attribute__((constructor)) void crash() { raise(SIGSEGV); }\n"
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler: g++")
 def test_a_library_that_crashes_takes_its_trial_with_it_and_not_this_process(tmp_path):
     (tmp_path / "crash.cpp").write_text(CRASH)
