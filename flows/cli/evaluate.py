@@ -63,11 +63,6 @@ NUMBERS = {
 @click.option("--first-frames", is_flag=True, help="Only the first frame of each sequence.")
 @click.option("--limit", type=click.IntRange(min=1), help="Measure at most this many pictures.")
 @click.option(
-    "--baseline",
-    type=click.Choice(["box", "grabcut"]),
-    help="No model: fill the box, or GrabCut started from it.",
-)
-@click.option(
     "--whole-frames",
     is_flag=True,
     help="Segment whole frames even if the model has close-ups.",
@@ -152,19 +147,16 @@ def _check_options(given: dict[str, Any]) -> None:
         "--clicks": given["clicks"] != 1 and given["prompt"] != "points",
         "--detector": given["detector"] != "compact" and given["prompt"] != "detector",
         "--min-score": given["min_score"] != 0.05 and given["prompt"] != "detector",
-        "--model": given["model"] != "compact" and given["baseline"],
-        "--whole-frames": given["whole_frames"] and given["baseline"],
     }
     for option, is_unused in unused.items():
         if is_unused:
-            needed = {"--clicks": "with --prompt points"}.get(option, "with --prompt detector")
-            where = "without --baseline" if option in {"--model", "--whole-frames"} else needed
-            raise click.UsageError(f"{option} applies only {where}")
+            needed = "points" if option == "--clicks" else "detector"
+            raise click.UsageError(f"{option} applies only with --prompt {needed}")
 
 
 def _run_facts(given: dict[str, Any], engine: dict[str, Any]) -> dict[str, Any]:
     """Return what was measured and with what, to compare evaluations later."""
-    kept = ("truth", "prompt", "first_frames", "limit", "baseline", "whole_frames")
+    kept = ("truth", "prompt", "first_frames", "limit", "whole_frames")
     more = {"points": ("clicks",), "detector": ("detector", "min_score")}.get(given["prompt"], ())
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -187,14 +179,6 @@ def _asked(given: dict[str, Any], *, classless: bool = False) -> tuple[Asked, st
     boxes = jittered_boxes if given["prompt"] == "jittered" else true_boxes
     by_detector = given["prompt"] == "detector"
     found = _detector(given, classless=classless) if by_detector else None
-    if given["baseline"]:
-        from tasks.evaluate.baselines import baseline_masks
-
-        if given["prompt"] == "points":
-            raise AutolabelError("a baseline is prompted with boxes, not with clicks")
-        method = given["baseline"]
-        segment = partial(baseline_masks, method=method)
-        return Asked(segment, boxes, found), method, {}
     from tasks.masks.model import choose_model, load_segmenter
 
     clicks = given["prompt"] == "points"

@@ -197,12 +197,12 @@ def test_a_steeper_model_draws_the_same_outlines_with_larger_logits():
 
 
 def test_bundled_models_fit_unseen_scenes_better_than_the_box():
+    from lab.baselines import baseline_masks
     from lab.scenes import render_scene
     from lab.training.held_out import FIRST_HELD_OUT_SEED
     from sam2_core.load import load_backend
     from sam2_core.mask_metrics import mask_iou
     from sam2_core.segmenter import Segmenter
-    from tasks.evaluate.baselines import baseline_masks
 
     scene = render_scene(FIRST_HELD_OUT_SEED + 1)
     size_hw = scene.size_hw

@@ -55,7 +55,7 @@ def steps(given: argparse.Namespace, gpus: int) -> dict[str, list[tuple[float, l
         ],
         "second": [
             (700, [PYTHON, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", "gpu",
-                   str(HERE.parent / "gpu")]),
+                   str(HERE.parents[1] / "tests" / "gpu")]),
             (600, product("second", *BACKENDS, "poison", "stale")),
         ],
         "alone": [

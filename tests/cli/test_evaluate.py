@@ -70,12 +70,10 @@ def test_close_ups_whole_frames_and_clicks_are_measured_as_such(truth):
         (["--report", "{folder}"], r"worst-01\.png is no part of a report, report.md is not bes"),
         (["--prompt", "detector", "--min-score", "nan"], "nan' is not a number"),
         (["--min-score", "0.4"], "--min-score applies only with --prompt detector"),
-        (["--whole-frames"], "--whole-frames applies only without --baseline"),
         (["--against", "{file}"], "no evaluation that --save wrote: UnicodeDecodeError"),
         (["--prompt", "detector", "--detector", "absent.onnx"], r"absent\.onnx"),
         (["--clicks", "2"], "--clicks applies only with --prompt points"),
         (["--detector", "yolox_s"], "--detector applies only with --prompt detector"),
-        (["--model", "tiny"], "--model applies only without --baseline"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_measured(
@@ -87,7 +85,7 @@ def test_what_cannot_work_is_refused_before_anything_is_measured(
     (tmp_path / "folder" / "worst-01.png").write_bytes(b"of somebody else")
     places = {"file": tmp_path / "file", "truth": truth, "folder": tmp_path / "folder"}
     given = [one.format_map(places) for one in options]
-    asked = ["evaluate", str(truth), "--images", str(truth.parent), "--baseline", "box", *given]
+    asked = ["evaluate", str(truth), "--images", str(truth.parent), *given]
     result = CliRunner().invoke(cli, asked)
     said = result.output + str(result.exception)
     assert re.search(message, said)
@@ -106,12 +104,12 @@ def test_a_comparison_says_what_is_not_compared(truth, tmp_path):
     del values["annotations"][0]
     other.write_text(json.dumps(values))
     for one, options in ((truth, ["--save", kept]), (other, ["--against", kept])):
-        asked = ["evaluate", one, "--images", truth.parent, "--baseline", "box", *options]
+        asked = ["evaluate", one, "--images", truth.parent, *options]
         for _ in range(2):  # what it kept may be replaced
             result = CliRunner().invoke(cli, [str(word) for word in asked])
             assert result.exit_code == 1, result.output
     said = " ".join(result.output.split())
-    assert "against box, prompted by boxes, 2" in said
+    assert "against compact/close-ups (onnxruntime-cpu, fp32, cpu, weights 42" in said
     assert "mean IoU +0.0000" in said
     assert "car [/bold] :car: " in said
     assert "box ap50 mask ap50 all" in said
@@ -130,7 +128,7 @@ def test_detections_are_of_the_one_class_of_a_truth_without_classes(truth, tmp_p
     picture.putpalette(bytes(768))
     picture.save(tmp_path / "png" / "0.png")
     for given in (truth, tmp_path / "png"):
-        asked = ["evaluate", given, "--images", truth.parent, "--baseline", "box", "--json",
+        asked = ["evaluate", given, "--images", truth.parent, "--json",
                  "--prompt", "detector", "--min-score", "0.4"]  # fmt: skip
         result = CliRunner().invoke(cli, [str(word) for word in asked], catch_exceptions=False)
         assert result.exit_code == 0, result.output
@@ -142,7 +140,7 @@ def test_detections_are_of_the_one_class_of_a_truth_without_classes(truth, tmp_p
 def test_a_truth_of_which_nothing_can_be_measured_says_why(truth, tmp_path):
     absent = tmp_path / "absent"
     absent.mkdir()
-    asked = ["evaluate", str(truth), "--images", str(absent), "--baseline", "box"]
+    asked = ["evaluate", str(truth), "--images", str(absent)]
     result = CliRunner().invoke(cli, asked)
     assert not result.stdout
     assert "no picture could be measured (1 picture). The first, 0.png" in str(result.exception)

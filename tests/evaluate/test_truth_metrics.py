@@ -13,7 +13,6 @@ from pycocotools import mask as coco_mask
 from sam2_core.mask_metrics import boundary_f, mask_iou, size_class
 from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset.coco_truth import load_truth, read_truth
-from tasks.evaluate.baselines import baseline_masks
 from tasks.evaluate.evaluate import Asked, evaluate
 from tasks.evaluate.metrics import Scores, box_iou, match_boxes
 from tasks.evaluate.prompting import true_boxes
@@ -295,9 +294,7 @@ def test_evaluate_reports_bad_frames_and_goes_on(tmp_path):
     Image.fromarray(picture).save(tmp_path / "tagged.png", exif=tag)
     cv2.imwrite(str(tmp_path / "twice.png"), picture)
     (tmp_path / "broken.png").write_bytes(b"no image")
-    steps = list(
-        evaluate(truth, tmp_path, Asked(lambda image, boxes: baseline_masks(image, boxes, "box")))
-    )
+    steps = list(evaluate(truth, tmp_path, Asked(lambda *_: masks_of(rect(40, 30, 100, 90)))))
     assert len(steps) == 10
     result = steps[-1].result()
     assert result["miou"] == 1
@@ -313,17 +310,3 @@ def test_evaluate_reports_bad_frames_and_goes_on(tmp_path):
     assert "160x120 (its EXIF tag turns it), the truth says 120x160" in reasons["tagged.png"]
     for name in ("twice.png", "below/twice.png"):
         assert reasons[name] == "images 15 and 16 of the truth are of this one file"
-
-
-def test_grabcut_beats_the_box_on_a_plain_disk():
-    image = np.full((H, W, 3), 40, np.uint8)
-    cv2.circle(image, (80, 60), 30, (220, 60, 60), -1)
-    disk = (image[..., 0] > 128).astype(np.uint8)
-    boxes = Boxes([[50, 30, 111, 91], [np.nan, 0, 5, 5]], [1, 1], ("car", "car"))
-    ious = {}
-    for method in ("box", "grabcut"):
-        masks = baseline_masks(image, boxes, method)
-        ious[method] = mask_iou(masks.rle[0], rle(disk), (H, W))
-        assert masks.reasons == ("", "no pixel inside the image")
-    assert ious["box"] == pytest.approx(np.pi / 4, abs=0.03)
-    assert ious["grabcut"] > 0.97

@@ -1,11 +1,21 @@
-"""What a mask model has to beat: filling the box, and GrabCut started from the box."""
+"""What a mask model has to beat: filling the box, and GrabCut started from the box.
+
+`python -m lab.baselines TRUTH --images FOLDER [--method box]` measures one as `autolabel evaluate`
+measures a model.
+"""
 
 from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from sam2_core.types import Boxes, ImageArray, Masks
+from tasks.evaluate.evaluate import Asked, evaluate
+from tasks.evaluate.truths import open_truth
 
 # GrabCut works on the box and this share of its size around it: it needs some background, and
 # the whole image would take seconds per box.
@@ -78,3 +88,19 @@ def _grabcut(image: ImageArray, box: npt.NDArray[np.float32]) -> npt.NDArray[np.
         found, (crop.shape[1], crop.shape[0]), interpolation=cv2.INTER_NEAREST
     )
     return full
+
+
+def main() -> None:
+    """Print what a baseline reaches, as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("truth")
+    parser.add_argument("--images", type=Path, required=True)
+    parser.add_argument("--method", choices=["box", "grabcut"], default="grabcut")
+    given = parser.parse_args()
+    asked = Asked(lambda image, boxes: baseline_masks(image, boxes, given.method))
+    *_, last = evaluate(open_truth(given.truth, given.images), given.images, asked)
+    print(json.dumps(last.result()))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
