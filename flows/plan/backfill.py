@@ -22,9 +22,9 @@ from sam2_core.backend_choice import needs_gpu
 from sam2_core.types import AutolabelError
 from tasks.boxes.matching import Matching
 from tasks.frames.discover import Discovered, discover
-from tasks.frames.namesakes import Namesakes
 from tasks.frames.naming import Names
 from tasks.frames.patterns import refuse_output_inside
+from tasks.frames.refused_names import Namesakes
 from tasks.pipeline.tools import Tools
 from tasks.store import quarantine
 from tasks.store.artifacts import RunStamp

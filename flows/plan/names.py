@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from flows.params import LabelParams
 from sam2_core.types import AutolabelError
 from tasks.frames.discover import Discovered
-from tasks.frames.named_otherwise import NamedOtherwiseError, labeled_otherwise
 from tasks.frames.naming import Names
 from tasks.frames.patterns import IMAGE_SUFFIXES, expanded, suffix_of
 from tasks.frames.readers.choice import reader_of
+from tasks.frames.refused_names import NamedOtherwiseError, labeled_otherwise
 from tasks.frames.ways import overlap
 from tasks.store import storage
 from tasks.store.artifacts import frames_key_of

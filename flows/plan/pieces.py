@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from flows.backfill_params import nanoseconds
 from flows.plan.shards import Piece
 from tasks.frames.discover import Discovered
-from tasks.frames.timestamps import timestamp_ns
+from tasks.frames.source_names import timestamp_ns
 from tasks.types import VideoRef
 
 # A video's frames are not known before it is opened: dashcam H.264 has about this many bytes each.

@@ -18,9 +18,9 @@ from tasks.boxes.imported import ImportedBoxes
 from tasks.boxes.matching import Matching
 from tasks.dataset.record import refuse_before_labeling
 from tasks.frames.discover import Discovered, discover
-from tasks.frames.namesakes import Namesakes
 from tasks.frames.naming import Names
 from tasks.frames.patterns import refuse_output_inside
+from tasks.frames.refused_names import Namesakes
 from tasks.masks.certified import verdict_on
 from tasks.masks.model import ModelChoice, choose_model, library_versions
 from tasks.pipeline.chunk import Job

@@ -15,7 +15,7 @@ from typing import Any
 from sam2_core.types import AutolabelError
 from tasks.boxes.imported import ImportedBoxes
 from tasks.boxes.rows import ImageRows, Row, Rows
-from tasks.frames.parts import part_of
+from tasks.frames.identity import part_of
 
 SCHEME = "dataset:"
 Document = Mapping[str, Any]

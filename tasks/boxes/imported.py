@@ -24,9 +24,8 @@ import numpy as np
 
 from sam2_core.types import AutolabelError, Boxes
 from tasks.boxes.rows import BadBoxesError, Entry, Rows
-from tasks.frames.images import BadImageError, stored_size
-from tasks.frames.orientation import UPRIGHT, shown_size, turn_boxes
-from tasks.frames.parts import part_of
+from tasks.frames.identity import part_of
+from tasks.frames.images import UPRIGHT, BadImageError, shown_size, stored_size, turn_boxes
 from tasks.types import Footage, FrameFailure, FrameRef, VideoRef
 
 _NUMBERED = re.compile(r"(?:frame[_-]?)?0*(\d+)")

@@ -11,11 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tasks.frames.cached import ExtractedFrames
 from tasks.frames.download import CONNECTIONS, download, find_cached
-from tasks.frames.extracted import ExtractedFrames
-from tasks.frames.identity import file_version
+from tasks.frames.identity import file_version, is_file_here, part_of
 from tasks.frames.listing import stat_file
-from tasks.frames.parts import is_file_here, part_of
 from tasks.frames.video import expand_videos, footage_of
 from tasks.store import storage
 from tasks.types import FrameRef

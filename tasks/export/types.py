@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from tasks.frames.parts import part_of
+from tasks.frames.identity import part_of
 
 XyxyPx = tuple[float, float, float, float]
 

@@ -11,11 +11,9 @@ from sam2_core.source_digest import source_digest
 
 # Part of a run's key; tests hold them against what reading frames really imports.
 PIXEL_MODULES = (
-    "tasks.frames.images", "tasks.frames.orientation", "tasks.frames.video",
-    "tasks.frames.broken_off",
-    "tasks.frames.streams", "tasks.frames.mcap_pictures", "tasks.frames.mcap_messages",
-    "tasks.frames.mcap_records", "tasks.frames.mcap_video",
-    "tasks.frames.raw_pictures",
+    "tasks.frames.images", "tasks.frames.video", "tasks.frames.broken_off",
+    "tasks.frames.mcap_pictures", "tasks.frames.mcap_messages", "tasks.frames.mcap_records",
+    "tasks.frames.mcap_video",
 )  # fmt: skip
 # Their distributions; OpenCV has several, of which one is installed.
 _LIBRARIES = {

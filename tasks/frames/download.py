@@ -18,19 +18,15 @@ from pathlib import Path
 from sam2_core.cache import cache_folder
 from sam2_core.machine_errors import as_machine_error, is_host_full, is_machine_error
 from tasks.frames import cached
-from tasks.frames.identity import CHANGED_SINCE_LISTED, stat_version
+from tasks.frames.cached import CacheError
+from tasks.frames.identity import CHANGED_SINCE_LISTED, Part, part_of, stat_version
 from tasks.frames.listing import stat_file
-from tasks.frames.parts import Part, part_of
 from tasks.frames.transfer import transfer
 from tasks.store import storage
 from tasks.store.retry import CutBodyError, is_transient, with_retries
 from tasks.types import FrameFailure, FrameRef
 
 CONNECTIONS = 16
-
-
-class CacheError(storage.StorageError):
-    """The cache folder cannot be written: every file would fail."""
 
 
 class ChangedError(storage.StorageError):

@@ -10,19 +10,20 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import simplejpeg
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from sam2_core.machine_errors import as_machine_error, is_machine_error
-from sam2_core.types import AutolabelError, ImageArray
+from sam2_core.types import AutolabelError, FloatArray, ImageArray
 from tasks.frames import cached
-from tasks.frames.identity import CHANGED_SINCE_LISTED, read_versioned
-from tasks.frames.orientation import turn_pixels
-from tasks.frames.parts import is_file_here, part_of
+from tasks.frames.identity import CHANGED_SINCE_LISTED, is_file_here, part_of, read_versioned
 from tasks.types import FrameFailure, FrameRef
+
+if TYPE_CHECKING:
+    from sam2_core.views import StagedFrame
 
 LIMIT_NAME = "AUTOLABEL_MAX_MEGAPIXELS"
 DEFAULT_MEGAPIXELS = 64
@@ -229,3 +230,62 @@ def load_frame(frame: FrameRef) -> tuple[FrameRef, ImageArray] | FrameFailure:
     except BadImageError as error:
         return FrameFailure.of(frame, "decode", str(error))
     return replace(frame, size_hw=pixels.shape[:2]), pixels
+
+
+UPRIGHT = 1
+# How a stored picture is turned: first transposed, then mirrored left to right, then upside down.
+_TRANSPOSED = frozenset({5, 6, 7, 8})
+_MIRRORED = frozenset({2, 3, 6, 7})
+_UPSIDE_DOWN = frozenset({3, 4, 7, 8})
+
+
+def shown_size(stored_hw: tuple[int, int], orientation: int) -> tuple[int, int]:
+    """(height, width) as displayed of a picture as stored."""
+    height, width = stored_hw
+    return (width, height) if orientation in _TRANSPOSED else stored_hw
+
+
+def turn_pixels(pixels: ImageArray, orientation: int) -> ImageArray:
+    """Turn a stored picture, uint8 (H, W, 3), to how it is displayed."""
+    if orientation in _TRANSPOSED:
+        pixels = pixels.transpose(1, 0, 2)
+    if orientation in _MIRRORED:
+        pixels = pixels[:, ::-1]
+    if orientation in _UPSIDE_DOWN:
+        pixels = pixels[::-1]
+    return np.ascontiguousarray(pixels)
+
+
+def turn_boxes(xyxy_px: FloatArray, stored_hw: tuple[int, int], orientation: int) -> FloatArray:
+    """Turn boxes, float32 (N, 4) in pixels of the stored picture, with it."""
+    height, width = shown_size(stored_hw, orientation)
+    left, top, right, bottom = xyxy_px.T
+    if orientation in _TRANSPOSED:
+        left, top, right, bottom = top, left, bottom, right
+    if orientation in _MIRRORED:
+        left, right = width - right, width - left
+    if orientation in _UPSIDE_DOWN:
+        top, bottom = height - bottom, height - top
+    return np.stack([left, top, right, bottom], axis=1)
+
+
+def keep_frame(frame: FrameRef, staged: StagedFrame) -> None:
+    """Keep a frame that was read for a detector on this process's GPU, where there is room."""
+    from sam2_core.backends.gpu import opened_gpu
+
+    gpu = opened_gpu()
+    if gpu is not None:
+        gpu.kept.keep(_kept_key(frame), staged)
+
+
+def kept_or_read(frame: FrameRef) -> ImageArray | StagedFrame:
+    """Return a frame, the one that was kept if it was, else its pixels as of `read_image`."""
+    from sam2_core.backends.gpu import opened_gpu
+
+    gpu = opened_gpu()
+    kept = gpu.kept.take(_kept_key(frame)) if gpu else None
+    return read_image(frame) if kept is None else kept
+
+
+def _kept_key(frame: FrameRef) -> tuple[str, ...]:
+    return frame.uri, frame.etag, frame.local_path

@@ -1,8 +1,13 @@
-"""Pictures in MCAP recordings: which topics have them, and each message's as a file's bytes.
+"""Pictures in MCAP recordings: which topics have them, and each message's as a file in the cache.
 
 Read are sensor_msgs CompressedImage and Image (CDR of ROS 2, or ROS 1), and Foxglove's
 CompressedImage, RawImage and CompressedVideo (Protobuf, JSON, ROS 2). The packages come
 with the extra `mcap`; no ROS installation is needed.
+
+Each selected picture becomes a file in the cache once. Compressed pictures keep their bytes, raw
+ones become PNG, and frames of video JPEG as those of video files do. What cannot be read is a frame
+with the reason: a message that is no picture, a damaged part of the file, and once, at its end, a
+file that breaks off.
 """
 
 from __future__ import annotations
@@ -13,12 +18,17 @@ from typing import Any
 
 from sam2_core.machine_errors import as_machine_error, is_machine_error
 from sam2_core.types import AutolabelError
+from tasks.frames.cached import ExtractedFrames, Row
+from tasks.frames.download import ChangedError, fetch
+from tasks.frames.identity import file_version
 from tasks.frames.images import TooLargeError
-from tasks.frames.mcap_messages import Decoders
+from tasks.frames.mcap_messages import BadPictureError, Decoders, as_png, suffix_by_content
 from tasks.frames.mcap_records import Message, messages_in, require_mcap, told_of
 from tasks.frames.mcap_video import PacketDecoder, Shot
-from tasks.frames.raw_pictures import BadPictureError, as_png, suffix_by_content
-from tasks.frames.timestamps import fits_int64
+from tasks.frames.source_names import fits_int64
+from tasks.store import storage
+from tasks.types import FrameRef, StreamRef
+from tasks.wording import counted
 
 COMPRESSED, VIDEO, RAW = "compressed", "video", "raw"
 KINDS = {
@@ -118,3 +128,69 @@ def _stamp_ns(message: Any) -> int:
             time_ns = int(whole) * 1_000_000_000 + int(rest)
             return time_ns if fits_int64(time_ns) else 0
     return 0
+
+
+__all__ = ["BadRecordingError", "frames_of_stream"]
+
+
+def frames_of_stream(ref: StreamRef, first: int) -> tuple[list[FrameRef], int]:
+    """Extract the selected pictures of a topic.
+
+    Args:
+        ref: which.
+        first: index of its first picture: those of earlier recordings of this camera.
+
+    Returns:
+        The selected frames, and how many pictures there are.
+
+    Raises:
+        BadRecordingError: nothing in the file can be read, or nothing that is selected, and it is
+            damaged before that.
+        StorageError: it cannot be had, or changed meanwhile.
+        CacheError: the cache cannot be written.
+
+    """
+    extracted, chosen = ExtractedFrames(ref.uri, ref.etag, ref.stream), ref.selection
+    record = f"{first}-{chosen.start}-{chosen.stop}-{chosen.step}"
+    found = extracted.read_record(record)
+    if found is None:
+        path = fetch(ref.uri, ref.etag, ref.size_bytes, intact=True)
+        rows: list[Row] = []
+        count = 0
+        gap: Shot | None = None
+        for shot in shots_of(path, ref.stream, lambda number: first + number in chosen):
+            count = max(count, shot.number + 1)
+            gap = shot if shot.is_gap else gap
+            if first + shot.number in chosen:
+                rows.append(_kept(extracted, shot))
+        if gap and not rows and (chosen.stop is None or first + gap.number < chosen.stop):
+            whole = counted(gap.number, "picture")
+            raise BadRecordingError(
+                f"{_place(ref)}: {gap.problem}; before that are {whole}, and --frames {chosen} "
+                "takes none of them"
+            )
+        if storage.is_local(ref.uri) and ref.etag not in {"", file_version(path)}:
+            raise ChangedError(ref.uri)
+        extracted.write_record(record, rows, count)
+        found = rows, count
+    rows, count = found
+    return [_frame(ref, extracted.folder, first, row) for row in sorted(rows)], count
+
+
+def _kept(extracted: ExtractedFrames, shot: Shot) -> Row:
+    name = "" if shot.problem else extracted.keep(shot.number, shot.data, shot.suffix)
+    return shot.number, name, (0, 0), len(shot.data), shot.time_ns, shot.problem
+
+
+def _frame(ref: StreamRef, folder: Path, first: int, row: Row) -> FrameRef:
+    number, name, _, size_bytes, time_ns, problem = row
+    if problem:
+        problem = f"{_place(ref)}, message number {number}: {problem}"
+    return FrameRef(
+        ref.sequence_id, ref.camera, first + number, time_ns, f"{ref.address}#frame={number}",
+        (0, 0), ref.etag, size_bytes, str(folder / name) if name else "", problem,
+    )  # fmt: skip
+
+
+def _place(ref: StreamRef) -> str:
+    return f"{ref.uri.rpartition('/')[2]}, topic {ref.stream}"

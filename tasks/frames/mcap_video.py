@@ -9,8 +9,8 @@ from typing import Any
 
 from sam2_core.machine_errors import as_machine_error, is_host_full
 from sam2_core.types import AutolabelError
+from tasks.frames.mcap_messages import BadPictureError
 from tasks.frames.mcap_records import INSTALL
-from tasks.frames.raw_pictures import BadPictureError
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class PacketDecoder:
                 continue
             import cv2
 
-            from tasks.frames.raw_pictures import JPEG_QUALITY
+            from tasks.frames.mcap_messages import JPEG_QUALITY
 
             pixels = frame.to_ndarray(format="bgr24")
             data = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[1]

@@ -12,10 +12,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from tasks.frames.addresses import split_address
-from tasks.frames.named_otherwise import instead, refuse_other_name, refused, shown
 from tasks.frames.patterns import IMAGE_SUFFIXES, VIDEO_SUFFIXES, suffix_of, wildcard_free
 from tasks.frames.readers.choice import FOLDERS
 from tasks.frames.readers.protocol import Listed
+from tasks.frames.refused_names import instead, refuse_other_name, refused, shown
 from tasks.frames.source_names import is_camera_name, sequence_id_of
 from tasks.frames.ways import Places, Way, is_file, parts_of, spellings, way_between, without_suffix
 from tasks.store import storage

@@ -201,7 +201,7 @@ def _finder(job: Job) -> Callable[[list[FrameRef]], dict[int, Boxes | FrameFailu
         imported = job.tools.imported(job.boxes_uri, job.box_names_uri, job.boxes_version)
         return partial(_imported_boxes, job, imported)
     from tasks.boxes.detect import detect
-    from tasks.frames.kept import keep_frame
+    from tasks.frames.images import keep_frame
 
     load, advance = job.tools.detectors.load, job.tools.progress.advance
     detector = load(job.detector, stamp=job.stamp.detector, backend=job.model.backend)
@@ -264,7 +264,7 @@ def segment_chunk(job: Job, state: ChunkState) -> ChunkState:
 def _segment(
     job: Job, todo: list[tuple[FrameRef, Boxes]], turn: DeviceTurn
 ) -> Iterator[LabeledFrame]:
-    from tasks.frames.kept import kept_or_read
+    from tasks.frames.images import kept_or_read
     from tasks.masks.segment import segment_frames
 
     segmenter = job.tools.segmenters.load(job.model)

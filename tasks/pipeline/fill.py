@@ -11,7 +11,7 @@ import numpy as np
 
 from sam2_core.source_digest import source_digest
 from sam2_core.types import Boxes, Masks
-from tasks.frames.parts import is_file_here
+from tasks.frames.identity import is_file_here
 from tasks.masks.device_turn import DeviceTurn
 from tasks.masks.rules import tidied
 from tasks.pipeline.chunk import Job

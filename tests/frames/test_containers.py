@@ -17,7 +17,7 @@ from tasks.frames.discover import discover, list_frames
 from tasks.frames.download import download
 from tasks.frames.identity import frame_identity, is_below
 from tasks.frames.images import load_frame, read_image
-from tasks.frames.raw_pictures import as_png
+from tasks.frames.mcap_messages import as_png
 from tasks.frames.video import expand_videos
 from tasks.store import storage
 from tasks.types import FrameFailure, FrameRef, FrameSelection, StreamRef

@@ -7,8 +7,8 @@ import pytest
 from flows.plan.names import keep_names, names_of
 from sam2_core.types import AutolabelError
 from tasks.frames.discover import discover
-from tasks.frames.named_otherwise import NamedOtherwiseError
 from tasks.frames.naming import Names
+from tasks.frames.refused_names import NamedOtherwiseError
 from tasks.store import roots, storage
 from tests.frames.sources import anywhere, write
 

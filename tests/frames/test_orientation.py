@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from tasks.frames.orientation import shown_size, turn_boxes, turn_pixels
+from tasks.frames.images import shown_size, turn_boxes, turn_pixels
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

@@ -10,7 +10,7 @@ from flows.plan.names import keep_names, names_of, refuse_other_names
 from flows.plan.plan import check_writable, make_plan
 from flows.shard import parts_of
 from sam2_core.types import AutolabelError
-from tasks.frames.named_otherwise import NamedOtherwiseError
+from tasks.frames.refused_names import NamedOtherwiseError
 from tasks.store import roots, storage
 from tests.integration.runs import MICRO, write_sequence
 

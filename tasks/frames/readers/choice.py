@@ -8,8 +8,7 @@ from tasks.frames.patterns import IMAGE_SUFFIXES, VIDEO_SUFFIXES, suffix_of
 from tasks.frames.readers.cityscapes import Cityscapes
 from tasks.frames.readers.coco_list import COCO_LIST
 from tasks.frames.readers.folders import Folders
-from tasks.frames.readers.kitti_raw import KittiRaw
-from tasks.frames.readers.kitti_tracking import KittiTracking
+from tasks.frames.readers.kitti import KittiRaw, KittiTracking
 from tasks.frames.readers.mcap import Mcap
 from tasks.frames.readers.nuscenes import NuScenes
 from tasks.frames.readers.parquet_list import PARQUET_LIST

@@ -14,8 +14,7 @@ from tasks.frames.addresses import address_of
 from tasks.frames.listing import File, natural_key, stat_file, walk
 from tasks.frames.patterns import IMAGE_SUFFIXES, VIDEO_SUFFIXES, suffix_of
 from tasks.frames.readers.protocol import Listed, Picture, Place, Reader
-from tasks.frames.source_names import CAMERA_BYTES, is_camera_name, safe_name
-from tasks.frames.timestamps import timestamps_ns
+from tasks.frames.source_names import CAMERA_BYTES, is_camera_name, safe_name, timestamps_ns
 from tasks.store import storage
 
 # What a run leaves for people beside its reports: labels are drawn into it.

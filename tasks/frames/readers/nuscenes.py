@@ -24,7 +24,7 @@ from tasks.frames.listing import File, natural_key, stat_file, walk
 from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
 from tasks.frames.readers.json_rows import Row, rows
 from tasks.frames.readers.protocol import Listed, Picture, Place, Reader
-from tasks.frames.timestamps import fits_int64
+from tasks.frames.source_names import fits_int64
 from tasks.store import storage
 from tasks.wording import counted
 

@@ -16,8 +16,7 @@ from tasks.frames.addresses import address_of
 from tasks.frames.listing import File, natural_key, stat_file
 from tasks.frames.patterns import shared_beginning
 from tasks.frames.readers.protocol import Listed, Picture, Reader
-from tasks.frames.source_names import is_camera_name, sequence_id_of
-from tasks.frames.timestamps import fits_int64, timestamps_ns
+from tasks.frames.source_names import fits_int64, is_camera_name, sequence_id_of, timestamps_ns
 from tasks.store import storage
 from tasks.wording import counted
 

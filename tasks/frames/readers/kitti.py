@@ -1,7 +1,10 @@
-"""KITTI raw: DATE/DRIVE/image_02/data/0000000005.png and image_02/timestamps.txt beside them.
+"""KITTI's raw data and its tracking benchmark.
 
-A sequence is a drive, a camera one of its folders `image_NN`. Line n of `timestamps.txt` is when
-picture n was taken, in UTC: `2011-09-26 13:02:25.964389445`.
+Raw: DATE/DRIVE/image_02/data/0000000005.png and image_02/timestamps.txt beside them. A sequence is
+a drive, a camera one of its folders `image_NN`. Line n of `timestamps.txt` is when picture n was
+taken, in UTC: `2011-09-26 13:02:25.964389445`.
+
+Tracking: image_02/0000/000005.png. A sequence is the folder of a number, in each camera's folder.
 """
 
 from __future__ import annotations
@@ -14,9 +17,9 @@ from dataclasses import dataclass, field
 from tasks.frames.addresses import address_of
 from tasks.frames.listing import File, natural_key, walk
 from tasks.frames.patterns import IMAGE_SUFFIXES, suffix_of
-from tasks.frames.readers.folders import stem
+from tasks.frames.readers.folders import by_camera, stem
 from tasks.frames.readers.protocol import Listed, Picture, Place, Reader
-from tasks.frames.timestamps import timestamp_ns
+from tasks.frames.source_names import timestamp_ns
 from tasks.store import storage
 
 CAMERA = re.compile(r"image_\d\d")
@@ -102,3 +105,39 @@ def _times(uri: str) -> list[int | None]:
         log.warning("%s", error)
         return []
     return [timestamp_ns(line.strip().replace(" ", "_")) for line in text.splitlines()]
+
+
+_SEQUENCE = re.compile(r"\d{4}")
+_SPLITS = ("training", "testing", "train", "val", "test")
+
+
+class KittiTracking(Reader):
+    """Reads the tracking benchmark; a camera is a folder `image_NN`."""
+
+    name = "kitti-tracking"
+    layout = "pictures in image_NN/0000, image_NN/0001, ..."
+
+    def fits(self, place: Place) -> bool:
+        """Whether it, or a split in it, has a folder of a camera with numbered folders."""
+        inside = [place, *(place / name for name in place.folders if name in _SPLITS)]
+        return any(
+            bool(numbered) and all(map(_SEQUENCE.fullmatch, numbered))
+            for one in inside
+            for name in one.folders
+            if CAMERA.fullmatch(name)
+            for numbered in [(one / name).folders]
+        )
+
+    def sequences(self, source: str) -> Iterator[Listed]:
+        """List the sequences; each may have pictures in every camera's folder."""
+        found: dict[tuple[str, ...], dict[str, list[File]]] = {}
+        for names, files in walk(source):
+            images = [file for file in files if suffix_of(file.name) in IMAGE_SUFFIXES]
+            inside = len(names) >= 2 and CAMERA.fullmatch(names[-2])
+            if inside and images and _SEQUENCE.fullmatch(names[-1]):
+                found.setdefault((*names[:-2], names[-1]), {})[names[-2]] = images
+        for names in sorted(found, key=lambda one: natural_key("/".join(one))):
+            folder = storage.join(source, *names[:-1]) if names[:-1] else source
+            yield Listed(
+                names, address_of(folder, KittiTracking.name, names[-1]), by_camera(found[names])
+            )
