@@ -14,8 +14,8 @@ from typing import Any
 from sam2_core.library_messages import quiet_ffmpeg
 from sam2_core.machine_errors import as_machine_error
 from tasks.frames.broken_off import why_frames_lack
-from tasks.frames.cached import ExtractedFrames, Row
-from tasks.frames.download import CacheError, ChangedError, fetch, fetch_frame
+from tasks.frames.cached import CacheError, ExtractedFrames, Row
+from tasks.frames.download import ChangedError, fetch, fetch_frame
 from tasks.frames.identity import file_version, part_of
 from tasks.frames.images import TooLargeError, refuse_large
 from tasks.frames.mcap_pictures import BadRecordingError, frames_of_stream

@@ -14,8 +14,9 @@ import pytest
 
 from sam2_core.types import AutolabelError
 from tasks.frames import transfer
+from tasks.frames.cached import CacheError
 from tasks.frames.discover import discover
-from tasks.frames.download import CacheError, ChangedError, download, fetch, keep_cached
+from tasks.frames.download import ChangedError, download, fetch, keep_cached
 from tasks.frames.images import BadImageError, NotReadError, read_image
 from tasks.store import retry, storage, web_guard
 from tasks.types import FrameFailure, FrameRef, FrameSelection
