@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -14,15 +14,13 @@ from filelock import FileLock, Timeout
 from flows.cli.up import PREFECT_PORT
 from flows.cli.up_options import refuse_ignored
 from flows.machine.services import Service, folder, python, running, start, wait_until
-from flows.server.api import add_own_password, choose_api, configured_api, database_environment
+from flows.server.api import add_own_password, choose_api, configured_api
 from flows.server.deployments import CPU_POOL, GPU_POOL, deploy, described, ensure_pools, flow_of
-from flows.server.postgres import running as postgres_running
 from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, choose_auth, known_auth, sign_in_link
 from flows.server.submit import workers_online
 from sam2_core.redaction import redact
 from tasks.dataset.database import running_server
 from tasks.processes import answers
-from tasks.review.app import app_command
 from tasks.review.door import TOKEN, bind
 from tasks.review.server import TOKEN_VARIABLE
 from tasks.store.private_files import (
@@ -32,21 +30,7 @@ from tasks.store.private_files import (
     read_secret,
 )
 
-_SERVICES = "PREFECT_SERVER_SERVICES_"
 OTHERS_SERVER = "set PREFECT_API_URL to use a Prefect server of your own"
-DAY_S = 24 * 3600
-# By default a server reads and records events one at a time.
-SERVER_SETTINGS = {
-    f"{_SERVICES}TASK_RUN_RECORDER_READ_BATCH_SIZE": "100",
-    f"{_SERVICES}TASK_RUN_RECORDER_BATCH_SIZE": "100",
-    f"{_SERVICES}TRIGGERS_READ_BATCH_SIZE": "100",
-    f"{_SERVICES}EVENT_PERSISTER_READ_BATCH_SIZE": "100",
-    f"{_SERVICES}EVENT_PERSISTER_BATCH_SIZE": "100",
-    # Without these, runs with their logs and artifacts would stay for ever.
-    f"{_SERVICES}DB_VACUUM_ENABLED": "events,flow_runs",
-    f"{_SERVICES}DB_VACUUM_RETENTION_PERIOD": str(60 * DAY_S),
-    "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "P3D",
-}
 
 
 def bring_up(
@@ -139,17 +123,9 @@ def _bring_up_server(
         tell(f"the Prefect server at {redact(chosen)}")
         meanwhile()
         return chosen
-    if "server" not in running():
-        with bind(port, OTHERS_SERVER):  # before anything is started
-            pass
-    _set_old_database_aside(tell)
-    tell("Prefect's database")
-    with postgres_running() as database:
-        start("postgres", python("flows.server.postgres"))  # which uses it from then on
-        tell("Prefect's server")
-        server = running().get("server") or _start_server(port, database.url)
-        meanwhile()
-        wait_until(server, lambda: answers(f"{server.url}/health"))
+    server = running().get("server") or _start_server(port, tell)
+    meanwhile()
+    wait_until(server, lambda: answers(f"{server.url}/health"))
     choose_api(server.url, known_auth(folder()))
     return server.url
 
@@ -166,24 +142,24 @@ def _set_old_database_aside(tell: Callable[[str], object]) -> None:
         )
 
 
-def _start_server(port: int, database: str) -> Service:
-    api = f"http://127.0.0.1:{port}/api"
-    auth = choose_auth(folder())
-    # Bound here: whoever answers on this port from now on is ours.
-    with bind(port, OTHERS_SERVER) as listener:
-        command = python("flows.server.process", str(listener.fileno()))
-        environment = {**_server_environment(database), SERVER_AUTH: auth}
-        return start("server", command, api, listener, **environment)
+def _start_server(port: int, tell: Callable[[str], object]) -> Service:
+    with bind(port, OTHERS_SERVER):  # told in words, before anything is started
+        pass
+    choose_auth(folder())
+    _set_old_database_aside(tell)
+    tell("Prefect's server")
+    start("postgres", python("flows.server.postgres"))
+    return start("server", python("flows.server.process", "up"), port, "/api")
 
 
 def _bring_up_app(port: int) -> None:
     if "app" in running():
         return
     token = read_or_create_secret(app_token_file(), partial(secrets.token_urlsafe, 32))
-    with bind(port) as listener:
-        url = f"http://127.0.0.1:{port}"
-        app = start("app", app_command(listener), url, listener, **{TOKEN_VARIABLE: token})
-    wait_until(app, lambda: answers(url))
+    with bind(port):
+        pass
+    app = start("app", python("tasks.review.server", "0"), port, **{TOKEN_VARIABLE: token})
+    wait_until(app, lambda: answers(app.url))
 
 
 def app_token_file() -> Path:
@@ -200,14 +176,3 @@ def sign_in_links() -> dict[str, str]:
     if "app" in found:
         links["FiftyOne"] = f"{found['app'].url}/?{TOKEN}={read_secret(app_token_file())}"
     return links
-
-
-def _server_environment(database: str) -> Mapping[str, str]:
-    """Defaults for a server on one machine; what the user has set stays."""
-    values = {
-        **database_environment(database),
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "PREFECT_SERVER_METRICS_ENABLED": "true",
-        **SERVER_SETTINGS,
-    }
-    return {name: value for name, value in values.items() if name not in os.environ}

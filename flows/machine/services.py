@@ -1,81 +1,109 @@
-"""What a workstation needs, as processes of this user: started once, stopped exactly.
+"""What a workstation needs: programs of one supervisord, in a list, which is its configuration.
 
-The file `services.json` below the cache remembers each process with the moment it was started, so
-that a process id which the system has used again is never mistaken for ours.
+`up` adds programs to the list, supervisord keeps each of them running, pauses longer before each
+start of one that fails, and turns its log over; `down` ends them in order. supervisord listens on a
+Unix socket of this user alone. Each program ends with it, even with one that was killed, so that
+the next `up` never meets programs of an earlier one.
 """
 
 from __future__ import annotations
 
+import configparser
 import contextlib
-import json
+import hashlib
 import os
-import signal
-import socket
+import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from xmlrpc.client import Error, ServerProxy
 
 from flows.machine.last_words import last_words
-from sam2_core.cache import cache_folder, write_whole
+from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks import processes
-from tasks.pipeline.stopping import handling
-from tasks.store.private_files import close_file, private_folder
+from tasks.store.private_files import PRIVATE_UMASK, close_file, private_folder, write_private
 
-START_S = 180.0
-STOP_S = 150.0
+START_S, STOP_S = 180.0, 150.0
+SUPERVISOR_S = 30.0
 POLL_S = 0.2
-NEEDED_TO_END = ("database", "server", "postgres")  # by the others, in this order
+# What others need to end is started first and stopped last.
+ORDER = {"postgres": 1, "server": 2, "database": 3}
+LIVES = {"STARTING", "RUNNING", "STOPPING"}
 NONE_WORKS = "no worker takes work: "  # in a worker's log, with reasons behind it
 WELL_AGAIN = "is well again"  # there, behind the name of one that was refused
 LINKS = "sign-in.html"  # what `up` has printed
+HOLDER = "_1"  # ends the name of the process that only holds a port, see `launched`
+LONGEST_SOCKET = 100  # bytes of its path, of which systems take 104 to 108
+_SUPERVISOR = """[supervisord]
+nodaemon=true
+silent=true
+logfile={folder}/supervisor.log
+logfile_maxbytes=1MB
+logfile_backups=1
+pidfile={folder}/supervisor.pid
+umask=077
+minfds=256
+nocleanup=true
+[unix_http_server]
+file={socket}
+chmod=0600
+[rpcinterface:supervisor]
+supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
+[include]
+files=programs/*.conf
+"""
 
 
 @dataclass(frozen=True)
 class Service:
-    """A process that `up` started.
+    """A program that `up` has put on the list.
 
     Attributes:
-        name: server, database, worker-gpu, worker-cpu.
-        pid: process id.
-        born: when the process was created, as the system tells it.
+        name: postgres, server, database, app, worker-gpu, worker-cpu.
+        pid: process id; 0 while none runs.
         url: where it listens, "" when nowhere.
 
     """
 
     name: str
     pid: int
-    born: float
     url: str = ""
 
     @property
     def alive(self) -> bool:
         """Whether this very process still runs."""
-        return processes.born(self.pid) == self.born
+        return self.pid != 0 and running().get(self.name) == self
 
 
 def folder() -> Path:
-    """Where the services' file, logs, passwords and Prefect's database are."""
+    """Where the list, logs and passwords are."""
     return cache_folder() / "services"
 
 
+def socket_folder(around: Path, longest_name: str) -> Path:
+    """Return a private folder for sockets: below another, unless a path there would be too long."""
+    here = around / "run"
+    if len(os.fsencode(here / longest_name)) <= LONGEST_SOCKET:
+        return private_folder(here)
+    digest = hashlib.sha256(os.fsencode(around.resolve())).hexdigest()[:16]
+    there = private_folder(Path("/tmp") / f"autolabel-{os.geteuid()}-{digest}")  # noqa: S108 - the same in every process
+    if there.stat().st_uid != os.geteuid():
+        raise AutolabelError(f"{there} belongs to another user: name a shorter AUTOLABEL_CACHE")
+    return there
+
+
 def running() -> dict[str, Service]:
-    """Services of `up` that run, by name."""
-    return {name: one for name, one in _recorded().items() if one.alive}
-
-
-def _recorded() -> dict[str, Service]:
-    try:
-        values = json.loads((folder() / "services.json").read_text())
-        return {one["name"]: Service(**one) for one in values}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-
-
-def _record(services: Iterable[Service]) -> None:
-    write_whole(folder() / "services.json", json.dumps([asdict(one) for one in services], indent=1))
+    """Services of `up` that run or are about to, by name."""
+    found = {}
+    for one in _told():
+        if one["statename"] in {*LIVES, "BACKOFF"} and not one["name"].endswith(HOLDER):
+            name = one["group"]
+            found[name] = Service(name, one["pid"], _url_of(name))
+    return found
 
 
 def running_api() -> str | None:
@@ -85,54 +113,42 @@ def running_api() -> str | None:
 
 
 def start(
-    name: str,
-    command: list[str],
-    url: str = "",
-    listener: socket.socket | None = None,
-    **environment: str,
+    name: str, command: list[str], port: int = 0, path: str = "", **environment: str
 ) -> Service:
-    """Start a service unless it runs; its output goes to a log file beside the services' file.
+    """Put a program on the list and start it, unless it runs; its output goes to `log_of(name)`.
 
     What the one before it wrote is kept as `NAME.before.log`.
 
     Args:
         name: of the service.
         command: its command line.
-        url: where it listens.
-        listener: socket that it inherits.
-        environment: added to this process's.
+        port: of 127.0.0.1 that it gets as its standard input, listening: nobody else has that port
+            while it is started again. None when 0.
+        path: behind the port in its address.
+        environment: added to the supervisor's.
 
     """
     known = running()
     if name in known:
         return known[name]
-    private_folder(folder())
+    _supervise()
     with contextlib.suppress(FileNotFoundError):
         log_of(name).replace(log_of(f"{name}.before"))
-    with close_file(log_of(name)).open("ab") as log, _ctrl_c_later():
-        process = processes.start(
-            command,
-            log,
-            os.environ | environment,
-            folder=folder(),
-            pass_fds=[listener.fileno()] if listener else [],
-        )
-        born = processes.born(process.pid)
-        if born is None:
+    write_private(_programs() / f"{name}.conf", _section(name, command, port, path, environment))
+    _update()
+    return wait_for_pid(name)
+
+
+def wait_for_pid(name: str) -> Service:
+    """Return a service once it has a process, or has failed to get one."""
+    deadline = time.monotonic() + SUPERVISOR_S
+    while True:
+        found = running().get(name)
+        if found and (found.pid or time.monotonic() > deadline):
+            return found
+        if time.monotonic() > deadline:
             raise AutolabelError(f"{name} ended at once: see {log_of(name)}")
-        service = Service(name, process.pid, born, url)
-        _record([*known.values(), service])
-    return service
-
-
-@contextlib.contextmanager
-def _ctrl_c_later() -> Iterator[None]:
-    """Let Ctrl-C wait for the end of the block: what was started is then recorded, too."""
-    came: list[int] = []
-    with handling(lambda number, _: came.append(number), signal.SIGINT):
-        yield
-    for number in came[:1]:
-        signal.raise_signal(number)
+        time.sleep(POLL_S)
 
 
 def log_of(name: str) -> Path:
@@ -141,7 +157,7 @@ def log_of(name: str) -> Path:
 
 
 def wait_until(service: Service, ready: Callable[[], object]) -> None:
-    """Wait until a service is ready.
+    """Wait until a service is ready; takes one that fails off the list again.
 
     Raises:
         AutolabelError: it ended, all its workers are refused, or it takes too long.
@@ -149,17 +165,17 @@ def wait_until(service: Service, ready: Callable[[], object]) -> None:
     """
     deadline = time.monotonic() + START_S
     while not ready():
-        refused = _refused(service)
-        if refused:
+        if refused := _refused(service):
             raise AutolabelError(
                 f"{NONE_WORKS}{refused}. What was started goes on, and what failed is tested "
                 "again and again; `autolabel down` ends it all"
             )
         if not service.alive or time.monotonic() > deadline:
-            words = last_words(log_of(service.name).read_text(errors="replace"))
+            log = log_of(service.name)
+            words = last_words(log.read_text(errors="replace") if log.is_file() else "")
+            stop(service.name)
             raise AutolabelError(
-                f"{service.name} did not start: {words or 'it said nothing'}; its log is "
-                f"{log_of(service.name)}"
+                f"{service.name} did not start: {words or 'it said nothing'}; its log is {log}"
             )
         time.sleep(POLL_S)
 
@@ -173,33 +189,128 @@ def _refused(service: Service) -> str:
     return reasons.splitlines()[0] if found and reasons and WELL_AGAIN not in reasons else ""
 
 
+def stop(name: str) -> None:
+    """Stop a service and take it off the list; nothing where it is not on it."""
+    (_programs() / f"{name}.conf").unlink(missing_ok=True)
+    with contextlib.suppress(OSError, Error):
+        _update()
+
+
 def stop_all() -> list[str]:
-    """Stop every service of `up`, last what others need to end; returns names of those that ran.
-
-    Workers give their shards back to the server, also to one that was started after them.
-    """
-    stopped = []
-    for service in sorted(_recorded().values(), key=_needed_to_end):
-        if service.alive:
-            _stop(service)
-            stopped.append(service.name)
-    for file in ("services.json", LINKS):
-        (folder() / file).unlink(missing_ok=True)
-    return stopped
-
-
-def _needed_to_end(service: Service) -> int:
-    """Rank a service: 0 if no other needs it to end, else by how long they do."""
-    return NEEDED_TO_END.index(service.name) + 1 if service.name in NEEDED_TO_END else 0
-
-
-def _stop(service: Service) -> None:
-    if not processes.stop(service.pid, lambda: service.alive, STOP_S):
-        raise AutolabelError(
-            f"{service.name} (process {service.pid}) does not stop; end it by hand"
-        )
+    """Stop every service of `up`, last what others need to end; returns names of those that ran."""
+    names = sorted(running(), key=lambda name: -ORDER.get(name, 9))
+    with contextlib.suppress(OSError, Error):
+        pid: int = _rpc().getPID()
+        _rpc().shutdown()
+        deadline = time.monotonic() + (1 + len(names)) * STOP_S
+        while processes.born(pid) is not None:
+            if time.monotonic() > deadline:
+                raise AutolabelError(f"supervisord (process {pid}) does not stop; end it by hand")
+            time.sleep(processes.POLL_S)
+    _forget()
+    return names
 
 
 def python(*arguments: str) -> list[str]:
     """Command line of a Python module of this environment."""
     return [sys.executable, "-m", *arguments]
+
+
+def _programs() -> Path:
+    return private_folder(private_folder(folder()) / "programs")
+
+
+def _forget() -> None:
+    for file in [*folder().glob("programs/*.conf"), folder() / LINKS]:
+        file.unlink(missing_ok=True)
+
+
+def _socket() -> Path:
+    return socket_folder(folder(), "supervisor.sock.00000") / "supervisor.sock"
+
+
+def _rpc() -> Any:
+    from supervisor.xmlrpc import SupervisorTransport
+
+    transport = SupervisorTransport(serverurl=f"unix://{_socket()}")
+    return ServerProxy("http://127.0.0.1", transport=transport).supervisor
+
+
+def _told() -> list[dict[str, Any]]:
+    """Return what supervisord says of each program; nothing where none runs."""
+    if not folder().is_dir():
+        return []
+    with contextlib.suppress(OSError, Error):
+        found: list[dict[str, Any]] = _rpc().getAllProcessInfo()
+        return found
+    return []
+
+
+def _url_of(name: str) -> str:
+    parsed = configparser.RawConfigParser()
+    parsed.read(_programs() / f"{name}.conf")
+    return parsed.get("autolabel", "url", fallback="")
+
+
+def _supervise() -> None:
+    """Start the supervisor, with an empty list, unless it runs."""
+    private_folder(folder())
+    with contextlib.suppress(OSError, Error):
+        _rpc().getPID()
+        return
+    _forget()
+    _programs()
+    file = folder() / "supervisor.conf"
+    write_private(file, _SUPERVISOR.format(folder=_escaped(str(folder())), socket=_socket()))
+    with close_file(log_of("supervisor.start")).open("wb") as log:
+        command = python("supervisor.supervisord", "-c", str(file))
+        started = processes.start(command, log, os.environ, folder=folder(), umask=PRIVATE_UMASK)
+    deadline = time.monotonic() + SUPERVISOR_S
+    while True:
+        with contextlib.suppress(OSError, Error):
+            _rpc().getPID()
+            return
+        if started.poll() is not None or time.monotonic() > deadline:
+            said = last_words(log_of("supervisor.start").read_text(errors="replace"))
+            raise AutolabelError(f"supervisord did not start: {said or 'it said nothing'}")
+        time.sleep(processes.POLL_S)
+
+
+def _update() -> None:
+    """Let supervisord read the list again: start what is new on it, stop what is gone."""
+    supervisor = _rpc()
+    ((added, _, removed),) = supervisor.reloadConfig()
+    for name in removed:
+        supervisor.stopProcessGroup(name)
+        supervisor.removeProcessGroup(name)
+    for name in added:
+        supervisor.addProcessGroup(name)
+
+
+def _section(
+    name: str, command: list[str], port: int, path: str, environment: dict[str, str]
+) -> str:
+    kind = "fcgi-program" if port else "program"
+    number = "%(process_num)d" if port else "0"
+    launched = (
+        f"{shlex.join(python('flows.machine.launched'))} {number} {_escaped(shlex.join(command))}"
+    )
+    more = f"socket=tcp://127.0.0.1:{port}\nnumprocs=2\n" if port else ""
+    more += "process_name=%(program_name)s_%(process_num)d\n"
+    values = ",".join(f'{key}="{_escaped(value)}"' for key, value in environment.items())
+    return (
+        f"[{kind}:{name}]\n{more}"
+        f"command={launched}\n"
+        f"environment={values}\n"
+        f"directory={_escaped(str(folder()))}\n"
+        f"priority={ORDER.get(name, 9)}\n"
+        "autorestart=true\nstartsecs=20\nstartretries=100000\n"
+        f"stopwaitsecs={STOP_S:.0f}\nredirect_stderr=true\n"
+        f"stdout_logfile={_escaped(str(log_of(name)))}\n"
+        "stdout_logfile_maxbytes=10MB\nstdout_logfile_backups=1\n"
+        f"[autolabel]\nurl={f'http://127.0.0.1:{port}{path}' if port else ''}\n"
+    )
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%%")

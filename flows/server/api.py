@@ -18,7 +18,7 @@ from pathlib import Path
 
 from flows.machine.last_words import last_words
 from flows.machine.services import folder, running_api
-from flows.server.postgres import Postgres, home
+from flows.server.postgres import Postgres, environment, home
 from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, known_auth, new_auth
 from sam2_core.types import AutolabelError
 from tasks import processes
@@ -179,7 +179,7 @@ class OwnApi:
     def _environment(self) -> dict[str, str]:
         return {
             "PREFECT_HOME": str(self._folder.path),
-            **database_environment(self._database.url),
+            **environment(self._database.url),
             "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "PREFECT_SERVER_UI_ENABLED": "false",
@@ -233,11 +233,3 @@ class OwnApi:
             f"Prefect's server did not start: {why}; its log is {log}. Another way is to start one "
             "with `autolabel up` or `prefect server start`, and to set PREFECT_API_URL"
         )
-
-
-def database_environment(url: str) -> dict[str, str]:
-    """Return what a Prefect server has to know of a database that has its tables."""
-    return {
-        "PREFECT_API_DATABASE_CONNECTION_URL": url,
-        "PREFECT_API_DATABASE_MIGRATE_ON_START": "false",
-    }

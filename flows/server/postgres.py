@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import importlib.util
 import os
 import secrets
@@ -27,13 +26,13 @@ from urllib.parse import quote
 
 from filelock import FileLock
 
+from flows.machine.services import socket_folder
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks.store.private_files import close_file, private_folder, read_or_create_secret
 
 USER, PORT = "autolabel", 5432
 START_S = 60.0
-LONGEST_SOCKET = 100  # bytes of its path, of which systems take 104 to 108
 # PostgreSQL refuses to run as root: there it runs as nobody, who may yet pass root's folders.
 AS_NOBODY = (
     "setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups",
@@ -75,7 +74,7 @@ class Postgres:
         self._folder = private_folder(folder or home())
         self._data, self._log = self._folder / "data", self._folder / "log"
         self._password_file = self._folder / "password"
-        self._sockets = _socket_folder(self._folder)
+        self._sockets = socket_folder(self._folder, _socket())
         self._lock = FileLock(close_file(self._folder / "start.lock"))
         password = read_or_create_secret(self._password_file, secrets.token_urlsafe)
         where = f"host={quote(str(self._sockets))}&port={PORT}"
@@ -195,20 +194,16 @@ def running() -> Iterator[Postgres]:
         server.release()
 
 
+def environment(url: str) -> dict[str, str]:
+    """Return what a Prefect server has to know of a database that has its tables."""
+    return {
+        "PREFECT_API_DATABASE_CONNECTION_URL": url,
+        "PREFECT_API_DATABASE_MIGRATE_ON_START": "false",
+    }
+
+
 def _socket() -> str:
     return f".s.PGSQL.{PORT}"
-
-
-def _socket_folder(folder: Path) -> Path:
-    """Where it listens: beside the data, unless the path of a socket there is too long."""
-    here = folder / "run"
-    if len(os.fsencode(here / _socket())) <= LONGEST_SOCKET:
-        return private_folder(here)
-    digest = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
-    there = private_folder(Path("/tmp") / f"autolabel-{os.geteuid()}-{digest}")  # noqa: S108 - the same in every process
-    if there.stat().st_uid != os.geteuid():
-        raise AutolabelError(f"{there} belongs to another user: name a shorter AUTOLABEL_CACHE")
-    return there
 
 
 def _programs(data: Path) -> Path:

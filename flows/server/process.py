@@ -1,9 +1,9 @@
-"""The process of a Prefect server of ours: `python -m flows.server.process [SOCKET [kept]]`.
+"""The process of a Prefect server of ours: `python -m flows.server.process [up]`.
 
 For one command it binds a free port of 127.0.0.1, prints it, serves without background services,
 and ends when its standard input closes: so it never outlives the command that started it, even one
-that was killed. With the number of an inherited, bound socket it keeps the whole server of a
-workstation (`flows.server.keeper`) until SIGTERM; that server is the same with the word `kept`.
+that was killed. For `up` its standard input is the socket that it listens on, and it is the whole
+server of a workstation until SIGTERM.
 """
 
 from __future__ import annotations
@@ -13,36 +13,66 @@ import socket
 import sys
 import threading
 
-from flows.server.keeper import keep
-
-KEPT = "kept"
-
-
-def _for_one_command() -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.bind(("127.0.0.1", 0))
-    print(listener.getsockname()[1], flush=True)  # noqa: T201
-    return listener
+SERVICES = "PREFECT_SERVER_SERVICES_"
+DAY_S = 24 * 3600
+# Of the server of a workstation; what the user has set stays.
+SETTINGS = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_METRICS_ENABLED": "true",
+    # By default a server reads and records events one at a time.
+    f"{SERVICES}TASK_RUN_RECORDER_READ_BATCH_SIZE": "100",
+    f"{SERVICES}TASK_RUN_RECORDER_BATCH_SIZE": "100",
+    f"{SERVICES}TRIGGERS_READ_BATCH_SIZE": "100",
+    f"{SERVICES}EVENT_PERSISTER_READ_BATCH_SIZE": "100",
+    f"{SERVICES}EVENT_PERSISTER_BATCH_SIZE": "100",
+    # Without these, runs with their logs and artifacts would stay for ever.
+    f"{SERVICES}DB_VACUUM_ENABLED": "events,flow_runs",
+    f"{SERVICES}DB_VACUUM_RETENTION_PERIOD": str(60 * DAY_S),
+    "PREFECT_SERVER_EVENTS_RETENTION_PERIOD": "P3D",
+}
 
 
 def main() -> None:
-    """Serve until standard input closes or SIGTERM comes, or keep the server that does."""
-    whole = len(sys.argv) > 1
-    if whole and sys.argv[-1] != KEPT:
-        command = [sys.executable, "-m", "flows.server.process", sys.argv[1], KEPT]
-        sys.exit(keep(command, int(sys.argv[1])))
-    _serve(whole)
+    """Serve until standard input closes or SIGTERM comes."""
+    if len(sys.argv) == 1:
+        _serve_a_command()
+    else:
+        _serve_a_workstation()
 
 
-def _serve(whole: bool) -> None:
-    from flows.server.sign_in import SERVER_AUTH, SignIn, guarding
+def _serve_a_command() -> None:
+    from flows.server.sign_in import SERVER_AUTH
     from tasks.processes import end_with_parent
+
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind(("127.0.0.1", 0))
+    print(listener.getsockname()[1], flush=True)  # noqa: T201
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    _serve(listener, os.environ[SERVER_AUTH], whole=False)
+
+
+def _serve_a_workstation() -> None:
+    from flows.machine.services import folder
+    from flows.server import postgres
+    from flows.server.sign_in import known_auth
+    from sam2_core.types import AutolabelError
+
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    try:
+        with postgres.running() as database:
+            os.environ.update(postgres.environment(database.url))
+            _serve(socket.socket(fileno=0), known_auth(folder()), whole=True)
+    except AutolabelError as error:
+        sys.exit(str(error))
+
+
+def _serve(listener: socket.socket, auth: str, *, whole: bool) -> None:
+    from flows.server.sign_in import SignIn, guarding
     from tasks.review.door import Door
 
-    listener = socket.socket(fileno=int(sys.argv[1])) if whole else _for_one_command()
-    threading.Thread(target=end_with_parent, daemon=True).start()
     origin = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    for name, value in guarding(os.environ[SERVER_AUTH], origin).items():
+    for name, value in guarding(auth, origin).items():
         os.environ.setdefault(name, value)
     os.environ.setdefault("PREFECT_UI_API_URL", f"{origin}/api")
 

@@ -157,8 +157,8 @@ def test_options_that_up_would_ignore_are_refused(asked, said, tmp_path, monkeyp
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
     monkeypatch.setattr(up_options, "configured_api", lambda: None)
     sleeps = [sys.executable, "-c", "import time; time.sleep(300)"]
-    services.start("server", sleeps, "http://127.0.0.1:4242/api")
-    services.start("app", sleeps, "http://127.0.0.1:5152")
+    services.start("server", sleeps, 4242, "/api")
+    services.start("app", sleeps, 5152)
     services.start("worker-gpu", [*sleeps, "--count", "2"])
     try:
         if said:

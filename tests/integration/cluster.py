@@ -16,9 +16,8 @@ from typing import Any
 
 import psutil
 
-from flows.cli.up_run import SERVER_SETTINGS
-from flows.server.api import database_environment
-from flows.server.postgres import Postgres
+from flows.server.postgres import Postgres, environment
+from flows.server.process import SETTINGS
 from tasks.frames.discover import discover
 from tasks.store import manifests
 from tasks.store.artifacts import frames_key_of
@@ -69,7 +68,7 @@ class Cluster:
             PREFECT_SERVER_ANALYTICS_ENABLED="false",
             PREFECT_WORKER_QUERY_SECONDS="2",
             DO_NOT_TRACK="1",
-            **SERVER_SETTINGS,
+            **SETTINGS,
             **more,
         )  # fmt: skip
         self.folder = folder
@@ -88,7 +87,7 @@ class Cluster:
 
     def start_database(self) -> None:
         self.postgres = Postgres(self.folder / "prefect")
-        self.home.environment |= database_environment(self.postgres.url)
+        self.home.environment |= environment(self.postgres.url)
 
     def start_server(self) -> None:
         self.server = self.spawn(

@@ -1,8 +1,8 @@
 """Every night, as a user sets it up: a schedule labels, and is there after a restart."""
 
+import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +32,9 @@ def test_two_nights_fire_by_their_schedule_with_up_given_again_between(workstati
     sources, out = tmp_path / "in", tmp_path / "out"
     write_sequence(sources / "drive0", tmp_path / "boxes", 2)
     first, told = workstation.up()
-    assert set(first) == {"prefect", "database", "worker-gpu", "worker-cpu", "app", "sign_in"}
+    assert set(first) == {
+        "prefect", "postgres", "database", "worker-gpu", "worker-cpu", "app", "sign_in"
+    }  # fmt: skip
     assert all(f"waiting for {what}" in told for what in ("Prefect's server", "the database"))
     for_its_user_alone(workstation, told)
     foreign_commands(workstation)
@@ -62,8 +64,8 @@ def test_two_nights_fire_by_their_schedule_with_up_given_again_between(workstati
     assert completed["problem"] == ""
     assert not half.exists()
 
-    for one in services(workstation):  # as the machine's end does it
-        os.killpg(one["pid"], signal.SIGKILL)
+    for one in processes(workstation):  # as the machine's end does it
+        one.kill()
     write_sequence(sources / "drive2", tmp_path / "boxes", 2)
     workstation.up()
     wait_for(lambda: "drive2" in labeled(out), 400, every=2)
@@ -103,9 +105,13 @@ def for_its_user_alone(home, told):
 
 
 def processes(home):
-    """Every process of `up`, with those that they have started."""
-    above = [psutil.Process(one["pid"]) for one in services(home)]
-    return [one for process in above for one in (process, *process.children(recursive=True))]
+    """Every process of `up`, by the cache that all of them are told of."""
+    found, cache = [], home.environment["AUTOLABEL_CACHE"]
+    for one in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if one.environ().get("AUTOLABEL_CACHE") == cache:
+                found.append(one)
+    return found
 
 
 def runs(process):
@@ -154,10 +160,6 @@ def status(home):
 def night(home, state):
     """The schedule when its last run ended so."""
     return next((one for one in status(home)["schedules"] if one["last_state"] == state), None)
-
-
-def services(home):
-    return json.loads((home.folder / "cache" / "services" / "services.json").read_text())
 
 
 def labeled(out):

@@ -177,7 +177,7 @@ def test_who_is_refused_is_told_by_up_at_once_and_by_status_and_doctor(
     file = tmp_path / "worker.log"
     file.write_text(f"{caplog.text}\nanother line\n")
     monkeypatch.setattr(services, "log_of", lambda _: file)
-    here = services.Service("worker-gpu", 0, 0.0)
+    here = services.Service("worker-gpu", 0)
     with pytest.raises(AutolabelError, match=r"MIG-abc; .*no GPU 9. What was started") as refused:
         services.wait_until(here, lambda: False)
     assert "another line" not in str(refused.value)

@@ -1,21 +1,65 @@
-"""What `up` starts and `down` ends."""
+"""What `up` puts on the supervisor's list, and `down` ends."""
 
+import os
+import signal
+import socket
 import sys
 
+import psutil
 import pytest
 
 from flows.machine import services
+from sam2_core.types import AutolabelError
+from tests.integration.cluster import free_port, wait_for
 
 SLEEPS = [sys.executable, "-c", "import time; time.sleep(300)"]
 
 
-@pytest.mark.parametrize(
-    "order", [("server", "database", "worker"), ("worker", "database", "server")]
-)
-def test_workers_end_before_the_server_whenever_that_was_started(order, tmp_path, monkeypatch):
+@pytest.fixture(params=["short", "so long that no socket fits below it " * 3])
+def cache(request, tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / request.param))
+    yield
+    services.stop_all()
+
+
+def test_workers_end_before_the_server_whenever_that_was_started(cache):
     """They give their shards back to it; `up` starts one that has died again, after them."""
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
-    for name in order:
-        services.start(name, SLEEPS)
-    assert services.stop_all() == ["worker", "database", "server"]
+    for name in ("worker-gpu", "server", "postgres", "database"):
+        started = services.start(name, SLEEPS)
+        assert services.start(name, SLEEPS) == started
+    assert services.stop_all() == ["worker-gpu", "database", "server", "postgres"]
     assert services.running() == {}
+    assert services.stop_all() == []
+
+
+def test_a_killed_program_is_started_again_and_nobody_gets_its_port(cache):
+    port = free_port()
+    first = services.start("server", SLEEPS, port, "/api")
+    assert first.url == f"http://127.0.0.1:{port}/api"
+    assert services.running_api() == first.url
+    os.kill(first.pid, signal.SIGKILL)
+    while services.running()["server"].pid in {0, first.pid}:
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+    assert not first.alive
+
+
+def test_programs_end_with_a_supervisor_that_is_killed_and_the_next_one_starts_anew(cache):
+    port = free_port()
+    old = [services.start("database", SLEEPS), services.start("server", SLEEPS, port)]
+    supervisor = psutil.Process(psutil.Process(old[0].pid).ppid())
+    supervisor.kill()
+    wait_for(lambda: not any(psutil.pid_exists(one.pid) for one in old), 30)
+    assert services.running() == {}
+    assert services.start("server", SLEEPS, port).alive
+    assert list(services.running()) == ["server"]
+
+
+def test_a_program_that_fails_is_told_with_its_last_words_and_taken_off_the_list(cache):
+    failing = [sys.executable, "-c", "import sys; sys.exit('50% is wrong')"]
+    with pytest.raises(AutolabelError, match=r"server did not start: 50% is wrong; its log is"):
+        services.wait_until(services.start("server", failing), lambda: False)
+    assert services.running() == {}
+    tells = "import os, time; print(os.environ['NAME'], flush=True); time.sleep(99)"
+    services.start("server", [sys.executable, "-c", tells], NAME="100%, a b")
+    wait_for(lambda: services.log_of("server").read_text() == "100%, a b\n", 30)

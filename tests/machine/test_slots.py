@@ -50,7 +50,7 @@ def test_where_a_driver_lists_no_gpu_no_worker_takes_the_processor(
     assert re.search(why, place.refused)
     assert f"{place.name} takes no work: " in caplog.text
     assert place.name.endswith("-gpu-gpu-0")
-    assert workers_of(Service("worker-gpu", os.getpid(), 0.0)) == 1  # what `up` counts
+    assert workers_of(Service("worker-gpu", os.getpid())) == 1  # what `up` counts
     assert [one.refused for one in slots("cpu", None, bound=False)] == [""]
 
 
