@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 
 from sam2_core.backends import torch_backend, torch_buckets  # noqa: E402
 from sam2_core.backends.device_owner import DeviceOwner, device_owner  # noqa: E402
-from sam2_core.backends.torch_buckets import BOX_BUCKETS, IMAGE_BUCKETS, Buckets  # noqa: E402
+from sam2_core.backends.torch_buckets import IMAGE_BUCKETS, Buckets  # noqa: E402
 from sam2_core.backends.torch_compiled import CompiledModules  # noqa: E402
 from sam2_core.load import load_backend  # noqa: E402
 from sam2_core.tuning import sample_prompts  # noqa: E402
@@ -105,35 +105,6 @@ def test_views_go_through_the_buckets_as_squares_do_without(backend, tmp_path, m
     assert len(backend._graphs.captured) == 2
 
 
-def test_who_waits_for_masks_sleeps(backend, monkeypatch):
-    real, waited = torch.empty, []
-
-    def on_host(shape, *, dtype, pin_memory):
-        assert pin_memory
-        return real(shape, dtype=dtype)
-
-    class Event:
-        def __init__(self, *, blocking=False):
-            self.blocking = blocking
-
-        def record(self, stream):
-            self.stream = stream
-
-        def synchronize(self):
-            waited.append((self.blocking, self.stream))
-
-    monkeypatch.setattr(torch, "empty", on_host)
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda *_: None)
-    backend._stream, backend._copies = HostStream(), HostStream()
-    logits, scores = torch.rand(2, 4, 4), torch.rand(3, 2)
-    masks = backend._download([logits, scores], 2)
-    assert waited == []
-    np.testing.assert_array_equal(masks.wait().logits, logits.numpy())
-    assert waited == [(True, backend._copies)]
-
-
 def test_what_was_compiled_before_is_loaded_ahead_and_nothing_else(backend, tmp_path):
     first = process(backend, tmp_path)
     backend.warm_up()
@@ -165,21 +136,6 @@ def test_a_size_that_could_not_be_compiled_ahead_is_compiled_ahead_of_frames(bac
     again = process(backend, tmp_path)
     backend.warm_up()
     assert again.compiled == functions.compiled == ["encoder-1-0", "decoder-1-8"]
-
-
-def test_nobody_waits_for_the_device_while_a_bucket_is_captured(backend, tmp_path, monkeypatch):
-    process(backend, tmp_path)
-    held = []
-
-    class Watched(HostGraph):
-        def __init__(self, *given):
-            held.append(backend._owner._capturing)
-            super().__init__(*given)
-
-    monkeypatch.setattr(torch_buckets, "Captured", Watched)
-    backend._owner.run(lambda: label(backend, 1, 8))
-    assert held == [True, True]
-    assert backend._owner.wait(lambda: "waited") == "waited"
 
 
 def test_after_a_lack_of_memory_graphs_are_captured_into_memory_of_their_own(
@@ -226,17 +182,6 @@ def test_after_a_capture_that_failed_the_process_asks_nothing_more(
     assert (backend._owner.lost is not None) == lost
     assert not backend._graphs.captured
     assert not device_owner()._capturing
-
-
-def test_larger_calls_than_the_largest_bucket_have_their_own(backend, tmp_path):
-    functions = process(backend, tmp_path)
-    label(backend, IMAGE_BUCKETS[-1] + 1, BOX_BUCKETS[-1] + 1)
-    assert functions.compiled == ["encoder-9-0", "decoder-9-257"]
-
-
-def test_without_a_gpu_there_is_nothing_to_warm(tmp_path):
-    load_backend("random:micro", "torch", "fp32", cache=tmp_path).warm_up()
-    assert not list(tmp_path.rglob("*.pt2"))
 
 
 def test_a_lack_of_memory_releases_graphs_and_what_is_kept_for_the_detector(
