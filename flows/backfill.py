@@ -15,7 +15,7 @@ from flows.server.fleet import decided
 from flows.server.shard_runs import sequences_in_flight
 from flows.server.submit import ensure_queue, submit, workers_online
 from flows.server.turns import turn_of
-from tasks.dataset.record import refuse_before_labeling
+from tasks.dataset.loaded import refuse_before_labeling
 from tasks.errors import redacted_errors
 from tasks.pipeline.steps import patiently, step
 from tasks.store import quarantine

@@ -86,7 +86,7 @@ def _load_missing(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[s
 @step("rebuild", of="")
 def rebuild_task(dataset: str, out_uri: str, run_key: str) -> int:
     """Load the dataset from its artifacts alone; returns its frames."""
-    from tasks.load.rebuild import rebuild
+    from tasks.load.prepare import rebuild
 
     return rebuild(dataset, out_uri, run_key).frames
 
@@ -94,6 +94,6 @@ def rebuild_task(dataset: str, out_uri: str, run_key: str) -> int:
 @step("find", of="")
 def find_task(dataset: str, out_uri: str, run_key: str) -> tuple[list[Manifest], list[str]]:
     """Find out what the dataset lacks; see `missing_manifests`."""
-    from tasks.dataset.record import missing_manifests
+    from tasks.dataset.loaded import missing_manifests
 
     return patiently(lambda: missing_manifests(dataset, out_uri, run_key), "looking for labels")

@@ -26,7 +26,7 @@ from flows.server.shard_end import ending
 from flows.server.shard_runs import MOST_STARTS, give_back, pause_after
 from sam2_core.trust.certificate import UncertifiedEngineError
 from sam2_core.types import AutolabelError
-from tasks.dataset.record import refuse_before_labeling
+from tasks.dataset.loaded import refuse_before_labeling
 from tasks.errors import redacted_errors, told
 from tasks.frames.discover import Discovered, discover
 from tasks.observe import metrics_server, tracing

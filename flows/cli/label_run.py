@@ -87,7 +87,7 @@ def run_label(
 
 
 def _leave_overlays(console: Console, summary: dict[str, Any], count: int) -> list[str]:
-    from tasks.export.few_overlays import overlays_uri, write_overlays
+    from tasks.export.overlay import overlays_uri, write_overlays
 
     out, run_key = summary["out"], summary["run_key"]
     with spinning(console, "drawing"):
@@ -189,7 +189,7 @@ def _nothing_to_do(plan: Plan) -> list[SequenceOutcome] | None:
     if plan.missing or (plan.params.tracks and not all(one.tracked for one in plan.sequences)):
         return None
     if plan.params.dataset_name:
-        from tasks.dataset.record import loaded_manifests
+        from tasks.dataset.loaded import loaded_manifests
 
         loaded = loaded_manifests(plan.params.dataset_name)
         if any(one.manifest and one.manifest.version not in loaded for one in plan.sequences):

@@ -72,7 +72,7 @@ def _models(job: Job) -> list[Callable[[], object]]:
 
 def _prepare(dataset: str, cameras: list[str], out_uri: str) -> frozenset[str]:
     from tasks.dataset.database import ensure_database
-    from tasks.dataset.later import import_around_fiftyone
+    from tasks.dataset.lazy_imports import import_around_fiftyone
 
     with ThreadPoolExecutor(1) as pool:
         database = pool.submit(ensure_database)

@@ -90,7 +90,7 @@ def _serve(app: App, opened: Any) -> None:
 
     """
     from flows.cli.display import as_typed
-    from tasks.dataset.keep import DatabaseKeeper
+    from tasks.dataset.database_keeper import DatabaseKeeper
     from tasks.review.events import show_again
 
     database = DatabaseKeeper()
@@ -134,10 +134,9 @@ def command() -> None:
 @_ended_by_signals()
 def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
     """Open the queue in the App on this machine; Ctrl-C stops App and database."""
-    from tasks.dataset.keep import end_without_waiting
+    from tasks.dataset.database_keeper import end_without_waiting
     from tasks.dataset.schema import open_dataset
     from tasks.review.app import DEFAULT_PORT, open_in_browser, run_app
-    from tasks.review.aside import compare_files
     from tasks.review.queue import (
         LABEL_BY_LABEL,
         NEEDS_REVIEW,
@@ -145,6 +144,7 @@ def open_(dataset: str, budget: int, port: int | None, browser: bool) -> None:
         everything,
         sequence_risks,
     )
+    from tasks.review.set_aside import compare_files
 
     opened = open_dataset(dataset)
     end_without_waiting()
@@ -251,8 +251,8 @@ def rebuild_(dataset: str, out: str) -> None:
     Decisions belong to the name DATASET.
     """
     from tasks.dataset.schema import open_dataset
-    from tasks.load.rebuild import rebuild
-    from tasks.review.aside import count_set_aside
+    from tasks.load.prepare import rebuild
+    from tasks.review.set_aside import count_set_aside
 
     report = rebuild(dataset, out)
     click.echo(

@@ -12,7 +12,7 @@ import threading
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.database import ensure_database, release_database
-from tasks.dataset.keep import DatabaseKeeper
+from tasks.dataset.database_keeper import DatabaseKeeper
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from tasks.boxes.decisive_code import box_code
 from tasks.boxes.detector_files import detector_stamp
 from tasks.boxes.imported import ImportedBoxes
 from tasks.boxes.matching import Matching
-from tasks.dataset.record import refuse_before_labeling
+from tasks.dataset.loaded import refuse_before_labeling
 from tasks.frames.discover import Discovered, discover
 from tasks.frames.naming import Names
 from tasks.frames.patterns import refuse_output_inside

@@ -28,7 +28,7 @@ Answer = TypeVar("Answer")
 
 def lacked(label: LabelParams, run_key: str) -> set[str] | None:
     """Ids of labeled sequences of a run that its dataset lacks; None where nobody here can tell."""
-    from tasks.dataset.record import missing_manifests
+    from tasks.dataset.loaded import missing_manifests
 
     def of(dataset: str) -> set[str]:
         missing, unreadable = missing_manifests(dataset, label.out, run_key)
@@ -59,7 +59,7 @@ def to_load(label: LabelParams, run_key: str) -> set[str]:
 
 def holds_any(label: LabelParams) -> bool | None:
     """Whether a dataset holds a labeled sequence; None where nobody here can tell."""
-    from tasks.dataset.record import loaded_manifests
+    from tasks.dataset.loaded import loaded_manifests
 
     if not label.dataset_name:
         return False
@@ -68,8 +68,8 @@ def holds_any(label: LabelParams) -> bool | None:
 
 def _asked(dataset: str, ask: Callable[[str], Answer]) -> Answer | None:
     """Return what the database tells of a dataset; None where it cannot be asked from here."""
-    from tasks.dataset.away import reach_database
     from tasks.dataset.database import is_at_hand
+    from tasks.dataset.database_access import reach_database
 
     try:
         if not is_at_hand():

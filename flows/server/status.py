@@ -310,8 +310,8 @@ def _frames_without_labels(run: RunStatus) -> list[dict[str, Any]]:
 
 def _look_at_dataset(run: RunStatus) -> None:
     """Forget that labels were not loaded once all of them are; nobody knows without a database."""
-    from tasks.dataset.away import reach_database
-    from tasks.dataset.record import missing_manifests
+    from tasks.dataset.database_access import reach_database
+    from tasks.dataset.loaded import missing_manifests
 
     dataset = run.label.dataset_name
     if not run.not_loaded or not dataset:

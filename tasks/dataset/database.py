@@ -24,9 +24,9 @@ from filelock import FileLock
 
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
-from tasks.dataset.later import import_later
+from tasks.dataset.lazy_imports import import_later
 from tasks.dataset.mongod import URI_VARIABLE, password_file
-from tasks.dataset.own_mongod import (
+from tasks.dataset.mongod_process import (
     Server,
     answers,
     command_line,

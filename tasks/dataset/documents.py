@@ -22,8 +22,7 @@ import numpy as np
 
 from sam2_core.cache import cannot_write
 from sam2_core.types import ModelStamp
-from tasks.dataset.ids import label_prefix
-from tasks.dataset.objects import ObjectNames
+from tasks.dataset.ids import ObjectNames, label_prefix
 from tasks.dataset.reviewed_instances import fingerprint, override_document
 from tasks.frames.identity import frame_identity
 from tasks.masks.crops import (

@@ -19,8 +19,7 @@ from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.appearance import arrange_app
-from tasks.dataset.away import reach_database, waits_for_database
-from tasks.dataset.locks import database_lock
+from tasks.dataset.database_access import database_lock, reach_database, waits_for_database
 from tasks.store import storage
 from tasks.store.roots import first_root
 

@@ -14,7 +14,7 @@ from sam2_core.mask_metrics import SIZES, mask_iou, size_class
 from sam2_core.types import AutolabelError
 from tasks.evaluate.metrics import box_iou
 from tasks.evaluate.run_side import FrameKey, Side, is_same
-from tasks.export.uncertified import uncertified_runs
+from tasks.export.frames import uncertified_runs
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
 from tasks.wording import counted

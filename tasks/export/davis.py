@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from tasks.export.masks import COVERED, owners
-from tasks.export.numbers import FlatNames, ObjectNumbers
 from tasks.export.sink import Sink
-from tasks.export.types import Classes, ExportFrame, Told
+from tasks.export.types import Classes, ExportFrame, FlatNames, ObjectNumbers, Told
 
 _MOST = 254  # 255 is void: pixels that no evaluation counts
 

@@ -36,8 +36,8 @@ class Decisions:
     """Decisions of a dataset; those that were set aside are none."""
 
     def __init__(self, dataset: Any) -> None:
-        from tasks.review.aside import compare_files
         from tasks.review.harvest import harvest
+        from tasks.review.set_aside import compare_files
 
         harvest(dataset)
         compare_files(dataset)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from tasks.export.decided import Decided, Decisions
 from tasks.export.types import ExportFrame, FileStems, Instance, Told
 from tasks.risk.compute_risk import Judgement, compute_risk, compute_risk_of_parts
 from tasks.store import storage
-from tasks.store.manifests import ChunkRecord, Manifest
+from tasks.store.manifests import ChunkRecord, Manifest, read_reports
 from tasks.store.newest import newest_manifests
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import read_tracks
@@ -244,3 +244,20 @@ def _is_dataset(name: str) -> bool:
 
     dataset = existing_dataset(name) if is_name(name) else None
     return dataset is not None and "frame_key" in dataset.get_field_schema()
+
+
+def uncertified_runs(out_uri: str, manifests: Iterable[Manifest]) -> dict[str, str]:
+    """Return the verdict on the engine of each run that was used whatever it is.
+
+    Returns:
+        {run_key: the verdict that the run's reports have, several joined, "unknown" for none}.
+
+    """
+    stamps = [one.stamp for one in manifests]
+    keys = sorted({one.run_key for one in stamps if one.parameters.get("allow_uncertified")})
+    return {key: _verdict(out_uri, key) for key in keys}
+
+
+def _verdict(out_uri: str, run_key: str) -> str:
+    told = [report.get("certificate") or {} for report in read_reports(out_uri, run_key)]
+    return ", ".join(sorted({one["verdict"] for one in told if "verdict" in one})) or "unknown"

@@ -9,9 +9,8 @@ from typing import IO, Any
 import numpy as np
 
 from tasks.export.masks import COVERED, owners, png
-from tasks.export.numbers import ObjectNumbers
 from tasks.export.sink import Sink
-from tasks.export.types import Classes, ExportFrame, Told
+from tasks.export.types import Classes, ExportFrame, ObjectNumbers, Told
 
 CLASS_IDS = {"car": 1, "pedestrian": 2, "person": 2}
 _MOST = 999

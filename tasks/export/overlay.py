@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import colorsys
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tasks.export.captions import (
-    Caption,
-    Picture,
-    fitting,
-    line_px,
-    text_picture,
-    write_captions,
-)
+from tasks.export.captions import Caption, Picture, fitting, line_px, text_picture, write_captions
 from tasks.export.film import Film, has_h264
+from tasks.export.frames import Choice, Frames
 from tasks.export.masks import bitmap
 from tasks.export.sink import Sink
 from tasks.export.types import Classes, ExportFrame, Instance, Told
+from tasks.store import storage
+from tasks.store.manifests import ChunkRecord, Manifest
+from tasks.store.newest import list_manifests
 from tasks.wording import counted
 
 _SHEET, _COLUMNS, _THUMB_WIDTH = 24, 4, 480
@@ -217,3 +214,67 @@ class OverlayWriter:
         """Finish the last video and sheet."""
         self._end()
         return {"video_codec": "h264" if has_h264() else "mpeg4, which browsers do not play"}
+
+
+def overlays_uri(out_uri: str, run_key: str) -> str:
+    """Return the folder of a run's overlays."""
+    return storage.join(out_uri, "reports", run_key, "overlays")
+
+
+def write_overlays(out_uri: str, run_key: str, count: int) -> list[str]:
+    """Draw a few of a run's frames, evenly spread over all of them.
+
+    Args:
+        out_uri: the run's storage.
+        run_key: the run; one without labels has no pictures.
+        count: of pictures, at most.
+
+    Returns:
+        Addresses of the pictures, fewer where frames have no labels or pictures.
+
+    Raises:
+        AutolabelError: labels cannot be read, or pictures not be written.
+
+    """
+    if not list_manifests(out_uri, run_key):
+        return []
+    frames = Frames(out_uri, Choice(run_key=run_key), None, pictures=True, told=Told())
+    chunks = [
+        (manifest, chunk)
+        for manifest in frames.manifests
+        for chunk in manifest.chunks
+        if chunk.instances
+    ]
+    written = []
+    for (manifest, chunk), places in _spread(chunks, count):
+        for frame in _nearest(list(frames.of_chunk(manifest, chunk)), places):
+            picture = draw(frame)
+            if picture is not None:
+                name = f"{frame.series.replace('/', '__')}__{frame.index:06d}.jpg"
+                uri = storage.join(overlays_uri(out_uri, run_key), name)
+                storage.write_bytes(uri, jpeg(picture))
+                written.append(uri)
+    return written
+
+
+def _spread(
+    chunks: Sequence[tuple[Manifest, ChunkRecord]], count: int
+) -> Iterator[tuple[tuple[Manifest, ChunkRecord], list[int]]]:
+    """Yield chunks with the places in them that are evenly spread over the frames of all."""
+    total = sum(chunk.frames for _, chunk in chunks)
+    step = total / max(min(count, total), 1)
+    places = [int((number + 0.5) * step) for number in range(min(count, total))]
+    passed = 0
+    for manifest, chunk in chunks:
+        inside = [place - passed for place in places if passed <= place < passed + chunk.frames]
+        passed += chunk.frames
+        if inside:
+            yield (manifest, chunk), inside
+
+
+def _nearest(frames: list[ExportFrame], places: list[int]) -> Iterator[ExportFrame]:
+    """Yield for each place the nearest frame with labels, none twice."""
+    left = {number: one for number, one in enumerate(frames) if one.instances}
+    for place in places:
+        if left:
+            yield left.pop(min(left, key=lambda number: abs(number - place)))

@@ -13,7 +13,7 @@ from tasks.export.cvat import CvatWriter
 from tasks.export.davis import DavisWriter
 from tasks.export.decided import Decisions
 from tasks.export.fiftyone_dataset import FiftyOneWriter
-from tasks.export.frames import Choice, Frames, source_of
+from tasks.export.frames import Choice, Frames, source_of, uncertified_runs
 from tasks.export.label_studio import LabelStudioWriter
 from tasks.export.mots import MotsWriter
 from tasks.export.overlay import OverlayWriter
@@ -21,7 +21,6 @@ from tasks.export.pngs import CityscapesWriter, PngWriter
 from tasks.export.sink import ImageMode, Sink
 from tasks.export.t4 import T4Writer
 from tasks.export.types import Classes, Told, Writer
-from tasks.export.uncertified import uncertified_runs
 from tasks.export.yolo import YoloWriter
 from tasks.store.addresses import checked
 

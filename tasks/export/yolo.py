@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sam2_core.polygons import one_polygon, polygons
-from tasks.export.masks import bitmap, polygon_iou
-from tasks.export.numbers import FlatNames
-from tasks.export.polygon_loss import PolygonLoss
+from tasks.export.masks import PolygonLoss, bitmap, polygon_iou
 from tasks.export.sink import Sink
-from tasks.export.types import Classes, ExportFrame, Told
+from tasks.export.types import Classes, ExportFrame, FlatNames, Told
 
 
 class YoloWriter:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tasks.dataset.away import waits_for_database
+from tasks.dataset.database_access import waits_for_database
 from tasks.dataset.differences import mark_differences, replaced_labels
 from tasks.dataset.documents import (
     Origin,
@@ -27,8 +27,7 @@ from tasks.dataset.documents import (
     machine_fields,
     stamp_text,
 )
-from tasks.dataset.ids import sample_id
-from tasks.dataset.objects import ObjectNames
+from tasks.dataset.ids import ObjectNames, sample_id
 from tasks.dataset.placing import Place, place_frames, recorded_frames, recorded_parts
 from tasks.dataset.reviewed_instances import log_of
 from tasks.dataset.schema import (
@@ -42,9 +41,9 @@ from tasks.dataset.schema import (
     sample_collection,
 )
 from tasks.frames.identity import frame_identity
-from tasks.review.aside import CHANGED, forget, peoples_fields, set_aside, set_aside_unlisted
 from tasks.review.calibrate import recalibration_of
 from tasks.review.harvest import harvest
+from tasks.review.set_aside import CHANGED, forget, peoples_fields, set_aside, set_aside_unlisted
 from tasks.risk.compute_risk import Judgement, compute_risk, compute_risk_of_parts, recalibrated
 from tasks.store.artifacts import RunStamp
 from tasks.store.manifests import Manifest

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
-from tasks.dataset.away import waits_for_database
-from tasks.dataset.schema import bootstrap_dataset, open_dataset
+from sam2_core.types import AutolabelError
+from tasks.dataset.database_access import waits_for_database
+from tasks.dataset.loaded import remember_load
+from tasks.dataset.schema import bootstrap_dataset, open_dataset, sample_collection
+from tasks.load.into_fiftyone import LoadReport, load_sequence
 from tasks.review.calibrate import recall_calibration
+from tasks.review.events import apply_events, read_events
+from tasks.store import storage
+from tasks.store.newest import ListedManifest, list_manifests
 
 
 @waits_for_database
@@ -18,3 +25,45 @@ def prepare_dataset(name: str, cameras: Sequence[str] = (), out_uri: str = "") -
     bootstrap_dataset(name, cameras, out_uri)
     if out_uri:
         recall_calibration(open_dataset(name))
+
+
+def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
+    """Load everything that a run's storage holds into a dataset, decisions included.
+
+    Args:
+        name: the dataset; created when it is not there.
+        out_uri: the run's storage.
+        run_key: only this run's labels; by default every run's, oldest first.
+
+    Raises:
+        AutolabelError: nothing is there, or a file is damaged.
+
+    """
+    started = time.perf_counter()
+    manifests = [one.read(out_uri) for one in _to_load(out_uri, run_key)]
+    if not manifests:
+        raise AutolabelError(f"{storage.redact(out_uri)} holds no complete sequence to load")
+    cameras = dict.fromkeys(chunk.camera for one in manifests for chunk in one.chunks)
+    prepare_dataset(name, list(cameras), out_uri)
+    last = {one.sequence_id: one for one in manifests}
+    changed = 0
+    for manifest in manifests:
+        report = load_sequence(name, out_uri, manifest)
+        if last[manifest.sequence_id] is manifest:
+            changed += report.changed
+            remember_load(name, manifest, whole=not report.changed)
+    dataset = open_dataset(name)
+    apply_events(dataset, read_events(out_uri, name))
+    # Runs replace each other's labels: what each has loaded is not what is there.
+    samples = list(sample_collection(dataset).find({}, {"_id": 0, "instances": 1}))
+    instances = sum(int(one.get("instances") or 0) for one in samples)
+    return LoadReport(len(samples), instances, time.perf_counter() - started, changed)
+
+
+def _to_load(out_uri: str, run_key: str) -> list[ListedManifest]:
+    """Return the newest manifest of each sequence in each run, oldest first.
+
+    Earlier runs' are loaded for the comparison of their labels with those that replaced them.
+    """
+    listed = list_manifests(out_uri, run_key)
+    return sorted({(one.run_key, one.sequence_id): one for one in listed}.values())

@@ -32,8 +32,8 @@ def given_boxes(address: str, names_uri: str = "") -> ImportedBoxes:
 
 
 def _boxes_of_dataset(address: str) -> ImportedBoxes:
-    from tasks.dataset.away import reach_database
     from tasks.dataset.database import ensure_database
+    from tasks.dataset.database_access import reach_database
     from tasks.dataset.schema import sample_collection
 
     name, field = dataset_and_field(address)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def prepare_load(dataset: str, cameras: Sequence[str], out_uri: str) -> frozenset[str]:
     """Make a dataset ready for loads; returns the manifests that it holds already."""
-    from tasks.dataset.record import loaded_manifests
+    from tasks.dataset.loaded import loaded_manifests
     from tasks.load.prepare import prepare_dataset
 
     prepare_dataset(dataset, cameras, out_uri)
@@ -30,7 +30,7 @@ def load_labels(dataset: str, out_uri: str, manifest: Manifest) -> LoadReport:
         AutolabelError: storage or the database cannot be used, or labels are damaged.
 
     """
-    from tasks.dataset.record import remember_load
+    from tasks.dataset.loaded import remember_load
     from tasks.load.into_fiftyone import load_sequence
 
     with withdrawn_if_damaged(out_uri, manifest):

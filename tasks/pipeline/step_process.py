@@ -26,7 +26,7 @@ from sam2_core.backend_choice import cuda_devices
 from sam2_core.library_messages import preload_cuda
 from sam2_core.machine_errors import causes, is_machine_error
 from sam2_core.types import AutolabelError, MachineError
-from tasks.dataset.later import import_around_fiftyone
+from tasks.dataset.lazy_imports import import_around_fiftyone
 from tasks.errors import told
 from tasks.observe.progress import Listener, Progress
 from tasks.pipeline.chunk import Job

@@ -35,7 +35,7 @@ from tasks.review.events import (
     record,
     reviewer,
 )
-from tasks.review.meanwhile import refuse_changed_labels
+from tasks.review.sample_changes import refuse_changed_labels
 from tasks.wording import counted
 
 FIELDS = (MACHINE_FIELD, REVIEWED_FIELD)
@@ -119,7 +119,7 @@ def as_corrected(dataset: Any, frame: Chosen) -> Chosen:
 
 
 def _refuse_changed(dataset: Any, ids: Sequence[Any]) -> None:
-    from tasks.review.aside import set_aside_changed
+    from tasks.review.set_aside import set_aside_changed
 
     count = set_aside_changed(dataset, ids)
     if count:

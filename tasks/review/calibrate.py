@@ -17,7 +17,7 @@ from tasks.dataset.reviewed_instances import detections_of
 from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, dataset_lock, sample_collection
 from tasks.review.events import ACCEPTED, WRONG, reviews_uri, storage_of
 from tasks.review.objects import object_of
-from tasks.review.sample_update import OPEN_RISK
+from tasks.review.sample_changes import OPEN_RISK
 from tasks.risk.calibration import Recalibration
 from tasks.risk.geometry import Numbers
 from tasks.risk.reliability import calibration_error, reliability_picture

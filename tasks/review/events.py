@@ -3,7 +3,7 @@
 An event is all that one action did to one frame, named by its address and its version. Replaying
 a dataset's events in order gives every decision back, so the dataset can be dropped and rebuilt.
 Those on frames that the dataset does not have, as they were, are set aside
-(`tasks.review.aside`). Events are never changed or deleted.
+(`tasks.review.set_aside`). Events are never changed or deleted.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sam2_core.types import AutolabelError
+from tasks.dataset.database_keeper import show_stored
 from tasks.dataset.ids import sample_id
-from tasks.dataset.keep import show_stored
 from tasks.dataset.schema import LOG_FIELD, sample_collection
-from tasks.review.before import states_before
-from tasks.review.meanwhile import one_at_a_time
-from tasks.review.sample_update import OPEN_RISK, update_of
+from tasks.review.sample_changes import OPEN_RISK, one_at_a_time, states_before, update_of
 from tasks.store import storage
 from tasks.store.checksums import decode_json, encode_json
 
@@ -204,8 +202,8 @@ def apply_events(dataset: Any, events: Iterable[Event]) -> None:
     """
     from pymongo import UpdateOne
 
-    from tasks.review.aside import hold_events
-    from tasks.review.patches import show_decisions
+    from tasks.review.app_samples import show_decisions
+    from tasks.review.set_aside import hold_events
 
     events, samples = list(events), sample_collection(dataset)
     wanted = list({sample_id(event.frame_key) for event in events})

@@ -13,9 +13,9 @@ from tasks.dataset.reviewed_instances import Values, detections_of, log_of, to_v
 from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD, open_dataset
 from tasks.dataset.schema import sample_collection as _collection
 from tasks.review.actions import frame_of
-from tasks.review.aside import SetAside, compare_files, samples_set_aside
 from tasks.review.events import reviews_uri, storage_of
 from tasks.review.harvest import harvest
+from tasks.review.set_aside import SetAside, compare_files, samples_set_aside
 from tasks.store import storage
 from tasks.wording import counted
 

@@ -16,18 +16,16 @@ from fiftyone.operators import types
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.appearance import offered_classes
-from tasks.dataset.away import DatabaseAwayError
+from tasks.dataset.database_access import DatabaseAwayError
+from tasks.dataset.database_keeper import await_answer
 from tasks.dataset.ids import sample_id
-from tasks.dataset.keep import await_answer
 from tasks.review import actions
 from tasks.review.actions import Chosen
+from tasks.review.app_samples import as_stored, frames_of, is_patches, redrawn
 from tasks.review.events import Event
-from tasks.review.patches import frames_of, is_patches
 from tasks.review.queue import known_classes
-from tasks.review.redraw import as_stored, redrawn
-from tasks.review.relabel_requests import PROMPTS, request_relabel, sent_back
+from tasks.review.relabel_requests import PROMPTS, request_relabel, sent_back, submit_relabel
 from tasks.review.selection import UnconfirmedError, chosen_labels, count_labels
-from tasks.review.submit import submit_relabel
 from tasks.review.undo import redo, undo
 from tasks.wording import counted
 

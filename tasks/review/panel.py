@@ -8,11 +8,11 @@ import fiftyone.operators as foo
 from fiftyone.operators import types
 
 from tasks.review.queue import CONTROL, NEEDS_REVIEW
-from tasks.review.stats import review_stats
-from tasks.review.summary import (
+from tasks.review.stats import (
     NO_CONTROL,
     decisions_plot,
     rates_plot,
+    review_stats,
     risks_plot,
     shown_names,
     summary,

@@ -6,6 +6,7 @@ deployment `relabel`, or `autolabel review relabel`) picks it up: it also works 
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -20,15 +21,7 @@ from tasks.dataset.reviewed_instances import reviewed_id
 from tasks.dataset.schema import MACHINE_FIELD, open_dataset
 from tasks.review.actions import Chosen
 from tasks.review.calibrate import recalibration_of
-from tasks.review.events import (
-    RELABEL,
-    Event,
-    now_text,
-    record,
-    reviewer,
-    reviews_uri,
-    storage_of,
-)
+from tasks.review.events import RELABEL, Event, now_text, record, reviewer, reviews_uri, storage_of
 from tasks.risk.compute_risk import Judgement, compute_risk, recalibrated
 from tasks.store import storage
 from tasks.store.checksums import decode_json, encode_json
@@ -257,3 +250,31 @@ def _judged(one: RelabelFrame, masks: Masks) -> Judgement:
 
 def _uri(out_uri: str, dataset_name: str, request_id: str, ending: str) -> str:
     return storage.join(reviews_uri(out_uri, dataset_name), "relabel", f"{request_id}.{ending}")
+
+
+DEPLOYMENT = "relabel/relabel"
+
+
+def submit_relabel(dataset: Any, request: RelabelRequest) -> str:
+    """Start the deployment `relabel` for a request; say where it is now.
+
+    Without a server the request waits in storage for `autolabel review relabel`.
+    """
+    if not os.environ.get("PREFECT_API_URL"):
+        return f"it waits for `autolabel review relabel {request.dataset}`"
+    from prefect.deployments import run_deployment
+    from prefect.exceptions import ObjectNotFound
+
+    parameters = {
+        "dataset": request.dataset, "out": storage_of(dataset), "request_id": request.request_id,
+    }  # fmt: skip
+    try:
+        run: Any = run_deployment(
+            DEPLOYMENT, parameters=parameters, timeout=0, as_subflow=False,
+            idempotency_key=f"relabel-{request.request_id}",
+        )  # fmt: skip
+    except ObjectNotFound:
+        return f"no deployment {DEPLOYMENT} on the server: it waits in storage"
+    except OSError as error:
+        return f"the Prefect server does not answer ({error}): it waits in storage"
+    return f"flow run {run.name}"

@@ -12,9 +12,9 @@ from typing import Any
 from sam2_core.types import AutolabelError
 from tasks.dataset.schema import MACHINE_FIELD
 from tasks.review.actions import Chosen, as_corrected, choose
-from tasks.review.meanwhile import decided_by_now
-from tasks.review.patches import frames_of, is_patches, labels_of_patches
+from tasks.review.app_samples import frames_of, is_patches, labels_of_patches
 from tasks.review.queue import everything
+from tasks.review.sample_changes import decided_by_now
 from tasks.wording import counted
 
 MAX_UNSELECTED_FRAMES = 20

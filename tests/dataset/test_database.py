@@ -22,7 +22,7 @@ from pymongo.errors import OperationFailure
 from flows.cli.down import command as down_command
 from sam2_core.types import AutolabelError
 from tasks import processes
-from tasks.dataset import away, database, mongod, own_mongod, schema
+from tasks.dataset import database, database_access, mongod, mongod_process, schema
 from tasks.store import own_folder
 
 USE = """
@@ -137,7 +137,7 @@ def test_a_lock_file_of_another_process_is_not_believed(tmp_path: Path) -> None:
     for text in (str(os.getpid()), "", "no number", "999999999"):
         lock.write_text(text)
         assert database.running_server(tmp_path) is None
-    assert not own_mongod.answers(0), "a server that is given its password has no port yet"
+    assert not mongod_process.answers(0), "a server that is given its password has no port yet"
 
 
 def test_a_taken_port_is_left_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,14 +148,14 @@ def test_a_taken_port_is_left_for_another(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     (temporary / f"{mongod.FOLDER_PREFIX}left").mkdir()
     (temporary / f"{mongod.FOLDER_PREFIX}left" / own_folder.LOCK).touch()
-    free = own_mongod._free_port()
+    free = mongod_process._free_port()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         ports = iter([taken.getsockname()[1], free])
-        monkeypatch.setattr(own_mongod, "_free_port", lambda: next(ports))
+        monkeypatch.setattr(mongod_process, "_free_port", lambda: next(ports))
         monkeypatch.setenv("AUTOLABEL_DATABASE_DIR", str(tmp_path))
-        server = own_mongod.start(tmp_path)
+        server = mongod_process.start(tmp_path)
     assert server.port == free
     assert not list(temporary.iterdir())
     temporary.rmdir()
@@ -178,7 +178,7 @@ def test_a_database_of_the_users_own_that_does_not_answer_is_told_in_words(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FIFTYONE_DATABASE_URI", uri)
-    monkeypatch.setattr(away, "ANSWER_TIMEOUT_MS", 10)
+    monkeypatch.setattr(database_access, "ANSWER_TIMEOUT_MS", 10)
     for use in (schema.open_dataset, schema.existing_dataset):
         with pytest.raises(
             AutolabelError, match=r"does not answer: .*FIFTYONE_DATABASE_URI"
@@ -204,11 +204,11 @@ def unguarded(folder: Path, *more: str) -> Iterator[int]:
     """A mongod as older versions started it, without a password; its process is ours to end."""
     executable = mongod.find_mongod()
     environment = mongod.library_environment(executable, folder)
-    port = own_mongod._free_port()
+    port = mongod_process._free_port()
     listening = ("--port", str(port), "--bind_ip", "127.0.0.1", "--nounixsocket", *more)
     command = mongod.arguments(executable, folder / "data", *listening)
     process = mongod.spawn(command, folder / "old.log", environment)
-    while not own_mongod.answers(port):
+    while not mongod_process.answers(port):
         assert process.poll() is None
         time.sleep(0.05)
     try:
@@ -218,21 +218,23 @@ def unguarded(folder: Path, *more: str) -> Iterator[int]:
             processes.end(process, mongod.STOP_TIMEOUT_S)
 
 
-def count_things(server: own_mongod.Server) -> int:
+def count_things(server: mongod_process.Server) -> int:
     with pymongo.MongoClient(server.uri) as client:
         return client.test.things.count_documents({})
 
 
-def taken_over(folder: Path) -> own_mongod.Server:
+def taken_over(folder: Path) -> mongod_process.Server:
     """What `ensure_database` does under its lock."""
     with database._start_lock(folder):
-        return database._joined(folder) or own_mongod.start(folder)
+        return database._joined(folder) or mongod_process.start(folder)
 
 
 def test_an_old_database_gets_a_password_and_is_closed_to_other_users(folder: Path) -> None:
     with unguarded(folder) as port:  # the old version's server still runs
         pid = int((folder / "data" / "mongod.lock").read_text())
-        assert database.running_server(folder) == own_mongod.Server(pid, port, str(folder / "data"))
+        assert database.running_server(folder) == mongod_process.Server(
+            pid, port, str(folder / "data")
+        )
         with (folder / "clients").open("a") as clients:
             fcntl.flock(clients, fcntl.LOCK_SH)
             with pytest.raises(AutolabelError, match="end what uses it"):
@@ -270,18 +272,18 @@ def test_a_server_that_comes_up_meanwhile_gives_way_if_it_is_ours(folder: Path) 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(database.os, "getuid", lambda: 12345)
             with pytest.raises(AutolabelError, match="not ours to end uses this folder"):
-                own_mongod.start(folder)
-        assert count_things(own_mongod.start(folder)) == 1
+                mongod_process.start(folder)
+        assert count_things(mongod_process.start(folder)) == 1
     assert (folder / "password").read_text() != "of-another-database"
     (folder / "password").unlink()  # killed before there was one
-    assert count_things(own_mongod.start(folder)) == 1
+    assert count_things(mongod_process.start(folder)) == 1
 
 
 def test_a_password_that_others_can_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("known to all")
     (tmp_path / "password").chmod(0o644)
     with pytest.raises(AutolabelError, match="delete the file"):
-        print(own_mongod.Server(1, 1, str(tmp_path / "data")).uri)
+        print(mongod_process.Server(1, 1, str(tmp_path / "data")).uri)
 
 
 def test_a_long_temporary_folder_is_none_for_sockets(

@@ -8,13 +8,12 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.record import refuse_before_labeling
+from tasks.dataset.loaded import refuse_before_labeling
 from tasks.dataset.schema import open_dataset
 from tasks.export.frames import Choice, chosen_manifests, source_of
 from tasks.export.run import export
 from tasks.load.into_fiftyone import load_sequence
-from tasks.load.prepare import prepare_dataset
-from tasks.load.rebuild import rebuild
+from tasks.load.prepare import prepare_dataset, rebuild
 from tasks.review.actions import accept, fix_class, merge, reject
 from tasks.review.relabel import relabel_dataset
 from tasks.store.roots import Root, write_roots

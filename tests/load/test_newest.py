@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from tasks.dataset.record import missing_manifests
+from tasks.dataset.loaded import missing_manifests
 from tasks.dataset.schema import open_dataset
 from tasks.export.frames import chosen_manifests
-from tasks.load.prepare import prepare_dataset
-from tasks.load.rebuild import rebuild
+from tasks.load.prepare import prepare_dataset, rebuild
 from tasks.pipeline.load import load_labels
 from tasks.store.manifests import write_manifest
 from tasks.store.newest import declare_again, list_manifests

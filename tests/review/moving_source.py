@@ -14,11 +14,10 @@ from sam2_core.types import Boxes, Masks
 from tasks.dataset import schema
 from tasks.frames.discover import discover
 from tasks.load import into_fiftyone as load
-from tasks.load.prepare import prepare_dataset
-from tasks.load.rebuild import rebuild
+from tasks.load.prepare import prepare_dataset, rebuild
 from tasks.review.actions import accept, choose
-from tasks.review.aside import COLLECTION, compare_files, samples_set_aside
 from tasks.review.export import export_reviews
+from tasks.review.set_aside import COLLECTION, compare_files, samples_set_aside
 from tasks.store import artifacts
 from tasks.store.manifests import ChunkRecord, Manifest, write_manifest
 from tasks.store.roots import Root, write_roots

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.dataset import schema
-from tasks.load.rebuild import rebuild
+from tasks.load.prepare import rebuild
 from tasks.review.actions import accept, choose, reject
 from tasks.review.app import run_app
 from tasks.review.events import read_events

@@ -9,8 +9,7 @@ from click.testing import CliRunner
 from flows.cli.review import command
 from tasks.dataset import schema
 from tasks.load import into_fiftyone as load
-from tasks.load.prepare import prepare_dataset
-from tasks.load.rebuild import rebuild
+from tasks.load.prepare import prepare_dataset, rebuild
 from tasks.review.actions import accept, choose, reject
 from tasks.review.calibrate import calibrate, decided, recalibration_of
 from tasks.risk.calibration import Recalibration

@@ -11,8 +11,7 @@ import pytest
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.load import into_fiftyone as load
-from tasks.load.prepare import prepare_dataset
-from tasks.load.rebuild import rebuild
+from tasks.load.prepare import prepare_dataset, rebuild
 from tasks.review import mask_repair
 from tasks.review.actions import accept, choose
 from tasks.review.events import read_events

@@ -23,12 +23,14 @@ from tasks.review.queue import (
     build_queue,
     sequence_risks,
 )
-from tasks.review.stats import Rate, _per_hour, review_stats
-from tasks.review.summary import (
+from tasks.review.stats import (
     DECISION_COLOURS,
     NO_CONTROL,
+    Rate,
+    _per_hour,
     decisions_plot,
     rates_plot,
+    review_stats,
     risks_plot,
     shown_names,
     summary,

@@ -14,8 +14,7 @@ from pycocotools import mask as coco_mask
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.load import into_fiftyone as load
-from tasks.load.prepare import prepare_dataset
-from tasks.load.rebuild import rebuild
+from tasks.load.prepare import prepare_dataset, rebuild
 from tasks.review.actions import accept, choose, fix_class, merge, reject
 from tasks.review.events import read_events
 from tasks.review.export import export_reviews

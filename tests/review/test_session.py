@@ -20,7 +20,7 @@ import pytest
 
 from tasks.dataset import schema
 from tasks.dataset.database import own_server
-from tasks.dataset.keep import DatabaseKeeper
+from tasks.dataset.database_keeper import DatabaseKeeper
 from tasks.load import into_fiftyone as load
 from tasks.load.prepare import prepare_dataset
 from tasks.review.actions import accept, choose, reject

@@ -20,10 +20,9 @@ from tasks.load.into_fiftyone import load_frames
 from tasks.load.prepare import prepare_dataset
 from tasks.review import app
 from tasks.review.actions import accept, choose, fix_class, merge, reject
-from tasks.review.objects import decided_objects
+from tasks.review.objects import decided_objects, spread
 from tasks.review.queue import LABEL_BY_LABEL, NEEDS_REVIEW, build_queue
 from tasks.review.sequences import list_sequences, sequence_view
-from tasks.review.spread import spread
 from tasks.review.undo import undo
 from tasks.wording import counted
 from tests.review.labels import STAMP, labeled_frame
@@ -90,7 +89,7 @@ def test_one_decision_is_spread_to_all_frames_of_its_object(still: str) -> None:
 
 
 def test_the_key_spreads_what_is_selected_and_else_the_last_decision(still: str) -> None:
-    from tasks.review.wide_operators import Spread
+    from tasks.review.page_operators import Spread
 
     dataset = schema.open_dataset(still)
     build_queue(dataset, 50)

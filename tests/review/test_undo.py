@@ -8,11 +8,11 @@ import pytest
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.export.decided import _decided
-from tasks.load.rebuild import rebuild
+from tasks.load.prepare import rebuild
 from tasks.review.actions import accept, choose, mark_sequence, reject
+from tasks.review.app_samples import redrawn
 from tasks.review.events import Event, read_events
 from tasks.review.export import export_reviews
-from tasks.review.redraw import redrawn
 from tasks.review.stats import review_stats
 from tasks.review.undo import redo, undo
 from tests.review.reviewed import decide_everything, pick, relabel, state

@@ -9,7 +9,7 @@ from flows.params import LabelParams
 from flows.plan.shards import Piece, ShardParams
 from flows.server import loading
 from flows.server.shard_end import ending
-from tasks.dataset.record import remember_load
+from tasks.dataset.loaded import remember_load
 from tasks.load.into_fiftyone import load_sequence
 from tasks.load.prepare import prepare_dataset
 from tasks.observe.progress import LOAD

@@ -13,7 +13,7 @@ from flows.server import status
 from flows.server.shard_end import ending
 from flows.server.shard_runs import MOST_STARTS, counted_states
 from flows.server.status import RunStatus, group_runs
-from tasks.dataset.record import remember_load
+from tasks.dataset.loaded import remember_load
 from tasks.load.into_fiftyone import load_sequence
 from tasks.load.prepare import prepare_dataset
 from tasks.observe.progress import CHECK, LOAD

@@ -54,7 +54,7 @@ def test_flows_wait_for_storage_wherever_they_ask_it(monkeypatch):
         "flows.backfill.plan_in_flight": lambda: backfill.plan_task.fn(None),
         "flows.nightly.plan_backfill": lambda: nightly.look_task.fn(None),
         "tasks.store.quarantine.listed": lambda: nightly._given_up_before("s3://labels", "0"),
-        "tasks.dataset.record.missing_manifests": lambda: load_dataset.find_task.fn("d", "s3:", ""),
+        "tasks.dataset.loaded.missing_manifests": lambda: load_dataset.find_task.fn("d", "s3:", ""),
     }
     monkeypatch.setattr(backfill, "create_markdown_artifact", lambda *_, **__: None)
     monkeypatch.setattr(backfill, "plan_markdown", lambda _: "")

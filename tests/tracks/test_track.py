@@ -8,7 +8,7 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks
 from tasks.dataset.documents import Origin, label_documents
-from tasks.dataset.objects import ObjectNames
+from tasks.dataset.ids import ObjectNames
 from tasks.risk.compute_risk import compute_risk
 from tasks.store import storage
 from tasks.store.artifacts import chunks_of, write_labels

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from tasks.review.operators import OPERATORS
-from tasks.review.page_operators import PAGE_OPERATORS
+from tasks.review.page_operators import OTHER_OPERATORS
 from tasks.review.panel import ReviewProgress
-from tasks.review.repair_operators import REPAIR_OPERATORS
-from tasks.review.wide_operators import WIDE_OPERATORS
 
 
 def register(plugin: Any) -> None:
     """Tell FiftyOne what is here."""
-    for operator in (*OPERATORS, *WIDE_OPERATORS, *REPAIR_OPERATORS, *PAGE_OPERATORS):
+    for operator in (*OPERATORS, *OTHER_OPERATORS):
         plugin.register(operator)
     plugin.register(ReviewProgress)

@@ -1,7 +1,129 @@
+// What the review has to say over the open frame: that keys rest while something is loaded or written,
+// and why a decision was refused. FiftyOne's own notifications are gone after two seconds.
+(function () {
+  const review = window.autolabelReview;
+  const PATIENCE_MS = 250; // what is quicker needs no sign
+  const REASON_MS = 20_000;
+  const LOOKS = { wait: "background:#111827e6;color:#f3f4f6", wrong: "background:#b91c1c;color:#fff" };
+  const signs = new Map(); // by kind
+
+  function show(kind, text) {
+    hide(kind);
+    const bottom = kind === "wait" ? 24 : 70;
+    const sign = review.element(
+      "div",
+      `position:fixed;left:50%;bottom:${bottom}px;transform:translateX(-50%);z-index:100001;` +
+        "max-width:70%;padding:8px 18px;border-radius:8px;font:15px sans-serif;" +
+        `pointer-events:none;box-shadow:0 4px 24px #000a;${LOOKS[kind]}`,
+      document.body,
+      text,
+    );
+    sign.dataset.cy = `review-${kind}`;
+    sign.setAttribute("role", kind === "wrong" ? "alert" : "status");
+    signs.set(kind, sign);
+  }
+
+  function hide(kind) {
+    signs.get(kind)?.remove();
+    signs.delete(kind);
+  }
+
+  // Says what is waited for, if it takes a moment.
+  async function during(text, what) {
+    const late = setTimeout(() => show("wait", text), PATIENCE_MS);
+    try {
+      return await what;
+    } finally {
+      clearTimeout(late);
+      hide("wait");
+    }
+  }
+
+  // Says why something was not done; until the next key or click.
+  let since = 0, fading = 0;
+  function complain(text) {
+    show("wrong", text);
+    since = performance.now();
+    clearTimeout(fading);
+    fading = setTimeout(() => hide("wrong"), REASON_MS);
+  }
+  for (const kind of ["keydown", "mousedown"]) {
+    window.addEventListener(kind, (event) => {
+      if (event.key !== "Shift" && performance.now() - since > PATIENCE_MS) hide("wrong");
+    }, true);
+  }
+
+  Object.assign(review, { during, complain });
+})();
+
+// What FiftyOne itself draws on the open frame, as the review needs it: classes of readable length, above
+// all tints; and no label twice that has become another one.
+(function () {
+  const review = window.autolabelReview;
+  const MOST_LETTERS = 32; // of a name
+  let replaced = new Set(); // ids of machine labels whose correction is drawn
+
+  // A name without its middle where it is long.
+  function shortened(name) {
+    const half = MOST_LETTERS / 2;
+    return name.length > MOST_LETTERS ? `${name.slice(0, half - 1)}…${name.slice(-half)}` : name;
+  }
+
+  // A tile of the grid is drawn by the same code, and is left alone.
+  function isReplaced(overlay, state) {
+    return !state.config.thumbnail && overlay.field === "detections" && replaced.has(overlay.label?.id);
+  }
+
+  // FiftyOne draws a class over the whole picture if it is long; pointing at the label shows all of it.
+  // What is not drawn is not under the mouse either.
+  function adapt(overlays) {
+    for (const kind of new Set(overlays.map((one) => Object.getPrototypeOf(one)))) {
+      if (!kind.getLabelText || Object.hasOwn(kind, "isOurs")) continue;
+      const { getLabelText, draw, containsPoint } = kind;
+      kind.getLabelText = function (...given) {
+        const name = getLabelText.apply(this, given);
+        return typeof name === "string" ? shortened(name) : name;
+      };
+      kind.draw = function (pen, state) {
+        if (!isReplaced(this, state)) draw.call(this, pen, state);
+      };
+      kind.containsPoint = function (state) {
+        return isReplaced(this, state) ? 0 : containsPoint.call(this, state);
+      };
+      kind.isOurs = true;
+    }
+  }
+
+  // Has FiftyOne leave out machine labels; it draws the frame again if these are others than before.
+  function leaveOut(ids, looker) {
+    const same = ids.size === replaced.size && [...ids].every((id) => replaced.has(id));
+    replaced = ids;
+    if (!same) looker.updater({}, () => {}); // without the second one nothing is drawn
+  }
+
+  // Classes as FiftyOne has written them, in its own place and colours: marks may be over them. Those of
+  // the overlays for which `wanted` says so.
+  function paintNames(pen, looker, wanted) {
+    const { state, currentOverlays } = looker;
+    pen.save();
+    pen.translate(...state.pan);
+    pen.scale(state.scale, state.scale);
+    pen.font = looker.ctx.font;
+    pen.textAlign = "left";
+    pen.textBaseline = "bottom";
+    for (const overlay of [...currentOverlays].reverse()) {
+      if (overlay.drawLabelText && !isReplaced(overlay, state) && wanted(overlay.label)) overlay.drawLabelText(pen, state);
+    }
+    pen.restore();
+  }
+
+  Object.assign(review, { shortened, adapt, leaveOut, paintNames });
+})();
+
 // How labels look on the layer over FiftyOne's canvas: what was decided, and what has the focus.
 (function () {
   const review = window.autolabelReview;
-  const LOOKS = { // the same colours as in summary.py
+  const LOOKS = { // the same colours as in stats.py
     accepted: { colour: "#22c55e", mark: "✓" },
     rejected: { colour: "#ef4444", mark: "✗" },
     corrected: { colour: "#fde047", mark: "✎" },

@@ -16,7 +16,7 @@
   element("style", "", document.head, 'a[href^="https://voxel51.com/why-upgrade"] { display: none }');
   const here = document.currentScript.src;
   for (const part of [
-    "signs.js", "overlays.js", "marks.js", "open_frame.js", "redraw.js", "repair.js", "dialogs.js", "decide.js",
+    "marks.js", "open_frame.js", "redraw.js", "repair.js", "dialogs.js", "decide.js",
     "keys.js", "sidebar.js",
   ]) {
     const script = document.createElement("script");

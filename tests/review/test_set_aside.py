@@ -16,17 +16,15 @@ from tasks.dataset import schema
 from tasks.dataset.pictures import find_pictures
 from tasks.frames.discover import discover
 from tasks.load import into_fiftyone as load
-from tasks.load.prepare import prepare_dataset
-from tasks.load.rebuild import rebuild
+from tasks.load.prepare import prepare_dataset, rebuild
 from tasks.review import relabel
 from tasks.review.actions import accept, choose, mark_sequence, reject
-from tasks.review.aside import compare_files, count_set_aside
 from tasks.review.events import read_events, reviews_uri
 from tasks.review.export import export_reviews
-from tasks.review.media import has_sample
 from tasks.review.relabel_requests import request_relabel
-from tasks.review.stats import review_stats
-from tasks.review.summary import summary
+from tasks.review.server import has_sample
+from tasks.review.set_aside import compare_files, count_set_aside
+from tasks.review.stats import review_stats, summary
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.newest import newest_manifests
 from tasks.types import FrameSelection

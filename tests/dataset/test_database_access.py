@@ -7,16 +7,16 @@ import pytest
 from pymongo import errors
 
 from sam2_core.types import AutolabelError
-from tasks.dataset import away, mongod
-from tasks.dataset.away import DatabaseAwayError, is_away, waits_for_database
+from tasks.dataset import database_access, mongod
+from tasks.dataset.database_access import DatabaseAwayError, is_away, waits_for_database
 
 
 @pytest.fixture(autouse=True)
 def waits(monkeypatch):
     """No pauses, and nothing left of what another test met; returns the pauses."""
     pauses = []
-    monkeypatch.setattr(away.time, "sleep", pauses.append)
-    monkeypatch.setattr(away, "_left_alone_until", 0.0)
+    monkeypatch.setattr(database_access.time, "sleep", pauses.append)
+    monkeypatch.setattr(database_access, "_left_alone_until", 0.0)
     return pauses
 
 
@@ -68,38 +68,38 @@ def test_one_that_does_not_is_left_alone(waits, monkeypatch):
         calls.append(1)
         client.admin.command("ping")
 
-    monkeypatch.setenv(away.WAIT_VARIABLE, "1")
+    monkeypatch.setenv(database_access.WAIT_VARIABLE, "1")
     with pytest.raises(DatabaseAwayError, match=r"labels are in storage.*load-dataset"):
         load()
     assert len(calls) > 1
     calls.clear()
-    monkeypatch.setenv(away.WAIT_VARIABLE, "1000")
+    monkeypatch.setenv(database_access.WAIT_VARIABLE, "1000")
     with pytest.raises(DatabaseAwayError):
         load()
     assert len(calls) == 1
     with pytest.raises(ZeroDivisionError):
         waits_for_database(lambda: 1 / 0)()
     waits_for_database(lambda: None)()
-    assert not away._left_alone()
+    assert not database_access._left_alone()
 
 
 @pytest.mark.parametrize(("free", "told"), [(0, "drives, whose disk is full (make "), (1, "")])
 def test_a_full_disk_is_named_where_our_database_has_gone(monkeypatch, tmp_path, free, told):
-    monkeypatch.delenv(away.URI_VARIABLE, raising=False)
+    monkeypatch.delenv(database_access.URI_VARIABLE, raising=False)
     monkeypatch.setenv("AUTOLABEL_DATABASE_DIR", str(tmp_path / "drives"))
     (tmp_path / "drives").mkdir()
     usage = SimpleNamespace(free=free << 30)
     monkeypatch.setattr(mongod.shutil, "disk_usage", lambda _: usage)
-    assert told in away._where()
-    assert bool(away._where()) == bool(told)
+    assert told in database_access._where()
+    assert bool(database_access._where()) == bool(told)
     (tmp_path / "mongod.log").touch()  # not a word of it could be written
     why = mongod.why_not(tmp_path / "mongod.log", tmp_path)
     assert ("the disk is full: make room there" in why) == bool(told)
 
 
 def test_a_database_of_the_users_own_is_named_with_its_variable(monkeypatch):
-    monkeypatch.setenv(away.URI_VARIABLE, "mongodb://joe:word@127.0.0.1:1/")
-    monkeypatch.setenv(away.WAIT_VARIABLE, "0")
+    monkeypatch.setenv(database_access.URI_VARIABLE, "mongodb://joe:word@127.0.0.1:1/")
+    monkeypatch.setenv(database_access.WAIT_VARIABLE, "0")
     gone = chained(AutolabelError("does not answer"), errors.ServerSelectionTimeoutError("x"))
 
     @waits_for_database

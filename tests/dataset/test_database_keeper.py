@@ -14,27 +14,27 @@ from pymongo import WriteConcern
 from pymongo.errors import AutoReconnect, ExecutionTimeout
 
 from sam2_core.types import AutolabelError
-from tasks.dataset import database, keep, own_mongod, true_counts
-from tasks.dataset.away import DatabaseAwayError
-from tasks.dataset.keep import DatabaseKeeper
+from tasks.dataset import database, database_keeper, mongod_process
+from tasks.dataset.database_access import DatabaseAwayError
+from tasks.dataset.database_keeper import DatabaseKeeper
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[own_mongod.Server]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[mongod_process.Server]:
     """A server that this process uses."""
     monkeypatch.setenv("AUTOLABEL_DATABASE_DIR", str(tmp_path))
     with database._start_lock(tmp_path):
-        server = own_mongod.start(tmp_path)
+        server = mongod_process.start(tmp_path)
     for name in (database.URI_VARIABLE, database.OWNED_VARIABLE):
         monkeypatch.setenv(name, server.uri)
     yield server
     database.stop_server(tmp_path)
 
 
-def end(server: own_mongod.Server, number: signal.Signals) -> None:
+def end(server: mongod_process.Server, number: signal.Signals) -> None:
     os.kill(server.pid, number)
     deadline = time.monotonic() + 30
-    while own_mongod.is_alive(server):
+    while mongod_process.is_alive(server):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -76,17 +76,17 @@ def test_sizes_are_right_after_a_kill(server, tmp_path, monkeypatch) -> None:
     assert "started again" in keeper.look()
     assert sizes(server.uri) == (361, 361)
     looked_at = []
-    monkeypatch.setattr(true_counts, "_is_wrong", lambda one: looked_at.append(one.name))
-    true_counts.make_counts_true(tmp_path, server.uri)
+    monkeypatch.setattr(mongod_process, "_is_wrong", lambda one: looked_at.append(one.name))
+    mongod_process.make_counts_true(tmp_path, server.uri)
     assert not looked_at, "once"
-    true_counts.note_killed(tmp_path)
-    true_counts.make_counts_true(tmp_path, "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50")
-    true_counts.make_counts_true(tmp_path, server.uri)
+    mongod_process.note_killed(tmp_path)
+    mongod_process.make_counts_true(tmp_path, "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50")
+    mongod_process.make_counts_true(tmp_path, server.uri)
     assert looked_at == ["things"], "by the next start where there was no time"
 
 
 def test_one_that_is_killed_over_and_over_is_given_up(server, monkeypatch) -> None:
-    monkeypatch.setattr(keep, "MOST_STARTS", 0)
+    monkeypatch.setattr(database_keeper, "MOST_STARTS", 0)
     keeper = DatabaseKeeper()
     end(server, signal.SIGKILL)
     with pytest.raises(AutolabelError, match="is memory short"):
@@ -104,19 +104,19 @@ def test_who_waits_is_told_in_words_and_nobody_waits_at_exit(monkeypatch) -> Non
 
     nobody = pymongo.MongoClient("127.0.0.1", 1)
     monkeypatch.setattr(fiftyone_database, "_client", nobody)
-    monkeypatch.setattr(keep, "PING_S", 0.05)
+    monkeypatch.setattr(database_keeper, "PING_S", 0.05)
     told = partial(pytest.raises, DatabaseAwayError, match="nothing was changed: the terminal")
     with told():
-        keep.await_answer(0.1)  # pymongo's own patience is 30 s
+        database_keeper.await_answer(0.1)  # pymongo's own patience is 30 s
 
     def out_of_time(_: str) -> None:
         raise ExecutionTimeout("operation would exceed time limit", 50)
 
     slow = SimpleNamespace(admin=SimpleNamespace(command=out_of_time))
-    monkeypatch.setattr(keep, "_client", lambda: slow)
+    monkeypatch.setattr(database_keeper, "_client", lambda: slow)
     with told():
-        keep.await_answer(0.1)
-    keep._leave()
+        database_keeper.await_answer(0.1)
+    database_keeper._leave()
     assert fiftyone_database._client is None
     nobody.close()
 
@@ -128,9 +128,9 @@ def test_what_is_in_storage_is_shown_once_the_database_is_back(monkeypatch) -> N
         if answer := answers.pop(0):
             raise answer
 
-    keep.show_stored(show)
+    database_keeper.show_stored(show)
     assert not answers
-    monkeypatch.setattr(keep, "PATIENCE_S", 0)
+    monkeypatch.setattr(database_keeper, "PATIENCE_S", 0)
     answers.append(AutoReconnect("closed"))
     with pytest.raises(DatabaseAwayError, match="in storage, and nothing is lost"):
-        keep.show_stored(show)
+        database_keeper.show_stored(show)

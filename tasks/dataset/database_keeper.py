@@ -14,9 +14,9 @@ from typing import Any
 from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.away import DatabaseAwayError, is_away
 from tasks.dataset.database import own_server, start_again
-from tasks.dataset.own_mongod import is_alive
+from tasks.dataset.database_access import DatabaseAwayError, is_away
+from tasks.dataset.mongod_process import is_alive
 
 MOST_STARTS = 5
 PATIENCE_S = 6.0  # a killed server is back within two seconds

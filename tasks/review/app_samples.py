@@ -1,16 +1,20 @@
-"""Patches: FiftyOne's views in which every tile is one label, cut out of its frame.
+"""Samples as the App shows them: patches led back to their frames, labels drawn anew.
 
-Such a view has samples of its own, in a dataset that FiftyOne generates: a sample's id is that of
-its label, and `_sample_id` names the frame. People decide there as in a view of frames: ids are led
-back to the frames, and decisions are shown in every generated dataset that has the label.
+In a view of patches every tile is one label. Such a view has samples of its own, in a dataset that
+FiftyOne generates: a sample's id is that of its label, and `_sample_id` names the frame. People
+decide there as in a view of frames: ids are led back to the frames, and decisions are shown in
+every generated dataset that has the label.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tasks.dataset.schema import MACHINE_FIELD
+from tasks.dataset.ids import sample_id
+from tasks.dataset.reviewed_instances import detections_of
+from tasks.dataset.schema import MACHINE_FIELD, REVIEWED_FIELD, sample_collection
+from tasks.review.events import Event
 
 _COLLECTIONS = r"^patches\."  # what FiftyOne calls the collections of generated patches
 
@@ -82,3 +86,48 @@ def _database() -> Any:
 
 def _collection(name: str) -> Any:
     return _database()[name]
+
+
+SHOWN = ("risk", "reasons", "review_status", "relabel")
+
+
+def redrawn(dataset: Any, events: Sequence[Event]) -> dict[str, Any]:
+    """Return what events changed, by sample id, as the App's own samples are written.
+
+    `labels` has the labels by field, `gone` the ids of those that are no more, `values` the frame's
+    other fields.
+    """
+    wanted: dict[Any, set[str]] = {}
+    for event in events:
+        wanted.setdefault(sample_id(event.frame_key), set()).update(_touched(event))
+    return _as_shown(dataset, wanted)
+
+
+def as_stored(dataset: Any, sample: str, label: str) -> dict[str, Any]:
+    """Return the same of one machine label, whatever has happened to it."""
+    from bson import ObjectId
+
+    return _as_shown(dataset, {ObjectId(sample): {label}})
+
+
+def _as_shown(dataset: Any, wanted: Mapping[Any, Collection[str]]) -> dict[str, Any]:
+    from fiftyone.core.json import stringify
+
+    projection = dict.fromkeys((MACHINE_FIELD, REVIEWED_FIELD, *SHOWN), 1)
+    found = sample_collection(dataset).find({"_id": {"$in": list(wanted)}}, projection)
+    return {str(one["_id"]): stringify(_change(one, wanted[one["_id"]])) for one in found}
+
+
+def _touched(event: Event) -> set[str]:
+    changed = {*event.decisions, *event.overrides, *event.removed}
+    return changed | {str(one["id"]) for one in event.upserts}
+
+
+def _change(sample: Mapping[str, Any], touched: Collection[str]) -> dict[str, Any]:
+    labels = {
+        field: [one for one in detections_of(sample, field) if str(one["_id"]) in touched]
+        for field in (MACHINE_FIELD, REVIEWED_FIELD)
+    }
+    present = {str(one["_id"]) for rows in labels.values() for one in rows}
+    values = {name: sample[name] for name in SHOWN if name in sample}
+    return {"labels": labels, "gone": sorted(set(touched) - present), "values": values}

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tasks.dataset import later
+from tasks.dataset import lazy_imports
 
 FILES = {
     "slow/__init__.py": "RUNS = []\nfrom slow.inner import VALUE\nfrom slow import sister\n",
@@ -28,11 +28,11 @@ def slow(tmp_path, monkeypatch):
         path.write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    monkeypatch.setattr(later, "_PACKAGES", {"slow"})
-    monkeypatch.setattr(later, "_NAMES", {"slow.shapes": {"Shape"}})
-    monkeypatch.setattr(later, "_CHILDREN", {"slow": {"sister"}})
-    later.import_later()
-    later.import_later()
+    monkeypatch.setattr(lazy_imports, "_PACKAGES", {"slow"})
+    monkeypatch.setattr(lazy_imports, "_NAMES", {"slow.shapes": {"Shape"}})
+    monkeypatch.setattr(lazy_imports, "_CHILDREN", {"slow": {"sister"}})
+    lazy_imports.import_later()
+    lazy_imports.import_later()
     yield
     for name in [one for one in sys.modules if one.partition(".")[0] == "slow"]:
         del sys.modules[name]
@@ -42,17 +42,17 @@ def test_a_package_runs_when_a_name_is_asked_for_and_its_parents_before_it(slow)
     import slow.inner as inner
     from slow import sister
 
-    assert {"slow", "slow.inner", "slow.sister"} <= later.waiting()
+    assert {"slow", "slow.inner", "slow.sister"} <= lazy_imports.waiting()
     assert importlib.import_module("slow.inner") is inner
     assert inner.__spec__.loader.get_source("slow.inner").startswith("import slow")
-    assert "slow" in later.waiting(), "asking where a module is runs nothing"
+    assert "slow" in lazy_imports.waiting(), "asking where a module is runs nothing"
 
     with ThreadPoolExecutor(8) as pool:
         doubles = pool.map(lambda _: sister.DOUBLE, range(8))
         values = pool.map(lambda _: inner.VALUE, range(8))
         assert (set(doubles), set(values)) == ({6}, {3})
     assert sys.modules["slow"].RUNS == ["slow.inner"]
-    assert not later.waiting() & {"slow", "slow.inner", "slow.sister"}
+    assert not lazy_imports.waiting() & {"slow", "slow.inner", "slow.sister"}
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = inner.nothing
     import slow.shapes  # the package has run: what is imported of it now runs at once
@@ -63,14 +63,14 @@ def test_a_package_runs_when_a_name_is_asked_for_and_its_parents_before_it(slow)
 def test_a_name_taken_out_of_a_module_that_waits_is_the_real_one_when_it_is_used(slow):
     from slow.shapes import Shape
 
-    assert "slow.shapes" in later.waiting()
+    assert "slow.shapes" in lazy_imports.waiting()
     assert "#ff0000" not in Shape
-    assert "slow.shapes" in later.waiting()
+    assert "slow.shapes" in lazy_imports.waiting()
     assert (Shape.EDGES, Shape().EDGES) == (4, 4)
     real = sys.modules["slow.shapes"].Shape
     assert isinstance(real(), Shape)
     assert not isinstance(3, Shape)
-    assert not later.waiting() & {"slow", "slow.shapes"}
+    assert not lazy_imports.waiting() & {"slow", "slow.shapes"}
 
 
 def test_what_cannot_be_imported_says_so_whenever_it_is_used(slow):
@@ -83,7 +83,7 @@ def test_what_cannot_be_imported_says_so_whenever_it_is_used(slow):
 
 USES = """
     import sys
-    from tasks.dataset.later import import_later, waiting
+    from tasks.dataset.lazy_imports import import_later, waiting
 
     import_later()
     import fiftyone as fo
@@ -123,7 +123,9 @@ def test_fiftyone_is_imported_without_what_no_load_uses_and_has_it_all_the_same(
 
 def test_what_a_load_uses_beside_fiftyone_runs_before_its_database_is_known(monkeypatch):
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    monkeypatch.setattr(later, "_AROUND", (*later._AROUND, "no_such_package_at_all"))
-    later.import_around_fiftyone()
-    assert {one for one in later._AROUND if one in sys.modules} == {*later._AROUND[:-1]}
-    assert not later.waiting() & {*later._AROUND, "scipy"}
+    monkeypatch.setattr(lazy_imports, "_AROUND", (*lazy_imports._AROUND, "no_such_package_at_all"))
+    lazy_imports.import_around_fiftyone()
+    assert {one for one in lazy_imports._AROUND if one in sys.modules} == {
+        *lazy_imports._AROUND[:-1]
+    }
+    assert not lazy_imports.waiting() & {*lazy_imports._AROUND, "scipy"}

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.away import reach_database, waits_for_database
 from tasks.dataset.database import database_folder, is_at_hand
+from tasks.dataset.database_access import reach_database, waits_for_database
 from tasks.dataset.mongod import URI_VARIABLE
 from tasks.dataset.schema import open_dataset, refuse_other_out
 from tasks.errors import told
