@@ -94,10 +94,6 @@ def main() -> None:
     uvicorn.Server(config).run(sockets=[listener])
 
 
-if __name__ == "__main__":
-    main()
-
-
 DIRECTORIES_VARIABLE = "AUTOLABEL_MEDIA_DIRS"
 _KINDS = ("image/", "video/")
 
@@ -166,3 +162,7 @@ def has_sample(path: str) -> bool | None:
     found = [database[name].find_one({"filepath": path}, VERSION) for name in names if name]
     samples = [one for one in found if one]
     return any(not difference(one) for one in samples) if samples else None
+
+
+if __name__ == "__main__":
+    main()

@@ -284,12 +284,3 @@ def test_a_password_that_others_can_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "password").chmod(0o644)
     with pytest.raises(AutolabelError, match="delete the file"):
         print(mongod_process.Server(1, 1, str(tmp_path / "data")).uri)
-
-
-def test_a_long_temporary_folder_is_none_for_sockets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("long" * 20)))
-    assert mongod._socket_base() == Path("/tmp")
-    monkeypatch.setattr(tempfile, "tempdir", "/run")
-    assert mongod._socket_base() == Path("/run")

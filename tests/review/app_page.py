@@ -148,3 +148,50 @@ def save_picture(page: Any, folder: Path, name: str) -> None:
         return bool(cv2.imread(str(target)).std() > 8)
 
     wait_for(shows_something, True)
+
+
+class RepairPage:
+    """The page that Shift+C opens, as a person sees it."""
+
+    def __init__(
+        self,
+        page: Any,
+        around: tuple[int, ...],
+        size_hw: tuple[int, int] = (720, 1280),
+    ) -> None:
+        self.page, self.around, self.size_hw = page, around, size_hw
+        self.box = page.get_by_test_id("repair")
+        self.canvas = self.box.locator("canvas")
+
+    def data(self, name: str) -> str:
+        return self.box.evaluate(f"(box) => box.dataset.{name} ?? ''")
+
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        """Where a pixel of the picture is: the label is in the middle, with as much around it.
+
+        The picture fills the page, though: at its border the label is aside.
+        """
+        area = self.canvas.bounding_box()
+        x0, y0, x1, y1 = self.around
+        fit = min(area["width"] / (3 * (x1 - x0)), area["height"] / (3 * (y1 - y0)))
+        whole = min(area["width"] / self.size_hw[1], area["height"] / self.size_hw[0])
+        scale = min(max(fit, whole), 8)
+
+        def start(length: float, middle: float, size_px: int) -> float:
+            room = length - scale * size_px
+            return room / 2 if room > 0 else min(0, max(length / 2 - scale * middle, room))
+
+        left = start(area["width"], (x0 + x1) / 2, self.size_hw[1])
+        top = start(area["height"], (y0 + y1) / 2, self.size_hw[0])
+        return area["x"] + left + scale * x, area["y"] + top + scale * y
+
+    def drawn(self) -> np.ndarray:
+        """Pixels of the canvas, BGR."""
+        return cv2.imdecode(np.frombuffer(self.canvas.screenshot(), np.uint8), cv2.IMREAD_COLOR)
+
+    def after(self, act: Any) -> np.ndarray:
+        """Do something and return what is drawn then."""
+        before = self.data("drawn") or "0"
+        act()
+        wait_for(lambda: int(self.data("drawn") or 0) > int(before), True)
+        return self.drawn()

@@ -27,7 +27,6 @@ from tasks.review.stats import (
     DECISION_COLOURS,
     NO_CONTROL,
     Rate,
-    _per_hour,
     decisions_plot,
     rates_plot,
     review_stats,
@@ -186,12 +185,6 @@ def test_the_control_sample_says_what_the_rest_is_worth(name: str) -> None:
     axis = shown_names(risks_plot({"car": 1, f"long{'-' * 196}class": 2}))
     assert axis["tickvals"][0] == f"long{'-' * 196}class"
     assert axis["ticktext"] == ["long------…------class", "car"]
-
-
-def test_a_speed_takes_ten_decisions() -> None:
-    decided = [("me", f"2026-01-01T00:00:{second:02}+00:00", 1) for second in range(11)]
-    assert _per_hour(decided) == 3600  # the first has no time before it
-    assert _per_hour(decided[1:]) == 0
 
 
 def test_intervals_are_clopper_and_pearsons() -> None:

@@ -30,6 +30,7 @@ from tasks.store.manifests import write_manifest
 from tests.load.test_into_fiftyone import store
 from tests.review.app_page import (
     READY,
+    RepairPage,
     browser_page,
     needs_chromium,
     open_first_sample,
@@ -41,7 +42,6 @@ from tests.review.app_page import (
 )
 from tests.review.keyboard import DECISION_OF, begin_watching, decide
 from tests.review.test_app import frame_with
-from tests.review.test_repair_live import RepairPage
 
 pytestmark = [needs_chromium, pytest.mark.ci]
 
@@ -191,6 +191,13 @@ def repair(page: Any, name: str) -> str:
     away = repairing.place(box[0] + 50, (box[1] + box[3]) / 2)
     cut = repairing.after(lambda: page.mouse.click(*away, button="right"))
     assert (np.abs(cut.astype(int) - first).max(-1) > 30).sum() > 500, "another mask"
+    back = repairing.after(lambda: page.keyboard.press("z"))
+    assert np.abs(back.astype(int) - first).mean() < 1, "as it was"
+    page.keyboard.down("Alt")
+    repairing.after(lambda: page.mouse.click(*away))
+    page.keyboard.up("Alt")
+    page.keyboard.press("Shift+R")
+    assert not decided(name).get(focus), "other keys rest meanwhile"
     page.keyboard.press("Enter")
     wait_for(lambda: decided(name).get(focus), "corrected")
     wait_for(lambda: page.get_by_test_id("repair").count(), 0)

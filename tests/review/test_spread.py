@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner
 
 from flows.cli import review
-from flows.machine import services
 from flows.server import api
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
@@ -137,7 +136,7 @@ def test_review_opens_at_the_queue_and_says_its_counts_and_port(
     monkeypatch.setattr(api, "configured_api", lambda: None)
     monkeypatch.setattr(api, "known_auth", lambda _: "admin:secret")
     monkeypatch.setattr(api, "choose_api", lambda *one: chosen.append(one))
-    monkeypatch.setattr(services, "running_api", lambda: "http://127.0.0.1:4200/api")
+    monkeypatch.setattr(api, "running_api", lambda: "http://127.0.0.1:4200/api")
     done = CliRunner().invoke(review.command, [still, "--budget", "2"])
     assert "the App was killed by signal 9" in str(done.exception)
     assert chosen == [("http://127.0.0.1:4200/api", "admin:secret")]
