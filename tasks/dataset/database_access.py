@@ -172,7 +172,7 @@ def _leave_alone_until(moment: float) -> None:
     _left_alone_until = moment
 
 
-PAUSE_S = 0.05
+LOCK_PAUSE_S = 0.05
 RELEASE_S = 2.0
 
 
@@ -206,7 +206,7 @@ def database_lock(name: str, what: str, lease_s: float, patience_s: float) -> It
 
     held = retry_if_exception_type(DuplicateKeyError)
     try:
-        Retrying(retry=held, stop=stop_after_delay(patience_s), wait=wait_fixed(PAUSE_S))(take)
+        Retrying(retry=held, stop=stop_after_delay(patience_s), wait=wait_fixed(LOCK_PAUSE_S))(take)
     except RetryError:
         raise AutolabelError(
             f"{what}: locked by another process for {patience_s:.0f} s; try again later"

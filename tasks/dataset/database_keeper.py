@@ -132,4 +132,4 @@ def _leave() -> None:
     try:
         await_answer(1.0)
     except DatabaseAwayError:
-        fiftyone_database._client = None  # to close it would take as long
+        atexit.unregister(fiftyone_database._delete_non_persistent_datasets_if_allowed)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tasks.export.masks import COVERED, owners, png
 from tasks.export.sink import Sink
-from tasks.export.types import Classes, ExportFrame, Told
+from tasks.export.types import Classes, ExportFrame, FlatNames, Told
 
 OVERLAP = "pixel owned by a mask of a higher score"
 # Ids of Cityscapes, and whether its instances are told apart.
@@ -78,11 +78,11 @@ class CityscapesWriter:
 
     def __init__(self, sink: Sink, _classes: Classes, told: Told) -> None:
         self._sink, self._told = sink, told
-        self._cities: dict[str, str] = {}
+        self._cities = FlatNames(lambda one: re.sub(r"[^A-Za-z0-9-]", "", one) or "city")
 
     def add(self, frame: ExportFrame) -> None:
         """Write a frame."""
-        city = self._city(frame.series)
+        city = self._cities.of(frame.series)
         split = frame.split or "train"
         name = f"{split}/{city}/{city}_000000_{frame.index:06d}"
         self._sink.image(f"leftImg8bit/{name}_leftImg8bit{frame.suffix}", frame.image)
@@ -105,17 +105,6 @@ class CityscapesWriter:
         )
         self._sink.write(f"gtFine/{name}_gtFine_labelIds.png", png(_values(owner, ids, np.uint8)))
 
-    def _city(self, series: str) -> str:
-        """Return a name of letters and digits that no other series has."""
-        if series not in self._cities:
-            plain = re.sub(r"[^A-Za-z0-9-]", "", series) or "city"
-            taken, city, number = set(self._cities.values()), plain, 1
-            while city in taken:
-                number += 1
-                city = f"{plain}-{number}"
-            self._cities[series] = city
-        return self._cities[series]
-
     def close(self) -> Mapping[str, Any]:
         """Say which city is which sequence."""
-        return {"cities": {city: series for series, city in self._cities.items()}}
+        return {"cities": self._cities.facts()["sequence_names"]}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -210,20 +211,23 @@ class ObjectNumbers:
 
 
 class FlatNames:
-    """Names without folders for the cameras of sequences, each unlike all others."""
+    """Names without folders for the cameras of sequences, each unlike all others.
 
-    def __init__(self) -> None:
+    Args:
+        plain: gives the name of a series; by default `SEQUENCE__CAMERA`.
+
+    """
+
+    def __init__(self, plain: Callable[[str], str] = lambda series: series.replace("/", "__")):
+        self._plain = plain
         self._names: dict[str, str] = {}
 
     def of(self, series: str) -> str:
-        """Return the name of a sequence's camera: `SEQUENCE__CAMERA`, with a number if need be."""
+        """Return the name of a sequence's camera, with a number if need be."""
         if series not in self._names:
-            plain, taken, number = series.replace("/", "__"), {*self._names.values()}, 1
-            name = plain
-            while name in taken:
-                number += 1
-                name = f"{plain}-{number}"
-            self._names[series] = name
+            plain = self._plain(series)
+            names = itertools.chain([plain], (f"{plain}-{n}" for n in itertools.count(2)))
+            self._names[series] = next(one for one in names if one not in self._names.values())
         return self._names[series]
 
     def facts(self) -> dict[str, dict[str, str]]:

@@ -38,17 +38,6 @@ ADVICE = (
 )
 
 
-def _copy_ids_at_once() -> None:
-    """Spare FiftyOne half of what it does on its one thread whenever a frame is opened.
-
-    It copies the view with every field that the sidebar shows, and the queue has an id for each of
-    its labels. Ids never change.
-    """
-    from bson import ObjectId
-
-    ObjectId.__deepcopy__ = lambda self, memo: self
-
-
 def _as_linked(app: ASGIApp) -> ASGIApp:
     """Have a page that is opened by a link show the view that the link names.
 
@@ -84,7 +73,6 @@ def main() -> None:
     from fiftyone.server.app import app
     from fiftyone.server.events import set_port
 
-    _copy_ids_at_once()
     end_without_waiting()
     set_port(listener.getsockname()[1])
     guarded = Door(MediaGate(_as_linked(app), media_folders(), has_sample), token, ADVICE)
