@@ -5,6 +5,8 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
+
 from tasks.dataset import lazy_imports
 
 USES = """
