@@ -94,7 +94,8 @@ class ExtractedFrames:
 
     def files(self) -> dict[int, Path]:
         """Files of the frames that are there, by number."""
-        return {int(path.name[:6]): path for path in self.folder.glob("??????-*")}
+        found = (path for path in self.folder.glob("*") if _NAMED.search(path.name))
+        return {int(path.name.partition("-")[0]): path for path in found}
 
     def keep(self, number: int, data: bytes, suffix: str) -> str:
         """Write the file of a frame; returns its name.
