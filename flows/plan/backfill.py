@@ -13,7 +13,7 @@ from typing import Any
 
 from flows.backfill_params import BackfillParams
 from flows.params import LabelParams
-from flows.plan.names import names_by_content, names_of, refuse_other_name_of_content
+from flows.plan.names import names_of
 from flows.plan.pieces import taken_ns, work_of
 from flows.plan.plan import matching_of, stamp_of
 from flows.plan.rates import Rate, measured_rate
@@ -212,7 +212,6 @@ def _missing(plan: BackfillPlan, in_flight: set[tuple[str, str]]) -> Iterator[Pi
     partial = {one.key for one in listed if one.run_key == run_key and one.partial}
     ever = {one.sequence_id for one in listed if not one.partial}
     plan.again += dated_ahead(listed)
-    name_of = names_by_content([*in_flight, *(one.key for one in listed if not one.partial)])
     namesakes = Namesakes(
         plan.known, {name for name, _ in (*in_flight, *(one.key for one in listed))}
     )
@@ -240,7 +239,6 @@ def _missing(plan: BackfillPlan, in_flight: set[tuple[str, str]]) -> Iterator[Pi
         if (name, content_key) in in_flight:
             plan.in_flight += 1
         else:
-            refuse_other_name_of_content(one, name_of)
             namesakes.refuse(one.sequence)
             work = work_of(one, content_key)
             plan.to_label += 1

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
 
 from flows.params import LabelParams
 from sam2_core.types import AutolabelError
-from tasks.frames.discover import Discovered
 from tasks.frames.naming import Names
 from tasks.frames.patterns import IMAGE_SUFFIXES, expanded, suffix_of
 from tasks.frames.readers.choice import reader_of
-from tasks.frames.refused_names import NamedOtherwiseError, labeled_otherwise
+from tasks.frames.refused_names import NamedOtherwiseError
 from tasks.frames.ways import overlap
 from tasks.store import storage
-from tasks.store.artifacts import frames_key_of
-from tasks.store.manifests import Key
 from tasks.store.roots import Root, read_roots, write_roots
 
 log = logging.getLogger(__name__)
@@ -70,35 +66,6 @@ def keep_names(out_uri: str, names: Names) -> None:
     for root in later.roots:
         if root not in names.new and any(overlap(root.address, one.address) for one in names.new):
             raise AutolabelError(_met(root))
-
-
-def names_by_content(labeled: Iterable[Key]) -> dict[str, tuple[str, ...]]:
-    """Return sequence ids by the key of their frames: they are the very same ones."""
-    names: dict[str, tuple[str, ...]] = {}
-    for sequence_id, content_key in labeled:
-        key = frames_key_of(content_key)
-        known = names.get(key, ())
-        if sequence_id not in known:  # more than one: labeled twice, before this was refused
-            names[key] = (*known, sequence_id)
-    return names
-
-
-def refuse_other_name_of_content(one: Discovered, names: Mapping[str, tuple[str, ...]]) -> None:
-    """Refuse a sequence that is not labeled under its name if its very frames are under another.
-
-    So it may be where labels were made before names were recorded.
-
-    Args:
-        one: the sequence.
-        names: ids of labeled sequences by the key of their frames.
-
-    Raises:
-        NamedOtherwiseError: they are.
-
-    """
-    known = names.get(frames_key_of(one.content_key), ()) if names else ()
-    if known and one.sequence.sequence_id not in known:
-        raise labeled_otherwise(one.sequence, known[0])
 
 
 def _met(root: Root) -> str:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from flows.params import LabelParams
-from flows.plan.names import keep_names, names_by_content, names_of, refuse_other_name_of_content
+from flows.plan.names import keep_names, names_of
 from sam2_core.backend_choice import refuse_unless_usable
 from sam2_core.types import AutolabelError
 from tasks.boxes.decisive_code import box_code
@@ -148,14 +148,12 @@ def make_plan(params: LabelParams, tools: Tools | None = None) -> Plan:
     stamp = stamp_of(params, model, tools)
     listed = list_manifests(params.out)
     complete = complete_keys(listed, stamp.run_key)
-    name_of = names_by_content(one.key for one in listed if not one.partial)
     namesakes = Namesakes(names, {one.sequence_id for one in listed})
     tracked = list_tracked(params.out, stamp.run_key) if complete and params.tracks else set()
 
     def planned(one: Discovered) -> SequencePart:
         part, key = SequencePart(one, selection, params.chunk_frames), _key(one)
         if key not in complete:
-            refuse_other_name_of_content(one, name_of)
             namesakes.refuse(one.sequence)
             return part
         part = as_left(params.out, stamp.run_key, part)

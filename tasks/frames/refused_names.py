@@ -43,27 +43,6 @@ def refuse_other_name(sequence: SequenceRef, known: str, wanted: str) -> None:
         )
 
 
-def labeled_otherwise(sequence: SequenceRef, known: str) -> NamedOtherwiseError:
-    """Say of a sequence that its very frames are labeled under another name.
-
-    So it is where labels were made before names were recorded.
-    """
-    folder = split_address(sequence.frames_uri)[0].rstrip("/")
-    names = without_suffix(tuple(folder.split("/")))
-    ways = (names[-depth:] for depth in range(1, len(names)))
-    way = next((way for way in ways if sequence_id_of("", way) == known), None)
-    source = "the source that it was labeled from"
-    if way:
-        source = "/".join(folder.split("/")[: -len(way)]) or "/"
-    return NamedOtherwiseError(
-        storage.redact(
-            f"{folder} is labeled as {known} in this --out, and would be labeled a second time as "
-            f"{sequence.sequence_id}: give {source} as the source (backfill and nightly take a "
-            f"part of it with --sequences '{known}'), or choose another --out"
-        )
-    )
-
-
 def refused(source: str, why: str, advice: str) -> NamedOtherwiseError:
     """Return the error for a source whose frames have names by now that it cannot give."""
     return NamedOtherwiseError(

@@ -47,10 +47,9 @@ def submitted(plan, monkeypatch):
     return {one.sequence_id for one in plan.works}
 
 
-def mark_complete(plan, names=None):
+def mark_complete(plan):
     for one in plan.works:
-        name = (names or {}).get(one.sequence_id, one.sequence_id)
-        file = f"manifests/{plan.stamp.run_key}/{name}@{one.content_key}.json"
+        file = f"manifests/{plan.stamp.run_key}/{one.sequence_id}@{one.content_key}.json"
         storage.write_bytes(storage.join(plan.params.label.out, file), b"{}")
 
 
@@ -76,30 +75,6 @@ def test_pictures_that_were_named_are_found_by_workers_under_the_same_name(label
     assert submitted(plan, monkeypatch) == {"05-01__a"}
     (part,) = parts_of(plan.shards[0])
     assert (part.name, len(part.found.frames)) == ("05-01__a", 2)
-
-
-def test_labels_of_before_names_were_recorded_are_not_made_again(label, tmp_path):
-    """The same command goes on; another is refused with the source that was given then."""
-    before = plan_backfill(BackfillParams(label=label("")))
-    mark_complete(before)
-    assert plan_backfill(BackfillParams(label=label(""))).up_to_date == 3
-    for plan in (lambda one: plan_backfill(BackfillParams(label=one)), make_plan):
-        with pytest.raises(NamedOtherwiseError) as refused:
-            plan(label("/05-01"))
-        assert f"{tmp_path}/in/05-01/a is labeled as 05-01__a" in str(refused.value)
-        assert f"give {tmp_path}/in as the source" in str(refused.value)
-        assert "--sequences '05-01__a'" in str(refused.value)
-    underway = {(one.sequence_id, one.content_key) for one in before.works}
-    with pytest.raises(NamedOtherwiseError):
-        plan_backfill(BackfillParams(label=label("/05-02", dataset="x")), underway)
-
-
-def test_what_was_labeled_twice_before_goes_on(label):
-    plan = plan_backfill(BackfillParams(label=label("/05-01")))
-    mark_complete(plan)
-    mark_complete(plan, {"a": "05-01__a", "b": "05-01__b"})
-    assert plan_backfill(BackfillParams(label=label("/05-01"))).up_to_date == 2
-    assert plan_backfill(BackfillParams(label=label(""))).up_to_date == 2
 
 
 def test_names_of_nights_are_looked_at_when_they_are_turned_on(label, tmp_path):
