@@ -61,7 +61,7 @@ def loaded_manifests(dataset_name: str) -> set[str]:
 def missing_manifests(
     dataset_name: str, out_uri: str, run_key: str = ""
 ) -> tuple[list[Manifest], list[str]]:
-    """Read the manifests that are not loaded; most are told by their name alone.
+    """Read the manifests that are not loaded; for most, the name alone is enough.
 
     Only the newest of each sequence counts.
 

@@ -1,4 +1,4 @@
-"""The mongod executable: where it is, how it is called, what it links, why it did not start.
+"""The mongod executable: where it is, its arguments, the libraries it links, why it did not start.
 
 A server of ours asks for a password and runs no JavaScript. The password is set by a server without
 one that listens on a socket in a private folder alone, so that nobody can be there first; the same

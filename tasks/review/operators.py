@@ -135,7 +135,7 @@ class GridOperator(ReviewOperator):
 
 
 class DecideOperator(ReviewOperator):
-    """What needs nothing but the labels: one decision, and how it is told."""
+    """What needs nothing but the labels: one decision, and what the App says of it."""
 
     decide: Callable[[Any, Sequence[Chosen]], list[Event]]
     told = ""

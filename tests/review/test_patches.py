@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tasks.dataset import schema
-from tasks.review.actions import accept, choose, reject
+from tasks.review.actions import accept, reject
 from tasks.review.queue import everything
 from tests.review.reviewed import pick
 
@@ -102,11 +102,3 @@ def test_patches_that_are_open_elsewhere_show_decisions_at_once(name: str) -> No
     }
     assert shown == stored
     assert sorted(shown.values())[-2:] == ["accepted", "rejected"]
-
-
-def test_labels_that_are_gone_are_told_so(name: str) -> None:
-    from sam2_core.types import AutolabelError
-
-    dataset = schema.open_dataset(name)
-    with pytest.raises(AutolabelError, match="these labels are gone"):
-        choose(dataset, [dataset.first().id], ["0" * 24])

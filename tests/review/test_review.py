@@ -15,7 +15,7 @@ from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.load import into_fiftyone as load
 from tasks.load.prepare import prepare_dataset, rebuild
-from tasks.review.actions import accept, choose, fix_class, merge, reject
+from tasks.review.actions import accept, choose, fix_class, merge
 from tasks.review.events import read_events
 from tasks.review.export import export_reviews
 from tasks.review.harvest import harvest
@@ -62,14 +62,6 @@ def test_a_merged_mask_is_the_union(name: str) -> None:
     assert merged.area_px == (full[0] | full[1]).sum()
     assert merged.mask.sum() == merged.area_px
     assert set(merged.sources) == {str(part["_id"]) for part in parts}
-
-
-def test_accepted_then_rejected_is_rejected(name: str) -> None:
-    accept(*pick(name, 0, 0))
-    reject(*pick(name, 0, 0))
-    sample = schema.open_dataset(name).first()
-    assert sample.detections.detections[0].decision == "rejected"
-    assert sample.reviewed.detections == []
 
 
 def test_bad_choices_are_explained(name: str) -> None:

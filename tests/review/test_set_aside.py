@@ -3,7 +3,6 @@
 import json
 import os
 import uuid
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,8 +12,6 @@ from click.testing import CliRunner
 from flows.cli.review import command
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
-from tasks.dataset.pictures import find_pictures
-from tasks.frames.discover import discover
 from tasks.load import into_fiftyone as load
 from tasks.load.prepare import prepare_dataset, rebuild
 from tasks.review import relabel
@@ -25,10 +22,8 @@ from tasks.review.relabel_requests import request_relabel
 from tasks.review.server import has_sample
 from tasks.review.set_aside import compare_files, count_set_aside
 from tasks.review.stats import review_stats, summary
-from tasks.store.checksums import IncompleteArtifactError
-from tasks.store.newest import newest_manifests
 from tasks.types import FrameSelection
-from tests.review.labels import OTHER_STAMP, STAMP
+from tests.review.labels import OTHER_STAMP
 from tests.review.moving_source import MovingSource, Reviewing
 
 
@@ -98,14 +93,6 @@ def test_a_sequence_with_another_picture_is_neither_shown_nor_done(reviewing: Re
         mark_sequence(dataset, sequence)
     assert (len(dataset), dataset.count_values("review_status")) == (5, {"open": 5})
     assert mark_sequence(dataset, sequence) == 2, "the others, when asked again"
-
-
-def test_a_source_written_anew_has_no_labels_until_it_is_labeled(reviewing: Reviewing) -> None:
-    for file in reviewing.source.files():
-        reviewing.source.write(file)
-    reviewing.act("rebuild", 0)
-    reviewing.check()
-    assert len(reviewing.dataset) == 0
 
 
 def test_a_folder_that_was_away_comes_back_with_everything(reviewing: Reviewing) -> None:
@@ -214,28 +201,6 @@ def test_a_rebuild_brings_the_frames_that_were_labeled_and_no_others(
     assert len(shown) == 3, "two of three frames in each drive, without the one rewritten"
     copies = {str(one) for one in (tmp_path / "cache").rglob("*.jpg")}
     assert copies == set(shown.values())
-
-
-def test_names_in_rows_are_the_manifests(reviewing: Reviewing) -> None:
-    out = str(reviewing.outs[0])
-    (manifest, *_) = newest_manifests(out, STAMP.run_key)[0]
-    for foreign in (
-        replace(manifest, sequence_id="../../x"), replace(manifest, frames_uri="/elsewhere"),
-        replace(manifest, chunks=(replace(manifest.chunks[0], camera=".."),)),
-    ):  # fmt: skip
-        with pytest.raises(IncompleteArtifactError):
-            load.load_sequence(reviewing.name, out, foreign)
-
-
-def test_pictures_are_the_ones_labeled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
-    source = MovingSource(f"memory://{uuid.uuid4().hex}")
-    frames = [frame for one in discover([source.root]) for frame in one.frames]
-    source.write(source.files()[0])
-    source.fs.rm(f"{source.path}/{source.files()[1]}")
-    found = find_pictures(frames)
-    assert found.changed == {frames[0].uri}
-    assert set(found.paths) == {frame.uri for frame in frames[2:]}
 
 
 def test_a_camera_added_to_a_dataset_of_single_frames(database: str, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@
   }
 
   // FiftyOne puts a bare error in the place of the whole page where it asks in vain, so nothing that
-  // it would ask for is begun while the App is away.
+  // it would ask for starts while the App is away.
   function isThere() {
     return fetch("/fiftyone", { cache: "no-store" }).then((answer) => answer.ok, () => false);
   }
