@@ -65,7 +65,6 @@ class Cluster:
         self.api = f"http://127.0.0.1:{self.port}/api"
         self.home = Home(
             folder / "home", self.api,
-            PREFECT_SERVER_ANALYTICS_ENABLED="false",
             PREFECT_WORKER_QUERY_SECONDS="2",
             DO_NOT_TRACK="1",
             **SETTINGS,
