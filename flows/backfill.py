@@ -12,6 +12,7 @@ from flows.plan.backfill import BackfillPlan, plan_backfill
 from flows.plan.names import keep_names
 from flows.plan.plan_table import plan_markdown
 from flows.server.fleet import decided
+from flows.server.run_names import add_to_name, dated
 from flows.server.shard_runs import sequences_in_flight
 from flows.server.submit import ensure_queue, submit, workers_online
 from flows.server.turns import turn_of
@@ -20,11 +21,17 @@ from tasks.errors import redacted_errors
 from tasks.pipeline.steps import patiently, step
 from tasks.store import quarantine
 from tasks.store.newest import declare_again
+from tasks.wording import counted
 
 PRIORITY, ORDINARY = 1, 10
 
 
-@flow(name="backfill", description="Label what is missing below the sources.", persist_result=False)
+@flow(
+    name="backfill",
+    flow_run_name=dated("backfill"),
+    description="Label what is missing below the sources.",
+    persist_result=False,
+)
 def backfill(params: BackfillParams) -> dict[str, Any]:
     """Submit a shard for everything that is not up to date and not under way.
 
@@ -35,6 +42,7 @@ def backfill(params: BackfillParams) -> dict[str, Any]:
         planned = plan_task.submit(given(params))
         plan: BackfillPlan = planned.result()
         get_run_logger().info("%s", plan.as_json())
+        add_to_name(counted(plan.sequences, "sequence"))
         return plan.as_json() | submit_task.submit(result_of(planned)).result()
 
 

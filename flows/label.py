@@ -12,6 +12,7 @@ from flows.plan.plan import Plan, job_of, make_plan
 from flows.plan.summary import summary_of
 from flows.server.progress_artifact import frames_counted
 from flows.server.run_artifacts import publish
+from flows.server.run_names import dated
 from tasks.errors import redacted_errors
 from tasks.pipeline.chunk import Job
 from tasks.pipeline.tools import Tools
@@ -35,6 +36,7 @@ def label_flow(plan: Plan | None = None, job: Job | None = None) -> LabelFlow:
     label.__qualname__ = label.__name__  # where Prefect looks for the flow of a deployment
     as_flow = flow(
         name="label",
+        flow_run_name=dated("label"),
         description="Label driving sequences with SAM 2: boxes in, instance masks out.",
         task_runner=ThreadPoolTaskRunner(max_workers=THREADS),  # type: ignore[arg-type]
         persist_result=False,

@@ -7,6 +7,7 @@ from prefect.states import Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.pipeline import ahead, given, result_of
+from flows.server.run_names import dated
 from tasks.errors import redacted_errors, told
 from tasks.pipeline.steps import load_task, patiently, prepare_task, step
 from tasks.pipeline.tools import Tools
@@ -19,6 +20,7 @@ LONGEST = 1000
 
 @flow(
     name="load-dataset",
+    flow_run_name=dated("load"),
     description="Load labels into FiftyOne that are not there yet, or load everything again.",
     task_runner=ThreadPoolTaskRunner(max_workers=THREADS),  # type: ignore[arg-type]
     persist_result=False,

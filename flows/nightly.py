@@ -20,6 +20,7 @@ from flows.server.client import connected
 from flows.server.fleet import decided
 from flows.server.lost_runs import signs_of_life
 from flows.server.progress_artifact import INTERRUPTED, ProgressArtifact
+from flows.server.run_names import dated
 from flows.server.shard_runs import MOST_STARTS, shard_of
 from flows.server.watching import watch
 from tasks.errors import redacted_errors
@@ -34,7 +35,12 @@ WORKERS_WAIT_S = 900.0
 ROUNDS = ("nightly", "nightly-again")  # and how the progress of each is called
 
 
-@flow(name="nightly", description="Label what has no labels yet.", persist_result=False)
+@flow(
+    name="nightly",
+    flow_run_name=dated("nightly", about=False),
+    description="Label what has no labels yet.",
+    persist_result=False,
+)
 def nightly(params: BackfillParams, wait_hours: float = 10) -> Any:
     """Submit what is missing, wait for it, and load it.
 

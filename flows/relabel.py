@@ -5,6 +5,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.pipeline import ahead, given, result_of
+from flows.server.run_names import dated
 from tasks.errors import redacted_errors
 from tasks.masks.model import Segmenters
 from tasks.pipeline.steps import step
@@ -15,6 +16,7 @@ from tasks.wording import counted, plain
 
 @flow(
     name="relabel",
+    flow_run_name=dated("relabel"),
     description="Make labels again that reviewers sent back.",
     task_runner=ThreadPoolTaskRunner(max_workers=4),  # type: ignore[arg-type]
     persist_result=False,

@@ -22,6 +22,7 @@ from flows.server.fleet import refuse_unless_offered
 from flows.server.lost_runs import signs_of_life
 from flows.server.progress_artifact import frames_counted
 from flows.server.run_artifacts import publish
+from flows.server.run_names import readable_key
 from flows.server.shard_end import ending
 from flows.server.shard_runs import MOST_STARTS, give_back, pause_after
 from sam2_core.trust.certificate import UncertifiedEngineError
@@ -96,7 +97,9 @@ def _label_shard(params: ShardParams) -> Any:
         tools.stop.on_sigterm(),
         warmed(job, params.label.dataset_name),
         metrics_server.serving(tools.progress),
-        frames_counted(tools, f"shard-{params.key[:12]}", planned) as count,
+        frames_counted(
+            tools, readable_key("shard", params.pieces[0].sequence_id), planned
+        ) as count,
     ):
         outcomes = label_sequences(
             job,

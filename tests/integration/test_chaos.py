@@ -15,7 +15,7 @@ import pytest
 import s3fs
 
 from tests.faults import FaultyProxy
-from tests.integration.cluster import Cluster, every_frame_once, tree
+from tests.integration.cluster import Cluster, every_frame_once, tree, wait_for
 from tests.integration.runs import MICRO
 
 SEQUENCES, KILLS = map(int, os.environ.get("AUTOLABEL_CHAOS", "40:20").split(":"))
@@ -25,18 +25,19 @@ DEADLINE_S = 2400
 
 
 class Chaos:
-    """Kills workers, the server and the database at random moments, and starts them again."""
+    """Kills workers, the server and both databases at random moments, and starts them again."""
 
     def __init__(self, cluster: Cluster, database: Path, seed: int):
         self.cluster, self.database = cluster, database
         self.random = random.Random(seed)
-        self.done = {"worker": 0, "server": 0, "mongod": 0}
+        self.done = {"worker": 0, "server": 0, "mongod": 0, "postgres": 0}
         self.pause_s = float(os.environ.get("AUTOLABEL_CHAOS_PAUSE_S", "12"))
         self.over = threading.Event()
         self.thread = threading.Thread(target=self.rage, daemon=True)
 
     def rage(self):
         events = ["worker"] * KILLS + ["server"] * SERVER_RESTARTS + ["mongod"]
+        events += ["postgres"] * SERVER_RESTARTS
         self.random.shuffle(events)
         for event in events:
             time.sleep(self.random.uniform(0.5, 1.5) * self.pause_s)
@@ -58,6 +59,10 @@ class Chaos:
         self.cluster.kill(self.cluster.server)
         time.sleep(1)
         self.cluster.start_server()
+
+    def kill_postgres(self):
+        psutil.Process(self.cluster.postgres.process_id).kill()
+        wait_for(self.cluster.postgres.start_again)
 
     def kill_mongod(self):
         """Wait for one: it is started by the first shard that loads."""
@@ -121,7 +126,8 @@ def test_chaos(s3_endpoint, upload, s3, tmp_path):
         labeled_s = time.monotonic() - started
         chaos.thread.join(DEADLINE_S)
         shards = cluster.runs(done["run_key"])
-    assert chaos.done == {"worker": KILLS, "server": SERVER_RESTARTS, "mongod": 1}
+    restarts = {"server": SERVER_RESTARTS, "postgres": SERVER_RESTARTS}
+    assert chaos.done == {"worker": KILLS, "mongod": 1} | restarts
     assert every_frame_once(f"{s3}/in", f"{s3}/out", done["run_key"]) == SEQUENCES
     bad = sum(bool(fault) for _, _, fault in proxy.requests)
     print(f"{SEQUENCES} sequences in {labeled_s:.0f} s, {rounds} backfills, {len(shards)} runs, "

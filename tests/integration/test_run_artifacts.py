@@ -1,13 +1,19 @@
 """What a run shows in Prefect while it goes on, and how it ended."""
 
+import re
+from uuid import UUID
+
 import httpx
 import pytest
 from prefect import artifacts, flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.runtime import flow_run
 
+from flows.params import LabelParams
 from flows.server import progress_artifact
 from flows.server.progress_artifact import ProgressArtifact, frames_counted
+from flows.server.run_names import add_to_name, dated, readable_key
 from tasks.observe.progress import DETECT, SEGMENT
 from tasks.pipeline.tools import Tools
 from tests.integration.cluster import wait_for
@@ -45,6 +51,29 @@ def test_frames_are_counted_while_a_run_goes_on(shown):
 
     run()
     assert shown("going-on") == ("10 of 10 frames", 100)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "name"),
+    [
+        ("label", {"params": LabelParams(sources=("s3://b/drives/2026-05/",), out="/o")},
+         "label drives/2026-05 2026-"),
+        ("label", {"params": LabelParams(sources=("/in", "/more"), out="/o")},
+         "label in and 1 more 2026-"),
+        ("load", {"dataset": "drives"}, "load drives 2026-"),
+    ],
+)  # fmt: skip
+def test_runs_and_cards_have_names_that_people_can_read(shown, kind, given, name):
+    def run(params=None, dataset=""):
+        add_to_name("3 sequences")
+        return flow_run.id
+
+    named = flow(flow_run_name=dated(kind), persist_result=False, validate_parameters=False)(run)
+    with get_client(sync_client=True) as client:
+        found = client.read_flow_run(UUID(named(**given)))
+    assert re.fullmatch(re.escape(name) + r"\d\d-\d\d \d\d:\d\d, 3 sequences", found.name)
+    assert readable_key("shard", "Nacht 3/Straße 9/cam_0") == "shard-nacht-3-stra-e-9-cam-0"
+    assert readable_key("shard", "道路") == "shard"
 
 
 @pytest.mark.parametrize("how", ["error", "stop"])
