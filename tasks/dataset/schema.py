@@ -244,7 +244,7 @@ def refuse_other_out(database: Any, name: str, out_uri: str) -> None:
     """Refuse a storage whose labels do not belong into a dataset: one dataset, one `--out`.
 
     Frames of two storages in one dataset would have one history of decisions and be exported from
-    one of them alone. A storage that was moved is the same one.
+    one of them alone. A storage that was moved is the same one: its dataset follows it.
 
     Args:
         database: FiftyOne's, as pymongo knows it.
@@ -258,7 +258,11 @@ def refuse_other_out(database: Any, name: str, out_uri: str) -> None:
     info = (database["datasets"].find_one({"name": name}, {"info": 1}) or {}).get("info") or {}
     known = info.get("out_uris", [])
     others = [one for one in known if _place(one) != _place(out_uri)]
-    if not others or (len(known) == 1 and _has_moved(info.get("first_root"), known[0], out_uri)):
+    if not others:
+        return
+    if len(known) == 1 and _has_moved(info.get("first_root"), known[0], out_uri):
+        moved = {"$set": {"info.out_uris": [storage.canonical(out_uri)]}}
+        database["datasets"].update_one({"name": name}, moved)
         return
     free = f"{name[:90]}-{hashlib.sha256(_place(out_uri).encode()).hexdigest()[:6]}"
     raise AutolabelError(

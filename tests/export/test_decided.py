@@ -62,9 +62,11 @@ def test_a_dataset_belongs_to_one_out(name, tmp_path):
     moved = (tmp_path / "run").rename(tmp_path / "moved")
     with pytest.raises(AutolabelError, match="--dataset"):
         prepare_dataset(name, out_uri=second)
-    prepare_dataset(name, out_uri=str(moved))
-    assert source_of(name)[0] == str(moved)
+    refuse_before_labeling(name, str(moved))
     dataset = open_dataset(name)
+    dataset.reload()
+    assert source_of(name)[0] == str(moved)
+    prepare_dataset(name, out_uri=str(moved))
     dataset.info["out_uris"] = [second, str(moved)]  # as older versions mixed them
     dataset.save()
     with pytest.raises(AutolabelError, match=f"holds the labels of {second}"):
