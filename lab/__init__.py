@@ -1,1 +1,12 @@
-"""Scenes, training, fits of the risk, measurements: beside the product, never part of it."""
+"""The lab: what makes and measures the product, beside it and never part of it.
+
+Commands, in the repository's root after `make lab`:
+
+    python -m lab.training --config compact --out RUN    the bundled models from a seed
+    python -m lab.bench --quick                          the model beside other ways to run it
+    python -m lab.baselines TRUTH --images FOLDER        what a mask model has to beat
+    python -m lab.risk_fit                               the risk, fitted on rendered drives
+    python -m lab.examples DGP_SCENE                     the drives that the product carries
+    python -m lab.scenes.gallery FILE                    pictures of rendered scenes beside masks
+    python -m lab.tools.NAME                             measuring and recording scripts
+"""
