@@ -114,7 +114,7 @@ def _is_tracking(file: File) -> bool:
 
 
 def _text(file: File) -> str:
-    """Text of a file; what is no text is seen to where its boxes are read."""
+    """Text of a file; reading its boxes refuses what is no text."""
     data = storage.read_bytes(file.uri)
     try:
         return decoded(data, file.uri)

@@ -2,8 +2,8 @@
 
 A box file belongs to an image when their names without extension are equal and every folder that
 the box file names below its root is in the image's address, so that `CAM_BACK/0001.txt` never
-labels `CAM_FRONT/0001.jpg`. Frames of videos go by their number. That no box file belongs to two
-frames is seen to where a run is planned (`tasks.boxes.matching`).
+labels `CAM_FRONT/0001.jpg`. Frames of videos go by their number. Planning refuses
+box files that belong to two frames (`tasks.boxes.matching`).
 
 Boxes are in pixels of the frame as displayed. A frame that its EXIF orientation turns is labeled
 where the size that COCO tells says which way its boxes are, and is a failure elsewhere.

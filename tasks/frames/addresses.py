@@ -1,7 +1,7 @@
 """Addresses of sequences and of pictures that are no plain folders and files.
 
 A sequence is found again by its address: for plain folders and videos their own, else
-`FOLDER#READER=PART`, where all its pictures are below FOLDER and PART is the reader's own affair.
+`FOLDER#READER=PART`, where all its pictures are below FOLDER and the reader makes and reads PART.
 """
 
 from __future__ import annotations

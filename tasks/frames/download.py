@@ -146,7 +146,7 @@ def fetch(uri: str, etag: str, size_bytes: int = 0, *, intact: bool = False) -> 
         etag: its version, as listed; "" for whatever is there.
         size_bytes: its size as listed, 0 when unknown; other sizes are refused.
         intact: read a cached file to see that it is as it came, else fetch it again. Pictures are
-            seen to where they are decoded (`tasks.frames.images`).
+            checked where they are decoded (`tasks.frames.images`).
 
     Raises:
         StorageError: it cannot be had (after retries where they help).

@@ -139,7 +139,7 @@ def stored_size(frame: FrameRef) -> tuple[tuple[int, int], int]:
     decoded.
 
     Raises:
-        BadImageError: as of `read_image`, as far as a header tells.
+        BadImageError: as `read_image`, as far as a header tells.
 
     """
     return _from_file(frame, _stored_size)
@@ -279,7 +279,7 @@ def keep_frame(frame: FrameRef, staged: StagedFrame) -> None:
 
 
 def kept_or_read(frame: FrameRef) -> ImageArray | StagedFrame:
-    """Return a frame, the one that was kept if it was, else its pixels as of `read_image`."""
+    """Return a frame, the one that was kept if it was, else its pixels as `read_image` does."""
     from sam2_core.backends.gpu import opened_gpu
 
     gpu = opened_gpu()

@@ -9,6 +9,10 @@ import socket
 from typing import Any
 
 
+# Of objects in some stores: how they were once uploaded, and nothing is compressed.
+_UNCOMPRESSED = {"", "identity", "aws-chunked"}
+
+
 def is_private(host: str) -> bool:
     """Whether a name or an address is of this machine or a private network.
 
@@ -62,7 +66,8 @@ def web_guard() -> Any:
             )
 
     async def refuse_compressed(_session: Any, _context: Any, request: Any) -> None:
-        if request.response.headers.get("Content-Encoding", "identity") != "identity":
+        told = request.response.headers.get("Content-Encoding", "").lower()
+        if {one.strip() for one in told.split(",")} - _UNCOMPRESSED:
             raise StorageError(
                 f"{request.url.host} sends it compressed (Content-Encoding), so that nobody knows "
                 "how large it becomes: let the server send it as it is"

@@ -115,6 +115,7 @@ def test_topics_with_pictures_are_cameras(place, tmp_path):
     for source in (place, f"{place}/drive.mcap"):
         (one,) = discover([source])
         assert one.sequence.sequence_id == "drive"
+        assert list(discover([source], format_="mcap")) == [one]
         assert [frame.camera for frame in one.frames] == ["front", "rear"]
         assert list_frames(one.sequence) == list(one.frames)
     frames = opened(one)
@@ -159,17 +160,6 @@ def test_files_of_a_bag_follow_each_other(tmp_path):
     (bag / "rosbag2_1.mcap").unlink()
     with pytest.raises(AutolabelError, match="ros2 bag convert"):
         list(discover([str(bag)]))
-
-
-@pytest.mark.parametrize("format_", ["auto", "mcap"])
-def test_recordings_in_a_folder_are_sequences_each(tmp_path, format_):
-    for name in ("a", "b"):
-        recordings.drive(tmp_path / "in" / f"{name}.mcap", 1)
-    found = list(discover([str(tmp_path / "in")], format_=format_))
-    assert [one.sequence.sequence_id for one in found] == ["a", "b"]
-    for one in found:
-        assert list_frames(one.sequence) == list(one.frames)
-        assert len(one.frames) == 2
 
 
 COLOURS = np.random.default_rng(0).integers(0, 255, (32, 48, 3), np.uint8)

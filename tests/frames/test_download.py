@@ -2,7 +2,6 @@
 
 import contextlib
 import gzip
-import itertools
 import os
 import subprocess
 import sys
@@ -93,14 +92,6 @@ def test_passing_faults_are_retried(bucket, faulty, fault, tmp_path):
     assert_whole(download(frames))
     assert sum(kind == fault for _, _, kind in faulty.requests) == 6
     assert len(files(tmp_path / "cache")) == 6  # and nothing half-written
-
-
-def test_one_request_in_three_fails_and_all_arrives(bucket, faulty, tmp_path):
-    kinds = itertools.cycle(["503", "", "", "cut", "", "", "reset", "", ""])
-    faulty.fault = lambda method, path: next(kinds)
-    assert_whole(download(frames_of(bucket)))
-    storage.write_bytes(f"{bucket}/out", b"written")
-    assert storage.read_bytes(f"{bucket}/out") == b"written"
 
 
 @pytest.mark.parametrize(("fault", "reason"), [("403", "access denied"), ("404", "not exist")])

@@ -253,14 +253,18 @@ def listed_times(tmp_path, kind, times_ns):
     return one.frames
 
 
-def test_a_time_that_is_none_costs_its_own_frame(tmp_path, caplog):
-    frames = listed_times(tmp_path / "a", "json", [2 * S, "x", 9 * S, 4 * S])
+@pytest.mark.parametrize("value", ["x", 2**63, -(2**63) - 1, 1e300])
+def test_a_time_that_is_none_costs_its_own_frame(tmp_path, value):
+    frames = listed_times(tmp_path / "a", "json", [2 * S, value, 9 * S, 4 * S])
     good = [(frame.uri[-5:], frame.timestamp_ns) for frame in frames if not frame.problem]
     assert good == [("0.jpg", 2 * S), ("3.jpg", 4 * S), ("2.jpg", 9 * S)]
     (bad,) = [frame for frame in frames if frame.problem]
     assert bad.problem.endswith(
-        "image number 1: timestamp_ns 'x' is no whole number of nanoseconds"
+        f"image number 1: timestamp_ns {value!r} is no whole number of nanoseconds"
     )
+
+
+def test_a_time_that_is_missing_leaves_its_camera_without(tmp_path, caplog):
     for kind in ("json", "parquet"):
         frames = listed_times(tmp_path / kind, kind, [2 * S, None, 9 * S])
         assert [(frame.timestamp_ns, frame.problem) for frame in frames] == [(None, "")] * 3
