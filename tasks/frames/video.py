@@ -96,6 +96,9 @@ def restored(frame: FrameRef) -> FrameRef | FrameFailure:
         CacheError: the cache cannot be written.
 
     """
+    if frame.uri == frame.local_path:
+        why = "its copy in the cache is damaged: clear the cache, and load the dataset again"
+        return FrameFailure.of(frame, "download", why)
     Path(frame.local_path).unlink(missing_ok=True)
     part = part_of(frame.uri)
     if part is None or part.is_member:

@@ -14,6 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -265,6 +266,7 @@ def open_image(frame: Chosen) -> OpenImage:
         AutolabelError: it cannot be read, or it is not of the size that was labeled.
 
     """
+    from tasks.frames.cached import is_cached
     from tasks.frames.images import read_image
 
     model = _model_name()
@@ -273,10 +275,13 @@ def open_image(frame: Chosen) -> OpenImage:
         if key in _pictures:
             _pictures.move_to_end(key)
             return _pictures[key]
+    fields = frame.frame
+    is_copy = is_cached(Path(frame.filepath)) and fields.get("frame_uri")
     where = FrameRef(
-        str(frame.frame.get("sequence_id") or ""), str(frame.frame.get("camera") or ""),
-        int(frame.frame.get("frame_number") or 0), None, frame.filepath, frame.size_hw,
-        local_path=frame.filepath,
+        str(fields.get("sequence_id") or ""), str(fields.get("camera") or ""),
+        int(fields.get("frame_number") or 0), None,
+        str(fields["frame_uri"]) if is_copy else frame.filepath, frame.size_hw,
+        str(fields.get("frame_etag") or "") if is_copy else "", local_path=frame.filepath,
     )  # fmt: skip
     pixels = read_image(where)
     if pixels.shape[:2] != tuple(frame.size_hw):

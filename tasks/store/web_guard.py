@@ -8,7 +8,6 @@ import ipaddress
 import socket
 from typing import Any
 
-
 # Of objects in some stores: how they were once uploaded, and nothing is compressed.
 _UNCOMPRESSED = {"", "identity", "aws-chunked"}
 
