@@ -1,8 +1,8 @@
-"""How supervisord starts a program: `python -m flows.machine.launched NUMBER COMMAND...`.
+"""Starts a program that ends with its parent: `python -m flows.machine.launched NUMBER COMMAND...`.
 
-The program ends with supervisord, even with one that was killed. Of a program that listens on a
-port, number 1 does nothing: while it runs, supervisord holds the port, also when number 0, the
-program itself, is started again. Workers would send a password to whoever else got the port.
+It gets SIGTERM when whoever started it ends, even by a kill; supervisord, for instance. Of one that
+listens on a port, number 1 does nothing: while it runs, supervisord holds the port, also when
+number 0, the program, is started again. Workers would send a password to whoever else got the port.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def main() -> None:
     parent = os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
-    if parent == 1 or os.getppid() != parent:
-        sys.exit("supervisord has ended")
+    if os.getppid() != parent:
+        sys.exit("whoever started this has ended")
     if sys.argv[1] == "0":
         os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606 - ours
     while os.getppid() == parent:

@@ -10,7 +10,6 @@ from pathlib import Path
 from flows.machine.services import log_of, running
 
 LAST_BYTES = 4 << 20
-BUSY = "database is locked"
 _LEVELS = "DEBUG|INFO|WARNING|ERROR|CRITICAL"
 _RECORD = re.compile(rf"(\S+ \| )?(?P<level>{_LEVELS})\s*[|:]\s*(?P<said>.*)")
 # Of the service that writes Prefect's history of events, from which nothing here is read.
@@ -45,12 +44,8 @@ def server_errors() -> ServerErrors | None:
 
 
 def errors_in(log: Path) -> ServerErrors | None:
-    """Count the errors in a log of Prefect's server, in its last 4 MiB.
-
-    Moments in which SQLite was busy are none: the server, or whoever had asked it, asks again.
-    What is lost when that does not help is logged as an error of its own.
-    """
-    found = [told for told in _errors(_last_lines(log)) if BUSY not in told]
+    """Count the errors in a log of Prefect's server, in its last 4 MiB."""
+    found = list(_errors(_last_lines(log)))
     if not found:
         return None
     grave = [told for told in found if not _EVENTS_LOST.search(told)]

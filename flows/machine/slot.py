@@ -21,6 +21,9 @@ from tasks import processes
 from tasks.store.own_folder import OwnFolder
 
 KILLED_WITHIN_S = 5.0
+# The worker ends with this process, even with one that was killed: it would take shards beside
+# those of the next one, and nobody would know of it.
+LAUNCHED = (sys.executable, "-m", "flows.machine.launched", "0")
 # A storage that is down for everybody would stop this worker for good, and another one may be well.
 STORAGE_AWAITED_S = 600.0
 ON_THE_PROCESSOR = Verdict(("onnxruntime-cpu",))
@@ -172,7 +175,7 @@ class Slot:
         """Start the worker; its name tells what it offers."""
         self.registered = named(self.name, offers)
         command = [
-            sys.executable, "-m", "flows.machine.prefect_worker", "--pool", self.pool,
+            *LAUNCHED, sys.executable, "-m", "prefect", "worker", "start", "--pool", self.pool,
             "--name", self.registered, "--type", "process", "--limit", "1",
             "--no-create-pool-if-not-found",
         ]  # fmt: skip
@@ -183,7 +186,7 @@ class Slot:
         self.noted = NOTHING
         # A session of its own: Ctrl-C is for us, who tell the flow run first.
         self.process = subprocess.Popen(
-            command, env=os.environ | self.environment | own, stdin=subprocess.PIPE,
+            command, env=os.environ | self.environment | own, stdin=subprocess.DEVNULL,
             start_new_session=True, pass_fds=(self.scratch.lock.fileno(),) if self.scratch else (),
         )  # fmt: skip
         self.started = time.monotonic()

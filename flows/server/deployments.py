@@ -8,7 +8,7 @@ of parameters. And `prefect deploy` is one more start of Python, of seconds.
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import os
 from collections.abc import Mapping
 from functools import cache
@@ -43,24 +43,18 @@ def deploy() -> None:
     with connected() as client:
         for wanted in described():
             _deploy_one(client, wanted)
-    _delete_automations()
 
 
 def ensure_pools() -> None:
-    """Create the work pools that are not there; those that are keep their kind and settings.
-
-    A pool of an older version lacks the command that runs a flow: it gets that, and nothing else.
-    """
+    """Create the work pools that are not there; those that are stay as they are."""
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectAlreadyExists
 
     with connected() as client:
         for name in (GPU_POOL, CPU_POOL):
             wanted = WorkPoolCreate(name=name, type="process", base_job_template=_template())
-            try:
+            with contextlib.suppress(ObjectAlreadyExists):
                 client.create_work_pool(wanted)
-            except ObjectAlreadyExists:
-                _name_command(client, name)
 
 
 def missing_pool(pool: str) -> str:
@@ -80,19 +74,6 @@ def missing_pool(pool: str) -> str:
         f"{CPU_POOL} are made by `autolabel up`), or make it with `prefect work-pool create "
         f"--type process {pool}`: the worker begins when it is there"
     )
-
-
-def _name_command(client: SyncPrefectClient, name: str) -> None:
-    """Name the command of a process pool whose jobs have none; one that is named stays."""
-    from prefect.client.schemas.actions import WorkPoolUpdate
-
-    pool = client.read_work_pool(name)
-    template = copy.deepcopy(pool.base_job_template)
-    command = template.get("variables", {}).get("properties", {}).get("command")
-    if pool.type != "process" or command is None or command.get("default"):
-        return
-    command["default"] = FLOW_RUN_COMMAND
-    client.update_work_pool(name, WorkPoolUpdate(base_job_template=template))
 
 
 def _template() -> dict[str, Any]:
@@ -235,11 +216,3 @@ def _update(
             f"the parameters that deployment {name} was given do not fit this version: {detail}; "
             "change them on its page of Prefect, or delete the deployment there; then try again"
         ) from None
-
-
-def _delete_automations() -> None:
-    """Delete the automations of versions that had some: `lost_runs` took their place."""
-    with connected() as client:
-        for one in client.read_automations():
-            if one.name.startswith("autolabel: "):
-                client.delete_automation(one.id)

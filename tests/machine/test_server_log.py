@@ -14,18 +14,6 @@ Traceback (most recent call last):
 sqlalchemy.exc.InvalidRequestError: Can't evaluate bulk DML statement
 12:00:02.001 | INFO    | prefect.server - fine
 """
-BUSY = """\
-12:00:03.001 | ERROR   | prefect.server.utilities.messaging.memory - Failed in consume_loop
-Traceback (most recent call last):
-  File "/x/aiosqlite/core.py", line 63, in _connection_worker_thread
-sqlite3.OperationalError: database is locked
-
-The above exception was the direct cause of the following exception:
-
-Traceback (most recent call last):
-sqlalchemy.exc.OperationalError: (sqlite3.OperationalError) database is locked
-[SQL: UPDATE x SET y=?]
-"""
 LOST = """\
 12:00:04.001 | ERROR   | prefect.server.events.services.event_persister - Max flush retries (5) \
 reached, dropping 110 events
@@ -49,17 +37,6 @@ def test_errors_are_counted_and_the_last_is_told_with_its_exception(tmp_path):
     log.write_text(FAILING + UVICORN)
     assert errors_in(log).count == 2
     assert "bind on address" in errors_in(log).last
-
-
-def test_a_busy_database_is_no_error_until_something_is_lost(tmp_path):
-    log = tmp_path / "server.log"
-    log.write_text(BUSY * 3)
-    assert errors_in(log) is None
-    log.write_text(BUSY + FAILING + BUSY)
-    assert errors_in(log).count == 1
-    assert "bulk DML" in errors_in(log).last
-    log.write_text(BUSY + LOST)
-    assert (errors_in(log).count, errors_in(log).last[-19:]) == (1, "dropping 110 events")
 
 
 def test_events_that_a_killed_server_lost_are_said_to_be_history_only(tmp_path, capsys):
