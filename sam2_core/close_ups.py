@@ -11,8 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sam2_core.prepared import PreparedFrame
-from sam2_core.preprocess import box_prompts, resize_square
+from sam2_core.preprocess import PreparedFrame, box_prompts, resize_square
 from sam2_core.types import FloatArray, ImageArray, IntArray, Prompts
 from sam2_core.views import StagedFrame, View
 

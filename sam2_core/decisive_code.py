@@ -8,7 +8,7 @@ from __future__ import annotations
 from sam2_core.source_digest import source_digest
 
 _EVERYWHERE = (
-    "batching", "close_ups", "mask_borders", "postprocess", "prepared", "preprocess", "prompts",
+    "batching", "close_ups", "mask_borders", "postprocess", "preprocess", "prompts",
     "rle", "segmenter", "views", "windows",
 )  # fmt: skip
 _ONNXRUNTIME = ("backends.onnxruntime_backend", "onnx_contract")
@@ -16,8 +16,7 @@ _BACKENDS = {
     "onnxruntime-cpu": _ONNXRUNTIME,
     "onnxruntime-cuda": (
         *_ONNXRUNTIME, "backends.gpu", "backends.onnxruntime_cuda", "backends.onnxruntime_fusion",
-        "backends.onnxruntime_graph", "backends.onnxruntime_sessions",
-        "backends.onnxruntime_short_norm", "backends.pixel_kernels",
+        "backends.onnxruntime_graph", "backends.onnxruntime_short_norm", "backends.pixel_kernels",
     ),
     "tensorrt": (
         "onnx_contract", "backends.tensorrt_backend", "backends.tensorrt_build",
@@ -27,7 +26,6 @@ _BACKENDS = {
     "torch": (
         "backends.torch_backend", "backends.torch_buckets", "backends.torch_captured",
         "backends.torch_compiled", "backends.torch_modules", "backends.torch_pixels",
-        "backends.torch_staging",
         "architecture.hiera", "architecture.layers", "architecture.lean_attention",
         "architecture.lean_decoder", "architecture.lean_encoder", "architecture.mask_decoder",
         "architecture.model", "architecture.prompt_encoder", "architecture.published",

@@ -21,7 +21,7 @@ import numpy as np
 
 from sam2_core.cores import usable_cores
 from sam2_core.machine_errors import as_machine_error, is_machine_error
-from sam2_core.prepared import PreparedFrame
+from sam2_core.preprocess import PreparedFrame
 from sam2_core.segmenter import Segmenter
 from sam2_core.stage_times import StageTimes
 from sam2_core.types import Boxes, ImageArray, LowResMasks, Masks

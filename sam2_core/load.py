@@ -45,7 +45,7 @@ def load_backend(
             In windows, None is whole frames.
         cache: cache folder; the default one when None.
         progress: called with what is being done, when it takes long.
-        triton_urls: servers of the backend "triton", see `sam2_core.serving.labeling`.
+        triton_urls: servers of the backend "triton", see `sam2_core.backends.triton_backend`.
 
     Raises:
         AutolabelError: the model or the backend is not there, or cannot be used.
@@ -54,7 +54,7 @@ def load_backend(
     """
     chosen, reason = choose_backend(backend)
     if chosen == "triton":
-        from sam2_core.serving.labeling import load_triton
+        from sam2_core.backends.triton_backend import load_triton
 
         return load_triton(model, precision, triton_urls)
     if chosen in ON_GPU:

@@ -11,7 +11,7 @@ OpenCV's INTER_AREA by 29 and INTER_LINEAR by 79.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +21,46 @@ from sam2_core.types import (
     BOX_BOTTOM_RIGHT,
     BOX_TOP_LEFT,
     POINT_PADDING,
+    EncoderImage,
     FloatArray,
     ImageArray,
+    IntArray,
+    Prompts,
     SquareArray,
 )
 from sam2_core.views import checked_image
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedFrame:
+    """A frame ready for the device.
+
+    Attributes:
+        images_model: the whole frame, or V close-ups: float32 (S, S, 3) each, or views of a staged
+            frame, which the device makes squares of.
+        size_hw: of the original image.
+        prompts: V valid prompts; their image index is ascending.
+        rows: int64 (V,), the caller's row of each.
+        reasons: N reasons, "" for a valid row.
+        regions_xyxy_px: int64 (V, 4), what each close-up shows; None for the whole frame.
+
+    """
+
+    images_model: Sequence[EncoderImage]
+    size_hw: tuple[int, int]
+    prompts: Prompts
+    rows: npt.NDArray[np.int64]
+    reasons: tuple[str, ...]
+    regions_xyxy_px: IntArray | None = None
+
+    def __post_init__(self) -> None:
+        freeze_arrays(
+            self, rows="int64 (V)", reasons="tuple (N)", regions_xyxy_px="int64 (V, 4)",
+        )  # fmt: skip
+
+    def without_images(self) -> PreparedFrame:
+        """Return what `finish` needs: images that the device has seen are memory for nothing."""
+        return replace(self, images_model=())
 
 
 def resize_square(image: ImageArray | SquareArray, image_size: int) -> SquareArray:

@@ -29,8 +29,7 @@ from sam2_core.batching import (
 )
 from sam2_core.close_ups import close_up_views, close_ups
 from sam2_core.postprocess import finish
-from sam2_core.prepared import PreparedFrame
-from sam2_core.preprocess import BoxPrompts, box_prompts, resize_square
+from sam2_core.preprocess import BoxPrompts, PreparedFrame, box_prompts, resize_square
 from sam2_core.prompts import PointPrompts, point_prompts
 from sam2_core.stage_times import StageTimes
 from sam2_core.types import (

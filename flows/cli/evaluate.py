@@ -17,7 +17,7 @@ import numpy as np
 from flows.cli.common_options import FILE, FOLDER, FloatRange, json_option, precision_option
 from flows.cli.display import results_console, stderr_console, tracked
 from flows.cli.writable import check_own, check_report, check_writable
-from sam2_core.trust.pictures import write_difference
+from sam2_core.trust.calibration import write_difference
 from sam2_core.types import AutolabelError, Boxes, ImageArray
 from tasks.dataset.coco_truth import Truth
 from tasks.evaluate.evaluate import Asked, Detect, evaluate, find_image, read_rgb

@@ -51,8 +51,7 @@ def command(models: tuple[str, ...], out: Path, **given: Any) -> None:
     The server needs sam2-autolabel installed, as in deploy/triton/Dockerfile.
     """
     from sam2_core.backend_choice import precision_for
-    from sam2_core.serving.repository import RepositoryOptions, write_repository
-    from sam2_core.serving.repository_graphs import copy_graphs
+    from sam2_core.serving.repository import RepositoryOptions, copy_graphs, write_repository
 
     precision = precision_for(given["backend"], given["precision"])
     options = RepositoryOptions(

@@ -81,13 +81,15 @@ def command(models: tuple[str, ...], **given: Any) -> None:  # fmt: skip
     from sam2_core.images import open_image
     from sam2_core.serving.http_front import answering, listen, triton_http
     from sam2_core.serving.installed_server import find_server
-    from sam2_core.serving.server_memory import (
+    from sam2_core.serving.server_process import (
+        ServerOptions,
         new_prefix,
         own_folder,
         remove_left_over,
         remove_shared_memory,
+        socket_of,
+        start_server,
     )
-    from sam2_core.serving.server_process import ServerOptions, socket_of, start_server
     from sam2_core.serving.supervised import SupervisedServer
     from tasks.review.door import Door
 

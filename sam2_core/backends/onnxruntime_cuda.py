@@ -20,8 +20,7 @@ from sam2_core.backends.device_slots import Slot
 from sam2_core.backends.gpu import Gpu, process_gpu
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import run_session
-from sam2_core.backends.onnxruntime_graph import BoundGraph, FixedGraph, Shape
-from sam2_core.backends.onnxruntime_sessions import CudaSessions
+from sam2_core.backends.onnxruntime_graph import BoundGraph, CudaSessions, FixedGraph, Shape
 from sam2_core.backends.protocol import Backend, BackendInfo, HostFeatures, PendingMasks
 from sam2_core.batching import bucket_for, collect
 from sam2_core.library_messages import preload_cuda

@@ -53,8 +53,8 @@ class TensorRTBackend(Backend):
 
     def __init__(self, folder: ModelFolder, engine_paths: Mapping[str, Path], gpu: Gpu) -> None:
         require_tensorrt()
+        from sam2_core.backends.tensorrt_build import full_version
         from sam2_core.backends.tensorrt_engine import load_engines
-        from sam2_core.backends.tensorrt_versions import full_version
 
         self.folder, self._gpu = folder, gpu
         self._device, self._stream = gpu.device, gpu.stream

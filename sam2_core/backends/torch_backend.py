@@ -35,8 +35,7 @@ from sam2_core.backends.torch_captured import (
 )
 from sam2_core.backends.torch_compiled import CompiledModules
 from sam2_core.backends.torch_modules import build_modules, modules_for
-from sam2_core.backends.torch_pixels import TorchPixels
-from sam2_core.backends.torch_staging import page_locked
+from sam2_core.backends.torch_pixels import TorchPixels, page_locked
 from sam2_core.cache import cache_folder
 from sam2_core.decisive_code import mask_code
 from sam2_core.resolve import Wanted, Weights

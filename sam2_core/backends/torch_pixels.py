@@ -10,17 +10,36 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F  # noqa: N812
 
 from sam2_core.backends.device_owner import is_sticky
-from sam2_core.backends.torch_staging import upload_of
 from sam2_core.machine_errors import first_line
 from sam2_core.preprocess import planes_of, resize_square
-from sam2_core.types import EncoderImage, ImageArray
+from sam2_core.types import EncoderImage, ImageArray, SquareArray
 from sam2_core.views import StagedFrame, View, checked_image
+
+
+def page_locked(arrays: Sequence[npt.NDArray[Any]]) -> torch.Tensor:
+    """Stack arrays of one shape in page-locked memory, from which uploads are asynchronous."""
+    dtype = torch.from_numpy(np.empty(0, arrays[0].dtype)).dtype
+    target = torch.empty((len(arrays), *arrays[0].shape), dtype=dtype, pin_memory=True)
+    np.stack(arrays, out=target.numpy())
+    return target
+
+
+def upload_of(image: SquareArray) -> torch.Tensor:
+    """Return an image as a batch of one in page-locked memory; one that lies there stays."""
+    if image.flags.writeable:
+        given = torch.from_numpy(image)
+        if given.is_pinned():
+            return given[None]
+    return page_locked([image])
+
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,6 @@ from sam2_core.serving.contract import (
     served_as,
     text_in,
 )
-from sam2_core.serving.grpc_transport import channel_options, error_of, need_client, request_of
 from sam2_core.serving.image_requests import (
     SentImage,
     as_prompts,
@@ -33,6 +32,7 @@ from sam2_core.serving.image_requests import (
     predict_call,
     predictable,
 )
+from sam2_core.serving.protocols import channel_options, error_of, need_client, request_of
 from sam2_core.serving.sessions import Counts, Session
 from sam2_core.serving.transport import (
     Access,

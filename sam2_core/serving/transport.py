@@ -175,10 +175,10 @@ def connect(url: str, access: Access | None = None) -> Transport:
     access = access or Access()
     scheme, address = ("unix", "") if url.startswith("unix:") else split_url(url)
     if not scheme.startswith("grpc"):
-        from sam2_core.serving.http_transport import HttpTransport
+        from sam2_core.serving.protocols import HttpTransport
 
         return HttpTransport(url, access)
-    from sam2_core.serving.grpc_transport import GrpcTransport
+    from sam2_core.serving.protocols import GrpcTransport
 
     return GrpcTransport(address, access, secure=scheme == "grpcs", url=url)
 

@@ -7,7 +7,9 @@ without PyTorch can hold its engines against PyTorch all the same.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,45 @@ import numpy.typing as npt
 
 from sam2_core.arrays import freeze_arrays
 from sam2_core.cache import write_whole
-from sam2_core.trust.signed import read_signed, signed_text
 from sam2_core.types import AutolabelError, FloatArray, LowResMasks
+
+_SIGNATURE = "sha256"
+
+
+def digest_of(values: Mapping[str, Any]) -> str:
+    """Return the sha256 of plain values, whatever the order of their names."""
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def signed_text(values: Mapping[str, Any]) -> str:
+    """Return JSON text of the values and their sha256."""
+    return json.dumps({**values, _SIGNATURE: digest_of(values)}, indent=1) + "\n"
+
+
+def read_signed(path: Path) -> dict[str, Any]:
+    """Read what `signed_text` made.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        AutolabelError: it cannot be read, or its values are not those that were signed.
+
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        signature = values.pop(_SIGNATURE)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise AutolabelError(
+            f"cannot read {path}: {error!r}. Remove it to have it made again"
+        ) from (error)
+    if signature != digest_of(values):
+        raise AutolabelError(
+            f"{path} is not what was signed: it was changed or cut. Remove it to have it made again"
+        )
+    return dict(values)
+
 
 FORMAT = 1
 # Of a mask grid's logits so many rows and columns are kept.

@@ -17,7 +17,7 @@ from typing import Any
 
 from sam2_core.backends.protocol import BackendInfo
 from sam2_core.cache import cache_folder, write_whole
-from sam2_core.trust.signed import digest_of, read_signed, signed_text
+from sam2_core.trust.answers import digest_of, read_signed, signed_text
 from sam2_core.types import AutolabelError, MachineError
 
 FORMAT = 2

@@ -198,7 +198,7 @@ def with_pictures(
     found: Sequence[ImageAnswers], cache: Path | None = None,
 ) -> Certificate:  # fmt: skip
     """Draw the worst masks beside the certificate, and return it with their files' names."""
-    from sam2_core.trust.pictures import write_difference
+    from sam2_core.trust.calibration import write_difference
 
     folder = certificate.path(cache).with_suffix("")
     if not certificate.counts(cache):

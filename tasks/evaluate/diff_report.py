@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from sam2_core.trust.pictures import write_difference
+from sam2_core.trust.calibration import write_difference
 from tasks.dataset.pictures import Pictures, find_pictures
 from tasks.evaluate.run_diff import Change, RunDiff
 from tasks.frames.images import read_image

@@ -90,7 +90,7 @@ def choose_model(
 
 
 def _served_choice(model: str, precision: str, urls: Sequence[str]) -> ModelChoice:
-    from sam2_core.serving.labeling import find_served, server_urls
+    from sam2_core.backends.triton_backend import find_served, server_urls
 
     urls = server_urls(urls)
     models = (*BY_QUALITY, BUNDLED) if model == "auto" else (model,)

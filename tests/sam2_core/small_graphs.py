@@ -124,5 +124,8 @@ def with_close_ups(source: Path, folder: Path, size: int) -> Path:
     for name in ("encoder", "decoder"):
         shutil.copyfile(folder / f"{name}.onnx", folder / f"{name}_close_up.onnx")
     facts = json.loads((folder / "model.json").read_text())
-    (folder / "model.json").write_text(json.dumps(facts | {"close_up_size": size}))
+    files = facts.get("files", {})
+    files |= {name.replace(".", "_close_up."): one for name, one in files.items()}
+    facts |= {"close_up_size": size, "files": files}
+    (folder / "model.json").write_text(json.dumps(facts))
     return folder

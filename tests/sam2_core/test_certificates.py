@@ -10,7 +10,7 @@ import pytest
 from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
 from sam2_core.trust import certify as certifying
-from sam2_core.trust.answers import Answers, file_name
+from sam2_core.trust.answers import Answers, file_name, signed_text
 from sam2_core.trust.calibration import bundled_calibration
 from sam2_core.trust.certificate import (
     UncertifiedEngineError,
@@ -21,7 +21,6 @@ from sam2_core.trust.certificate import (
     read_certificate,
 )
 from sam2_core.trust.certify import certify, ensure_certified, recorded_answers, with_pictures
-from sam2_core.trust.signed import signed_text
 from sam2_core.types import AutolabelError
 from tasks.masks.model import Segmenters, choose_model
 from tests.planted_graphs import COMPACT, ROOT, plant

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from sam2_core import backend_choice
-from sam2_core.backends.model_facts import metadata_of
-from sam2_core.backends.model_folder import ModelFolder
+from sam2_core.backends.model_folder import ModelFolder, metadata_of
 from sam2_core.cache import cache_folder, file_sha256
 from sam2_core.load import load_backend
 from sam2_core.resolve import Wanted, resolve_model

@@ -10,7 +10,7 @@ from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
 from sam2_core.backends.onnxruntime_cuda import OnnxRuntimeCudaBackend
 from sam2_core.load import load_backend
-from sam2_core.prepared import PreparedFrame
+from sam2_core.preprocess import PreparedFrame
 from sam2_core.segmenter import Segmenter
 from sam2_core.tuning import sample_prompts
 from sam2_core.types import AutolabelError, Boxes, DeviceMemoryError, Prompts

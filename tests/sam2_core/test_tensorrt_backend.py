@@ -35,7 +35,7 @@ from tests.sam2_core.fake_cuda_device import FakeDevice
 from tests.sam2_core.fake_tensorrt_build import Builder
 from tests.sam2_core.small_graphs import SIZE, with_close_ups, write_model
 
-MODULES = ("versions", "build", "engine", "network", "backend")
+MODULES = ("build", "engine", "network", "backend")
 BUCKETS = Buckets(boxes=(1, 4, 16), images=(1, 2), free_prompts=4, free_points=6)
 
 
@@ -356,14 +356,14 @@ def test_memory_that_nothing_needs_is_released_when_there_is_too_little(trt, mod
 
 @pytest.mark.parametrize(("version", "flags"), [("10.16.1.11", 2), ("11.4.0.106", 0)])
 def test_networks_are_strongly_typed_on_both_versions(monkeypatch, trt, version, flags):
-    monkeypatch.setattr(trt.versions.trt, "__version__", version)
-    assert trt.versions.strongly_typed_network_flags() == flags
+    monkeypatch.setattr(trt.build.trt, "__version__", version)
+    assert trt.build.strongly_typed_network_flags() == flags
 
 
 def test_an_old_tensorrt_is_refused(monkeypatch, trt):
-    monkeypatch.setattr(trt.versions.trt, "__version__", "10.3.0")
+    monkeypatch.setattr(trt.build.trt, "__version__", "10.3.0")
     with pytest.raises(AutolabelError, match=r"10\.3\.0 is too old: at least 10\.13"):
-        trt.versions.strongly_typed_network_flags()
+        trt.build.strongly_typed_network_flags()
 
 
 def test_without_tensorrt_the_error_says_what_to_do(monkeypatch, model):

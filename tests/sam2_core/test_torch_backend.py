@@ -62,18 +62,18 @@ def test_an_exported_folder_is_refused(tmp_path):
 def test_staged_images_are_uploaded_as_they_lie(backend, monkeypatch):
     import torch
 
-    from sam2_core.backends import torch_staging
+    from sam2_core.backends import torch_pixels
 
     images = list(np.random.default_rng(1).integers(0, 256, (3, 8, 8, 3)).astype(np.uint8))
     assert backend.stage_square(images[0]) is images[0]  # a CPU has nothing to fetch
     monkeypatch.setattr(
-        torch_staging, "page_locked", lambda given: torch.from_numpy(np.stack(given))
+        torch_pixels, "page_locked", lambda given: torch.from_numpy(np.stack(given))
     )
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
-    staged = [torch_staging.upload_of(image) for image in images]
+    staged = [torch_pixels.upload_of(image) for image in images]
     assert [tensor.data_ptr() for tensor in staged] == [image.ctypes.data for image in images]
     images[1].flags.writeable = False  # as Pillow's resized images are
-    copied = torch_staging.upload_of(images[1])
+    copied = torch_pixels.upload_of(images[1])
     assert copied.data_ptr() != images[1].ctypes.data
     np.testing.assert_array_equal(copied.numpy(), staged[1].numpy())
 

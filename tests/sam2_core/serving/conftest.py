@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sam2_core.serving.server_memory import SHARED_MEMORY
+from sam2_core.serving.server_process import SHARED_MEMORY
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 MICRO = REPOSITORY / "tests" / "data" / "micro"

@@ -8,7 +8,7 @@ import pytest
 
 from sam2_core.serving.client import Sam2Client
 from sam2_core.serving.image_requests import as_prompts
-from sam2_core.serving.server_memory import SHARED_MEMORY
+from sam2_core.serving.server_process import SHARED_MEMORY
 from tests.sam2_core.serving.conftest import MICRO, metric, serving
 
 pytestmark = pytest.mark.ci

@@ -11,7 +11,7 @@ import pytest
 
 from sam2_core.serving.client import Sam2Client
 from sam2_core.serving.image_requests import as_prompts
-from sam2_core.serving.server_memory import SHARED_MEMORY, own_folder, remove_left_over
+from sam2_core.serving.server_process import SHARED_MEMORY, own_folder, remove_left_over
 from tests.sam2_core.serving.conftest import REPOSITORY, serving
 from tests.sam2_core.serving.test_triton_server import BOXES, street
 
@@ -71,7 +71,7 @@ def ignore_errors(client, image, prompts):
 
 
 def test_what_a_killed_command_left_is_removed_by_the_next(tmp_path, monkeypatch):
-    monkeypatch.setattr("sam2_core.serving.server_memory.SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr("sam2_core.serving.server_process.SHARED_MEMORY", tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()

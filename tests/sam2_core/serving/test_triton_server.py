@@ -10,13 +10,13 @@ from PIL import Image
 from pycocotools import mask as coco
 from tritonclient.utils import InferenceServerException
 
+from sam2_core.backends.triton_backend import find_served
 from sam2_core.clicks import OpenImage
 from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
 from sam2_core.serving.client import Sam2Client
 from sam2_core.serving.contract import DESCRIBE, text_in, text_tensor
 from sam2_core.serving.image_requests import SentImage, as_prompts
-from sam2_core.serving.labeling import find_served
 from sam2_core.serving.transport import (
     Access,
     Call,
@@ -126,7 +126,7 @@ def test_a_server_that_runs_another_precision_or_code_is_refused(server, monkeyp
         load_backend("compact", "triton", "fp16", triton_urls=urls)
     with pytest.raises(AutolabelError, match="autolabel serve tiny"):
         choose_model("tiny", "triton", triton_urls=urls)
-    monkeypatch.setattr("sam2_core.serving.labeling.mask_code", lambda _: "another")
+    monkeypatch.setattr("sam2_core.backends.triton_backend.mask_code", lambda _: "another")
     with pytest.raises(AutolabelError, match="install the same one on both sides"):
         load_backend("compact", "triton", triton_urls=urls)
 

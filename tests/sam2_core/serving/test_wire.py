@@ -9,12 +9,19 @@ import pytest
 from PIL import Image
 
 from sam2_core.postprocess import finish
-from sam2_core.serving.contract import ServedModel, image_id, names_of, served_as, text_tensor
-from sam2_core.serving.cropped import cropped, pasted
+from sam2_core.serving.contract import (
+    ServedModel,
+    cropped,
+    image_id,
+    names_of,
+    pasted,
+    served_as,
+    text_tensor,
+)
 from sam2_core.serving.failover import Servers
 from sam2_core.serving.given import Given
-from sam2_core.serving.http_transport import decoded, encoded
 from sam2_core.serving.image_requests import SentImage, as_prompts, mask_logits
+from sam2_core.serving.protocols import decoded, encoded
 from sam2_core.serving.repository import RepositoryOptions, write_repository
 from sam2_core.serving.transport import (
     Access,
@@ -309,7 +316,7 @@ def test_a_token_is_sent_and_shown_nowhere(monkeypatch):
 def test_features_of_pytorch_and_onnxruntime_go_through_the_host():
     pytest.importorskip("torch")
     from sam2_core.load import load_backend
-    from sam2_core.serving.host_features import from_host, rows_of, to_host
+    from sam2_core.serving.encoder_decoder import from_host, rows_of, to_host
     from sam2_core.tuning import sample_prompts
 
     frames = list(np.random.default_rng(0).integers(0, 255, (2, 128, 128, 3), np.uint8))
