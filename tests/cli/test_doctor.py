@@ -6,12 +6,14 @@ from click.testing import CliRunner
 
 from flows.cli.main import cli
 from flows.machine import services
+from flows.server.client import asked_once
 from sam2_core import backend_choice
 from tests.planted import PLANTED
 
 
 def found():
-    done = CliRunner().invoke(cli, ["doctor", "--json"])
+    with asked_once():
+        done = CliRunner().invoke(cli, ["doctor", "--json"])
     return json.loads(done.stdout)["findings"], done.output
 
 

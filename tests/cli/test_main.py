@@ -143,17 +143,7 @@ def test_an_up_that_is_interrupted_says_what_runs_on(tmp_path, monkeypatch):
     )
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ((4200, None, None), "server listens on port 4242 already, .* for --port 4200 run"),
-        ((None, 3, None), "2 GPU workers run already, .* for --workers 3 run `autolabel down`"),
-        ((None, None, 5151), "App listens on port 5152 already, .* for --app-port 5151 run"),
-        ((4242, 2, 5152), ""),
-        ((None, None, None), ""),
-    ],
-)
-def test_options_that_up_would_ignore_are_refused(asked, said, tmp_path, monkeypatch):
+def test_options_that_up_would_ignore_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
     monkeypatch.setattr(up_options, "configured_api", lambda: None)
     sleeps = [sys.executable, "-c", "import time; time.sleep(300)"]
@@ -161,11 +151,15 @@ def test_options_that_up_would_ignore_are_refused(asked, said, tmp_path, monkeyp
     services.start("app", sleeps, 5152)
     services.start("worker-gpu", [*sleeps, "--count", "2"])
     try:
-        if said:
+        for asked, said in [
+            ((4200, None, None), "server listens on port 4242 already, .* for --port 4200 run"),
+            ((None, 3, None), "2 GPU workers run already, .* for --workers 3 run `autolabel down`"),
+            ((None, None, 5151), "App listens on port 5152 already, .* for --app-port 5151 run"),
+        ]:
             with pytest.raises(AutolabelError, match=said):
                 up_options.refuse_ignored(*asked)
-        else:
-            up_options.refuse_ignored(*asked)
+        up_options.refuse_ignored(4242, 2, 5152)
+        up_options.refuse_ignored(None, None, None)
     finally:
         services.stop_all()
 

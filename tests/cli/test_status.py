@@ -6,6 +6,7 @@ from click.testing import CliRunner
 
 from flows.cli import status
 from flows.machine.refused import note_refused
+from flows.server.client import asked_once
 from flows.server.schedules import ScheduleStatus
 from sam2_core.types import AutolabelError
 
@@ -21,7 +22,9 @@ def test_nights_are_told_with_their_zone(monkeypatch):
     found["schedules"] = [asdict(schedule)]
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     monkeypatch.setattr("flows.server.status.collect_status", lambda _: found)
-    _, head, night, _ = CliRunner().invoke(status.command).output.splitlines()
+    lines = iter(CliRunner().invoke(status.command).output.splitlines())
+    head = next(line for line in lines if line.startswith("schedule of nightly/nightly"))
+    night = next(lines)
     assert head.endswith("that of Sat 2026-08-01 01:00 CEST completed")
     assert night.split() == ["planned", "Mon", "2026-11-23", "01:00", "CET"]
 
@@ -30,6 +33,7 @@ def test_why_workers_are_refused_is_told_where_their_server_fails_too(monkeypatc
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # nobody listens
     note_refused({"one": "its disk is full"})
-    result = CliRunner().invoke(status.command)
+    with asked_once():
+        result = CliRunner().invoke(status.command)
     assert isinstance(result.exception, AutolabelError)
     assert result.output.startswith("one takes no work: its disk is full")
