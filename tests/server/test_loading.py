@@ -9,7 +9,7 @@ from flows.params import LabelParams
 from flows.plan.shards import Piece, ShardParams
 from flows.server import loading
 from flows.server.shard_end import ending
-from tasks.dataset import away as away_database
+from tasks.dataset import database_access
 from tasks.dataset.loaded import remember_load
 from tasks.load.into_fiftyone import load_sequence
 from tasks.load.prepare import prepare_dataset
@@ -53,7 +53,7 @@ def test_shards_tell_it_where_the_database_cannot_be_asked(tmp_path, monkeypatch
     if away:
         nobody = "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50"
         monkeypatch.setenv("FIFTYONE_DATABASE_URI", nobody)
-        monkeypatch.setattr(away_database, "ANSWER_TIMEOUT_MS", 50)
+        monkeypatch.setattr(database_access, "ANSWER_TIMEOUT_MS", 50)
     else:
         monkeypatch.delenv("FIFTYONE_DATABASE_URI", raising=False)
         monkeypatch.setenv("AUTOLABEL_DATABASE_DIR", str(tmp_path / "none"))
