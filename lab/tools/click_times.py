@@ -22,8 +22,13 @@ ensure_database()
 from tasks.dataset.schema import open_dataset  # noqa: E402 - the database comes before fiftyone
 from tasks.review.app import App, run_app  # noqa: E402
 from tasks.review.queue import NEEDS_REVIEW, build_queue  # noqa: E402
-from tests.review.app_page import browser_page, click_label, open_view, wait_for  # noqa: E402
-from tests.review.test_repair_live import RepairPage  # noqa: E402
+from tests.review.app_page import (  # noqa: E402
+    RepairPage,
+    browser_page,
+    click_label,
+    open_view,
+    wait_for,
+)
 
 CLICKS_EACH = 5
 LEAST_SIDE = 0.05  # of a label, as a share of its frame

@@ -20,6 +20,7 @@ from tasks.review.app import App, run_app  # noqa: E402
 from tasks.review.queue import CONTROL, NEEDS_REVIEW, build_queue  # noqa: E402
 from tasks.review.relabel_requests import request_relabel  # noqa: E402
 from tests.review.app_page import (  # noqa: E402
+    RepairPage,
     browser_page,
     click_label,
     open_first_sample,
@@ -29,7 +30,6 @@ from tests.review.app_page import (  # noqa: E402
     select_tile,
     wait_for,
 )
-from tests.review.test_repair_live import RepairPage  # noqa: E402
 
 VIEWPORT = {"width": 1280, "height": 800}
 KEYS = ("Shift+A", "Shift+R", "Shift+A", "Shift+F", "Shift+A", "Shift+D")
