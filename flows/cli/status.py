@@ -66,7 +66,7 @@ def _show_all(status: dict[str, Any], hours: float) -> None:
         click.echo(f"Prefect's database: {size / 1e6:,.0f} MB")
     for one in status["label_runs"]:
         when = (one["started"] or "not started")[:16].replace("T", " ")
-        click.echo(f"label {one['name']}: {one['state']}, {when} UTC, to {one['out']}")
+        click.echo(f"{one['name']}: {one['state']}, {when} UTC, to {one['out']}")
     if not status["runs"]:
         click.echo(f"no shards in the last {hours:g} h")
     for run in status["runs"]:
