@@ -15,6 +15,7 @@ from flows.machine import services
 from flows.server.api import use_api
 from flows.server.sign_in import CLIENT_AUTH, auth_file, choose_auth, write_links
 from sam2_core.types import AutolabelError
+from tasks.store.private_files import close_file, private_folder
 from tests.attacker import attack, attackers_origin
 from tests.integration.cluster import free_port
 from tests.review.app_page import browser_page, needs_chromium, save_picture
@@ -42,8 +43,13 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def api(home):
-    """The server of `up`, alone."""
-    yield up_run._bring_up_server(free_port(), lambda _: None)
+    """The server of `up`, alone, where an older version's database was."""
+    old = private_folder(private_folder(services.folder()) / "prefect") / "prefect.db"
+    close_file(old)
+    told = []
+    yield up_run._bring_up_server(free_port(), told.append)
+    assert f"Runs and nights of before are in {old}.old" in "\n".join(told)
+    assert not old.exists()
     assert services.stop_all() == ["server", "postgres"]
     assert not (services.folder() / services.LINKS).exists()
 
