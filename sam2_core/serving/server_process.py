@@ -128,8 +128,18 @@ class RunningServer:
             answer = self._client.post(url, json={}, timeout=loading_s + _START_S)
         except httpx.TransportError as error:
             raise AutolabelError(f"{model} is not loaded: {error}") from error
+        self._close_memory()
         if not answer.is_success:
             raise AutolabelError(f"{model} is not loaded: {answer.text}")
+
+    def _close_memory(self) -> None:
+        """Close the models' memory, which has the images of requests, to other users.
+
+        Triton makes it readable for everybody, whatever the umask.
+        """
+        for path in SHARED_MEMORY.glob(f"{self.prefix}-*"):
+            if path.is_file():
+                path.chmod(0o600)
 
     def wait_ready(self, loading_s: float = ModelSettings.loading_s) -> None:
         """Wait until all models are loaded.
@@ -150,6 +160,7 @@ class RunningServer:
                 )
             with contextlib.suppress(httpx.TransportError):
                 if self._client.get("/health/ready").is_success:
+                    self._close_memory()
                     return
             time.sleep(_POLL_S)
         raise AutolabelError(
@@ -250,7 +261,7 @@ def start_server(
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output or 2, stderr=output,
             env=installed.environment(os.environ) | store, start_new_session=True,
-            umask=0o077,  # its shared memory has the images of requests
+            umask=0o077,
             preexec_fn=_end_with_parent,  # noqa: PLW1509 - one call of the C library
         )  # fmt: skip
     return RunningServer(process, prefix, log)

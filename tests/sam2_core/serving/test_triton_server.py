@@ -17,6 +17,7 @@ from sam2_core.segmenter import Segmenter
 from sam2_core.serving.client import Sam2Client
 from sam2_core.serving.contract import DESCRIBE, text_in, text_tensor
 from sam2_core.serving.image_requests import SentImage, as_prompts
+from sam2_core.serving.server_process import SHARED_MEMORY
 from sam2_core.serving.transport import (
     Access,
     Call,
@@ -176,6 +177,9 @@ def test_health_metadata_and_metrics(server):
     assert ask("/models/sam2_compact/ready").is_success
     assert {one["name"] for one in ask("/models/sam2_compact").json()["inputs"]} > {"image"}
     assert metric(server, "nv_inference_request_success", model="sam2_encoder_compact") > 0
+    shared = list(SHARED_MEMORY.glob(f"autolabel-triton-{server['process'].pid}-*"))
+    assert len(shared) > 6
+    assert not any(one.stat().st_mode & 0o077 for one in shared), "other users can read images"
 
 
 def test_grpc_controls_nothing_whatever_header_is_sent(server):
