@@ -89,7 +89,7 @@ def waits_for_database(call: Callable[Parameters, Result]) -> Callable[Parameter
     def patient(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         retrying = Retrying(
             retry=retry_if_exception(is_away),
-            stop=stop_after_delay(0 if _left_alone() else _wait_s()),
+            stop=stop_after_delay(0 if time.monotonic() < _left_alone_until else _wait_s()),
             wait=wait_fixed(PAUSE_S),
             before_sleep=_tell,
         )
@@ -161,10 +161,6 @@ def _wait_s() -> float:
         return float(os.environ.get(WAIT_VARIABLE, WAIT_S))
     except ValueError:
         return WAIT_S
-
-
-def _left_alone() -> bool:
-    return time.monotonic() < _left_alone_until
 
 
 def _leave_alone_until(moment: float) -> None:

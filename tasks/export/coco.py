@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,13 +36,11 @@ class CocoWriter:
         self, sink: Sink, classes: Classes, _told: Told, *, as_polygons: bool = False
     ) -> None:
         self._sink, self._classes, self._as_polygons = sink, classes, as_polygons
-        self._splits: dict[str, _Split] = {}
+        self._splits = defaultdict[str, _Split](lambda: _Split(sink))
         self._loss = PolygonLoss()
 
     def add(self, frame: ExportFrame) -> None:
         """Write a frame."""
-        if frame.split not in self._splits:
-            self._splits[frame.split] = _Split(self._sink)
         split = self._splits[frame.split]
         split.image_count += 1
         height, width = frame.size_hw

@@ -7,6 +7,7 @@ bits of length, 5 of the word's size, four times 4 of the sizes of run lengths, 
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -31,12 +32,10 @@ class LabelStudioWriter:
 
     def __init__(self, sink: Sink, classes: Classes, _told: Told) -> None:
         self._sink, self._classes = sink, classes
-        self._splits: dict[str, Lines] = {}
+        self._splits = defaultdict[str, Lines](sink.lines)
 
     def add(self, frame: ExportFrame) -> None:
         """Write a frame."""
-        if frame.split not in self._splits:
-            self._splits[frame.split] = self._sink.lines()
         name = f"{frame.name}{frame.suffix}"
         self._sink.image(f"images/{name}", frame.image)
         results = [self._result(one, number, frame) for number, one in enumerate(frame.instances)]

@@ -99,7 +99,9 @@ def redrawn(dataset: Any, events: Sequence[Event]) -> dict[str, Any]:
     """
     wanted: dict[Any, set[str]] = {}
     for event in events:
-        wanted.setdefault(sample_id(event.frame_key), set()).update(_touched(event))
+        made = {str(one["id"]) for one in event.upserts}
+        changed = {*event.decisions, *event.overrides, *event.removed} | made
+        wanted.setdefault(sample_id(event.frame_key), set()).update(changed)
     return _as_shown(dataset, wanted)
 
 
@@ -116,11 +118,6 @@ def _as_shown(dataset: Any, wanted: Mapping[Any, Collection[str]]) -> dict[str, 
     projection = dict.fromkeys((MACHINE_FIELD, REVIEWED_FIELD, *SHOWN), 1)
     found = sample_collection(dataset).find({"_id": {"$in": list(wanted)}}, projection)
     return {str(one["_id"]): stringify(_change(one, wanted[one["_id"]])) for one in found}
-
-
-def _touched(event: Event) -> set[str]:
-    changed = {*event.decisions, *event.overrides, *event.removed}
-    return changed | {str(one["id"]) for one in event.upserts}
 
 
 def _change(sample: Mapping[str, Any], touched: Collection[str]) -> dict[str, Any]:

@@ -75,7 +75,9 @@ def reported(ctx: Any, act: Callable[[], Done], again: str = "") -> dict[str, An
         return {"message": str(question), "ok": False}
     except AutolabelError as error:
         if ctx.params.get("direct"):
-            return {"message": str(error), "ok": False, "samples": _as_stored(ctx)}
+            focus = ctx.params["focus"]
+            stored = as_stored(ctx.dataset, focus["sample_id"], focus["label_id"])
+            return {"message": str(error), "ok": False, "samples": stored}
         ctx.ops.notify(str(error), variant="error")
         return {"message": str(error), "ok": False}
     if ctx.params.get("direct"):
@@ -90,11 +92,6 @@ def reported(ctx: Any, act: Callable[[], Done], again: str = "") -> dict[str, An
         ctx.trigger(f"{PLUGIN}/redraw", {"samples": samples, **shown})
     ctx.ops.notify(done.text, variant="success")
     return {"message": done.text, "ok": True, "redraws": bool(done.events)}
-
-
-def _as_stored(ctx: Any) -> dict[str, Any]:
-    focus = ctx.params["focus"]
-    return as_stored(ctx.dataset, focus["sample_id"], focus["label_id"])
 
 
 class ReviewOperator(foo.Operator):  # type: ignore[misc]
