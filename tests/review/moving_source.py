@@ -1,8 +1,10 @@
 """A source that changes, labels that say which content they were made for, and what must hold."""
 
+import contextlib
 import itertools
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import fsspec
@@ -10,9 +12,12 @@ import numpy as np
 import pyarrow.parquet as pq
 from pycocotools import mask as coco_mask
 
+from sam2_core.cache import cache_folder
 from sam2_core.types import Boxes, Masks
 from tasks.dataset import schema
 from tasks.frames.discover import discover
+from tasks.frames.download import download
+from tasks.frames.images import BadImageError, read_image
 from tasks.load import into_fiftyone as load
 from tasks.load.prepare import prepare_dataset, rebuild
 from tasks.review.actions import accept, choose
@@ -20,6 +25,7 @@ from tasks.review.export import export_reviews
 from tasks.review.set_aside import COLLECTION, compare_files, samples_set_aside
 from tasks.store import artifacts
 from tasks.store.manifests import ChunkRecord, Manifest, write_manifest
+from tasks.store.newest import dated_ahead, declare_again, list_manifests
 from tasks.store.roots import Root, write_roots
 from tasks.store.tables import LabeledFrame
 from tasks.types import ALL_FRAMES
@@ -116,33 +122,63 @@ class Reviewing:
             dataset.save()
 
     def label(self) -> None:
-        """Label what is there now, and load it."""
+        """Label what is there now and has no labels yet, and load it."""
+        out = str(self.outs[0])
+        declare_again(out, dated_ahead(list_manifests(out)))
         for found in discover([self.source.root], self.selection):
             labeled = [self._labeled(frame) for frame in found.frames]
             outcomes = {(one.frame.camera, one.frame.index): one for one in labeled}
-            records = []
+            records, versions = [], {}
             for chunk in artifacts.chunks_of(found.frames, self.stamps[0].run_key, 4):
                 part = [outcomes[frame.camera, frame.index] for frame in chunk.frames]
-                artifacts.write_labels(str(self.outs[0]), chunk, part, self.stamps[0])
-                records.append(ChunkRecord.of(chunk, part))
+                stored = artifacts.complete_chunk(out, chunk)
+                if stored is None:
+                    stored = artifacts.write_labels(out, chunk, part, self.stamps[0])
+                records.append(ChunkRecord.of(chunk, stored.labeled).with_checksums(stored))
+                versions[str(stored.versions)] = stored.versions
             sequence = found.sequence
             manifest = Manifest(
                 sequence.sequence_id, sequence.frames_uri, found.content_key, self.stamps[0],
-                tuple(records),
+                tuple(records), versions=tuple(versions.values()),
             )  # fmt: skip
-            write_manifest(str(self.outs[0]), manifest)
+            write_manifest(out, manifest)
+            assert bool(manifest.mixed) == (len(versions) > 1)
             cameras = list(dict.fromkeys(record.camera for record in records))
-            prepare_dataset(self.name, cameras, str(self.outs[0]))
-            load.load_sequence(self.name, str(self.outs[0]), manifest)
+            prepare_dataset(self.name, cameras, out)
+            load.load_sequence(self.name, out, manifest)
 
     def _labeled(self, frame) -> LabeledFrame:
         content = self.source.content(frame.uri)
         masks = Masks((_RLE,), SIZE_HW, [0.9], [0.9], [5], [16], ("",))
         return LabeledFrame(frame, Boxes([[2, 2, 6, 6]], [0.9], (content,)), masks)
 
-    def act(self, kind: str, one: int) -> None:
+    def act(self, kind: str, one: int) -> None:  # noqa: C901 - a list of cases
         if kind == "another model":
             self.stamps.reverse()
+            self.label()
+        elif kind == "another decoder":
+            self.stamps[0] = replace(self.stamps[0], code=f"decoder {next(_numbers)}")
+            self.label()
+        elif kind == "upgrade":
+            versions = {"numpy": str(next(_numbers))}
+            self.stamps = [replace(stamp, versions=versions) for stamp in self.stamps]
+            self.label()
+        elif kind == "wrong clock":
+            for path in (self.outs[0] / "manifests").rglob("*.json"):
+                os.utime(path, (path.stat().st_atime, path.stat().st_mtime + 86400 * (1 + one)))
+        elif kind == "flip":
+            for path in filter(Path.is_file, (cache_folder() / "frames").rglob("*")):
+                path.write_bytes(bytes([path.read_bytes()[0] ^ 4]) + path.read_bytes()[1:])
+            for found in discover([self.source.root], self.selection):
+                for frame in download(found.frames):  # as a run reads them
+                    with contextlib.suppress(BadImageError):
+                        read_image(frame)
+            self.label()
+        elif kind == "another name":
+            mine, self.name = self.name, f"{self.name} {next(_numbers)}"
+            self.label()
+            self.check_newest()
+            self.name = mine
             self.label()
         elif kind == "storage moves":
             self.outs[0].rename(self.outs[1])
@@ -191,6 +227,15 @@ class Reviewing:
         assert shown | aside == self.accepted, (shown, aside, self.accepted)
         assert not shown & aside
 
+    def check_newest(self) -> None:
+        """A rebuild shows the labels of all that is there now."""
+        rebuild(self.name, str(self.outs[0]))
+        shown = {
+            one["label"] for sample in self._samples() for one in sample["detections"]["detections"]
+        }
+        there = {self.source.content(f"{self.source.root}/{one}") for one in self.source.files()}
+        assert there <= shown, (shown, there)  # what is gone may have had labels
+
     def check_export(self) -> None:
         report = export_reviews(self.name)
         for row in pq.read_table(report.table_uri).to_pylist():
@@ -200,7 +245,10 @@ class Reviewing:
 
 
 EDITS = ("insert first", "rewrite", "remove", "rename", "swap", "rename sequence", "add camera")
-ACTS = ("label", "another model", "storage moves", "rebuild", "open", "accept")
+ACTS = (
+    "label", "another model", "another decoder", "upgrade", "wrong clock", "flip", "another name",
+    "storage moves", "rebuild", "open", "accept",
+)  # fmt: skip
 
 
 def steps(kinds: list[tuple[str, int, int]]) -> Iterator[tuple[str, int, int]]:

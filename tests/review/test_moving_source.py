@@ -17,7 +17,8 @@ KINDS = st.sampled_from(("local", "memory"))
 # Each kind of edit, seen by a rebuild without labels made anew, then by a run.
 EVERYTHING = [(kind, 0, 4) for kind in EDITS]
 EVERYTHING[2:2] = EVERYTHING[5:5] = [("rebuild", 0, 0), ("storage moves", 0, 0), ("accept", 2, 0)]
-EVERYTHING.append(("another model", 0, 0))
+EVERYTHING += [(kind, 0, 0) for kind in ("another model", "upgrade", "flip", "another name")]
+EVERYTHING += [("wrong clock", 0, 0), ("rewrite", 0, 0), ("another decoder", 0, 0)]
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +42,7 @@ def walk(name: str, folder: Path, where: str, changes: list[tuple[str, int, int]
         else:
             reviewing.act(kind, one)
             reviewing.check()
+    reviewing.check_newest()
     reviewing.check_export()
 
 
