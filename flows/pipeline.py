@@ -2,12 +2,12 @@
 
 A sequence is a chain of Prefect tasks joined by their futures:
 
-    open -> download -> detect -> segment -> check -> track -> load
+    open -> label -> check -> track -> load
 
-where download, detect and segment come once for each piece of at most eight chunks. The flow's task
-runner has a few threads, which take tasks in the order submitted and wait with them for what they
-need: so one piece downloads, one has the device and one is written, whatever sequences they belong
-to. A task that fails fails its sequence, and what comes after it there is not run.
+where label (download, detect and segment) comes once for each piece of at most eight chunks. The
+flow's task runner has a few threads, which take tasks in the order submitted and wait with them for
+what they need: so one piece downloads, one has the device and one is written, whatever sequences
+they belong to. A task that fails fails its sequence, and what comes after it there is not run.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from prefect.futures import PrefectFuture
 from prefect.utilities.annotations import opaque, quote
 
 from sam2_core.cores import usable_cores
-from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT, TRACK
+from sam2_core.machine_errors import causes
+from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LABEL, LOAD, OPEN, SEGMENT, TRACK
 from tasks.pipeline.chunk import Job
+from tasks.pipeline.device_processes import ProcessDiedError, ProcessKilledError
 from tasks.pipeline.open import Opened
 from tasks.pipeline.outcome import (
     SequenceOutcome,
@@ -35,23 +37,20 @@ from tasks.pipeline.outcome import (
     with_loaded,
 )
 from tasks.pipeline.passes import OF_COMMAND, Passes, in_passes
-from tasks.pipeline.step_pipe import ProcessDiedError, ProcessKilledError
 from tasks.pipeline.steps import (
     MOST_CHUNKS,
     check_task,
-    detect_task,
-    download_task,
+    label_task,
     load_task,
     open_task,
     prepare_task,
-    segment_task,
     track_task,
 )
 from tasks.store import quarantine
 
-# Of tasks: a piece that is segmented, one that is detected, two that download, and what waits; for
-# as many processes as cores may have beside a GPU (tasks/pipeline/step_processes.py).
-THREADS = max(16, 4 * usable_cores())
+# Of tasks: pieces that are labeled, one that downloads, and what waits; for as many processes as
+# cores may have beside a GPU (tasks/pipeline/device_processes.py).
+THREADS = max(8, 2 * usable_cores())
 # Sequences that are under way for each process that labels, beside the oldest, and opened beside
 # those. A worker's death counts against every one of them.
 AHEAD, OPENED_AHEAD = 2, 1
@@ -125,9 +124,7 @@ class Chain:
         job, name, opened = given(self._run.job), self.part.name, result_of(opening)
         pieces = []
         for first, stop, piece in self._pieces(len(self._opened.chunks)):
-            states = self._add(DOWNLOAD, download_task.submit(job, opened, first, stop, piece))
-            states = self._add(DETECT, detect_task.submit(job, states, piece))
-            pieces.append(self._add(SEGMENT, segment_task.submit(job, states, piece)))
+            pieces.append(self._add(LABEL, label_task.submit(job, opened, first, stop, piece)))
         checked = self._add(CHECK, check_task.submit(job, opened, pieces, name))
         self._load(self._track(checked))
         return self
@@ -195,18 +192,26 @@ class Chain:
         elif CHECK in results:
             (outcome,) = results[CHECK]
         else:
-            states = (state for piece in results.get(SEGMENT, ()) for state in piece)
+            states = (state for piece in results.get(LABEL, ()) for state in piece)
             failures = self._opened.failures if self._opened else ()
             outcome = outcome_so_far(self.part.name, states, failures)
         for loaded in filter(None, results.get(LOAD, ())):
             outcome = with_loaded(outcome, loaded)
         if failed:
             stage, error = failed
-            outcome = with_error(outcome, LOAD if stage == "prepare" else stage, error)
+            outcome = with_error(outcome, _stage_of(stage, error), error)
         if self._opened and self._opened.attempt_uri and not (failed and _killed(failed[1])):
             quarantine.end(self._opened.attempt_uri)
         self._run.job.tools.progress.finish(self.part.name, outcome.text, good=outcome.good)
         return outcome
+
+
+def _stage_of(task: str, error: Exception) -> str:
+    """Return the stage in which a task failed."""
+    if task == LABEL:
+        noted = {note for one in causes(error) for note in getattr(one, "__notes__", ())}
+        return next((one for one in (DETECT, SEGMENT) if one in noted), DOWNLOAD)
+    return LOAD if task == "prepare" else task
 
 
 def _killed(error: Exception) -> bool:

@@ -51,7 +51,7 @@ def stale(folder, marker):
     import builtins, pathlib
     builtins.open = opening
 
-mine = any("step_process" in word for word in sys.orig_argv)
+mine = any("spawn_main" in word for word in sys.orig_argv)
 if "PLANTED_POISON" in os.environ and mine:
     marker, after = os.environ["PLANTED_POISON"].split("@")
     threading.Thread(target=poison, args=(marker, float(after)), daemon=True).start()

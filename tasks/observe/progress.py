@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 
 OPEN, DOWNLOAD, DETECT = "open", "download", "detect"
+LABEL = "label"  # the task of a piece: DOWNLOAD, DETECT and SEGMENT
 SEGMENT, CHECK, TRACK, LOAD = "segment", "check", "track", "load"
 
 

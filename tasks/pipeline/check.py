@@ -64,8 +64,9 @@ def _certificate(job: Job) -> dict[str, Any] | None:
     processes = job.tools.processes
     if processes is None:
         return job.tools.segmenters.certified_by(job.model)
-    found: dict[str, Any] | None = processes.run(certificate_of)
-    return found
+    if job.tools.certificate is None:
+        job.tools.certificate = processes.run(certificate_of)
+    return job.tools.certificate
 
 
 def certificate_of(job: Job) -> dict[str, Any] | None:

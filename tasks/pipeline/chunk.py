@@ -7,7 +7,8 @@ nothing. What the next step needs travels on with the chunk and is never read ba
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,6 +28,10 @@ from tasks.types import FrameFailure, FrameRef
 if TYPE_CHECKING:
     from tasks.boxes.imported import ImportedBoxes
     from tasks.masks.model import ModelChoice
+
+
+# Of a piece: one has the device, the other one is read, detected or written.
+CHUNKS_AT_ONCE = 2
 
 
 @dataclass(frozen=True)
@@ -259,6 +264,34 @@ def segment_chunk(job: Job, state: ChunkState) -> ChunkState:
     spent = {**state.seconds, SEGMENT: time.perf_counter() - started - turn.waited_s}
     job.tools.progress.complete_chunk(spent, made.record.instances if made.record else 0)
     return replace(made, seconds=spent)
+
+
+def label_chunks(
+    job: Job, states: Sequence[ChunkState], detected: bool = False
+) -> list[ChunkState]:
+    """Detect and segment a piece's chunks: one is detected while another one is segmented.
+
+    The stage in which an error was met is among its notes.
+
+    Args:
+        job: what every step knows.
+        states: the chunks, downloaded.
+        detected: they have their boxes.
+
+    """
+
+    def label(state: ChunkState) -> ChunkState:
+        stage = DETECT
+        try:
+            state = state if detected else detect_chunk(job, state)
+            stage = SEGMENT
+            return segment_chunk(job, state)
+        except Exception as error:
+            error.add_note(stage)
+            raise
+
+    with ThreadPoolExecutor(CHUNKS_AT_ONCE, "chunk") as pool:
+        return list(pool.map(label, states))
 
 
 def _segment(

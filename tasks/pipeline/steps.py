@@ -15,9 +15,9 @@ from prefect.cache_policies import NO_CACHE
 
 from sam2_core.types import DeviceLostError
 from tasks.errors import redacted_errors
-from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LOAD, OPEN, SEGMENT, TRACK
+from tasks.observe.progress import CHECK, DETECT, LABEL, LOAD, OPEN, SEGMENT, TRACK
 from tasks.pipeline.check import check_sequence
-from tasks.pipeline.chunk import ChunkState, Job, detect_chunk, download_chunk, segment_chunk
+from tasks.pipeline.chunk import ChunkState, Job, detect_chunk, download_chunk, label_chunks
 from tasks.pipeline.load import load_labels, prepare_load
 from tasks.pipeline.open import Opened, open_part
 from tasks.pipeline.outcome import SequenceOutcome, SequencePart
@@ -83,39 +83,44 @@ def _frames(states: Iterable[ChunkState]) -> str:
     return counted(sum(len(state.chunk.frames) for state in states), "frame")
 
 
-def _failures(
-    states: Iterable[ChunkState], before: Iterable[ChunkState] = ()
-) -> list[FrameFailure]:
-    """Failures of chunks, without those that an earlier task has told."""
-    told = {failure for state in before for failure in state.failures}
-    return [one for state in states for one in state.failures if one not in told]
+def _failures(states: Iterable[ChunkState]) -> list[FrameFailure]:
+    return [one for state in states for one in state.failures]
 
 
-def _stepped(
-    job: Job,
-    do: Callable[[Job, ChunkState], ChunkState],
-    state: ChunkState,
-    *,
-    beside: bool = True,
-) -> ChunkState:
-    """Take a chunk through a step, in a process beside this one where there are some.
+def labeled(job: Job, states: Sequence[ChunkState]) -> list[ChunkState]:
+    """Detect and segment a piece's chunks, in a process beside this one where there are some.
 
     Of several at a time each counts as long as it keeps the machine: its share.
     """
     processes = job.tools.processes
     try:
-        if processes is None or not beside or state.record:
-            return do(job, state)
+        if processes is None or all(one.record for one in states):
+            return label_chunks(job, states)
+        if job.boxes_uri:  # they need no device, and a file of them is opened once
+            states = [detect_chunk(job, one) for one in states]
         job.tools.check()
-        made: ChunkState = processes.run(do, state, progress=job.tools.progress)
+        made = processes.run(label_chunks, states, bool(job.boxes_uri))
     except DeviceLostError as error:
         job.tools.lose(error)
         raise
+    return [
+        _told(job, before, after, processes.count)
+        for before, after in zip(states, made, strict=True)
+    ]
+
+
+def _told(job: Job, before: ChunkState, after: ChunkState, processes: int) -> ChunkState:
+    """Report what another process has done to a chunk."""
     spent = {
-        stage: seconds if stage in state.seconds else seconds / processes.count
-        for stage, seconds in made.seconds.items()
+        stage: seconds if stage in before.seconds else seconds / processes
+        for stage, seconds in after.seconds.items()
     }
-    return replace(made, seconds=spent)
+    if not before.record:
+        for stage in (SEGMENT,) if job.boxes_uri else (DETECT, SEGMENT):
+            job.tools.progress.advance(stage, len(after.chunk.frames))
+        instances = after.record.instances if after.record else 0
+        job.tools.progress.complete_chunk(spent, instances)
+    return replace(after, seconds=spent)
 
 
 @step(OPEN)
@@ -128,31 +133,14 @@ def open_task(job: Job, part: SequencePart, name: str) -> Opened:
     return opened
 
 
-@step(DOWNLOAD)
-def download_task(job: Job, opened: Opened, first: int, stop: int, name: str) -> list[ChunkState]:
-    """Bring the frames of a piece's chunks to this machine."""
+@step(LABEL)
+def label_task(job: Job, opened: Opened, first: int, stop: int, name: str) -> list[ChunkState]:
+    """Bring a piece's frames to this machine, find their boxes, and make the masks of these."""
     states = [download_chunk(job, chunk, opened.listed) for chunk in opened.chunks[first:stop]]
-    _tell(_frames(states), _failures(states))
-    return states
-
-
-@step(DETECT)
-def detect_task(job: Job, states: Sequence[ChunkState], name: str) -> list[ChunkState]:
-    """Find the boxes of a piece's frames."""
-    # Boxes that are imported need no device, and a file of them is opened once.
-    found = [_stepped(job, detect_chunk, state, beside=not job.boxes_uri) for state in states]
-    boxes = sum(len(boxes) for state in found for boxes in state.boxes.values())
-    _tell(f"{_frames(found)}, {counted(boxes, 'new box', 'new boxes')}", _failures(found, states))
-    return found
-
-
-@step(SEGMENT)
-def segment_task(job: Job, states: Sequence[ChunkState], name: str) -> list[ChunkState]:
-    """Make the masks of a piece's boxes."""
-    with job.tools.segmenting:
-        made = [_stepped(job, segment_chunk, state) for state in states]
+    with job.tools.labeling:
+        made = labeled(job, states)
     masks = sum(one.record.instances - one.record.rejected for one in made if one.record)
-    _tell(f"{_frames(made)}, {counted(masks, 'mask')}", _failures(made, states))
+    _tell(f"{_frames(made)}, {counted(masks, 'mask')}", _failures(made))
     return made
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sam2_core.backends.device_owner import lost_device
 from sam2_core.types import AutolabelError, DeviceLostError
@@ -14,7 +14,7 @@ from tasks.pipeline.stopping import StopRequest
 
 if TYPE_CHECKING:
     from tasks.boxes.imported import ImportedBoxes
-    from tasks.pipeline.step_processes import StepProcesses
+    from tasks.pipeline.device_processes import DeviceProcesses
 
 
 class Tools:
@@ -25,9 +25,10 @@ class Tools:
         stop: asks it to begin nothing more.
         segmenters, detectors: models that were loaded.
         device: held by the chunk whose turn with the device it is.
-        segmenting: entered by a piece that is segmented. Two may (in each of `processes`), so that
-            one reads and writes beside the other's turn. Were it more, they would take turns, end
-            together, and leave the device to wait for whatever is downloaded next.
+        labeling: entered by a piece that is detected and segmented. Two may (or one more than
+            there are `processes`), so that one reads and writes beside the other's turn. Were it
+            more, they would take turns, end together, and leave the device to wait for whatever is
+            downloaded next.
         processes: those that detect and segment for this one; None: it does so itself.
         loader: one that loads labels into FiftyOne; None: this process does.
 
@@ -37,9 +38,10 @@ class Tools:
         self.progress, self.stop = Progress(), StopRequest()
         self.segmenters, self.detectors = Segmenters(), Detectors()
         self.device = threading.Lock()
-        self.segmenting = threading.Semaphore(2)
-        self.processes: StepProcesses | None = None
-        self.loader: StepProcesses | None = None
+        self.labeling = threading.Semaphore(2)
+        self.certificate: dict[str, Any] | None = None  # of the model, once it is known
+        self.processes: DeviceProcesses | None = None
+        self.loader: DeviceProcesses | None = None
         self._opening = threading.Lock()
         self._imported: dict[tuple[str, str], ImportedBoxes] = {}
         self._lost: DeviceLostError | None = None

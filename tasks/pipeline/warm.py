@@ -7,12 +7,10 @@ import importlib
 import logging
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from tasks.pipeline.chunk import Job
-from tasks.pipeline.step_interpreters import Expected, drop_rest, expect_again
-from tasks.pipeline.step_processes import StepProcesses, wanted_processes
+from tasks.pipeline.device_processes import DeviceProcesses, wanted_processes
 
 if TYPE_CHECKING:
     from tasks.masks.model import ModelChoice
@@ -36,36 +34,30 @@ def warmed(job: Job, dataset: str | None = None) -> Iterator[None]:
     tools = job.tools
     count = 0 if tools.processes else wanted_processes(job.model.backend)
     if not count:
-        drop_rest()
         if tools.processes is None:
             warm_in_background(job)
         yield
         return
-    tools.processes, tools.loader = StepProcesses(count, job), StepProcesses(max(count // 2, 1))
-    tools.segmenting = threading.Semaphore(2 * count)
+    tools.processes, tools.loader = DeviceProcesses(count, job), DeviceProcesses(max(count // 2, 1))
+    tools.labeling = threading.Semaphore(count + 1)
     tools.processes.start()
-    if dataset:
-        tools.loader.take_begun()
-    drop_rest()
-    expect_again(Expected.of(job, count, tools.loader.count if dataset else 0))
     if dataset:
         threading.Thread(target=_warm_loader, args=(tools.loader,), daemon=True).start()
     try:
         yield
     finally:
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(StepProcesses.end, (tools.processes, tools.loader)))
+        tools.processes.end()
+        tools.loader.end()
         tools.processes = tools.loader = None
 
 
-def _warm_loader(loader: StepProcesses) -> None:
+def _warm_loader(loader: DeviceProcesses) -> None:
     """Let processes import FiftyOne, which takes seconds; it wants to know its database first."""
     from tasks.dataset.database import ensure_database
 
     try:
         ensure_database()
-        with ThreadPoolExecutor(loader.count) as pool:
-            list(pool.map(lambda _: loader.run(import_fiftyone), range(loader.count)))
+        loader.start()
     except Exception as error:  # noqa: BLE001 - told where labels are loaded
         log.debug("the loader is not warm: %s", error)
 

@@ -1,7 +1,5 @@
 """A detector and a mask model of one process on a real GPU: frames, memory and captures."""
 
-import os
-
 import numpy as np
 import pytest
 
@@ -10,7 +8,6 @@ from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import Boxes
 from tasks.boxes.detectors import load_detector
-from tasks.pipeline.device_memory import free_device_memory_bytes
 
 pytestmark = pytest.mark.gpu
 
@@ -20,17 +17,6 @@ BOXES = Boxes([[100, 90, 400, 300], [600, 200, 760, 500], [5, 5, 40, 30]], np.on
 
 def frames(count):
     return list(np.random.default_rng(0).integers(0, 256, (count, 540, 960, 3)).astype(np.uint8))
-
-
-def test_free_memory_is_what_cuda_says(monkeypatch):
-    """Asked of the driver's management library, with which CUDA has nothing to do."""
-    runtime = pytest.importorskip("cuda.bindings.runtime")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES") or "0")
-    process_gpu()
-    _, free, total = runtime.cudaMemGetInfo()
-    found = free_device_memory_bytes()
-    assert 0 < found <= total
-    assert abs(found - free) < 2 << 30  # others come and go
 
 
 def test_masks_of_frames_that_the_detector_had_are_those_of_frames_read_again():

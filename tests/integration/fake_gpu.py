@@ -23,7 +23,7 @@ SITECUSTOMIZE = """
 import os, sys
 words = " ".join(sys.orig_argv)
 if "FAKE_GPU" in os.environ and any(
-    one in words for one in ("self_test", "prefect.engine", "step_process")
+    one in words for one in ("self_test", "prefect.engine", "spawn_main")
 ):
     import tests.integration.fake_gpu
 """

@@ -19,8 +19,8 @@ from flows.shard import label_shard
 from sam2_core import backend_choice
 from sam2_core.serving.transport import ServerAbsentError
 from sam2_core.types import DeviceLostError
-from tasks.pipeline import steps
-from tasks.pipeline.step_pipe import ProcessDiedError, ProcessKilledError
+from tasks.pipeline import chunk, steps
+from tasks.pipeline.device_processes import ProcessDiedError, ProcessKilledError
 from tasks.store import manifests, quarantine, storage
 from tests.integration.cluster import every_frame_once
 from tests.integration.runs import MICRO, no_space_for, write_sequence
@@ -90,13 +90,15 @@ def test_a_full_disk_has_the_machine_tested_before_its_worker_takes_more(
         assert note.why in shards.begin().message
 
 
-@pytest.mark.parametrize("step", ["segment_chunk", "open_part"])
+@pytest.mark.parametrize(
+    "step", ["tasks.pipeline.chunk.segment_chunk", "tasks.pipeline.steps.open_part"]
+)
 def test_a_server_that_does_not_answer_is_no_fault_of_the_machine(
     shards, monkeypatch, tmp_path, step
 ):
     monkeypatch.setenv(SICK_VARIABLE, str(tmp_path / "sick.json"))
     with monkeypatch.context() as patch:
-        patch.setattr(steps, step, raising(ServerAbsentError("grpc://triton:8001: no answer")))
+        patch.setattr(step, raising(ServerAbsentError("grpc://triton:8001: no answer")))
         state = shards.begin()
     assert (state.name, state.message.count("no answer")) == ("AwaitingRetry", 1)
     assert not (tmp_path / "sick.json").exists()
@@ -126,7 +128,7 @@ def test_a_lost_device_ends_the_shard_and_its_worker_begins_no_other(shards, mon
     opened, open_part = [], steps.open_part
     monkeypatch.setattr(steps, "open_part", lambda *given: opened.append(1) or open_part(*given))
     with monkeypatch.context() as patch:
-        patch.setattr(steps, "segment_chunk", raising(DeviceLostError("the GPU is lost")))
+        patch.setattr(chunk, "segment_chunk", raising(DeviceLostError("the GPU is lost")))
         state = shards.begin()
     assert (state.name, state.message) == ("AwaitingRetry", "the GPU is lost")
     found = sick_note(note)
@@ -153,7 +155,7 @@ def test_a_gpu_that_is_gone_gives_the_shard_back(shards, monkeypatch, tmp_path):
 
 def test_a_shard_that_was_begun_too_often_fails_with_the_reason(shards, monkeypatch):
     monkeypatch.setattr(shard, "MOST_STARTS", 1)
-    monkeypatch.setattr(steps, "segment_chunk", raising(DeviceLostError("the GPU is lost")))
+    monkeypatch.setattr(chunk, "segment_chunk", raising(DeviceLostError("the GPU is lost")))
     state = shards.begin()
     assert state.is_failed()
     assert "6 sequences failed: drive0: the GPU is lost" in state.message
@@ -164,14 +166,14 @@ def test_a_shard_that_was_begun_too_often_fails_with_the_reason(shards, monkeypa
 def test_a_sequence_that_ends_processes_counts_as_one_that_ends_workers(
     shards, monkeypatch, kind, left
 ):
-    segment, bad = steps.segment_chunk, shards.shard.pieces[2]
+    segment, bad = chunk.segment_chunk, shards.shard.pieces[2]
 
     def dies(job, state):
         if state.chunk.frames[0].sequence_id == bad.sequence_id:
             raise kind("the process that worked on this has ended")
         return segment(job, state)
 
-    monkeypatch.setattr(steps, "segment_chunk", dies)
+    monkeypatch.setattr(chunk, "segment_chunk", dies)
     case = quarantine.Case(shards.out, shards.run_key, bad.sequence_id, bad.content_key)
     assert shards.begin().name == "AwaitingRetry"
     assert len(storage.list_names(case.attempts_uri)) == left

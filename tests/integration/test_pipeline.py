@@ -53,10 +53,8 @@ def test_the_graph_shows_every_step_and_what_it_waits_for(recorded, cluster, tmp
         "prepare graph": set(),
         "open broken": set(),
         "open long": set(),
-        **{f"download {one}": {"open long"} for one in pieces},
-        **{f"detect {one}": {f"download {one}"} for one in pieces},
-        **{f"segment {one}": {f"detect {one}"} for one in pieces},
-        "check long": {"open long", *(f"segment {one}" for one in pieces)},
+        **{f"label {one}": {"open long"} for one in pieces},
+        "check long": {"open long", *(f"label {one}" for one in pieces)},
         "track long": {"check long"},
         "load long": {"prepare graph", "track long"},
     }
@@ -97,10 +95,10 @@ def test_what_comes_after_a_failed_task_is_not_run(recorded, cluster, tmp_path, 
     wait_for(lambda: states().get("check good") == "COMPLETED", 60)
     # A task run is given its name when it runs: these keep the task's with a random ending.
     left = wait_for(
-        lambda: len(one := {n for n, s in states().items() if s == "PENDING"}) == 3 and one, 60
+        lambda: len(one := {n for n, s in states().items() if s == "PENDING"}) == 2 and one, 60
     )
-    assert {name.partition("-")[0] for name in left} == {"segment", "check", "track"}
-    assert states()["detect full"] == "FAILED"
+    assert {name.partition("-")[0] for name in left} == {"check", "track"}
+    assert states()["label full"] == "FAILED"
 
 
 @pytest.mark.ci

@@ -15,11 +15,6 @@ def who(*_):
     return os.getpid()
 
 
-def imported(*given):
-    """Return which of these modules the process has imported."""
-    return [name for name in given[-1] if name in sys.modules]
-
-
 def ends_once(marker, frames):
     """End the process the first time."""
     if not Path(marker).exists():
@@ -40,27 +35,31 @@ def loses_the_device():
     raise DeviceLostError("the GPU is lost to this process")
 
 
-def needs_the_device_alone(folder):
-    """Fail for want of memory in all but the first of the processes that come here."""
-    try:
-        Path(folder, "taken").mkdir()
-        Path(f"{folder}/by").write_text(str(os.getpid()))
-    except FileExistsError:
-        if Path(f"{folder}/by").read_text() != str(os.getpid()):
-            raise DeviceMemoryError("the GPU has no memory left") from None
-    return os.getpid()
-
-
-def ends_with_others_once(folder, name, count):
-    """End the process when so many are in it; the second time, tell when this began and ended."""
-    Path(folder, f"{name}-{os.getpid()}").touch()
-    while len(list(Path(folder).glob(f"*-{os.getpid()}"))) < count:
-        if len(list(Path(folder).iterdir())) > count:
-            begun = time.monotonic()
-            time.sleep(0.3)
-            return begun, time.monotonic()
+def _arrived(folder, name, count):
+    """Wait until so many are here."""
+    Path(folder, name).touch()
+    while len(list(Path(folder).iterdir())) < count:
         time.sleep(0.01)
-    os._exit(9)
+
+
+def needs_the_device_alone(folder):
+    """Fail for want of memory where two processes have come here, once for each of them."""
+    if len(list(Path(folder).iterdir())) < 2:
+        _arrived(folder, str(os.getpid()), 2)
+        raise DeviceMemoryError("the GPU has no memory left")
+    return True
+
+
+def times_alone(folder, name, count):
+    """End one process when so many are busy; the second time, tell when this began and ended."""
+    if not Path(folder, name).exists():
+        _arrived(folder, name, count)
+        if name == "a":
+            os._exit(9)
+        time.sleep(60)
+    began = time.monotonic()
+    time.sleep(0.3)
+    return began, time.monotonic()
 
 
 def ends_and_then_lacks_memory(folder, times):
@@ -89,15 +88,6 @@ def _only_here(pid):
 
 def says_what_cannot_be_read():
     return Unreadable()
-
-
-class UntellableError(Exception):
-    def __reduce__(self):
-        raise KeyboardInterrupt
-
-
-def fails_untellably():
-    raise UntellableError
 
 
 def exits():

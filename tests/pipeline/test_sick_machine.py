@@ -12,8 +12,8 @@ from flows.shard import note_failures
 from sam2_core.trust.certificate import UncertifiedEngineError
 from sam2_core.types import AutolabelError, DeviceMemoryError, MachineError
 from tasks.observe.progress import DETECT, LOAD, SEGMENT
+from tasks.pipeline.device_processes import ProcessDiedError
 from tasks.pipeline.outcome import SequenceOutcome, with_error
-from tasks.pipeline.step_pipe import ProcessDiedError
 from tasks.store import quarantine, storage
 
 

@@ -1,0 +1,332 @@
+"""Processes that share a GPU: it is faster than the one thread at a time that Python runs.
+
+Beside a GPU and enough cores, pieces of sequences are detected and segmented by several processes
+that share the device, and labels are loaded by others. The run's own process only joins steps and
+waits. What goes between them is small: chunks with their boxes and counts, never pixels or masks.
+
+A process that dies takes its pool with it; what the pool was doing is done once more, each in a
+process of its own, so that only what kills a process fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import fields
+from itertools import pairwise
+from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING, Any
+
+from sam2_core import redaction
+from sam2_core.backend_choice import TESTED_VARIABLE, tested_backends
+from sam2_core.cores import share_of, usable_cores
+from sam2_core.machine_errors import causes, is_machine_error
+from sam2_core.number_variables import DEVICE_PROCESSES
+from sam2_core.types import AutolabelError, DeviceLostError, DeviceMemoryError, MachineError
+from tasks.errors import told
+
+if TYPE_CHECKING:
+    from tasks.pipeline.chunk import Job
+
+# With four, 16 cores keep an H200 busy, whatever the backend (BENCHMARKS.md).
+MOST, CORES_EACH, MEMORY_EACH = 4, 4, 8 << 30
+
+_SPAWN = multiprocessing.get_context("spawn")
+_environment = threading.Lock()  # held while processes inherit what is set for them
+_job: Job | None = None  # of this process, where it belongs to a pool
+log = logging.getLogger(__name__)
+
+
+class ProcessDiedError(MachineError):
+    """A process that did a step has ended, and nobody knows why."""
+
+
+class ProcessKilledError(ProcessDiedError):
+    """It was killed, as the system does where its memory runs out: no step's fault."""
+
+
+def wanted_processes(backend: str) -> int:
+    """Return how many processes are to share the device of a backend; 0: this one does it all.
+
+    Raises:
+        AutolabelError: AUTOLABEL_DEVICE_PROCESSES is no such number.
+
+    """
+    chosen = DEVICE_PROCESSES.read()
+    if chosen is not None:
+        return chosen
+    if backend == "onnxruntime-cpu":
+        return 0
+    from sam2_core.backend_choice import device_memory_bytes
+
+    count = min(MOST, usable_cores() // CORES_EACH, device_memory_bytes() // MEMORY_EACH)
+    return count if count > 1 else 0
+
+
+class DeviceProcesses:
+    """A pool of processes with models of their own.
+
+    Args:
+        count: how many.
+        job: what their steps get first; None where they get none.
+
+    Attributes:
+        lost: why the device is lost to new processes, too; None while it works.
+
+    """
+
+    def __init__(self, count: int, job: Job | None = None) -> None:
+        self.count, self._job = count, job
+        self._lock, self._alone = threading.Lock(), threading.Lock()
+        self._pool: _Pool | None = None
+        self.lost: DeviceLostError | None = None
+
+    def start(self) -> None:
+        """Start them, so that they are ready when there is work."""
+        self._current()
+
+    def _current(self) -> _Pool:
+        with self._lock:
+            if self._pool is None:
+                self._pool = _Pool(self.count, self._job)
+            return self._pool
+
+    def run(self, step: Callable[..., Any], *values: Any) -> Any:
+        """Have a process do a step, once more if its process dies or loses the device.
+
+        Where the device has too little memory for several processes, one goes on.
+
+        Args:
+            step: a function of a module; it gets the job first, where there is one.
+            values: what else it gets.
+
+        Raises:
+            ProcessDiedError: the second process died, too.
+            DeviceLostError: the device is lost to new processes as well.
+            Exception: whatever the step raises.
+
+        """
+        while not self.lost:
+            pool = self._current()
+            try:
+                return pool.run(step, values)
+            except CancelledError:
+                continue  # of a pool that another step has had ended
+            except (ProcessDiedError, DeviceLostError) as error:
+                self._end(pool)
+                log.warning("%s%s: once more, in another process", _subject(values), error)
+                return self._once_more(step, values)
+            except Exception as error:
+                if pool.count == 1 or not _lacks_memory(error):
+                    raise
+                self._leave_one(pool)
+        raise self.lost
+
+    def _once_more(self, step: Callable[..., Any], values: Sequence[Any]) -> Any:
+        """Do a step where nothing else can be hurt by it."""
+        with self._alone:
+            pool = _Pool(1, self._job)
+            try:
+                return pool.run(step, values)
+            except DeviceLostError as error:
+                self.lost = error
+                raise
+            except Exception as error:
+                if not _lacks_memory(error):
+                    raise
+            finally:
+                pool.end()
+        self._leave_one(self._current())  # it had no memory beside the others
+        return self.run(step, *values)
+
+    def _leave_one(self, pool: _Pool) -> None:
+        if pool.count > 1:
+            self.count = 1
+            log.warning("the device has too little memory for several processes: one goes on")
+            self._end(pool, wait=True)
+
+    def _end(self, pool: _Pool, *, wait: bool = False) -> None:
+        """Let a pool do no more; with `wait`, what it does now is done when this returns."""
+        with self._lock:  # the next pool has the device when this one has left it
+            if self._pool is pool:
+                self._pool = None
+            pool.end(wait=wait)
+
+    def end(self) -> None:
+        """End all of them, whatever they do."""
+        if self._pool is not None:
+            self._end(self._pool)
+
+
+class _Pool:
+    """Processes that are started, and ended, together."""
+
+    def __init__(self, count: int, job: Job | None) -> None:
+        self.count = count
+        values = None if job is None else portable(job)
+        self._executor = ProcessPoolExecutor(count, _SPAWN, _begin, (values,))
+        share = share_of(max(usable_cores() // count, 1))
+        with _environment, _set(share | {TESTED_VARIABLE: ",".join(tested_backends())}):
+            before = set(multiprocessing.active_children())
+            for _ in range(count):  # each starts one
+                self._executor.submit(_warm_up)
+            self._processes: list[BaseProcess] = [
+                one for one in multiprocessing.active_children() if one not in before
+            ]
+
+    def run(self, step: Callable[..., Any], values: Sequence[Any]) -> Any:
+        try:
+            result, errors, logged = self._executor.submit(_do, step, values).result()
+        except BrokenProcessPool as error:
+            raise self._died(error) from None
+        except RuntimeError as error:
+            raise CancelledError from error  # it was ended meanwhile
+        for name, level, text in logged:  # here, where it is known which run's it is
+            logging.getLogger(name).log(level, "%s", text)
+        for one, cause in pairwise(errors):
+            one.__cause__ = cause
+        if errors:
+            raise errors[0]
+        return result
+
+    def _died(self, error: Exception) -> ProcessDiedError:
+        for one in self._processes:
+            one.join(1.0)
+        codes = {one.exitcode for one in self._processes} - {None, 0, -signal.SIGTERM}
+        if -signal.SIGKILL in codes:
+            how = "was killed (signal 9), as the system does where its memory runs out"
+            return ProcessKilledError(f"a process that worked on this {how}")
+        how = f"ended with exit code {codes.pop()}" if codes else f"was ended: {error}"
+        return ProcessDiedError(f"a process that worked on this {how}")
+
+    def end(self, *, wait: bool = False) -> None:
+        if not wait:
+            for one in self._processes:
+                one.kill()
+        self._executor.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _set(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment while processes start, which inherit them."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+class _Logged(logging.Handler):
+    """Keeps what is logged until it is handed to the run's process."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines: list[tuple[str, int, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep it, without its traceback."""
+        self.lines.append((record.name, record.levelno, record.getMessage()))
+
+
+_logged = _Logged()
+
+
+def _begin(values: dict[str, Any] | None) -> None:
+    """Make a process ready, which ends with the run's."""
+    global _job  # noqa: PLW0603 - what a process of a pool works with
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run's process
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    redaction.install()
+    logging.getLogger().addHandler(_logged)
+    for name in ("sam2_core", "tasks"):
+        logging.getLogger(name).setLevel(logging.INFO)
+    if values is not None:
+        from tasks.pipeline.chunk import Job
+        from tasks.pipeline.tools import Tools
+
+        _job = Job(**values, tools=Tools())
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _warm_up() -> None:
+    """Load what a process works with; what fails here fails again, and is told, in a step."""
+    from tasks.pipeline.warm import import_fiftyone, warm_in_background
+
+    if _job is not None:
+        warm_in_background(_job)
+    else:
+        with contextlib.suppress(Exception):
+            import_fiftyone()
+
+
+def _do(
+    step: Callable[..., Any], values: Sequence[Any]
+) -> tuple[Any, list[BaseException], list[tuple[str, int, str]]]:
+    """Do a step; return its result, or its error with the causes, and what was logged."""
+    result, errors = None, list[BaseException]()
+    try:
+        result = step(*values) if _job is None else step(_job, *values)
+    except BaseException as error:  # noqa: BLE001 - raised where the step was asked for
+        errors = carried(error)
+    lines, _logged.lines = _logged.lines, []
+    return result, errors, lines
+
+
+def portable(job: Job) -> dict[str, Any]:
+    """Return what a job is made of, without what works in this process only."""
+    return {one.name: getattr(job, one.name) for one in fields(job) if one.name != "tools"}
+
+
+def carried(error: BaseException) -> list[BaseException]:
+    """Return an error and its causes as they can be sent; what cannot is told in words."""
+    chain: list[BaseException] = []
+    for one in causes(error):
+        try:
+            if not isinstance(one, Exception):  # such as SystemExit: it ends no run
+                raise TypeError(type(one))
+            chain.append(pickle.loads(pickle.dumps(one)))  # noqa: S301 - our own
+        except Exception:  # noqa: BLE001 - libraries' errors want whatever they want
+            kind = MachineError if is_machine_error(one) else AutolabelError
+            chain.append(kind(told(one)))
+            for note in getattr(one, "__notes__", ()):
+                chain[-1].add_note(note)
+    return chain
+
+
+def _subject(values: Sequence[Any]) -> str:
+    """Say which frames a step is about, where it is about chunks."""
+    states = values[0] if values and isinstance(values[0], (list, tuple)) else values
+    chunks = [one.chunk for one in states if hasattr(one, "chunk")]
+    if not chunks:
+        return ""
+    first, last = chunks[0].frames[0], chunks[-1].frames[-1]
+    place = "/".join(filter(None, (first.sequence_id, first.camera)))
+    return f"{place}, frames {first.index} to {last.index}: "
+
+
+def _lacks_memory(error: Exception) -> bool:
+    from sam2_core.backends.onnxruntime_backend import is_out_of_memory
+
+    return any(
+        isinstance(one, DeviceMemoryError) or (isinstance(one, Exception) and is_out_of_memory(one))
+        for one in causes(error)
+    )

@@ -1,0 +1,206 @@
+"""Pieces in processes of their own: the same labels, and a process that dies costs none."""
+
+import itertools
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from sam2_core.number_variables import DEVICE_PROCESSES
+from sam2_core.types import AutolabelError, DeviceLostError, DeviceMemoryError, MachineError
+from tasks.observe.progress import DETECT, SEGMENT, Listener
+from tasks.pipeline.chunk import ChunkState, detect_chunk, download_chunk, segment_chunk
+from tasks.pipeline.device_processes import (
+    DeviceProcesses,
+    ProcessDiedError,
+    ProcessKilledError,
+    carried,
+    wanted_processes,
+)
+from tasks.pipeline.steps import labeled
+from tasks.pipeline.warm import warmed
+from tests.conftest import REPOSITORY
+from tests.integration.cluster import wait_for
+from tests.pipeline.fateful_steps import (
+    ends_always,
+    ends_and_then_lacks_memory,
+    ends_once,
+    exits,
+    is_killed,
+    loses_the_device,
+    needs_the_device_alone,
+    says_what_cannot_be_read,
+    times_alone,
+    who,
+)
+from tests.pipeline.test_machine_errors import FRAMES, chunk_of, job_of, source
+
+__all__ = ["source"]  # the fixture
+
+pytestmark = pytest.mark.timeout(180)
+
+
+class Heard(Listener):
+    def __init__(self):
+        self.frames, self.chunks = {}, []
+
+    def chunk_done(self, seconds, instances):
+        self.chunks.append(instances)
+
+    def advanced(self, stage, frames, kept):
+        self.frames[stage] = self.frames.get(stage, 0) + frames
+
+
+@pytest.fixture
+def pool():
+    """A function that makes processes, which end with the test."""
+    made = []
+
+    def make(count):
+        made.append(DeviceProcesses(count))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()
+
+
+@pytest.mark.parametrize("imported", [False, True])
+def test_chunks_labeled_by_processes_are_as_those_labeled_here(source, monkeypatch, imported):
+    here, beside = (job_of(source, imported=imported) for _ in range(2))
+    beside = replace(beside, out_uri=str(source / "beside"))
+    begun = download_chunk(here, chunk_of(here, source), ())
+    expected = segment_chunk(here, detect_chunk(here, begun))
+    heard = Heard()
+    monkeypatch.setenv(DEVICE_PROCESSES.name, "2")
+    with beside.tools.progress.listening(heard), warmed(beside):
+        downloaded = download_chunk(beside, chunk_of(beside, source), ())
+        (state,) = labeled(beside, [downloaded])
+        assert not beside.tools.segmenters._loaded  # it was not this process
+        beside.tools.processes.run = None  # a chunk that is complete goes to no process
+        assert labeled(beside, [state]) == [state]
+        beside.tools.processes.__dict__.pop("run")
+    assert beside.tools.processes is None
+    assert state.record == expected.record
+    assert heard.frames[DETECT] == heard.frames[SEGMENT] == FRAMES
+    assert heard.chunks == [expected.record.instances]
+    for name in ("masks", "frames"):
+        path = state.chunk.path(name)
+        assert (source / "beside" / path).read_bytes() == (source / "out" / path).read_bytes()
+
+
+def test_a_step_whose_process_dies_is_done_once_more_in_another(source, pool, tmp_path, caplog):
+    processes = pool(1)
+    assert processes.run(ends_once, str(tmp_path / "marker"), 5) == (5, True)
+    with pytest.raises(ProcessDiedError, match="exit code 9"):
+        processes.run(ends_always)
+    assert processes.run(who) != os.getpid()  # what comes next is done
+    assert "here is" in caplog.text  # what is logged there is heard here
+    state = ChunkState(chunk_of(job_of(source), source))
+    with pytest.raises(ProcessKilledError, match=r"killed .signal 9., as the system does where"):
+        processes.run(is_killed, [state])
+    assert f"drive, frames 0 to {FRAMES - 1}: a process that worked on this was" in caplog.text
+
+
+def test_what_a_pool_did_when_one_of_it_died_is_done_again_one_after_another(pool, tmp_path):
+    processes = pool(3)
+    with ThreadPoolExecutor(3) as threads:
+        asked = [
+            threads.submit(processes.run, times_alone, str(tmp_path), name, 3) for name in "abc"
+        ]
+        times = sorted(one.result() for one in asked)
+    assert all(one[1] < other[0] for one, other in itertools.pairwise(times))
+
+
+def test_a_device_that_new_processes_lose_too_is_asked_no_more(pool):
+    processes = pool(1)
+    for _ in range(2):
+        with pytest.raises(DeviceLostError):
+            processes.run(loses_the_device)
+    assert processes.lost
+
+
+def test_where_memory_is_too_little_for_several_processes_one_goes_on(pool, tmp_path):
+    processes = pool(2)
+    with ThreadPoolExecutor(2) as threads:
+        asked = [
+            threads.submit(processes.run, needs_the_device_alone, str(tmp_path)) for _ in range(2)
+        ]
+        assert [one.result() for one in asked] == [True, True]
+    assert processes.count == 1
+
+
+def test_a_second_try_that_lacks_memory_is_done_where_one_process_has_all_of_it(pool, tmp_path):
+    processes = pool(2)
+    assert processes.run(ends_and_then_lacks_memory, str(tmp_path), 1) == 2
+    assert processes.count == 1
+    with pytest.raises(DeviceMemoryError):  # now it has no company
+        processes.run(ends_and_then_lacks_memory, str(tmp_path), 9)
+
+
+def test_what_cannot_be_read_fails_who_waits_for_it(pool):
+    processes = pool(1)
+    with pytest.raises(ProcessDiedError):
+        processes.run(says_what_cannot_be_read)
+    with pytest.raises(AutolabelError, match="SystemExit: enough"):
+        processes.run(exits)
+
+
+def test_an_error_comes_back_with_its_causes_and_one_that_cannot_be_sent_in_words():
+    class Local(Exception):
+        pass
+
+    error, cause = RuntimeError("it broke"), OSError(5, "Input/output error")
+    error.__cause__, cause.__cause__ = cause, Local("CUDA error: gone")
+    cause.__cause__.add_note(DETECT)
+    first, second, third = carried(error)
+    assert (type(first), type(second), second.errno) == (RuntimeError, OSError, 5)
+    assert "CUDA error: gone" in str(third)
+    assert third.__notes__ == [DETECT]
+    assert carried(RuntimeError("CUDA error: gone", Local()))[0].__class__ is MachineError
+
+
+RUN = """
+import time
+from tasks.pipeline.device_processes import DeviceProcesses
+from tests.pipeline.fateful_steps import who
+
+if __name__ == "__main__":
+    processes = DeviceProcesses(2)
+    print(processes.run(who), flush=True)
+    time.sleep(60)
+"""
+
+
+def test_processes_end_with_the_run_that_is_killed(tmp_path):
+    script = tmp_path / "run.py"
+    script.write_text(RUN)
+    run = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
+    assert run.stdout.readline().strip()
+    children = psutil.Process(run.pid).children(recursive=True)
+    assert len(children) >= 2
+    run.kill()
+    run.wait()
+    wait_for(lambda: not psutil.wait_procs(children, timeout=0.1)[1], 20)
+
+
+def test_several_processes_are_for_gpus_with_cores_and_memory(monkeypatch):
+    monkeypatch.delenv(DEVICE_PROCESSES.name, raising=False)
+    assert wanted_processes("onnxruntime-cpu") == 0
+    module = "tasks.pipeline.device_processes"
+    for cores, gib, count in ((16, 139, 4), (16, 24, 3), (16, 8, 0), (8, 139, 2), (4, 139, 0)):
+        monkeypatch.setattr(f"{module}.usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(
+            "sam2_core.backend_choice.device_memory_bytes", lambda gib=gib: gib << 30
+        )
+        assert wanted_processes("onnxruntime-cuda") == count
+    monkeypatch.setenv(DEVICE_PROCESSES.name, "1.5")
+    with pytest.raises(AutolabelError, match=f"{DEVICE_PROCESSES.name}=1.5: expected how many"):
+        wanted_processes("onnxruntime-cpu")
