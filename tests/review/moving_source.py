@@ -167,11 +167,13 @@ class Reviewing:
             for path in (self.outs[0] / "manifests").rglob("*.json"):
                 os.utime(path, (path.stat().st_atime, path.stat().st_mtime + 86400 * (1 + one)))
         elif kind == "flip":
-            for path in filter(Path.is_file, (cache_folder() / "frames").rglob("*")):
-                path.write_bytes(bytes([path.read_bytes()[0] ^ 4]) + path.read_bytes()[1:])
             for found in discover([self.source.root], self.selection):
-                for frame in download(found.frames):  # as a run reads them
-                    with contextlib.suppress(BadImageError):
+                for frame in download(found.frames):
+                    path = Path(frame.local_path)
+                    if path.is_relative_to(cache_folder()):
+                        data = path.read_bytes()
+                        path.write_bytes(bytes([data[0] ^ 4]) + data[1:])
+                    with contextlib.suppress(BadImageError):  # as a run reads them
                         read_image(frame)
             self.label()
         elif kind == "another name":
