@@ -40,6 +40,14 @@ def gpu_names() -> list[str]:
     ]
 
 
+def product_version() -> str:
+    """Return this package's version; "unknown" where a copy runs that is not installed."""
+    try:
+        return version("sam2-autolabel")
+    except PackageNotFoundError:
+        return "unknown"
+
+
 def _versions() -> dict[str, str]:
     found = {}
     for name in PACKAGES:

@@ -7,7 +7,6 @@ import sys
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 from flows.cli.common_options import FILE, FOLDER, FloatRange, json_option, precision_option
 from flows.cli.display import results_console, stderr_console, tracked
 from flows.cli.writable import check_own, check_report, check_writable
+from sam2_core.machine import product_version
 from sam2_core.trust.calibration import write_difference
 from sam2_core.types import AutolabelError, Boxes, ImageArray
 from tasks.dataset.coco_truth import Truth
@@ -160,7 +160,7 @@ def _run_facts(given: dict[str, Any], engine: dict[str, Any]) -> dict[str, Any]:
     more = {"points": ("clicks",), "detector": ("detector", "min_score")}.get(given["prompt"], ())
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "version": version("sam2-autolabel"),
+        "version": product_version(),
         **{name: given[name] for name in (*kept, *more) if given[name]},
         "engine": engine,
     }

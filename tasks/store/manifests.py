@@ -11,12 +11,12 @@ partial one means nothing.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from sam2_core.machine import product_version
 from tasks.store import checksums, storage
 from tasks.store.artifacts import Chunk, RunStamp, StoredChunk, read_chunk
 from tasks.store.checksums import IncompleteArtifactError, OtherVersionError
@@ -147,7 +147,7 @@ def write_manifest(out_uri: str, manifest: Manifest) -> None:
         "stamp": manifest.stamp.as_json(),
         "chunks": [asdict(chunk) for chunk in manifest.chunks],
         "versions": [dict(one) for one in manifest.versions],
-        "labeled_by": importlib.metadata.version("sam2-autolabel"),
+        "labeled_by": product_version(),
     }
     storage.write_bytes(storage.join(out_uri, manifest.uri), checksums.encode_json(values))
 

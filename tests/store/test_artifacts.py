@@ -1,5 +1,6 @@
 """Chunks, manifests and reports on every kind of storage."""
 
+import importlib.metadata
 import multiprocessing
 from dataclasses import replace
 
@@ -236,6 +237,16 @@ def test_manifests_say_in_one_listing_what_is_complete(out):
     back = read_manifest(out, STAMP.run_key, "drive@night", manifest.content_key)
     assert back == manifest
     assert (back.frames, back.failed, back.instances) == (5, 1, 505)
+
+
+def test_a_copy_that_is_not_installed_writes_manifests_too(memory, monkeypatch):
+    def no_such_package(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata.Distribution, "from_name", no_such_package)
+    manifest = a_manifest()
+    write_manifest(memory, manifest)
+    assert manifest == read_manifest(memory, STAMP.run_key, "drive", manifest.content_key)
 
 
 def test_a_damaged_or_lying_manifest_is_refused(memory):
