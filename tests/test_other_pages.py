@@ -183,6 +183,7 @@ def target(request, tmp_path_factory):
         yield found
 
 
+@pytest.mark.ci
 @needs_chromium
 def test_a_page_of_another_origin_reads_nothing_and_changes_nothing(target):
     before = target.traces()

@@ -26,6 +26,7 @@ def test_video_with_a_detector_and_cameras_as_groups(terminal, tmp_path, shared_
     detector = shared_data / "yolox_nano" / "yolox_nano.onnx"
     sources = [shared_data / "dashcam", shared_data / "dgp_multicamera"]
     arguments = [*sources, "--detector", detector, "--out", tmp_path / "real", "--frames", "0:4"]
+    arguments += ["--dataset", "real"]
     result, _ = terminal.label(*arguments, "--classes", "car,truck,bus,person")
     assert (result["sequences"], result["frames"], result["failed"]) == (2, 4 + 9, [])
     assert result["instances"] > 20

@@ -3,9 +3,11 @@
 import http.server
 import json
 import threading
+from pathlib import Path
 
 import pytest
 
+from tests.conftest import OWN_CACHE
 from tests.integration.dataset_rows import all_documents
 from tests.integration.runs import write_boxes, write_image
 from tests.planted import ADDRESSES, PLANTED
@@ -82,7 +84,7 @@ def web(tmp_path):
 
 
 def test_what_a_library_says_of_a_failure_is_kept_without_its_secret(
-    web, terminal, tmp_path, tmp_path_factory, monkeypatch
+    web, terminal, tmp_path, monkeypatch
 ):
     """The client's own message names the signed address that it was led to."""
     from prefect import flow
@@ -110,7 +112,9 @@ def test_what_a_library_says_of_a_failure_is_kept_without_its_secret(
 
     documents = all_documents()
     assert any(f"{web}/drive/1.jpg" in document for document in documents)
-    databases = list(tmp_path_factory.getbasetemp().glob("prefect*/home/prefect.db*"))
+    databases = [
+        path for path in (Path(OWN_CACHE) / "prefect" / "data").rglob("*") if path.is_file()
+    ]
     assert any(b"broken" in path.read_bytes() for path in databases)
     stored = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert any(b"Signature=***" in path.read_bytes() for path in stored)

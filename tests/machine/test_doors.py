@@ -70,6 +70,7 @@ def planted(user):
     return found.json()
 
 
+@pytest.mark.ci
 @needs_chromium
 def test_the_printed_link_opens_prefects_page_and_no_other_page_does_anything(api, user, tmp_path):
     file = write_links(services.folder(), up_run.sign_in_links())

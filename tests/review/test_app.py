@@ -249,6 +249,7 @@ def decides_with_keys(
     return left
 
 
+@pytest.mark.ci
 @pytest.mark.timeout(600)  # a busy machine draws slowly
 def test_decide_see_it_send_back_and_see_it_come_back(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

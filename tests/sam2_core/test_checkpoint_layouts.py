@@ -28,6 +28,7 @@ POINTS = "prompt_encoder.point_embed.weight"
 COPY = "prompt_encoder.shared_embedding.positional_embedding"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("preset", [TINY, SMALL, BASE_PLUS, LARGE], ids=lambda one: one.name)
 def test_every_parameter_of_both_layouts_is_used_once_and_none_is_left(preset):
     with torch.device("meta"):  # shapes alone: the large ones' weights take gigabytes

@@ -57,7 +57,7 @@ def drive(tmp_path):
 
         def told(self, *newest_first):
             (run,) = status.group_runs(newest_first)
-            status._look_at_storage(run)
+            status.look_at_storage(run)
             return run
 
     return Drive()
