@@ -32,7 +32,8 @@ _METRICS = "/metrics"
 # Clients say themselves how long they wait, and Triton drops what nobody waits for.
 _LONGEST_S = 3600
 # Not Content-Encoding: what Triton would unpack has no bound.
-_PASSED = ("content-type", "content-length", "inference-header-content-length")
+_OF_A_BODY = {"content-length", "inference-header-content-length"}
+_PASSED = ("content-type", *_OF_A_BODY)
 
 
 def triton_http(http: Path, metrics: Path) -> ASGIApp:
@@ -46,6 +47,7 @@ def triton_http(http: Path, metrics: Path) -> ASGIApp:
     import httpx
     from starlette.applications import Starlette
     from starlette.background import BackgroundTask
+    from starlette.requests import ClientDisconnect
     from starlette.responses import JSONResponse, StreamingResponse
     from starlette.routing import Route
 
@@ -62,15 +64,20 @@ def triton_http(http: Path, metrics: Path) -> ASGIApp:
 
     async def passed(request: Request) -> Response:
         path = request.scope["raw_path"].decode("latin-1")
+        headers = _some(request.headers)
+        if refused := _refused(request, headers):
+            return refused
         if path != _METRICS and not _OPEN.fullmatch(path):
             return JSONResponse({"error": f"{path} is not open to clients"}, 404)
         triton = to_metrics if path == _METRICS else to_models
         asked = triton.build_request(
-            request.method, path, headers=_some(request.headers),
+            request.method, path, headers=headers,
             content=request.stream() if request.method == "POST" else None,
         )  # fmt: skip
         try:
             found = await triton.send(asked, stream=True)
+        except ClientDisconnect:
+            return JSONResponse({"error": "the client has gone"}, 400)
         except httpx.TransportError as error:
             why = str(error) or type(error).__name__
             return JSONResponse({"error": f"the models are not there: {why}"}, 503)
@@ -80,6 +87,19 @@ def triton_http(http: Path, metrics: Path) -> ASGIApp:
         )  # fmt: skip
 
     return Starlette(routes=[Route("/{path:path}", passed, methods=["GET", "POST"])])
+
+
+def _refused(request: Request, headers: dict[str, str]) -> Response | None:
+    """Refuse requests whose end Triton and this front would not see at the same place."""
+    from starlette.responses import JSONResponse
+
+    if request.method == "HEAD":  # Triton's answer has a body, which the next one would follow
+        return JSONResponse({}, 405, {"allow": "GET, POST"})
+    if headers.keys() & _OF_A_BODY and request.method != "POST":
+        return JSONResponse({"error": f"{request.method} takes no body"}, 400)
+    if "transfer-encoding" in request.headers and "content-length" in headers:
+        return JSONResponse({"error": "two lengths of one body"}, 400)
+    return None
 
 
 def _some(headers: Any) -> dict[str, str]:

@@ -28,11 +28,28 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the server's own way to its mod
 _PREFIX = "autolabel-triton-"
 # Of the folder with the repository and the log of a server.
 _FOLDER = "autolabel-serve-"
+_STORE = "store"
 
 
 def new_prefix() -> str:
-    """Return a prefix for the shared memory of one server of this process."""
-    return f"{_PREFIX}{os.getpid()}-{uuid.uuid4().hex[:6]}"
+    """Return a prefix for the shared memory of one server, whose folder there is made.
+
+    The folder stays until `remove_shared_memory`, however often the server starts anew: in its
+    place nobody else can make one.
+    """
+    prefix = f"{_PREFIX}{os.getpid()}-{uuid.uuid4().hex[:6]}"
+    _folder_of(prefix).mkdir(mode=0o700)
+    return prefix
+
+
+def _folder_of(prefix: str) -> Path:
+    """Where a server's sockets and stored images are; below /dev/shm, where names are short."""
+    return SHARED_MEMORY / f"{prefix}-own"
+
+
+def socket_of(prefix: str, protocol: str) -> Path:
+    """Return where a server's HTTP or metrics listen."""
+    return _folder_of(prefix) / protocol
 
 
 def own_folder() -> tempfile.TemporaryDirectory[str]:
@@ -197,7 +214,7 @@ class RunningServer:
         return ": it does not answer"
 
     def stop(self, *, now: bool = False) -> None:
-        """Stop it, with its models' processes, and remove its shared memory."""
+        """Stop it, with its models' processes, and empty its shared memory."""
         if self.process.poll() is None and not now:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -205,17 +222,15 @@ class RunningServer:
         self.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(STOP_S)
-        remove_shared_memory(self.prefix)
+        for path in SHARED_MEMORY.glob(f"{self.prefix}-*"):
+            if path.is_file():
+                path.unlink(missing_ok=True)
+        shutil.rmtree(_folder_of(self.prefix) / _STORE, ignore_errors=True)
 
     def kill(self) -> None:
         """End it and its models' processes without waiting for anything."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)  # a session of its own: they are in it
-
-
-def socket_of(prefix: str, protocol: str) -> Path:
-    """Return where a server's HTTP or metrics listen; below /dev/shm, where names are short."""
-    return SHARED_MEMORY / f"{prefix}-sockets" / protocol
 
 
 def _last_errors(log: Path) -> str:
@@ -244,18 +259,16 @@ def start_server(
         repository: model repository.
         models: to load.
         options: where gRPC listens.
-        prefix: of the names of its shared memory.
+        prefix: as `new_prefix` made it.
         log: file for its output; this process's stderr when None.
 
     """
     if shutil.which("bash", path=installed.environment(os.environ)["PATH"]) is None:
         raise AutolabelError("Triton starts its models through bash, which is not on the PATH")
     for protocol in ("http", "metrics"):
-        path = socket_of(prefix, protocol)
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        path.unlink(missing_ok=True)
+        socket_of(prefix, protocol).unlink(missing_ok=True)
     command = _command(installed, repository, models, options, prefix)
-    store = {STORE_VARIABLE: str(SHARED_MEMORY / f"{prefix}-store")}
+    store = {STORE_VARIABLE: str(_folder_of(prefix) / _STORE)}
     with contextlib.ExitStack() as stack:
         output: IO[bytes] | None = stack.enter_context(log.open("ab")) if log else None
         process = subprocess.Popen(

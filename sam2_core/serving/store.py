@@ -36,11 +36,16 @@ class SharedStore:
         folder: below /dev/shm, usually; made when it is not there, for this user alone.
         most_bytes: of all files together.
 
+    Raises:
+        AutolabelError: the folder is another user's.
+
     """
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self._folder, self._most_bytes = folder, most_bytes
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.lstat().st_uid != os.geteuid():
+            raise AutolabelError(f"{folder} belongs to another user, who could read and replace it")
 
     def put(self, name: str, arrays: Mapping[str, np.ndarray[Any, Any]], facts: Any = None) -> None:
         """Keep arrays, and facts that JSON can hold, under an id; what is there already stays.

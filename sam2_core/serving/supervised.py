@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,8 +16,6 @@ from sam2_core.types import AutolabelError
 _LOOK_S = 0.5
 # How the names of encoders and decoders begin.
 PARTS = ("sam2_encoder_", "sam2_decoder_")
-# More deaths than these in so long a time have a cause that starting anew does not remove.
-_MOST_DEATHS, _WITHIN_S = 3, 600.0
 
 
 def models_in(repository: Path) -> list[str]:
@@ -61,7 +58,6 @@ class SupervisedServer:
         self._seen = self._loaded = _versions_in(repository)
         self.server = start()
         self._told_at: float | None = None
-        self._deaths: deque[float] = deque()
         self._zombies: set[int] = set()
 
     @property
@@ -89,7 +85,7 @@ class SupervisedServer:
         """Wait until the server has ended because it was told to.
 
         Raises:
-            AutolabelError: it has ended by itself, or its models die again and again.
+            AutolabelError: it has ended by itself, or does not start anew.
 
         """
         while not self.told_to_end:
@@ -131,17 +127,10 @@ class SupervisedServer:
         return bool(stayed)
 
     def _start_anew(self) -> None:
-        now = time.monotonic()
-        self._deaths.append(now)
-        while self._deaths[0] < now - _WITHIN_S:
-            self._deaths.popleft()
-        if len(self._deaths) > _MOST_DEATHS:
-            raise AutolabelError(
-                f"processes of models have died {len(self._deaths)} times within "
-                f"{_WITHIN_S / 60:.0f} minutes: is there too little memory? The kernel's log says "
-                "whom it ended (dmesg)"
-            )
-        self._tell("a model's process has died: the server starts anew")
+        self._tell(
+            "a model's process has died: the server starts anew (where memory was too small, the "
+            "kernel's log says so: dmesg)"
+        )
         self.server.stop(now=True)
         self._zombies = set()
         if self.told_to_end:

@@ -68,5 +68,5 @@ def metric(server, name, **labels):
 
 def store_of(server):
     """Folder of what a server's processes share."""
-    (folder,) = SHARED_MEMORY.glob(f"autolabel-triton-{server['process'].pid}-*-store")
+    (folder,) = SHARED_MEMORY.glob(f"autolabel-triton-{server['process'].pid}-*-own/store")
     return folder

@@ -44,12 +44,17 @@ def test_a_server_survives_its_models_and_ends_when_told_under_load():
             image = client.set_image(street())
             before = client.predict(image, boxes_xyxy_px=BOXES).rle
             (encoder,) = stubs(server["pid"], "sam2_encoder_compact")
+            (folder,) = SHARED_MEMORY.glob(f"autolabel-triton-{command.pid}-*-own")
+            made = folder.stat()
             encoder.kill()
             other = client.set_image(street()[::-1].copy())  # has to be encoded
             client.predict(other, boxes_xyxy_px=BOXES)
             assert client.predict(image, boxes_xyxy_px=BOXES).rle == before
             (now,) = servers_below(command)
             assert now.pid != server["pid"]
+            # Had it been removed meanwhile, another user could have made it, and listened there.
+            assert folder.stat().st_ino == made.st_ino
+            assert made.st_mode & 0o777 == 0o700
             assert stubs(now.pid, "sam2_encoder_compact")
 
             many = as_prompts(np.tile(BOXES[:2], (1000, 1)), grid=64)

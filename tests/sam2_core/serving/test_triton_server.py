@@ -173,6 +173,9 @@ def test_health_metadata_and_metrics(server):
     def ask(path):
         return httpx.get(f"{server['http']}/v2{path}", trust_env=False)
 
+    for method, body, status in (("HEAD", None, 405), ("GET", b"{}", 400)):
+        url = f"{server['http']}/v2/health/live"
+        assert httpx.request(method, url, content=body, trust_env=False).status_code == status
     assert ask("/health/live").is_success
     assert ask("/models/sam2_compact/ready").is_success
     assert {one["name"] for one in ask("/models/sam2_compact").json()["inputs"]} > {"image"}
