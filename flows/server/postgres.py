@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import quote
@@ -35,7 +35,7 @@ USER, PORT = "autolabel", 5432
 START_S = 60.0
 # PostgreSQL refuses to run as root: there it runs as nobody, who may yet pass root's folders.
 AS_NOBODY = (
-    "setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups",
+    "--reuid=nobody", "--regid=nogroup", "--clear-groups",
     "--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override",
 )  # fmt: skip
 # No statement of Prefect's runs for so long that compiling it would help.
@@ -167,8 +167,7 @@ class Postgres:
 
     def _run(self, program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         """Run one of PostgreSQL's programs, as nobody where this user is root."""
-        as_whom = AS_NOBODY if os.geteuid() == 0 else ()
-        command = [*as_whom, str(self._programs / program), *map(str, arguments)]
+        command = [*_as_whom(), str(self._programs / program), *map(str, arguments)]
         environment = {key: value for key, value in os.environ.items() if key[:2] != "PG"}
         with tempfile.TemporaryFile("w+") as output:  # not a pipe: the server would hold it open
             try:
@@ -200,6 +199,19 @@ def environment(url: str) -> dict[str, str]:
         "PREFECT_API_DATABASE_CONNECTION_URL": url,
         "PREFECT_API_DATABASE_MIGRATE_ON_START": "false",
     }
+
+
+def _as_whom() -> Sequence[str]:
+    if os.geteuid():
+        return ()
+    # Where systems have it, also when the PATH is short.
+    setpriv = shutil.which("setpriv", path=f"{os.environ.get('PATH', '')}{os.pathsep}{os.defpath}")
+    if not setpriv:
+        raise AutolabelError(
+            "PostgreSQL does not run as root, and `setpriv` (package util-linux), which runs it as "
+            "nobody, is not here: install it, or work as another user"
+        )
+    return (setpriv, *AS_NOBODY)
 
 
 def _socket() -> str:

@@ -29,7 +29,8 @@ def folder(tmp_path_factory):
         code = "import sys; from pathlib import Path; from flows.server.postgres import Postgres; "
         code += "Postgres(Path(sys.argv[1])).release()"
         command = [sys.executable, "-c", code, str(folder)]
-        list(pool.map(lambda _: subprocess.run(command, check=True), range(2)))
+        bare = os.environ | {"PATH": "/nowhere"}  # as of `make` with nothing but Python beside it
+        list(pool.map(lambda _: subprocess.run(command, check=True, env=bare), range(2)))
     assert Postgres(folder).release() is None
     return folder
 
