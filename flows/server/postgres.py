@@ -37,6 +37,7 @@ START_S = 60.0
 AS_NOBODY = (
     "--reuid=nobody", "--regid=nogroup", "--clear-groups",
     "--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override",
+    "--securebits=+no_setuid_fixup",  # else access() would not count it
 )  # fmt: skip
 # No statement of Prefect's runs for so long that compiling it would help.
 OPTIONS = "-c listen_addresses= -c unix_socket_permissions=0700 -c jit=off -c max_wal_size=256MB"
