@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tasks.frames.cached import ExtractedFrames
+from tasks.frames.cached import ExtractedFrames, take_intact
 from tasks.frames.download import CONNECTIONS, download, find_cached
 from tasks.frames.identity import file_version, is_file_here, part_of
 from tasks.frames.listing import stat_file
@@ -79,7 +79,7 @@ def _fetch_images(frames: Iterable[FrameRef]) -> Pictures:
 def _state(frame: FrameRef) -> str:
     """Say whether the content that was labeled can be had, is another one by now, or is gone."""
     copy = find_cached(frame.uri, frame.etag)
-    if copy and frame.size_bytes in {0, copy.stat().st_size}:
+    if copy and take_intact(copy) and frame.size_bytes in {0, copy.stat().st_size}:
         return _SAME
     part = part_of(frame.uri)
     try:
@@ -117,9 +117,9 @@ def _fetch_videos(frames: Iterable[FrameRef]) -> Pictures:
 
 
 def _extracted(uri: str, stream: str, etag: str, numbers: Iterable[int]) -> dict[int, Path]:
-    """Find those frames of a video or a recording that are in the cache."""
+    """Find those frames of a video or a recording that are in the cache, and undamaged."""
     there = ExtractedFrames(uri, etag, stream).files()
-    return {number: there[number] for number in numbers if number in there}
+    return {n: there[n] for n in numbers if n in there and take_intact(there[n])}
 
 
 def _number_of(uri: str) -> int | None:

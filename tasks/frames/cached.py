@@ -59,6 +59,26 @@ def is_intact_file(path: Path) -> bool:
     return named is not None and named[1] == _known_digest(path, stat.st_size, stat.st_mtime_ns)
 
 
+def take_intact(path: Path) -> bool:
+    """Whether a file of the cache is there and as it came; a damaged one is removed.
+
+    For those who use files that nobody decodes, such as exports: what is removed is made again.
+
+    Raises:
+        CacheError: it can be neither read nor removed.
+
+    """
+    try:
+        if is_intact_file(path):
+            return True
+        path.unlink()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise CacheError(f"{path}: {error.strerror}") from error
+    return False
+
+
 @functools.lru_cache(maxsize=256)
 def _known_digest(path: Path, _size_bytes: int, _changed_ns: int) -> str:
     return _digest_of_file(path)

@@ -12,6 +12,7 @@ import fsspec
 import pytest
 
 from sam2_core.types import AutolabelError
+from tasks.dataset.pictures import find_pictures
 from tasks.frames import transfer
 from tasks.frames.cached import CacheError
 from tasks.frames.discover import discover
@@ -257,6 +258,9 @@ def test_a_damaged_picture_is_fetched_once_more_before_it_is_called_so(bucket, f
 def test_a_truncated_cached_file_is_fetched_again(bucket):
     frames = frames_of(bucket)
     Path(download(frames)[2].local_path).write_bytes(b"half")
+    assert_whole(download(frames))
+    flip_bit(download(frames)[2])
+    find_pictures(frames)  # exports copy pictures that nobody decodes
     assert_whole(download(frames))
 
 

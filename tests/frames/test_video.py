@@ -2,6 +2,7 @@
 
 import json
 import struct
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import fsspec
 import numpy as np
 import pytest
 
+from tasks.dataset.pictures import find_pictures
 from tasks.frames.decoding import decoding_digest, decoding_versions
 from tasks.frames.discover import discover
 from tasks.frames.download import download
@@ -184,6 +186,12 @@ def test_a_flipped_bit_in_an_extracted_frame_is_no_answer(tmp_path, name):
         flip_bit(frame, (1, 100, 400)[index % 3])
     assert all((read_image(f) == pixels).all() for f, pixels in zip(frames, before, strict=True))
     assert download(expand_videos(one.frames)) == frames
+    recorded = [replace(frame, local_path="") for frame in frames]
+    intact = {frame.uri: Path(frame.local_path).read_bytes() for frame in frames}
+    for frame, damaged in zip(frames, (b"", b"half", bytes(frames[2].size_bytes)), strict=False):
+        Path(frame.local_path).write_bytes(damaged)
+    found = find_pictures(recorded).paths  # what exports, overlays and datasets are made of
+    assert {uri: Path(found[uri]).read_bytes() for uri in found} == intact
 
 
 def test_another_decoder_is_another_place_in_the_cache(tmp_path, monkeypatch):
