@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.dataset.ids import sample_id
-from tasks.dataset.reviewed_instances import Values, detections_of, log_of
-from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD, sample_collection
+from tasks.dataset.reviewed_instances import Values, detections_of, log_of, to_values
+from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, sample_collection
 from tasks.export.types import Instance
 from tasks.frames.identity import frame_identity
-from tasks.review.export import rows_of
+from tasks.review.actions import frame_of
+from tasks.review.export import is_decided, last_decisions, rows_of
 from tasks.store.manifests import Manifest
 from tasks.store.tables import LabeledFrame
 
@@ -24,12 +25,16 @@ class Decided:
 
     Attributes:
         instances: accepted, corrected and added labels, and those of a finished frame.
-        settled: positions of the machine's boxes that were decided on, kept or not.
+        remade: labels that were made again and that nobody has decided on since.
+        settled: positions of the machine's boxes that these take the place of, or that are wrong.
+        reviewed: whether a decision stands.
 
     """
 
     instances: tuple[Instance, ...]
+    remade: tuple[Instance, ...]
     settled: frozenset[int]
+    reviewed: bool
 
 
 class Decisions:
@@ -52,28 +57,30 @@ class Decisions:
         found = {}
         for sample in self._samples.find({"_id": {"$in": list(index_of)}}):
             frame = index_of[sample["_id"]]
-            looked_at = sample.get(LOG_FIELD) or sample.get("review_status") == "done"
+            looked_at = sample.get(LOG_FIELD) or sample.get("review_status") == DONE
             if looked_at and sample.get("frame_etag") in {None, "", frame.etag}:
                 found[frame.index] = _decided(sample, manifest.stamp.labels_key)
         return found
 
 
 def _decided(sample: Mapping[str, Any], run_key: str) -> Decided:
-    rows = list(rows_of(sample))
-    kept = [row for row in rows if row["decision"] not in WRONG]
-    machine = detections_of(sample, MACHINE_FIELD)
-    about = {source for row in rows for source in row["sources"]}
-    for entry in log_of(sample):
-        taken_back = {x for x, what in (entry.get("decisions") or {}).items() if not what}
-        about |= set(entry.get("decisions") or {})
-        about -= taken_back if entry.get("action") == "undo" else set()
-    position: dict[str, Any] = {str(label["_id"]): label.get("box_index") for label in machine}
+    rows, reviewed = list(rows_of(sample)), is_decided(sample)
+    kept = tuple(_instance(row) for row in rows if row["decision"] not in WRONG)
     if sample.get("run_key") != run_key:  # decided on another run's labels: those alone count
-        return Decided(tuple(map(_instance, kept)), frozenset(range(1 << 16)))
-    reviewed = detections_of(sample, REVIEWED_FIELD)
-    about |= {source for label in reviewed for source in label.get("sources") or []}
-    settled = {position[name] for name in about if position.get(name) is not None}
-    return Decided(tuple(map(_instance, kept)), frozenset(settled))
+        return Decided(kept, (), frozenset(range(1 << 16) if reviewed else ()), reviewed)
+    about = {source for row in rows for source in row["sources"]}
+    about |= {label for label, (decision, _) in last_decisions(sample).items() if decision}
+    again = {label for entry in log_of(sample) for label in entry.get("overrides") or {}} - about
+    machine = {str(label["_id"]): label for label in detections_of(sample, MACHINE_FIELD)}
+    size_hw = frame_of(sample).size_hw
+    remade = tuple(
+        _instance(to_values(label, size_hw) | {"track_id": label.get("index")})
+        for name, label in machine.items()
+        if name in again
+    )
+    position: dict[str, Any] = {name: label.get("box_index") for name, label in machine.items()}
+    settled = {position[name] for name in about | again if position.get(name) is not None}
+    return Decided(kept, remade, frozenset(settled), reviewed)
 
 
 def _instance(row: Values) -> Instance:

@@ -130,7 +130,7 @@ class Frames:
         ]
         self._told.leave_out("frame failed", len(labeled) - len(rows))
         if self._choice.reviewed:
-            rows = [row for row in rows if row[2] is not None]
+            rows = [row for row in rows if row[2] and row[2].reviewed]
         pictures = find_pictures([one.frame for one, _, _ in rows] if self._pictures else ())
         split = split_of(manifest.sequence_id, self._choice.splits)
         model = manifest.stamp.model.name if manifest.stamp.model else ""
@@ -152,7 +152,8 @@ class Frames:
         """Choose labels of a frame: the machine's that nobody decided on, and people's."""
         found = list(decided.instances) if decided else []
         settled: Collection[int] = decided.settled if decided else ()
-        if one.masks is not None and not (self._choice.reviewed and decided):
+        if one.masks is not None and not self._choice.reviewed:
+            found += decided.remade if decided else ()
             found += [
                 self._instance(one, one.masks, judgement, number)
                 for number in range(len(one.boxes))

@@ -82,8 +82,9 @@ def export_reviews(dataset_name: str, out_uri: str = "") -> ExportReport:
     images: list[Mapping[str, Any]] = []
     reviewed = {"$or": [{"review_status": DONE}, {f"{LOG_FIELD}.0": {"$exists": True}}]}
     for sample in _collection(dataset).find(reviewed).sort("frame_key", 1):
-        images.append(sample)
-        rows.extend(rows_of(sample))
+        if is_decided(sample):
+            images.append(sample)
+            rows.extend(rows_of(sample))
     folder = reviews_uri(target, dataset_name)
     table_uri = storage.join(folder, "reviewed.parquet")
     storage.write_bytes(table_uri, _parquet(rows))
@@ -110,7 +111,7 @@ def _rows_set_aside(sample: Mapping[str, Any]) -> list[Values]:
     rows = [{**row, **why} for row in rows_of(sample) if row["decision"] != PASSED]
     told = {source for row in rows for source in (row["id"], *row["sources"])}
     frame = _frame_values(sample) | why
-    for label, (decision, who) in _last_decisions(sample).items():
+    for label, (decision, who) in last_decisions(sample).items():
         if decision and label not in told:
             rows.append({**frame, **who, "id": label, "decision": decision, "sources": [label]})
     return rows or [frame]
@@ -123,7 +124,7 @@ def rows_of(sample: Mapping[str, Any]) -> Iterator[Values]:
         values = to_values(label, frame.size_hw)
         who = {name: label.get(name) or "" for name in ("reviewer", "reviewed_at")}
         yield {**values, **common, **who, "track_id": label.get("index")}
-    last = _last_decisions(sample)
+    last = last_decisions(sample)
     for label in detections_of(sample, MACHINE_FIELD):
         decision, who = last.get(str(label["_id"]), ("", {}))
         if not decision and sample["review_status"] == DONE:
@@ -142,7 +143,14 @@ def _frame_values(sample: Mapping[str, Any]) -> Values:
     }  # fmt: skip
 
 
-def _last_decisions(sample: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, str]]]:
+def is_decided(sample: Mapping[str, Any]) -> bool:
+    """Whether a decision on a frame stands: it was not taken back, and no label made again."""
+    stands = any(decision for decision, _ in last_decisions(sample).values())
+    return stands or sample["review_status"] == DONE or bool(detections_of(sample, REVIEWED_FIELD))
+
+
+def last_decisions(sample: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, str]]]:
+    """Return the last decision on each machine label, "" for undecided again, and who and when."""
     last: dict[str, tuple[str, dict[str, str]]] = {}
     for entry in log_of(sample):
         who = {"reviewer": entry.get("by") or "", "reviewed_at": entry.get("at") or ""}

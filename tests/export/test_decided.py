@@ -15,10 +15,13 @@ from tasks.export.run import export
 from tasks.load.into_fiftyone import load_sequence
 from tasks.load.prepare import prepare_dataset, rebuild
 from tasks.review.actions import accept, fix_class, merge, reject
+from tasks.review.export import export_reviews
 from tasks.review.relabel import relabel_dataset
+from tasks.review.relabel_requests import bring_back, request_relabel
+from tasks.review.undo import undo
 from tasks.store.roots import Root, write_roots
 from tests.export.labeled_runs import run_of, truth
-from tests.review.reviewed import pick
+from tests.review.reviewed import pick, relabel
 
 
 @pytest.fixture
@@ -107,6 +110,35 @@ def test_decisions_take_the_place_of_the_labels(name, tmp_path):
             assert (coco_mask.decode(row[2]) == coco_mask.decode(expected[index][number][2])).all()
     assert [row for row in read["all"][0] if row[1]] == read["reviewed"][0]
     assert [row for row in read["all"][1] if row[1]] == read["reviewed"][1]
+
+
+def test_labels_that_are_undecided_again_are_exported_as_such(name, tmp_path):
+    """With the mask that was made; where it could not be made, with the old one."""
+    relabel(name, tmp_path / "run", frame=1)
+    dataset, chosen = pick(name, 0, 0)
+    bring_back(
+        request_relabel(dataset, chosen), str(tmp_path / "run"), [RuntimeError("gone")], None
+    )
+    accept(*pick(name, 2, 3))
+    undo(dataset)
+
+    def exported(target, **choice):
+        told = export(name, "coco", str(tmp_path / target), Choice(**choice), images="none")
+        found = json.loads((tmp_path / target / "annotations/instances.json").read_text())
+        return told["frames"], [one["area"] for one in found["annotations"]]
+
+    areas = [int(coco_mask.area(row[2])) for frame in truth(tmp_path, frames=3) for row in frame]
+    areas[6:8] = [400, 400]
+    frames, found = exported("undecided")
+    assert (frames, sorted(found)) == (3, sorted(areas))
+    none = export(name, "coco", str(tmp_path / "none"), Choice(reviewed=True), images="none")
+    assert none["frames"] == 0
+    assert export_reviews(name).frames == 0
+    accept(*pick(name, 1, 1))
+    frames, found = exported("one decided")
+    assert (frames, sorted(found)) == (3, sorted(areas))
+    assert exported("accepted", reviewed=True) == (1, [400])
+    assert export_reviews(name).frames == 1
 
 
 def test_a_plain_name_is_the_dataset_and_its_folder_has_a_dot(database, tmp_path, monkeypatch):

@@ -49,9 +49,9 @@ def decide_everything(name: str) -> None:
     mark_sequence(schema.open_dataset(name), "drive")
 
 
-def relabel(name: str, out: Path) -> None:
-    """Ask for one label again and make a square of it."""
-    dataset, chosen = pick(name, 3, 1, 2)
+def relabel(name: str, out: Path, frame: int = 3) -> None:
+    """Ask for two labels of a frame again and make squares of them."""
+    dataset, chosen = pick(name, frame, 1, 2)
     request = request_relabel(dataset, chosen, model="tiny", prompt="wider box")
     assert [one.request_id for one in open_requests(str(out), name)] == [request.request_id]
     square = np.zeros(SIZE_HW, np.uint8, order="F")
