@@ -204,6 +204,7 @@ def test_a_run_and_itself_or_a_stranger_are_refused(runs, tmp_path):
     assert Side.parse("s3://b/out") == Side("s3://b/out")
 
 
+@pytest.mark.ci
 def test_two_engines_label_the_same_pictures_and_are_compared(tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("PREFECT_API_URL", raising=False)

@@ -47,6 +47,7 @@ def test_a_killed_program_is_started_again_and_nobody_gets_its_port(cache):
 def test_programs_end_with_a_supervisor_that_is_killed_and_the_next_one_starts_anew(cache):
     port = free_port()
     old = [services.start("database", SLEEPS), services.start("server", SLEEPS, port)]
+    wait_for(lambda: all(psutil.Process(one.pid).cmdline() == SLEEPS for one in old), 30)
     supervisor = psutil.Process(psutil.Process(old[0].pid).ppid())
     supervisor.kill()
     wait_for(lambda: not any(psutil.pid_exists(one.pid) for one in old), 30)

@@ -106,6 +106,7 @@ def test_a_step_whose_process_dies_is_done_once_more_in_another(source, pool, tm
     assert f"drive, frames 0 to {FRAMES - 1}: a process that worked on this was" in caplog.text
 
 
+@pytest.mark.ci
 def test_what_a_pool_did_when_one_of_it_died_is_done_again_one_after_another(pool, tmp_path):
     processes = pool(3)
     with ThreadPoolExecutor(3) as threads:
@@ -124,6 +125,7 @@ def test_a_device_that_new_processes_lose_too_is_asked_no_more(pool):
     assert processes.lost
 
 
+@pytest.mark.ci
 def test_where_memory_is_too_little_for_several_processes_one_goes_on(pool, tmp_path):
     processes = pool(2)
     with ThreadPoolExecutor(2) as threads:
@@ -134,6 +136,7 @@ def test_where_memory_is_too_little_for_several_processes_one_goes_on(pool, tmp_
     assert processes.count == 1
 
 
+@pytest.mark.ci
 def test_a_second_try_that_lacks_memory_is_done_where_one_process_has_all_of_it(pool, tmp_path):
     processes = pool(2)
     assert processes.run(ends_and_then_lacks_memory, str(tmp_path), 1) == 2
@@ -142,6 +145,7 @@ def test_a_second_try_that_lacks_memory_is_done_where_one_process_has_all_of_it(
         processes.run(ends_and_then_lacks_memory, str(tmp_path), 9)
 
 
+@pytest.mark.ci
 def test_what_cannot_be_read_fails_who_waits_for_it(pool):
     processes = pool(1)
     with pytest.raises(ProcessDiedError):

@@ -52,7 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("where", ["local", "memory"])
+@pytest.mark.parametrize("where", ["local", pytest.param("memory", marks=pytest.mark.ci)])
 def test_every_kind_of_change(name: str, folder: Path, where: str) -> None:
     walk(name, folder, where, EVERYTHING)
 

@@ -99,6 +99,7 @@ def test_the_architecture_is_a_part_of_the_key(monkeypatch, tmp_path):
     assert {"sam2_core.architecture.lean_decoder", "sam2_core.backends.torch_modules"} <= {*read}
 
 
+@pytest.mark.ci
 def test_without_a_compiler_every_process_compiles_and_that_is_said_once(
     tmp_path, monkeypatch, caplog
 ):

@@ -72,6 +72,7 @@ def test_the_api_is_the_configured_one_else_that_of_up(monkeypatch, tmp_path):
         assert os.environ["PREFECT_API_AUTH_STRING"] == "user:password"
 
 
+@pytest.mark.ci
 def test_a_server_that_does_not_start_tells_why_and_where_its_log_is(monkeypatch):
     """Not how its last thread ended, which is what its log would close with."""
     monkeypatch.setenv("PREFECT_SERVER_API_PORT", "forty-two")

@@ -276,6 +276,7 @@ def _write_repeatedly(out):
         write_labels(out, chunk, outcomes, STAMP)
 
 
+@pytest.mark.ci
 def test_two_writers_at_once_are_harmless(tmp_path):
     chunk, outcomes = a_chunk()
     context = multiprocessing.get_context("spawn")
