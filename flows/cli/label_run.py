@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,6 +121,7 @@ def label_with_progress(
         plan.begin()
     remove_abandoned(params.out, plan.stamp.run_key, [one.name for one in plan.sequences])
     announce(console, plan)
+    told = set(plan.matching.lines() if plan.matching else ())
     outcomes = _nothing_to_do(plan)
     if outcomes is not None:
         summary = summary_of(plan, outcomes, 0.0)
@@ -139,6 +140,7 @@ def label_with_progress(
             with api.settings():
                 summary = _run_flow(console, plan, job)
     conclude(console, summary)
+    _say_what_does_not_fit(console, plan, told)
     return summary
 
 
@@ -219,8 +221,14 @@ def announce(console: Console, plan: Plan) -> None:
     roads = plan.params.wanted_classes != plan.params.classes == ()
     more = " [dim](classes on roads; --classes all takes every one)[/]" if roads else ""
     console.print(f"boxes  {escape(plan.stamp.detector)}{more}")
+    _say_what_does_not_fit(console, plan)
+
+
+def _say_what_does_not_fit(console: Console, plan: Plan, told: Collection[str] = ()) -> None:
+    """Say which imported boxes and frames do not fit, but for lines that were told before."""
     for line in plan.matching.lines() if plan.matching else ():
-        console.print(f"       [yellow]{escape(line)}[/]")
+        if line not in told:
+            console.print(f"       [yellow]{escape(line)}[/]")
 
 
 def conclude(console: Console, summary: dict[str, Any]) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flows.plan.plan import Plan
+from sam2_core.types import AutolabelError
 from tasks.observe.progress import summed
 from tasks.pipeline.outcome import SequenceOutcome
-from tasks.types import FrameFailure
+from tasks.store.artifacts import read_frames
+from tasks.types import FrameFailure, FrameRef, VideoRef
 from tasks.wording import counted
 
 
@@ -26,6 +29,8 @@ def summary_of(
     says why there is not a single mask where there should be, `seconds` are summed over the
     threads of a stage (so they may exceed `total`).
     """
+    if plan.matching:
+        plan.matching.open_videos(_frames_of_videos(plan, outcomes))
     failed = [entry for one in outcomes for entry in _failed(one)]
     seconds = summed(one.seconds for one in outcomes) | {"total": total_seconds}
     return {
@@ -46,6 +51,20 @@ def summary_of(
         "fill_gaps": plan.params.fill_gaps,
         **plan.facts(),
     }
+
+
+def _frames_of_videos(plan: Plan, outcomes: Sequence[SequenceOutcome]) -> Iterator[FrameRef]:
+    """Yield the frames of complete sequences with videos, as their labels name them."""
+    found = [(one.name, frame) for one in plan.sequences for frame in one.found.frames]
+    names = {name for name, frame in found if isinstance(frame, VideoRef)}
+    for manifest in (one.manifest for one in outcomes if one.sequence_id in names):
+        with contextlib.suppress(AutolabelError):  # labels that cannot be read end no summary
+            chunks = manifest.chunks if manifest else ()
+            yield from [
+                frame
+                for chunk in chunks
+                for frame in read_frames(plan.params.out, chunk.stem, chunk.key)
+            ]
 
 
 def labeled_by_other(version: str) -> str:

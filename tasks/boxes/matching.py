@@ -25,7 +25,7 @@ class Matching:
 
     Attributes:
         imported: the boxes.
-        frames: seen so far, but for those of videos, which nobody has opened yet.
+        frames: seen so far; those of videos when these are open (`open_videos`).
         frames_without: how many of those have no entry; the first few are in `examples`.
         other_folders: an entry of the name of one of those, and the frame, in words; "" for none.
 
@@ -51,13 +51,26 @@ class Matching:
                     self._take(entries, f"{one.address}#frame={index}")
                 continue
             entries = self.imported.entries_of(one)
-            self.frames += 1
             self._take(entries, one.uri)
-            if not entries:
-                self.frames_without += 1
-                self._compare_folders(one)
-                if len(self.examples) < _SHOWN:
-                    self.examples.append(storage.redact(one.uri))
+            self._count(one, entries)
+
+    def _count(self, frame: FrameRef, entries: list[Entry]) -> None:
+        self.frames += 1
+        if not entries:
+            self.frames_without += 1
+            self._compare_folders(frame)
+            if len(self.examples) < _SHOWN:
+                self.examples.append(storage.redact(frame.uri))
+
+    def open_videos(self, frames: Iterable[FrameRef]) -> None:
+        """Count the frames that opened videos have; boxes of any other number have no frame."""
+        there = {one.uri: one for one in frames if "#frame=" in one.uri}
+        opened = {_video_of(uri) for uri in there}
+        for name, uri in list(self._frame_of.items()):
+            if _video_of(uri) in opened and uri not in there:
+                del self._frame_of[name]
+        for one in there.values():
+            self._count(one, self.imported.entries_of(one))
 
     def with_boxes(self, one: Discovered) -> Discovered:
         """Find the entries of a sequence's frames; returns it with the digest of its boxes.
@@ -160,6 +173,10 @@ class Matching:
             "first_boxes_without_frame": unmatched[:_SHOWN],
             "notes": list(self.imported.notes),
         }
+
+
+def _video_of(uri: str) -> str:
+    return uri.rpartition("#frame=")[0]
 
 
 def _some(names: list[str], count: int) -> str:

@@ -349,26 +349,29 @@ def test_one_command_labels_and_exports_what_lies_in_containers(tmp_path):
     recordings.drive(tmp_path / "in" / "drive.mcap")
     recordings.tar(tmp_path / "in" / "shard.tar", MEMBERS[:3])
     boxes = str(tmp_path / "boxes")  # by a member's name, and by a message's number
-    for name in ("CAM_FRONT/1", "CAM_BACK/1", "front/0", "front/1"):
+    for name in ("CAM_FRONT/1", "CAM_BACK/1", "front/0", "front/1", "front/50"):
         storage.write_bytes(f"{boxes}/{name}.txt", b"car 0.9 5 5 40 40\n")
     out = str(tmp_path / "out")
     given = ["label", str(tmp_path / "in"), "--out", out, "--no-dataset", "--json"]
-    given += ["--model", str(MICRO), "--frames", ":2", "--overlays", "3", "--boxes", boxes]
+    given += ["--model", str(MICRO), "--frames", ":60", "--overlays", "3", "--boxes", boxes]
     done = CliRunner().invoke(cli, given)
     assert done.exit_code == 0, done.output
     summary = json.loads(done.stdout)
-    assert (summary["sequences"], summary["frames"], summary["failed"]) == (2, 7, [])
+    assert (summary["sequences"], summary["frames"], summary["failed"]) == (2, 9, [])
     assert summary["instances"] == 4
-    assert summary["imported"]["boxes_without_frame"] == 0
+    imported = summary["imported"]
+    assert (imported["boxes_without_frame"], imported["frames_without_boxes"]) == (1, 5)
+    assert imported["first_boxes_without_frame"] == ["front/50.txt"]
+    assert "frames without boxes: 5 of 9" in done.stderr
     assert len(summary["overlays"]) == 3
     assert all(path.endswith(".jpg") and Path(path).is_file() for path in summary["overlays"])
     assert str(Path(summary["overlays"][0]).parent) in done.stderr.replace("\n", "")
     again = json.loads(CliRunner().invoke(cli, given).stdout)
-    assert again["skipped"] == 7
+    assert (again["skipped"], again["imported"]) == (9, imported)
     target = str(tmp_path / "coco")
     done = CliRunner().invoke(cli, ["export", out, "--format", "coco", "--to", target, "--json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["frames_without_picture"] == 0
     copies = sorted(path.relative_to(target) for path in (tmp_path / "coco").rglob("*.jpg"))
-    assert len(copies) == 7
+    assert len(copies) == 9
     assert (tmp_path / "coco/images/drive/front/000000.jpg").read_bytes() == jpeg(0)
