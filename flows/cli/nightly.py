@@ -59,9 +59,12 @@ def command(at: tuple[int, int], timezone: str, **given: Any) -> None:
     from flows.server.fleet import doubt, refuse_what_nobody_will_tell
     from flows.server.nightly_schedule import plan_nights, turn_on
     from flows.server.submit import workers_online
+    from tasks.dataset.loaded import refuse_before_labeling
 
     params = backfill_params(given)
     use_api()
+    if params.label.dataset_name:
+        refuse_before_labeling(params.label.dataset_name, params.label.out)
     refuse_other_names(params.label)
     refuse_what_nobody_will_tell(params.label)
     hour, minute = at

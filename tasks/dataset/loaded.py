@@ -17,7 +17,7 @@ from sam2_core.types import AutolabelError
 from tasks.dataset.database import database_folder, is_at_hand
 from tasks.dataset.database_access import reach_database, waits_for_database
 from tasks.dataset.mongod import URI_VARIABLE
-from tasks.dataset.schema import open_dataset, refuse_other_out
+from tasks.dataset.schema import OTHER_DATASET, open_dataset, refuse_other_out
 from tasks.errors import told
 from tasks.store.manifests import PARTIAL, Manifest
 from tasks.store.newest import list_manifests, newest_of
@@ -25,7 +25,7 @@ from tasks.store.newest import list_manifests, newest_of
 COLLECTION = "autolabel_loads"
 
 
-def refuse_before_labeling(dataset_name: str, out_uri: str) -> None:
+def refuse_before_labeling(dataset_name: str, out_uri: str, advice: str = OTHER_DATASET) -> None:
     """Refuse to label for a dataset that belongs to another storage.
 
     Labels do not wait for a database: where none is here or answers, the load will refuse.
@@ -43,7 +43,7 @@ def refuse_before_labeling(dataset_name: str, out_uri: str) -> None:
     except AutolabelError:
         return
     with contextlib.suppress(PyMongoError), _database() as database:
-        refuse_other_out(database, dataset_name, out_uri)
+        refuse_other_out(database, dataset_name, out_uri, advice)
 
 
 @waits_for_database

@@ -31,6 +31,7 @@ OBJECT_PATH = f"{MACHINE_FIELD}.detections.object"
 OPEN, DONE = "open", "done"
 FIELDS_VERSION = 5  # of what `_declare_fields` declares
 LOCK_SECONDS = 60.0
+OTHER_DATASET = "name another one for {out}, such as --dataset '{free}'"
 # FiftyOne has one object a dataset in a process, for all threads. Loading it saves it, and what
 # another thread changes meanwhile is then taken for saved.
 _DATASET_OBJECTS = threading.RLock()
@@ -240,7 +241,7 @@ def _create_indexes(dataset: Any) -> None:
     dataset.create_index([("sequence_id", 1), ("camera", 1), ("frame_number", 1)])
 
 
-def refuse_other_out(database: Any, name: str, out_uri: str) -> None:
+def refuse_other_out(database: Any, name: str, out_uri: str, advice: str = OTHER_DATASET) -> None:
     """Refuse a storage whose labels do not belong into a dataset: one dataset, one `--out`.
 
     Frames of two storages in one dataset would have one history of decisions and be exported from
@@ -250,9 +251,11 @@ def refuse_other_out(database: Any, name: str, out_uri: str) -> None:
         database: FiftyOne's, as pymongo knows it.
         name: of the dataset, which need not be there.
         out_uri: the storage.
+        advice: what to do instead, in terms of the command: {free} is a free name, {out} the
+            storage, {own} the dataset's.
 
     Raises:
-        AutolabelError: the dataset belongs to another storage; says which, and a free name.
+        AutolabelError: the dataset belongs to another storage; says which, and the advice.
 
     """
     info = (database["datasets"].find_one({"name": name}, {"info": 1}) or {}).get("info") or {}
@@ -265,10 +268,10 @@ def refuse_other_out(database: Any, name: str, out_uri: str) -> None:
         database["datasets"].update_one({"name": name}, moved)
         return
     free = f"{name[:90]}-{hashlib.sha256(_place(out_uri).encode()).hexdigest()[:6]}"
+    own = " and ".join(map(storage.redact, others))
     raise AutolabelError(
-        f"dataset '{name}' holds the labels of {' and '.join(map(storage.redact, others))}, and a "
-        f"dataset is for one --out: name another one for {storage.redact(out_uri)}, such as "
-        f"--dataset '{free}'"
+        f"dataset '{name}' holds the labels of {own}, and a dataset is for one --out: "
+        + advice.format(free=free, out=storage.redact(out_uri), own=own)
     )
 
 

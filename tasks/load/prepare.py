@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.database_access import waits_for_database
-from tasks.dataset.loaded import remember_load
+from tasks.dataset.loaded import refuse_before_labeling, remember_load
 from tasks.dataset.schema import bootstrap_dataset, open_dataset, sample_collection
 from tasks.load.into_fiftyone import LoadReport, load_sequence
 from tasks.review.calibrate import recall_calibration
@@ -40,6 +40,7 @@ def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
 
     """
     started = time.perf_counter()
+    refuse_before_labeling(name, out_uri, "rebuild it under another name, such as '{free}'")
     manifests = [one.read(out_uri) for one in _to_load(out_uri, run_key)]
     if not manifests:
         raise AutolabelError(f"{storage.redact(out_uri)} holds no complete sequence to load")

@@ -65,7 +65,8 @@ def waiting_requests(
     """
     dataset = open_dataset(dataset_name)
     if out_uri:
-        refuse_other_out(sample_collection(dataset).database, dataset_name, out_uri)
+        advice = "give --out {own}, or none"
+        refuse_other_out(sample_collection(dataset).database, dataset_name, out_uri, advice)
     out_uri = out_uri or storage_of(dataset)
     if not out_uri:
         raise AutolabelError(f"dataset '{dataset_name}' knows no storage: give one with --out")

@@ -52,13 +52,13 @@ def test_a_dataset_belongs_to_one_out(name, tmp_path):
     """Two folders called alike, with sequences called alike: neither hides frames of the other."""
     (tmp_path / "b").mkdir()
     first, second = str(tmp_path / "run"), run_of(tmp_path / "b", frames=2)
-    for act in (
-        lambda: prepare_dataset(name, out_uri=second),
-        lambda: rebuild(name, second),
-        lambda: relabel_dataset(name, second),
-        lambda: refuse_before_labeling(name, second),
+    for act, advice in (
+        (lambda: prepare_dataset(name, out_uri=second), f"--dataset '{name}-"),
+        (lambda: rebuild(name, second), f"rebuild it under another name, such as '{name}-"),
+        (lambda: relabel_dataset(name, second), f"give --out {first}, or none"),
+        (lambda: refuse_before_labeling(name, second), f"--dataset '{name}-"),
     ):
-        with pytest.raises(AutolabelError, match=rf"{first},.*--dataset '{name}-"):
+        with pytest.raises(AutolabelError, match=rf"{first},.*{advice}"):
             act()
     write_roots(first, [Root("/drives")])
     prepare_dataset(name, out_uri=first)

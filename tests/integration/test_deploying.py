@@ -41,6 +41,7 @@ from flows.server.deployments import (
 from flows.server.nightly_schedule import turn_off, turn_on
 from flows.server.submit import sign_off, workers_online
 from sam2_core.types import AutolabelError
+from tasks.load.prepare import prepare_dataset
 from tests.integration.runs import REPOSITORY
 
 PARAMETERS = {"params": {"label": {"sources": ["/drives"], "out": "/labels"}}}
@@ -211,7 +212,7 @@ def planned_sources(client):
     }
 
 
-def test_the_command_sets_the_nights_and_shows_the_next_five(nightly, capsys):
+def test_the_command_sets_the_nights_and_shows_the_next_five(nightly, capsys, database):
     again, client = nightly
     again()
     run = partial(CliRunner().invoke, nightly_cli.command)
@@ -239,6 +240,12 @@ def test_the_command_sets_the_nights_and_shows_the_next_five(nightly, capsys):
 
     assert run(["--off"]).exit_code == 0
     assert planned_sources(client) == set()
+    assert not mine()[0].on
+    dataset = f"of another out {uuid4().hex[:8]}"
+    prepare_dataset(dataset, out_uri="/other labels")
+    told = run(["/other", "--out", "/labels", "--dataset", dataset])
+    assert isinstance(told.exception, AutolabelError), "as `label` and `backfill` do"
+    assert f"dataset '{dataset}' holds the labels of /other labels" in str(told.exception)
     assert not mine()[0].on
     for wrong in ("25:00", "1", "01:60", "at one"):
         told = run(["/other", "--out", "/labels", "--at", wrong])
