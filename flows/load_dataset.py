@@ -41,8 +41,11 @@ def load_dataset(dataset: str, out: str, run_key: str | None = None, anew: bool 
     """
     with redacted_errors():
         if anew:
-            frames = rebuild_task.submit(dataset, out, run_key or "").result()
-            return {"dataset": dataset, "rebuilt": True, "frames": frames}
+            frames, failed = rebuild_task.submit(dataset, out, run_key or "").result()
+            if not failed:
+                return {"dataset": dataset, "rebuilt": True, "frames": frames}
+            text = f"{dataset} rebuilt without {counted(len(failed), 'sequence')}: "
+            return Failed(message=(text + "; ".join(failed))[:LONGEST])
         loaded, failed = _load_missing(dataset, out, run_key or "")
         if not failed:
             return {"dataset": dataset, "loaded": loaded}
@@ -86,11 +89,12 @@ def _load_missing(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[s
 
 
 @step("rebuild", of="")
-def rebuild_task(dataset: str, out_uri: str, run_key: str) -> int:
-    """Load the dataset from its artifacts alone; returns its frames."""
+def rebuild_task(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[str]]:
+    """Load the dataset from its artifacts alone; returns its frames, and what is left out."""
     from tasks.load.prepare import rebuild
 
-    return rebuild(dataset, out_uri, run_key).frames
+    report = rebuild(dataset, out_uri, run_key)
+    return report.frames, [f"{name}: {error}" for name, error in report.unreadable.items()]
 
 
 @step("find", of="")

@@ -249,6 +249,8 @@ def rebuild_(dataset: str, out: str) -> None:
     For a lost database or another machine. Labeled frames are fetched; a frame whose picture has
     changed is left out, and decisions on it are set aside. An existing dataset is updated.
     Decisions belong to the name DATASET.
+
+    Exit code 1: sequences were left out whose newest manifest cannot be read.
     """
     from tasks.dataset.schema import open_dataset
     from tasks.load.prepare import rebuild
@@ -266,6 +268,10 @@ def rebuild_(dataset: str, out: str) -> None:
     aside = count_set_aside(open_dataset(dataset))
     if aside.frames:
         click.echo(f"{dataset}: {aside.text()}", err=True)
+    for sequence, error in report.unreadable.items():
+        click.echo(f"left out: sequence {sequence}: {error}", err=True)
+    if report.unreadable:
+        sys.exit(1)
 
 
 @command.command("stop")

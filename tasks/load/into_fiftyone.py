@@ -13,7 +13,7 @@ import gc
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ from tasks.review.harvest import harvest
 from tasks.review.set_aside import CHANGED, forget, peoples_fields, set_aside, set_aside_unlisted
 from tasks.risk.compute_risk import Judgement, compute_risk, compute_risk_of_parts, recalibrated
 from tasks.store.artifacts import RunStamp
+from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import Manifest
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import read_tracks
@@ -64,6 +65,7 @@ class LoadReport:
         instances: their labels.
         seconds: spent.
         changed: frames that are left out: their address has another content than was labeled.
+        unreadable: why the newest manifest of a sequence that a rebuild left out cannot be read.
 
     """
 
@@ -71,6 +73,7 @@ class LoadReport:
     instances: int
     seconds: float
     changed: int = 0
+    unreadable: Mapping[str, IncompleteArtifactError] = field(default_factory=dict)
 
 
 @waits_for_database

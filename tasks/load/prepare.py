@@ -13,7 +13,9 @@ from tasks.load.into_fiftyone import LoadReport, load_sequence
 from tasks.review.calibrate import recall_calibration
 from tasks.review.events import apply_events, read_events
 from tasks.store import storage
-from tasks.store.newest import ListedManifest, list_manifests
+from tasks.store.checksums import IncompleteArtifactError
+from tasks.store.manifests import Manifest
+from tasks.store.newest import ListedManifest, list_manifests, newest_of
 
 
 @waits_for_database
@@ -36,12 +38,12 @@ def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
         run_key: only this run's labels; by default every run's, oldest first.
 
     Raises:
-        AutolabelError: nothing is there, or a file is damaged.
+        AutolabelError: nothing is there that can be read, or a file of labels is damaged.
 
     """
     started = time.perf_counter()
     refuse_before_labeling(name, out_uri, "rebuild it under another name, such as '{free}'")
-    manifests = [one.read(out_uri) for one in _to_load(out_uri, run_key)]
+    manifests, unreadable = _readable(out_uri, _to_load(out_uri, run_key))
     if not manifests:
         raise AutolabelError(f"{storage.redact(out_uri)} holds no complete sequence to load")
     cameras = dict.fromkeys(chunk.camera for one in manifests for chunk in one.chunks)
@@ -58,7 +60,25 @@ def rebuild(name: str, out_uri: str, run_key: str = "") -> LoadReport:
     # Runs replace each other's labels: what each has loaded is not what is there.
     samples = list(sample_collection(dataset).find({}, {"_id": 0, "instances": 1}))
     instances = sum(int(one.get("instances") or 0) for one in samples)
-    return LoadReport(len(samples), instances, time.perf_counter() - started, changed)
+    seconds = time.perf_counter() - started
+    return LoadReport(len(samples), instances, seconds, changed, unreadable)
+
+
+def _readable(
+    out_uri: str, listed: Sequence[ListedManifest]
+) -> tuple[list[Manifest], dict[str, IncompleteArtifactError]]:
+    """Read manifests, and say why sequences are left out: older labels never replace newer ones."""
+    newest, unreadable, found = newest_of(listed), {}, []
+    for one in listed:
+        try:
+            found.append(one.read(out_uri))
+        except IncompleteArtifactError as error:
+            if newest[one.sequence_id] == one:
+                unreadable[one.sequence_id] = error
+    found = [one for one in found if one.sequence_id not in unreadable]
+    if unreadable and not found:
+        raise next(iter(unreadable.values()))
+    return found, unreadable
 
 
 def _to_load(out_uri: str, run_key: str) -> list[ListedManifest]:

@@ -96,6 +96,9 @@ def test_one_bad_sequence_is_told_and_the_others_are_loaded(night, database):
     assert state.is_failed()
     assert "1 sequence loaded into damaged, 1 not: drive000: " in state.message
     assert {row["sequence"] for row in held("damaged")["rows"]} == {"drive001"}
+    state = load_dataset("damaged", night.out, run_key, anew=True, return_state=True)
+    assert state.is_failed()
+    assert "rebuilt without 1 sequence: drive000: " in state.message
 
     fs.pipe_file(damaged, content)
     labels = fs.glob(f"{night.out}/labels/drive000/**/*.masks.parquet")[0]

@@ -5,7 +5,10 @@ import uuid
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
+from flows.cli.review import command
+from sam2_core.types import AutolabelError
 from tasks.dataset.loaded import missing_manifests
 from tasks.dataset.schema import open_dataset
 from tasks.export.frames import chosen_manifests
@@ -13,6 +16,7 @@ from tasks.load.prepare import prepare_dataset, rebuild
 from tasks.pipeline.load import load_labels
 from tasks.store.manifests import write_manifest
 from tasks.store.newest import declare_again, list_manifests
+from tests.export.labeled_runs import run_of
 from tests.load.test_into_fiftyone import store
 from tests.review.labels import OTHER_STAMP, STAMP, labeled_frames
 
@@ -108,3 +112,27 @@ def test_a_partial_version_counts_until_it_is_complete_or_another_is_newer(seque
     assert sequence.shown() == (2, [STAMP.run_key])
     declare_again(sequence.out, list_manifests(sequence.out)[:1])
     assert sequence.load_dataset() == [3]
+
+
+def test_a_rebuild_leaves_out_what_it_cannot_read_and_says_so(database, tmp_path):
+    run, name = run_of(tmp_path, ("cut", "drive"), frames=2), f"cut {uuid.uuid4().hex[:8]}"
+    (cut,) = (tmp_path / "run" / "manifests").rglob("cut@*.json")
+    cut.write_bytes(cut.read_bytes()[:-40])
+    done = CliRunner().invoke(command, ["rebuild", name, "--out", run])
+    assert (done.exit_code, done.stdout) == (1, f"{name}: 2 frames, 10 labels\n")
+    assert "left out: sequence cut: " in done.stderr
+    assert open_dataset(name).distinct("sequence_id") == ["drive"]
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_a_rebuild_never_shows_older_labels_for_damaged_ones(sequence, damaged):
+    paths = [sequence.folder / sequence.label(*one).uri for one in ((2, OTHER_STAMP), (3,))]
+    paths[damaged].write_bytes(paths[damaged].read_bytes()[:-40])
+    os.utime(paths[damaged], (sequence.moment_s - 1 + damaged,) * 2)
+    if damaged:
+        with pytest.raises(AutolabelError, match="truncated or damaged"):
+            rebuild(sequence.dataset, sequence.out)
+    else:
+        report = rebuild(sequence.dataset, sequence.out)
+        assert report.unreadable == {}, "the older ones are only compared"
+    assert sequence.shown() == (3, [STAMP.run_key])
