@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image
 from pycocotools import mask as coco
-from tritonclient.utils import InferenceServerException
 
 from sam2_core.backends.triton_backend import find_served
 from sam2_core.clicks import OpenImage
@@ -187,6 +186,7 @@ def test_health_metadata_and_metrics(server):
 
 def test_grpc_controls_nothing_whatever_header_is_sent(server):
     import tritonclient.grpc as grpc
+    from tritonclient.utils import InferenceServerException
 
     # Over HTTP: tests/test_other_pages.py.
     with grpc.InferenceServerClient(server["grpc"].removeprefix("grpc://")) as client:
