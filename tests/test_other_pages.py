@@ -36,6 +36,7 @@ class Target:
         headers: what the user's own requests have.
         closed: paths that nobody may ask for, not even the user.
         traces: what an attack that came through would change.
+        replaced: a page that would store another password, and the one that is stored.
 
     """
 
@@ -45,6 +46,7 @@ class Target:
     opened: str
     headers: dict[str, str] = field(default_factory=dict)
     closed: list[tuple[str, str, object]] = field(default_factory=list)
+    replaced: tuple[str, str] = ("", "")
 
 
 @contextlib.contextmanager
@@ -168,7 +170,8 @@ def up(folder, picture):
 
             link = write_links(services.folder(), up_run.sign_in_links()).as_uri()
             icon = f"{api.removesuffix('/api')}/ico/favicon-32x32.png"
-            yield Target(icon, asked, traces, link, headers)
+            evil = f"{api.removesuffix('/api')}/sign-in#autolabel:evil"
+            yield Target(icon, asked, traces, link, headers, replaced=(evil, user))
         finally:
             services.stop_all()
     refresh_global_settings_context()
@@ -188,9 +191,17 @@ def target(request, tmp_path_factory):
 def test_a_page_of_another_origin_reads_nothing_and_changes_nothing(target):
     before = target.traces()
     with browser_page() as page, attackers_origin() as origin:
+        evil, kept = target.replaced
         page.goto(target.opened)
+        if evil:
+            page.get_by_role("link", name="Prefect").click()
+            page.get_by_role("link", name="Work Pools").wait_for()
         page.goto(origin)
         learned = attack(page, target.picture, target.asked + target.closed)
+        if evil:
+            page.goto(evil)
+            page.wait_for_url(lambda url: "sign-in" not in url)
+            assert page.evaluate("localStorage.getItem('prefect-password')") == kept
     assert target.traces() == before
     assert learned == (False, [])
 

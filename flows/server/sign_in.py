@@ -37,9 +37,11 @@ CLIENT_AUTH = "PREFECT_API_AUTH_STRING"
 USER = "autolabel"
 PATH = "/sign-in"
 SHOWS = {"Prefect": ": runs, schedules, workers", "FiftyOne": ": labels to look at and to review"}
-_SCRIPT = """const given = decodeURIComponent(location.hash.slice(1));
-if (given) localStorage.setItem("prefect-password", btoa(given));
-location.replace("/");"""
+# Any page can open this one with a password of its own: only the server's is kept.
+_SCRIPT = """const given = btoa(decodeURIComponent(location.hash.slice(1)));
+fetch("/api/admin/version", {headers: {Authorization: `Basic ${given}`}}).then((answer) => {
+  if (answer.ok) localStorage.setItem("prefect-password", given);
+}).finally(() => location.replace("/"));"""
 
 
 def guarding(auth: str, origin: str) -> dict[str, str]:
@@ -131,7 +133,7 @@ class SignIn:
                 return
             if scope["path"] == PATH:
                 digest = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
-                policy = f"default-src 'none'; script-src 'sha256-{digest}'"
+                policy = f"default-src 'none'; connect-src 'self'; script-src 'sha256-{digest}'"
                 headers = PRIVATE_HEADERS | {"content-security-policy": policy}
                 body = page("Signing in", "", f"<script>{_SCRIPT}</script>")
                 await HTMLResponse(body, headers=headers)(scope, receive, send)
