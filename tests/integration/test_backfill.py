@@ -120,7 +120,9 @@ def test_planted_secrets_are_nowhere(cluster, upload, s3, tmp_path):
     fs = s3fs.S3FileSystem()
     stored = b"".join(fs.cat_file(name) for name in fs.find(s3) if "/out/" in name)
     written = [path for path in cluster.folder.rglob("*") if path.is_file()]
-    assert any(path.name.startswith("prefect.db") for path in written)
+    assert any(
+        path.is_relative_to(cluster.folder / "prefect" / "data" / "base") for path in written
+    )
     assert any(path.suffix == ".log" for path in written)
     everything = (
         stored
