@@ -24,7 +24,7 @@ def night(terminal, s3, upload, tmp_path, monkeypatch):
     monkeypatch.setattr("tasks.pipeline.passes.FIRST_PAUSE_S", 0.01)
     source, *_ = upload(2, 3)
     label = LabelParams(
-        sources=(source,), out=f"{s3}/out", boxes=f"{s3}/boxes", model=str(MICRO),
+        sources=(source,), out=f"{s3}/out", boxes=f"{s3}/boxes-{s3[-12:]}", model=str(MICRO),
         chunk_frames=2, load_dataset=False,
     )  # fmt: skip
 

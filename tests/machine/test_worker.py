@@ -119,6 +119,7 @@ def test_a_flow_run_goes_on_when_nobody_reads_what_it_prints(tmp_path):
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as run:
         run.stdout.close()
         run.stderr.close()
+        time.sleep(1)  # it has to see that, before its next line
         run.stdin.close()
     assert (tmp_path / "gone-on").exists()
 
