@@ -3,7 +3,6 @@
 import base64
 import contextlib
 import json
-import os
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.attacker import attack, attackers_origin
-from tests.integration.cluster import free_port
+from tests.integration.cluster import empty_home, free_port
 from tests.review.app_page import browser_page, needs_chromium
 from tests.sam2_core.serving.conftest import serving, statistics
 
@@ -133,19 +132,11 @@ def app(folder, picture):
 @contextlib.contextmanager
 def up(folder, picture):
     """Prefect's API, as `up` starts it."""
-    from prefect.context import refresh_global_settings_context
-
     from flows.cli import up_run
     from flows.machine import services
-    from flows.server.sign_in import CLIENT_AUTH, auth_file, write_links
+    from flows.server.sign_in import auth_file, write_links
 
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("PREFECT_")]:
-            patch.delenv(name)
-        for name in ("PREFECT_API_URL", CLIENT_AUTH):
-            patch.setenv(name, "")
-        patch.setenv("AUTOLABEL_CACHE", str(folder / "cache"))
-        patch.setenv("PREFECT_HOME", str(folder / "prefect"))
+    with empty_home(folder):
         api = up_run._bring_up_server(free_port(), lambda _: None)
         try:
             user = base64.b64encode(auth_file(services.folder()).read_bytes()).decode()
@@ -174,7 +165,6 @@ def up(folder, picture):
             yield Target(icon, asked, traces, link, headers, replaced=(evil, user))
         finally:
             services.stop_all()
-    refresh_global_settings_context()
 
 
 @pytest.fixture(scope="module", params=[serve, app, up], ids=lambda one: one.__name__)

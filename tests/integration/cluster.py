@@ -5,19 +5,23 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from flows.server.postgres import Postgres, environment
 from flows.server.process import SETTINGS
+from flows.server.sign_in import CLIENT_AUTH
 from tasks.frames.discover import discover
 from tasks.store import manifests
 from tasks.store.artifacts import frames_key_of
@@ -32,6 +36,23 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def empty_home(folder: Path) -> Iterator[None]:
+    """Have in this process, in the block, an empty home where no Prefect server is configured."""
+    from prefect.context import refresh_global_settings_context
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("PREFECT_")]:
+            patch.delenv(name)
+        # Set, so that what is set further on is taken back at the end.
+        for name in ("PREFECT_API_URL", CLIENT_AUTH):
+            patch.setenv(name, "")
+        patch.setenv("AUTOLABEL_CACHE", str(folder / "cache"))
+        patch.setenv("PREFECT_HOME", str(folder / "prefect"))
+        yield
+    refresh_global_settings_context()
 
 
 def tree(pid: int) -> list[psutil.Process]:

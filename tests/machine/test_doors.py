@@ -17,7 +17,7 @@ from flows.server.sign_in import CLIENT_AUTH, auth_file, choose_auth, write_link
 from sam2_core.types import AutolabelError
 from tasks.store.private_files import close_file, private_folder
 from tests.attacker import attack, attackers_origin
-from tests.integration.cluster import free_port
+from tests.integration.cluster import empty_home, free_port
 from tests.review.app_page import browser_page, needs_chromium, save_picture
 
 FLOW = {"name": "planted"}
@@ -27,18 +27,8 @@ FLOW = {"name": "planted"}
 def home(tmp_path_factory):
     """An empty home of the user, where no Prefect server is configured."""
     folder = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("PREFECT_")]:
-            patch.delenv(name)
-        # Set, so that what is set further on is taken back at the end.
-        for name in ("PREFECT_API_URL", CLIENT_AUTH):
-            patch.setenv(name, "")
-        patch.setenv("AUTOLABEL_CACHE", str(folder / "cache"))
-        patch.setenv("PREFECT_HOME", str(folder / "prefect"))
+    with empty_home(folder):
         yield folder
-    from prefect.context import refresh_global_settings_context
-
-    refresh_global_settings_context()
 
 
 @pytest.fixture(scope="module")
