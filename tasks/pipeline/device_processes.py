@@ -198,8 +198,7 @@ class _Pool:
         return result
 
     def _died(self, error: Exception) -> ProcessDiedError:
-        for one in self._processes:
-            one.join(1.0)
+        self._executor.shutdown()  # it joins them: two threads that join one may miss its exit code
         codes = {one.exitcode for one in self._processes} - {None, 0, -signal.SIGTERM}
         if -signal.SIGKILL in codes:
             how = "was killed (signal 9), as the system does where its memory runs out"
