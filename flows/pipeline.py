@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from prefect.futures import PrefectFuture
 from prefect.utilities.annotations import opaque, quote
 
-from sam2_core.cores import usable_cores
+from sam2_core.machine import usable_cores
 from sam2_core.machine_errors import causes
 from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LABEL, LOAD, OPEN, SEGMENT, TRACK
 from tasks.pipeline.chunk import Job

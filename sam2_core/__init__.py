@@ -2,8 +2,7 @@
 
 import os
 
-from sam2_core.cores import share_of, usable_cores
-from sam2_core.number_variables import CORES
+from sam2_core.machine import CORES, share_of, usable_cores
 
 # ONNX Runtime queues events about machine and interpreter for its maker in the user's cache folder,
 # and reads this when it is loaded. A user's own choice stands.

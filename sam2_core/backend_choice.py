@@ -10,8 +10,8 @@ import logging
 import os
 from pathlib import Path
 
-from sam2_core.installing import how_to_install
 from sam2_core.library_messages import preload_cuda, quiet_onnxruntime
+from sam2_core.machine import how_to_install
 from sam2_core.machine_errors import first_line
 from sam2_core.presets import PRESETS
 from sam2_core.resolve import need_torch

@@ -1,27 +1,97 @@
-"""Checkpoints: where they are, whether they are what they should be, and into a model.
+"""Checkpoints into a model: Meta's .pt files, and safetensors with Meta's or Hugging Face's names.
 
-Two published forms of the same weights load alike: Meta's .pt files and the Hugging Face
-safetensors (see `hugging_face_keys`). Reading a checkpoint needs torch; fetching one does not.
+Reading one needs torch; the names do not.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import pickle
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sam2_core.cache import cache_folder, file_sha256, write_whole
-from sam2_core.hugging_face_keys import from_hugging_face, is_hugging_face
-from sam2_core.installing import how_to_install
+from sam2_core.machine import how_to_install
 from sam2_core.machine_errors import first_line
-from sam2_core.model_download import Progress, by_hand, download
 from sam2_core.presets import MICRO, PRESETS, Preset
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
     from sam2_core.architecture import Sam2
+
+_MLP_PARTS = "(mlp|output_hypernetworks_mlps\\.\\d+|iou_prediction_head|pred_obj_score_head)"
+
+# (pattern, replacement), applied in order to the whole name.
+_RENAMES: tuple[tuple[str, str], ...] = (
+    (r"^vision_encoder\.backbone\.patch_embed\.projection\.",
+     "image_encoder.trunk.patch_embed.proj."),
+    (r"^vision_encoder\.backbone\.", "image_encoder.trunk."),
+    (r"^vision_encoder\.neck\.convs\.(\d+)\.", r"image_encoder.neck.convs.\1.conv."),
+    (r"^shared_image_embedding\.positional_embedding$",
+     "sam_prompt_encoder.pe_layer.positional_encoding_gaussian_matrix"),
+    (r"^prompt_encoder\.mask_embed\.conv1\.", "sam_prompt_encoder.mask_downscaling.0."),
+    (r"^prompt_encoder\.mask_embed\.layer_norm1\.", "sam_prompt_encoder.mask_downscaling.1."),
+    (r"^prompt_encoder\.mask_embed\.conv2\.", "sam_prompt_encoder.mask_downscaling.3."),
+    (r"^prompt_encoder\.mask_embed\.layer_norm2\.", "sam_prompt_encoder.mask_downscaling.4."),
+    (r"^prompt_encoder\.mask_embed\.conv3\.", "sam_prompt_encoder.mask_downscaling.6."),
+    (r"^prompt_encoder\.", "sam_prompt_encoder."),
+    (r"^mask_decoder\.upscale_conv1\.", "sam_mask_decoder.output_upscaling.0."),
+    (r"^mask_decoder\.upscale_layer_norm\.", "sam_mask_decoder.output_upscaling.1."),
+    (r"^mask_decoder\.upscale_conv2\.", "sam_mask_decoder.output_upscaling.3."),
+    (r"^mask_decoder\.", "sam_mask_decoder."),
+    (r"\.layer_norm_final_attn\.", ".norm_final_attn."),
+    (r"\.layer_norm(\d)\.", r".norm\1."),
+    (r"\.o_proj\.", ".out_proj."),
+    (r"^no_memory_embedding$", "no_mem_embed"),
+)  # fmt: skip
+_POINTS = "prompt_encoder.point_embed.weight"
+# The prompt encoder's copy of the shared position encoding.
+_DUPLICATES = ("prompt_encoder.shared_embedding.positional_embedding",)
+_IMAGE_PATH = (
+    "vision_encoder.", "prompt_encoder.", "mask_decoder.", "shared_image_embedding.",
+    "no_memory_embedding",
+)  # fmt: skip
+
+
+def is_hugging_face(keys: Mapping[str, Any]) -> bool:
+    """Whether a state dict has the Hugging Face layout."""
+    return any(key.startswith(("vision_encoder.", "shared_image_embedding.")) for key in keys)
+
+
+def _rename_mlp(key: str, depth: Mapping[str, int]) -> str:
+    """proj_in, layers.N, proj_out -> layers.0, layers.N+1, layers.last."""
+    match = re.match(rf"(.*\.{_MLP_PARTS})\.(proj_in|layers\.(\d+)|proj_out)\.(.*)", key)
+    if match is None:
+        return key
+    stem, part, inner, parameter = match[1], match[3], match[4], match[5]
+    if part == "proj_in":
+        index = 0
+    else:
+        index = depth.get(stem, 0) + 1 if part == "proj_out" else int(inner) + 1
+    return f"{stem}.layers.{index}.{parameter}"
+
+
+def from_hugging_face(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Rename a Hugging Face state dict to Meta's names; arrays are shared, not copied."""
+    depth: dict[str, int] = {}
+    for key in state:
+        match = re.match(rf"(.*\.{_MLP_PARTS})\.layers\.(\d+)\.weight$", key)
+        if match:
+            depth[match[1]] = max(depth.get(match[1], 0), int(match[3]) + 1)
+    result: dict[str, Any] = {}
+    for key, value in state.items():
+        if not key.startswith(_IMAGE_PATH) or key in _DUPLICATES:
+            continue
+        if key == _POINTS:
+            for i in range(4):
+                result[f"sam_prompt_encoder.point_embeddings.{i}.weight"] = value[i : i + 1]
+            continue
+        name = _rename_mlp(key, depth)
+        for pattern, replacement in _RENAMES:
+            name = re.sub(pattern, replacement, name)
+        result[name] = value
+    return result
+
 
 SOURCES = ("meta", "hugging-face")
 _LONGEST_HEADER = 100_000_000  # bytes, as in the safetensors library
@@ -32,134 +102,6 @@ _PARTS = {
     "no_obj_embed_spatial", "obj_ptr_proj", "obj_ptr_tpos_proj",
 }  # fmt: skip
 PYTORCH = how_to_install("export", "torch")
-
-
-def checkpoint_path(preset: Preset, source: str = "meta", cache: Path | None = None) -> Path:
-    """Return where a preset's checkpoint belongs; `AutolabelError` when none is published."""
-    if source not in SOURCES:
-        raise AutolabelError(f"unknown source {source!r}: one of {', '.join(SOURCES)}")
-    if not preset.checkpoint:
-        raise AutolabelError(
-            f"{preset.name} comes with this package, graphs and all: nothing has to be downloaded "
-            "or exported"
-            if preset.name in PRESETS
-            else f"no checkpoint of {preset.name} is published for download"
-        )
-    hub = preset.hugging_face.rpartition("/")[2] + ".safetensors"
-    name = preset.checkpoint if source == "meta" else hub
-    return cache_folder(cache) / "checkpoints" / name
-
-
-def _pin(path: Path) -> Path:
-    """Return the file beside a checkpoint that holds the sha256 it had when it was first seen."""
-    return path.with_name(f"{path.name}.sha256")
-
-
-def verify(path: Path, pinned: str = "", cache: Path | None = None) -> str:
-    """Check a checkpoint's sha256 and return it.
-
-    Args:
-        path: the checkpoint.
-        pinned: its published sha256, "" when none is known: then the sha256 that `record` left
-            beside the file counts.
-        cache: cache folder.
-
-    Raises:
-        AutolabelError: the file is not what it was or should be; it must not be used.
-
-    """
-    try:
-        found = file_sha256(path, cache)
-    except OSError as error:
-        raise AutolabelError(f"cannot read {path}: {error.strerror}") from error
-    recorded = _pin(path)
-    expected, whose = pinned, "published"
-    if not expected:
-        with contextlib.suppress(OSError, IndexError):
-            expected, whose = recorded.read_text().split()[0], f"recorded in {recorded}"
-    if expected and found != expected:
-        raise AutolabelError(
-            f"{path} has sha256 {found}, not the {whose} {expected}: it is damaged or has been "
-            "replaced, and is not used. Remove it and fetch it again"
-        )
-    return found
-
-
-def record(path: Path, sha256: str) -> None:
-    """Leave the sha256 of a checkpoint beside it, so that another one in its place is noticed.
-
-    Only of one that was fetched whole or has been loaded: a damaged file must not be held to what
-    it is, or the sound one that replaces it would be refused.
-    """
-    recorded = _pin(path)
-    if not recorded.exists():
-        with contextlib.suppress(OSError):  # a read-only folder: nothing can be recorded
-            write_whole(recorded, f"{sha256}  {path.name}\n")
-
-
-def fetch_checkpoint(
-    preset: Preset,
-    *,
-    source: str = "meta",
-    cache: Path | None = None,
-    progress: Progress = lambda *_: None,
-) -> tuple[Path, str]:
-    """Return a preset's checkpoint and its sha256, downloading it when it is not there.
-
-    Meta's files are held to their published sha256. For the Hugging Face files none is known here:
-    it is recorded at the first download and held to ever after.
-
-    Raises:
-        AutolabelError: cannot be had; the message says which file to place where.
-
-    """
-    path = checkpoint_path(preset, source, cache)
-    url = preset.meta_url if source == "meta" else preset.hugging_face_url
-    pinned = preset.checkpoint_sha256 if source == "meta" else ""
-    if not pinned and not path.exists() and _pin(path).exists():
-        pinned = _pin(path).read_text().split()[0]  # it was here before: held to what it was
-    fetched = download(url, path, sha256=pinned, progress=progress)
-    try:
-        if path.suffix == ".safetensors":
-            _check_safetensors(path, remove=bool(fetched))
-        sha256 = verify(path, pinned, cache)
-    except AutolabelError as error:
-        raise AutolabelError(f"{error}. {by_hand(url, path, pinned)}") from error
-    record(path, sha256)
-    return path, sha256
-
-
-def _check_safetensors(path: Path, *, remove: bool) -> None:
-    """Refuse what is no whole safetensors file of SAM 2's weights, by its header and size.
-
-    Args:
-        path: the file.
-        remove: it was fetched just now (from a login page, say): nobody needs it.
-
-    """
-    try:
-        _check_header(path)
-    except AutolabelError as error:
-        if not remove:
-            raise AutolabelError(f"{error}. Remove it") from error
-        path.unlink()
-        raise AutolabelError(f"what was fetched is not used: {error}") from error
-
-
-def _check_header(path: Path) -> None:
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length)) if length < _LONGEST_HEADER else {}
-        names = {name: facts for name, facts in header.items() if name != "__metadata__"}
-        size = 8 + length + max(facts["data_offsets"][1] for facts in names.values())
-    except (OSError, ValueError, AttributeError, KeyError, TypeError, IndexError) as error:
-        raise AutolabelError(f"{path} is no safetensors file") from error
-    there = path.stat().st_size
-    if there != size:
-        raise AutolabelError(f"{path} has {there} bytes, and its header says {size}")
-    if not is_hugging_face(names):
-        raise AutolabelError(f"{path} holds no SAM 2 weights as Hugging Face has them")
 
 
 def read_weights(path: Path) -> dict[str, Any]:

@@ -18,9 +18,14 @@ import numpy.typing as npt
 from sam2_core.backends.protocol import Backend
 from sam2_core.batching import gather
 from sam2_core.click_hold import hold_clicks
-from sam2_core.close_ups import LEAST_MARGIN_PX, regions_xyxy_px
 from sam2_core.postprocess import finish
-from sam2_core.preprocess import resize_square
+from sam2_core.preprocess import (
+    LEAST_MARGIN_PX,
+    View,
+    checked_image,
+    regions_xyxy_px,
+    resize_square,
+)
 from sam2_core.prompts import PointPrompts, point_prompts
 from sam2_core.types import (
     POINT_NEGATIVE,
@@ -36,7 +41,6 @@ from sam2_core.types import (
     Masks,
     Prompts,
 )
-from sam2_core.views import View, checked_image
 
 NO_BOX = "no box: this model looks at the surroundings of one; drag a box around the object"
 # Regions of an image whose features are kept: what somebody goes back and forth between.

@@ -1,17 +1,94 @@
-"""Which modules decide masks, besides the weights: those that every mask goes through.
+"""Which modules decide masks, besides the weights, and the digest of their source.
 
-Tests hold these lists against what labeling really imports.
+The digest is part of every stamp, so that other code is another key. Comments, docstrings, imports
+and blank lines do not count; every other character does. Equal sources give equal digests on any
+machine, in any folder and under any supported Python. Tests hold the lists against what labeling
+really imports.
 """
 
 from __future__ import annotations
 
-from sam2_core.source_digest import source_digest
+import ast
+import functools
+import gc
+import hashlib
+import io
+import threading
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+from sam2_core.types import AutolabelError
+
+ROOT = Path(__file__).resolve().parents[1]
+# CPython 3.11 counts the depth of a syntax tree once for all threads (python/cpython#106905): if
+# the garbage collector lets another thread make a tree meanwhile, this one ends in a SystemError.
+_PARSING = threading.Lock()
+
+
+@functools.cache
+def source_digest(modules: tuple[str, ...]) -> str:
+    """Return 12 hexadecimal digits for the modules of these dotted names, in any order.
+
+    Raises:
+        AutolabelError: a module's source is not there, as in an installation of bytecode alone.
+
+    """
+    total = hashlib.sha256()
+    for text in sorted(decisive_source(_source(module)) for module in modules):
+        total.update(hashlib.sha256(text.encode()).digest())
+    return total.hexdigest()[:12]
+
+
+def _source(module: str) -> str:
+    path = ROOT.joinpath(*module.split(".")).with_suffix(".py")
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise AutolabelError(
+            f"cannot read {path}, which decides labels and is part of their key: install the "
+            "package with its sources"
+        ) from error
+
+
+def decisive_source(text: str) -> str:
+    """Return source without comments, docstrings, imports and blank lines."""
+    lines = text.split("\n")
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in _not_counted(_parsed(text)):
+        for row in range(node.lineno - 1, node.end_lineno or node.lineno):
+            lines[row] = ""
+    return "\n".join(line.rstrip() for line in lines if line.strip())
+
+
+def _parsed(text: str) -> ast.Module:
+    with _PARSING:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return ast.parse(text)
+        finally:
+            if collects:
+                gc.enable()
+
+
+def _not_counted(tree: ast.Module) -> Iterator[ast.stmt]:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield node
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                yield first
+
 
 _EVERYWHERE = (
-    "batching", "close_ups", "mask_borders", "postprocess", "preprocess", "prompts",
-    "rle", "segmenter", "views", "windows",
+    "batching", "mask_borders", "postprocess", "preprocess", "prompts", "rle", "segmenter",
 )  # fmt: skip
-_ONNXRUNTIME = ("backends.onnxruntime_backend", "onnx_contract")
+_ONNXRUNTIME = ("backends.onnxruntime_backend",)
 _BACKENDS = {
     "onnxruntime-cpu": _ONNXRUNTIME,
     "onnxruntime-cuda": (
@@ -19,7 +96,7 @@ _BACKENDS = {
         "backends.onnxruntime_graph", "backends.onnxruntime_short_norm", "backends.pixel_kernels",
     ),
     "tensorrt": (
-        "onnx_contract", "backends.tensorrt_backend", "backends.tensorrt_build",
+        "backends.tensorrt_backend", "backends.tensorrt_build",
         "backends.tensorrt_calls", "backends.tensorrt_engine", "backends.tensorrt_loading",
         "backends.tensorrt_plan", "backends.gpu", "backends.pixel_kernels",
     ),
@@ -29,7 +106,7 @@ _BACKENDS = {
         "architecture.hiera", "architecture.layers", "architecture.lean_attention",
         "architecture.lean_decoder", "architecture.lean_encoder", "architecture.mask_decoder",
         "architecture.model", "architecture.prompt_encoder", "architecture.published",
-        "architecture.token_grid", "hugging_face_keys",
+        "architecture.token_grid", "checkpoints",
     ),
 }  # fmt: skip
 

@@ -15,11 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from sam2_core.cache import cache_folder, file_sha256, make_folder
 from sam2_core.checkpoints import PYTORCH
-from sam2_core.export_graphs import extract, save, single_image, traced
-from sam2_core.export_jobs import published_jobs, restructured_jobs, windows_of
-from sam2_core.onnx_contract import CLOSE_UP, FORMAT_VERSION
+from sam2_core.export_graphs import (
+    extract,
+    published_jobs,
+    restructured_jobs,
+    save,
+    single_image,
+    traced,
+    windows_of,
+)
 from sam2_core.presets import Preset, preset_named
-from sam2_core.types import AutolabelError
+from sam2_core.types import CLOSE_UP, FORMAT_VERSION, AutolabelError
 
 if TYPE_CHECKING:
     from sam2_core.architecture import Sam2

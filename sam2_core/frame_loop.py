@@ -19,13 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from sam2_core.cores import usable_cores
+from sam2_core.machine import usable_cores
 from sam2_core.machine_errors import as_machine_error, is_machine_error
-from sam2_core.preprocess import PreparedFrame
-from sam2_core.segmenter import Segmenter
-from sam2_core.stage_times import StageTimes
+from sam2_core.preprocess import PreparedFrame, StagedFrame
+from sam2_core.segmenter import Segmenter, StageTimes
 from sam2_core.types import Boxes, ImageArray, LowResMasks, Masks
-from sam2_core.views import StagedFrame
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,10 +1,11 @@
-"""Large files over HTTP: resumed when cut, verified, and put in place whole or not at all."""
+"""Large files over HTTP, checkpoints above all: resumed when cut, verified, put in place whole."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import hashlib
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from sam2_core.cache import only_one
+from sam2_core.cache import cache_folder, file_sha256, only_one, write_whole
+from sam2_core.checkpoints import is_hugging_face
+from sam2_core.presets import PRESETS, Preset
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], object]  # bytes there, bytes in all (0 when unknown)
 
+SOURCES = ("meta", "hugging-face")
+_LONGEST_HEADER = 100_000_000  # bytes, as in the safetensors library
 _BLOCK = 1 << 20
 _ATTEMPTS = 5  # in a row without a byte of progress
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 20.0
@@ -200,3 +205,131 @@ def download(
             ) from error
         part.with_suffix(".etag").unlink(missing_ok=True)
     return found
+
+
+def checkpoint_path(preset: Preset, source: str = "meta", cache: Path | None = None) -> Path:
+    """Return where a preset's checkpoint belongs; `AutolabelError` when none is published."""
+    if source not in SOURCES:
+        raise AutolabelError(f"unknown source {source!r}: one of {', '.join(SOURCES)}")
+    if not preset.checkpoint:
+        raise AutolabelError(
+            f"{preset.name} comes with this package, graphs and all: nothing has to be downloaded "
+            "or exported"
+            if preset.name in PRESETS
+            else f"no checkpoint of {preset.name} is published for download"
+        )
+    hub = preset.hugging_face.rpartition("/")[2] + ".safetensors"
+    name = preset.checkpoint if source == "meta" else hub
+    return cache_folder(cache) / "checkpoints" / name
+
+
+def _pin(path: Path) -> Path:
+    """Return the file beside a checkpoint that holds the sha256 it had when it was first seen."""
+    return path.with_name(f"{path.name}.sha256")
+
+
+def verify(path: Path, pinned: str = "", cache: Path | None = None) -> str:
+    """Check a checkpoint's sha256 and return it.
+
+    Args:
+        path: the checkpoint.
+        pinned: its published sha256, "" when none is known: then the sha256 that `record` left
+            beside the file counts.
+        cache: cache folder.
+
+    Raises:
+        AutolabelError: the file is not what it was or should be; it must not be used.
+
+    """
+    try:
+        found = file_sha256(path, cache)
+    except OSError as error:
+        raise AutolabelError(f"cannot read {path}: {error.strerror}") from error
+    recorded = _pin(path)
+    expected, whose = pinned, "published"
+    if not expected:
+        with contextlib.suppress(OSError, IndexError):
+            expected, whose = recorded.read_text().split()[0], f"recorded in {recorded}"
+    if expected and found != expected:
+        raise AutolabelError(
+            f"{path} has sha256 {found}, not the {whose} {expected}: it is damaged or has been "
+            "replaced, and is not used. Remove it and fetch it again"
+        )
+    return found
+
+
+def record(path: Path, sha256: str) -> None:
+    """Leave the sha256 of a checkpoint beside it, so that another one in its place is noticed.
+
+    Only of one that was fetched whole or has been loaded: a damaged file must not be held to what
+    it is, or the sound one that replaces it would be refused.
+    """
+    recorded = _pin(path)
+    if not recorded.exists():
+        with contextlib.suppress(OSError):  # a read-only folder: nothing can be recorded
+            write_whole(recorded, f"{sha256}  {path.name}\n")
+
+
+def fetch_checkpoint(
+    preset: Preset,
+    *,
+    source: str = "meta",
+    cache: Path | None = None,
+    progress: Progress = lambda *_: None,
+) -> tuple[Path, str]:
+    """Return a preset's checkpoint and its sha256, downloading it when it is not there.
+
+    Meta's files are held to their published sha256. For the Hugging Face files none is known here:
+    it is recorded at the first download and held to ever after.
+
+    Raises:
+        AutolabelError: cannot be had; the message says which file to place where.
+
+    """
+    path = checkpoint_path(preset, source, cache)
+    url = preset.meta_url if source == "meta" else preset.hugging_face_url
+    pinned = preset.checkpoint_sha256 if source == "meta" else ""
+    if not pinned and not path.exists() and _pin(path).exists():
+        pinned = _pin(path).read_text().split()[0]  # it was here before: held to what it was
+    fetched = download(url, path, sha256=pinned, progress=progress)
+    try:
+        if path.suffix == ".safetensors":
+            _check_safetensors(path, remove=bool(fetched))
+        sha256 = verify(path, pinned, cache)
+    except AutolabelError as error:
+        raise AutolabelError(f"{error}. {by_hand(url, path, pinned)}") from error
+    record(path, sha256)
+    return path, sha256
+
+
+def _check_safetensors(path: Path, *, remove: bool) -> None:
+    """Refuse what is no whole safetensors file of SAM 2's weights, by its header and size.
+
+    Args:
+        path: the file.
+        remove: it was fetched just now (from a login page, say): nobody needs it.
+
+    """
+    try:
+        _check_header(path)
+    except AutolabelError as error:
+        if not remove:
+            raise AutolabelError(f"{error}. Remove it") from error
+        path.unlink()
+        raise AutolabelError(f"what was fetched is not used: {error}") from error
+
+
+def _check_header(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length)) if length < _LONGEST_HEADER else {}
+        names = {name: facts for name, facts in header.items() if name != "__metadata__"}
+        size = 8 + length + max(facts["data_offsets"][1] for facts in names.values())
+    except (OSError, ValueError, AttributeError, KeyError, TypeError, IndexError) as error:
+        raise AutolabelError(f"{path} is no safetensors file") from error
+    there = path.stat().st_size
+    if there != size:
+        raise AutolabelError(f"{path} has {there} bytes, and its header says {size}")
+    if not is_hugging_face(names):
+        raise AutolabelError(f"{path} holds no SAM 2 weights as Hugging Face has them")

@@ -11,24 +11,86 @@ OpenCV's INTER_AREA by 29 and INTER_LINEAR by 79.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sam2_core.arrays import freeze_arrays
-from sam2_core.types import (
-    BOX_BOTTOM_RIGHT,
-    BOX_TOP_LEFT,
-    POINT_PADDING,
-    EncoderImage,
-    FloatArray,
-    ImageArray,
-    IntArray,
-    Prompts,
-    SquareArray,
-)
-from sam2_core.views import checked_image
+from sam2_core.prompts import box_prompts
+from sam2_core.types import EncoderImage, FloatArray, ImageArray, IntArray, Prompts, SquareArray
+
+
+def checked_image(image: npt.NDArray[Any]) -> ImageArray:
+    """Return an image as it is, uint8 (H, W, 3) with at least one pixel.
+
+    Raises:
+        ValueError: it is no such image.
+
+    """
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
+        raise ValueError(f"expected a uint8 (H, W, 3) image, got {image.dtype} {image.shape}")
+    return image
+
+
+@dataclass(eq=False)
+class StagedFrame:
+    """A decoded frame in page-locked memory.
+
+    Attributes:
+        pixels: uint8 (H, W, 3) RGB; keeps its memory alive.
+        gpu: whose memory that is; None: nobody's.
+        on_device: the device's copy, made by the device's thread when it is first needed.
+
+    """
+
+    pixels: ImageArray
+    gpu: Any = field(default=None, repr=False)
+    on_device: Any = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        freeze_arrays(self, pixels="uint8 (H, W, 3)")
+
+    @property
+    def size_hw(self) -> tuple[int, int]:
+        """Height and width in pixels."""
+        return self.pixels.shape[0], self.pixels.shape[1]
+
+    def whole(self) -> View:
+        """Return a view of all of it."""
+        height, width = self.size_hw
+        return View(self, (0, 0, width, height))
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A part of a staged frame that is to become a square.
+
+    Attributes:
+        frame: the frame.
+        region_xyxy_px: left, top, right, bottom, inside the frame.
+
+    """
+
+    frame: StagedFrame
+    region_xyxy_px: tuple[int, int, int, int]
+
+    @property
+    def size_hw(self) -> tuple[int, int]:
+        """Height and width in pixels."""
+        left, top, right, bottom = self.region_xyxy_px
+        return bottom - top, right - left
+
+    def cut(self) -> ImageArray:
+        """Return its pixels."""
+        left, top, right, bottom = self.region_xyxy_px
+        return self.frame.pixels[top:bottom, left:right]
+
+
+def size_hw_of(image: EncoderImage) -> tuple[int, int]:
+    """Return the height and width, in pixels, of what an encoder is given."""
+    return image.size_hw if isinstance(image, View) else (image.shape[0], image.shape[1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,66 +161,63 @@ def planes_of(images: Sequence[SquareArray]) -> SquareArray:
     return np.stack([np.asarray(image, np.float32).transpose(2, 0, 1) for image in images])
 
 
-@dataclass(frozen=True, eq=False)
-class BoxPrompts:
-    """The valid boxes of an image as prompts, and why the others are not.
-
-    Attributes:
-        rows: int64 (V,), the valid rows of the caller's boxes, ascending.
-        clipped_xyxy_px: float32 (N, 4), boxes clipped to the image; rows of invalid ones are 0.
-        points_model: float32 (V, 3, 2), corners and the padding point in model pixels.
-        labels: int32 (V, 3): 2, 3, -1.
-        reasons: N strings, "" for a valid box.
-
-    """
-
-    rows: npt.NDArray[np.int64]
-    clipped_xyxy_px: FloatArray
-    points_model: FloatArray
-    labels: npt.NDArray[np.int32]
-    reasons: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        freeze_arrays(
-            self, rows="int64 (V)", clipped_xyxy_px="float32 (N, 4)",
-            points_model="float32 (V, 3, 2)", labels="int32 (V, 3)", reasons="tuple (N)",
-        )  # fmt: skip
+# Of the box's size along an axis, of its size along the other one, and pixels: at least so much of
+# its surroundings on each side. The weights are trained with the same numbers.
+OWN_MARGIN, OTHER_MARGIN, LEAST_MARGIN_PX = 0.5, 0.25, 8.0
 
 
-def box_prompts(xyxy_px: FloatArray, size_hw: tuple[int, int], image_size: int) -> BoxPrompts:
-    """Turn boxes in original pixels into the published box prompt: two corners and a padding point.
-
-    A box partly outside the image is clipped to it. Coordinates stay float32 all the way: half
-    precision would lose half a pixel at 1024.
+def regions_xyxy_px(boxes_xyxy_px: FloatArray, size_hw: tuple[int, int]) -> IntArray:
+    """Return the part of the image that the close-up of each box shows.
 
     Args:
-        xyxy_px: float32 (N, 4) left, top, right, bottom in original pixels; may be anything.
-        size_hw: (height, width) of the original image.
-        image_size: S, the model's input size.
+        boxes_xyxy_px: (N, 4) finite boxes that share some area with the image.
+        size_hw: (height, width) of the image.
+
+    Returns:
+        int64 (N, 4) left, top, right, bottom, inside the image.
 
     """
-    boxes = np.asarray(xyxy_px, np.float32).reshape(-1, 4)
-    height, width = size_hw
-    limits = np.array([width, height, width, height], np.float32)
-    with np.errstate(invalid="ignore"):
-        clipped = np.clip(boxes, 0, limits)
-        finite = np.isfinite(boxes).all(1)
-        inverted = ((boxes[:, 2] < boxes[:, 0]) | (boxes[:, 3] < boxes[:, 1])) & finite
-        no_area = ((boxes[:, 2] == boxes[:, 0]) | (boxes[:, 3] == boxes[:, 1])) & finite & ~inverted
-        inside = (clipped[:, 2] > clipped[:, 0]) & (clipped[:, 3] > clipped[:, 1])
-    outside = finite & ~inverted & ~no_area & ~inside
-    reasons = np.full(len(boxes), "", dtype=object)
-    reasons[~finite] = "invalid box: a coordinate is not a finite number"
-    reasons[inverted] = "invalid box: inverted (right < left or bottom < top)"
-    reasons[no_area] = "invalid box: zero area"
-    reasons[outside] = "invalid box: outside the image"
-    valid = finite & inside & ~inverted & ~no_area
-    clipped[~valid] = 0
-    rows = np.flatnonzero(valid)
-    points = np.zeros((len(rows), 3, 2), np.float32)
-    scale = np.array([image_size / width, image_size / height], np.float32)
-    points[:, :2] = clipped[rows].reshape(-1, 2, 2) * scale
-    labels = np.tile(
-        np.array([BOX_TOP_LEFT, BOX_BOTTOM_RIGHT, POINT_PADDING], np.int32), (len(rows), 1)
-    )
-    return BoxPrompts(rows, clipped, points, labels, tuple(reasons))
+    size = np.array([size_hw[1], size_hw[0]], np.float64)
+    corners = np.asarray(boxes_xyxy_px, np.float64).reshape(-1, 2, 2).clip(0, size)
+    sides = corners[:, 1] - corners[:, 0]
+    margin = np.maximum(OWN_MARGIN * sides, OTHER_MARGIN * sides[:, ::-1])
+    margin = np.maximum(margin, LEAST_MARGIN_PX)
+    low = np.floor(corners[:, 0] - margin).clip(0, size)
+    high = np.ceil(corners[:, 1] + margin).clip(0, size)
+    return np.concatenate([low, high], 1).astype(np.int64)
+
+
+def close_ups(image: ImageArray, xyxy_px: FloatArray, image_size: int) -> PreparedFrame:
+    """Prepare a frame as close-ups: cut out and resize the surroundings of each valid box.
+
+    Args:
+        image: uint8 (H, W, 3) RGB.
+        xyxy_px: float32 (N, 4) in the image's pixels; may be anything.
+        image_size: S, side of a close-up as the model sees it.
+
+    """
+    frame, regions = _without_pixels((image.shape[0], image.shape[1]), xyxy_px, image_size)
+    crops = [
+        resize_square(image[top:bottom, left:right], image_size)
+        for left, top, right, bottom in regions.tolist()
+    ]
+    return replace(frame, images_model=crops)
+
+
+def close_up_views(staged: StagedFrame, xyxy_px: FloatArray, image_size: int) -> PreparedFrame:
+    """Prepare a staged frame as close-ups, as `close_ups` does, for a device that cuts them."""
+    frame, regions = _without_pixels(staged.size_hw, xyxy_px, image_size)
+    return replace(frame, images_model=[View(staged, tuple(one)) for one in regions.tolist()])
+
+
+def _without_pixels(
+    size_hw: tuple[int, int], xyxy_px: FloatArray, image_size: int
+) -> tuple[PreparedFrame, IntArray]:
+    found = box_prompts(xyxy_px, size_hw, image_size)
+    boxes = found.clipped_xyxy_px[found.rows]
+    regions = regions_xyxy_px(boxes, size_hw)
+    low, sides = regions[:, None, :2], regions[:, None, 2:] - regions[:, None, :2]
+    points = found.points_model.copy()
+    points[:, :2] = (boxes.reshape(-1, 2, 2) - low) * (image_size / sides)
+    prompts = Prompts(points, found.labels, np.arange(len(boxes)))
+    return PreparedFrame((), size_hw, prompts, found.rows, found.reasons, regions), regions

@@ -7,15 +7,81 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.arrays import own_arrays
-from sam2_core.preprocess import box_prompts
+from sam2_core.arrays import freeze_arrays, own_arrays
 from sam2_core.types import (
+    BOX_BOTTOM_RIGHT,
+    BOX_TOP_LEFT,
     POINT_NEGATIVE,
     POINT_PADDING,
     POINT_POSITIVE,
     FloatArray,
     Prompts,
 )
+
+
+@dataclass(frozen=True, eq=False)
+class BoxPrompts:
+    """The valid boxes of an image as prompts, and why the others are not.
+
+    Attributes:
+        rows: int64 (V,), the valid rows of the caller's boxes, ascending.
+        clipped_xyxy_px: float32 (N, 4), boxes clipped to the image; rows of invalid ones are 0.
+        points_model: float32 (V, 3, 2), corners and the padding point in model pixels.
+        labels: int32 (V, 3): 2, 3, -1.
+        reasons: N strings, "" for a valid box.
+
+    """
+
+    rows: npt.NDArray[np.int64]
+    clipped_xyxy_px: FloatArray
+    points_model: FloatArray
+    labels: npt.NDArray[np.int32]
+    reasons: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        freeze_arrays(
+            self, rows="int64 (V)", clipped_xyxy_px="float32 (N, 4)",
+            points_model="float32 (V, 3, 2)", labels="int32 (V, 3)", reasons="tuple (N)",
+        )  # fmt: skip
+
+
+def box_prompts(xyxy_px: FloatArray, size_hw: tuple[int, int], image_size: int) -> BoxPrompts:
+    """Turn boxes in original pixels into the published box prompt: two corners and a padding point.
+
+    A box partly outside the image is clipped to it. Coordinates stay float32 all the way: half
+    precision would lose half a pixel at 1024.
+
+    Args:
+        xyxy_px: float32 (N, 4) left, top, right, bottom in original pixels; may be anything.
+        size_hw: (height, width) of the original image.
+        image_size: S, the model's input size.
+
+    """
+    boxes = np.asarray(xyxy_px, np.float32).reshape(-1, 4)
+    height, width = size_hw
+    limits = np.array([width, height, width, height], np.float32)
+    with np.errstate(invalid="ignore"):
+        clipped = np.clip(boxes, 0, limits)
+        finite = np.isfinite(boxes).all(1)
+        inverted = ((boxes[:, 2] < boxes[:, 0]) | (boxes[:, 3] < boxes[:, 1])) & finite
+        no_area = ((boxes[:, 2] == boxes[:, 0]) | (boxes[:, 3] == boxes[:, 1])) & finite & ~inverted
+        inside = (clipped[:, 2] > clipped[:, 0]) & (clipped[:, 3] > clipped[:, 1])
+    outside = finite & ~inverted & ~no_area & ~inside
+    reasons = np.full(len(boxes), "", dtype=object)
+    reasons[~finite] = "invalid box: a coordinate is not a finite number"
+    reasons[inverted] = "invalid box: inverted (right < left or bottom < top)"
+    reasons[no_area] = "invalid box: zero area"
+    reasons[outside] = "invalid box: outside the image"
+    valid = finite & inside & ~inverted & ~no_area
+    clipped[~valid] = 0
+    rows = np.flatnonzero(valid)
+    points = np.zeros((len(rows), 3, 2), np.float32)
+    scale = np.array([image_size / width, image_size / height], np.float32)
+    points[:, :2] = clipped[rows].reshape(-1, 2, 2) * scale
+    labels = np.tile(
+        np.array([BOX_TOP_LEFT, BOX_BOTTOM_RIGHT, POINT_PADDING], np.int32), (len(rows), 1)
+    )
+    return BoxPrompts(rows, clipped, points, labels, tuple(reasons))
 
 
 @dataclass(frozen=True, eq=False)

@@ -188,7 +188,8 @@ def _random(preset: Preset) -> Weights:
 
 
 def _checkpoint(path: Path, wanted: Wanted) -> Weights:
-    from sam2_core.checkpoints import load_checkpoint, record, verify
+    from sam2_core.checkpoints import load_checkpoint
+    from sam2_core.model_download import record, verify
 
     if not path.is_file():
         raise AutolabelError(f"there is no checkpoint {path}")
@@ -208,7 +209,7 @@ def _checkpoint(path: Path, wanted: Wanted) -> Weights:
 
 
 def _published(preset: Preset, wanted: Wanted) -> Weights:
-    from sam2_core.checkpoints import fetch_checkpoint
+    from sam2_core.model_download import fetch_checkpoint
 
     bundled = bundled_checkpoint(preset)
     if bundled:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,11 +30,16 @@ from sam2_core.batching import (
     slice_low_res,
     slice_prompts,
 )
-from sam2_core.close_ups import close_up_views, close_ups
 from sam2_core.postprocess import finish
-from sam2_core.preprocess import BoxPrompts, PreparedFrame, box_prompts, resize_square
-from sam2_core.prompts import PointPrompts, point_prompts
-from sam2_core.stage_times import StageTimes
+from sam2_core.preprocess import (
+    PreparedFrame,
+    StagedFrame,
+    View,
+    close_up_views,
+    close_ups,
+    resize_square,
+)
+from sam2_core.prompts import BoxPrompts, PointPrompts, box_prompts, point_prompts
 from sam2_core.types import (
     AutolabelError,
     Boxes,
@@ -43,7 +51,6 @@ from sam2_core.types import (
     Prompts,
     SquareArray,
 )
-from sam2_core.views import StagedFrame, View
 
 logger = logging.getLogger(__name__)
 Given = TypeVar("Given", Boxes, PointPrompts)
@@ -78,6 +85,38 @@ def _prompts_of(frame: PreparedFrame, first: int, last: int, position: int) -> P
     start, end = np.searchsorted(frame.prompts.image_index, [first, last + 1])
     prompts = slice_prompts(frame.prompts, slice(start, end))
     return replace(prompts, image_index=prompts.image_index - first + position)
+
+
+# read: bytes to pixels; preprocess: resize and prompts; encode, decode: the model; postprocess:
+# masks; wait: the device had nothing to do.
+STAGES = ("read", "preprocess", "encode", "decode", "postprocess", "wait")
+
+
+class StageTimes:
+    """A clock for each stage; threads may share one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seconds = dict.fromkeys(STAGES, 0.0)
+
+    @contextmanager
+    def measure(self, stage: str) -> Iterator[None]:
+        """Add the time inside the block to a stage."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(stage, time.perf_counter() - started)
+
+    def add(self, stage: str, seconds: float) -> None:
+        """Add seconds to a stage."""
+        with self._lock:
+            self._seconds[stage] += seconds
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds of every stage so far."""
+        with self._lock:
+            return dict(self._seconds)
 
 
 class Segmenter:

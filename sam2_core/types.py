@@ -23,10 +23,27 @@ ImageArray = npt.NDArray[np.uint8]
 # Images resized to the model's square, float32 (S, S, 3): 0..255 and not rounded.
 SquareArray = npt.NDArray[np.float32]
 # What an encoder takes for an image: uint8 (H, W, 3) of any size, a square, or, of backends that
-# stage frames, a `sam2_core.views.View`.
+# stage frames, a `sam2_core.preprocess.View`.
 EncoderImage = Any
 
 POINT_PADDING, POINT_NEGATIVE, POINT_POSITIVE, BOX_TOP_LEFT, BOX_BOTTOM_RIGHT = -1, 0, 1, 2, 3
+
+
+# Names in exported graphs, as docs/MODELS.md describes.
+# Raised when a graph's inputs, outputs or meaning change: models on disk are then exported anew.
+# 2: the image is float planes; it was uint8 before, rounded to grey levels.
+FORMAT_VERSION = 2
+# Outputs of the encoder, inputs of every decoder.
+FEATURES = ("embedding", "high_res_s0", "high_res_s1")
+# The inputs that every prompt has.
+PROMPTS = ("points", "labels", "image_index")
+# Points of a box prompt: its two corners and one padding point (see `Prompts`).
+BOX_POINTS = 3
+SCORES = ("predicted_iou", "object_score", "stability")
+# What the graphs for close-ups have behind their names.
+CLOSE_UP = "_close_up"
+# Outputs of a decoder.
+DECODED = ("logits", *SCORES)
 
 
 class AutolabelError(Exception):
@@ -146,7 +163,7 @@ class Masks:
 
         Holes are joined to their part by a cut; a pixel's centre is at +0.5.
         """
-        from sam2_core.polygons import polygons
+        from sam2_core.mask_geometry import polygons
 
         return [polygons(self.to_array(row).astype(np.uint8)) for row in range(len(self))]
 

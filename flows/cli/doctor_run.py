@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from sam2_core.cache import cache_folder
-from sam2_core.installing import how_to_install
+from sam2_core.machine import how_to_install
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 from tasks.processes import answers

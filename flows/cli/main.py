@@ -14,14 +14,8 @@ from typing import Any
 import click
 
 from flows.cli.interrupted import EXIT_CODE, STOPPED, was_interrupted
-from sam2_core.cache import (
-    absolute_places,
-    cache_folder,
-    cannot_write,
-    make_folder,
-    variable_of,
-)
-from sam2_core.number_variables import NUMBERS
+from sam2_core.cache import absolute_places, cache_folder, cannot_write, make_folder, variable_of
+from sam2_core.machine import NUMBERS
 from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 from tasks.types import NothingToLabelError

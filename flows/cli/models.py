@@ -45,7 +45,7 @@ def _fetch(name: str, source: str, cache: Path | None) -> tuple[Path, str]:
     from rich.console import Console
     from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
-    from sam2_core.checkpoints import fetch_checkpoint
+    from sam2_core.model_download import fetch_checkpoint
     from sam2_core.presets import preset_named
 
     preset = preset_named(name)
@@ -79,7 +79,8 @@ def _weights(
 ) -> tuple[Any, str, str]:
     """Return the model, its checkpoint's sha256 and what to call its weights."""
     from sam2_core.architecture import random_weights
-    from sam2_core.checkpoints import load_checkpoint, record, verify
+    from sam2_core.checkpoints import load_checkpoint
+    from sam2_core.model_download import record, verify
     from sam2_core.presets import preset_named
 
     preset = preset_named(name)
@@ -129,7 +130,7 @@ def export_models(
     as_json: bool,
 ) -> None:
     """Export a checkpoint to ONNX graphs (needs the extra `export`)."""
-    from sam2_core.checkpoints import checkpoint_path
+    from sam2_core.model_download import checkpoint_path
     from sam2_core.presets import preset_named
 
     if checkpoint is not None and seed is not None:

@@ -40,7 +40,7 @@ def command(cache: Path | None, as_json: bool) -> None:
 
 def _model(preset: Preset, cache: Path | None) -> dict[str, Any]:
     from sam2_core.cache import cache_folder
-    from sam2_core.checkpoints import SOURCES, checkpoint_path
+    from sam2_core.model_download import SOURCES, checkpoint_path
     from sam2_core.resolve import bundled_checkpoint
 
     files = [checkpoint_path(preset, s, cache) for s in SOURCES] if preset.checkpoint else []

@@ -99,7 +99,7 @@ def _device_problem() -> str:
     import numpy as np
 
     from sam2_core.backends.gpu import process_gpu
-    from sam2_core.installing import how_to_install
+    from sam2_core.machine import how_to_install
     from sam2_core.preprocess import resize_square
 
     try:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from flows.machine.gpus import UnlistedError, UnnamedError, gpu_ids
 from flows.machine.slot import Slot
-from sam2_core.cores import share_of, usable_cores
-from sam2_core.number_variables import METRICS_PORT
+from sam2_core.machine import METRICS_PORT, share_of, usable_cores
 from sam2_core.types import AutolabelError
 
 

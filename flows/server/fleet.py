@@ -24,7 +24,7 @@ from sam2_core.backend_choice import (
     precision_of,
     refuse_if_gone,
 )
-from sam2_core.installing import how_to_install
+from sam2_core.machine import how_to_install
 from sam2_core.types import AutolabelError
 from tasks.masks.model import TRITON, asked_for
 

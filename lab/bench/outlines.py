@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from sam2_core.backends.protocol import Backend, BackendInfo, PendingMasks
+from sam2_core.preprocess import StagedFrame
 from sam2_core.types import Features, FloatArray, ImageArray, LowResMasks, Prompts, SquareArray
-from sam2_core.views import StagedFrame
 
 
 def outlined(logits: Any, corners: Any, cell: Any) -> Any:

@@ -197,7 +197,7 @@ def _transformers_model(options: PeerOptions) -> Any:
     import torch
     from transformers import Sam2Model
 
-    from sam2_core.hugging_face_keys import from_hugging_face
+    from sam2_core.checkpoints import from_hugging_face
 
     model = Sam2Model(transformers_config(options.preset)).eval()
     state = model.state_dict()

@@ -17,8 +17,15 @@ import numpy.typing as npt
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import open_session, run_session
 from sam2_core.backends.protocol import Backend, BackendInfo
-from sam2_core.onnx_contract import DECODED, FEATURES
-from sam2_core.types import AutolabelError, Features, ImageArray, LowResMasks, Prompts
+from sam2_core.types import (
+    DECODED,
+    FEATURES,
+    AutolabelError,
+    Features,
+    ImageArray,
+    LowResMasks,
+    Prompts,
+)
 
 
 class PublishedDecoderOnly(Backend):

@@ -14,8 +14,7 @@ from lab.bench.frame import BenchFrame
 from lab.bench.timing import Timing
 from sam2_core.frame_loop import FrameJob, FrameLoop
 from sam2_core.postprocess import finish
-from sam2_core.segmenter import Segmenter
-from sam2_core.stage_times import StageTimes
+from sam2_core.segmenter import Segmenter, StageTimes
 from sam2_core.types import Masks
 
 STAGES = ("read", "preprocess", "encode", "decode", "postprocess")

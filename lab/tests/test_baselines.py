@@ -6,7 +6,7 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from lab.baselines import baseline_masks
-from sam2_core.mask_metrics import mask_iou
+from sam2_core.mask_geometry import mask_iou
 from sam2_core.types import Boxes
 
 H, W = 120, 160

@@ -229,8 +229,9 @@ def test_peers_make_the_masks_that_we_make(frame):
 
     from lab.bench.peers import PeerOptions, make_peer
     from sam2_core.architecture import random_weights, select_mask
-    from sam2_core.preprocess import box_prompts, resize_square
+    from sam2_core.preprocess import resize_square
     from sam2_core.presets import preset_named
+    from sam2_core.prompts import box_prompts
     from sam2_core.types import LowResMasks
 
     preset = preset_named("micro")

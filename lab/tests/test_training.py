@@ -201,7 +201,7 @@ def test_bundled_models_fit_unseen_scenes_better_than_the_box():
     from lab.scenes import render_scene
     from lab.training.held_out import FIRST_HELD_OUT_SEED
     from sam2_core.load import load_backend
-    from sam2_core.mask_metrics import mask_iou
+    from sam2_core.mask_geometry import mask_iou
     from sam2_core.segmenter import Segmenter
 
     scene = render_scene(FIRST_HELD_OUT_SEED + 1)
@@ -256,7 +256,7 @@ def test_close_ups_show_what_resizing_the_crop_shows():
 def test_training_and_labeling_cut_the_same_close_ups():
     torch = pytest.importorskip("torch", reason="training needs PyTorch: make torch")
     from lab.training.close_ups import regions_px
-    from sam2_core.close_ups import regions_xyxy_px
+    from sam2_core.preprocess import regions_xyxy_px
 
     corners = np.random.default_rng(0).uniform(0, (160, 90), (200, 2, 2)).astype(np.float32)
     boxes = np.concatenate([corners.min(1), corners.max(1)], 1)

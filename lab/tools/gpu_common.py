@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from sam2_core.preprocess import box_prompts, resize_square
+from sam2_core.preprocess import resize_square
+from sam2_core.prompts import box_prompts
 from sam2_core.types import Boxes, LowResMasks, Prompts
 
 OUT = Path(os.environ.get("MEASURE_OUT", "."))

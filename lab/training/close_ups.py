@@ -15,7 +15,7 @@ from lab.training.config import MaskPhase
 from lab.training.pool import PictureBatch
 from lab.training.prompts import PromptSampler, Targets
 from lab.training.views import Crops
-from sam2_core.close_ups import LEAST_MARGIN_PX, OTHER_MARGIN, OWN_MARGIN
+from sam2_core.preprocess import LEAST_MARGIN_PX, OTHER_MARGIN, OWN_MARGIN
 
 # An instance is asked for when this much of it is visible, in pixels of the picture.
 SMALLEST_AREA_PX = 40.0
@@ -43,7 +43,7 @@ class CloseUps:
 
 
 def regions_px(boxes_px: Tensor, size_hw: tuple[int, int], stretch: Tensor | float = 1) -> Tensor:
-    """Where a close-up of each box lies: `sam2_core.close_ups.regions_xyxy_px`.
+    """Where a close-up of each box lies: `sam2_core.preprocess.regions_xyxy_px`.
 
     Args:
         boxes_px: float32 (V, 4), inside the picture.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from sam2_core.installing import how_to_install
+from sam2_core.machine import how_to_install
 from sam2_core.types import AutolabelError, DeviceMemoryError, MachineError
 
 

@@ -19,8 +19,8 @@ from sam2_core.backends.device_owner import DeviceOwner, device_owner
 from sam2_core.backends.device_slots import Slot, SlotPool
 from sam2_core.backends.kept_frames import KeptFrames
 from sam2_core.backends.pixel_kernels import SOURCE
+from sam2_core.preprocess import StagedFrame, View, checked_image
 from sam2_core.types import AutolabelError, ImageArray
-from sam2_core.views import StagedFrame, View, checked_image
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")

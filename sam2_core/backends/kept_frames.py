@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 
-from sam2_core.views import StagedFrame
+from sam2_core.preprocess import StagedFrame
 
 # A chunk of 64 frames of 1920x1280.
 MOST_BYTES = 512 << 20

@@ -14,9 +14,8 @@ from typing import Any, BinaryIO
 from sam2_core.cache import FileIdentity, file_identity, file_sha256
 from sam2_core.decisive_code import mask_code
 from sam2_core.export import GRAPHS, METADATA, PRECISIONS
-from sam2_core.onnx_contract import CLOSE_UP, FORMAT_VERSION
 from sam2_core.presets import MICRO, PRESETS
-from sam2_core.types import AutolabelError, ModelStamp
+from sam2_core.types import CLOSE_UP, FORMAT_VERSION, AutolabelError, ModelStamp
 
 NEEDED = {"preset", "image_size", "checkpoint_sha256", "graph", "precision"}
 # Fields of ONNX's ModelProto and of an entry of its metadata.

@@ -13,11 +13,13 @@ import numpy as np
 
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.protocol import Backend, BackendInfo
-from sam2_core.cores import usable_cores
+from sam2_core.batching import CELL_MODEL_PX, MASK_CELLS, Cells, decode_in_windows
 from sam2_core.library_messages import quiet_onnxruntime
-from sam2_core.onnx_contract import DECODED, FEATURES
+from sam2_core.machine import usable_cores
 from sam2_core.preprocess import planes_of, resize_square
 from sam2_core.types import (
+    DECODED,
+    FEATURES,
     AutolabelError,
     DeviceMemoryError,
     EncoderImage,
@@ -25,7 +27,6 @@ from sam2_core.types import (
     LowResMasks,
     Prompts,
 )
-from sam2_core.windows import CELL_MODEL_PX, MASK_CELLS, Cells, decode_in_windows
 
 # Up to so many cores each decodes boxes, or encodes close-ups, of its own, without waiting for the
 # others after every operator: on two cores twenty boxes took a quarter less time and CPU. Not tried

@@ -24,9 +24,13 @@ from sam2_core.backends.onnxruntime_graph import BoundGraph, CudaSessions, Fixed
 from sam2_core.backends.protocol import Backend, BackendInfo, HostFeatures, PendingMasks
 from sam2_core.batching import bucket_for, collect
 from sam2_core.library_messages import preload_cuda
-from sam2_core.onnx_contract import BOX_POINTS, DECODED, FEATURES, PROMPTS, SCORES
-from sam2_core.preprocess import planes_of, resize_square
+from sam2_core.preprocess import StagedFrame, View, planes_of, resize_square, size_hw_of
 from sam2_core.types import (
+    BOX_POINTS,
+    DECODED,
+    FEATURES,
+    PROMPTS,
+    SCORES,
     DeviceMemoryError,
     EncoderImage,
     Features,
@@ -35,7 +39,6 @@ from sam2_core.types import (
     Prompts,
     SquareArray,
 )
-from sam2_core.views import StagedFrame, View, size_hw_of
 
 IMAGE_BUCKETS = (1, 2, 4)
 CLOSE_UP_BUCKETS = (8, 16, 32, 64)

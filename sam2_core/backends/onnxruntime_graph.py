@@ -20,7 +20,7 @@ from sam2_core.backends.gpu import Gpu
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import is_out_of_memory, open_session
 from sam2_core.backends.onnxruntime_fusion import fused_model
-from sam2_core.installing import how_to_install
+from sam2_core.machine import how_to_install
 from sam2_core.types import AutolabelError, DeviceMemoryError
 
 logger = logging.getLogger(__name__)

@@ -17,16 +17,10 @@ from sam2_core.backends.device_slots import Slot
 from sam2_core.backends.gpu import Gpu
 from sam2_core.backends.onnx_in_halves import for_gpu
 from sam2_core.backends.onnxruntime_backend import open_session
-from sam2_core.backends.onnxruntime_graph import (
-    Declared,
-    FixedGraph,
-    Shape,
-    Tensor,
-    cuda_provider,
-)
+from sam2_core.backends.onnxruntime_graph import Declared, FixedGraph, Shape, Tensor, cuda_provider
 from sam2_core.batching import bucket_for
+from sam2_core.preprocess import StagedFrame
 from sam2_core.types import DeviceMemoryError, FloatArray
-from sam2_core.views import StagedFrame
 
 BUCKETS = (1, 4, 8)
 logger = logging.getLogger(__name__)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
+from sam2_core.preprocess import StagedFrame
 from sam2_core.types import (
     EncoderImage,
     Features,
@@ -18,7 +19,6 @@ from sam2_core.types import (
     Prompts,
     SquareArray,
 )
-from sam2_core.views import StagedFrame
 
 HostFeatures = dict[str, npt.NDArray[Any]]
 

@@ -18,9 +18,12 @@ from sam2_core.backends.tensorrt_calls import DecoderCall, DecoderEngines
 from sam2_core.backends.tensorrt_loading import require_tensorrt
 from sam2_core.backends.tensorrt_plan import split_into_buckets
 from sam2_core.batching import no_masks, slice_prompts
-from sam2_core.onnx_contract import BOX_POINTS, DECODED, FEATURES, SCORES
-from sam2_core.preprocess import resize_square
+from sam2_core.preprocess import StagedFrame, View, resize_square, size_hw_of
 from sam2_core.types import (
+    BOX_POINTS,
+    DECODED,
+    FEATURES,
+    SCORES,
     AutolabelError,
     DeviceMemoryError,
     EncoderImage,
@@ -30,7 +33,6 @@ from sam2_core.types import (
     Prompts,
     SquareArray,
 )
-from sam2_core.views import StagedFrame, View, size_hw_of
 
 if TYPE_CHECKING:
     from sam2_core.backends.tensorrt_engine import LoadedEngine

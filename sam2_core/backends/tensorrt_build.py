@@ -15,7 +15,7 @@ import tensorrt as trt
 
 from sam2_core.backends.tensorrt_plan import Buckets, EngineKey, Profile, profiles_for
 from sam2_core.cache import file_sha256, make_folder, only_one
-from sam2_core.installing import how_to_install
+from sam2_core.machine import how_to_install
 from sam2_core.types import AutolabelError
 
 OLDEST = (10, 13)

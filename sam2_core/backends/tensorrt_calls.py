@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from sam2_core.backends.tensorrt_plan import Shape, split_into_buckets
 from sam2_core.batching import bucket_for
-from sam2_core.onnx_contract import BOX_POINTS, FEATURES
-from sam2_core.types import AutolabelError, Prompts
+from sam2_core.types import BOX_POINTS, FEATURES, AutolabelError, Prompts
 
 if TYPE_CHECKING:
     from sam2_core.backends.tensorrt_engine import LoadedEngine

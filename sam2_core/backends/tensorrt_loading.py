@@ -17,7 +17,7 @@ from sam2_core.backends.tensorrt_plan import (
     Buckets,
 )
 from sam2_core.cache import cache_folder
-from sam2_core.installing import how_to_install
+from sam2_core.machine import how_to_install
 from sam2_core.machine_errors import first_line
 from sam2_core.types import AutolabelError
 

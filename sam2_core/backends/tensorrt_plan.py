@@ -14,8 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from sam2_core.batching import bucket_for
-from sam2_core.onnx_contract import BOX_POINTS
-from sam2_core.types import AutolabelError
+from sam2_core.types import BOX_POINTS, AutolabelError
 
 Shape = tuple[int, ...]
 

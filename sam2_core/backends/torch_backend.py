@@ -38,6 +38,7 @@ from sam2_core.backends.torch_modules import build_modules, modules_for
 from sam2_core.backends.torch_pixels import TorchPixels, page_locked
 from sam2_core.cache import cache_folder
 from sam2_core.decisive_code import mask_code
+from sam2_core.preprocess import StagedFrame, View, size_hw_of
 from sam2_core.resolve import Wanted, Weights
 from sam2_core.types import (
     EncoderImage,
@@ -48,7 +49,6 @@ from sam2_core.types import (
     Prompts,
     SquareArray,
 )
-from sam2_core.views import StagedFrame, View, size_hw_of
 
 Result = TypeVar("Result")
 

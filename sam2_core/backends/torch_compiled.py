@@ -38,9 +38,9 @@ from sam2_core.backends.torch_captured import Tensors
 from sam2_core.backends.torch_toolchain import libraries_to_link, need_compilers
 from sam2_core.backends.torch_trial import need_sound
 from sam2_core.cache import only_one, write_whole
+from sam2_core.decisive_code import ROOT, source_digest
 from sam2_core.library_messages import quiet_torch_compiler
 from sam2_core.machine_errors import first_line
-from sam2_core.source_digest import ROOT, source_digest
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,8 @@ import torch.nn.functional as F  # noqa: N812
 
 from sam2_core.backends.device_owner import is_sticky
 from sam2_core.machine_errors import first_line
-from sam2_core.preprocess import planes_of, resize_square
+from sam2_core.preprocess import StagedFrame, View, checked_image, planes_of, resize_square
 from sam2_core.types import EncoderImage, ImageArray, SquareArray
-from sam2_core.views import StagedFrame, View, checked_image
 
 
 def page_locked(arrays: Sequence[npt.NDArray[Any]]) -> torch.Tensor:

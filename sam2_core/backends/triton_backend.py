@@ -18,6 +18,7 @@ import numpy as np
 from sam2_core.backends.protocol import Backend, BackendInfo, PendingMasks
 from sam2_core.batching import gather, slice_prompts
 from sam2_core.decisive_code import mask_code
+from sam2_core.preprocess import StagedFrame, View, checked_image
 from sam2_core.serving.contract import (
     DEFAULT_URL,
     URLS_VARIABLE,
@@ -46,7 +47,6 @@ from sam2_core.types import (
     LowResMasks,
     Prompts,
 )
-from sam2_core.views import StagedFrame, View, checked_image
 
 BACKEND = "triton"
 

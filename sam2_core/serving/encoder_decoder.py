@@ -14,18 +14,12 @@ import numpy as np
 
 from sam2_core.arrays import check_arrays
 from sam2_core.backends.protocol import Backend, HostFeatures
-from sam2_core.onnx_contract import FEATURES
 from sam2_core.segmenter import Segmenter
 from sam2_core.serving.contract import ServedModel, cropped, embedding_id, image_id, text_tensor
-from sam2_core.serving.python_model import (
-    Asked,
-    ExpiredError,
-    Outputs,
-    PythonModel,
-)
+from sam2_core.serving.python_model import Asked, ExpiredError, Outputs, PythonModel
 from sam2_core.serving.store import SharedStore
 from sam2_core.trust.certify import ensure_certified
-from sam2_core.types import AutolabelError, Features, ImageArray, LowResMasks, Prompts
+from sam2_core.types import FEATURES, AutolabelError, Features, ImageArray, LowResMasks, Prompts
 
 
 def to_host(backend: Backend, features: Features) -> HostFeatures:

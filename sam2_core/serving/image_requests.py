@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.arrays import freeze_arrays
+from sam2_core.preprocess import checked_image
 from sam2_core.prompts import PointPrompts
 from sam2_core.serving.contract import image_id, text_in, text_tensor
 from sam2_core.serving.transport import Call, Tensors
 from sam2_core.types import AutolabelError, FloatArray, ImageArray, Masks
-from sam2_core.views import checked_image
 
 _MASKS = (
     "image_id", "size_hw", "rle", "rle_bytes", "reasons", "predicted_iou", "stability",

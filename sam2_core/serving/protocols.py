@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from sam2_core.installing import how_to_install
+from sam2_core.machine import how_to_install
 from sam2_core.serving.contract import CERTIFICATE_VARIABLE
 from sam2_core.serving.transport import (
     Access,

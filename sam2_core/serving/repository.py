@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sam2_core.cache import write_whole
-from sam2_core.onnx_contract import FEATURES
 from sam2_core.resolve import Wanted, resolve_model
 from sam2_core.serving.contract import WHOLE_FRAMES, names_of, served_as
 from sam2_core.serving.python_model import IN_REPOSITORY, ModelSettings
-from sam2_core.types import AutolabelError
+from sam2_core.types import FEATURES, AutolabelError
 
 
 def copy_graphs(out: Path, model: str, version: int, backend: str, precision: str) -> str:

@@ -96,7 +96,7 @@ def judged(
 
 def _weights(source: str | Path, sha256: str, name: str, cache: Path | None) -> Weights | None:
     """Find the weights that a loaded engine was made of, None where they are not here."""
-    from sam2_core.checkpoints import SOURCES, checkpoint_path
+    from sam2_core.model_download import SOURCES, checkpoint_path
     from sam2_core.presets import preset_named
     from sam2_core.resolve import RANDOM, Wanted, bundled_checkpoint, resolve_weights
 

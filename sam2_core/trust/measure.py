@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.mask_metrics import (
+from sam2_core.mask_geometry import (
     SIZES,
     SMALL_AREA_PX,
     boundary_f,
@@ -21,13 +21,7 @@ from sam2_core.mask_metrics import (
 from sam2_core.segmenter import Segmenter
 from sam2_core.trust.answers import Answers, ImageAnswers, answers_of
 from sam2_core.trust.calibration import Calibration, CalibrationImage
-from sam2_core.types import (
-    BOX_BOTTOM_RIGHT,
-    BOX_TOP_LEFT,
-    POINT_PADDING,
-    AutolabelError,
-    Prompts,
-)
+from sam2_core.types import BOX_BOTTOM_RIGHT, BOX_TOP_LEFT, POINT_PADDING, AutolabelError, Prompts
 
 
 @dataclass(frozen=True)

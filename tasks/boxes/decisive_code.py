@@ -5,7 +5,7 @@ The names of the modules do not count, only what is in them.
 
 from __future__ import annotations
 
-from sam2_core.source_digest import source_digest
+from sam2_core.decisive_code import source_digest
 from tasks.frames.decoding import PIXEL_MODULES
 
 _DETECTED = (

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from sam2_core.cores import usable_cores
+from sam2_core.machine import usable_cores
+from sam2_core.preprocess import StagedFrame
 from sam2_core.types import Boxes
-from sam2_core.views import StagedFrame
 from tasks.boxes.detectors import AnyDetector, load_detector
 from tasks.boxes.tiles import Tile, merged, tiles_of
 from tasks.boxes.yolox import Letterboxed

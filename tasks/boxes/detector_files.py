@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sam2_core.cache import cache_folder, file_sha256
-from sam2_core.checkpoints import record, verify
-from sam2_core.model_download import download
+from sam2_core.model_download import download, record, verify
 from sam2_core.types import AutolabelError
 from tasks.boxes.prompt_text import prompt_digest, prompts_in
 

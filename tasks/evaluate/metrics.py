@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.mask_metrics import (
-    SIZES,
-    boundary_f,
-    boundary_tolerance_px,
-    mask_iou,
-)
+from sam2_core.mask_geometry import SIZES, boundary_f, boundary_tolerance_px, mask_iou
 from sam2_core.types import Boxes, Masks
 from tasks.dataset.coco_segmentation import rle_box_xyxy_px
 from tasks.dataset.coco_truth import TruthImage

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.mask_metrics import SIZES, size_class
+from sam2_core.mask_geometry import SIZES, size_class
 from sam2_core.types import AutolabelError
 from tasks.evaluate.davis import j_and_f
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sam2_core.mask_metrics import SIZES, mask_iou, size_class
+from sam2_core.mask_geometry import SIZES, mask_iou, size_class
 from sam2_core.types import AutolabelError
 from tasks.evaluate.metrics import box_iou
 from tasks.evaluate.run_side import FrameKey, Side, is_same

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from sam2_core.polygons import polygons
+from sam2_core.mask_geometry import polygons
 from tasks.export.masks import PolygonLoss, bitmap, polygon_iou, tight_box
 from tasks.export.sink import Sink
 from tasks.export.types import Classes, ExportFrame, Instance, Told

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.polygons import Bitmap, Points, one_polygon
+from sam2_core.mask_geometry import Bitmap, Points, one_polygon
 from tasks.export.types import ExportFrame, Instance
 
 

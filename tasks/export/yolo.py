@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sam2_core.polygons import one_polygon, polygons
+from sam2_core.mask_geometry import one_polygon, polygons
 from tasks.export.masks import PolygonLoss, bitmap, polygon_iou
 from tasks.export.sink import Sink
 from tasks.export.types import Classes, ExportFrame, FlatNames, Told

@@ -7,7 +7,7 @@ import hashlib
 import json
 from importlib import metadata
 
-from sam2_core.source_digest import source_digest
+from sam2_core.decisive_code import source_digest
 
 # Part of a run's key; tests hold them against what reading frames really imports.
 PIXEL_MODULES = (

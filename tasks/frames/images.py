@@ -23,7 +23,7 @@ from tasks.frames.identity import CHANGED_SINCE_LISTED, is_file_here, part_of, r
 from tasks.types import FrameFailure, FrameRef
 
 if TYPE_CHECKING:
-    from sam2_core.views import StagedFrame
+    from sam2_core.preprocess import StagedFrame
 
 LIMIT_NAME = "AUTOLABEL_MAX_MEGAPIXELS"
 DEFAULT_MEGAPIXELS = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from sam2_core.checkpoints import checkpoint_path
+from sam2_core.model_download import checkpoint_path
 from sam2_core.presets import PRESETS
 from sam2_core.trust.certificate import Certificate, certificates, versions_of
 from sam2_core.types import AutolabelError

@@ -137,7 +137,7 @@ def _torch_choice(model: str, wanted: Wanted, reason: str, close_ups: bool | Non
 
 def best_here(wanted: Wanted, backend: str) -> tuple[str, str]:
     """Return the model that "auto" means on this machine, and why."""
-    from sam2_core.checkpoints import checkpoint_path
+    from sam2_core.model_download import checkpoint_path
     from sam2_core.presets import preset_named
 
     for name in BY_QUALITY:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from sam2_core.frame_loop import FrameJob, FrameLoop
+from sam2_core.preprocess import StagedFrame
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import Boxes, ImageArray, Masks
-from sam2_core.views import StagedFrame
 from tasks.errors import told
 from tasks.frames.images import NotReadError
 from tasks.store.tables import LabeledFrame

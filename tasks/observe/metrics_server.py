@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from sam2_core.number_variables import METRICS_PORT
+from sam2_core.machine import METRICS_PORT
 from sam2_core.types import AutolabelError
 from tasks.observe.progress import DOWNLOAD, SEGMENT, Listener, Progress
 

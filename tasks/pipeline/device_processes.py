@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 from sam2_core import redaction
 from sam2_core.backend_choice import TESTED_VARIABLE, tested_backends
-from sam2_core.cores import share_of, usable_cores
+from sam2_core.machine import DEVICE_PROCESSES, share_of, usable_cores
 from sam2_core.machine_errors import causes, is_machine_error
-from sam2_core.number_variables import DEVICE_PROCESSES
 from sam2_core.types import AutolabelError, DeviceLostError, DeviceMemoryError, MachineError
 from tasks.errors import told
 

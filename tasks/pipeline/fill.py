@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sam2_core.source_digest import source_digest
+from sam2_core.decisive_code import source_digest
 from sam2_core.types import Boxes, Masks
 from tasks.frames.identity import is_file_here
 from tasks.masks.device_turn import DeviceTurn

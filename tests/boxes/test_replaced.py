@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from sam2_core.source_digest import ROOT
+from sam2_core.decisive_code import ROOT
 from sam2_core.types import AutolabelError
 from tasks.boxes.decisive_code import box_code, decisive_modules
 from tasks.boxes.detector_files import detector_stamp, resolve_detector

@@ -9,7 +9,7 @@ import urllib.request
 import pytest
 import yaml
 
-from sam2_core.number_variables import METRICS_PORT
+from sam2_core.machine import METRICS_PORT
 from tasks.observe import metrics_server, progress
 from tests.conftest import REPOSITORY
 from tests.integration.cluster import free_port

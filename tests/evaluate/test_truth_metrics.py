@@ -10,7 +10,7 @@ from PIL import Image
 from PIL.ExifTags import Base
 from pycocotools import mask as coco_mask
 
-from sam2_core.mask_metrics import boundary_f, mask_iou, size_class
+from sam2_core.mask_geometry import boundary_f, mask_iou, size_class
 from sam2_core.types import AutolabelError, Boxes, Masks
 from tasks.dataset.coco_truth import load_truth, read_truth
 from tasks.evaluate.evaluate import Asked, evaluate

@@ -9,7 +9,7 @@ import pytest
 from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
-from sam2_core.polygons import one_polygon, polygons
+from sam2_core.mask_geometry import one_polygon, polygons
 from tasks.export.frames import Choice, split_of
 from tasks.export.masks import polygon_iou
 from tasks.export.run import FORMATS, export

@@ -11,11 +11,10 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 from sam2_core.backends.device_owner import device_owner  # noqa: E402
 from sam2_core.backends.torch_backend import TorchBackend  # noqa: E402
 from sam2_core.backends.torch_pixels import MOST_SHRUNK, TorchPixels  # noqa: E402
-from sam2_core.preprocess import resize_square  # noqa: E402
+from sam2_core.preprocess import View, resize_square  # noqa: E402
 from sam2_core.resolve import Wanted, resolve_weights  # noqa: E402
 from sam2_core.segmenter import Segmenter  # noqa: E402
 from sam2_core.types import Boxes  # noqa: E402
-from sam2_core.views import View  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

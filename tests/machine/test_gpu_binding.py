@@ -16,7 +16,7 @@ from flows.machine.self_test import Verdict
 from flows.machine.sick import NOTHING, Note
 from flows.machine.slots import slots
 from sam2_core import backend_choice
-from sam2_core.cores import usable_cores
+from sam2_core.machine import usable_cores
 from sam2_core.types import AutolabelError
 
 PYTHON = (sys.executable, "-c")  # a bare machine has nothing else

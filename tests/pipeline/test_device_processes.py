@@ -10,7 +10,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from sam2_core.number_variables import DEVICE_PROCESSES
+from sam2_core.machine import DEVICE_PROCESSES
 from sam2_core.types import AutolabelError, DeviceLostError, DeviceMemoryError, MachineError
 from tasks.observe.progress import DETECT, SEGMENT, Listener
 from tasks.pipeline.chunk import ChunkState, detect_chunk, download_chunk, segment_chunk

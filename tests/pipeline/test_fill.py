@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flows.params import LabelParams
-from sam2_core.source_digest import ROOT, source_digest
+from sam2_core.decisive_code import ROOT, source_digest
 from tasks.dataset.pictures import Pictures
 from tasks.masks.rules import MaskRules
 from tasks.pipeline.outcome import NotFetchedError, SequenceOutcome
@@ -99,7 +99,7 @@ def test_another_tracker_or_other_code_that_fills_gaps_is_another_key(tmp_path, 
             "importlib.metadata.version", lambda name: version(name) + ".1" * (name == "trackforge")
         )
         keys.append(params.deciding())
-    monkeypatch.setattr("sam2_core.source_digest.ROOT", tmp_path)
+    monkeypatch.setattr("sam2_core.decisive_code.ROOT", tmp_path)
     for changed in ("tasks/pipeline/fill.py", "tasks/masks/segment.py", "tasks/tracks/gaps.py"):
         shutil.copytree(ROOT / "tasks", tmp_path / "tasks", dirs_exist_ok=True)
         with (tmp_path / changed).open("a") as file:

@@ -15,9 +15,9 @@ from sam2_core.backends.kept_frames import FORGOTTEN_S, KeptFrames
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_cuda import OnnxRuntimeCudaBackend
 from sam2_core.backends.onnxruntime_network import CudaNetwork
+from sam2_core.preprocess import StagedFrame
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import DeviceMemoryError
-from sam2_core.views import StagedFrame
 from tasks.boxes import yolox
 from tasks.boxes.detector_files import resolve_detector
 from tasks.boxes.yolox import Detector

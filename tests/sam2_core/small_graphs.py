@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from sam2_core.onnx_contract import FORMAT_VERSION
+from sam2_core.types import FORMAT_VERSION
 
 SIZE, WIDTH = 64, 8
 FACTS = {"preset": "micro", "image_size": SIZE, "checkpoint_sha256": "0" * 64,

@@ -9,7 +9,7 @@ transformers = pytest.importorskip("transformers", reason="needs transformers: m
 
 from lab.bench.peers import transformers_config  # noqa: E402
 from sam2_core.architecture import build_model, image_path_keys, random_weights, select_mask  # noqa: E402
-from sam2_core.hugging_face_keys import from_hugging_face, is_hugging_face  # noqa: E402
+from sam2_core.checkpoints import from_hugging_face, is_hugging_face  # noqa: E402
 from sam2_core.presets import (  # noqa: E402
     BASE_PLUS,
     COMPACT,

@@ -5,8 +5,8 @@ import warnings
 import numpy as np
 import pytest
 
+from sam2_core.preprocess import StagedFrame
 from sam2_core.types import Boxes, LowResMasks, Masks, Prompts
-from sam2_core.views import StagedFrame
 
 F, I32, I64 = np.float32, np.int32, np.int64
 

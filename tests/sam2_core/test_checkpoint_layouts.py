@@ -15,8 +15,8 @@ from click.testing import CliRunner  # noqa: E402
 
 from flows.cli.models import command as models  # noqa: E402
 from sam2_core.architecture import build_model, random_weights  # noqa: E402
-from sam2_core.checkpoints import load_checkpoint, record, verify  # noqa: E402
-from sam2_core.hugging_face_keys import from_hugging_face  # noqa: E402
+from sam2_core.checkpoints import from_hugging_face, load_checkpoint  # noqa: E402
+from sam2_core.model_download import record, verify  # noqa: E402
 from sam2_core.presets import BASE_PLUS, LARGE, MICRO, SMALL, TINY  # noqa: E402
 from sam2_core.resolve import Wanted, resolve_weights  # noqa: E402
 from sam2_core.types import AutolabelError  # noqa: E402

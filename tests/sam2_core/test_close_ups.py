@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco
 
-from sam2_core.close_ups import close_ups, regions_xyxy_px
 from sam2_core.frame_loop import FrameJob, FrameLoop
 from sam2_core.load import load_backend
 from sam2_core.postprocess import encode_masks
-from sam2_core.preprocess import resize_square
+from sam2_core.preprocess import close_ups, regions_xyxy_px, resize_square
 from sam2_core.prompts import PointPrompts
 from sam2_core.resolve import resolve_model
 from sam2_core.segmenter import Segmenter

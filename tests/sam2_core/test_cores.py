@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from sam2_core.cores import share_of, usable_cores
-from sam2_core.number_variables import NUMBERS
+from sam2_core.machine import NUMBERS, share_of, usable_cores
 
 LIBRARIES = """
 import json, os
@@ -61,7 +60,7 @@ def test_numbers_of_the_environment_are_read_without_numpy():
     assert len({one.name for one in NUMBERS}) == len(NUMBERS)
     code = (
         "import sys; sys.modules['sam2_core'] = type(sys)('sam2_core'); "
-        "sys.modules['sam2_core'].__path__ = ['sam2_core']; import sam2_core.number_variables; "
-        "import sam2_core.cores; sys.exit('numpy' in sys.modules)"
+        "sys.modules['sam2_core'].__path__ = ['sam2_core']; import sam2_core.machine; "
+        "sys.exit('numpy' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from sam2_core.preprocess import resize_square
-from sam2_core.views import View
+from sam2_core.preprocess import View, resize_square
 from tests.sam2_core.host_device import host_gpu
 
 

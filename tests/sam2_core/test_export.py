@@ -14,16 +14,10 @@ pytest.importorskip("onnxscript", reason="needs the export packages: make torch"
 import onnxruntime as ort  # noqa: E402
 
 from sam2_core.architecture import random_weights, select_mask  # noqa: E402
-from sam2_core.export import (  # noqa: E402
-    ExportOptions,
-    export_model,
-    exported_folder,
-    is_current,
-)
-from sam2_core.onnx_contract import FEATURES  # noqa: E402
+from sam2_core.export import ExportOptions, export_model, exported_folder, is_current  # noqa: E402
 from sam2_core.preprocess import planes_of  # noqa: E402
 from sam2_core.presets import MICRO, preset_named  # noqa: E402
-from sam2_core.types import AutolabelError  # noqa: E402
+from sam2_core.types import FEATURES, AutolabelError  # noqa: E402
 from tests.sam2_core.test_architecture import boxes_and_prompts, scene  # noqa: E402
 from tests.sam2_core.test_exported_reference import mask_iou  # noqa: E402
 

@@ -10,10 +10,10 @@ from pycocotools import mask as coco
 
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
-from sam2_core.close_ups import close_ups, regions_xyxy_px
 from sam2_core.load import load_backend
 from sam2_core.postprocess import encode_masks
-from sam2_core.preprocess import box_prompts
+from sam2_core.preprocess import close_ups, regions_xyxy_px
+from sam2_core.prompts import box_prompts
 from sam2_core.rle import cancel_pairs, encode_toggles
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import Boxes

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from sam2_core import model_download as module
-from sam2_core.checkpoints import checkpoint_path, fetch_checkpoint
-from sam2_core.model_download import download
+from sam2_core.model_download import checkpoint_path, download, fetch_checkpoint
 from sam2_core.presets import TINY
 from sam2_core.types import AutolabelError
 

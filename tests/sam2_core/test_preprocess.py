@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from sam2_core.preprocess import box_prompts, resize_square
+from sam2_core.preprocess import resize_square
+from sam2_core.prompts import box_prompts
 
 
 def antialiased_bilinear(image, size):

@@ -14,8 +14,13 @@ from sam2_core import cache, decisive_code
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
 from sam2_core.cache import file_sha256
-from sam2_core.decisive_code import decisive_modules, mask_code
-from sam2_core.source_digest import ROOT, decisive_source, source_digest
+from sam2_core.decisive_code import (
+    ROOT,
+    decisive_modules,
+    decisive_source,
+    mask_code,
+    source_digest,
+)
 from sam2_core.types import AutolabelError
 from tests.planted_graphs import as_exported
 
@@ -42,27 +47,21 @@ NOT_DECISIVE = {
     "serving.transport": "carries",
     "trust.certificate": "refuses; no mask depends on it",
     "cache": "finds files",
-    "checkpoints": "finds files; their content is in the stamp",
-    "cores": "how many threads",
-    "decisive_code": "the list itself",
+    "decisive_code": "the list itself, and the digest",
+    "mask_geometry": "outlines of masks that are made",
     "model_download": "finds files; their content is in the stamp",
     "export": "makes graph files; their content is in the stamp",
     "export_graphs": "makes graph files; their content is in the stamp",
-    "export_jobs": "makes graph files; their content is in the stamp",
     "frame_loop": "order and threads; frames go through the segmenter one by one",
     "images": "reads pictures that are no frames",
-    "installing": "texts",
     "library_messages": "texts",
     "backend_choice": "the backend that it chooses is in the stamp",
     "load": "loads what is listed",
+    "machine": "texts; how many threads and processes, which ports",
     "machine_errors": "errors",
-    "number_variables": "how many threads and processes, which ports, how large a picture may be",
-    "polygons": "outlines of masks that are made",
     "presets": "sizes; those of graphs and checkpoints are in their files",
     "redaction": "texts",
     "resolve": "finds files; their content is in the stamp",
-    "source_digest": "the digest itself",
-    "stage_times": "times",
     "trust.answers": "judges; makes no mask",
     "trust.calibration": "judges; makes no mask",
     "trust.judge": "judges; makes no mask",
@@ -141,7 +140,7 @@ def test_words_about_the_code_are_not_the_code(before, after):
 )
 def test_any_change_of_the_code_is_another_stamp(tmp_path, monkeypatch, before, after):
     assert decisive_source(SOURCE.replace(before, after)) != decisive_source(SOURCE)
-    monkeypatch.setattr("sam2_core.source_digest.ROOT", tmp_path)
+    monkeypatch.setattr("sam2_core.decisive_code.ROOT", tmp_path)
     digests = set()
     for text in (SOURCE, SOURCE.replace(before, after)):
         (tmp_path / "one.py").write_text(text)

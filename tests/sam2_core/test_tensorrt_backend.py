@@ -25,8 +25,8 @@ from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
 from sam2_core.backends.tensorrt_loading import buckets_for, graphs_of
 from sam2_core.backends.tensorrt_plan import Buckets
+from sam2_core.preprocess import View
 from sam2_core.types import AutolabelError, DeviceMemoryError, Prompts
-from sam2_core.views import View
 from tasks.boxes.detector_files import resolve_detector
 from tasks.boxes.yolox import Detector
 from tests.onnx_file import write_yolox

@@ -8,15 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sam2_core.backends.tensorrt_plan import (
-    Buckets,
-    EngineKey,
-    profiles_for,
-    split_into_buckets,
-)
+from sam2_core.backends.tensorrt_plan import Buckets, EngineKey, profiles_for, split_into_buckets
 from sam2_core.batching import bucket_for
-from sam2_core.onnx_contract import BOX_POINTS
-from sam2_core.types import AutolabelError
+from sam2_core.types import BOX_POINTS, AutolabelError
 
 DECODER = [
     ("embedding", (-1, 256, 64, 64)),

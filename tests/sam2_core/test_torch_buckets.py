@@ -15,9 +15,9 @@ from sam2_core.backends.device_owner import DeviceOwner, device_owner  # noqa: E
 from sam2_core.backends.torch_buckets import IMAGE_BUCKETS, Buckets  # noqa: E402
 from sam2_core.backends.torch_compiled import CompiledModules  # noqa: E402
 from sam2_core.load import load_backend  # noqa: E402
+from sam2_core.preprocess import StagedFrame  # noqa: E402
 from sam2_core.tuning import sample_prompts  # noqa: E402
 from sam2_core.types import DeviceLostError, DeviceMemoryError, Features  # noqa: E402
-from sam2_core.views import StagedFrame  # noqa: E402
 from tests.sam2_core.host_device import host_gpu  # noqa: E402
 
 CPU = torch.device("cpu")

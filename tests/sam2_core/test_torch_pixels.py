@@ -14,10 +14,9 @@ from sam2_core.backends import torch_pixels  # noqa: E402
 from sam2_core.backends.torch_pixels import MOST_SHRUNK, TorchPixels  # noqa: E402
 from sam2_core.frame_loop import FrameJob, FrameLoop  # noqa: E402
 from sam2_core.load import load_backend  # noqa: E402
-from sam2_core.preprocess import resize_square  # noqa: E402
+from sam2_core.preprocess import StagedFrame, View, resize_square  # noqa: E402
 from sam2_core.segmenter import Segmenter  # noqa: E402
 from sam2_core.types import Boxes, DeviceMemoryError, MachineError  # noqa: E402
-from sam2_core.views import StagedFrame, View  # noqa: E402
 
 INTERPOLATE = torch.nn.functional.interpolate
 

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sam2_core.batching import choose_sides, decode_in_windows, place_windows, reaches_border
 from sam2_core.types import LowResMasks, Prompts
-from sam2_core.windows import choose_sides, decode_in_windows, place_windows, reaches_border
 
 CELLS = 32
 GRID = 4 * CELLS
