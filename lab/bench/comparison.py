@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+import sam2_core
 from lab.bench.peers import PeerOptions, TorchPeer, make_peer
 from lab.bench.session import Session
 from lab.bench.timing import interleaved, ratio, timings_as_dict
@@ -157,7 +158,7 @@ def _checkpoint_file(run: Session) -> Path | None:
     """File of the measured model's checkpoint: as named, in the cache, or bundled."""
     preset = preset_named(run.preset)
     named = Path(run.options.model)
-    bundled = Path(__file__).parents[1] / "weights"
+    bundled = Path(sam2_core.__file__).parent / "weights"
     candidates = [named] if named.suffix in CHECKPOINT_SUFFIXES else []
     candidates += sorted((cache_folder(run.options.cache) / "checkpoints").glob("*"))
     candidates += sorted(bundled.rglob(f"*{preset.name}*.safetensors"))

@@ -13,11 +13,12 @@ from click.testing import CliRunner
 from PIL import Image
 
 from lab.bench.__main__ import command as bench_command
+from lab.bench.comparison import reference_state
 from lab.bench.frame import BenchFrame, crowded
 from lab.bench.outlines import OutlinedBackend
 from lab.bench.plot import plot_results
 from lab.bench.run import run_benchmark
-from lab.bench.session import BenchOptions
+from lab.bench.session import BenchOptions, start
 from lab.bench.timing import Timing, interleaved, ratio
 from lab.bench.whole_frame import PeakMemory
 from sam2_core.machine import describe_machine
@@ -149,6 +150,11 @@ def test_the_published_decoder_alone_is_enough_to_compare_with(frame, tmp_path):
     results = run_benchmark(frame, options)
     assert results["decoder_vs_published"] > 0
     assert "published" not in results["skipped"]
+
+
+def test_peers_get_the_weights_of_the_bundled_model(frame):
+    pytest.importorskip("torch", reason="PyTorch is installed by `make torch`")
+    assert reference_state(start(frame, BenchOptions("compact", "onnxruntime-cpu"), print))
 
 
 def test_a_model_with_the_published_graph_only_says_how_to_get_the_other(frame, tmp_path):
