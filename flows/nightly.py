@@ -26,7 +26,7 @@ from flows.server.watching import watch
 from tasks.errors import redacted_errors
 from tasks.pipeline.steps import patiently, step
 from tasks.store import quarantine
-from tasks.store.abandoned import remove_abandoned
+from tasks.store.private_files import remove_abandoned
 from tasks.wording import counted
 
 POLL_S = 20.0

@@ -32,7 +32,7 @@ from flows.server.shard_runs import counted_states, counts, runs_of, shard_of
 from flows.server.submit import workers_online
 from sam2_core.types import AutolabelError
 from tasks.store import storage
-from tasks.store.abandoned import remove_abandoned
+from tasks.store.private_files import remove_abandoned
 from tasks.store.retry import until_answered
 from tasks.wording import counted
 

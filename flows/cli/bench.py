@@ -18,7 +18,7 @@ from flows.machine.gpus import UnlistedError, gpu_ids
 from sam2_core.backend_choice import no_gpu
 from sam2_core.types import AutolabelError
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT, Listener
-from tasks.store.own_folder import OwnFolder
+from tasks.store.private_files import OwnFolder
 from tasks.wording import counted
 
 FOLDER_PREFIX = "autolabel-bench-"

@@ -29,7 +29,7 @@ from tasks.pipeline.outcome import SequenceOutcome, complete_before
 from tasks.pipeline.stopping import handling
 from tasks.pipeline.tools import Tools
 from tasks.pipeline.warm import warmed
-from tasks.store.abandoned import remove_abandoned
+from tasks.store.private_files import remove_abandoned
 from tasks.types import FrameRef
 from tasks.wording import counted
 

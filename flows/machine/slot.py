@@ -18,7 +18,7 @@ from flows.machine.sick import NOTHING, SICK_VARIABLE, Note, sick_note, unfailin
 from sam2_core.backend_choice import TESTED_VARIABLE
 from sam2_core.types import AutolabelError
 from tasks import processes
-from tasks.store.own_folder import OwnFolder
+from tasks.store.private_files import OwnFolder
 
 KILLED_WITHIN_S = 5.0
 # The worker ends with this process, even with one that was killed: it would take shards beside

@@ -22,7 +22,7 @@ from flows.server.postgres import Postgres, environment, home
 from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, known_auth, new_auth
 from sam2_core.types import AutolabelError
 from tasks import processes
-from tasks.store.own_folder import OwnFolder
+from tasks.store.private_files import OwnFolder
 
 START_TIMEOUT_S = 180.0
 EVENTS_TIMEOUT_S, STOP_S = 5.0, 3.0

@@ -20,8 +20,13 @@ from pathlib import Path
 
 from sam2_core.types import AutolabelError
 from tasks import processes
-from tasks.store.own_folder import OwnFolder
-from tasks.store.private_files import PRIVATE_UMASK, close_file, private_folder, write_private
+from tasks.store.private_files import (
+    PRIVATE_UMASK,
+    OwnFolder,
+    close_file,
+    private_folder,
+    write_private,
+)
 
 URI_VARIABLE = "FIFTYONE_DATABASE_URI"
 USER = "autolabel"

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 from tasks.frames.addresses import split_address
 from tasks.store import storage
-from tasks.store.file_times import time_told
+from tasks.store.storage import time_told
 from tasks.types import FrameRef
 
 CHANGED_SINCE_LISTED = "its content changed while it was being labeled: run again"

@@ -1,13 +1,19 @@
-"""Which addresses are taken: those that may be stored, logged and shown as they are.
+"""Which addresses are taken, and what web servers may not answer.
 
 Addresses become a part of labels, manifests, logs and databases, so one that carries a secret is
-refused where it is given. Credentials come from the environment.
+refused where it is given. Credentials come from the environment. Web servers may redirect into no
+private network and send no compressed bodies.
 """
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import ipaddress
 import re
+import socket
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from sam2_core.redaction import (
@@ -28,6 +34,14 @@ _INSTEAD = {
     **dict.fromkeys(("http", "https"), "put them into ~/.netrc, or the file that NETRC names"),
 }
 _WEB = frozenset({"http", "https"})
+# What an address outside of buckets must not hold, as a password with "/" cannot be told from it.
+_QUOTED = {
+    "@": 'an "@" (in a path write %40)',
+    "?": 'a query ("?...", in a path write %3F)',
+    "#": 'a "#" (in a path write %23)',
+}
+# Of objects in some stores: how they were once uploaded, and nothing is compressed.
+_UNCOMPRESSED = {"", "identity", "aws-chunked"}
 _SIGNATURE = re.compile(rf"(?i)[?&](?:{NAMES_OF_SECRETS})=")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _CHAINED = re.compile(r"::(?![\da-fA-F:.%]*\])")  # not inside of [::1]
@@ -67,12 +81,17 @@ def checked(address: str) -> str:
             "a folder of such a name is written with ./ before it"
         )
     for scheme, rest in _links(address):
-        if scheme not in BUCKETS | FOLDERS:
-            _refuse_web(scheme, rest)
+        for mark, what in _QUOTED.items():
+            if mark in rest and scheme not in BUCKETS | FOLDERS:
+                raise _refused(scheme, what)
     without_credentials(address)
     for scheme, rest in _links(address):
-        if scheme in _WEB:
-            _refuse_malformed(scheme, rest)
+        try:
+            urlsplit(f"{scheme}://{rest}" if scheme in _WEB else "").port  # noqa: B018 - it raises
+        except ValueError:
+            raise AutolabelError(
+                f"the host or the port of this {scheme} address is malformed"
+            ) from None
     return address
 
 
@@ -93,24 +112,6 @@ def without_credentials(address: str) -> str:
     return address
 
 
-def _refuse_malformed(scheme: str, rest: str) -> None:
-    try:
-        urlsplit(f"{scheme}://{rest}").port  # noqa: B018 - it is looked at when asked for
-    except ValueError:
-        raise AutolabelError(
-            f"the host or the port of this {scheme} address is malformed"
-        ) from None
-
-
-def _refuse_web(scheme: str, rest: str) -> None:
-    if "@" in rest:
-        raise _refused(scheme, 'an "@" (in a path write %40)')
-    if "?" in rest:
-        raise _refused(scheme, 'a query ("?...", in a path write %3F)')
-    if "#" in rest:
-        raise _refused(scheme, 'a "#" (in a path write %23)')
-
-
 def _links(address: str) -> Iterator[tuple[str, str]]:
     """Yield scheme and rest of every part of a chained address: zip://a::https://host/b.zip."""
     if "://" not in address:
@@ -129,3 +130,57 @@ def _refused(scheme: str, what: str) -> AutolabelError:
         f"addresses are stored with the labels, logged and shown. For credentials {instead}; what "
         "only a signed address opens has to be downloaded first"
     )
+
+
+def is_private(host: str) -> bool:
+    """Whether a name or an address is of this machine or a private network.
+
+    A name is private if one of its addresses is; one that does not resolve (behind a proxy, which
+    resolves for us) is not.
+    """
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), None)
+    except OSError:
+        return False
+    addresses = (str(one[4][0]).partition("%")[0] for one in found)
+    return not all(ipaddress.ip_address(one).is_global for one in addresses)
+
+
+@functools.cache  # fsspec knows a filesystem again by the identity of its options
+def web_guard() -> Any:
+    """Return aiohttp's trace that ends requests with a StorageError.
+
+    At a redirect from a public to a private address; a server that is itself private may redirect
+    within private networks. And at a body that is compressed though nobody asked for it: nobody
+    knows how large it becomes.
+    """
+    import aiohttp
+    from yarl import URL
+
+    from tasks.store.storage import StorageError
+
+    async def refuse_redirect(_session: Any, _context: Any, redirect: Any) -> None:
+        headers = redirect.response.headers
+        target = redirect.url.join(URL(headers.get("Location") or headers.get("URI") or ""))
+
+        def leads_inside() -> bool:
+            return is_private(target.host or "") and not is_private(redirect.url.host or "")
+
+        if target.host and await asyncio.get_running_loop().run_in_executor(None, leads_inside):
+            raise StorageError(
+                f"{redirect.url.host} redirects to {target.host}, which is a private address: "
+                "name the address itself if you trust it"
+            )
+
+    async def refuse_compressed(_session: Any, _context: Any, request: Any) -> None:
+        told = request.response.headers.get("Content-Encoding", "").lower()
+        if {one.strip() for one in told.split(",")} - _UNCOMPRESSED:
+            raise StorageError(
+                f"{request.url.host} sends it compressed (Content-Encoding), so that nobody knows "
+                "how large it becomes: let the server send it as it is"
+            )
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(refuse_redirect)
+    trace.on_request_end.append(refuse_compressed)
+    return trace

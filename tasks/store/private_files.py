@@ -1,19 +1,37 @@
-"""Folders and files that only their owner may read: databases, logs, passwords."""
+"""Our files on this machine: whom they are open to, and what killed processes left of them.
+
+Databases, logs and passwords are open to their owner alone. A temporary folder goes with its owner,
+who holds a lock in it, and so do the processes that it hands the lock to: the kernel drops a lock
+with its last holder, where process ids would be used again. What a writer was killed at is written
+anew under another temporary name; a writer that lives has its file for seconds, so old ones go.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import logging
 import os
+import shutil
 import stat
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import IO
 
 from sam2_core.cache import cannot_write, make_folder
 from sam2_core.types import AutolabelError
+from tasks.wording import counted
 
-OTHERS = stat.S_IRWXG | stat.S_IRWXO
-PRIVATE_UMASK = OTHERS
+PRIVATE_UMASK = stat.S_IRWXG | stat.S_IRWXO
+LOCK = "owner.lock"
+KEPT_S = 24 * 3600.0
+# Folders that we write below `--out`: with one of each run, and others; elsewhere nothing is ours.
+_BY_RUN = ("manifests", "partial", "tracks", "reports", "attempts", "quarantine")
+_OTHER_FOLDERS = ("labels", "reviews", "roots")
+
+log = logging.getLogger(__name__)
 
 
 def private_folder(path: Path) -> Path:
@@ -26,7 +44,7 @@ def private_folder(path: Path) -> Path:
     try:
         make_folder(path.parent)
         path.mkdir(exist_ok=True, mode=0o700)
-        if path.stat().st_mode & OTHERS:
+        if path.stat().st_mode & PRIVATE_UMASK:
             with contextlib.suppress(PermissionError):  # another user's: not ours to close
                 path.chmod(0o700)
     except OSError as error:
@@ -43,7 +61,7 @@ def close_file(path: Path) -> Path:
     """
     try:
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
-        if path.stat().st_mode & OTHERS:
+        if path.stat().st_mode & PRIVATE_UMASK:
             path.chmod(0o600)
     except OSError as error:
         raise cannot_write(path, error) from error
@@ -89,7 +107,7 @@ def read_secret(path: Path) -> str:
             text = file.read().strip()
     except OSError as error:
         raise AutolabelError(f"{path} cannot be read: {error.strerror}") from error
-    if status.st_uid != os.geteuid() or status.st_mode & OTHERS or not text:
+    if status.st_uid != os.geteuid() or status.st_mode & PRIVATE_UMASK or not text:
         raise AutolabelError(
             f"{path} must be a secret of this user alone, and others could have read or made it: "
             "run `autolabel down`, delete the file, then start again; a new one is made"
@@ -110,3 +128,94 @@ def _written_beside(path: Path, text: str) -> Path:
             Path(written).unlink(missing_ok=True)
         raise cannot_write(path, error) from error
     return Path(written)
+
+
+class OwnFolder:
+    """A new folder below the system's temporary one.
+
+    Args:
+        prefix: what its name begins with; folders named so whose owner is gone are removed first.
+        base: the folder around; the system's temporary one when None.
+
+    Attributes:
+        path: the folder.
+        lock: hand its descriptor to a child (`pass_fds`) that uses the folder, too.
+
+    """
+
+    def __init__(self, prefix: str, base: Path | None = None) -> None:
+        sweep(prefix, base)
+        while True:
+            self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+            with contextlib.suppress(FileNotFoundError):
+                self.lock: IO[str] = (self.path / LOCK).open("a+")
+                fcntl.flock(self.lock, fcntl.LOCK_SH)
+                if (self.path / LOCK).exists():  # nobody swept it before it was locked
+                    return
+
+    def remove(self) -> None:
+        """Remove the folder and what is in it, also while another thread still writes there."""
+        tries = 5
+        while tries and self.path.exists():
+            shutil.rmtree(self.path, ignore_errors=True)
+            tries -= 1
+        self.lock.close()
+
+
+def sweep(prefix: str, base: Path | None = None) -> list[Path]:
+    """Remove the folders of owners that are gone; returns them."""
+    swept = []
+    for path in sorted((base or Path(tempfile.gettempdir())).glob(f"{prefix}*")):
+        with contextlib.suppress(OSError):  # locked by its owner, or gone meanwhile
+            status = path.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+                continue
+            # Without a lock it is of an older version, or was made a moment ago.
+            if not (path / LOCK).exists() and time.time() - status.st_mtime < KEPT_S:
+                continue
+            with contextlib.ExitStack() as held:
+                if (path / LOCK).exists():
+                    lock = held.enter_context((path / LOCK).open())
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Locked all the while: an owner that is not at its lock yet finds the file gone.
+                shutil.rmtree(path, ignore_errors=True)
+            swept.append(path)
+    return swept
+
+
+def remove_abandoned(out_uri: str, run_key: str = "", sequences: Iterable[str] = ()) -> int:
+    """Remove what killed writers left below a local `--out`, a day ago or earlier.
+
+    Regular files with the name of a temporary one, in folders of ours; links to folders are not
+    followed. Object stores have none: there a write is one request. What cannot be removed stays.
+
+    Args:
+        out_uri: storage of the labels.
+        run_key: only what is this run's; everything when empty.
+        sequences: ids of those whose labels to look at, where a run is named.
+
+    Returns:
+        How many there were.
+
+    """
+    from tasks.store import storage
+
+    if not storage.is_local(out_uri):
+        return 0
+    out, removed = storage.local_path(out_uri), 0
+    roots = [out / one for one in (*_BY_RUN, *_OTHER_FOLDERS)]
+    if run_key:
+        roots = [out / "labels" / one for one in sequences]
+        roots += [out / one / run_key for one in _BY_RUN]
+    before_s = time.time() - KEPT_S
+    below = (Path(folder, name) for one in roots for folder, _, names in os.walk(one)
+             for name in names)  # fmt: skip
+    for path in filter(lambda one: storage.is_temporary(one.name), below):
+        with contextlib.suppress(OSError):  # renamed or removed meanwhile, or another user's
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and status.st_mtime < before_s:
+                path.unlink()
+                removed += 1
+    if removed:
+        log.info("%s of killed writers removed below %s", counted(removed, "file"), out)
+    return removed

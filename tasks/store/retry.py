@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tenacity import (
     RetryCallState,
@@ -79,20 +79,12 @@ def with_retries(call: Callable[[], Result], what: str) -> Result:
 
     """
 
-    def tell(state: RetryCallState) -> None:
+    def tell(error: BaseException, pause_s: float) -> None:
         # The error's kind only: its text may hold a signed address.
-        error = state.outcome.exception() if state.outcome else None
-        kind, pause_s = type(error).__name__, state.upcoming_sleep
-        log.warning("%s: %s, trying again in %.1f s", what, kind, pause_s)
+        log.warning("%s: %s, trying again in %.1f s", what, type(error).__name__, pause_s)
 
-    retrying = Retrying(
-        retry=retry_if_exception(is_transient),
-        stop=stop_after_attempt(ATTEMPTS),
-        wait=wait_exponential_jitter(initial=FIRST_DELAY_S, jitter=FIRST_DELAY_S),
-        before_sleep=tell,
-        reraise=True,
-    )
-    return retrying(call)
+    wait = wait_exponential_jitter(initial=FIRST_DELAY_S, jitter=FIRST_DELAY_S)
+    return _retried(call, stop_after_attempt(ATTEMPTS), wait, tell)
 
 
 def until_answered(
@@ -111,16 +103,21 @@ def until_answered(
 
     """
 
-    def waits(state: RetryCallState) -> None:
-        error = state.outcome and state.outcome.exception()
-        why = told(error) if error else ""
-        tell(f"{what}: {why}; trying again in {state.upcoming_sleep:.0f} s")
+    def tell_reason(error: BaseException, pause_s: float) -> None:
+        tell(f"{what}: {told(error)}; trying again in {pause_s:.0f} s")
 
-    retrying = Retrying(
-        retry=retry_if_exception(is_transient),
-        stop=stop_after_delay(patience_s),
-        wait=wait_exponential_jitter(FIRST_PAUSE_S, LONGEST_PAUSE_S, jitter=FIRST_PAUSE_S),
-        before_sleep=waits,
-        reraise=True,
+    wait = wait_exponential_jitter(FIRST_PAUSE_S, LONGEST_PAUSE_S, jitter=FIRST_PAUSE_S)
+    return _retried(call, stop_after_delay(patience_s), wait, tell_reason)
+
+
+def _retried(
+    call: Callable[[], Result], stop: Any, wait: Any, tell: Callable[[BaseException, float], object]
+) -> Result:
+    def before_sleep(state: RetryCallState) -> None:
+        error = state.outcome and state.outcome.exception()
+        tell(error or RuntimeError(), state.upcoming_sleep)
+
+    retry = retry_if_exception(is_transient)
+    return Retrying(retry=retry, stop=stop, wait=wait, before_sleep=before_sleep, reraise=True)(
+        call
     )
-    return retrying(call)

@@ -13,7 +13,7 @@ import math
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,16 +23,15 @@ import fsspec
 from sam2_core import redaction
 from sam2_core.machine_errors import causes
 from sam2_core.types import AutolabelError
-from tasks.store.addresses import without_credentials
-from tasks.store.file_times import written_s
+from tasks.store.addresses import web_guard, without_credentials
 from tasks.store.retry import http_status, with_retries
-from tasks.store.web_guard import web_guard
 
 TIMEOUT_VARIABLE = "AUTOLABEL_STORAGE_TIMEOUT_S"
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 # Packages whose errors derive from Exception alone.
 _CLIENTS = {"botocore", "aiobotocore", "aiohttp", "urllib3"}
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp", re.DOTALL)
+_TIMES = ("mtime", "LastModified", "Last-Modified", "updated", "last_modified", "created")
 _WEB_IPV6 = re.compile(r"https?://\[[\da-fA-F:.]*::[\da-fA-F:.]*\]")
 
 redact = redaction.redact
@@ -337,3 +336,17 @@ def _entries(folder_uri: str) -> Iterator[tuple[str, str, int, float]]:
     for entry in entries:
         name = entry["name"].rstrip("/").rsplit("/", 1)[-1]
         yield name, entry["type"], int(entry["size"] or 0), written_s(entry)
+
+
+def time_told(info: Mapping[str, Any]) -> Any:
+    """When a file was written, by what is said of it: seconds since 1970, or a text, or ""."""
+    told = next((info[name] for name in _TIMES if info.get(name)), "")
+    return told.timestamp() if isinstance(told, datetime) else told
+
+
+def written_s(info: Mapping[str, Any]) -> float:
+    """When a file was written, in seconds since 1970; 0 where nobody tells."""
+    told = time_told(info)
+    with contextlib.suppress(ValueError):
+        return datetime.fromisoformat(told).timestamp() if isinstance(told, str) else float(told)
+    return 0.0

@@ -147,7 +147,7 @@ GIVES_UP = """
 import threading
 from flows.cli.display import stderr_console
 from flows.cli.label_run import GivenUp, prefect_if_needed
-from tasks.store.own_folder import OwnFolder
+from tasks.store.private_files import OwnFolder
 
 labels = OwnFolder("labels-")
 

@@ -23,7 +23,7 @@ from flows.cli.down import command as down_command
 from sam2_core.types import AutolabelError
 from tasks import processes
 from tasks.dataset import database, database_access, mongod, mongod_process, schema
-from tasks.store import own_folder
+from tasks.store import private_files
 
 USE = """
 import sys, pymongo
@@ -147,7 +147,7 @@ def test_a_taken_port_is_left_for_another(tmp_path: Path, monkeypatch: pytest.Mo
     temporary = Path(tempfile.mkdtemp(dir="/tmp"))
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     (temporary / f"{mongod.FOLDER_PREFIX}left").mkdir()
-    (temporary / f"{mongod.FOLDER_PREFIX}left" / own_folder.LOCK).touch()
+    (temporary / f"{mongod.FOLDER_PREFIX}left" / private_files.LOCK).touch()
     free = mongod_process._free_port()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -18,7 +18,7 @@ from tasks.frames.cached import CacheError
 from tasks.frames.discover import discover
 from tasks.frames.download import ChangedError, download, fetch, keep_cached
 from tasks.frames.images import BadImageError, NotReadError, read_image
-from tasks.store import retry, storage, web_guard
+from tasks.store import addresses, retry, storage
 from tasks.types import FrameFailure, FrameRef, FrameSelection
 from tests.conftest import use_s3_endpoint
 from tests.faults import FaultyProxy
@@ -186,7 +186,7 @@ class Careless(QuietHandler):
 )  # fmt: skip
 def test_what_a_web_server_sends_is_bounded(way, reason, tmp_path, monkeypatch):
     handler = type("Handler", (Careless,), {"way": way, "sent": 0})
-    monkeypatch.setattr(web_guard, "is_private", lambda host: host == "localhost")
+    monkeypatch.setattr(addresses, "is_private", lambda host: host == "localhost")
     with serve(tmp_path, handler) as url:
         frame = FrameRef("drive", "", 0, None, f"{url}/0.jpg", etag="e", size_bytes=1000)
         (outcome,) = download([frame])
@@ -212,7 +212,7 @@ def test_redirects_within_a_private_network_are_followed(tmp_path):
     ],
 )  # fmt: skip
 def test_private_addresses(host, private):
-    assert web_guard.is_private(host) == private
+    assert addresses.is_private(host) == private
 
 
 @pytest.mark.parametrize("uri", ["{bucket}/0.jpg", "{memory}/0.jpg"])

@@ -19,7 +19,7 @@ from flows.server import first_start
 from flows.server.api import FOLDER_PREFIX, Api, OwnApi, configured_api
 from flows.server.postgres import home
 from sam2_core.types import AutolabelError
-from tasks.store import own_folder
+from tasks.store import private_files
 from tests.integration.cluster import wait_for
 
 
@@ -127,14 +127,14 @@ def test_what_setup_cannot_do_beforehand_is_said_and_stops_nothing(tmp_path, mon
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch):
-    monkeypatch.setattr(own_folder.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(private_files.tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
 def test_folders_of_killed_commands_are_swept(temporary):
     """Not those whose owner lives, nor while the server of a killed command still uses them."""
     code = (
-        "import subprocess, sys, tempfile; from tasks.store.own_folder import OwnFolder; "
+        "import subprocess, sys, tempfile; from tasks.store.private_files import OwnFolder; "
         "tempfile.tempdir = sys.argv[1]; folder = OwnFolder('autolabel-prefect-'); "
         "sleep = [sys.executable, '-c', 'import time; time.sleep(600)']; "
         "server = subprocess.Popen(sleep, pass_fds=(folder.lock.fileno(),)); "
@@ -151,14 +151,14 @@ def test_folders_of_killed_commands_are_swept(temporary):
         (folder / "prefect.db").touch()
     os.utime(old, (1e9, 1e9))
     link.symlink_to(temporary)
-    assert own_folder.sweep(FOLDER_PREFIX) == [old]
+    assert private_files.sweep(FOLDER_PREFIX) == [old]
     owner.kill()
     owner.wait()
-    assert own_folder.sweep(FOLDER_PREFIX) == []
+    assert private_files.sweep(FOLDER_PREFIX) == []
     os.kill(int(server), signal.SIGKILL)
     while _runs(int(server)):
         time.sleep(0.01)
-    assert own_folder.sweep(FOLDER_PREFIX) == [Path(path)]
+    assert private_files.sweep(FOLDER_PREFIX) == [Path(path)]
     assert {one.name for one in temporary.iterdir()} == {young.name, link.name}
 
 
@@ -168,11 +168,11 @@ def test_a_command_leaves_no_folder(temporary, monkeypatch):
     monkeypatch.setenv("PREFECT_HOME", str(temporary / "no-profile"))
     left = temporary / f"{FOLDER_PREFIX}left"
     left.mkdir()
-    (left / own_folder.LOCK).touch()
+    (left / private_files.LOCK).touch()
     with Api() as api:
         api.begin()
         api._starting.result()
         (path,) = temporary.glob(f"{FOLDER_PREFIX}*")
         assert path != left
-        assert own_folder.sweep(FOLDER_PREFIX) == []
+        assert private_files.sweep(FOLDER_PREFIX) == []
     assert list(temporary.glob(f"{FOLDER_PREFIX}*")) == []

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from tasks.store import abandoned, storage
-from tasks.store.abandoned import remove_abandoned
+from tasks.store import private_files, storage
+from tasks.store.private_files import remove_abandoned
 from tests.integration.runs import MICRO, write_sequence
 
 HEX = "0123456789abcdef" * 2
@@ -118,7 +118,7 @@ def test_what_is_written_is_named_so(tmp_path):
     for name in ("drive@1.json", "a\nb.json", "x"):
         assert storage.is_temporary(storage.temporary_beside(tmp_path / name).name)
         assert not storage.is_temporary(name)
-    assert abandoned.KEPT_S >= 24 * 3600
+    assert private_files.KEPT_S >= 24 * 3600
 
 
 def test_the_next_label_of_the_same_removes_it(tmp_path, monkeypatch):

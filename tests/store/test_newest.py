@@ -6,9 +6,9 @@ import time
 import pytest
 
 from tasks.store import storage
-from tasks.store.file_times import written_s
 from tasks.store.manifests import path_of
 from tasks.store.newest import list_manifests, newest_of
+from tasks.store.storage import written_s
 
 
 @pytest.mark.parametrize("where", ["tmp_path", "memory", "s3"])
