@@ -101,8 +101,8 @@ _BACKENDS = {
         "backends.tensorrt_plan", "backends.gpu", "backends.pixel_kernels",
     ),
     "torch": (
-        "backends.torch_backend", "backends.torch_buckets", "backends.torch_captured",
-        "backends.torch_compiled", "backends.torch_modules", "backends.torch_pixels",
+        "backends.torch_backend", "backends.torch_compiled", "backends.torch_modules",
+        "backends.torch_pixels",
         "architecture.hiera", "architecture.layers", "architecture.lean_attention",
         "architecture.lean_decoder", "architecture.lean_encoder", "architecture.mask_decoder",
         "architecture.model", "architecture.prompt_encoder", "architecture.published",

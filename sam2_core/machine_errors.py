@@ -7,7 +7,6 @@ stale or a GPU that fell off its bus says nothing about the frame that happened 
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Iterator
 
 from sam2_core.types import MachineError
@@ -76,12 +75,6 @@ def _is_one(error: BaseException) -> bool:
         return True
     # Not by the text of just any error: a message of ours may quote the name of a file.
     return (library or isinstance(error, RuntimeError)) and _tells(error)
-
-
-def names_machine_errno(text: str) -> bool:
-    """Whether a text, such as the last words of another process, names what `OSError` would."""
-    words = text.lower()
-    return any(os.strerror(code).lower() in words for code in _FULL | _DISK)
 
 
 def _tells(error: BaseException) -> bool:

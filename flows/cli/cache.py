@@ -23,7 +23,6 @@ KINDS = {
     "engines": "TensorRT engines; built again",
     "triton": "programs of a Triton server, as `autolabel serve` starts them; copied again",
     "torch": "mask models that PyTorch has compiled for this GPU; compiled again",
-    "inductor": "other files of PyTorch's compiler; compiled again",
     "certificates": "verdicts on engines; each is checked again before it labels",
     "references": "PyTorch's answers to the calibration pictures; computed again",
     "tuning": "measured batch sizes; measured again",

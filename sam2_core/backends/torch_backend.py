@@ -19,21 +19,18 @@ from sam2_core.backends.device_owner import device_owner
 from sam2_core.backends.gpu import opened_gpu
 from sam2_core.backends.model_folder import CLOSE_UPS
 from sam2_core.backends.protocol import Backend, BackendInfo, PendingMasks
-from sam2_core.backends.torch_buckets import (
+from sam2_core.backends.torch_compiled import (
     BOX_BUCKETS,
     BOX_LABELS,
     CLOSE_UP_BUCKETS,
     IMAGE_BUCKETS,
     Buckets,
-)
-from sam2_core.backends.torch_captured import (
     Captured,
     Tensors,
     bucket_for,
     out_of_memory,
     streams_of,
 )
-from sam2_core.backends.torch_compiled import CompiledModules
 from sam2_core.backends.torch_modules import build_modules, modules_for
 from sam2_core.backends.torch_pixels import TorchPixels, page_locked
 from sam2_core.cache import cache_folder
@@ -89,9 +86,8 @@ class TorchBackend(Backend):
         if compiled:
             folder = cache_folder(wanted.cache) / "torch"
             about = {"preset": repr(preset), "graph": wanted.graph, "precision": wanted.precision}
-            functions = CompiledModules(folder, about, self._device)
             sizes = (preset.image_size, CLOSE_UP_BUCKETS if close_ups else IMAGE_BUCKETS)
-            self._graphs = Buckets(self._modules, functions, sizes, self._device, self._stream)
+            self._graphs = Buckets(self._modules, folder, about, sizes, self._stream)
         self._pixels = TorchPixels(self._device)
         # Whether the device cuts and resizes; a CPU's frames are resized by Pillow.
         self._cuts = on_gpu and self._on_device(self._pixels_usable)

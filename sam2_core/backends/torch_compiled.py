@@ -1,244 +1,267 @@
-"""Modules compiled ahead of time by PyTorch (AOTInductor), kept in the cache folder.
+"""A model's modules, compiled and captured as CUDA graphs for buckets of images and boxes.
 
-`torch.compile` traces in every process, half a minute before the first frame. An artifact is traced
-once on a machine, for one module and one shape of its inputs, and loaded in milliseconds, without
-importing the compiler. It holds no weights: those of the module are handed to it, so all shapes
-share one copy on the device, and other weights of the same architecture need no compilation.
-
-An artifact's name tells everything that it depends on (device, versions, code, model, shapes), and
-is known without tracing. Processes that start together on an empty cache wait for the one that
-compiles. Where it cannot be compiled ahead, modules are compiled by `torch.compile`, as told once.
+`torch.compile` keeps what it makes in the cache folder (Inductor's own cache, which other weights
+of the same model share): a size is compiled once on a machine, half a minute, and later processes
+trace the module and load the rest, a few seconds. Processes that start together on an empty cache
+wait for the one that compiles. A file for each size that was compiled lets a process prepare those
+that labeling needs before its first frame.
 """
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import hashlib
-import json
 import logging
 import os
-import platform
-import tempfile
-import time
-from collections.abc import Callable, Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
-from sam2_core.backends.torch_artifact import (
-    LoadedArtifact,
-    UntriedError,
-    UnusableError,
-    constants_of,
-    is_of_machine,
-    raise_of_device,
-)
-from sam2_core.backends.torch_captured import Tensors
-from sam2_core.backends.torch_toolchain import libraries_to_link, need_compilers
-from sam2_core.backends.torch_trial import need_sound
-from sam2_core.cache import only_one, write_whole
-from sam2_core.decisive_code import ROOT, source_digest
+from sam2_core.backends.device_owner import device_owner, is_sticky
+from sam2_core.backends.torch_modules import Modules
+from sam2_core.cache import make_folder, only_one
+from sam2_core.decisive_code import mask_code
 from sam2_core.library_messages import quiet_torch_compiler
 from sam2_core.machine_errors import first_line
+from sam2_core.types import (
+    BOX_BOTTOM_RIGHT,
+    BOX_TOP_LEFT,
+    POINT_PADDING,
+    DeviceLostError,
+    DeviceMemoryError,
+    Features,
+    MachineError,
+)
 
 logger = logging.getLogger(__name__)
 
-Function = Callable[..., Tensors]
-
-_OPTIONS = {
-    "aot_inductor.package_constants_in_so": False,
-    "always_keep_tensor_constants": True,  # small ones too would become a part of the code
-}
-# Code that is traced, beside all of the architecture, and what artifacts are linked with.
-_TRACED = ("sam2_core.backends.torch_modules", "sam2_core.backends.torch_toolchain")
+Tensors = tuple[torch.Tensor, ...]
+IMAGE_BUCKETS = (1, 2, 4, 8)
+CLOSE_UP_BUCKETS = (8, 32, 64)
+BOX_BUCKETS = (8, 32, 64, 96, 136, 256)
+BOX_LABELS = (BOX_TOP_LEFT, BOX_BOTTOM_RIGHT, POINT_PADDING)
 
 
-def _versions() -> dict[str, str]:
-    found = {"torch": torch.__version__, "cuda": str(torch.version.cuda)}
-    for name in ("triton", "pytorch-triton"):
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+def bucket_for(count: int, buckets: Sequence[int]) -> int:
+    """Return the smallest bucket that holds `count`, or `count` itself above the largest."""
+    return next((size for size in buckets if size >= count), count)
 
 
-def _device_facts(device: torch.device) -> str:
-    if device.type != "cuda":
-        return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
-    about = torch.cuda.get_device_properties(device)
-    return f"{about.name} {about.major}.{about.minor} {about.multi_processor_count}"
+class Streams(NamedTuple):
+    """What all models of a process compute on, upload frames on, and copy results back on."""
+
+    compute: torch.cuda.Stream
+    uploads: torch.cuda.Stream
+    copies: torch.cuda.Stream
 
 
-def _traced_code() -> str:
-    architecture = (ROOT / "sam2_core" / "architecture").glob("*.py")
-    names = (f"sam2_core.architecture.{path.stem}" for path in architecture)
-    return source_digest((*sorted(names), *_TRACED))
+@functools.cache
+def streams_of(device: int) -> Streams:
+    """Return the streams of this process, the same for every model.
 
-
-def _layout(tensors: Iterable[torch.Tensor]) -> list[str]:
-    return [f"{tuple(t.shape)} {t.stride()} {t.dtype} {t.device.type}" for t in tensors]
-
-
-class CompiledModules:
-    """A model's modules, compiled ahead of time for the shapes that they are asked for.
+    cuBLAS keeps 33 MiB for every stream that it has seen, and never gives them back: with a stream
+    of its own, each model that is loaded and released would cost that. And PyTorch has 32 streams,
+    which it hands out in turn: the sixteenth model's copies would be on the one that is captured.
 
     Args:
-        folder: where artifacts are kept, a part of the cache folder.
-        about: what the compiled code depends on that no shape tells, such as the model's preset.
-        device: where the modules are.
+        device: its index.
+
+    """
+    return Streams(*(torch.cuda.Stream(device) for _ in Streams._fields))
+
+
+class Captured:
+    """A function of fixed shapes as a CUDA graph over its own input and output tensors."""
+
+    def __init__(
+        self, function: Callable[..., Any], inputs: Tensors, stream: torch.cuda.Stream, pool: Any
+    ) -> None:
+        self.inputs = inputs
+        self._function = function  # its weights must stay where they are
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):  # loads kernels, and lets libraries allocate their workspaces
+                function(*inputs)
+        stream.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        mode = "thread_local"  # other threads may take page-locked memory meanwhile
+        with torch.cuda.graph(self.graph, pool=pool, stream=stream, capture_error_mode=mode):
+            outputs = function(*inputs)
+        self.outputs: Tensors = tuple(outputs)
+
+
+class _Bucket(NamedTuple):
+    """A module and the sizes that it is captured for: its name, images and boxes."""
+
+    key: tuple[str, int, int]
+    module: torch.nn.Module
+    inputs: Callable[[], Tensors]
+
+
+class Buckets:
+    """A model's captured modules, each made when it is first needed; on the device's thread.
+
+    Args:
+        modules: of the model.
+        folder: where the compiler keeps what it makes, a part of the cache folder.
+        about: what a compiled size depends on beside PyTorch, this code and the device.
+        sizes: side of the encoder's input in pixels, and its numbers of images.
+        stream: what is captured is captured on it.
 
     """
 
-    def __init__(self, folder: Path, about: Mapping[str, str], device: torch.device) -> None:
-        self._folder, self._device = folder, device
-        self._facts = {
-            "options": str(_OPTIONS), "device": _device_facts(device), "code": _traced_code(),
-            "float32": torch.get_float32_matmul_precision(), **_versions(), **about,
-        }  # fmt: skip
-        self._told, self._impossible = False, False
+    def __init__(
+        self, modules: Modules, folder: Path, about: Mapping[str, str],
+        sizes: tuple[int, tuple[int, ...]], stream: torch.cuda.Stream,
+    ) -> None:  # fmt: skip
+        self._modules, self._folder = modules, folder
+        self._device = device = next(modules.encoder.parameters()).device
+        self._size, self.image_buckets = sizes
+        self._stream, self._pool = stream, torch.cuda.graph_pool_handle()
+        on_gpu = device.type == "cuda"
+        facts = [torch.__version__, torch.version.cuda, mask_code("torch"), sorted(about.items())]
+        facts.append(torch.cuda.get_device_name(device) if on_gpu else "cpu")
+        self._facts = hashlib.sha256(repr(facts).encode()).hexdigest()[:20]
+        self.captured: dict[tuple[str, int, int], Captured] = {}
 
-    def artifact(self, name: str, module: torch.nn.Module, inputs: Tensors) -> Path:
-        """Return where the artifact of a module for inputs of these shapes is, or would be."""
-        constants = sorted(constants_of(module).items())
-        parts = {type(part) for part in module.modules()}
-        facts = self._facts | {
-            "inputs": ", ".join(_layout(inputs)),
-            "parts": ", ".join(sorted(f"{part.__module__}.{part.__qualname__}" for part in parts)),
-            "constants": ", ".join(f"{key} {_layout([value])[0]}" for key, value in constants),
-        }
-        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:20]
-        return self._folder / f"{name}-{digest}.pt2"
+    def release(self) -> None:
+        """Give memory back; what is captured afterwards gets memory of its own.
 
-    def known(self, name: str, module: torch.nn.Module, inputs: Tensors) -> bool:
-        """Whether `function` need not find out first what these shapes are compiled to."""
-        path = self.artifact(name, module, inputs)
-        return path.exists() or _refused_file(path).exists()
+        While somebody holds what a graph has made, PyTorch refuses to capture into the memory of
+        graphs that are gone ("INTERNAL ASSERT FAILED").
+        """
+        self.captured.clear()
+        self._pool = torch.cuda.graph_pool_handle()
 
-    def function(self, name: str, module: torch.nn.Module, inputs: Tensors) -> Function:
-        """Return a function that computes what a module does, for inputs of these shapes.
+    def encoder(self, images: int) -> Captured:
+        """Return the encoder for at least so many images."""
+        return self._made(self._encoder(images))
 
-        Args:
-            name: of the module, for messages and the artifact's name.
-            module: in evaluation mode on the device.
-            inputs: examples of its inputs, on the device.
+    def decoder(self, features: Features, prompts: int) -> Captured:
+        """Return the decoder for features of so many images and at least so many boxes."""
+        return self._made(self._decoder(features, prompts))
+
+    def warm_encoder(self, images: int) -> Features | None:
+        """Capture the encoder for so many images if it was compiled before, on this machine.
+
+        Returns:
+            Features of no image in particular, or None where it is not compiled yet.
+
+        """
+        bucket = self._encoder(images)
+        if not self._file(bucket).exists():
+            return None
+        return Features(self._made(bucket).outputs, images, ((0, 0),) * images)
+
+    def warm_decoder(self, features: Features, prompts: int) -> None:
+        """Capture the decoder for such features and boxes if it was compiled before."""
+        bucket = self._decoder(features, prompts)
+        if self._file(bucket).exists():
+            self._made(bucket)
+
+    def _encoder(self, images: int) -> _Bucket:
+        images = bucket_for(images, self.image_buckets)
+        shape = (images, 3, self._size, self._size)
+        zeros = partial(torch.zeros, shape, device=self._device)
+        return _Bucket(("encoder", images, 0), self._modules.encoder, lambda: (zeros(),))
+
+    def _decoder(self, features: Features, prompts: int) -> _Bucket:
+        images = bucket_for(features.batch, self.image_buckets)
+        prompts = bucket_for(prompts, BOX_BUCKETS)
+
+        def inputs() -> Tensors:
+            zeros: Callable[..., Any] = partial(torch.zeros, device=self._device)
+            return (
+                *(zeros((images, *part.shape[1:]), dtype=part.dtype) for part in features.data),
+                zeros((prompts, len(BOX_LABELS), 2), dtype=torch.float32),
+                torch.tensor([BOX_LABELS] * prompts, dtype=torch.int32, device=self._device),
+                zeros(prompts, dtype=torch.int64),
+            )
+
+        modules = self._modules
+        decoder = modules.decoder_single if images == 1 else modules.decoder
+        return _Bucket(("decoder", images, prompts), decoder, inputs)
+
+    def _file(self, bucket: _Bucket) -> Path:
+        """Return the empty file that says that a size was compiled before."""
+        return self._folder / f"{'-'.join(map(str, bucket.key))}-{self._facts}.compiled"
+
+    def _made(self, bucket: _Bucket) -> Captured:
+        if bucket.key not in self.captured:
+            examples = bucket.inputs()
+            function = self._compiled(bucket, examples)
+            with device_owner().capturing():
+                self.captured[bucket.key] = self._captured(function, examples)
+        return self.captured[bucket.key]
+
+    def _compiled(self, bucket: _Bucket, examples: Tensors) -> Callable[..., Tensors]:
+        """Compile a module for inputs of these shapes, or load what was compiled before.
 
         Raises:
+            MachineError: the compiler fails here.
             torch.OutOfMemoryError: the device's memory does not suffice.
 
         """
-        if self._impossible:
-            return self._compiled_in_process(module)
-        path = self.artifact(name, module, inputs)
-        try:
-            if _refused_file(path).exists():
-                raise UnusableError(_refused_file(path).read_text())
-            with contextlib.suppress(UnusableError):
-                return self._loaded(path, module, inputs)
-            with only_one(path.with_name(f".{path.name}.lock"), _waiting):
-                return self._made(name, path, module, inputs)
-        except Exception as error:
-            raise_of_device(error)
-            self._impossible = True
-            logger.warning(
-                "the mask model is compiled in every process, about half a minute each, because "
-                "compiling it once for all of them failed: %s", first_line(error),
-            )  # fmt: skip
-            logger.debug("ahead-of-time compilation", exc_info=error)
-            return self._compiled_in_process(module)
-
-    def _loaded(self, path: Path, module: torch.nn.Module, inputs: Tensors) -> Function:
-        """Load an artifact and run it once.
-
-        Raises:
-            UnusableError: it is not there, or damaged.
-            UntriedError: this machine cannot load it, whatever it is.
-
-        """
-        if not path.exists():
-            raise UnusableError("")
-        try:
-            if _digest_file(path).read_text() != _digest(path):
-                raise UnusableError("its content is not what was written")
-            loaded = LoadedArtifact(path, constants_of(module), self._device)
-            loaded(*inputs)
-            loaded.remove_unpacked()
-        except (OSError, RuntimeError) as error:
-            raise_of_device(error)
-            if is_of_machine(str(error), path):
-                raise UntriedError(f"{path} cannot be loaded: {first_line(error)}") from error
-            raise UnusableError(first_line(error)) from error
-        return loaded
-
-    def _made(self, name: str, path: Path, module: torch.nn.Module, inputs: Tensors) -> Function:
-        """Load an artifact, or compile it; only one process at a time."""
-        try:
-            return self._loaded(path, module, inputs)  # made by another process meanwhile
-        except UnusableError as error:
-            if path.exists():
-                logger.warning("%s is damaged (%s): it is compiled again", path, error)
-                path.unlink()
-        self._tell(name, inputs)
-        begun = time.monotonic()
-        try:
-            self._compile(path, module, inputs)
-            logger.info("%s compiled in %.0f s: %s", name, time.monotonic() - begun, path)
-            return self._loaded(path, module, inputs)
-        except UnusableError as error:
-            reason = f"{error} (`autolabel cache clear torch` lets it be tried again)"
-            write_whole(_refused_file(path), reason)  # for the next process
-            raise UnusableError(reason) from error
-
-    def _tell(self, name: str, inputs: Tensors) -> None:
-        if not self._told:
-            logger.warning(
-                "compiling the mask model for this GPU, half a minute for each size of its inputs; "
-                "later starts load it from %s", self._folder,
-            )  # fmt: skip
-        self._told = True
-        logger.info("compiling %s for %s", name, [tuple(given.shape) for given in inputs])
-
-    def _compile(self, path: Path, module: torch.nn.Module, inputs: Tensors) -> None:
-        self._prepare_compiler()
-        need_compilers(self._device)
-        with (
-            torch.no_grad(),
-            tempfile.TemporaryDirectory(prefix=f".{path.stem}-", dir=path.parent) as folder,
-        ):
-            made = Path(folder) / path.name
-            exported = torch.export.export(module, inputs)
-            with libraries_to_link(Path(folder)) as libraries:
-                options = _OPTIONS | {"aot_inductor.custom_op_libs": libraries}
-                torch._inductor.aoti_compile_and_package(
-                    exported, package_path=str(made), inductor_configs=options
-                )
-            need_sound(made, constants_of(module), inputs, self._device)
-            write_whole(_digest_file(path), _digest(made))
-            made.replace(path)
-
-    def _compiled_in_process(self, module: torch.nn.Module) -> Function:
-        self._prepare_compiler()
-        # Every bucket is a compilation of the same modules.
-        torch._dynamo.config.recompile_limit = 64
-        compiled: Function = torch.compile(module, dynamic=False)
-        return compiled
-
-    def _prepare_compiler(self) -> None:
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(self._folder.with_name("inductor")))
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(make_folder(self._folder)))
         quiet_torch_compiler()
+        torch._dynamo.config.recompile_limit = 64  # every bucket compiles the same modules
+        function: Callable[..., Tensors] = torch.compile(bucket.module, dynamic=False)
+        compiled, name = self._file(bucket), "-".join(map(str, bucket.key))
+        try:
+            if compiled.exists():
+                function(*examples)
+                return function
+            with only_one(self._folder / f".{compiled.name}.lock", _say_waiting):
+                if not compiled.exists():
+                    logger.warning(
+                        "compiling the mask model for this GPU (%s), up to half a minute for each "
+                        "size of its inputs; later starts load it from %s", name, self._folder,
+                    )  # fmt: skip
+                function(*examples)
+                compiled.touch()
+        except Exception as error:
+            _raise_of_device(error)
+            raise MachineError(
+                f"PyTorch cannot compile the mask model on this machine: {first_line(error)} (it "
+                "needs gcc and g++, or what CC and CXX name; `autolabel cache clear torch` removes "
+                "what was compiled before)"
+            ) from error
+        return function
+
+    def _captured(self, function: Callable[..., Tensors], examples: Tensors) -> Captured:
+        try:
+            return Captured(function, examples, self._stream, self._pool)
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError) or "captur" not in str(error):
+                raise
+            # PyTorch's allocator stays in the capture: it takes no other one, and keeps memory that
+            # more than one stream has used.
+            raise DeviceLostError(
+                f"PyTorch cannot go on after a capture that failed: {first_line(error)}"
+            ) from error
 
 
-def _waiting() -> None:
+def _say_waiting() -> None:
     logger.warning("waiting for another process, which compiles the mask model")
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _raise_of_device(error: BaseException) -> None:
+    """Raise what the compiler is not to blame for: no memory, or a device that is lost."""
+    cause: BaseException | None = error
+    seen: set[int] = set()  # the compiler wraps errors without naming them as the cause
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        if isinstance(cause, torch.OutOfMemoryError):
+            raise cause
+        cause = cause.__cause__ or cause.__context__
+    if is_sticky(error):
+        raise error
 
 
-def _digest_file(path: Path) -> Path:
-    return path.with_suffix(".sha256")
-
-
-def _refused_file(path: Path) -> Path:
-    """Return where the reason is why what was compiled does not run."""
-    return path.with_suffix(".refused")
+def out_of_memory(error: Exception) -> DeviceMemoryError:
+    """Give cached memory back to the device and say what happened."""
+    torch.cuda.empty_cache()
+    return DeviceMemoryError(f"the GPU has no memory left: {first_line(error)}")
