@@ -72,6 +72,11 @@ class LabelParams(BaseModel):
         "are lists of frames; `auto` detects the format of each source.",
     )
     out: Place = Field(description="Folder or URL for labels and reports.")
+    root: Place | None = Field(
+        default=None,
+        description="Folder around the sources from which sequences are named. Default: the one "
+        "that `out` remembers, else the source itself.",
+    )
     sequence: str = Field(default="", description="Name of the only sequence in the sources.")
     dataset: Annotated[str, _passing(check_name)] | None = Field(
         default=None, description="FiftyOne dataset. Default: the last part of `out`."

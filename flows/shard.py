@@ -168,7 +168,7 @@ def parts_of(shard: ShardParams) -> list[SequencePart]:
     selection = FrameSelection.parse(label.frames)
     named: dict[str, Discovered] = {}
     if any(piece.picked for piece in shard.pieces):
-        names = names_of(label.out)
+        names = names_of(label)
         found = discover(label.sources, selection, label.sequence, label.format, names)
         named = {one.sequence.sequence_id: one for one in found if one.picked}
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from flows.backfill_params import BackfillParams
 from flows.params import LabelParams
-from flows.plan.names import names_of
+from flows.plan.names import Namesakes, names_of
 from flows.plan.pieces import taken_ns, work_of
 from flows.plan.plan import matching_of, stamp_of
 from flows.plan.rates import Rate, measured_rate
@@ -24,7 +24,6 @@ from tasks.boxes.matching import Matching
 from tasks.frames.discover import Discovered, discover
 from tasks.frames.naming import Names
 from tasks.frames.patterns import refuse_output_inside
-from tasks.frames.refused_names import Namesakes
 from tasks.pipeline.tools import Tools
 from tasks.store import quarantine
 from tasks.store.artifacts import RunStamp
@@ -195,7 +194,7 @@ def plan_backfill(
     made_by = stamp.model  # of a server of Triton's, what runs there
     on_gpu = made_by is not None and needs_gpu(made_by.backend, made_by.precision)
     rate = measured_rate(params.label.out, stamp.run_key, on_gpu=on_gpu)
-    plan = BackfillPlan(params, stamp, rate, matching=matching, known=names_of(params.label.out))
+    plan = BackfillPlan(params, stamp, rate, matching=matching, known=names_of(params.label))
     plan.works = list(_missing(plan, set(in_flight)))
     if matching:
         matching.refuse_nothing(params.label.wanted_classes)
@@ -212,9 +211,7 @@ def _missing(plan: BackfillPlan, in_flight: set[tuple[str, str]]) -> Iterator[Pi
     partial = {one.key for one in listed if one.run_key == run_key and one.partial}
     ever = {one.sequence_id for one in listed if not one.partial}
     plan.again += dated_ahead(listed)
-    namesakes = Namesakes(
-        plan.known, {name for name, _ in (*in_flight, *(one.key for one in listed))}
-    )
+    namesakes = Namesakes(out_uri, plan.known, newest, {name for name, _ in in_flight})
     given_up = set() if params.retry_quarantined else quarantine.listed(out_uri, run_key)
     before: list[ListedManifest] = []
     for one in _matching(plan):

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from flows.params import LabelParams
-from flows.plan.names import keep_names, names_of
+from flows.plan.names import Namesakes, keep_names, names_of
 from sam2_core.backend_choice import refuse_unless_usable
 from sam2_core.types import AutolabelError
 from tasks.boxes.decisive_code import box_code
@@ -20,7 +20,6 @@ from tasks.dataset.loaded import refuse_before_labeling
 from tasks.frames.discover import Discovered, discover
 from tasks.frames.naming import Names
 from tasks.frames.patterns import refuse_output_inside
-from tasks.frames.refused_names import Namesakes
 from tasks.masks.certified import verdict_on
 from tasks.masks.model import ModelChoice, choose_model, library_versions
 from tasks.pipeline.chunk import Job
@@ -137,7 +136,7 @@ def make_plan(params: LabelParams, tools: Tools | None = None) -> Plan:
     """
     selection = FrameSelection.parse(params.frames)
     refuse_output_inside(params.out, params.sources)
-    names = names_of(params.out)
+    names = names_of(params)
     found = list(discover(params.sources, selection, params.sequence, params.format, names))
     model = model_of(params)
     tools = tools or Tools()
@@ -148,7 +147,8 @@ def make_plan(params: LabelParams, tools: Tools | None = None) -> Plan:
     stamp = stamp_of(params, model, tools)
     listed = list_manifests(params.out)
     complete = complete_keys(listed, stamp.run_key)
-    namesakes = Namesakes(names, {one.sequence_id for one in listed})
+    newest = newest_of(listed)
+    namesakes = Namesakes(params.out, names, newest)
     tracked = list_tracked(params.out, stamp.run_key) if complete and params.tracks else set()
 
     def planned(one: Discovered) -> SequencePart:
@@ -163,7 +163,7 @@ def make_plan(params: LabelParams, tools: Tools | None = None) -> Plan:
 
     with ThreadPoolExecutor(LISTING_THREADS, "plan") as pool:
         sequences = tuple(pool.map(planned, found))
-    keys, newest = set(map(_key, found)) & complete, newest_of(listed)
+    keys = set(map(_key, found)) & complete
     there = [one for one in listed if one.run_key == stamp.run_key and one.key in keys]
     again = [*dated_ahead(listed), *(one for one in there if newest[one.sequence_id] != one)]
     before = [newest[one.name] for one in sequences if not one.manifest and one.name in newest]

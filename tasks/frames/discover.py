@@ -12,27 +12,27 @@ a sequence, called after it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 from sam2_core.types import AutolabelError
 from tasks.frames.addresses import split_address
-from tasks.frames.naming import Names
+from tasks.frames.naming import Names, root_of_both
 from tasks.frames.patterns import (
     IMAGE_SUFFIXES,
     VIDEO_SUFFIXES,
+    beginning_of,
     by_sequence,
     distinct,
     expanded,
-    names_by,
     pictures_among,
     suffix_of,
 )
-from tasks.frames.readers.choice import BY_SUFFIX, FOLDERS, reader_of
+from tasks.frames.readers.choice import FOLDERS, reader_of
 from tasks.frames.readers.folders import by_camera
 from tasks.frames.readers.protocol import Listed, Picture, Reader
-from tasks.frames.source_names import CAMERA_BYTES, safe_name, sequence_id_of
+from tasks.frames.source_names import CAMERA_BYTES, safe_name
 from tasks.store import storage
 from tasks.store.artifacts import content_key
 from tasks.types import (
@@ -101,6 +101,8 @@ def discover(
     """
     if not sources:
         raise AutolabelError("no source: name a folder, a video file or a bucket to label")
+    if safe_name(name or "_") != (name or "_"):
+        raise AutolabelError(f"--sequence {name!r}: call it {safe_name(name)!r}, say")
     seen: dict[str, tuple[str, str]] = {}
     owners: dict[str, str] = {}
     selected = False
@@ -108,11 +110,10 @@ def discover(
     for source, one in _found(pattern_of, selection, format_, names or Names(), name):
         if len(pattern_of) > 1 and storage.is_local(source):
             _refuse_same_places(one, source, owners)
-        named = _named(one, name) if name else one
-        _refuse_same_id(named.sequence, source, seen, name, names)
+        _refuse_same_id(one.sequence, source, seen, name)
         if one.frames:
             selected = True
-            yield named
+            yield one
     if not selected:
         raise NothingToLabelError(
             f"--frames {selection} takes no frame: no camera has more than {selection.start}"
@@ -122,36 +123,30 @@ def discover(
 def _found(
     pattern_of: Mapping[str, str], selection: FrameSelection, format_: str, names: Names, name: str
 ) -> Iterator[tuple[str, Discovered]]:
-    """Sequences as they are called by themselves or were before, each with its source."""
-    pictures = pictures_among(list(pattern_of))
-    if len(pictures) == 1 and not any(pattern_of[one] for one in pictures):
-        pictures = {}  # a sequence of one frame, called after it
+    """Sequences with their names, each with its source."""
+    picked = pictures_among(list(pattern_of))
     fitting: dict[str, int] = {}
     for source, pattern in pattern_of.items():
-        if source in pictures:
+        if source in picked:
             continue
         found = 0
         reader = reader_of(_plain(source), format_)
-        known = names.of(_plain(source), reader.name)
-        called = known.way if known.root else names_by(pattern, source)
-        settled = partial(known.settled, pattern, name)
-        for one in _discover_source(known.source, reader, selection, called, settled):
+        called = names.of(_plain(source), reader.name, beginning_of(pattern))
+        for listed in reader.sequences(called.source):
             found += 1
-            yield source, one
+            sequence = SequenceRef(called.name_of(listed, name), listed.address)
+            yield source, _discovered(sequence, listed.cameras, selection)
         if not found and not pattern:
             raise _no_media(source, reader)
         fitting[pattern] = fitting.get(pattern, 0) + found
-    if pictures:
-        root, sequences = by_sequence(pictures.values())
-        for way, cameras in sequences.items():
-            folder = storage.join(root, *way)
-            own = sequence_id_of(root, way)
-            sequence = SequenceRef(names.of_pictures(folder, own, name, cameras), folder)
-            yield (
-                sequence.frames_uri,
-                replace(_discovered(sequence, by_camera(cameras), selection), picked=True),
-            )
-    for pattern in (one for one, found in fitting.items() if not found and not pictures):
+    root, of_folder = by_sequence(picked.values()) if picked else ("", {})
+    for way, cameras in of_folder.items():
+        folder = storage.join(root, *way)
+        listed = Listed((), folder, by_camera(cameras))
+        called = names.of(folder, FOLDERS.name, root)
+        sequence = SequenceRef(called.name_of(listed, name, picked=True), folder)
+        yield folder, replace(_discovered(sequence, listed.cameras, selection), picked=True)
+    for pattern in (one for one, found in fitting.items() if not found and not picked):
         raise _no_media(pattern)
 
 
@@ -164,19 +159,6 @@ def _no_media(source: str, reader: Reader = FOLDERS) -> AutolabelError:
         f"({', '.join(sorted(IMAGE_SUFFIXES | VIDEO_SUFFIXES))}), no plain .tar and no .mcap; "
         "lists of frames (.json, .parquet) are sources themselves: name the file"
     )
-
-
-def _named(one: Discovered, name: str) -> Discovered:
-    """Call a sequence otherwise.
-
-    Raises:
-        AutolabelError: that cannot be a name.
-
-    """
-    if safe_name(name) != name:
-        raise AutolabelError(f"--sequence {name!r}: call it {safe_name(name)!r}, say")
-    frames = tuple(replace(frame, sequence_id=name) for frame in one.frames)
-    return replace(one, sequence=replace(one.sequence, sequence_id=name), frames=frames)
 
 
 def _refuse_same_places(one: Discovered, source: str, owners: dict[str, str]) -> None:
@@ -194,11 +176,7 @@ def _refuse_same_places(one: Discovered, source: str, owners: dict[str, str]) ->
 
 
 def _refuse_same_id(
-    sequence: SequenceRef,
-    source: str,
-    seen: dict[str, tuple[str, str]],
-    name: str,
-    names: Names | None,
+    sequence: SequenceRef, source: str, seen: dict[str, tuple[str, str]], name: str
 ) -> None:
     """Remember where each sequence comes from, and refuse a second one of the same name."""
     known = seen.setdefault(sequence.sequence_id, (sequence.frames_uri, source))
@@ -209,14 +187,13 @@ def _refuse_same_id(
             f"--sequence {name} names one sequence, and there are more: "
             f"{storage.redact(known[0])} and {storage.redact(sequence.frames_uri)}"
         )
-    advice = "rename one of them"
-    if known[1] != source:
-        advice = "give the folder that holds both as the source"
-    if names and names.recorded.roots:
-        advice += ", or choose another --out: in this one names of earlier commands count"
+    both = root_of_both(known[1], source) if known[1] != source else ""
+    advice = f"name them from the folder around both with --root {both}" if both else ""
     raise AutolabelError(
-        f"two sequences are both called {sequence.sequence_id}: {storage.redact(known[0])} and "
-        f"{storage.redact(sequence.frames_uri)}; {advice}"
+        storage.redact(
+            f"two sequences are both called {sequence.sequence_id}: {known[0]} and "
+            f"{sequence.frames_uri}; {advice or 'rename one of them'}, or choose another --out"
+        )
     )
 
 
@@ -229,44 +206,12 @@ def list_frames(sequence: SequenceRef, selection: FrameSelection = ALL_FRAMES) -
     """
     folder, name, part = split_address(sequence.frames_uri)
     reader = reader_of(folder, name or FOLDERS.name)
-    for one in _discover_source(reader.source_of(folder, part), reader, selection):
-        if one.sequence.frames_uri.rstrip("/") == sequence.frames_uri.rstrip("/"):
-            return [replace(frame, sequence_id=sequence.sequence_id) for frame in one.frames]
+    for listed in reader.sequences(_plain(reader.source_of(folder, part))):
+        if listed.address.rstrip("/") == sequence.frames_uri.rstrip("/"):
+            return list(_discovered(sequence, listed.cameras, selection).frames)
     raise AutolabelError(
         f"sequence {sequence.sequence_id}: no frames below {storage.redact(sequence.frames_uri)}"
     )
-
-
-def _discover_source(
-    source: str,
-    reader: Reader,
-    selection: FrameSelection,
-    called: tuple[str, ...] = (),
-    settled: Callable[[Listed, str], str] = lambda _, name: name,
-) -> Iterator[Discovered]:
-    """Every sequence of one source.
-
-    Args:
-        source: where to look.
-        reader: of its format.
-        selection: which frames of each camera.
-        called: names of the source itself, if a pattern or what was labeled before has any.
-        settled: says what a sequence is called, given how its source calls it.
-
-    """
-    root = _plain(source)
-    whole = root.rpartition(".")[0] if suffix_of(root) in BY_SUFFIX else root
-    around = (*called[:-1], whole.rpartition("/")[2]) if called else ()
-    for listed in reader.sequences(root):
-        names = (*around, *listed.names)
-        if listed.names and listed.address == root:  # one file, called after itself
-            name = safe_name("/".join((*called[:-1], listed.names[-1])))
-        elif listed.names and listed.is_called_in_full:
-            name = safe_name("/".join(names))
-        else:
-            name = sequence_id_of(whole, names)
-        sequence = SequenceRef(settled(listed, name), listed.address)
-        yield _discovered(sequence, listed.cameras, selection)
 
 
 def _plain(source: str) -> str:

@@ -1,246 +1,297 @@
-"""Names of sequences beside what was labeled before: one drive has one name in a storage.
+"""Names of sequences: one drive has one name in a storage.
 
-A sequence is called by its way from the oldest recorded root that contains it
-(`tasks.store.roots`), whatever source it is found through; where none does, by its way from its
-source, which is a new root. What cannot be named so is refused.
+A sequence is named by its path below a root: the oldest root in the storage that contains it, else
+`--root`, else its source, which then becomes a root. A sequence that was named by itself keeps that
+name. What would get a second name is refused.
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
 
+from sam2_core.types import AutolabelError
 from tasks.frames.addresses import split_address
-from tasks.frames.patterns import IMAGE_SUFFIXES, VIDEO_SUFFIXES, suffix_of, wildcard_free
-from tasks.frames.readers.choice import FOLDERS
+from tasks.frames.patterns import VIDEO_SUFFIXES, suffix_of
+from tasks.frames.readers.choice import BY_SUFFIX, FOLDERS
 from tasks.frames.readers.protocol import Listed
-from tasks.frames.refused_names import instead, refuse_other_name, refused, shown
-from tasks.frames.source_names import is_camera_name, sequence_id_of
-from tasks.frames.ways import Places, Way, is_file, parts_of, spellings, way_between, without_suffix
+from tasks.frames.source_names import is_camera_name, safe_name, sequence_id_of
 from tasks.store import storage
 from tasks.store.roots import NOTHING, Recorded, Root
-from tasks.types import SequenceRef
 
-# What a walk through folders finds, too, and names alike.
-_ALSO_IN_FOLDERS = frozenset({FOLDERS.name, "tar", "mcap"})
-CAMERA, PICTURE, PICTURES = "camera", "picture", "pictures"  # see `Root.apart`
+Way = tuple[str, ...]  # names of folders, from the outer one down
+# Files that a walk through folders finds: a sequence in one is named as from the folder around.
+_MEDIA = VIDEO_SUFFIXES | {".tar", ".mcap"}
+_FOLDERS_TOO = frozenset({FOLDERS.name, "tar", "mcap"})
+
+
+class NamedOtherwiseError(AutolabelError):
+    """Frames that have a name already would be labeled once more, under another one."""
+
+
+def spellings(address: str) -> tuple[Way, ...]:
+    """Return the names that lead to a place: as written, and with links resolved."""
+    if storage.is_local(address):
+        path = storage.local_path(address)
+        return tuple(dict.fromkeys((path.parts, path.resolve().parts)))
+    scheme, _, rest = storage.canonical(address).partition("://")
+    parts = (one for one in rest.split("/") if one)
+    return ((scheme, *(map(unquote, parts) if scheme.startswith("http") else parts)),)
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether one of two addresses lies in the other, or they are one place."""
+    return any(
+        way[: len(around)] == around or around[: len(way)] == way
+        for way in spellings(one)
+        for around in spellings(other)
+    )
+
+
+def _without_suffix(way: Way) -> Way:
+    if suffix_of(way[-1]) in _MEDIA:
+        return (*way[:-1], posixpath.splitext(way[-1])[0])
+    return way
 
 
 class Names:
-    """How the sequences of one plan are called.
+    """What the sequences of a plan are called.
 
     Args:
-        recorded: what is known, the oldest first.
+        recorded: the roots in the storage, the oldest first.
+        root: the one to use where none of these contains a source, "" for each source itself.
 
     """
 
-    def __init__(self, recorded: Recorded = NOTHING) -> None:
-        self.recorded = recorded
-        roots = recorded.roots
-        self._roots = Places((root.address, root) for root in roots if not root.name)
-        self._pinned = Places((split_address(root.address)[0], root) for root in roots if root.name)
-        self._known = frozenset(roots)
-        self._new: dict[Root, None] = {}
+    def __init__(self, recorded: Recorded = NOTHING, root: str = "") -> None:
+        self.recorded, self.root = recorded, root
+        self.new: dict[Root, None] = {}  # to be recorded before anything is labeled
+        self._known = frozenset(recorded.roots)
+        self._ages: dict[Root, int] = {}
+        self._roots: dict[Way, list[Root]] = {}
+        self._named: dict[Way, Root] = {}
+        for one in recorded.roots:
+            self._add(one)
+        self._places = sorted(self._roots)
 
-    @property
-    def new(self) -> list[Root]:
-        """What is to be recorded before anything is labeled."""
-        return [root for root in self._new if root not in self._known]
+    def _add(self, root: Root) -> None:
+        if root in self._ages:
+            return
+        self._ages[root] = len(self._ages)
+        if root.name:
+            for way in _sequence_places(root.address):
+                self._named.setdefault(way, root)
+            return
+        for way in spellings(root.address):
+            self._roots.setdefault(_without_suffix(way), []).append(root)
 
-    def add(self, root: Root) -> None:
-        """Note a place at which names are made now."""
-        self._new[root] = None
+    def note(self, root: Root) -> None:
+        """Remember a root to record before anything is labeled."""
+        self._add(root)
+        self.new[root] = None
 
-    def of(self, source: str, format_: str) -> SourceNames:
-        """Say how the sequences of a source are called.
+    def is_known(self, root: Root) -> bool:
+        """Whether it was recorded before this plan."""
+        return root in self._known
+
+    def named(self, address: str) -> Root | None:
+        """Return the record of a sequence that was named by itself."""
+        places = _sequence_places(address) if self._named else ()
+        return next((self._named[one] for one in places if one in self._named), None)
+
+    def around(self, ways: Iterable[Way], format_: str) -> tuple[Root, Way] | None:
+        """Return the oldest root of a format that is or contains a place, and the way down."""
+        found = [
+            (self._ages[root], root, way[depth:])
+            for way in ways
+            for depth in range(1, len(way) + 1)
+            for root in self._roots.get(way[:depth], ())
+            if root.format == format_
+        ]
+        return min(found, key=lambda one: one[0])[1:] if found else None
+
+    def of(self, source: str, format_: str, base: str = "") -> SourceNames:
+        """Return what the sequences of a source are called.
 
         Args:
             source: a folder or file, no pattern.
             format_: name of its reader.
+            base: folder that is to be the root where there is no other, "" for the source itself.
 
         Raises:
-            NamedOtherwiseError: they have other names by now, which the source alone cannot give.
+            NamedOtherwiseError: they have names that this source cannot give.
+            AutolabelError: the root that was asked for does not contain the source.
 
         """
-        places = spellings(source)
-        format_ = FOLDERS.name if format_ in _ALSO_IN_FOLDERS else format_
-        all_around = self._roots.around(places)
-        around = next((one for one in all_around if one[1].format == format_), None)
-        found = SourceNames(self, source, format_, *(around[1:] if around else (None, ())))
-        for age, root, way in self._roots.inside(places):
-            if around and age >= around[0]:  # it is younger, and names nothing in it
-                break
-            if way:
-                if root.format != format_:
-                    why = f"holds {root.address}, labeled by itself as of --format {root.format}"
-                    raise refused(source, why, "give what else is in it")
-                found.inner.setdefault(without_suffix(way), root)
-        self._pin(found, places)
-        if not around and not found.pinned and all_around:
-            _, root, way = all_around[0]
-            why = f"lies in {root.address}" if way else "has been labeled before"
-            why += f", and was named as of --format {root.format}, not {format_}"
-            raise refused(source, why, instead(root, way))
-        whole = found.root or found.pin_around
-        if suffix_of(source) in IMAGE_SUFFIXES and whole and (found.way or found.pin_around):
-            raise refused(source, f"is a picture of what {whole.address} names", instead(whole, ()))
-        return found
+        format_ = FOLDERS.name if format_ in _FOLDERS_TOO else format_
+        ways = tuple(map(_without_suffix, spellings(source)))
+        found = self.around(ways, format_)
+        self._refuse_other_format(source, ways, format_, known=found is not None)
+        if found is None:
+            address = storage.absolute(storage.canonical(self.root or base or source))
+            self._add(Root(address, format_))
+            found = self.around(ways, format_)
+            if found is None:
+                raise AutolabelError(
+                    f"--root {storage.redact(self.root)} does not contain the source "
+                    f"{storage.redact(source)}"
+                )
+        root = found[0]
+        if self.root and not set(spellings(root.address)) & set(spellings(self.root)):
+            why = f"was named below {root.address}, and not below --root {self.root}"
+            raise refused(source, why, "leave --root out")
+        return SourceNames(self, source, format_, root, ways)
 
-    def _pin(self, found: SourceNames, places: tuple[Way, ...]) -> None:
-        """Find the sequences with names of their own in a source, and the one around it."""
-        for _, root, way in self._pinned.inside(places):
-            part = root.address.removeprefix(split_address(root.address)[0])
-            found.pinned[way, part] = root
-            if root.apart and (way or root.apart == PICTURES):
-                raise refused(found.given, f"holds {shown(root)}", "give what else is in it")
-        for _, root, way in self._pinned.around(places):
-            if way:
-                found.pin_around = root
+    def _refuse_other_format(
+        self, source: str, ways: Sequence[Way], format_: str, *, known: bool
+    ) -> None:
+        outside = (self._roots.get(way[:depth], ()) for way in ways for depth in range(len(way)))
+        others = [*self._inside(ways), *(() if known else (one for at in outside for one in at))]
+        for root in others:
+            if root.format != format_ and root in self._known:
+                why = f"lies in {root.address}, or holds it, which was named as of --format "
+                why += f"{root.format}, not {format_}"
+                raise refused(source, why, "give other sources")
 
-    def of_pictures(self, folder: str, own: str, wanted: str, cameras: Collection[str]) -> str:
-        """Return what a sequence is called whose pictures were named one by one.
+    def _inside(self, ways: Iterable[Way]) -> Iterator[Root]:
+        for way in ways:
+            for place in self._places[bisect_left(self._places, way) :]:
+                if place[: len(way)] != way:
+                    break
+                yield from self._roots[place]
 
-        Args:
-            folder: of the sequence.
-            own: how it is called by itself.
-            wanted: what it is to be called, or ""; other pictures of the folder may be called
-                otherwise.
-            cameras: its cameras, "" for that of a folder without.
 
-        Raises:
-            NamedOtherwiseError: the folder's own sequence has them, under another name.
-
-        """
-        of_camera = set(cameras) == {""} and is_camera_name(folder.rpartition("/")[2])
-        sequence = SequenceRef(wanted or own, folder)
-        known = self._known_of_pictures(folder, wanted, of_camera=of_camera)
-        if known:
-            refuse_other_name(sequence, known, wanted)
-            return known
-        apart = PICTURES if wanted else CAMERA if of_camera else ""
-        self.add(Root(folder, FOLDERS.name, sequence.sequence_id, apart))
-        return own
-
-    def _known_of_pictures(self, folder: str, wanted: str, *, of_camera: bool) -> str:
-        places = spellings(folder)
-        for root in (one for _, one, way in self._pinned.around(places) if not way):
-            if root.apart != PICTURES:
-                return root.name
-            if not wanted:
-                raise refused(folder, f"holds {shown(root)}", "name other pictures")
-        around = self._roots.around(places)
-        if not around:
-            return ""
-        _, root, way = around[0]
-        if root.format != FOLDERS.name or (of_camera and way):
-            raise refused(folder, f"is a part of what {root.address} names", instead(root, way))
-        return sequence_id_of(root.address, way)
+def _sequence_places(address: str) -> list[Way]:
+    """Return the spellings of a sequence's address."""
+    folder, reader, part = split_address(address)
+    return [(*way, f"#{reader}={part}") if reader else way for way in spellings(folder)]
 
 
 @dataclass
 class SourceNames:
-    """How the sequences of one source are called.
+    """What the sequences of one source are called.
 
     Attributes:
         names: of the whole plan.
         given: the source.
         format: name of its reader, or that of folders.
-        root: the recorded one that contains the source, None if none does.
-        way: from there to the source.
-        inner: recorded roots in the source that are older, by the way to each without its suffix.
-        pinned: sequences in the source whose names are recorded, by way and part of the address.
-        pin_around: a named sequence that the source is a part of.
-        noted: whether the source itself is to be recorded.
+        root: the one that contains it.
+        ways: spellings of the source, without the ending of a file.
 
     """
 
     names: Names
     given: str
     format: str
-    root: Root | None = None
-    way: Way = ()
-    inner: dict[Way, Root] = field(default_factory=dict)
-    pinned: dict[tuple[Way, str], Root] = field(default_factory=dict)
-    pin_around: Root | None = None
-    noted: bool = False
+    root: Root
+    ways: tuple[Way, ...]
 
     @property
     def source(self) -> str:
-        """The source, spelled as what was given before: its frames then have the same addresses."""
-        if self.root is None or not storage.is_local(self.given):
+        """The source, spelled as its root: its frames then have the same addresses as before."""
+        if not storage.is_local(self.given):
             return self.given
-        if way_between(spellings(self.root.address)[:1], spellings(self.given)[:1]) is not None:
+        path, root = storage.local_path(self.given), storage.local_path(self.root.address)
+        if path.is_relative_to(root) or not path.resolve().is_relative_to(root.resolve()):
             return self.given
-        return storage.join(self.root.address, *self.way) if self.way else self.root.address
+        return str(root / path.resolve().relative_to(root.resolve()))
 
-    def settled(self, pattern: str, wanted: str, listed: Listed, own: str) -> str:
+    def name_of(self, listed: Listed, wanted: str = "", *, picked: bool = False) -> str:
         """Return what a sequence of the source is called, and note what is new.
 
         Args:
-            pattern: that the source comes from, or "".
-            wanted: what it is to be called, or "".
             listed: the sequence.
-            own: how its source calls it.
+            wanted: what it is to be called, or "".
+            picked: its pictures were named one by one, so that there may be more.
 
         Raises:
             NamedOtherwiseError: its frames have another name, which the source cannot give.
 
         """
-        known = self._known_name(listed, own)
-        sequence = SequenceRef(wanted or own, listed.address)
-        if known:
-            refuse_other_name(sequence, known, wanted)
-            return known
-        self._note(sequence, pattern, named=bool(wanted), camera=self._is_camera(listed))
-        return own
+        known = self.names.named(listed.address)
+        root, way = self._below_root(listed)
+        camera = not known and self._is_camera(listed)
+        is_known = self.names.is_known(root)
+        if camera:
+            around = posixpath.dirname(listed.address.rstrip("/"))
+            whole = self.names.named(around) or (root if is_known and way else None)
+            if whole:
+                why = f"is a camera of what {whole.address} names"
+                raise refused(self.given, why, self._instead(whole, way))
+        self._refuse_named_cameras(listed)
+        name = known.name if known else _id(root, way, in_full=listed.is_called_in_full)
+        if wanted and wanted != name and (known or is_known):
+            where = storage.redact(split_address(listed.address)[0])
+            raise NamedOtherwiseError(
+                f"--sequence {wanted}: {where} is called {name} in this --out, and its frames "
+                "would be labeled twice; leave --sequence out, or choose another --out"
+            )
+        if not known and not is_known:
+            by_itself = wanted or camera or picked
+            own = Root(listed.address, self.format, wanted or name)
+            self.names.note(own if by_itself else root)
+        return wanted or name
 
-    def _known_name(self, listed: Listed, own: str) -> str:
-        """Return what a sequence was called before, "" for a new one."""
-        if self.pinned and (root := self.pinned.get(self._place(listed.address))):
-            return root.name
-        around = self.root or self.pin_around
-        if around and (self.way or self.pin_around) and self._is_camera(listed):
-            why = f"is a camera of what {around.address} names"
-            raise refused(self.given, why, instead(around, self.way))
-        for depth in range(1, len(listed.names) + 1) if self.inner else ():
-            if inner := self.inner.get(listed.names[:depth]):
-                called = listed.names[depth - 1 if is_file(inner.address) else depth :]
-                return sequence_id_of(inner.address, called)
-        return own if self.root else ""
+    def _below_root(self, listed: Listed) -> tuple[Root, Way]:
+        """Return the oldest root that contains a sequence, and the way down to it."""
+        own = listed.names[:1] == self.ways[0][-1:] and self.format == FOLDERS.name
+        includes_file = own and suffix_of(self.given.rstrip("/")) in _MEDIA
+        around = [way[:-1] if includes_file else way for way in self.ways]
+        found = self.names.around([(*way, *listed.names) for way in around], self.format)
+        root, way = found or (self.root, listed.names)
+        if suffix_of(root.address) in _MEDIA and listed.names:
+            way = listed.names[len(listed.names) - len(way) - 1 :]
+        return root, way
 
     def _is_camera(self, listed: Listed) -> bool:
-        """Whether the source is but one camera, for whoever lists the folder around it."""
-        if len(listed.names) > 1 or self.format != FOLDERS.name:
-            return False
-        place, _, _ = split_address(listed.address)
-        name = place.rstrip("/").rpartition("/")[2]
-        if suffix_of(name) in VIDEO_SUFFIXES:
-            name = posixpath.splitext(name)[0]
-        whole = place.rstrip("/") == self.source.rstrip("/")
-        return whole and set(listed.cameras) == {""} and is_camera_name(name)
+        """Whether the source is but one camera for whoever lists the folder around it."""
+        is_whole = listed.address.rstrip("/") == self.source.rstrip("/")
+        is_one = is_whole and set(listed.cameras) == {""} and self.format == FOLDERS.name
+        return is_one and is_camera_name(self.ways[0][-1])
 
-    def _place(self, address: str) -> tuple[Way, str]:
-        folder, _, _ = split_address(address)
-        way = folder.removeprefix(self.source.rstrip("/"))
-        return parts_of(way, self.source), address.removeprefix(folder)
+    def _refuse_named_cameras(self, listed: Listed) -> None:
+        for camera, pictures in listed.cameras.items():
+            file = pictures[0].file
+            place = file.uri
+            if suffix_of(file.name) not in VIDEO_SUFFIXES:
+                place = file.uri.rpartition("/")[0]
+            other = self.names.named(place) if camera else None
+            if other and other.address != listed.address:
+                why = f"holds {other.address}, labeled by itself as {other.name}"
+                raise refused(self.given, why, "give what else is in it")
 
-    def _note(self, one: SequenceRef, pattern: str, *, named: bool, camera: bool) -> None:
-        """Remember what is to be recorded of a sequence whose name is new.
+    def _instead(self, root: Root, way: Way) -> str:
+        words = f"give {root.address} as the source, as before"
+        if len(way) > 1:
+            glob = sequence_id_of(root.address, way[:-1])
+            words += f" (backfill and nightly take a part of it with --sequences '{glob}*')"
+        return words
 
-        Args:
-            one: which.
-            pattern: that the source comes from, or "".
-            named: it was named by whoever gave the source.
-            camera: the source is a camera for whoever lists the folder around.
 
-        """
-        apart = CAMERA if camera else ""
-        if suffix_of(self.given) in IMAGE_SUFFIXES:
-            apart = PICTURE
-        base = wildcard_free(pattern) if pattern else self.given
-        if named or apart or not base or (pattern and self.format != FOLDERS.name):
-            self.names.add(Root(one.frames_uri, self.format, one.sequence_id, apart))
-        elif not self.noted:
-            self.names.add(Root(storage.absolute(storage.canonical(base)), self.format))
-            self.noted = True
+def refused(source: str, why: str, advice: str) -> NamedOtherwiseError:
+    """Return the error for a source whose frames have names that it cannot give."""
+    return NamedOtherwiseError(
+        storage.redact(
+            f"source {source} {why}: its frames would be labeled a second time, under another "
+            f"name; {advice}, or choose another --out"
+        )
+    )
+
+
+def _id(root: Root, way: Way, *, in_full: bool) -> str:
+    suffix = suffix_of(root.address)
+    if way and (in_full or (suffix in _MEDIA and len(way) == 1)):
+        return safe_name("/".join(way))
+    is_file = suffix in _MEDIA or suffix in BY_SUFFIX
+    return sequence_id_of(posixpath.splitext(root.address)[0] if is_file else root.address, way)
+
+
+def root_of_both(one: str, other: str) -> str:
+    """Return the folder around two places, "" for none."""
+    scheme, mark, here = one.rpartition("://")
+    other_scheme, _, there = other.rpartition("://")
+    both = posixpath.commonpath([here, there]) if scheme == other_scheme else ""
+    return f"{scheme}{mark}{both}" if both.strip("/") else ""

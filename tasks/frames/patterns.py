@@ -67,26 +67,14 @@ def expanded(sources: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def names_by(pattern: str, source: str) -> tuple[str, ...]:
-    """Return the names that tell what fits a pattern apart, from its first wildcard on.
-
-    Where folders of any depth fit, nothing says where that is: there are no such names.
-    """
+def beginning_of(pattern: str) -> str:
+    """Return the folder before the first wildcard; "" for none below a machine or server."""
     parts = pattern.rstrip("/").split("/")
     wild = [place for place, part in enumerate(parts) if _MAGIC.search(part)]
-    if not wild or "**" in parts:
-        return ()
-    return tuple(source.rstrip("/").split("/")[wild[0] - len(parts) :])
-
-
-def wildcard_free(pattern: str) -> str:
-    """Return the folder from which `names_by` calls what fits; "" where that is none."""
-    parts = pattern.rstrip("/").split("/")
-    wild = [place for place, part in enumerate(parts) if _MAGIC.search(part)]
-    if not wild or "**" in parts:
+    least = 2 if storage.is_local(pattern) else 3
+    if not wild or wild[0] < least or "**" in parts:
         return ""
-    least = 2 if storage.is_local(pattern) else 4  # not all of a machine or a server
-    return "/".join(parts[: wild[0]]) if wild[0] >= least else ""
+    return "/".join(parts[: wild[0]])
 
 
 def _fitting(pattern: str) -> Iterator[str]:

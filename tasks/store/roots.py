@@ -30,15 +30,12 @@ class Root:
             where there is a name, that of the one sequence.
         format: name of the reader of the sources; "folders" for all that a walk finds, too.
         name: what the sequence at the address is called; "" for those below it.
-        apart: "camera", "picture" or "pictures" where its frames belong to a larger sequence for
-            whoever lists the folder around; "" else.
 
     """
 
     address: str
     format: str = "folders"
     name: str = ""
-    apart: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,7 +95,7 @@ def _read(uri: str) -> list[Root]:
     shown = storage.redact(uri)
     values = checksums.decode_json(storage.read_bytes(uri), shown)
     try:
-        roots = [Root(**one) for one in values["roots"]]
+        roots = [Root(one["address"], one["format"], one["name"]) for one in values["roots"]]
     except (LookupError, TypeError) as error:
         raise IncompleteArtifactError(f"{shown} tells no names of ours: {error!r}") from error
     if not all(isinstance(value, str) for root in roots for value in asdict(root).values()):

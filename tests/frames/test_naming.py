@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from flows.plan.names import keep_names, names_of
+from flows.plan.names import keep_names
 from sam2_core.types import AutolabelError
 from tasks.frames.discover import discover
-from tasks.frames.naming import Names
-from tasks.frames.refused_names import NamedOtherwiseError
+from tasks.frames.naming import NamedOtherwiseError, Names
+from tasks.frames.readers.protocol import Listed
 from tasks.store import roots, storage
 from tests.frames.sources import anywhere, write
 
@@ -35,8 +35,8 @@ def local(tmp_path):
 def named(tmp_path):
     """Plan as a command does that has this --out; returns addresses by name."""
 
-    def plan(*sources, out="labels", name="", format_="auto"):
-        names = names_of(str(tmp_path / out))
+    def plan(*sources, out="labels", name="", format_="auto", root=""):
+        names = Names(roots.read_roots(str(tmp_path / out)), str(root))
         found = {
             one.sequence.sequence_id: one.sequence.frames_uri.replace("memory:///", "memory://")
             for one in discover([str(one) for one in sources], name=name, format_=format_,
@@ -92,7 +92,8 @@ def test_links_relative_paths_and_other_spellings_are_one_place(local, named, mo
     }  # with the addresses of before, so that nothing is labeled again
     assert named("./link/") == every
     known = Names(roots.Recorded((roots.Root("s3://drives/in"),)))
-    assert known.of("s3a://drives/in/05-01", "folders").way == ("05-01",)
+    found = known.of("s3a://drives/in/05-01", "folders")
+    assert found.name_of(Listed(("a",), "s3a://drives/in/05-01/a", {})) == "05-01__a"
 
 
 def test_sources_beside_one_another_keep_their_own_names(local, named, tmp_path):
@@ -147,11 +148,9 @@ def test_a_sequence_that_was_named_has_one_name(local, named):
 def test_pictures_of_a_folder_with_a_name_of_their_own(local, named):
     pictures = sorted((local / "05-01" / "a").glob("*.jpg"))
     assert set(named(f"{local}/05-01/a/[1].jpg", name="ones")) == {"ones"}
-    assert set(named(f"{local}/05-01/a/[2].jpg", name="twos")) == {"twos"}
-    for source in (local, local / "05-01" / "a"):
-        with pytest.raises(NamedOtherwiseError, match="pictures in it, labeled by itself as"):
-            named(source)
-    assert set(named(local / "05-02"))
+    with pytest.raises(NamedOtherwiseError, match="is called ones in this --out"):
+        named(f"{local}/05-01/a/[2].jpg", name="twos")
+    assert set(named(local)) == EVERY - {"05-01__a"} | {"ones"}
     assert set(named(*pictures, out="other")) == {"a"}
     assert set(named(local, out="other")) == EVERY - {"05-01__a"} | {"a"}
 
@@ -179,16 +178,30 @@ def test_recordings_are_named_as_in_their_folder(named, tmp_path):
 
 def test_two_commands_at_once_are_told(local, tmp_path):
     out = str(tmp_path / "labels")
-    one, two = names_of(out), names_of(out)
+    one, two = Names(roots.read_roots(out)), Names(roots.read_roots(out))
     assert list(discover([str(local)], names=one))
     assert list(discover([str(local / "05-01")], names=two))
     keep_names(out, two)
     with pytest.raises(AutolabelError, match=r"another command began to label .*05-01 at this"):
         keep_names(out, one)
-    again = names_of(out)
+    again = Names(roots.read_roots(out))
     found = {one.sequence.sequence_id for one in discover([str(local)], names=again)}
     assert found == EVERY - {"05-01__a", "05-01__b"} | {"a", "b"}
     keep_names(out, again)
+
+
+def test_an_explicit_root_names_sources_that_are_alike(local, named, tmp_path):
+    write(tmp_path / "elsewhere", "a/1.jpg")
+    pair = local / "05-01", tmp_path / "elsewhere"
+    with pytest.raises(AutolabelError, match=f"both called a: .* with --root {tmp_path}, or"):
+        named(*pair)
+    both = named(*pair, root=tmp_path)
+    assert set(both) == {"drives__05-01__a", "drives__05-01__b", "elsewhere__a"}
+    assert named(local / "05-01").items() <= both.items(), "it is remembered"
+    with pytest.raises(NamedOtherwiseError, match="leave --root out"):
+        named(local, root=local)
+    with pytest.raises(AutolabelError, match=r"--root .*/elsewhere does not contain the source"):
+        named(local, out="other", root=tmp_path / "elsewhere")
 
 
 def test_a_damaged_record_is_told(named, local, tmp_path):

@@ -62,7 +62,7 @@ def test_pictures_one_by_one_are_the_sequences_of_their_folders(tree):
     named = [f"{tree}/a/2.jpg", f"{tree}/b/1.jpg", f"{tree}/a/1.jpg"]
     assert found(*named) == {"a": [("", "1.jpg"), ("", "2.jpg")], "b": [("", "1.jpg")]}
     (only,) = discover([f"{tree}/a/1.jpg"])
-    assert (only.sequence.sequence_id, only.picked) == ("1", False)
+    assert (only.sequence.sequence_id, only.picked) == ("a", True)
     (some,) = discover(named[::2])
     assert (some.sequence.frames_uri, some.picked) == (f"{tree}/a", True)
     (whole,) = discover([f"{tree}/a"])

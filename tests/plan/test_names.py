@@ -10,8 +10,9 @@ from flows.plan.names import keep_names, names_of, refuse_other_names
 from flows.plan.plan import check_writable, make_plan
 from flows.shard import parts_of
 from sam2_core.types import AutolabelError
-from tasks.frames.refused_names import NamedOtherwiseError
+from tasks.frames.naming import NamedOtherwiseError
 from tasks.store import roots, storage
+from tasks.store.manifests import Manifest, write_manifest
 from tests.integration.runs import MICRO, write_sequence
 
 
@@ -49,8 +50,8 @@ def submitted(plan, monkeypatch):
 
 def mark_complete(plan):
     for one in plan.works:
-        file = f"manifests/{plan.stamp.run_key}/{one.sequence_id}@{one.content_key}.json"
-        storage.write_bytes(storage.join(plan.params.label.out, file), b"{}")
+        manifest = Manifest(one.sequence_id, one.frames_uri, one.content_key, plan.stamp, ())
+        write_manifest(plan.params.label.out, manifest)
 
 
 def test_a_backfill_of_a_part_finds_what_nights_labeled(label, monkeypatch, tmp_path):
@@ -83,10 +84,10 @@ def test_names_of_nights_are_looked_at_when_they_are_turned_on(label, tmp_path):
     keep_names(out, plan.names)
     refuse_other_names(label(""))
     refuse_other_names(label("/nowhere"))
-    names = names_of(out)
-    names.add(roots.Root(f"{tmp_path}/in/05-02/c", "nuscenes"))
+    names = names_of(label(""))
+    names.note(roots.Root(f"{tmp_path}/in/05-02/c", "nuscenes"))
     keep_names(out, names)
-    with pytest.raises(NamedOtherwiseError, match="labeled by itself as of --format nuscenes"):
+    with pytest.raises(NamedOtherwiseError, match="named as of --format nuscenes, not folders"):
         refuse_other_names(label(""))
 
 
@@ -116,9 +117,11 @@ def test_a_drive_is_not_labeled_over_another_one_of_its_name(label, monkeypatch,
     ):
         with pytest.raises(AutolabelError, match=told) as refused:
             planned()
-        assert f"give the folder around both, {tmp_path}/in, as the source" in str(refused.value)
-        assert "calls this one 05-02__a (" in str(refused.value)
-        assert "--sequences '05-02*'" in str(refused.value)
+        assert f"with --root {tmp_path}/in, or" in str(refused.value)
+    root = f"{tmp_path}/in"
+    assert {one.name for one in make_plan(label("/05-02", root=root)).sequences} == {
+        "05-02__a", "05-02__c"
+    }  # fmt: skip
     both = plan_backfill(BackfillParams(label=label(""), sequences="05-02*"))
     assert submitted(both, monkeypatch) == {"05-02__a", "05-02__c"}
     assert plan_backfill(BackfillParams(label=label(""))).up_to_date == 2
