@@ -17,7 +17,7 @@ from sam2_core.types import AutolabelError
 from tasks.dataset.database import database_folder, is_at_hand
 from tasks.dataset.database_access import reach_database, waits_for_database
 from tasks.dataset.mongod import URI_VARIABLE
-from tasks.dataset.schema import OTHER_DATASET, open_dataset, refuse_other_out
+from tasks.dataset.schema import OTHER_DATASET, stored_dataset, refuse_other_out
 from tasks.errors import told
 from tasks.store.manifests import PARTIAL, Manifest
 from tasks.store.newest import list_manifests, newest_of
@@ -100,7 +100,7 @@ def missing_manifests(
 @waits_for_database
 def remember_load(dataset_name: str, manifest: Manifest, *, whole: bool) -> None:
     """Remember whether a sequence's labels, as this manifest lists them, all are in the dataset."""
-    dataset = open_dataset(dataset_name)
+    dataset = stored_dataset(dataset_name)
     import fiftyone.core.odm as foo
 
     loads = foo.get_db_conn()[COLLECTION]

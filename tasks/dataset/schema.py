@@ -15,6 +15,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from sam2_core.types import AutolabelError
@@ -122,6 +123,30 @@ def open_dataset(name: str, *, own: bool = True) -> Any:
             f"dataset '{name}' was not made by autolabel: choose another name with --dataset"
         )
     return dataset
+
+
+def stored_dataset(name: str) -> Any:
+    """Return what writers need of a dataset: its name, id, info and collection, read just now.
+
+    FiftyOne's object takes 50 ms to load, and each load writes when it was. This one goes wherever
+    only samples are read and written.
+
+    Raises:
+        AutolabelError: as `open_dataset`.
+
+    """
+    reach_database()
+    import fiftyone.core.odm as foo
+
+    found = foo.get_db_conn().datasets.find_one({"name": name}) or {}
+    if all(one["name"] != "frame_key" for one in found.get("sample_fields") or ()):
+        return open_dataset(name)  # says what is wrong
+    return SimpleNamespace(
+        name=name,
+        info=found["info"],
+        _doc=SimpleNamespace(id=found["_id"]),
+        _sample_collection_name=found["sample_collection_name"],
+    )
 
 
 def sample_collection(dataset: Any) -> Any:

@@ -35,10 +35,9 @@ from tasks.dataset.schema import (
     LOG_FIELD,
     MACHINE_FIELD,
     PREVIOUS_FIELD,
-    dataset_lock,
     default_slice_of,
-    open_dataset,
     sample_collection,
+    stored_dataset,
 )
 from tasks.frames.identity import frame_identity
 from tasks.review.calibrate import recalibration_of
@@ -95,7 +94,7 @@ def load_sequence(dataset_name: str, out_uri: str, manifest: Manifest) -> LoadRe
 
     """
     started = time.perf_counter()
-    dataset = open_dataset(dataset_name)
+    dataset = stored_dataset(dataset_name)
     recorded = recorded_frames(out_uri, manifest)
     place = place_frames(recorded, manifest.frames_uri, chosen_mask_folder())
     origin = Origin(
@@ -114,8 +113,6 @@ def load_sequence(dataset_name: str, out_uri: str, manifest: Manifest) -> LoadRe
             counted[0] += len(labeled)
             counted[1] += write_frames(dataset, labeled, origin, judgements, place, objects=objects)
     set_aside_unlisted(dataset, manifest.sequence_id, place.listed)
-    with dataset_lock(dataset_name):
-        dataset.reload()  # samples that this process holds were written past FiftyOne
     changed, seconds = len(place.changed), time.perf_counter() - started
     return LoadReport(counted[0] - changed, counted[1], seconds, changed)
 
@@ -132,7 +129,7 @@ def load_frames(dataset_name: str, labeled: Sequence[LabeledFrame], stamp: RunSt
     origin = Origin(stamp.labels_key, stamp_text(stamp.model), stamp.as_json())
     keys = [(one.frame.camera, one.frame.index) for one in labeled]
     objects = ObjectNames(dict(zip(keys, track(labeled).frames, strict=True)))
-    dataset, place = open_dataset(dataset_name), Place(mask_folder=chosen_mask_folder())
+    dataset, place = stored_dataset(dataset_name), Place(mask_folder=chosen_mask_folder())
     judged = compute_risk(labeled)
     instances = write_frames(dataset, labeled, origin, judged, place, objects=objects)
     return LoadReport(len(labeled), instances, time.perf_counter() - started)
