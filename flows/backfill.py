@@ -14,8 +14,7 @@ from flows.plan.plan_table import plan_markdown
 from flows.server.fleet import decided
 from flows.server.run_names import add_to_name, dated
 from flows.server.shard_runs import sequences_in_flight
-from flows.server.submit import ensure_queue, submit, workers_online
-from flows.server.turns import turn_of
+from flows.server.submit import ensure_queue, submit, turn_of, workers_online
 from tasks.dataset.loaded import refuse_before_labeling
 from tasks.errors import redacted_errors
 from tasks.pipeline.steps import patiently, step
@@ -98,18 +97,12 @@ def submit_plan(
         name = f"{'priority' if params.priority else 'backfill'}-{run_key[:8]}"
         priority = PRIORITY if params.priority else ORDINARY
         queue = ensure_queue(name, priority=priority, concurrency_limit=params.max_concurrency)
-    with turn_of(run_key, params.label.out) as turn:
+    with turn_of(run_key, params.label.out):
         planned = {work.key for work in plan.works}
         met = planned & sequences_in_flight(run_key, params.label.out)
-        turn.keep()
         if params.retry_quarantined:
             _release(plan, planned - met)
-
-        def submitted() -> None:
-            on_submitted()
-            turn.keep()
-
-        done = submit(plan.shards_without(met), queue=queue, on_submitted=submitted)
+        done = submit(plan.shards_without(met), queue=queue, on_submitted=on_submitted)
     return done | {"met": done["met"] + len(met)}
 
 

@@ -10,8 +10,7 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.machine.sick import note_sick, noted_sick
-from flows.machine.unheard import go_on_unheard
+from flows.machine.notes import note_sick, noted_sick
 from flows.pipeline import THREADS, label_sequences
 from flows.plan.backfill import refuse_other_run
 from flows.plan.names import names_of
@@ -64,7 +63,6 @@ def label_shard(params: ShardParams) -> Any:
     On SIGTERM the chunk at hand is finished and the shard is given back to the queue. So it is, for
     a while, where this machine fails: another worker takes it, or this one when it is well.
     """
-    go_on_unheard()
     with redacted_errors(), signs_of_life():
         try:
             return _label_shard(params)
@@ -81,7 +79,7 @@ def _label_shard(params: ShardParams) -> Any:
     if flow_run.run_count > MOST_STARTS:
         why = f"begun {MOST_STARTS} times; its workers died or gave it back: not started again"
         return Failed(message=f"{why} by itself")
-    if why := noted_sick():
+    if why := noted_sick().why:
         hand_on(why)
     model = model_of(params.label)
     refuse_unless_offered(model.backend, model.precision)

@@ -176,7 +176,7 @@ def _prefect() -> Finding:
 
 
 def _workers() -> Finding:
-    from flows.machine.refused import ADVICE, refused_workers
+    from flows.machine.notes import ADVICE, refused_workers
 
     refused = refused_workers()
     if not refused:
@@ -211,7 +211,7 @@ def _schedules() -> Finding:
 
 
 def _server_log() -> Finding:
-    from flows.machine.server_log import server_errors
+    from flows.server.status import server_errors
 
     errors = server_errors()
     if errors is None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 
 import click
 
 from flows.cli.common_options import PORT, FloatRange
-from tasks.wording import counted
 
 
 @click.command(short_help="Work on shards: one worker per GPU.")
@@ -37,32 +35,23 @@ def command(pool: str, count: int | None, grace: float, metrics_port: int | None
 
     On SIGTERM or Ctrl-C it finishes the current chunk and gives every shard back to the queue.
     """
-    from flows.machine.slots import slots
-    from flows.machine.worker import run_workers
+    from flows.machine.worker import Keeper
     from flows.server.api import use_api
-    from flows.server.deployments import CPU_POOL
+    from flows.server.deployments import CPU_POOL, missing_pool
+    from flows.server.lost_runs import look_after
     from flows.server.submit import sign_off
 
     use_api()
-    if "AUTOLABEL_SPARE_PROCESS" in os.environ:
-        click.echo("AUTOLABEL_SPARE_PROCESS does nothing any more: unset it", err=True)
-    threading.Thread(target=_look_after, args=(pool,), name="lost runs", daemon=True).start()
+
+    def beside() -> None:
+        """Say what to do about a pool that is not there, and queue again what others left when
+        they died; nobody waits for Prefect's import.
+        """  # noqa: D205
+        if advice := missing_pool(pool):
+            click.echo(advice, err=True)
+        look_after(threading.Event())
+
     # Pool `cpu` plans and loads.
-    places = slots(pool, count, metrics_port, bound=pool != CPU_POOL)
-    click.echo(
-        f"{counted(len(places), 'worker')}: {', '.join(place.name for place in places)}", err=True
-    )
-    run_workers(places, grace)
-    sign_off(pool, [place.registered for place in places if place.registered])
-
-
-def _look_after(pool: str) -> None:
-    """Say what to do about a pool that is not there, and queue again what other workers left when
-    they died; nobody waits for Prefect's import.
-    """  # noqa: D205
-    from flows.server.deployments import missing_pool
-    from flows.server.lost_runs import look_after
-
-    if advice := missing_pool(pool):
-        click.echo(advice, err=True)
-    look_after(threading.Event())
+    workers = Keeper(pool, count, metrics_port, grace, bound=pool != CPU_POOL)
+    threading.Thread(target=beside, name="lost runs", daemon=True).start()
+    sign_off(pool, workers.run())

@@ -1,8 +1,8 @@
-"""Starts a program that ends with its parent: `python -m flows.machine.launched NUMBER COMMAND...`.
+"""Starts a program that ends with its parent: `python -m flows.machine.launched NUMBER PARENT ...`.
 
-It gets SIGTERM when whoever started it ends, even by a kill; supervisord, for instance. Of one that
-listens on a port, number 1 does nothing: while it runs, supervisord holds the port, also when
-number 0, the program, is started again. Workers would send a password to whoever else got the port.
+It gets SIGTERM when PARENT ends, the process that started it, even by a kill. Of one that listens
+on a port, number 1 does nothing: while it runs, supervisord holds the port, also when number 0, the
+program, is started again. Workers would send a password to whoever else got the port.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ SET_PARENT_DEATH_SIGNAL = 1  # of Linux' prctl
 
 def main() -> None:
     """Become the program, or hold its port."""
-    parent = os.getppid()
+    number, parent, *command = sys.argv[1:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
-    if os.getppid() != parent:
+    if os.getppid() != int(parent):  # it has ended before it could be watched
         sys.exit("whoever started this has ended")
-    if sys.argv[1] == "0":
-        os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606 - ours
-    while os.getppid() == parent:
+    if number == "0":
+        os.execv(command[0], command)  # noqa: S606 - ours
+    while os.getppid() == int(parent):
         time.sleep(1)
 
 

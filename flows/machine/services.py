@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 from xmlrpc.client import Error, ServerProxy
 
-from flows.machine.last_words import last_words
+from flows.machine.logs import last_words
+from flows.machine.notes import none_works
 from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks import processes
@@ -33,8 +34,6 @@ POLL_S = 0.2
 # What others need to end is started first and stopped last.
 ORDER = {"postgres": 1, "server": 2, "database": 3}
 LIVES = {"STARTING", "RUNNING", "STOPPING"}
-NONE_WORKS = "no worker takes work: "  # in a worker's log, with reasons behind it
-WELL_AGAIN = "is well again"  # there, behind the name of one that was refused
 LINKS = "sign-in.html"  # what `up` has printed
 HOLDER = "_1"  # ends the name of the process that only holds a port, see `launched`
 LONGEST_SOCKET = 100  # bytes of its path, of which systems take 104 to 108
@@ -165,28 +164,19 @@ def wait_until(service: Service, ready: Callable[[], object]) -> None:
     """
     deadline = time.monotonic() + START_S
     while not ready():
-        if refused := _refused(service):
+        if refused := none_works(service.name.removeprefix("worker-")):
             raise AutolabelError(
-                f"{NONE_WORKS}{refused}. What was started goes on, and what failed is tested "
-                "again and again; `autolabel down` ends it all"
+                f"no worker takes work: {refused}. What was started goes on, and what failed is "
+                "tested again and again; `autolabel down` ends it all"
             )
         if not service.alive or time.monotonic() > deadline:
             log = log_of(service.name)
-            words = last_words(log.read_text(errors="replace") if log.is_file() else "")
+            words = last_words(log)
             stop(service.name)
             raise AutolabelError(
                 f"{service.name} did not start: {words or 'it said nothing'}; its log is {log}"
             )
         time.sleep(POLL_S)
-
-
-def _refused(service: Service) -> str:
-    """Return why none of a service's workers takes work, "" where that is not so."""
-    log = log_of(service.name)
-    if not service.name.startswith("worker-") or not log.is_file():
-        return ""
-    _, found, reasons = log.read_text(errors="replace").rpartition(NONE_WORKS)
-    return reasons.splitlines()[0] if found and reasons and WELL_AGAIN not in reasons else ""
 
 
 def stop(name: str) -> None:
@@ -271,7 +261,7 @@ def _supervise() -> None:
             _rpc().getPID()
             return
         if started.poll() is not None or time.monotonic() > deadline:
-            said = last_words(log_of("supervisor.start").read_text(errors="replace"))
+            said = last_words(log_of("supervisor.start"))
             raise AutolabelError(f"supervisord did not start: {said or 'it said nothing'}")
         time.sleep(processes.POLL_S)
 
@@ -292,9 +282,8 @@ def _section(
 ) -> str:
     kind = "fcgi-program" if port else "program"
     number = "%(process_num)d" if port else "0"
-    launched = (
-        f"{shlex.join(python('flows.machine.launched'))} {number} {_escaped(shlex.join(command))}"
-    )
+    launcher = shlex.join([*python("flows.machine.launched"), number, str(_rpc().getPID())])
+    launched = f"{launcher} {_escaped(shlex.join(command))}"
     more = f"socket=tcp://127.0.0.1:{port}\nnumprocs=2\n" if port else ""
     more += "process_name=%(program_name)s_%(process_num)d\n"
     values = ",".join(f'{key}="{_escaped(value)}"' for key, value in environment.items())

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from flows.machine.last_words import last_words
+from flows.machine.logs import last_words
 from flows.machine.services import folder, running_api
 from flows.server.postgres import Postgres, environment, home
 from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, known_auth, new_auth
@@ -226,7 +226,7 @@ class OwnApi:
         log = Path(self._log.name)
         ended = self._process.poll()
         how = f"no answer in {START_TIMEOUT_S:.0f} s" if ended is None else f"exit status {ended}"
-        why = last_words(log.read_text(errors="replace")) or how
+        why = last_words(log) or how
         with contextlib.suppress(OSError):
             log = Path(shutil.copy(log, home() / FAILED_LOG))
         return (

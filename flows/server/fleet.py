@@ -11,7 +11,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from flows.machine.offers import OFFERS, backends_in, offers_of
+from flows.machine.worker import AND, OFFERS
 from flows.params import LabelParams
 from flows.server.submit import GONE_AFTER_S, pool_of_shards, workers_online
 from sam2_core.backend_choice import (
@@ -94,7 +94,11 @@ def _offers(wait_s: float) -> Offers:
     """Ask what workers offer, until one tells or time is up."""
     deadline, told = time.monotonic() + wait_s, False
     while True:
-        online = {name: offers for name in workers_online() if (offers := offers_of(name))}
+        online = {
+            name.partition(OFFERS)[0]: offers
+            for name in workers_online()
+            if (offers := _backends_in(name.partition(OFFERS)[2]))
+        }
         if online:
             return online
         pool = pool_of_shards()
@@ -110,7 +114,11 @@ def _offers(wait_s: float) -> Offers:
 
 def _of_template(pool: WorkPool) -> tuple[str, ...]:
     variables = pool.base_job_template.get("variables", {}).get("properties", {})
-    return backends_in(str(variables.get(POOL_VARIABLE, {}).get("default", "")))
+    return _backends_in(str(variables.get(POOL_VARIABLE, {}).get("default", "")))
+
+
+def _backends_in(text: str) -> tuple[str, ...]:
+    return tuple(one for one in text.split(AND) if one in BEST_FIRST)
 
 
 def refuse_what_nobody_will_tell(label: LabelParams) -> None:
@@ -233,5 +241,4 @@ def _missing(backend: str) -> str:
 
 
 def _told(online: Offers) -> str:
-    parts = (f"{name.partition(OFFERS)[0]} has {', '.join(has)}" for name, has in online.items())
-    return "; ".join(sorted(parts))
+    return "; ".join(sorted(f"{name} has {', '.join(has)}" for name, has in online.items()))

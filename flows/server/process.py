@@ -14,6 +14,7 @@ import sys
 import threading
 
 SERVICES = "PREFECT_SERVER_SERVICES_"
+LEASES = "prefect.server.concurrency.lease_storage"
 DAY_S = 24 * 3600
 # Of the server of a workstation; what the user has set stays.
 SETTINGS = {
@@ -25,6 +26,8 @@ SETTINGS = {
     f"{SERVICES}TRIGGERS_READ_BATCH_SIZE": "100",
     f"{SERVICES}EVENT_PERSISTER_READ_BATCH_SIZE": "100",
     f"{SERVICES}EVENT_PERSISTER_BATCH_SIZE": "100",
+    # In memory, its default, a lease is lost with a killed server and nobody gets it again.
+    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": f"{LEASES}.filesystem",
     # Without these, runs with their logs and artifacts would stay for ever.
     f"{SERVICES}DB_VACUUM_ENABLED": "events,flow_runs",
     f"{SERVICES}DB_VACUUM_RETENTION_PERIOD": str(60 * DAY_S),

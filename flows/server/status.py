@@ -11,9 +11,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from flows.machine.refused import refused_workers
-from flows.machine.server_log import server_errors
-from flows.machine.services import running_api
+from flows.machine.logs import ServerErrors, errors_in
+from flows.machine.notes import refused_workers
+from flows.machine.services import log_of, running
 from flows.params import LabelParams
 from flows.plan.commands import backfill_again
 from flows.plan.shards import Piece, ShardParams
@@ -192,16 +192,21 @@ def collect_status(hours: float = 72) -> dict[str, Any]:
         _look_at_dataset(run)
         run.failed_frames = _frames_without_labels(run)
     described = [run.as_json() | {"to_do": list(run.to_do(len(workers)))} for run in runs]
-    errors = server_errors()
+    errors, here = server_errors(), "server" in running()
     return {
         "workers_online": workers,
         "workers_refused": refused_workers(),
         "runs": described,
         "schedules": [asdict(one) for one in collect_schedules()],
         "label_runs": _label_runs(since),
-        "database_bytes": size_bytes() if running_api() else None,
+        "database_bytes": size_bytes() if here else None,
         "server_errors": asdict(errors) if errors else None,
     }
+
+
+def server_errors() -> ServerErrors | None:
+    """Return what the server that `up` started complains of; None for nothing, or no server."""
+    return errors_in(log_of("server")) if "server" in running() else None
 
 
 def _label_runs(since: datetime) -> list[dict[str, Any]]:

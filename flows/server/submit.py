@@ -2,8 +2,8 @@
 
 Prefect's idempotency key alone is not enough: it ignores changed parameters and gives back a
 failed run as it is. So the key hashes all parameters, and where the run behind it has ended, the
-next key in the chain is tried. What was cut otherwise has other keys: `turns` keeps submissions of
-one run apart, and a request that was answered and repeated meets its own shard here.
+next key in the chain is tried. What was cut otherwise has other keys: `turn_of` keeps submissions
+of one run apart, and a request that was answered and repeated meets its own shard here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from uuid import UUID, uuid4
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import WorkPool
 
 _LONGEST_CHAIN = 50
+# The shortest of Prefect's; measured: one that was killed keeps the next waiting for 73 to 76 s.
+LEASE_S, TURN_WITHIN_S = 60.0, 300.0
 # Three heartbeats, after which Prefect takes a worker that said nothing for gone.
 GONE_AFTER_S = 90
 SIGN_OFF_S = 5.0
@@ -93,6 +95,42 @@ def _submit_one(
         f"shard {name} has ended {_LONGEST_CHAIN} times without labeling everything: look at "
         "`autolabel status` for the reason"
     )
+
+
+@contextlib.contextmanager
+def turn_of(run_key: str, out_uri: str) -> Iterator[None]:
+    """Wait until no other submission of a run to a storage is under way; keep others out.
+
+    Who submits reads what is under way and adds what is not; two at once would both read that
+    nothing is. A lease of Prefect's ends with whoever was killed. Prefect's server has to keep
+    leases on disk: of those in its memory, which is its default, one that it forgot when it was
+    killed kept the next submission waiting for ever.
+
+    Args:
+        run_key: of the run.
+        out_uri: its storage; other storages may get the same run at the same time.
+
+    Raises:
+        AutolabelError: Prefect is not there, or another submission does not end.
+
+    """
+    from prefect.concurrency.sync import concurrency
+    from prefect.exceptions import ObjectAlreadyExists
+
+    digest = hashlib.sha256(f"{run_key} {out_uri}".encode()).hexdigest()[:24]
+    name = f"autolabel-submitting-{digest}"
+    with connected() as client, contextlib.suppress(ObjectAlreadyExists):
+        client.upsert_global_concurrency_limit_by_name(name, 1)
+    with contextlib.ExitStack() as held:
+        turn = concurrency(name, timeout_seconds=TURN_WITHIN_S, lease_duration=LEASE_S, strict=True)
+        try:
+            held.enter_context(turn)
+        except TimeoutError:
+            raise AutolabelError(
+                f"another submission of this run has been under way for {TURN_WITHIN_S:.0f} s: try "
+                f"again when it has ended. If none is, `prefect gcl update {name} --active-slots 0`"
+            ) from None
+        yield
 
 
 def ensure_queue(name: str, *, priority: int, concurrency_limit: int | None) -> str:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from click.testing import CliRunner
 
 from flows.cli import status
-from flows.machine.refused import note_refused
+from flows.machine.notes import Workers
 from flows.server.client import asked_once
 from flows.server.schedules import ScheduleStatus
 from sam2_core.types import AutolabelError
@@ -32,8 +32,10 @@ def test_nights_are_told_with_their_zone(monkeypatch):
 def test_why_workers_are_refused_is_told_where_their_server_fails_too(monkeypatch, tmp_path):
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # nobody listens
-    note_refused({"one": "its disk is full"})
+    told = Workers("gpu")
+    told.tell("one", "its disk is full")
     with asked_once():
         result = CliRunner().invoke(status.command)
     assert isinstance(result.exception, AutolabelError)
+    told.forget()
     assert result.output.startswith("one takes no work: its disk is full")

@@ -28,7 +28,7 @@ from flows.cli import worker as worker_cli
 from flows.cli.doctor_run import examine
 from flows.machine import worker
 from flows.params import LabelParams
-from flows.server import schedules, submit
+from flows.server import lost_runs, schedules, submit
 from flows.server.deployments import (
     FILE_VARIABLE,
     FLOW_RUN_COMMAND,
@@ -150,14 +150,14 @@ def test_a_worker_that_was_stopped_is_gone_at_once(nightly, monkeypatch):
     ensure_pools()
     names = ["here-gpu-0~onnxruntime-cpu", "here %? 1"]
 
-    def works(places, _):
-        for place, name in zip(places, names, strict=True):
-            place.registered = name
+    def works(_):
+        for name in names:
             client.send_worker_heartbeat(GPU_POOL, name)
         assert set(names) <= set(workers_online(GPU_POOL))
+        return names
 
-    monkeypatch.setattr(worker, "run_workers", works)
-    monkeypatch.setattr(worker_cli, "_look_after", lambda _: None)
+    monkeypatch.setattr(worker.Keeper, "run", works)
+    monkeypatch.setattr(lost_runs, "look_after", lambda _: None)
     told = CliRunner().invoke(worker_cli.command, ["--count", "2"])
     assert told.exit_code == 0, told.output
     assert not set(names) & set(workers_online(GPU_POOL))

@@ -13,7 +13,7 @@ from flows import backfill
 from flows.backfill_params import BackfillParams
 from flows.params import LabelParams
 from flows.plan.backfill import plan_backfill
-from flows.server import turns
+from flows.server import submit
 from flows.server.shard_runs import SHARD_DEPLOYMENT, runs_of, shard_of
 from sam2_core.types import AutolabelError
 from tests.integration.runs import MICRO, write_sequence
@@ -63,7 +63,6 @@ def test_submissions_of_shards_of_any_length_submit_each_sequence_once(server, p
     assert names == [f"drive{number}" for number in range(8)]
     assert sum(one["submitted"] for one in told) == shards
     assert sorted(one["met"] for one in told) == [0, 8, 8, 8]
-    assert not [one for one in server.read_variables() if one.name.startswith("autolabel")]
 
 
 def test_what_is_under_way_is_left_out_and_the_rest_cut_anew(server, planned):
@@ -75,36 +74,21 @@ def test_what_is_under_way_is_left_out_and_the_rest_cut_anew(server, planned):
     assert under_way(whole)[0] == [f"drive{number}" for number in range(8)]
 
 
-def test_who_died_submitting_is_passed_over_and_who_only_slept_is_told(server, monkeypatch):
-    monkeypatch.setattr(turns, "SILENT_S", 0.2)
-    monkeypatch.setattr(turns, "LOOK_EVERY_S", 0.05)
-    monkeypatch.setattr(turns, "SIGN_EVERY_S", 0.0)
-    run_key = uuid.uuid4().hex
-    with turns.turn_of(run_key, "/out") as sleeper:
-        sleeper.keep()
-        with turns.turn_of(run_key, "/elsewhere") as other, turns.turn_of(run_key, "/out") as next_:
-            other.keep()
-            with pytest.raises(AutolabelError, match=r"another one took its place: repeat"):
-                sleeper.keep()
-            next_.keep()
-
-
-def test_who_gives_signs_of_life_is_waited_for(server, monkeypatch):
-    monkeypatch.setattr(turns, "SILENT_S", 0.3)
-    monkeypatch.setattr(turns, "LOOK_EVERY_S", 0.05)
-    monkeypatch.setattr(turns, "SIGN_EVERY_S", 0.0)
+def test_who_submits_is_waited_for_but_not_for_ever(server, monkeypatch):
     run_key, order = uuid.uuid4().hex, []
 
     def second():
-        with turns.turn_of(run_key, "/out"):
+        with submit.turn_of(run_key, "/out"):
             order.append("second")
 
     with ThreadPoolExecutor(1) as pool:
-        with turns.turn_of(run_key, "/out") as first:
+        with submit.turn_of(run_key, "/out"), submit.turn_of(run_key, "/elsewhere"):
+            with monkeypatch.context() as patch:
+                patch.setattr(submit, "TURN_WITHIN_S", 2.0)
+                with pytest.raises(AutolabelError, match="for 2 s: try again when it has ended"):
+                    second()
             waiting = pool.submit(contextvars.copy_context().run, second)
-            for _ in range(20):
-                first.keep()
-                time.sleep(0.05)
+            time.sleep(0.5)
             order.append("first")
-        waiting.result(30)
+        waiting.result(60)
     assert order == ["first", "second"]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows.machine.offers import named, offers_of
+from flows.machine.worker import AND, OFFERS
 from flows.params import LabelParams
 from flows.server import fleet
 from flows.server.fleet import FleetError, UntoldError, as_here, decided
@@ -24,7 +24,8 @@ def label(**given):
 @pytest.fixture
 def online(monkeypatch):
     def set_online(*workers):
-        monkeypatch.setattr(fleet, "workers_online", lambda: [named(*one) for one in workers])
+        names = [OFFERS.join([name, AND.join(offers)]) for name, offers in workers]
+        monkeypatch.setattr(fleet, "workers_online", lambda: [*names, "somebody's worker"])
 
     monkeypatch.setattr(fleet, "pool_of_shards", pool)
     return set_online
@@ -35,11 +36,6 @@ def pool(kind="process", template=None):
 
 
 KUBERNETES = json.loads(Path("deploy/kubernetes/base-job-template.json").read_text())
-
-
-def test_a_workers_name_tells_what_it_offers():
-    assert offers_of(named("host-gpu-gpu0-0", TORCH)) == TORCH
-    assert offers_of("somebody's worker") == ()
 
 
 @pytest.mark.parametrize(

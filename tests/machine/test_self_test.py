@@ -1,4 +1,4 @@
-"""What a machine that failed is tested for before its worker takes more."""
+"""What a machine is tested for before its worker takes work."""
 
 import errno
 import os
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.machine import host_test, self_test
-from flows.machine.host_test import host_problem
-from flows.machine.self_test import Verdict
-from flows.machine.sick import Note
+from flows.machine import self_test
+from flows.machine.notes import Note
+from flows.machine.self_test import Verdict, host_problem
+from sam2_core import backend_choice
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def machine(monkeypatch, tmp_path):
     """Folders of a worker that is well, and a storage of two drives."""
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(host_test, "WRITTEN_BYTES", 1 << 20)
+    monkeypatch.setattr(self_test, "WRITTEN_BYTES", 1 << 20)
     for name in ("drive0", "drive1"):
         (tmp_path / "storage" / name).mkdir(parents=True)
         (tmp_path / "storage" / name / "0000.jpg").write_bytes(b"a picture")
@@ -75,5 +75,32 @@ def test_what_is_gone_or_closed_to_us_is_no_fault_of_the_machine(monkeypatch, ma
 
 
 def test_a_lack_of_memory_is_a_problem(monkeypatch):
-    monkeypatch.setattr(host_test, "LEAST_MEMORY_BYTES", 1 << 60)
+    monkeypatch.setattr(self_test, "LEAST_MEMORY_BYTES", 1 << 60)
     assert "memory is short: " in host_problem()
+
+
+def test_the_test_says_what_is_missing(monkeypatch):
+    assert self_test.self_test({}) == Verdict(("onnxruntime-cpu",))
+    absent = self_test.self_test({"CUDA_VISIBLE_DEVICES": "0"})
+    assert "the driver shows no GPU 0" in absent.problem
+    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
+    broken = self_test.self_test({"CUDA_VISIBLE_DEVICES": "0"})
+    assert broken.problem
+    assert broken.offers == ()
+
+
+class FakeGpu:
+    """A device whose kernels NVRTC cannot compile."""
+
+    kernels = {}  # noqa: RUF012
+
+
+@pytest.mark.parametrize("offered", [("onnxruntime-cuda",), ("torch", "onnxruntime-cuda")])
+def test_a_device_without_nvrtc_would_find_other_boxes_and_is_refused(monkeypatch, offered):
+    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
+    monkeypatch.setattr(backend_choice, "offered_backends", lambda: (*offered, "onnxruntime-cpu"))
+    monkeypatch.setattr("sam2_core.backends.gpu.process_gpu", FakeGpu)
+    found = self_test.self_test({"CUDA_VISIBLE_DEVICES": "0"})
+    assert found.offers == ()
+    assert "NVRTC" in found.problem
+    assert "make extra-gpu" in found.problem
