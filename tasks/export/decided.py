@@ -37,30 +37,32 @@ class Decided:
     reviewed: bool
 
 
-class Decisions:
-    """Decisions of a dataset; those that were set aside are none."""
+UNDECIDED = Decided((), (), frozenset(), reviewed=False)
 
-    def __init__(self, dataset: Any) -> None:
-        from tasks.review.harvest import harvest
-        from tasks.review.set_aside import compare_files
 
-        harvest(dataset)
-        compare_files(dataset)
-        self._samples = sample_collection(dataset)
+def take_in(dataset: Any) -> None:
+    """Bring what people decided elsewhere into a dataset, and set aside what counts no more."""
+    from tasks.review.harvest import harvest
+    from tasks.review.set_aside import compare_files
 
-    def of(self, manifest: Manifest, labeled: Sequence[LabeledFrame]) -> Mapping[int, Decided]:
-        """Decisions by frame index; frames that nobody looked at are not there."""
-        index_of = {
-            sample_id(frame_identity(one.frame, manifest.frames_uri).key): one.frame
-            for one in labeled
-        }
-        found = {}
-        for sample in self._samples.find({"_id": {"$in": list(index_of)}}):
-            frame = index_of[sample["_id"]]
-            looked_at = sample.get(LOG_FIELD) or sample.get("review_status") == DONE
-            if looked_at and sample.get("frame_etag") in {None, "", frame.etag}:
-                found[frame.index] = _decided(sample, manifest.stamp.labels_key)
-        return found
+    harvest(dataset)
+    compare_files(dataset)
+
+
+def decisions(
+    dataset: Any, manifest: Manifest, labeled: Sequence[LabeledFrame]
+) -> Mapping[int, Decided]:
+    """Decisions by frame index, without those set aside; frames nobody looked at are not there."""
+    index_of = {
+        sample_id(frame_identity(one.frame, manifest.frames_uri).key): one.frame for one in labeled
+    }
+    found = {}
+    for sample in sample_collection(dataset).find({"_id": {"$in": list(index_of)}}):
+        frame = index_of[sample["_id"]]
+        looked_at = sample.get(LOG_FIELD) or sample.get("review_status") == DONE
+        if looked_at and sample.get("frame_etag") in {None, "", frame.etag}:
+            found[frame.index] = _decided(sample, manifest.stamp.labels_key)
+    return found
 
 
 def _decided(sample: Mapping[str, Any], run_key: str) -> Decided:

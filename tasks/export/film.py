@@ -32,42 +32,36 @@ class Film:
 
     Args:
         path: of the file.
-        size_wh: of the first picture.
+        size_wh: of the first picture; others are scaled to it.
 
     """
 
     def __init__(self, path: Path, size_wh: tuple[int, int]) -> None:
-        self.path = path
-        self._size_wh = (size_wh[0] - size_wh[0] % 2, size_wh[1] - size_wh[1] % 2)
+        self.path, self._size_wh = path, size_wh
         self._writer: _H264 | _Mpeg4 | None = None
         self._waiting: tuple[Picture, int | None] | None = None  # shown until the next one
-        self._length_ns: int | None = None  # of the one before
+        self._length_ns = _UNKNOWN_NS  # of the one before
 
     def add(self, picture: Picture, time_ns: int | None) -> None:
         """Add a picture, taken at this time."""
-        before, self._waiting = self._waiting, (self._fitted(picture), time_ns)
-        if before is not None:
-            known = time_ns is not None and before[1] is not None
-            self._write(before[0], max(time_ns - before[1], _MS) if known else None)  # type: ignore[operator]
-
-    def _fitted(self, picture: Picture) -> Picture:
         import cv2
 
         width, height = self._size_wh
-        if picture.shape[:2] == (height, width):
-            return picture
-        near = abs(picture.shape[0] - height) <= 1 and abs(picture.shape[1] - width) <= 1
-        cut = picture[:height, :width] if near else picture
-        if cut.shape[:2] == (height, width):
-            return np.ascontiguousarray(cut)
-        return np.asarray(cv2.resize(picture, self._size_wh), np.uint8)
+        if picture.shape[:2] != (height, width):
+            picture = np.asarray(cv2.resize(picture, self._size_wh), np.uint8)
+        even = np.ascontiguousarray(picture[: height - height % 2, : width - width % 2])
+        before, self._waiting = self._waiting, (even, time_ns)
+        if before is not None:
+            length_ns = _UNKNOWN_NS
+            if time_ns is not None and before[1] is not None:
+                length_ns = max(time_ns - before[1], _MS)
+            self._write(before[0], length_ns)
 
-    def _write(self, picture: Picture, length_ns: int | None) -> None:
-        """Write a picture that is shown for so long; for a tenth of a second if nobody knows."""
-        length_ns = length_ns or _UNKNOWN_NS
+    def _write(self, picture: Picture, length_ns: int) -> None:
+        """Write a picture that is shown for so long."""
         if self._writer is None:
             kind = _H264 if has_h264() else _Mpeg4
-            self._writer = kind(self.path, self._size_wh, length_ns)
+            self._writer = kind(self.path, (picture.shape[1], picture.shape[0]), length_ns)
         self._writer.write(picture, length_ns)
         self._length_ns = length_ns
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sam2_core.types import AutolabelError, Masks
 from tasks.dataset.pictures import find_pictures
 from tasks.dataset.placing import recorded_labels, recorded_parts
-from tasks.export.decided import Decided, Decisions
+from tasks.export.decided import UNDECIDED, Decided, decisions, take_in
 from tasks.export.types import ExportFrame, FileStems, Instance, Told
 from tasks.risk.compute_risk import Judgement, compute_risk, compute_risk_of_parts
 from tasks.store import storage
-from tasks.store.manifests import ChunkRecord, Manifest, read_reports
+from tasks.store.addresses import checked
+from tasks.store.manifests import COMPLETE, PARTIAL, ChunkRecord, Manifest, read_reports
 from tasks.store.newest import newest_manifests
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import read_tracks
@@ -75,7 +76,8 @@ def chosen_manifests(out_uri: str, run_key: str = "", told: Told | None = None) 
     for name, error in unreadable.items():
         if told is None or not found:
             raise error
-        told.cannot_read(name, str(error))
+        told.unreadable.append(name)
+        told.leave_out(f"sequence {name}: {error}")
     if not found:
         of_run = f" of run {run_key}" if run_key else ""
         raise AutolabelError(f"{storage.redact(out_uri)} holds no labeled sequence{of_run}")
@@ -88,19 +90,20 @@ class Frames:
     Args:
         out_uri: the run's storage.
         choice: which labels.
-        decisions: what people decided; None for a run without a dataset.
+        dataset: with what people decided; None for a run without one.
         pictures: whether to bring the pictures here.
         told: hears what is left out.
 
     """
 
     def __init__(
-        self, out_uri: str, choice: Choice, decisions: Decisions | None, *,
-        pictures: bool, told: Told,
-    ) -> None:  # fmt: skip
-        self._out_uri, self._choice, self._decisions = out_uri, choice, decisions
+        self, out_uri: str, choice: Choice, dataset: Any, *, pictures: bool, told: Told
+    ) -> None:
+        self._out_uri, self._choice, self._dataset = out_uri, choice, dataset
         self._pictures, self._told = pictures, told
         self.manifests = chosen_manifests(out_uri, choice.run_key, told)
+        if dataset is not None:
+            take_in(dataset)
 
     def __iter__(self) -> Iterator[ExportFrame]:
         for manifest in self.manifests:
@@ -122,7 +125,7 @@ class Frames:
         self, manifest: Manifest, labeled: Sequence[LabeledFrame], judged: Sequence[Judgement],
         stems: FileStems,
     ) -> Iterator[ExportFrame]:  # fmt: skip
-        decided = self._decisions.of(manifest, labeled) if self._decisions else {}
+        decided = decisions(self._dataset, manifest, labeled) if self._dataset else {}
         rows = [
             (one, judgement, decided.get(one.frame.index))
             for one, judgement in zip(labeled, judged, strict=True)
@@ -150,14 +153,14 @@ class Frames:
         self, one: LabeledFrame, judgement: Judgement, decided: Decided | None
     ) -> Iterator[Instance]:
         """Choose labels of a frame: the machine's that nobody decided on, and people's."""
-        found = list(decided.instances) if decided else []
-        settled: Collection[int] = decided.settled if decided else ()
+        decided = decided or UNDECIDED
+        found = list(decided.instances)
         if one.masks is not None and not self._choice.reviewed:
-            found += decided.remade if decided else ()
+            found += decided.remade
             found += [
                 self._instance(one, one.masks, judgement, number)
                 for number in range(len(one.boxes))
-                if number not in settled
+                if number not in decided.settled
             ]
         for instance in found:
             self._told.classes.add(instance.label)
@@ -213,38 +216,29 @@ def source_of(name: str) -> tuple[str, Any]:
         AutolabelError: it is neither.
 
     """
-    from tasks.store.addresses import checked
-    from tasks.store.manifests import COMPLETE, PARTIAL
+    from tasks.dataset import schema
+    from tasks.review.events import storage_of
 
-    folders = {*storage.list_folders(checked(name))}
-    is_run = bool({COMPLETE, PARTIAL} & folders)
-    if is_run and not _is_dataset(name):
-        return name, None
-    if "/" in name and "labels" in folders:
+    folders, known = storage.list_folders(checked(name)), None
+    if schema.is_name(name):
+        known = schema.existing_dataset(name)
+    if {COMPLETE, PARTIAL} & {*folders}:
+        if known is None or "frame_key" not in known.get_field_schema():  # none of ours
+            return name, None
+    elif "/" in name and "labels" in folders:
         raise AutolabelError(
             f"no sequence in {storage.redact(name)} is labeled to its end yet: wait for the run, "
             "or give its command again"
         )
-    if "/" in name:
+    elif "/" in name:
         raise AutolabelError(f"{storage.redact(name)} holds no labels: name the --out of a run")
-    from tasks.dataset.schema import open_dataset, refuse_other_out, sample_collection
-    from tasks.review.events import storage_of
-
-    dataset = open_dataset(name)
+    dataset = schema.open_dataset(name)
     out_uri = storage_of(dataset)
     if not out_uri:
         raise AutolabelError(f"dataset '{name}' knows no storage: name the --out of its run")
     # Made by a version that let several share a dataset: of one of them no frame may be left out.
-    refuse_other_out(sample_collection(dataset).database, name, out_uri)
+    schema.refuse_other_out(schema.sample_collection(dataset).database, name, out_uri)
     return out_uri, dataset
-
-
-def _is_dataset(name: str) -> bool:
-    """Whether a dataset of ours has this very name; never an address's, such as ./NAME."""
-    from tasks.dataset.schema import existing_dataset, is_name
-
-    dataset = existing_dataset(name) if is_name(name) else None
-    return dataset is not None and "frame_key" in dataset.get_field_schema()
 
 
 def uncertified_runs(out_uri: str, manifests: Iterable[Manifest]) -> dict[str, str]:
@@ -256,9 +250,9 @@ def uncertified_runs(out_uri: str, manifests: Iterable[Manifest]) -> dict[str, s
     """
     stamps = [one.stamp for one in manifests]
     keys = sorted({one.run_key for one in stamps if one.parameters.get("allow_uncertified")})
-    return {key: _verdict(out_uri, key) for key in keys}
-
-
-def _verdict(out_uri: str, run_key: str) -> str:
-    told = [report.get("certificate") or {} for report in read_reports(out_uri, run_key)]
-    return ", ".join(sorted({one["verdict"] for one in told if "verdict" in one})) or "unknown"
+    verdicts = {}
+    for key in keys:
+        told = [report.get("certificate") or {} for report in read_reports(out_uri, key)]
+        found = sorted({one["verdict"] for one in told if "verdict" in one})
+        verdicts[key] = ", ".join(found) or "unknown"
+    return verdicts

@@ -12,9 +12,8 @@ import numpy as np
 from tasks.export.captions import Caption, Picture, fitting, line_px, text_picture, write_captions
 from tasks.export.film import Film, has_h264
 from tasks.export.frames import Choice, Frames
-from tasks.export.masks import bitmap
 from tasks.export.sink import Sink
-from tasks.export.types import Classes, ExportFrame, Instance, Told
+from tasks.export.types import ExportFrame, Instance, Told, Writer, bitmap
 from tasks.store import storage
 from tasks.store.manifests import ChunkRecord, Manifest
 from tasks.store.newest import list_manifests
@@ -117,25 +116,17 @@ def jpeg(picture: Picture) -> bytes:
 class _Series:
     """Video and contact sheet of one camera; a sheet has at most 24 pictures, evenly spread."""
 
-    def __init__(self, sink: Sink, name: str) -> None:
-        self._sink, self.name = sink, name
+    def __init__(self, sink: Sink, name: str, frame: ExportFrame) -> None:
+        self._sink, self.name, self._first_ns = sink, name, frame.timestamp_ns
         self._thumbs: list[Picture] = []
         self._step, self._count = 1, 0
-        self._film: Film | None = None
-        self._first_ns: int | None = None
+        self._size_wh = (frame.size_hw[1], frame.size_hw[0])
+        path = sink.folder / f"{hashlib.sha256(name.encode()).hexdigest()}.mp4"
+        self._film = Film(path, self._size_wh)
 
     def add(self, frame: ExportFrame, painted: Picture, captioned: Picture) -> None:
         """Add a frame's picture, without and with its captions."""
-        import cv2
-
-        if self._film is None:
-            path = self._sink.folder / f"{hashlib.sha256(self.name.encode()).hexdigest()}.mp4"
-            self._size = (painted.shape[1], painted.shape[0])
-            self._film = Film(path, self._size)
-            self._first_ns = frame.timestamp_ns
-        same = captioned.shape == (self._size[1], self._size[0], 3)
-        shown = captioned if same else cv2.resize(captioned, self._size)
-        self._film.add(np.asarray(shown, np.uint8), frame.timestamp_ns)
+        self._film.add(captioned, frame.timestamp_ns)
         if self._count % self._step == 0:
             self._thumbs.append(self._thumb(frame, painted))
         self._count += 1
@@ -146,7 +137,7 @@ class _Series:
         """Draw a frame small, with captions of its own and which frame it is below."""
         import cv2
 
-        height = max(1, round(_THUMB_WIDTH * self._size[1] / self._size[0]))
+        height = max(1, round(_THUMB_WIDTH * self._size_wh[1] / self._size_wh[0]))
         how = cv2.INTER_AREA if painted.shape[1] > _THUMB_WIDTH else cv2.INTER_LINEAR
         small = np.asarray(cv2.resize(painted, (_THUMB_WIDTH, height), interpolation=how), np.uint8)
         caption(small, frame)
@@ -159,8 +150,6 @@ class _Series:
         return np.vstack([small, below])
 
     def close(self) -> None:
-        if self._film is None:
-            return
         self._film.close()
         self._sink.upload(f"videos/{self.name}.mp4", self._film.path)
         self._sink.write(f"sheets/{self.name}.jpg", jpeg(_sheet(self._thumbs)))
@@ -182,37 +171,31 @@ def _sheet(thumbs: Sequence[Picture]) -> Picture:
     return sheet
 
 
-class OverlayWriter:
+class OverlayWriter(Writer):
     """`overlays/` one JPEG per frame, `sheets/` and `videos/` one per camera."""
 
-    def __init__(self, sink: Sink, _classes: Classes, told: Told) -> None:
-        self._sink, self._told = sink, told
-        self._series: _Series | None = None
+    _series: _Series | None = None
 
     def add(self, frame: ExportFrame) -> None:
         """Write a frame."""
-        name = f"{frame.split}/{frame.series}" if frame.split else frame.series
-        if self._series is None or self._series.name != name:
-            self._end()
-            self._series = _Series(self._sink, name)
         painted = paint(frame)
         if painted is None:
-            self._told.leave_out(
-                "label of a frame whose picture cannot be read", len(frame.instances)
-            )
+            why = "label of a frame whose picture cannot be read"
+            self.told.leave_out(why, len(frame.instances))
             return
+        name = f"{frame.split}/{frame.series}" if frame.split else frame.series
+        if self._series is None or self._series.name != name:
+            self.close()
+            self._series = _Series(self.sink, name, frame)
         captioned = painted.copy()
         caption(captioned, frame)
-        self._sink.write(f"overlays/{frame.name}.jpg", jpeg(captioned))
+        self.sink.write(f"overlays/{frame.name}.jpg", jpeg(captioned))
         self._series.add(frame, painted, captioned)
-
-    def _end(self) -> None:
-        if self._series:
-            self._series.close()
 
     def close(self) -> Mapping[str, Any]:
         """Finish the last video and sheet."""
-        self._end()
+        if self._series:
+            self._series.close()
         return {"video_codec": "h264" if has_h264() else "mpeg4, which browsers do not play"}
 
 

@@ -1,20 +1,34 @@
-"""Pictures of numbers: who owns a pixel, and of which class it is; also as Cityscapes has them."""
+"""Pictures of numbers, a pixel of which belongs to one label: PNG, Cityscapes, KITTI MOTS, DAVIS.
+
+Where masks overlap the higher score owns the pixel.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tasks.export.masks import COVERED, owners, png
 from tasks.export.sink import Sink
-from tasks.export.types import Classes, ExportFrame, FlatNames, Told
+from tasks.export.types import (
+    Classes,
+    ExportFrame,
+    FlatNames,
+    ObjectNumbers,
+    Told,
+    Writer,
+    bitmap,
+)
 
-OVERLAP = "pixel owned by a mask of a higher score"
+COVERED = "wholly covered by labels of higher scores"
+OVERLAPS = {"overlaps": "the higher score owns the pixel"}
 # Ids of Cityscapes, and whether its instances are told apart.
 CITYSCAPES: Mapping[str, tuple[int, bool]] = {
     "road": (7, False), "sidewalk": (8, False), "building": (11, False), "wall": (12, False),
@@ -25,86 +39,215 @@ CITYSCAPES: Mapping[str, tuple[int, bool]] = {
     "caravan": (29, True), "trailer": (30, True), "train": (31, True), "motorcycle": (32, True),
     "motorbike": (32, True), "bicycle": (33, True),
 }  # fmt: skip
+MOTS_IDS = {"car": 1, "pedestrian": 2, "person": 2}
+_MOST_OF_MOTS = 999
+_MOST_OF_DAVIS = 254  # 255 is void: pixels that no evaluation counts
 
 
-def _values(owner: npt.NDArray[np.int32], numbers: list[int], dtype: type) -> Any:
-    """Give each pixel the number of the instance that owns it, 0 for none."""
+def _owners(
+    frame: ExportFrame, numbers: Sequence[int], told: Told | None = None
+) -> npt.NDArray[np.int32]:
+    """Return who owns each pixel: int32 (H, W), positions of labels, -1 for nobody.
+
+    Of equal scores the first owns it. Labels whose number is 0 are not written: they own none. Of
+    others that own none `told` hears.
+    """
+    written = np.flatnonzero(numbers).tolist()
+    owner = np.full(frame.size_hw, -1, np.int32)
+    for number in sorted(written, key=lambda i: (frame.instances[i].score, -i)):
+        owner[bitmap(frame.instances[number], frame.size_hw) > 0] = number
+    if told:
+        told.no_place(COVERED, len(written) - len(np.unique(owner[owner >= 0])))
+    return owner
+
+
+def _png(values: npt.NDArray[Any]) -> bytes:
+    """Encode an image of numbers, uint8 or uint16 (H, W), as a grey PNG."""
+    import cv2
+
+    return bytes(cv2.imencode(".png", values)[1].tobytes())
+
+
+def _values(owner: npt.NDArray[np.int32], numbers: Sequence[int], dtype: type) -> Any:
+    """Give each pixel the number of the label that owns it, 0 for none."""
     return np.array([*numbers, 0], dtype)[owner]  # -1 is the last one
 
 
-class PngWriter:
+class PngWriter(Writer):
     """`instances/` uint16: 1 for a frame's first label, and so on; `semantic/` uint8: class + 1.
 
-    `labels/` has what each number is. Where masks overlap the higher score owns the pixel.
+    `labels/` has what each number is.
     """
-
-    def __init__(self, sink: Sink, classes: Classes, told: Told) -> None:
-        self._sink, self._classes, self._told = sink, classes, told
 
     def add(self, frame: ExportFrame) -> None:
         """Write a frame."""
-        self._sink.image(f"images/{frame.name}{frame.suffix}", frame.image)
-        count = len(frame.instances)
-        classes = [self._classes.number(one.label) + 1 for one in frame.instances]
-        if count >= 1 << 16 or max(classes, default=0) >= 1 << 8:
-            self._told.no_place("more than 65,535 labels in a frame, or 255 classes", count)
+        self.sink.image(f"images/{frame.file_name}", frame.image)
+        numbers = range(1, len(frame.instances) + 1)
+        classes = [self.classes.number(one.label) + 1 for one in frame.instances]
+        if len(numbers) >= 1 << 16 or max(classes, default=0) >= 1 << 8:
+            why = "more than 65,535 labels in a frame, or 255 classes"
+            self.told.no_place(why, len(numbers))
             return
-        owner, _ = owners(frame)
-        instances = _values(owner, list(range(1, count + 1)), np.uint16)
-        self._sink.write(f"instances/{frame.name}.png", png(instances))
-        self._sink.write(f"semantic/{frame.name}.png", png(_values(owner, classes, np.uint8)))
+        owner = _owners(frame, numbers)
+        self.sink.write(f"instances/{frame.name}.png", _png(_values(owner, numbers, np.uint16)))
+        self.sink.write(f"semantic/{frame.name}.png", _png(_values(owner, classes, np.uint8)))
         rows = [
             {
                 "number": number, "label": one.label, "class": class_, "score": one.score,
                 "track_id": one.track_id, "risk": one.risk, "area_px": one.area_px,
             }
-            for number, (one, class_) in enumerate(zip(frame.instances, classes, strict=True), 1)
+            for number, one, class_ in zip(numbers, frame.instances, classes, strict=True)
         ]  # fmt: skip
-        self._sink.write(f"labels/{frame.name}.json", json.dumps(rows).encode())
+        self.sink.write(f"labels/{frame.name}.json", json.dumps(rows).encode())
 
     def close(self) -> Mapping[str, Any]:
         """Write the class numbers."""
-        names = dict(enumerate(self._classes.names, 1))
-        self._sink.write("classes.json", json.dumps({0: "nothing", **names}, indent=1).encode())
-        return {"overlaps": "the higher score owns the pixel"}
+        names = dict(enumerate(["nothing", *self.classes.names]))
+        self.sink.write("classes.json", json.dumps(names, indent=1).encode())
+        return OVERLAPS
 
 
-class CityscapesWriter:
+class CityscapesWriter(Writer):
     """`leftImg8bit/SPLIT/CITY/` and `gtFine/SPLIT/CITY/` with `_instanceIds` and `_labelIds`.
 
     The city is the sequence and camera, without underscores. Classes that Cityscapes does not have
     are left out; a class map brings them in.
     """
 
-    def __init__(self, sink: Sink, _classes: Classes, told: Told) -> None:
-        self._sink, self._told = sink, told
+    def __init__(self, sink: Sink, classes: Classes, told: Told) -> None:
+        super().__init__(sink, classes, told)
         self._cities = FlatNames(lambda one: re.sub(r"[^A-Za-z0-9-]", "", one) or "city")
 
     def add(self, frame: ExportFrame) -> None:
         """Write a frame."""
         city = self._cities.of(frame.series)
-        split = frame.split or "train"
-        name = f"{split}/{city}/{city}_000000_{frame.index:06d}"
-        self._sink.image(f"leftImg8bit/{name}_leftImg8bit{frame.suffix}", frame.image)
+        name = f"{frame.split or 'train'}/{city}/{city}_000000_{frame.index:06d}"
+        self.sink.image(f"leftImg8bit/{name}_leftImg8bit{frame.suffix}", frame.image)
         ids: list[int] = []
         full: list[int] = []
-        counts: dict[int, int] = {}
+        counts = Counter[int]()
         for one in frame.instances:
             number, told_apart = CITYSCAPES.get(one.label.lower(), (0, False))
             if not number:
-                self._told.no_place(f"class {one.label} is none of Cityscapes'")
+                self.told.no_place(f"class {one.label} is none of Cityscapes'")
             ids.append(number)
-            full.append(number * 1000 + counts.get(number, 0) if told_apart else number)
-            counts[number] = counts.get(number, 0) + 1
+            full.append(number * 1000 + counts[number] if told_apart else number)
+            counts[number] += 1
         if max(counts.values(), default=0) > 1000:
             raise ValueError(f"{frame.uri}: more than 1,000 labels of one class")
-        owner, covered = owners(frame, np.flatnonzero(ids).tolist())
-        self._told.no_place(COVERED, covered)
-        self._sink.write(
-            f"gtFine/{name}_gtFine_instanceIds.png", png(_values(owner, full, np.uint16))
-        )
-        self._sink.write(f"gtFine/{name}_gtFine_labelIds.png", png(_values(owner, ids, np.uint8)))
+        owner, path = _owners(frame, ids, self.told), f"gtFine/{name}_gtFine"
+        self.sink.write(f"{path}_instanceIds.png", _png(_values(owner, full, np.uint16)))
+        self.sink.write(f"{path}_labelIds.png", _png(_values(owner, ids, np.uint8)))
 
     def close(self) -> Mapping[str, Any]:
         """Say which city is which sequence."""
         return {"cities": self._cities.facts()["sequence_names"]}
+
+
+class MotsWriter(Writer):
+    """`instances/0000/000000.png` (class * 1000 + number), `instances_txt/0000.txt`.
+
+    Cars and people alone. The benchmark's tools take sequences by number; `export.json` says which
+    is which.
+    """
+
+    def __init__(self, sink: Sink, classes: Classes, told: Told) -> None:
+        super().__init__(sink, classes, told)
+        self._numbers, self._names = ObjectNumbers(), dict[str, str]()
+        self._file: IO[str] | None = None
+        self._maps: dict[str, dict[str, str]] = {}  # lines of sequences, by split
+
+    def add(self, frame: ExportFrame) -> None:
+        """Write a frame."""
+        from pycocotools import mask as coco_mask
+
+        name = f"{max(len(self._names) - 1, 0):04d}"
+        if self._file is None or self._names[name] != frame.series:
+            self._upload()
+            name = f"{len(self._names):04d}"
+            self._names[name] = frame.series
+            self._file = (self.sink.folder / f"{name}.txt").open("w")
+        line = f"{name} empty 000000 {frame.index:06d}\n"
+        self._maps.setdefault(frame.split or "all", {})[name] = line
+        self.sink.image(f"images/{name}/{frame.index:06d}{frame.suffix}", frame.image)
+        values = [0] * len(frame.instances)
+        known = [n for n, one in enumerate(frame.instances) if one.label.lower() in MOTS_IDS]
+        self.told.no_place("class is neither car nor pedestrian", len(values) - len(known))
+        chosen = [frame.instances[n] for n in known]
+        for n, number in zip(known, self._numbers.of(frame, chosen), strict=True):
+            if number > _MOST_OF_MOTS:
+                self.told.no_place("more than 999 objects in a sequence")
+            else:
+                values[n] = MOTS_IDS[frame.instances[n].label.lower()] * 1000 + number
+        picture = _values(_owners(frame, values, self.told), values, np.uint16)
+        self.sink.write(f"instances/{name}/{frame.index:06d}.png", _png(picture))
+        height, width = frame.size_hw
+        for value in np.unique(picture[picture > 0]).tolist():
+            rle = coco_mask.encode(np.asfortranarray((picture == value).astype(np.uint8)))
+            words = f"{frame.index} {value} {value // 1000} {height} {width}"
+            self._file.write(f"{words} {rle['counts'].decode('ascii')}\n")
+
+    def _upload(self) -> None:
+        """Finish the text file of the sequence before."""
+        if self._file is not None:
+            self._file.close()
+            path = Path(self._file.name)
+            self.sink.upload(f"instances_txt/{path.name}", path)
+
+    def close(self) -> Mapping[str, Any]:
+        """Write the lists of sequences."""
+        self._upload()
+        for split, lines in self._maps.items():
+            self.sink.write(f"evaluate_mots.seqmap.{split}", "".join(lines.values()).encode())
+        return {"sequence_names": self._names, **OVERLAPS, **self._numbers.facts()}
+
+
+class DavisWriter(Writer):
+    """`JPEGImages/` and `Annotations/Full-Resolution/SEQUENCE/00000`, `ImageSets/2017/`.
+
+    Palette pictures of object numbers beside the frames, for video object segmentation.
+    """
+
+    def __init__(self, sink: Sink, classes: Classes, told: Told) -> None:
+        super().__init__(sink, classes, told)
+        self._numbers, self._names = ObjectNumbers(), FlatNames()
+        self._sets: dict[str, list[str]] = {}
+
+    def add(self, frame: ExportFrame) -> None:
+        """Write a frame."""
+        from PIL import Image
+
+        name = self._names.of(frame.series)
+        names = self._sets.setdefault(frame.split or "train", [])
+        if names[-1:] != [name]:
+            names.append(name)
+        path = f"Full-Resolution/{name}/{frame.index:05d}"
+        self.sink.image(f"JPEGImages/{path}{frame.suffix}", frame.image)
+        numbers = np.array(self._numbers.of(frame, frame.instances), int)
+        above = numbers > _MOST_OF_DAVIS
+        self.told.no_place(f"more than {_MOST_OF_DAVIS} objects in a sequence", int(above.sum()))
+        numbers[above] = 0
+        owner = _owners(frame, numbers.tolist(), self.told)
+        picture = Image.fromarray(_values(owner, numbers.tolist(), np.uint8), "L")
+        picture.putpalette(palette())
+        buffer = io.BytesIO()
+        picture.save(buffer, "PNG")
+        self.sink.write(f"Annotations/{path}.png", buffer.getvalue())
+
+    def close(self) -> Mapping[str, Any]:
+        """Write the lists of sequences."""
+        for split, names in self._sets.items():
+            text = "".join(f"{name}\n" for name in names)
+            self.sink.write(f"ImageSets/2017/{split}.txt", text.encode())
+        return {**OVERLAPS, **self._names.facts(), **self._numbers.facts()}
+
+
+def palette() -> bytes:
+    """Colours of the numbers 0 to 255, as PASCAL VOC and DAVIS spread their bits: 768 bytes."""
+    colors = np.zeros((256, 3), np.uint8)
+    numbers = np.arange(256)
+    for bit in range(8):
+        for channel in range(3):
+            colors[:, channel] |= (((numbers >> channel) & 1) << (7 - bit)).astype(np.uint8)
+        numbers >>= 3
+    return colors.tobytes()

@@ -8,20 +8,14 @@ from functools import partial
 from typing import Any
 
 from sam2_core.types import AutolabelError
-from tasks.export.coco import CocoWriter
-from tasks.export.cvat import CvatWriter
-from tasks.export.davis import DavisWriter
-from tasks.export.decided import Decisions
-from tasks.export.fiftyone_dataset import FiftyOneWriter
+from tasks.export.coco import CocoWriter, YoloWriter
 from tasks.export.frames import Choice, Frames, source_of, uncertified_runs
-from tasks.export.label_studio import LabelStudioWriter
-from tasks.export.mots import MotsWriter
 from tasks.export.overlay import OverlayWriter
-from tasks.export.pngs import CityscapesWriter, PngWriter
+from tasks.export.pngs import CityscapesWriter, DavisWriter, MotsWriter, PngWriter
+from tasks.export.review_tools import CvatWriter, FiftyOneWriter, LabelStudioWriter
 from tasks.export.sink import ImageMode, Sink
 from tasks.export.t4 import T4Writer
 from tasks.export.types import Classes, Told, Writer
-from tasks.export.yolo import YoloWriter
 from tasks.store.addresses import checked
 
 FORMATS: dict[str, Callable[[Sink, Classes, Told], Writer]] = {
@@ -75,8 +69,7 @@ def export(
         )
     told, classes = Told(), Classes(choice.classes)
     pictures = images != "none" or format_ in NEED_PICTURES
-    decisions = Decisions(dataset) if dataset is not None else None
-    frames = Frames(out_uri, choice, decisions, pictures=pictures, told=told)
+    frames = Frames(out_uri, choice, dataset, pictures=pictures, told=told)
     counts: Counter[str] = Counter()
     splits: Counter[str] = Counter(dict.fromkeys(choice.splits, 0))
     sequences: set[str] = set()
@@ -93,7 +86,8 @@ def export(
         facts = writer.close()
         report = {
             "format": format_, "source": out_uri,
-            "dataset": None if dataset is None else dataset.name, "runs": _runs(frames),
+            "dataset": None if dataset is None else dataset.name,
+            "runs": sorted({one.stamp.run_key for one in frames.manifests}),
             "sequences": len(sequences), "frames": counts["frames"],
             "instances": counts["instances"] - told.unwritten,
             "frames_without_picture": counts["without_picture"],
@@ -113,11 +107,5 @@ def export(
 def _not_there(choice: Choice, told: Told) -> list[str]:
     """Classes that were named and that no label has."""
     renamed = {choice.class_map.get(name, name) for name in told.classes}
-    named = [*choice.class_map, *choice.classes]
-    there = [*(name in told.classes for name in choice.class_map)]
-    there += [name in renamed for name in choice.classes]
-    return [name for name, known in zip(named, there, strict=True) if not known]
-
-
-def _runs(frames: Frames) -> list[str]:
-    return sorted({manifest.stamp.run_key for manifest in frames.manifests})
+    missing = [name for name in choice.class_map if name not in told.classes]
+    return missing + [name for name in choice.classes if name not in renamed]

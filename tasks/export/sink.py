@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, Literal
 
 from sam2_core.cache import cache_folder
@@ -23,28 +22,35 @@ from tasks.store.retry import with_retries
 INDEX, CLAIM = "export.json", "UNFINISHED"
 ImageMode = Literal["copy", "link", "none"]
 _CONNECTIONS = 8
-_PART = 1 << 20
 
 
 class Lines:
-    """JSON values of any number: in a file of this machine until they are a list in another one."""
+    """Texts of any number: in a file of this machine until they are a part of another one."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = tempfile.TemporaryFile("w+", dir=folder)  # noqa: SIM115 - `write_to` closes it
-        self._count = 0
+        self._file = tempfile.TemporaryFile("w+", dir=folder)  # noqa: SIM115 - `copy_to` closes it
+        self.count = 0
+
+    def write(self, text: str) -> None:
+        """Add a text as it is."""
+        self._file.write(text)
 
     def add(self, value: Any) -> None:
-        """Add a value."""
-        self._file.write((",\n" if self._count else "") + json.dumps(value))
-        self._count += 1
+        """Add a JSON value to a list of them."""
+        self.write((",\n" if self.count else "") + json.dumps(value))
+        self.count += 1
+
+    def copy_to(self, file: IO[str]) -> None:
+        """Write the texts."""
+        with self._file:
+            self._file.seek(0)
+            shutil.copyfileobj(self._file, file)
 
     def write_to(self, file: IO[str]) -> None:
         """Write the list, a value a line."""
-        with self._file:
-            self._file.seek(0)
-            file.write("[\n")
-            shutil.copyfileobj(self._file, file)
-            file.write("\n]")
+        file.write("[\n")
+        self.copy_to(file)
+        file.write("\n]")
 
 
 def _claimed(uri: str) -> str:
@@ -54,22 +60,12 @@ def _claimed(uri: str) -> str:
         AutolabelError: another export took it at the same moment.
 
     """
-    taken = AutolabelError(f"another export is being written to {uri}: name another folder")
-    if storage.is_local(uri):
-        path = storage.local_path(storage.join(uri, CLAIM))
-        with storage.explained("write", str(path)):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                path.touch(exist_ok=False)
-            except FileExistsError:
-                raise taken from None
-        return str(path)
     # Not every store can refuse to replace a file: of several marks none is the first.
     claim = storage.join(uri, f"{CLAIM}-{secrets.token_hex(8)}")
     storage.write_bytes(claim, b"")
     if len(storage.list_names(uri)) > 1:
         storage.delete(claim)
-        raise taken
+        raise AutolabelError(f"another export is being written to {uri}: name another folder")
     return claim
 
 
@@ -122,7 +118,7 @@ class Sink:
         self.upload(path, Path(file.name))
 
     def lines(self) -> Lines:
-        """Return a list of values to be written later."""
+        """Return texts to be written later."""
         return Lines(self.folder)
 
     def upload(self, path: str, file: Path) -> None:
@@ -131,33 +127,31 @@ class Sink:
 
     def close(self, report: Mapping[str, Any]) -> None:
         """Wait for everything, then write the index with every file's hash: the export is whole."""
-        while self._pending:
-            self._note()
-        with tempfile.NamedTemporaryFile("w+", dir=self.folder, delete=False) as file:
+        self._wait(0)
+        index = self.folder / INDEX
+        with index.open("w") as file:
             head = json.dumps(report, indent=1)
             file.write(f'{head.rstrip("}").rstrip()},\n "files": ')
             self._files.write_to(file)
             file.write("}\n")
-        self._upload(INDEX, Path(file.name))
+        self._upload(INDEX, index)
 
     def __enter__(self) -> Sink:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *_error: object) -> None:
         self._pool.shutdown(cancel_futures=True)
         self._scratch.cleanup()
         storage.delete(self._claim)
 
     def _submit(self, future: Future[dict[str, Any]]) -> None:
         self._pending.append(future)
-        while len(self._pending) > 4 * _CONNECTIONS:
-            self._note()
+        self._wait(4 * _CONNECTIONS)
 
-    def _note(self) -> None:
-        self._files.add(self._pending.popleft().result())
+    def _wait(self, most: int) -> None:
+        """Wait until no more than so many files are under way."""
+        while len(self._pending) > most:
+            self._files.add(self._pending.popleft().result())
 
     def _write(self, path: str, data: bytes) -> dict[str, Any]:
         storage.write_bytes(storage.join(self.uri, path), data)
@@ -173,11 +167,9 @@ class Sink:
         return {"path": path, "link": str(source.resolve())}
 
     def _upload(self, path: str, file: Path) -> dict[str, Any]:
-        uri, digest = storage.join(self.uri, path), hashlib.sha256()
+        uri, size = storage.join(self.uri, path), file.stat().st_size
         with file.open("rb") as content:
-            while part := content.read(_PART):
-                digest.update(part)
-        size = file.stat().st_size
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
         fs, target = storage.filesystem(uri)
         with storage.explained("write", uri):
             if storage.is_local(uri):
@@ -188,4 +180,4 @@ class Sink:
             else:
                 with_retries(lambda: fs.put_file(str(file), target), f"writing {path}")
         file.unlink()
-        return {"path": path, "bytes": size, "sha256": digest.hexdigest()}
+        return {"path": path, "bytes": size, "sha256": digest}

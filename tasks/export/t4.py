@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.export.masks import tight_box
 from tasks.export.sink import Lines, Sink
-from tasks.export.types import Classes, ExportFrame, Instance, Told
+from tasks.export.types import Classes, ExportFrame, Instance, Told, Writer, tight_box
 
 _STEP_US = 100_000  # between frames that nobody knows the time of
 Row = dict[str, Any]
@@ -39,29 +38,30 @@ class _Tables:
     cameras: dict[str, str] = field(default_factory=dict)
 
 
-class T4Writer:
+class T4Writer(Writer):
     """`SEQUENCE/annotation/*.json` and `SEQUENCE/data/CAMERA/000000.jpg`."""
 
-    def __init__(self, sink: Sink, classes: Classes, _told: Told) -> None:
-        self._sink, self._classes = sink, classes
+    def __init__(self, sink: Sink, classes: Classes, told: Told) -> None:
+        super().__init__(sink, classes, told)
         self._tables: _Tables | None = None
         self._timeless = 0
 
     def add(self, frame: ExportFrame) -> None:
         """Write a frame."""
-        if self._tables is None or self._tables.sequence_id != frame.sequence_id:
-            self._end()
-            self._tables = _Tables(frame.sequence_id, self._sink.lines())
         tables, channel = self._tables, frame.camera or "CAM_FRONT"
-        known = frame.timestamp_ns is not None
-        self._timeless += not known
-        time_us = frame.timestamp_ns // 1000 if frame.timestamp_ns is not None else 0
-        time_us = time_us if known else frame.index * _STEP_US
+        if tables is None or tables.sequence_id != frame.sequence_id:
+            self._end()
+            self._tables = tables = _Tables(frame.sequence_id, self.sink.lines())
+        time_us = frame.index * _STEP_US
+        if frame.timestamp_ns is None:
+            self._timeless += 1
+        else:
+            time_us = frame.timestamp_ns // 1000
         sample = tables.samples.setdefault(time_us, token("sample", frame.sequence_id, time_us))
         sensor = tables.cameras.setdefault(channel, token("sensor", channel))
         data = token("sample_data", frame.sequence_id, channel, frame.index)
         name = f"data/{channel}/{frame.index:06d}{frame.suffix}"
-        self._sink.image(f"{frame.sequence_id}/{name}", frame.image)
+        self.sink.image(f"{frame.sequence_id}/{name}", frame.image)
         height, width = frame.size_hw
         tables.sample_data.append({
             "token": data, "sample_token": sample, "filename": name,
@@ -72,46 +72,17 @@ class T4Writer:
             "is_valid": True,
         })  # fmt: skip
         for number, one in enumerate(frame.instances):
-            self._annotate(frame, one, data, number)
-
-    def _annotate(self, frame: ExportFrame, one: Instance, data: str, number: int) -> None:
-        tables = self._tables
-        if tables is None:
-            return
-        self._classes.number(one.label)
-        name, category = token("object_ann", data, number), token("category", one.label)
-        who: tuple[object, ...] = (frame.series, one.label, one.track_id)
-        instance = token("instance", *(who if one.track_id is not None else (name,)))
-        row = tables.instances.setdefault(instance, {
-            "token": instance, "category_token": category, "nbr_annotations": 0,
-            "instance_name": f"{frame.series}::{'' if one.track_id is None else one.track_id}",
-            "first_annotation_token": name, "last_annotation_token": name,
-        })  # fmt: skip
-        row["nbr_annotations"] += 1
-        row["last_annotation_token"] = name
-        x, y, width, height = tight_box(one, frame.size_hw)
-        by_machine = not one.decision
-        metadata = {"name": frame.model, "score": one.score, "uncertainty": one.risk}
-        tables.annotations.add({
-            "token": name, "sample_data_token": data, "instance_token": instance,
-            "category_token": category, "attribute_tokens": [],
-            "bbox": [int(x), int(y), int(x + width), int(y + height)],
-            "mask": {
-                "size": list(frame.size_hw), "counts": base64.b64encode(one.rle).decode("ascii"),
-            },
-            "automatic_annotation": by_machine,
-            "autolabel_metadata": [metadata] if by_machine else None,
-        })  # fmt: skip
+            self.classes.number(one.label)
+            _annotate(tables, frame, one, data, token("object_ann", data, number))
 
     def _end(self) -> None:
         tables = self._tables
         if tables is None:
             return
-        for name, rows in _small_tables(tables, self._classes.names).items():
-            self._sink.write(
-                f"{tables.sequence_id}/annotation/{name}.json", json.dumps(rows, indent=1).encode()
-            )
-        with self._sink.open(f"{tables.sequence_id}/annotation/object_ann.json") as file:
+        folder = f"{tables.sequence_id}/annotation"
+        for name, rows in _small_tables(tables, self.classes.names).items():
+            self.sink.write(f"{folder}/{name}.json", json.dumps(rows, indent=1).encode())
+        with self.sink.open(f"{folder}/object_ann.json") as file:
             tables.annotations.write_to(file)
             file.write("\n")
 
@@ -119,6 +90,33 @@ class T4Writer:
         """Write the last sequence's tables."""
         self._end()
         return {"frames_without_time": self._timeless, "calibration": "none: identity"}
+
+
+def _annotate(tables: _Tables, frame: ExportFrame, one: Instance, data: str, name: str) -> None:
+    """Write a label: `name` is its token, `data` that of its picture."""
+    category = token("category", one.label)
+    who: tuple[object, ...] = (frame.series, one.label, one.track_id)
+    instance = token("instance", *(who if one.track_id is not None else (name,)))
+    row = tables.instances.setdefault(instance, {
+        "token": instance, "category_token": category, "nbr_annotations": 0,
+        "instance_name": f"{frame.series}::{'' if one.track_id is None else one.track_id}",
+        "first_annotation_token": name, "last_annotation_token": name,
+    })  # fmt: skip
+    row["nbr_annotations"] += 1
+    row["last_annotation_token"] = name
+    x, y, width, height = tight_box(one, frame.size_hw)
+    by_machine = not one.decision
+    metadata = {"name": frame.model, "score": one.score, "uncertainty": one.risk}
+    tables.annotations.add({
+        "token": name, "sample_data_token": data, "instance_token": instance,
+        "category_token": category, "attribute_tokens": [],
+        "bbox": [int(x), int(y), int(x + width), int(y + height)],
+        "mask": {
+            "size": list(frame.size_hw), "counts": base64.b64encode(one.rle).decode("ascii"),
+        },
+        "automatic_annotation": by_machine,
+        "autolabel_metadata": [metadata] if by_machine else None,
+    })  # fmt: skip
 
 
 def _small_tables(tables: _Tables, classes: list[str]) -> dict[str, list[Row]]:

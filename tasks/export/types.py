@@ -1,14 +1,21 @@
-"""What travels from a run's labels to the writer of a format."""
+"""What travels from a run's labels to the writer of a format, and what every writer is."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
+from sam2_core.mask_geometry import Bitmap
 from tasks.frames.identity import part_of
+
+if TYPE_CHECKING:
+    from tasks.export.sink import Sink
 
 XyxyPx = tuple[float, float, float, float]
 
@@ -80,22 +87,60 @@ class ExportFrame:
     @property
     def name(self) -> str:
         """Path of its files below a format's folders, without an ending."""
-        return f"{self.split}/{self.stem}" if self.split else self.stem
+        stem = f"{self.series}/{self.file_stem}"
+        return f"{self.split}/{stem}" if self.split else stem
 
     @property
-    def stem(self) -> str:
-        """`name` without the split."""
-        return f"{self.series}/{self.file_stem}"
+    def file_name(self) -> str:
+        """`name` with the ending of its picture."""
+        return f"{self.name}{self.suffix}"
 
     @property
     def suffix(self) -> str:
         """Ending of its picture, with the dot."""
-        if self.image is not None and part_of(self.uri):
-            return self.image.suffix
         part = part_of(self.uri)
+        if part and self.image is not None:
+            return self.image.suffix
         if part is None or part.is_member:
             return Path(part.stream if part else self.uri).suffix.lower()
         return ".jpg"
+
+
+def rle_dict(instance: Instance, size_hw: tuple[int, int]) -> dict[str, Any]:
+    """Return a mask as pycocotools takes it."""
+    return {"size": list(size_hw), "counts": instance.rle}
+
+
+def bitmap(instance: Instance, size_hw: tuple[int, int]) -> Bitmap:
+    """Pixels of a mask: uint8 (H, W) of 0 and 1."""
+    from pycocotools import mask as coco_mask
+
+    return np.asarray(coco_mask.decode(rle_dict(instance, size_hw)), np.uint8)
+
+
+def tight_box(instance: Instance, size_hw: tuple[int, int]) -> tuple[float, float, float, float]:
+    """Smallest box around a mask: x, y, width, height in pixels."""
+    from pycocotools import mask as coco_mask
+
+    x, y, width, height = coco_mask.toBbox(rle_dict(instance, size_hw)).tolist()
+    return x, y, width, height
+
+
+def tight_crops(
+    frame: ExportFrame,
+) -> Iterator[tuple[Instance, tuple[int, int, int, int], npt.NDArray[np.bool_]]]:
+    """Yield each label with the smallest box around its mask, xyxy in pixels, and what is in it.
+
+    The masks are bool (height, width) of their boxes; no picture of the whole image is made.
+    """
+    from tasks.masks.crops import paint, segments_of
+
+    segments = segments_of([one.rle for one in frame.instances], frame.size_hw)
+    bounds = segments.bounds_xyxy_px()
+    masks = paint(segments, bounds)
+    for one, box, mask in zip(frame.instances, bounds.tolist(), masks, strict=True):
+        left, top, right, bottom = box
+        yield one, (left, top, right, bottom), np.ascontiguousarray(mask)
 
 
 class FileStems:
@@ -154,25 +199,32 @@ class Told:
         if count:
             self.left_out[reason] = self.left_out.get(reason, 0) + count
 
-    def cannot_read(self, sequence_id: str, reason: str) -> None:
-        """Note a sequence that is left out as a whole."""
-        self.unreadable.append(sequence_id)
-        self.leave_out(f"sequence {sequence_id}: {reason}")
-
     def no_place(self, reason: str, count: int = 1) -> None:
         """Count chosen labels that the format has no place for."""
         self.leave_out(reason, count)
         self.unwritten += count
 
 
-class Writer(Protocol):
-    """Writes one format, frame by frame; keeps nothing that grows with the labels."""
+class Writer:
+    """Writes one format, frame by frame; keeps nothing that grows with the labels.
+
+    Args:
+        sink: where to.
+        classes: numbers of classes.
+        told: hears of labels that the format has no place for.
+
+    """
+
+    def __init__(self, sink: Sink, classes: Classes, told: Told) -> None:
+        self.sink, self.classes, self.told = sink, classes, told
 
     def add(self, frame: ExportFrame) -> None:
         """Write a frame. The frames of a camera come in one run and in order."""
+        raise NotImplementedError
 
     def close(self) -> Mapping[str, Any]:
         """Write what belongs at the end; returns facts for the report."""
+        return {}
 
 
 class ObjectNumbers:
@@ -194,14 +246,13 @@ class ObjectNumbers:
             if one.track_id is not None:
                 self._of_track.setdefault(one.track_id, len(self._of_track) + 1)
         free = len(self._of_track)
-        numbers, used = [], set()
+        numbers: list[int] = []
         for one in instances:
             number = 0 if one.track_id is None else self._of_track[one.track_id]
-            if not number or number in used:  # a track that is there twice in one frame
+            if not number or number in numbers:  # a track that is there twice in one frame
                 free += 1
                 number = free
                 self.untracked += 1
-            used.add(number)
             numbers.append(number)
         return numbers
 

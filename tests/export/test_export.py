@@ -10,8 +10,8 @@ from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
 from sam2_core.mask_geometry import one_polygon, polygons
+from tasks.export.coco import polygon_iou
 from tasks.export.frames import Choice, split_of
-from tasks.export.masks import polygon_iou
 from tasks.export.run import FORMATS, export
 from tasks.export.sink import Sink
 from tasks.export.types import Classes, ExportFrame, Instance, Told

@@ -10,7 +10,7 @@ from pycocotools import mask as coco_mask
 
 from tasks.boxes.import_files import import_boxes
 from tasks.export.frames import Choice
-from tasks.export.label_studio import packed
+from tasks.export.review_tools import packed
 from tasks.export.run import export
 from tests.export.labeled_runs import run_of, truth
 

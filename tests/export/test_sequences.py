@@ -12,8 +12,8 @@ from pycocotools import mask as coco_mask
 from tasks.export.captions import Caption, fitting, placed, write_captions
 from tasks.export.film import Film
 from tasks.export.frames import Choice
-from tasks.export.masks import COVERED
 from tasks.export.overlay import color_of
+from tasks.export.pngs import COVERED
 from tasks.export.run import export
 from tasks.export.types import Instance
 from tests.export.labeled_runs import NOTHING, owned, run_of, truth
