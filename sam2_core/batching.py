@@ -16,12 +16,14 @@ def bucket_for(count: int, buckets: Sequence[int]) -> int:
     return next((size for size in buckets if size >= count), buckets[-1])
 
 
-def slice_prompts(prompts: Prompts, rows: slice | npt.NDArray[np.int64]) -> Prompts:
-    """Return some of the prompts."""
+def slice_prompts(
+    prompts: Prompts, rows: slice | npt.NDArray[np.int64], points: int | None = None
+) -> Prompts:
+    """Return some of the prompts, with their first `points` points."""
     logits = prompts.mask_logits
     return Prompts(
-        prompts.points_model[rows],
-        prompts.labels[rows],
+        prompts.points_model[rows, :points],
+        prompts.labels[rows, :points],
         prompts.image_index[rows],
         None if logits is None else logits[rows],
     )
@@ -46,32 +48,28 @@ def group_prompts(frames: Sequence[Prompts]) -> list[tuple[npt.NDArray[np.int64]
     for prompts in frames:
         # One padding point is part of the published prompt, more are not.
         points = (prompts.labels != POINT_PADDING).sum(1) + 1
-        for count in np.unique(points):
+        for count in np.unique(points).tolist():
             rows = np.flatnonzero(points == count)
-            logits = prompts.mask_logits
-            part = Prompts(
-                prompts.points_model[rows, :count],
-                prompts.labels[rows, :count],
-                prompts.image_index[rows],
-                None if logits is None else logits[rows],
-            )
-            key = (int(count), logits is not None)
+            part = slice_prompts(prompts, rows, count)
+            key = (count, prompts.mask_logits is not None)
             found.setdefault(key, []).append((rows + start, part))
         start += len(prompts)
-    return [_join(parts) for parts in found.values()]
+    groups = []
+    for (_, masked), parts in found.items():
+        rows = np.concatenate([one for one, _ in parts])
+        groups.append((rows, _join([part for _, part in parts], masked)))
+    return groups
 
 
-def _join(
-    parts: Sequence[tuple[npt.NDArray[np.int64], Prompts]],
-) -> tuple[npt.NDArray[np.int64], Prompts]:
-    logits = [part.mask_logits for _, part in parts if part.mask_logits is not None]
-    joined = Prompts(
-        np.concatenate([part.points_model for _, part in parts]),
-        np.concatenate([part.labels for _, part in parts]),
-        np.concatenate([part.image_index for _, part in parts]),
-        np.concatenate(logits) if logits else None,
+def _join(parts: Sequence[Prompts], masked: bool) -> Prompts:
+    return Prompts(
+        np.concatenate([part.points_model for part in parts]),
+        np.concatenate([part.labels for part in parts]),
+        np.concatenate([part.image_index for part in parts]),
+        np.concatenate([part.mask_logits for part in parts if part.mask_logits is not None])
+        if masked
+        else None,
     )
-    return np.concatenate([rows for rows, _ in parts]), joined
 
 
 def no_masks(grid: int) -> LowResMasks:

@@ -86,7 +86,7 @@ def _not_counted(tree: ast.Module) -> Iterator[ast.stmt]:
 
 
 _EVERYWHERE = (
-    "batching", "mask_borders", "postprocess", "preprocess", "prompts", "rle", "segmenter",
+    "batching", "mask_borders", "postprocess", "preprocess", "prompts", "segmenter",
 )  # fmt: skip
 _ONNXRUNTIME = ("backends.onnxruntime_backend",)
 _BACKENDS = {

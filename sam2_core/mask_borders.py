@@ -6,20 +6,18 @@ short ones wait for each other more than they work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.arrays import freeze_arrays
 from sam2_core.types import FloatArray, IntArray
 
 _PACKED_AT_ONCE = 64  # masks; bounds memory: a byte for each cell
 _WORD = 64  # bits
 
 
-@dataclass(frozen=True, eq=False)
-class Blocks:
+class Blocks(NamedTuple):
     """2x2 blocks of cells that differ in sign: cells (row, column) to (row + 1, column + 1).
 
     Row -1 and the row below the window are background, so that every run ends; the column behind
@@ -30,11 +28,6 @@ class Blocks:
     row: IntArray
     column: IntArray
     values: FloatArray  # (4, N): upper left, upper right, lower left, lower right
-
-    def __post_init__(self) -> None:
-        freeze_arrays(
-            self, mask="int64 (N)", row="int64 (N)", column="int64 (N)", values="float32 (4, N)"
-        )
 
 
 def _positive(stack: npt.NDArray[np.floating], words: int) -> npt.NDArray[np.uint64]:
@@ -77,22 +70,15 @@ def mixed_blocks(stack: npt.NDArray[np.floating]) -> npt.NDArray[np.uint64]:
     return mixed
 
 
-def _positions(
-    mixed: npt.NDArray[np.uint64], height: int, width: int
-) -> tuple[IntArray, IntArray, IntArray]:
-    """Mask, row (from -1) and column of every block whose four cells differ in sign."""
+def blocks_at(stack: npt.NDArray[np.floating], mixed: npt.NDArray[np.uint64]) -> Blocks:
+    """Return the blocks of masks (M, height, width) that `mixed_blocks` found."""
+    _, height, width = stack.shape
     at = np.flatnonzero(mixed != 0)
     bits = np.unpackbits(mixed[at].astype("<u8").view(np.uint8), bitorder="little")
     which, bit = np.divmod(np.flatnonzero(bits), _WORD)
     line, word = np.divmod(at[which], -(-width // _WORD))
     mask, row = np.divmod(line, height + 2)
-    return mask, row - 1, word * _WORD + bit
-
-
-def blocks_at(stack: npt.NDArray[np.floating], mixed: npt.NDArray[np.uint64]) -> Blocks:
-    """Return the blocks of masks (M, height, width) that `mixed_blocks` found."""
-    _, height, width = stack.shape
-    mask, row, column = _positions(mixed, height, width)
+    row, column = row - 1, word * _WORD + bit
     above, below = row < 0, row >= height - 1
     upper = (mask * height + row + above) * width + column
     lower = upper + np.where(above | below, 0, width)

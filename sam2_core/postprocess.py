@@ -13,32 +13,69 @@ a crop of it is ever made.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.arrays import freeze_arrays
 from sam2_core.mask_borders import Blocks, blocks_at, mixed_blocks
-from sam2_core.rle import cancel_pairs, encode_toggles
 from sam2_core.types import FloatArray, IntArray, LowResMasks, Masks
 
 EMPTY = "empty mask: no pixel above the threshold"
 NOT_FINITE = "model output is not finite"
 
-_MASKS_AT_ONCE = 256
 # Blocks of cells on borders, and pixel columns through them, worked on at once: real masks have a
 # few hundred blocks each, noise has nearly every cell, and memory must not depend on which it is.
 _BLOCKS_AT_ONCE = 1 << 17
 _COLUMNS_AT_ONCE = 1 << 20
 
 
-@dataclass(frozen=True, eq=False)
-class _Axis:
+def cancel_pairs(toggles: IntArray) -> IntArray:
+    """Drop positions that occur an even number of times: the value changes there and back.
+
+    Args:
+        toggles: int64 ascending positions where the mask's value changes.
+
+    """
+    positions, times = np.unique(toggles, return_counts=True)
+    odd: IntArray = positions[times % 2 == 1]
+    return odd
+
+
+def encode_toggles(
+    toggles: IntArray, per_mask: IntArray, size_hw: tuple[int, int]
+) -> tuple[list[bytes], IntArray]:
+    """Encode masks given by the positions where their values change.
+
+    Args:
+        toggles: int64, all masks' positions one mask after another, each mask's strictly ascending
+            in [0, H * W) of the image flattened by columns, starting from background.
+        per_mask: int64 (N,), how many positions each mask has.
+        size_hw: (H, W).
+
+    Returns:
+        N COCO compressed `counts`, and int64 (N,) areas in pixels.
+
+    """
+    from pycocotools import mask as coco_mask
+
+    pixels = size_hw[0] * size_hw[1]
+    # Each mask's positions followed by the end of the image; runs are their differences.
+    ends = np.cumsum(per_mask)
+    edges = np.insert(toggles, ends, pixels)
+    counts = np.diff(edges, prepend=0)
+    starts = ends - per_mask + np.arange(len(per_mask))
+    counts[starts] = edges[starts]
+    runs = np.split(counts, starts[1:])
+    encoded = coco_mask.frPyObjects([{"counts": one, "size": size_hw} for one in runs], *size_hw)
+    area = np.array([one[1::2].sum() for one in runs], np.int64)
+    return [one["counts"] for one in encoded], area
+
+
+class _Axis(NamedTuple):
     """How pixels sample `grid` cells along one axis, in PyTorch's float32 arithmetic.
 
-    For T stretches of pixels, one behind the other: every mask's own, or one that all masks share.
+    For T stretches of pixels, one behind the other.
     """
 
     weight: FloatArray  # (pixels of all stretches,) of the cell after each pixel centre
@@ -47,78 +84,43 @@ class _Axis:
     stop: IntArray  # (T,) behind its last
     shift: IntArray  # (T,) what makes a pixel of `weight` one of the image
 
-    def __post_init__(self) -> None:
-        freeze_arrays(
-            self, weight="float32 (pixels)", first="int64 (cells)", start="int64 (T)",
-            stop="int64 (T)", shift="int64 (T)",
-        )  # fmt: skip
-
 
 def _stretches(grid: int, low: IntArray, high: IntArray) -> _Axis:
     """Sample stretches of pixels, int64 (T,) from `low` to `high`, each by all cells."""
     size = high - low
     stop = np.cumsum(size)
     start = stop - size
-    table = np.repeat(np.arange(len(size)), size)
-    pixel = (np.arange(len(table)) - start[table]).astype(np.float32)
+    stretch = np.repeat(np.arange(len(size)), size)
+    pixel = (np.arange(len(stretch)) - start[stretch]).astype(np.float32)
     scale = np.float32(grid) / size.astype(np.float32)
     half = np.float32(0.5)
-    source = np.maximum((pixel + half) * scale[table] - half, np.float32(0))
+    source = np.maximum((pixel + half) * scale[stretch] - half, np.float32(0))
     cell = np.minimum(source.astype(np.int64), grid - 1)
-    key = table * (grid + 1)
     every = np.arange(len(size) * (grid + 1))
-    first = np.searchsorted(key + cell, every)
+    first = np.searchsorted(stretch * (grid + 1) + cell, every)
     return _Axis(source - cell.astype(np.float32), first, start, stop, low - start)
 
 
-@lru_cache(maxsize=64)
-def _whole(grid: int, size: int) -> _Axis:
-    return _stretches(grid, np.zeros(1, np.int64), np.array([size]))
+def _toggles(
+    blocks: Blocks, regions_xyxy_px: IntArray, grid_hw: tuple[int, int], height_px: int
+) -> tuple[IntArray, IntArray]:
+    """Return each change of the masks: its mask, and column * height + row of the image.
 
+    Args:
+        blocks: rows and columns of the whole grid.
+        regions_xyxy_px: int64 (M, 4), what each mask's grid lies over.
+        grid_hw: the grid.
+        height_px: of the image.
 
-@dataclass(frozen=True, eq=False)
-class _Grid:
-    """The image and its mask grid along both axes, of all masks or of each its own part."""
-
-    rows: _Axis
-    columns: _Axis
-    grid_hw: tuple[int, int]
-    size_hw: tuple[int, int]
-
-    @staticmethod
-    def of(
-        grid_hw: tuple[int, int], size_hw: tuple[int, int], regions_xyxy_px: IntArray | None
-    ) -> _Grid:
-        """Lay grids over the whole image, or each mask's over a region of it."""
-        if regions_xyxy_px is None:
-            rows, columns = _whole(grid_hw[0], size_hw[0]), _whole(grid_hw[1], size_hw[1])
-        else:
-            left, top, right, bottom = regions_xyxy_px.T
-            rows = _stretches(grid_hw[0], top, bottom)
-            columns = _stretches(grid_hw[1], left, right)
-        return _Grid(rows, columns, grid_hw, size_hw)
-
-    @property
-    def stride(self) -> int:
-        """Positions of a mask on the line of all masks: one more than the image has pixels.
-
-        So the end of a mask at the image's last pixel stays apart from the next one's first.
-        """
-        return self.size_hw[0] * self.size_hw[1] + 1
-
-    def table(self, mask: IntArray) -> IntArray:
-        """Which stretch each mask has."""
-        return mask if len(self.rows.start) > 1 else np.zeros(1, np.int64)
-
-
-def _toggles(blocks: Blocks, origin_yx: npt.NDArray[np.int64], grid: _Grid) -> IntArray:
-    """Positions, not sorted, where the masks change: mask * stride + column * height + row."""
-    columns = grid.columns
-    column = blocks.column + origin_yx[blocks.mask, 1]
-    column += grid.table(blocks.mask) * (grid.grid_hw[1] + 1)
-    first = columns.first[column]
-    per_block = columns.first[column + 1] - first
-    block = np.repeat(np.arange(len(column)), per_block)
+    """
+    regions, which = np.unique(regions_xyxy_px, axis=0, return_inverse=True)
+    left, top, right, bottom = regions.T
+    rows, columns = _stretches(grid_hw[0], top, bottom), _stretches(grid_hw[1], left, right)
+    region = which.reshape(-1)[blocks.mask]
+    cell = blocks.column + region * (grid_hw[1] + 1)
+    first = columns.first[cell]
+    per_block = columns.first[cell + 1] - first
+    block = np.repeat(np.arange(len(cell)), per_block)
     x = np.arange(len(block)) + np.repeat(first - np.cumsum(per_block) + per_block, per_block)
     weight = columns.weight[x]
     rest = np.float32(1) - weight
@@ -127,24 +129,21 @@ def _toggles(blocks: Blocks, origin_yx: npt.NDArray[np.int64], grid: _Grid) -> I
     after = lower_left[block] * rest + lower_right[block] * weight
     crossing = np.flatnonzero((before > 0) != (after > 0))
     block = block[crossing]
-    mask = blocks.mask[block]
-    table = grid.table(mask)
-    row = blocks.row[block] + origin_yx[mask, 0]
-    y = _crossed_row(row, before[crossing], after[crossing], table, grid)
-    column = x[crossing] + columns.shift[table]
-    line: IntArray = mask * grid.stride + column * grid.size_hw[0] + y
-    return line
+    region = region[block]
+    y = _crossed_row(blocks.row[block], before[crossing], after[crossing], region, rows)
+    position: IntArray = (x[crossing] + columns.shift[region]) * height_px + y
+    return blocks.mask[block], position
 
 
 def _crossed_row(
-    row: IntArray, before: FloatArray, after: FloatArray, table: IntArray, grid: _Grid
+    row: IntArray, before: FloatArray, after: FloatArray, region: IntArray, rows: _Axis
 ) -> IntArray:
     """Find the first pixel row behind each change of sign between grid rows `row` and `row` + 1."""
-    rows, cells = grid.rows, grid.grid_hw[0]
-    start, stop = rows.start[table], rows.stop[table]
+    start, stop = rows.start[region], rows.stop[region]
+    cells = len(rows.first) // len(rows.start) - 1
     begins = after > 0
     inside = (row >= 0) & (row < cells - 1)
-    at = table * (cells + 1)
+    at = region * (cells + 1)
     first = rows.first[at + np.clip(row, 0, cells)]
     last = rows.first[at + np.clip(row + 1, 0, cells)]
     fraction = np.where(inside, before.astype(np.float64) / (before - after), 0.0)
@@ -163,74 +162,49 @@ def _crossed_row(
     # Above the first grid row and below the last the value is that row's.
     guess = np.where(row < 0, start, guess)
     guess = np.where(row >= cells - 1, stop, guess)
-    result: IntArray = guess + rows.shift[table]
+    result: IntArray = guess + rows.shift[region]
     return result
-
-
-@dataclass(frozen=True, eq=False)
-class _Stack:
-    """Masks (M, h, w) of one shape, the place of each in its grid, and that of its grid."""
-
-    logits: npt.NDArray[np.floating]
-    origin_yx: npt.NDArray[np.int64]
-    regions_xyxy_px: IntArray | None
-    grid_hw: tuple[int, int]
-    size_hw: tuple[int, int]
-
-    def __post_init__(self) -> None:
-        freeze_arrays(
-            self, logits="float (M, h, w)", origin_yx="int64 (M, 2)", regions_xyxy_px="int64 (M, 4)"
-        )
-
-    def __len__(self) -> int:
-        return len(self.logits)
-
-    def __getitem__(self, rows: slice) -> _Stack:
-        regions = None if self.regions_xyxy_px is None else self.regions_xyxy_px[rows]
-        logits, origin = self.logits[rows], self.origin_yx[rows]
-        return replace(self, logits=logits, origin_yx=origin, regions_xyxy_px=regions)
-
-    def width_px(self) -> int:
-        """Pixels across a mask's grid, of several ones the mean."""
-        if self.regions_xyxy_px is None:
-            return self.size_hw[1]
-        left, _, right, _ = self.regions_xyxy_px.T
-        return int((right - left).mean())
 
 
 # Counts, areas in pixels, and which masks are not finite.
 _Encoded = tuple[list[bytes], IntArray, npt.NDArray[np.bool_]]
 
 
-def _encode_stack(stack: _Stack) -> _Encoded:
-    if len(stack) > _MASKS_AT_ONCE:
-        return _encode_halves(stack)
-    mixed = mixed_blocks(stack.logits)
+def _encode(
+    logits: npt.NDArray[np.floating],
+    origin_yx: IntArray,
+    regions_xyxy_px: IntArray,
+    grid_hw: tuple[int, int],
+    size_hw: tuple[int, int],
+) -> _Encoded:
+    """Encode masks (M, h, w) of one shape, in halves where that is much at once."""
+    mixed = mixed_blocks(logits)
     count = int(np.bitwise_count(mixed).sum(dtype=np.int64))
-    columns = count * stack.width_px() // stack.grid_hw[1]
-    if len(stack) > 1 and (count > _BLOCKS_AT_ONCE or columns > _COLUMNS_AT_ONCE):
-        return _encode_halves(stack)
-    blocks = blocks_at(stack.logits, mixed)
-    broken = np.zeros(len(stack), bool)
+    columns = count * int(np.diff(regions_xyxy_px[:, ::2]).mean()) // grid_hw[1]
+    half = len(logits) // 2
+    if half and (count > _BLOCKS_AT_ONCE or columns > _COLUMNS_AT_ONCE):
+        first, second = (
+            _encode(logits[some], origin_yx[some], regions_xyxy_px[some], grid_hw, size_hw)
+            for some in (slice(half), slice(half, None))
+        )
+        return first[0] + second[0], np.append(first[1], second[1]), np.append(first[2], second[2])
+    blocks = blocks_at(logits, mixed)
+    broken = np.zeros(len(logits), bool)
     broken[blocks.mask[~np.isfinite(blocks.values).all(0)]] = True
     # Without a block a mask is empty, or one value of sign; not a number counts as background.
-    for index in np.flatnonzero(np.bincount(blocks.mask, minlength=len(stack)) == 0):
-        broken[index] = not np.isfinite(stack.logits[index]).all()
-    grid = _Grid.of(stack.grid_hw, stack.size_hw, stack.regions_xyxy_px)
+    for index in np.flatnonzero(np.bincount(blocks.mask, minlength=len(logits)) == 0):
+        broken[index] = not np.isfinite(logits[index]).all()
+    origin = origin_yx[blocks.mask]
+    placed = blocks._replace(row=blocks.row + origin[:, 0], column=blocks.column + origin[:, 1])
     with np.errstate(invalid="ignore"):
-        line = _toggles(blocks, stack.origin_yx, grid)
-    line.sort()
-    mask, position = np.divmod(cancel_pairs(line), grid.stride)
-    kept = (position < grid.stride - 1) & ~broken[mask]
-    per_mask = np.bincount(mask[kept], minlength=len(stack))
-    strings, area = encode_toggles(position[kept], per_mask, grid.size_hw)
+        mask, position = _toggles(placed, regions_xyxy_px, grid_hw, size_hw[0])
+    # One line of all masks; a mask that ends at the last pixel stays apart from the next one.
+    pixels = size_hw[0] * size_hw[1]
+    mask, position = np.divmod(cancel_pairs(mask * (pixels + 1) + position), pixels + 1)
+    kept = (position < pixels) & ~broken[mask]
+    per_mask = np.bincount(mask[kept], minlength=len(logits))
+    strings, area = encode_toggles(position[kept], per_mask, size_hw)
     return strings, area, broken
-
-
-def _encode_halves(stack: _Stack) -> _Encoded:
-    half = len(stack) // 2
-    first, second = _encode_stack(stack[:half]), _encode_stack(stack[half:])
-    return first[0] + second[0], np.append(first[1], second[1]), np.append(first[2], second[2])
 
 
 def encode_masks(
@@ -255,33 +229,26 @@ def encode_masks(
         ("" for a good mask).
 
     """
-    origin = np.asarray(origin_yx, np.int64).reshape(-1, 2)
     count = len(logits)
-    strings = [b""] * count
+    origin = np.asarray(origin_yx, np.int64).reshape(-1, 2)
+    if regions_xyxy_px is None:
+        regions_xyxy_px = np.tile(np.array([0, 0, size_hw[1], size_hw[0]]), (count, 1))
+    shapes: dict[tuple[int, ...], list[int]] = {}
+    for row, window in enumerate(logits):
+        shapes.setdefault(window.shape, []).append(row)
+    strings, reasons = [b""] * count, [""] * count
     area = np.zeros(count, np.int64)
-    reasons = [""] * count
-    for rows, stack in _stacks(logits):
-        regions = None if regions_xyxy_px is None else regions_xyxy_px[rows]
-        texts, pixels, broken = _encode_stack(
-            _Stack(stack, origin[rows], regions, grid_hw, size_hw)
+    for rows in shapes.values():
+        one_shape = isinstance(logits, np.ndarray)  # all of it: not copied
+        stack = logits if one_shape else np.stack([logits[row] for row in rows])
+        texts, pixels, broken = _encode(
+            np.asarray(stack), origin[rows], regions_xyxy_px[rows], grid_hw, size_hw
         )
         area[rows] = pixels
         for row, text, bad, size in zip(rows, texts, broken, pixels, strict=True):
             strings[row] = text
             reasons[row] = NOT_FINITE if bad else "" if size else EMPTY
     return strings, area, reasons
-
-
-def _stacks(
-    logits: Sequence[FloatArray] | FloatArray,
-) -> list[tuple[IntArray, npt.NDArray[np.floating]]]:
-    """Windows of equal shape stacked, with their rows."""
-    if isinstance(logits, np.ndarray):
-        return [(np.arange(len(logits)), logits)] if len(logits) else []
-    shapes: dict[tuple[int, ...], list[int]] = {}
-    for row, window in enumerate(logits):
-        shapes.setdefault(window.shape, []).append(row)
-    return [(np.array(rows), np.stack([logits[row] for row in rows])) for rows in shapes.values()]
 
 
 def finish(

@@ -11,7 +11,7 @@ OpenCV's INTER_AREA by 29 and INTER_LINEAR by 79.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -120,10 +120,6 @@ class PreparedFrame:
             self, rows="int64 (V)", reasons="tuple (N)", regions_xyxy_px="int64 (V, 4)",
         )  # fmt: skip
 
-    def without_images(self) -> PreparedFrame:
-        """Return what `finish` needs: images that the device has seen are memory for nothing."""
-        return replace(self, images_model=())
-
 
 def resize_square(image: ImageArray | SquareArray, image_size: int) -> SquareArray:
     """Resize an image to the model's square input, antialiased bilinear, without rounding.
@@ -187,32 +183,15 @@ def regions_xyxy_px(boxes_xyxy_px: FloatArray, size_hw: tuple[int, int]) -> IntA
     return np.concatenate([low, high], 1).astype(np.int64)
 
 
-def close_ups(image: ImageArray, xyxy_px: FloatArray, image_size: int) -> PreparedFrame:
-    """Prepare a frame as close-ups: cut out and resize the surroundings of each valid box.
+def close_ups(size_hw: tuple[int, int], xyxy_px: FloatArray, image_size: int) -> PreparedFrame:
+    """Prepare a frame as close-ups of the surroundings of each valid box, still without images.
 
     Args:
-        image: uint8 (H, W, 3) RGB.
-        xyxy_px: float32 (N, 4) in the image's pixels; may be anything.
+        size_hw: (H, W) of the frame.
+        xyxy_px: float32 (N, 4) in the frame's pixels; may be anything.
         image_size: S, side of a close-up as the model sees it.
 
     """
-    frame, regions = _without_pixels((image.shape[0], image.shape[1]), xyxy_px, image_size)
-    crops = [
-        resize_square(image[top:bottom, left:right], image_size)
-        for left, top, right, bottom in regions.tolist()
-    ]
-    return replace(frame, images_model=crops)
-
-
-def close_up_views(staged: StagedFrame, xyxy_px: FloatArray, image_size: int) -> PreparedFrame:
-    """Prepare a staged frame as close-ups, as `close_ups` does, for a device that cuts them."""
-    frame, regions = _without_pixels(staged.size_hw, xyxy_px, image_size)
-    return replace(frame, images_model=[View(staged, tuple(one)) for one in regions.tolist()])
-
-
-def _without_pixels(
-    size_hw: tuple[int, int], xyxy_px: FloatArray, image_size: int
-) -> tuple[PreparedFrame, IntArray]:
     found = box_prompts(xyxy_px, size_hw, image_size)
     boxes = found.clipped_xyxy_px[found.rows]
     regions = regions_xyxy_px(boxes, size_hw)
@@ -220,4 +199,11 @@ def _without_pixels(
     points = found.points_model.copy()
     points[:, :2] = (boxes.reshape(-1, 2, 2) - low) * (image_size / sides)
     prompts = Prompts(points, found.labels, np.arange(len(boxes)))
-    return PreparedFrame((), size_hw, prompts, found.rows, found.reasons, regions), regions
+    return PreparedFrame((), size_hw, prompts, found.rows, found.reasons, regions)
+
+
+def whole_frame(size_hw: tuple[int, int], xyxy_px: FloatArray, image_size: int) -> PreparedFrame:
+    """Prepare a frame whose boxes are all segmented in its one image; as `close_ups`."""
+    found = box_prompts(xyxy_px, size_hw, image_size)
+    prompts = Prompts(found.points_model, found.labels, np.zeros(len(found.rows), np.int64))
+    return PreparedFrame((), size_hw, prompts, found.rows, found.reasons)

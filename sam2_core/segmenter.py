@@ -6,7 +6,6 @@ device, `run` (encode, decode) on it, `finish` (runs of the mask) behind it; `se
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 import time
@@ -15,45 +14,33 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from sam2_core.backends.protocol import Backend, PendingMasks
-from sam2_core.batching import (
-    collect,
-    gather,
-    group_prompts,
-    no_masks,
-    slice_low_res,
-    slice_prompts,
-)
+from sam2_core.batching import collect, gather, group_prompts, slice_low_res, slice_prompts
 from sam2_core.postprocess import finish
 from sam2_core.preprocess import (
     PreparedFrame,
     StagedFrame,
     View,
-    close_up_views,
     close_ups,
     resize_square,
+    whole_frame,
 )
-from sam2_core.prompts import BoxPrompts, PointPrompts, box_prompts, point_prompts
 from sam2_core.types import (
-    AutolabelError,
     Boxes,
     DeviceMemoryError,
+    EncoderImage,
     Features,
     ImageArray,
     LowResMasks,
     Masks,
     Prompts,
-    SquareArray,
 )
 
 logger = logging.getLogger(__name__)
-Given = TypeVar("Given", Boxes, PointPrompts)
 
 # More than this and a decoder call gets no faster per prompt on anything measured.
 _CHUNK_CPU, _CHUNK_GPU = 8, 136
@@ -69,22 +56,10 @@ _Part = tuple[PendingMasks, slice]
 def _joined(parts: Sequence[_Part], grid: int) -> LowResMasks:
     """Wait for a frame's rows and put them together."""
     found = [slice_low_res(pending.wait(), rows) for pending, rows in parts]
-    if not found:
-        return no_masks(grid)
-    if len(found) == 1:
-        return found[0]
-    *starts, total = np.cumsum([0, *(len(one.predicted_iou) for one in found)])
-    rows = [
-        start + np.arange(len(one.predicted_iou)) for start, one in zip(starts, found, strict=True)
-    ]
-    return gather(list(zip(rows, found, strict=True)), int(total), grid)
-
-
-def _prompts_of(frame: PreparedFrame, first: int, last: int, position: int) -> Prompts:
-    """Return the prompts of images `first` to `last`, the first at `position` of a batch."""
-    start, end = np.searchsorted(frame.prompts.image_index, [first, last + 1])
-    prompts = slice_prompts(frame.prompts, slice(start, end))
-    return replace(prompts, image_index=prompts.image_index - first + position)
+    ends = np.cumsum([len(one.predicted_iou) for one in found], dtype=np.int64)
+    total = int(ends[-1]) if found else 0
+    rows = np.split(np.arange(total), ends[:-1])
+    return gather(list(zip(rows, found, strict=False)), total, grid)
 
 
 # read: bytes to pixels; preprocess: resize and prompts; encode, decode: the model; postprocess:
@@ -124,11 +99,10 @@ class Segmenter:
 
     Args:
         backend: a loaded model.
-        decoder_chunk: prompts in one decoder call, of one or several frames; "auto" measures what
-            is fastest on this machine once and remembers it. Out of memory halves it for good.
+        decoder_chunk: prompts in one decoder call, of one or several frames. Out of memory halves
+            it for good.
         encoder_batch: images in one encoder call: frames, or close-ups of one frame or several.
         post_threads: threads that encode masks in `segment`.
-        cache: folder where "auto" remembers; the default cache when None.
 
     """
 
@@ -136,10 +110,9 @@ class Segmenter:
         self,
         backend: Backend,
         *,
-        decoder_chunk: int | Literal["auto"] | None = None,
+        decoder_chunk: int | None = None,
         encoder_batch: int | None = None,
         post_threads: int = 2,
-        cache: Path | None = None,
     ) -> None:
         self.backend = backend
         on_cpu = backend.info.device == "cpu"
@@ -150,12 +123,6 @@ class Segmenter:
             default = _FRAMES_CPU if on_cpu else _FRAMES_GPU
         self.encoder_batch = encoder_batch or default
         self._pool = ThreadPoolExecutor(post_threads, "sam2-masks")
-        if decoder_chunk == "auto" and self.close_ups:
-            decoder_chunk = None  # one image has too few boxes to measure with
-        elif decoder_chunk == "auto":
-            from sam2_core.tuning import tuned_decoder_chunk
-
-            decoder_chunk = tuned_decoder_chunk(backend, cache)
         self.decoder_chunk = decoder_chunk or (_CHUNK_CPU if on_cpu else _CHUNK_GPU)
         if self.decoder_chunk < 1 or self.encoder_batch < 1:
             raise ValueError("decoder_chunk and encoder_batch must be at least 1")
@@ -189,40 +156,19 @@ class Segmenter:
             staged, image = self.backend.staged(image), image.pixels
         else:
             staged = self.backend.stage(image)
+        height, width = image.shape[:2]
+        make = close_ups if self.close_ups else whole_frame
+        frame = make((height, width), boxes.xyxy_px, self.image_size)
+        regions = [(0, 0, width, height)]
+        if frame.regions_xyxy_px is not None:
+            regions = [tuple(one) for one in frame.regions_xyxy_px.tolist()]
         if staged is not None:  # the device itself cuts and resizes
-            if self.close_ups:
-                return close_up_views(staged, boxes.xyxy_px, self.image_size)
-            found = box_prompts(boxes.xyxy_px, staged.size_hw, self.image_size)
-            return self._whole(staged.whole(), staged.size_hw, found)
-        if self.close_ups:
-            frame = close_ups(image, boxes.xyxy_px, self.image_size)
-            squares = [self.backend.stage_square(one) for one in frame.images_model]
-            return replace(frame, images_model=squares)
-        size_hw = (image.shape[0], image.shape[1])
-        found = box_prompts(boxes.xyxy_px, size_hw, self.image_size)
-        square = self.backend.stage_square(resize_square(image, self.image_size))
-        return self._whole(square, size_hw, found)
-
-    @staticmethod
-    def _whole(
-        image: SquareArray | View, size_hw: tuple[int, int], found: BoxPrompts
-    ) -> PreparedFrame:
-        index = np.zeros(len(found.rows), np.int64)
-        prompts = Prompts(found.points_model, found.labels, index)
-        return PreparedFrame([image], size_hw, prompts, found.rows, found.reasons)
-
-    def prepare_points(self, image: ImageArray, points: PointPrompts) -> PreparedFrame:
-        """Resize a frame and turn clicks, boxes with clicks, or earlier masks into prompts."""
-        if self.close_ups:
-            raise AutolabelError(
-                "clicks and earlier masks are prompts of whole frames, and this model was loaded "
-                "for close-ups: load it with close_ups=False"
-            )
-        size_hw = (image.shape[0], image.shape[1])
-        prompts, rows, reasons = point_prompts(points, size_hw, self.image_size)
-        staged = self.backend.stage(image)
-        seen = staged.whole() if staged is not None else resize_square(image, self.image_size)
-        return PreparedFrame([seen], size_hw, prompts, rows, reasons)
+            return replace(frame, images_model=[View(staged, one) for one in regions])
+        squares = [
+            resize_square(image[top:bottom, left:right], self.image_size)
+            for left, top, right, bottom in regions
+        ]
+        return replace(frame, images_model=[self.backend.stage_square(one) for one in squares])
 
     def run(
         self, frames: Sequence[PreparedFrame], times: StageTimes | None = None
@@ -250,48 +196,36 @@ class Segmenter:
         As `run`, but returns functions that wait for each frame's result, on any thread.
         """
         times = times or StageTimes()
+        images: list[EncoderImage] = []
+        image_of = []  # each prompt's image among those
+        for frame in frames:
+            used, place = np.unique(frame.prompts.image_index, return_inverse=True)
+            image_of.append(place + len(images))
+            images += [frame.images_model[image] for image in used]
         parts: list[list[_Part]] = [[] for _ in frames]
-        images = [
-            (index, int(image))
-            for index, frame in enumerate(frames)
-            for image in np.unique(frame.prompts.image_index)
-        ]
         start = 0
         while start < len(images):
-            batch = images[start : start + self.encoder_batch]
+            stop = min(start + self.encoder_batch, len(images))
             try:
                 with times.measure("encode"):
-                    features = self.backend.encode(
-                        [frames[index].images_model[image] for index, image in batch]
-                    )
+                    features = self.backend.encode(images[start:stop])
             except DeviceMemoryError as error:
-                self.encoder_batch = self._halved("encoder_batch", len(batch), error)
+                self.encoder_batch = self._halved("encoder_batch", stop - start, error)
                 continue
+            prompts = []
+            for frame, image in zip(frames, image_of, strict=True):
+                rows = slice(*np.searchsorted(image, [start, stop]))
+                some = slice_prompts(frame.prompts, rows)
+                prompts.append(replace(some, image_index=image[rows] - start))
             with times.measure("decode"):
-                self._decode_batch(features, frames, batch, parts)
-            start += len(batch)
+                decoded = self.decode(features, prompts)
+            first = 0
+            for some, found in zip(prompts, parts, strict=True):
+                if len(some):
+                    found.append((decoded, slice(first, first + len(some))))
+                first += len(some)
+            start = stop
         return [partial(_joined, found, self.image_size // 4) for found in parts]
-
-    def _decode_batch(
-        self,
-        features: Features,
-        frames: Sequence[PreparedFrame],
-        batch: Sequence[tuple[int, int]],
-        parts: Sequence[list[_Part]],
-    ) -> None:
-        """Decode the prompts of a batch's images; adds to the parts of each frame its rows."""
-        given: list[tuple[int, Prompts]] = []
-        position = 0
-        for index, group in itertools.groupby(batch, key=lambda item: item[0]):
-            images = [image for _, image in group]
-            prompts = _prompts_of(frames[index], images[0], images[-1], position)
-            given.append((index, prompts))
-            position += len(images)
-        decoded = self.decode(features, [prompts for _, prompts in given])
-        start = 0
-        for index, prompts in given:
-            parts[index].append((decoded, slice(start, start + len(prompts))))
-            start += len(prompts)
 
     def decode(self, features: Features, frames: Sequence[Prompts]) -> PendingMasks:
         """Queue the prompts of several frames on encoded images, in chunks of what fits.
@@ -346,29 +280,12 @@ class Segmenter:
             F `Masks`; row i of each belongs to box i of that image.
 
         """
-        return self._segment(images, boxes, self.prepare)
-
-    def segment_prompts(
-        self, images: Sequence[ImageArray], prompts: Sequence[PointPrompts]
-    ) -> list[Masks]:
-        """Segment clicks, boxes with clicks, or refine earlier masks; rows as in `segment`."""
-        return self._segment(images, prompts, self.prepare_points)
-
-    def _segment(
-        self,
-        images: Sequence[ImageArray],
-        prompts: Sequence[Given],
-        prepare: Callable[[ImageArray, Given], PreparedFrame],
-    ) -> list[Masks]:
-        if len(images) != len(prompts):
-            raise ValueError(f"{len(images)} images but {len(prompts)} sets of prompts")
+        if len(images) != len(boxes):
+            raise ValueError(f"{len(images)} images but {len(boxes)} sets of boxes")
         pending = []
         for start in range(0, len(images), self.frame_batch):
-            stop = start + self.frame_batch
-            frames = [
-                prepare(image, given)
-                for image, given in zip(images[start:stop], prompts[start:stop], strict=True)
-            ]
+            some = slice(start, start + self.frame_batch)
+            frames = [self.prepare(*one) for one in zip(images[some], boxes[some], strict=True)]
             for frame, later in zip(frames, self.start(frames), strict=True):
                 pending.append(self._pool.submit(self.finish, frame, later))
         return [future.result() for future in pending]

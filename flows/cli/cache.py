@@ -25,7 +25,6 @@ KINDS = {
     "torch": "mask models that PyTorch has compiled for this GPU; compiled again",
     "certificates": "verdicts on engines; each is checked again before it labels",
     "references": "PyTorch's answers to the calibration pictures; computed again",
-    "tuning": "measured batch sizes; measured again",
     "hashes": "digests of model files; computed again",
     "risk": "drives rendered to fit the risk; rendered again",
     "matplotlib": "Matplotlib's list of fonts; made again",

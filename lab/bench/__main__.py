@@ -43,7 +43,7 @@ def _size(text: str | None) -> tuple[int, int] | None:
 )
 @click.option("--size", metavar="WxH", help="Resize the frame [default: 1920x1280 where rendered].")
 @click.option("--num-boxes", type=COUNT, default=135, help="Copies are added. 0: those of --boxes.")
-@click.option("--decoder-chunk", metavar="N|auto", help="Boxes in a decoder call.")
+@click.option("--decoder-chunk", type=click.IntRange(min=1), help="Boxes in a decoder call.")
 @click.option("--encoder-batch", type=click.IntRange(min=1), help="Frames in an encoder call.")
 @click.option("--repeats", type=click.IntRange(min=1), help="Rounds of every comparison.")
 @click.option(
@@ -100,15 +100,10 @@ def command(**given: Any) -> None:
 def _options(given: dict[str, Any]) -> BenchOptions:
     from lab.bench.session import BenchOptions
 
-    chunk = given["decoder_chunk"]
-    if chunk not in (None, "auto") and not str(chunk).isdigit():
-        raise click.BadParameter(
-            f"expected a number or auto, got {chunk!r}", param_hint="--decoder-chunk"
-        )
     options = BenchOptions(
         given["model"], given["backend"], given["precision"], given["threads"],
         sustained_frames=given["frames"], cache=given["cache"],
-        decoder_chunk=int(chunk) if chunk and chunk != "auto" else chunk,
+        decoder_chunk=given["decoder_chunk"],
         encoder_batch=given["encoder_batch"],
     )  # fmt: skip
     if given["quick"]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from lab.bench.frame import BenchFrame
 from lab.bench.outlines import OutlinedBackend
@@ -53,7 +52,7 @@ class BenchOptions:
     peers: tuple[str, ...] = tuple(PEERS)
     sweeps: bool = True
     sustained_frames: int = 0
-    decoder_chunk: Any = None
+    decoder_chunk: int | None = None
     encoder_batch: int | None = None
     cache: Path | None = None
 
@@ -195,6 +194,5 @@ def start(frame: BenchFrame, options: BenchOptions, note: Note) -> Session:
     )  # fmt: skip
     segmenter = Segmenter(
         backend, decoder_chunk=options.decoder_chunk, encoder_batch=options.encoder_batch,
-        cache=options.cache,
     )  # fmt: skip
     return Session(options, frame, note, name, precision, folder, segmenter)

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.decisive_code import source_digest
-from sam2_core.postprocess import EMPTY
-from sam2_core.rle import cancel_pairs, encode_toggles
+from sam2_core.postprocess import EMPTY, cancel_pairs, encode_toggles
 from sam2_core.types import Boxes, IntArray, Masks
 from tasks.masks.crops import BoolArray, Segments, paint, segments_of
 from tasks.masks.parts import without_small_parts

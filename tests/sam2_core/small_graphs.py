@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from sam2_core.types import FORMAT_VERSION
+from sam2_core.types import BOX_BOTTOM_RIGHT, BOX_TOP_LEFT, FORMAT_VERSION, POINT_PADDING, Prompts
 
 SIZE, WIDTH = 64, 8
 FACTS = {"preset": "micro", "image_size": SIZE, "checkpoint_sha256": "0" * 64,
@@ -129,3 +129,14 @@ def with_close_ups(source: Path, folder: Path, size: int) -> Path:
     facts |= {"close_up_size": size, "files": files}
     (folder / "model.json").write_text(json.dumps(facts))
     return folder
+
+
+def sample_prompts(count: int, image_size: int, seed: int = 0) -> Prompts:
+    """Return boxes like those of a street scene, in model pixels: small and all over the image."""
+    generator = np.random.default_rng(seed)
+    centre = generator.uniform(0.05, 0.95, (count, 2)) * image_size
+    half = generator.lognormal(np.log(0.02), 0.7, (count, 2)) * image_size
+    corners = np.stack([centre - half, centre + half], 1).clip(0, image_size)
+    points = np.concatenate([corners, np.zeros((count, 1, 2))], 1).astype(np.float32)
+    label = np.array([BOX_TOP_LEFT, BOX_BOTTOM_RIGHT, POINT_PADDING], np.int32)
+    return Prompts(points, np.tile(label, (count, 1)), np.zeros(count, np.int64))

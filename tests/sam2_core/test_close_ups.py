@@ -12,7 +12,6 @@ from sam2_core.frame_loop import FrameJob, FrameLoop
 from sam2_core.load import load_backend
 from sam2_core.postprocess import encode_masks
 from sam2_core.preprocess import close_ups, regions_xyxy_px, resize_square
-from sam2_core.prompts import PointPrompts
 from sam2_core.resolve import resolve_model
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import AutolabelError, Boxes
@@ -48,14 +47,12 @@ def test_no_region_is_empty_however_small_the_image():
 
 
 def test_a_close_up_is_its_region_resized_and_the_box_lies_where_it_was():
-    image = np.random.default_rng(0).integers(0, 256, (90, 160, 3), np.uint8)
     given = np.array([[np.nan, 0, 5, 5], [40, 30, 60, 40], [150, 80, 400, 400]], np.float32)
-    frame = close_ups(image, given, 64)
+    frame = close_ups((90, 160), given, 64)
     assert frame.rows.tolist() == [1, 2]
     assert frame.reasons[0].startswith("invalid box")
     assert frame.prompts.image_index.tolist() == [0, 1]
     assert frame.regions_xyxy_px.tolist() == [[30, 22, 70, 48], [142, 72, 160, 90]]
-    np.testing.assert_array_equal(frame.images_model[0], resize_square(image[22:48, 30:70], 64))
     corners = frame.prompts.points_model[:, :2].reshape(2, 4)
     inside = [[10 / 40, 8 / 26, 30 / 40, 18 / 26], [8 / 18, 8 / 18, 1, 1]]
     np.testing.assert_allclose(corners, np.array(inside) * 64, rtol=1e-6)
@@ -98,7 +95,9 @@ def test_masks_are_those_of_each_region_pasted_into_the_image(dtype, grid):
 
 
 def brightness_of_regions(image, boxes, size=128):
-    return [crop.mean() for crop in close_ups(image, boxes.xyxy_px, size).images_model]
+    regions = close_ups(image.shape[:2], boxes.xyxy_px, size).regions_xyxy_px.tolist()
+    return [resize_square(image[top:bottom, left:right], size).mean()
+            for left, top, right, bottom in regions]  # fmt: skip
 
 
 @pytest.mark.parametrize("encoder_batch", [None, 1, 3, 64])
@@ -158,21 +157,6 @@ def test_five_hundred_masks_are_placed_without_a_picture_each():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 500 * 720 * 1280 / 4  # a byte for each pixel would be 461 MB
-
-
-def test_clicks_need_whole_frames():
-    click = PointPrompts(np.array([[[5.0, 5.0]]], np.float32), np.ones((1, 1), np.int32))
-    with (
-        Segmenter(FakeDeviceBackend(close_ups=True)) as segmenter,
-        pytest.raises(AutolabelError, match="close_ups=False"),
-    ):
-        segmenter.segment_prompts([np.zeros((9, 9, 3), np.uint8)], [click])
-
-
-def test_a_tuned_chunk_is_no_question_for_close_ups(tmp_path):
-    backend = FakeDeviceBackend(close_ups=True)
-    with Segmenter(backend, decoder_chunk="auto", cache=tmp_path) as segmenter:
-        assert (segmenter.decoder_chunk, segmenter.encoder_batch) == (8, 32)
 
 
 def test_a_model_without_close_ups_takes_whole_frames(tmp_path):

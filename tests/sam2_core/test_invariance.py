@@ -11,10 +11,9 @@ from pycocotools import mask as coco
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
 from sam2_core.load import load_backend
-from sam2_core.postprocess import encode_masks
+from sam2_core.postprocess import cancel_pairs, encode_masks, encode_toggles
 from sam2_core.preprocess import close_ups, regions_xyxy_px
 from sam2_core.prompts import box_prompts
-from sam2_core.rle import cancel_pairs, encode_toggles
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import Boxes
 from tests.sam2_core.test_postprocess import random_logits
@@ -154,7 +153,7 @@ def test_boxes_come_back_from_model_space_to_a_hundredth_of_a_pixel(box, height,
         assert top <= clipped[1]
         assert clipped[2] <= right
         assert clipped[3] <= bottom
-        frame = close_ups(np.zeros((height, width, 3), np.uint8), xyxy, 64)
+        frame = close_ups((height, width), xyxy, 64)
         scale = np.array([right - left, bottom - top]) / 64
         inside = frame.prompts.points_model[0, :2] * scale + [left, top]
         np.testing.assert_allclose(inside.reshape(4), clipped, atol=0.01)

@@ -8,6 +8,7 @@ import pytest
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend, run_session
 from sam2_core.batching import slice_prompts
+from sam2_core.clicks import OpenImage
 from sam2_core.prompts import PointPrompts
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import Boxes, DeviceMemoryError, Prompts
@@ -90,9 +91,9 @@ def test_clicks_of_different_number_are_each_as_alone(backend, recorded):
     image = recorded["image"][0]
     points = np.array([[[20, 30], [60, 70]], [[90, 100], [0, 0]]], np.float32)
     labels = np.array([[1, 0], [1, -1]], np.int32)
-    with Segmenter(backend) as segmenter:
-        (both,) = segmenter.segment_prompts([image], [PointPrompts(points, labels)])
-        (one,) = segmenter.segment_prompts([image], [PointPrompts(points[1:, :1], labels[1:, :1])])
+    opened = OpenImage(backend, image)
+    both = opened.segment(PointPrompts(points, labels))
+    one = opened.segment(PointPrompts(points[1:, :1], labels[1:, :1]))
     assert both.rle[1] == one.rle[0]
     assert both.predicted_iou[1] == pytest.approx(float(one.predicted_iou[0]), abs=1e-5)
 

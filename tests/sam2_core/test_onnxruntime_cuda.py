@@ -12,10 +12,9 @@ from sam2_core.backends.onnxruntime_cuda import OnnxRuntimeCudaBackend
 from sam2_core.load import load_backend
 from sam2_core.preprocess import PreparedFrame
 from sam2_core.segmenter import Segmenter
-from sam2_core.tuning import sample_prompts
 from sam2_core.types import AutolabelError, Boxes, DeviceMemoryError, Prompts
 from tests.sam2_core.host_device import host_gpu
-from tests.sam2_core.small_graphs import with_close_ups
+from tests.sam2_core.small_graphs import sample_prompts, with_close_ups
 
 DATA = Path(__file__).parents[1] / "data"
 

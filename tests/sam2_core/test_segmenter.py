@@ -7,11 +7,12 @@ import pytest
 from pycocotools import mask as coco
 
 from sam2_core.batching import group_prompts
+from sam2_core.clicks import OpenImage
 from sam2_core.prompts import PointPrompts
 from sam2_core.segmenter import Segmenter
-from sam2_core.tuning import sample_prompts, tuned_decoder_chunk
 from sam2_core.types import Boxes, DeviceMemoryError
 from tests.sam2_core.fake_backend import FakeDeviceBackend
+from tests.sam2_core.small_graphs import sample_prompts
 
 
 def boxes_of(xyxy):
@@ -95,11 +96,10 @@ def test_points_boxes_with_points_and_masks_go_through_the_same_door():
     labels = np.array([[-1, 1], [1, 0], [1, -1]], np.int32)
     points[0, 1] = [40, 50]
     backend = FakeDeviceBackend()
-    with Segmenter(backend) as segmenter:
-        (masks,) = segmenter.segment_prompts([image], [PointPrompts(points, labels)])
-        box = np.array([[10, 10, 60, 60]], np.float32)
-        with_box = PointPrompts(points[1:2], labels[1:2], box, np.zeros((1, 32, 32), np.float32))
-        segmenter.segment_prompts([image], [with_box])
+    opened = OpenImage(backend, image)
+    masks = opened.segment(PointPrompts(points, labels))
+    box = np.array([[10, 10, 60, 60]], np.float32)
+    opened.segment(PointPrompts(points[1:2], labels[1:2], box, np.zeros((1, 32, 32), np.float32)))
     assert masks.reasons[2].startswith("invalid point")
     one, two, boxed = backend.calls
     assert one.labels.tolist() == [[1, -1]]  # its own padding point and no more
@@ -112,8 +112,7 @@ def test_points_boxes_with_points_and_masks_go_through_the_same_door():
 
 def test_a_prompt_without_point_box_or_mask_is_refused():
     nothing = PointPrompts(np.zeros((1, 1, 2), np.float32), np.full((1, 1), -1, np.int32))
-    with Segmenter(FakeDeviceBackend()) as segmenter:
-        (masks,) = segmenter.segment_prompts([np.zeros((9, 9, 3), np.uint8)], [nothing])
+    masks = OpenImage(FakeDeviceBackend(), np.zeros((9, 9, 3), np.uint8)).segment(nothing)
     assert masks.reasons == ("no point",)
 
 
@@ -125,14 +124,3 @@ def test_groups_hold_equal_numbers_of_points_and_every_row_once():
     rows, joined = groups[0]
     assert rows.tolist() == [0, 1, 2, 3, 4]
     assert joined.image_index.tolist() == [0, 0, 0, 1, 1]
-
-
-def test_the_decoder_chunk_is_measured_once(tmp_path):
-    backend = FakeDeviceBackend(most_prompts=16)
-    chunk = tuned_decoder_chunk(backend, tmp_path)
-    assert chunk in (4, 8, 16)
-    calls = len(backend.calls)
-    assert calls > 0
-    with Segmenter(backend, decoder_chunk="auto", cache=tmp_path) as segmenter:
-        assert segmenter.decoder_chunk == chunk
-    assert len(backend.calls) == calls

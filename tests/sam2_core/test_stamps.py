@@ -62,7 +62,6 @@ NOT_DECISIVE = {
     "trust.answers": "judges; makes no mask",
     "trust.calibration": "judges; makes no mask",
     "trust.judge": "judges; makes no mask",
-    "tuning": "how many prompts a call has",
     "types": "declarations",
     "architecture.initialise": "random weights, for tests and training",
 }  # fmt: skip

@@ -6,7 +6,6 @@ import pytest
 from sam2_core.backends.device_owner import DeviceOwner
 from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
-from sam2_core.tuning import sample_prompts
 from sam2_core.types import AutolabelError, Boxes, DeviceLostError, Prompts
 from tests.sam2_core.recorded_reference import (
     MODEL,
@@ -14,6 +13,7 @@ from tests.sam2_core.recorded_reference import (
     load_recorded,
     recorded_prompts,
 )
+from tests.sam2_core.small_graphs import sample_prompts
 
 pytest.importorskip("torch")
 

@@ -317,7 +317,7 @@ def test_features_of_pytorch_and_onnxruntime_go_through_the_host():
     pytest.importorskip("torch")
     from sam2_core.load import load_backend
     from sam2_core.serving.encoder_decoder import from_host, rows_of, to_host
-    from sam2_core.tuning import sample_prompts
+    from tests.sam2_core.small_graphs import sample_prompts
 
     frames = list(np.random.default_rng(0).integers(0, 255, (2, 128, 128, 3), np.uint8))
     for source, backend in ((str(MICRO), "onnxruntime-cpu"), ("random:micro", "torch")):
