@@ -19,7 +19,6 @@ from sam2_core.backends.device_owner import DeviceOwner, device_owner  # noqa: E
 from sam2_core.backends.torch_compiled import IMAGE_BUCKETS, Buckets  # noqa: E402
 from sam2_core.load import load_backend  # noqa: E402
 from sam2_core.preprocess import StagedFrame  # noqa: E402
-from sam2_core.tuning import sample_prompts  # noqa: E402
 from sam2_core.types import (  # noqa: E402
     DeviceLostError,
     DeviceMemoryError,
@@ -27,6 +26,7 @@ from sam2_core.types import (  # noqa: E402
     MachineError,
 )
 from tests.sam2_core.host_device import host_gpu  # noqa: E402
+from tests.sam2_core.small_graphs import sample_prompts  # noqa: E402
 
 ABOUT = {"preset": "micro"}
 
