@@ -123,3 +123,12 @@ def rle_box_xyxy_px(rle: bytes, size_hw: tuple[int, int]) -> npt.NDArray[np.floa
 
     x, y, w, h = coco_mask.toBbox({"counts": rle, "size": list(size_hw)})
     return np.array([x, y, x + w, y + h], np.float32)
+
+
+def areas_px(rles: Sequence[bytes], size_hw: tuple[int, int]) -> npt.NDArray[np.int64]:
+    """Count the pixels of N masks: int64 (N,)."""
+    from pycocotools import mask as coco_mask
+
+    # One by one: `area` of more than 255 masks fails with NumPy 2.
+    sized = [{"counts": one, "size": list(size_hw)} for one in rles]
+    return np.array([int(coco_mask.area(one)) for one in sized], np.int64)

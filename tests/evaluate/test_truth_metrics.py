@@ -310,3 +310,10 @@ def test_evaluate_reports_bad_frames_and_goes_on(tmp_path):
     assert "160x120 (its EXIF tag turns it), the truth says 120x160" in reasons["tagged.png"]
     for name in ("twice.png", "below/twice.png"):
         assert reasons[name] == "images 15 and 16 of the truth are of this one file"
+
+
+def test_an_image_may_have_more_instances_than_a_byte_counts(tmp_path):
+    """`pycocotools.mask.area` of more than 255 masks fails with NumPy 2."""
+    one = {"category_id": 10, "segmentation": uncompressed(rect(3, 4, 8, 9)), "bbox": [3, 4, 5, 5]}
+    (image,) = load_truth(write_truth(tmp_path, [one] * 300)).images
+    assert image.area_px.tolist() == [25] * 300
