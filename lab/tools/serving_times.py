@@ -19,9 +19,8 @@ from sam2_core.backends.triton_backend import TritonBackend
 from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
 from sam2_core.serving.async_client import AsyncSam2Client
-from sam2_core.serving.client import Sam2Client
+from sam2_core.serving.client import Sam2Client, as_prompts
 from sam2_core.serving.failover import Servers
-from sam2_core.serving.image_requests import as_prompts
 from sam2_core.serving.transport import connect
 from sam2_core.types import Boxes
 from tests.sam2_core.serving.conftest import metric, serving, statistics

@@ -74,14 +74,16 @@ def find_served(
     """
     problem: ServerError | None = None
     for model in models:
+        servers = _servers(model, urls)
         try:
-            servers = _servers(model, urls)
+            served = servers.served
         except ServerError as error:
             problem = problem or error
             continue
-        servers.close()
-        _refuse_other(servers.served, precision)
-        return str(model), servers.served
+        finally:
+            servers.close()
+        _refuse_other(served, precision)
+        return str(model), served
     raise AutolabelError(
         f"{' and '.join(server_urls(urls))} does not serve {' or '.join(map(str, models))}: "
         f"`autolabel serve {models[-1]}` there does ({problem})"

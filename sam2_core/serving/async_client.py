@@ -1,52 +1,49 @@
-"""A client for interactive tools, over gRPC: many requests at once, and cancellation."""
+"""A client for interactive tools, over gRPC: many requests at once, cancellation, and sessions."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy.typing as npt
 
 from sam2_core.prompts import PointPrompts
-from sam2_core.serving.contract import (
-    DEFAULT_URL,
-    DESCRIBE,
-    ServedModel,
-    names_of,
-    served_as,
-    text_in,
-)
-from sam2_core.serving.image_requests import (
-    SentImage,
-    as_prompts,
-    content_inputs,
-    known_name,
-    masks_in,
-    name_inputs,
-    open_call,
-    opened,
-    predict_call,
-    predictable,
-)
-from sam2_core.serving.protocols import channel_options, error_of, need_client, request_of
-from sam2_core.serving.sessions import Counts, Session
-from sam2_core.serving.transport import (
-    Access,
-    Call,
-    DeadlineError,
-    ExpiredOnServerError,
-    ServerAbsentError,
-    Tensors,
-    split_url,
-)
+from sam2_core.serving.client import Requests, SentImage, as_list, as_prompts
+from sam2_core.serving.contract import DEFAULT_URL, ServedModel, served_as
+from sam2_core.serving.failover import Servers
+from sam2_core.serving.transport import Access, Cancellation, DeadlineError, connect, split_url
 from sam2_core.types import AutolabelError, ImageArray, Masks
 
 Result = TypeVar("Result")
-_FIRST_PAUSE_S = 0.05
+
+
+class SupersededError(AutolabelError):
+    """A newer request of the session took this one's place, or the session was cancelled."""
+
+
+@dataclass
+class Counts:
+    """What became of a client's requests.
+
+    Attributes:
+        asked: by callers.
+        answered: with masks.
+        never_sent: superseded while they waited here.
+        cancelled: superseded, or given up, on their way; the server was told.
+        failed: refused, too late, or no server.
+
+    """
+
+    asked: int = 0
+    answered: int = 0
+    never_sent: int = 0
+    cancelled: int = 0
+    failed: int = 0
 
 
 class AsyncSam2Client:
@@ -75,42 +72,38 @@ class AsyncSam2Client:
         deadline_s: float = 10.0,
         grace_s: float = 0.25,
     ) -> None:
-        need_client()
-        import tritonclient.grpc.aio as grpc
-
-        access = access or Access()
-        self._grpc, self.counts = grpc, Counts()
-        self._names = names_of(served_as(model))
-        self._urls = [urls] if isinstance(urls, str) else list(urls)
-        self._headers = access.all_headers()
-        self._clients = []
-        for url in self._urls:
-            scheme, address = split_url(url)
-            if not scheme.startswith("grpc"):
+        for url in as_list(urls):
+            if not split_url(url).scheme.startswith("grpc"):
                 raise AutolabelError(f"{url}: only grpc:// can cancel what is on its way")
-            options = channel_options(access, secure=scheme == "grpcs")
-            self._clients.append(grpc.InferenceServerClient(address, **options))
-        self._current = 0
-        self._turns = asyncio.Semaphore(most_at_once)
-        self._deadline_s, self.grace_s = deadline_s, grace_s
+        transports = [connect(url, access) for url in as_list(urls)]
+        servers = Servers(
+            transports, served_as(model), patience_s=deadline_s, first_patience_s=deadline_s
+        )
+        self._requests = Requests(servers, deadline_s)
+        self._threads = ThreadPoolExecutor(most_at_once, "sam2-client")
+        self._deadline_s, self.grace_s, self.counts = deadline_s, grace_s, Counts()
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
+
+    async def _run(self, work: Callable[[Cancellation], Result]) -> Result:
+        """Run on a thread; what nobody waits for any more is cancelled, on the server, too."""
+        cancellation = Cancellation()
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                return await loop.run_in_executor(self._threads, work, cancellation)
+        except TimeoutError as error:
+            cancellation.late = True
+            raise DeadlineError(f"no answer within {self._deadline_s:g} s") from error
+        finally:
+            cancellation.cancel()
 
     async def served(self) -> ServedModel:
         """Ask what the server runs."""
-        found = await self._infer(Call(self._names.encoder, DESCRIBE, ["info"], self._deadline_s))
-        return ServedModel.from_json(text_in(found["info"]))
+        return await self._run(lambda _: self._requests.servers.served)
 
     async def set_image(self, image: ImageArray | bytes) -> SentImage:
         """Make an image known to the server: uint8 (H, W, 3) RGB or a JPEG."""
-        name = known_name(image)
-        if name is not None:
-            with contextlib.suppress(ExpiredOnServerError):
-                return await self._opened(image, name_inputs(name))
-        return await self._opened(image, content_inputs(image))
-
-    async def _opened(self, image: ImageArray | bytes, inputs: Tensors) -> SentImage:
-        call = open_call(self._names.image, inputs, self._deadline_s)
-        return opened(await self._infer(call), image)
+        return await self._run(lambda until: self._requests.set_image(image, until))
 
     async def predict(
         self,
@@ -148,12 +141,9 @@ class AsyncSam2Client:
             ServerError: it was refused.
 
         """
-        nothing = predictable(image, prompts)
-        if nothing is not None:
-            return nothing
         self.counts.asked += 1
         try:
-            found = await self._segmented(image, prompts)
+            found = await self._run(lambda until: self._requests.segment(image, prompts, until))
         except asyncio.CancelledError:
             self.counts.cancelled += 1
             raise
@@ -163,20 +153,11 @@ class AsyncSam2Client:
         self.counts.answered += 1
         return found
 
-    async def _segmented(self, image: SentImage, prompts: PointPrompts) -> Masks:
-        for about in (name_inputs(image.name), content_inputs(image.content)):
-            call = predict_call(self._names.image, about, prompts, self._deadline_s)
-            try:
-                return masks_in(await self._infer(call))
-            except ExpiredOnServerError as error:
-                expired = error
-        raise expired
-
     def session(self, name: str) -> Session:
         """Return the session of a name: a tab, a cursor."""
         found = self._sessions.get(name)
         if found is None:
-            found = self._sessions[name] = Session(self, name)
+            found = self._sessions[name] = Session(self)
         return found
 
     @property
@@ -184,58 +165,98 @@ class AsyncSam2Client:
         """How many requests of sessions wait here or are on their way."""
         return sum(one.pending for one in self._sessions.values())
 
-    async def _infer(self, call: Call) -> Tensors:
-        """Send a request; again, and to the next server, only where none has answered it."""
-        at = self._current
-        problems: list[ServerAbsentError] = []
-        try:
-            async with asyncio.timeout(call.deadline_s), self._turns:
-                return await self._from_any(call, problems)
-        except (TimeoutError, DeadlineError) as error:
-            if problems:
-                raise problems[-1] from error
-            if self._current == at:  # it may hang: the next request goes to another
-                self._current = (at + 1) % len(self._clients)
-            if isinstance(error, DeadlineError):
-                raise
-            raise DeadlineError(f"no answer within {call.deadline_s:g} s") from error
-
-    async def _from_any(self, call: Call, problems: list[ServerAbsentError]) -> Tensors:
-        pause, tried = _FIRST_PAUSE_S, 0
-        while True:
-            at = self._current
-            try:
-                return await self._from(at, call)
-            except ServerAbsentError as error:
-                problems.append(error)
-                tried += 1
-                if self._current == at:
-                    self._current = (at + 1) % len(self._clients)
-                if tried % len(self._clients) == 0:
-                    if tried > 8 * len(self._clients):
-                        raise
-                    await asyncio.sleep(pause)
-                    pause *= 2
-
-    async def _from(self, at: int, call: Call) -> Tensors:
-        from tritonclient.utils import InferenceServerException
-
-        try:
-            request = request_of(self._grpc, call)
-            answer = await self._clients[at].infer(**request, headers=self._headers)
-        except InferenceServerException as error:
-            raise error_of(error, call, self._urls[at]) from error
-        return {name: answer.as_numpy(name) for name in call.outputs}
-
     async def close(self) -> None:
         """Cancel what is on its way and let go of connections."""
         for session in list(self._sessions.values()):
             session.cancel()
-        for client in self._clients:
-            await client.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._requests.servers.close()
 
     async def __aenter__(self) -> AsyncSam2Client:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+class Session:
+    """Requests of which only the newest matters; made by `AsyncSam2Client.session`.
+
+    Somebody moves a mouse over an image, and a mask follows. A session has at most one request on
+    its way; the newest waits for it, and what waited before is dropped without being sent. A
+    request that has been on its way for longer than usual waits in the server's queue: it is
+    cancelled, which takes it out of there, and the newest is sent at once.
+    """
+
+    def __init__(self, client: AsyncSam2Client) -> None:
+        self._client = client
+        # Of the request that waits: set when it is superseded.
+        self._waiting: asyncio.Future[None] | None = None
+        self._sent: asyncio.Task[Masks] | None = None
+        self._sent_at_s = 0.0
+
+    @property
+    def pending(self) -> int:
+        """How many requests wait here or are on their way."""
+        return (self._waiting is not None) + (self._sent is not None)
+
+    async def segment(self, image: SentImage, prompts: PointPrompts) -> Masks:
+        """Return the masks of prompts, unless a newer request of this session comes first.
+
+        Raises:
+            SupersededError: it did, or the session was cancelled.
+            AutolabelError: as `AsyncSam2Client.segment`.
+
+        """
+        await self._turn()
+        task = self._sent = asyncio.create_task(self._client.segment(image, prompts))
+        self._sent_at_s = asyncio.get_running_loop().time()
+        try:
+            return await task
+        except asyncio.CancelledError:
+            caller: Any = asyncio.current_task()
+            if caller.cancelling():
+                raise
+            raise SupersededError("a newer request took its place, or it was given up") from None
+        finally:
+            if self._sent is task:
+                self._sent = None
+
+    async def _turn(self) -> None:
+        """Wait until this request, the newest, may be sent; the one before is then cancelled."""
+        loop = asyncio.get_running_loop()
+        self._drop_waiting()
+        if self._sent is None:
+            return
+        superseded = self._waiting = loop.create_future()
+        left_s = max(self._sent_at_s + self._client.grace_s - loop.time(), 0)
+        try:
+            first = asyncio.FIRST_COMPLETED
+            await asyncio.wait([self._sent, superseded], timeout=left_s, return_when=first)
+            if superseded.done():
+                raise SupersededError("a newer request took its place")
+        except (asyncio.CancelledError, SupersededError):
+            self._client.counts.asked += 1
+            self._client.counts.never_sent += 1
+            raise
+        finally:
+            if self._waiting is superseded:
+                self._waiting = None
+        self._cancel_sent()
+
+    def cancel(self) -> int:
+        """Give up all requests of this session, here and on the server; tells how many."""
+        count = self.pending
+        self._drop_waiting()
+        self._cancel_sent()
+        return count
+
+    def _drop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.set_result(None)
+            self._waiting = None
+
+    def _cancel_sent(self) -> None:
+        if self._sent is not None:
+            self._sent.cancel()
+            self._sent = None

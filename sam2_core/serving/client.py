@@ -1,32 +1,205 @@
-"""A client for scripts and batch workers: open an image on the server, then ask for masks of it."""
+"""Open an image on a server, then ask for masks of it: what both clients send, and the plain one.
+
+`Sam2Client` is for scripts and batch workers; see `async_client` for interactive tools.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
 
+from sam2_core.arrays import freeze_arrays
+from sam2_core.preprocess import checked_image
 from sam2_core.prompts import PointPrompts
-from sam2_core.serving.contract import DEFAULT_URL, ServedModel, served_as
-from sam2_core.serving.failover import Servers
-from sam2_core.serving.image_requests import (
-    SentImage,
-    as_prompts,
-    content_inputs,
-    known_name,
-    masks_in,
-    name_inputs,
-    open_call,
-    opened,
-    predict_call,
-    predictable,
-    refuse_other_size,
+from sam2_core.serving.contract import (
+    DEFAULT_URL,
+    ServedModel,
+    image_id,
+    served_as,
+    text_in,
+    text_tensor,
 )
-from sam2_core.serving.transport import Access, ExpiredOnServerError, connect
-from sam2_core.types import ImageArray, Masks
+from sam2_core.serving.failover import Servers
+from sam2_core.serving.transport import (
+    Access,
+    Call,
+    Cancellation,
+    ExpiredOnServerError,
+    Tensors,
+    connect,
+)
+from sam2_core.types import AutolabelError, FloatArray, ImageArray, Masks
+
+_MASKS = (
+    "image_id", "size_hw", "rle", "rle_bytes", "reasons", "predicted_iou", "stability",
+    "object_score", "area_px",
+)  # fmt: skip
+_OPENED = ("image_id", "size_hw")
+# Logits of a mask that is given: those of a cell inside and, negative, of one outside.
+_SURE = 10.0
+
+
+@dataclass(frozen=True, eq=False)
+class SentImage:
+    """An image that a server knows by its id, and what to send if it has forgotten it.
+
+    Attributes:
+        name: its id.
+        size_hw: height and width in pixels.
+        content: uint8 (H, W, 3) RGB, or a JPEG.
+
+    """
+
+    name: str
+    size_hw: tuple[int, int]
+    content: ImageArray | bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.content, bytes):
+            freeze_arrays(self, content="uint8 (H, W, 3)")
+
+
+def _sent_image(found: Tensors, content: ImageArray | bytes) -> SentImage:
+    """Read the answer to a request for `_OPENED`."""
+    height, width = (int(size) for size in found["size_hw"].reshape(-1))
+    return SentImage(text_in(found["image_id"]), (height, width), content)
+
+
+def _prompt_tensors(prompts: PointPrompts) -> Tensors:
+    """Return the tensors of a request for the masks of prompts."""
+    inputs: Tensors = {}
+    if prompts.xyxy_px is not None:
+        inputs["boxes_xyxy_px"] = prompts.xyxy_px[None]
+    if prompts.labels.shape[1] or prompts.xyxy_px is None:
+        inputs |= {"points": prompts.points_px[None], "labels": prompts.labels[None]}
+    if prompts.mask_logits is not None:
+        inputs["mask_logits"] = prompts.mask_logits[None]
+    return inputs
+
+
+def _masks_in(found: Tensors) -> Masks:
+    """Read the answer to a request for `_MASKS`."""
+    height, width = (int(size) for size in found["size_hw"].reshape(-1))
+    names = ("predicted_iou", "stability", "object_score", "area_px")
+    iou, stability, score, area = (found[name][0] for name in names)
+    text, ends = found["rle"].tobytes(), np.cumsum(found["rle_bytes"][0])
+    starts = [0, *ends[:-1].tolist()]
+    return Masks(
+        tuple(text[start:end] for start, end in zip(starts, ends.tolist(), strict=True)),
+        (height, width), iou, stability, score, area, tuple(json.loads(text_in(found["reasons"]))),
+    )  # fmt: skip
+
+
+def as_prompts(
+    boxes_xyxy_px: npt.ArrayLike | None = None,
+    points_px: npt.ArrayLike | None = None,
+    labels: npt.ArrayLike | None = None,
+    masks: npt.NDArray[np.bool_] | None = None,
+    *,
+    grid: int,
+) -> PointPrompts:
+    """Return N prompts of what a caller has.
+
+    Args:
+        boxes_xyxy_px: (N, 4) in pixels of the image.
+        points_px: (N, K, 2).
+        labels: (N, K): 1 positive, 0 negative, -1 no point.
+        masks: bool (N, H, W), earlier masks in pixels of the image, to refine.
+        grid: G, side of the model's mask grid.
+
+    Raises:
+        ValueError: they do not fit each other.
+
+    """
+    if (points_px is None) != (labels is None):
+        raise ValueError("points_px and labels go together")
+    given = [one for one in (boxes_xyxy_px, labels, masks) if one is not None]
+    if not given:
+        raise ValueError("no prompt: give boxes_xyxy_px, points_px and labels, or masks")
+    count = len(np.asarray(given[0]))
+    if points_px is None:
+        points_px, labels = np.zeros((count, 0, 2), np.float32), np.zeros((count, 0), np.int32)
+    boxes = None if boxes_xyxy_px is None else np.asarray(boxes_xyxy_px, np.float32).reshape(-1, 4)
+    logits = None if masks is None else mask_logits(masks, grid)
+    return PointPrompts(
+        np.asarray(points_px, np.float32), np.asarray(labels, np.int32), boxes, logits
+    )
+
+
+def mask_logits(masks: npt.NDArray[np.bool_], grid: int) -> FloatArray:
+    """Return masks of an image as the model takes earlier masks.
+
+    Args:
+        masks: bool (N, H, W).
+        grid: G.
+
+    Returns:
+        float32 (N, G, G) logits.
+
+    """
+    from PIL import Image
+
+    if masks.ndim != 3 or masks.dtype != np.bool_:
+        raise ValueError(f"masks must be bool (N, H, W), got {masks.dtype} {masks.shape}")
+    shares: Sequence[npt.NDArray[np.float32]] = [
+        np.asarray(
+            Image.fromarray(mask.astype(np.float32)).resize((grid, grid), Image.Resampling.BILINEAR)
+        )
+        for mask in masks
+    ]
+    logits = (2 * np.array(shares, np.float32).reshape(-1, grid, grid) - 1) * np.float32(_SURE)
+    return logits.astype(np.float32)
+
+
+def as_list(urls: str | Sequence[str]) -> list[str]:
+    """Return one address or several as a list."""
+    return [urls] if isinstance(urls, str) else list(urls)
+
+
+class Requests:
+    """What both clients send, about images that a server may have forgotten."""
+
+    def __init__(self, servers: Servers, deadline_s: float) -> None:
+        self.servers, self._deadline_s = servers, deadline_s
+
+    def set_image(self, image: ImageArray | bytes, cancellation: Cancellation) -> SentImage:
+        """Make an image known to the server."""
+        # Of a JPEG only the server knows the pixels.
+        name = "" if isinstance(image, bytes) else image_id(checked_image(image))
+        return _sent_image(self._ask(name, image, {}, _OPENED, cancellation), image)
+
+    def segment(self, image: SentImage, prompts: PointPrompts, cancellation: Cancellation) -> Masks:
+        """Return the masks of prompts."""
+        if not len(prompts):
+            nothing = np.zeros(0, np.float32)
+            return Masks((), image.size_hw, nothing, nothing, nothing, np.zeros(0, np.int64), ())
+        given = _prompt_tensors(prompts)
+        return _masks_in(self._ask(image.name, image.content, given, _MASKS, cancellation))
+
+    def _ask(
+        self, name: str, image: ImageArray | bytes, given: Tensors, outputs: Sequence[str],
+        cancellation: Cancellation,
+    ) -> Tensors:  # fmt: skip
+        """Send a request about an image by its id; with the image where that is not known."""
+
+        def infer(about: Tensors) -> Tensors:
+            model = self.servers.names.image
+            call = Call(model, about | given, outputs, self._deadline_s, cancellation=cancellation)
+            return self.servers.infer(call)
+
+        if name:
+            with contextlib.suppress(ExpiredOnServerError):
+                return infer({"image_id": text_tensor(name)[None]})
+        if isinstance(image, bytes):
+            return infer({"jpeg": text_tensor(image)[None]})
+        return infer({"image": image[None]})
 
 
 class Sam2Client:
@@ -54,16 +227,10 @@ class Sam2Client:
         deadline_s: float = 30.0,
         patience_s: float = 10.0,
     ) -> None:
-        given = [urls] if isinstance(urls, str) else list(urls)
-        transports = [connect(url, access) for url in given]
-        self._deadline_s = deadline_s
-        self._servers = Servers(transports, served_as(model), patience_s=patience_s)
-        self._model = self._servers.names.image
-
-    @property
-    def served(self) -> ServedModel:
-        """What the server runs."""
-        return self._servers.served
+        transports = [connect(url, access) for url in as_list(urls)]
+        servers = Servers(transports, served_as(model), patience_s=patience_s)
+        self._requests = Requests(servers, deadline_s)
+        self.served: ServedModel = servers.served
 
     def set_image(self, image: ImageArray | bytes) -> SentImage:
         """Make an image known to the server, which keeps it for as long as it has room.
@@ -72,18 +239,7 @@ class Sam2Client:
             image: uint8 (H, W, 3) RGB, or a JPEG. One that the server knows is not sent again.
 
         """
-        name = known_name(image)
-        if name is not None:
-            try:
-                return self._opened(image, name)
-            except ExpiredOnServerError:
-                pass
-        return self._opened(image, None)
-
-    def _opened(self, image: ImageArray | bytes, name: str | None) -> SentImage:
-        inputs = content_inputs(image) if name is None else name_inputs(name)
-        found = self._servers.infer(open_call(self._model, inputs, self._deadline_s))
-        return opened(found, image)
+        return self._requests.set_image(image, Cancellation())
 
     def predict(
         self,
@@ -107,28 +263,20 @@ class Sam2Client:
             N rows; one that is no valid prompt is empty and says why.
 
         """
-        refuse_other_size(image, masks)
-        prompts = as_prompts(
-            boxes_xyxy_px, points_px, labels, masks, grid=self.served.image_size // 4
-        )
-        return self.segment(image, prompts)
+        if masks is not None and masks.shape[1:] != image.size_hw:
+            raise AutolabelError(
+                f"the masks are {masks.shape[1:]} and the image is {image.size_hw} (height, width)"
+            )
+        grid = self.served.image_size // 4
+        return self.segment(image, as_prompts(boxes_xyxy_px, points_px, labels, masks, grid=grid))
 
     def segment(self, image: SentImage, prompts: PointPrompts) -> Masks:
         """Return the masks of prompts; as `OpenImage.segment` without a server."""
-        nothing = predictable(image, prompts)
-        if nothing is not None:
-            return nothing
-        for about in (name_inputs(image.name), content_inputs(image.content)):
-            call = predict_call(self._model, about, prompts, self._deadline_s)
-            try:
-                return masks_in(self._servers.infer(call))
-            except ExpiredOnServerError as error:
-                expired = error
-        raise expired
+        return self._requests.segment(image, prompts, Cancellation())
 
     def close(self) -> None:
         """Let go of connections."""
-        self._servers.close()
+        self._requests.servers.close()
 
     def __enter__(self) -> Sam2Client:
         return self

@@ -43,10 +43,8 @@ class Servers:
         transports: connections, in the order in which they are tried.
         model: what it is served as.
         patience_s: how long a request goes on while no server answers.
+        first_patience_s: the same before one has answered at all.
         sleep: waits; for tests.
-
-    Raises:
-        AutolabelError: no server is there, or none serves the model.
 
     """
 
@@ -61,11 +59,22 @@ class Servers:
     ) -> None:
         self.names = names_of(model)
         self._transports = list(transports)
-        self._patience_s, self._sleep = patience_s, sleep
+        self._patience_s, self._first_patience_s, self._sleep = patience_s, first_patience_s, sleep
         self._lock = threading.Lock()
         self._current: _Reached | None = None
         self._expected: ServedModel | None = None
-        self.served = self._expected = self._reach(first_patience_s).served
+
+    @property
+    def served(self) -> ServedModel:
+        """What the servers run; the first one is asked when this is first needed.
+
+        Raises:
+            AutolabelError: no server is there, or none serves the model.
+
+        """
+        if self._expected is None:
+            self._expected = self._reach(self._first_patience_s).served
+        return self._expected
 
     def infer(self, call: Call) -> Tensors:
         """Send a request that may be sent twice; another server gets it where one does not answer.
@@ -75,27 +84,26 @@ class Servers:
             ServerError: it was refused.
 
         """
+        _ = self.served
         until, late = time.monotonic() + self._patience_s, 0
         while True:
             reached = self._reach(until - time.monotonic())
             try:
                 return reached.transport.infer(self._of_one_version(call, reached))
             except DeadlineError as error:
-                late += 1
-                if late >= len(self._transports):
-                    raise
                 self._give_up(reached, error)  # it hangs, or its machine is gone: another may not
-            except ServerError as error:
-                if not is_loading(str(error)):
+                late += 1
+                if late >= len(self._transports) or call.cancellation.cancelled:
+                    raise
+            except (ServerError, ServerAbsentError) as error:
+                loading = is_loading(str(error))
+                if isinstance(error, ServerError) and not loading:
                     raise
                 self._give_up(reached, error)
                 if time.monotonic() >= until:
                     raise
-                self._sleep(_FIRST_PAUSE_S)  # the server is there, and refuses at once
-            except ServerAbsentError as error:
-                self._give_up(reached, error)
-                if time.monotonic() >= until:
-                    raise
+                if loading:
+                    self._sleep(_FIRST_PAUSE_S)  # the server is there, and refuses at once
 
     def _of_one_version(self, call: Call, reached: _Reached) -> Call:
         """Encode and decode with one version also while another is being loaded."""
@@ -108,6 +116,8 @@ class Servers:
         with self._lock:
             if self._current is reached:
                 self._current = None
+                # It may hang, and would hold up whoever asks: the others come first.
+                self._transports.sort(key=lambda one: one is reached.transport)
 
     def _reach(self, patience_s: float) -> _Reached:
         """Return the server in use, or the first that answers now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import ssl
+from concurrent.futures import Future
 from typing import Any
 
 import httpx
@@ -15,98 +16,53 @@ from sam2_core.serving.contract import CERTIFICATE_VARIABLE
 from sam2_core.serving.transport import (
     Access,
     Call,
-    DeadlineError,
+    CancelledOnWayError,
     Tensors,
-    TlsFiles,
     Transport,
     absent,
+    late,
     refused,
+    split_url,
     triton_type,
     unauthorized,
     untrusted,
 )
 from sam2_core.types import AutolabelError
 
-_SECOND_US = 1_000_000
 # What gRPC says of a handshake that failed; a server that has died fails none.
 _TLS_FAILURE = re.compile(r"certificate|SSL_ERROR_SSL|Hostname Verification|handshake", re.I)
 
 
-def need_client() -> Any:
-    """Return NVIDIA's client; `AutolabelError` where it is not installed."""
-    try:
-        import tritonclient.grpc
-    except ImportError as error:
-        raise AutolabelError(
-            "speaking gRPC with a Triton server needs its client: "
-            f"{how_to_install('triton', 'triton')} (or use an http:// address)"
-        ) from error
-    return tritonclient.grpc
-
-
-def channel_options(access: Access, *, secure: bool) -> dict[str, Any]:
-    """Return NVIDIA's client's arguments for TLS."""
-    files = access.tls_files() if secure else TlsFiles(None, None, None)
-    root, key, chain = (
-        str(path) if path else None for path in (files.roots, files.key, files.certificate)
-    )
-    return {
-        "ssl": secure,
-        "root_certificates": root,
-        "private_key": key,
-        "certificate_chain": chain,
-    }
-
-
-def request_of(client: Any, call: Call) -> dict[str, Any]:
-    """Return a request's arguments as NVIDIA's client takes them."""
-    inputs = []
-    for name, array in call.inputs.items():
-        given = client.InferInput(name, list(array.shape), triton_type(array))
-        given.set_data_from_numpy(array)
-        inputs.append(given)
-    return {
-        "model_name": call.model, "model_version": call.version, "inputs": inputs,
-        "outputs": [client.InferRequestedOutput(name) for name in call.outputs],
-        "request_id": call.request_id, "timeout": int(call.deadline_s * _SECOND_US),
-        "client_timeout": call.deadline_s,
-    }  # fmt: skip
-
-
-def error_of(error: Any, call: Call, url: str) -> Exception:
-    """Return our error for one of NVIDIA's client."""
-    status, text = str(error.status() or ""), str(error.message() or error)
-    if "DEADLINE_EXCEEDED" in status or "Request timeout expired" in text:
-        return DeadlineError(f"the Triton server {url} did not answer within {call.deadline_s:g} s")
-    if "UNAUTHENTICATED" in status or "PERMISSION_DENIED" in status:
-        return unauthorized(text, url)
-    if "UNAVAILABLE" in status and _TLS_FAILURE.search(text):
-        return untrusted(url, text)
-    if "UNAVAILABLE" in status:
-        # TLS 1.3 tells a client no more than this when its certificate is not wanted.
-        closed = url.startswith("grpcs") and "Socket closed" in text
-        hint = f" (does it want a certificate in {CERTIFICATE_VARIABLE}?)" if closed else ""
-        return absent(url, text + hint)
-    return refused(text, url)
-
-
 class GrpcTransport(Transport):
-    """A connection over gRPC.
+    """A connection over gRPC, by NVIDIA's client.
 
     Args:
-        address: HOST:PORT.
+        url: grpc://HOST:PORT or grpcs://HOST:PORT.
         access: TLS and headers.
-        secure: whether to use TLS.
-        url: what to call the server.
+
+    Raises:
+        AutolabelError: the client is not installed, or the files of TLS are none.
 
     """
 
-    def __init__(self, address: str, access: Access, *, secure: bool, url: str) -> None:
-        self._grpc = need_client()
-        self._url = url
-        self._headers = access.all_headers()
-        options = channel_options(access, secure=secure)
-        self._client = self._grpc.InferenceServerClient(address, **options)
+    def __init__(self, url: str, access: Access) -> None:
+        try:
+            import tritonclient.grpc
+        except ImportError as error:
+            raise AutolabelError(
+                "speaking gRPC with a Triton server needs its client: "
+                f"{how_to_install('triton', 'triton')} (or use an http:// address)"
+            ) from error
+        self._grpc: Any = tritonclient.grpc
+        self._url, self._headers = url, access.all_headers()
+        parts = split_url(url)
+        secure = parts.scheme == "grpcs"
+        files = access.tls_files() if secure else (None, None, None)
+        roots, certificate, key = (str(path) if path else None for path in files)
+        self._client = self._grpc.InferenceServerClient(
+            parts.netloc, ssl=secure, root_certificates=roots, private_key=key,
+            certificate_chain=certificate,
+        )  # fmt: skip
 
     @property
     def url(self) -> str:
@@ -115,13 +71,51 @@ class GrpcTransport(Transport):
 
     def infer(self, call: Call) -> Tensors:
         """Send a request and wait for its answer."""
-        from tritonclient.utils import InferenceServerException
+        inputs = []
+        for name, array in call.inputs.items():
+            inputs.append(self._grpc.InferInput(name, list(array.shape), triton_type(array)))
+            inputs[-1].set_data_from_numpy(array)
+        answered: Future[Any] = Future()
 
+        def take(result: Any, error: Any) -> None:
+            if error is None:
+                answered.set_result(result)
+            else:
+                answered.set_exception(error)
+
+        sent = self._client.async_infer(
+            call.model, inputs, take, model_version=call.version, headers=self._headers,
+            outputs=[self._grpc.InferRequestedOutput(name) for name in call.outputs],
+            timeout=int(call.deadline_s * 1e6), client_timeout=call.deadline_s,
+        )  # fmt: skip
+        call.cancellation.sent(sent.cancel)
         try:
-            answer = self._client.infer(**request_of(self._grpc, call), headers=self._headers)
-        except InferenceServerException as error:
-            raise error_of(error, call, self._url) from error
+            answer = answered.result()
+        except self._grpc.InferenceServerException as error:
+            raise self._error_of(error, call) from error
         return {name: answer.as_numpy(name) for name in call.outputs}
+
+    def _error_of(self, error: Any, call: Call) -> Exception:
+        """Return our error for one of NVIDIA's client."""
+        status, text = str(error.status() or ""), str(error.message() or error)
+        if call.cancellation.cancelled and not call.cancellation.late:
+            return CancelledOnWayError(text)
+        if (
+            call.cancellation.late
+            or "DEADLINE_EXCEEDED" in status
+            or "Request timeout expired" in text
+        ):
+            return late(self._url, call)
+        if "UNAUTHENTICATED" in status or "PERMISSION_DENIED" in status:
+            return unauthorized(text, self._url)
+        if "UNAVAILABLE" in status and _TLS_FAILURE.search(text):
+            return untrusted(self._url, text)
+        if "UNAVAILABLE" in status:
+            # TLS 1.3 tells a client no more than this when its certificate is not wanted.
+            closed = self._url.startswith("grpcs") and "Socket closed" in text
+            hint = f" (does it want a certificate in {CERTIFICATE_VARIABLE}?)" if closed else ""
+            return absent(self._url, text + hint)
+        return refused(text, self._url)
 
     def close(self) -> None:
         """Let go of connections."""
@@ -138,16 +132,16 @@ _UNAUTHORIZED = {401, 403}
 
 def tls_context(access: Access) -> ssl.SSLContext | bool:
     """Return what certificates to trust and to show; True for the usual ones."""
-    files = access.tls_files()
-    if files.roots is None and files.certificate is None:
+    roots, certificate, key = access.tls_files()
+    if roots is None and certificate is None:
         return True
     try:
-        context = ssl.create_default_context(cafile=str(files.roots) if files.roots else None)
-        if files.certificate is not None:
-            context.load_cert_chain(files.certificate, files.key)
+        context = ssl.create_default_context(cafile=str(roots) if roots else None)
+        if certificate is not None:
+            context.load_cert_chain(certificate, key)
     except ssl.SSLError as error:
         raise AutolabelError(
-            f"the files of TLS ({files.roots or files.certificate}) cannot be used: {error}"
+            f"the files of TLS ({roots or certificate}) cannot be used: {error}"
         ) from error
     return context
 
@@ -191,9 +185,7 @@ class HttpTransport(Transport):
         except httpx.ConnectTimeout as error:
             raise absent(self._url, str(error) or type(error).__name__) from error
         except httpx.TimeoutException as error:
-            raise DeadlineError(
-                f"the Triton server {self._url} did not answer within {call.deadline_s:g} s"
-            ) from error
+            raise late(self._url, call) from error
         except httpx.TransportError as error:  # not there, or it died while it answered
             if _is_tls(error):
                 raise untrusted(self._url, str(error)) from error
@@ -244,8 +236,6 @@ def encoded(call: Call) -> tuple[bytes, bytes]:
         "inputs": inputs, "outputs": outputs,
         "parameters": {"timeout": int(call.deadline_s * 1e6)},
     }  # fmt: skip
-    if call.request_id:
-        header["id"] = call.request_id
     return json.dumps(header).encode(), b"".join(bodies)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,6 +33,10 @@ class ServerError(AutolabelError):
     """The server has refused a request; it is of no use to send it again."""
 
 
+class CancelledOnWayError(ServerError):
+    """Whoever sent the request has given it up."""
+
+
 class ExpiredOnServerError(ServerError):
     """What a request refers to is no longer on the server: send it anew."""
 
@@ -53,6 +57,31 @@ class ModelReplacedError(ServerError):
     """The server has another model than the one that a run began with."""
 
 
+class Cancellation:
+    """Gives up requests on their way; `cancel` may be called on any thread, once or more.
+
+    Attributes:
+        cancelled: nothing more is sent.
+        late: because no answer has come in time.
+
+    """
+
+    def __init__(self) -> None:
+        self.cancelled = self.late = False
+        self._cancel_sent: Callable[[], object] = lambda: None
+
+    def sent(self, cancel: Callable[[], object]) -> None:
+        """Note how to cancel the request that has just been sent."""
+        self._cancel_sent = cancel
+        if self.cancelled:
+            cancel()
+
+    def cancel(self) -> None:
+        """Cancel what is on its way, here and on the server; nothing more is sent."""
+        self.cancelled = True
+        self._cancel_sent()
+
+
 @dataclass(frozen=True, eq=False)
 class Call:
     """A request to a model.
@@ -62,8 +91,8 @@ class Call:
         inputs: tensors by name; texts and files are bytes, uint8.
         outputs: which to send.
         deadline_s: how long to wait; then the server drops it, too, if it still waits there.
-        request_id: shown in the server's log.
         version: of the model; the latest that the server has loaded where it is empty.
+        cancellation: gives it up; gRPC tells the server, too.
 
     """
 
@@ -71,8 +100,8 @@ class Call:
     inputs: Mapping[str, np.ndarray[Any, Any]]
     outputs: Sequence[str]
     deadline_s: float = 60.0
-    request_id: str = ""
     version: str = ""
+    cancellation: Cancellation = field(default_factory=Cancellation)
 
 
 @dataclass(frozen=True)
@@ -101,39 +130,29 @@ class Access:
         signed = {"authorization": f"Bearer {token}"} if token else {}
         return signed | {name.lower(): value for name, value in self.headers.items()}
 
-    def tls_files(self) -> TlsFiles:
-        """Return the files of TLS.
+    def tls_files(self) -> tuple[Path | None, Path | None, Path | None]:
+        """Return PEM files: certificates to trust, a certificate to show, and its key.
 
         Raises:
             AutolabelError: one is not there, or a certificate has no key.
 
         """
-        found = TlsFiles(
-            _pem(self.root_certificates, CA_VARIABLE),
-            _pem(self.client_certificate, CERTIFICATE_VARIABLE),
-            _pem(self.client_key, KEY_VARIABLE),
-        )
-        if (found.certificate is None) != (found.key is None):
+        roots = _pem(self.root_certificates, CA_VARIABLE)
+        certificate = _pem(self.client_certificate, CERTIFICATE_VARIABLE)
+        key = _pem(self.client_key, KEY_VARIABLE)
+        if (certificate is None) != (key is None):
             raise AutolabelError(
                 "a client's certificate and its key go together: "
                 f"{CERTIFICATE_VARIABLE} and {KEY_VARIABLE}"
             )
-        return found
-
-
-@dataclass(frozen=True)
-class TlsFiles:
-    """PEM files: certificates to trust, and a certificate to show with its key."""
-
-    roots: Path | None
-    certificate: Path | None
-    key: Path | None
+        return roots, certificate, key
 
 
 def _pem(given: Path | None, variable: str) -> Path | None:
-    path = given or (Path(named) if (named := os.environ.get(variable, "")) else None)
-    if path is None:
+    named = os.environ.get(variable, "")
+    if not given and not named:
         return None
+    path = given or Path(named)
     try:
         if b"-----BEGIN " not in path.read_bytes():
             raise AutolabelError(f"{path} is no PEM file: it has no line -----BEGIN ...-----")
@@ -172,26 +191,27 @@ def connect(url: str, access: Access | None = None) -> Transport:
         access: TLS and headers.
 
     """
-    access = access or Access()
-    scheme, address = ("unix", "") if url.startswith("unix:") else split_url(url)
-    if not scheme.startswith("grpc"):
-        from sam2_core.serving.protocols import HttpTransport
+    from sam2_core.serving.protocols import GrpcTransport, HttpTransport
 
-        return HttpTransport(url, access)
-    from sam2_core.serving.protocols import GrpcTransport
-
-    return GrpcTransport(address, access, secure=scheme == "grpcs", url=url)
+    unix = url.startswith("unix:")
+    kind = HttpTransport if unix or split_url(url).scheme.startswith("http") else GrpcTransport
+    return kind(url, access or Access())
 
 
-def split_url(url: str) -> tuple[str, str]:
-    """Return scheme and HOST:PORT of a server's address.
+def split_url(url: str) -> SplitResult:
+    """Return the parts of a server's address.
 
     Raises:
         AutolabelError: it is none, or has a password in it.
 
     """
     parts = urlsplit(url)
-    if parts.scheme not in SCHEMES or not parts.hostname or not _has_port(parts):
+    try:
+        # A proxy of HTTP may be at the usual port.
+        has_port = bool(parts.port) or (parts.port is None and parts.scheme in {"http", "https"})
+    except ValueError:
+        has_port = False
+    if parts.scheme not in SCHEMES or not parts.hostname or not has_port:
         raise AutolabelError(
             f"{redact(url)!r} is no address of a Triton server: such as grpc://host:8001 or "
             "http://host:8000, with a port from 1 to 65535"
@@ -200,15 +220,7 @@ def split_url(url: str) -> tuple[str, str]:
         raise AutolabelError(
             f"{redact(url)}: no password in an address, give a token in {TOKEN_VARIABLE}"
         )
-    return parts.scheme, parts.netloc
-
-
-def _has_port(parts: SplitResult) -> bool:
-    """Tell whether a port is named, or, for a proxy, the usual one meant."""
-    try:
-        return bool(parts.port) or (parts.port is None and parts.scheme in {"http", "https"})
-    except ValueError:
-        return False
+    return parts
 
 
 def triton_type(array: np.ndarray[Any, Any]) -> str:
@@ -225,6 +237,11 @@ def refused(text: str, url: str) -> ServerError | ServerAbsentError:
     if expired:
         return ExpiredOnServerError(rest.strip())
     return ServerError(f"the Triton server {url} refused the request: {text.strip()}")
+
+
+def late(url: str, call: Call) -> DeadlineError:
+    """Return the error for an answer that has not come in time."""
+    return DeadlineError(f"the Triton server {url} did not answer within {call.deadline_s:g} s")
 
 
 def unauthorized(text: str, url: str) -> UntrustedError:

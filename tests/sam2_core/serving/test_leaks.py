@@ -6,8 +6,7 @@ import numpy as np
 import psutil
 import pytest
 
-from sam2_core.serving.client import Sam2Client
-from sam2_core.serving.image_requests import as_prompts
+from sam2_core.serving.client import Sam2Client, as_prompts
 from sam2_core.serving.server_process import SHARED_MEMORY
 from tests.sam2_core.serving.conftest import MICRO, metric, serving
 

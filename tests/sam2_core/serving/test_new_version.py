@@ -112,7 +112,7 @@ class OneImage:
 
     def masks(self):
         from sam2_core.clicks import OpenImage
-        from sam2_core.serving.image_requests import as_prompts
+        from sam2_core.serving.client import as_prompts
 
         grid = self._backend.info.image_size // 4
         return OpenImage(self._backend, street()).segment(as_prompts(BOXES, grid=grid)).rle

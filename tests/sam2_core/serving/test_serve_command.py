@@ -9,8 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
-from sam2_core.serving.client import Sam2Client
-from sam2_core.serving.image_requests import as_prompts
+from sam2_core.serving.client import Sam2Client, as_prompts
 from sam2_core.serving.server_process import SHARED_MEMORY, own_folder, remove_left_over
 from tests.sam2_core.serving.conftest import REPOSITORY, serving
 from tests.sam2_core.serving.test_triton_server import BOXES, street

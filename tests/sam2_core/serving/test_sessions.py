@@ -8,9 +8,8 @@ import pytest
 
 from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
-from sam2_core.serving.client import Sam2Client
+from sam2_core.serving.client import Sam2Client, SentImage, as_prompts
 from sam2_core.serving.contract import DESCRIBE
-from sam2_core.serving.image_requests import SentImage, as_prompts
 from sam2_core.serving.store import SharedStore
 from sam2_core.serving.transport import Access, Call, DeadlineError, ServerAbsentError
 from sam2_core.types import Boxes, Prompts
@@ -49,8 +48,7 @@ async def until(condition):
 
 
 def test_of_a_moving_mouse_only_what_matters_is_executed(server, record_property):
-    from sam2_core.serving.async_client import AsyncSam2Client
-    from sam2_core.serving.sessions import SupersededError
+    from sam2_core.serving.async_client import AsyncSam2Client, SupersededError
 
     with Sam2Client(server["grpc"], "compact") as direct:
         image = direct.set_image(street())
@@ -88,8 +86,7 @@ def test_of_a_moving_mouse_only_what_matters_is_executed(server, record_property
 
 
 def test_what_is_cancelled_in_the_queue_is_dropped_there(server):
-    from sam2_core.serving.async_client import AsyncSam2Client
-    from sam2_core.serving.sessions import SupersededError
+    from sam2_core.serving.async_client import AsyncSam2Client, SupersededError
 
     cancelled = {"model": IMAGE_MODEL, "reason": "CANCELED"}
 

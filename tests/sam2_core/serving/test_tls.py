@@ -112,8 +112,7 @@ def test_the_server_s_own_tls_lets_in_who_shows_a_certificate_of_the_ca(ca, stra
 
 
 async def _asked(url, access):
-    from sam2_core.serving.async_client import AsyncSam2Client
-    from sam2_core.serving.sessions import SupersededError
+    from sam2_core.serving.async_client import AsyncSam2Client, SupersededError
 
     async with AsyncSam2Client(url, "compact", access=access) as client:
         image = await client.set_image(street())

@@ -13,9 +13,8 @@ from sam2_core.backends.triton_backend import find_served
 from sam2_core.clicks import OpenImage
 from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
-from sam2_core.serving.client import Sam2Client
+from sam2_core.serving.client import Sam2Client, SentImage, as_prompts
 from sam2_core.serving.contract import DESCRIBE, text_in, text_tensor
-from sam2_core.serving.image_requests import SentImage, as_prompts
 from sam2_core.serving.server_process import SHARED_MEMORY
 from sam2_core.serving.transport import (
     Access,
@@ -147,7 +146,7 @@ def test_an_image_is_sent_once_and_again_where_the_server_has_forgotten_it(serve
         features = remote.encode([remote.stage(street()).whole()])
         name = features.data[0].name.result()
         with pytest.raises(ExpiredOnServerError, match="encode the image again"):
-            client._servers.infer(
+            client._requests.servers.infer(
                 Call(
                     "sam2_decoder_compact",
                     {"embedding_id": text_tensor(name[:-4])[None]},

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from sam2_core.postprocess import finish
+from sam2_core.serving.client import SentImage, as_prompts, mask_logits
 from sam2_core.serving.contract import (
     ServedModel,
     cropped,
@@ -20,7 +21,6 @@ from sam2_core.serving.contract import (
 )
 from sam2_core.serving.failover import Servers
 from sam2_core.serving.given import Given
-from sam2_core.serving.image_requests import SentImage, as_prompts, mask_logits
 from sam2_core.serving.protocols import decoded, encoded
 from sam2_core.serving.repository import RepositoryOptions, write_repository
 from sam2_core.serving.transport import (
@@ -272,7 +272,7 @@ def test_a_server_that_comes_back_is_waited_for():
 
 def test_patience_ends_and_says_what_to_do():
     with pytest.raises(ServerAbsentError, match="is `autolabel serve` running"):
-        Servers([Fake("gone")], "micro", first_patience_s=0)
+        _ = Servers([Fake("gone")], "micro", first_patience_s=0).served
 
 
 def test_what_is_refused_is_not_sent_again():
