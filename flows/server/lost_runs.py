@@ -2,8 +2,10 @@
 
 A shard or a night says every half minute that it lives, by an update of its flow run that changes
 nothing but when it was last updated. Whoever looks, which is every `autolabel worker` and whoever
-waits for a run, sees what stands still and schedules it again. Prefect's events and automations
-have no part in it: DECISIONS says what was measured of them.
+waits for a run, sees what stands still and schedules it again. Prefect's own heartbeats and its
+automation on missing ones were tried again on PostgreSQL: a run that went on while the server was
+killed for two minutes was Crashed 3 s after the server was back, for the server counts the time in
+which nobody could tell it anything.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from flows.server.client import connected
-from flows.server.shard_runs import MOST_STARTS, SHARD_FLOW, every_page, settle
+from flows.server.shard_runs import MOST_STARTS, SHARD_FLOW, every_page
 from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.objects import FlowRun
+    from prefect.client.schemas.objects import FlowRun, State
 
 FLOWS = (SHARD_FLOW, "nightly")
 SIGN_OF_LIFE_S = 30.0
@@ -125,8 +127,30 @@ def look_after(ended: threading.Event, every_s: float = LOOK_EVERY_S) -> None:
     while not ended.wait(every_s):
         with contextlib.suppress(AutolabelError):
             for run, why in lost_runs.among(list(_may_be_lost())):
-                if done := settle(run, why):
+                if done := _settle(run, why):
                     log.warning("%s is %s: %s", run.name, done, why)
+
+
+def _settle(run: FlowRun, why: str) -> str:
+    """Schedule a lost run again, or end it if it was being cancelled, unless somebody was faster.
+
+    Returns:
+        What was done, as in "the run is ..."; "" if nothing was.
+
+    Raises:
+        AutolabelError: Prefect is not there.
+
+    """
+    from prefect.states import AwaitingRetry, Cancelled
+
+    with connected() as client:
+        now = client.read_flow_run(run.id).state
+        if not (now and run.state and now.id == run.state.id):
+            return ""
+        cancelling = now.is_cancelling()
+        then: State = Cancelled(message=why) if cancelling else AwaitingRetry(message=why)
+        client.set_flow_run_state(run.id, then, force=True)
+    return "cancelled" if cancelling else "scheduled again"
 
 
 def _may_be_lost() -> Iterator[FlowRun]:

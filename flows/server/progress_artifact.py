@@ -1,7 +1,6 @@
 """How far a run is, on its page in Prefect: one card for each run, whatever happens to it.
 
-Prefect's client repeats a request that was not answered, and the server may have done it all the
-same; a run that was killed begins again and would leave a card that stands still for ever.
+A run that was killed begins again and would leave a card that stands still for ever.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from tasks.pipeline.tools import Tools
 from tasks.wording import counted
 
 if TYPE_CHECKING:
-    from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import Artifact
 
 PROGRESS_EVERY_S = 10.0
@@ -35,9 +33,8 @@ _AWAY = (httpx.HTTPError, AutolabelError)
 class ProgressArtifact:
     """The progress artifact of the flow run that makes it; a server that is away costs it alone.
 
-    It never goes back, and 100% is the end.
-
-    An earlier attempt's is taken over, unless it says that it was interrupted: that one stays.
+    It never goes back, and 100% is the end. An earlier attempt's is taken over, unless it says that
+    it was interrupted: that one stays.
 
     Args:
         key: of the artifact; Prefect breaks it at dashes only, and shows about 20 characters.
@@ -48,64 +45,44 @@ class ProgressArtifact:
 
     def __init__(self, key: str, total: int, *, estimated: bool = False) -> None:
         from prefect.artifacts import create_progress_artifact
-
-        self._key, self._id = key, cast("UUID | None", None)
-        self._about, self._most = "about " if estimated else "", 0.0
-        with contextlib.suppress(*_AWAY):
-            self._only_one()
-            if self._id is None:
-                text = self._about + _text(0, total)
-                self._id = cast("UUID", create_progress_artifact(0.0, key, text))
-                return
-        self.tell(0, total)
-
-    def tell(self, done: int, total: int, how: str = "") -> None:
-        """Say how many frames are through; `how` is what stands before."""
-        self._most = max(self._most, min(100 * done / total, MOST_BEFORE_THE_END) if total else 0.0)
-        self._update(done, total, how)
-
-    def _update(self, done: int, total: int, how: str) -> None:
-        from prefect.artifacts import update_progress_artifact
-
-        if self._id is not None:
-            with contextlib.suppress(*_AWAY):
-                text = how + self._about + _text(done, total)
-                update_progress_artifact(self._id, self._most, text)
-
-    def end(self, done: int, total: int, how: str = "") -> None:
-        """Say how it ended, where nobody says any more; `how` is "" where it was not cut short."""
-        with contextlib.suppress(*_AWAY):
-            self._only_one()
-        if how:
-            self.tell(done, total, how)
-        else:
-            self._most = 100.0
-            self._update(done, total, how)
-
-    def _only_one(self) -> None:
-        """Take the newest card of this run for ours if we know none, and delete the others."""
         from prefect.runtime import flow_run
 
-        run_id = flow_run.id
-        if not run_id:
-            return
-        with connected() as client:
-            for one in _cards(client, run_id, self._key):
-                if (one.description or "").startswith(INTERRUPTED) or one.id is None:
-                    continue
-                self._id = self._id or one.id
-                if one.id != self._id:
-                    client.delete_artifact(one.id)
+        self._about, self._most = "about " if estimated else "", 0.0
+        self._id: UUID | None = None
+        with contextlib.suppress(*_AWAY):
+            found = _cards([flow_run.id], key) if flow_run.id else []
+            left = [one for one in found if not (one.description or "").startswith(INTERRUPTED)]
+            self._id = left[0].id if left else None
+            if not left:
+                self._id = cast("UUID", create_progress_artifact(0.0, key, "nothing yet"))
+        self.tell(0, total)
+
+    def tell(self, done: int, total: int, how: str = "", *, ended: bool = False) -> None:
+        """Say how many frames are through; `how` is what stands before."""
+        from prefect.artifacts import update_progress_artifact
+
+        self._most = max(self._most, min(100 * done / total, MOST_BEFORE_THE_END) if total else 0.0)
+        if self._id is not None:
+            text = f"{how}{self._about}{done:,} of {counted(total, 'frame')}"
+            with contextlib.suppress(*_AWAY):
+                update_progress_artifact(self._id, 100.0 if ended else self._most, text)
+
+    def end(self, done: int, total: int, how: str = "") -> None:
+        """Say how it ended; `how` is "" where it was not cut short."""
+        self.tell(done, total, how, ended=not how)
 
 
-def _cards(client: SyncPrefectClient, run_id: str, key: str) -> list[Artifact]:
+def _cards(run_ids: Collection[str | UUID], key: str | None = None) -> list[Artifact]:
+    """Return the progress artifacts of flow runs, the newest first."""
     from prefect.client.schemas.filters import ArtifactFilter
     from prefect.client.schemas.sorting import ArtifactSort
 
-    wanted = ArtifactFilter.model_validate(
-        {"flow_run_id": {"any_": [run_id]}, "key": {"any_": [key]}, "type": {"any_": ["progress"]}}
-    )
-    return client.read_artifacts(artifact_filter=wanted, sort=ArtifactSort.CREATED_DESC)
+    wanted = {"flow_run_id": {"any_": list(run_ids)}, "type": {"any_": ["progress"]}}
+    wanted |= {"key": {"any_": [key]}} if key else {}
+    with connected() as client:
+        return client.read_artifacts(
+            artifact_filter=ArtifactFilter.model_validate(wanted), sort=ArtifactSort.CREATED_DESC
+        )
 
 
 def percent_done(run_ids: Collection[UUID]) -> dict[UUID, float]:
@@ -115,21 +92,8 @@ def percent_done(run_ids: Collection[UUID]) -> dict[UUID, float]:
         AutolabelError: Prefect is not there.
 
     """
-    from prefect.client.schemas.filters import ArtifactFilter
-    from prefect.client.schemas.sorting import ArtifactSort
-
-    if not run_ids:
-        return {}
-    wanted = ArtifactFilter.model_validate(
-        {"flow_run_id": {"any_": list(run_ids)}, "type": {"any_": ["progress"]}}
-    )
-    with connected() as client:
-        found = client.read_artifacts(artifact_filter=wanted, sort=ArtifactSort.CREATED_DESC)
-    return {one.flow_run_id: float(str(one.data)) for one in found[::-1] if one.flow_run_id}
-
-
-def _text(done: int, total: int) -> str:
-    return f"{done:,} of {counted(total, 'frame')}"
+    found = _cards(run_ids)[::-1] if run_ids else []
+    return {one.flow_run_id: float(str(one.data)) for one in found if one.flow_run_id}
 
 
 class FrameCount(Listener):

@@ -10,10 +10,9 @@ import itertools
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from flows.plan.shards import ShardParams
 from flows.server.client import connected
@@ -45,22 +44,17 @@ def run_tag(run_key: str) -> str:
     return f"run:{run_key}"
 
 
-def runs_of(
-    run_key: str,
-    out_uri: str,
-    *,
-    active_only: bool = False,
-    unfinished_or_crashed: bool = False,
-) -> Iterator[FlowRun]:
-    """Flow runs of the shards of a run to one storage, newest first; see `runs_tagged`.
+def runs_of(run_key: str, out_uri: str, *, active_only: bool = False) -> Iterator[FlowRun]:
+    """Flow runs of the shards of a run to one storage, newest first.
+
+    With `active_only` those that have not ended: one that crashed just now has not, because it is
+    about to be scheduled again.
 
     Raises:
         AutolabelError: Prefect is not there.
 
     """
-    found = runs_tagged(
-        run_tag(run_key), unfinished_or_crashed=active_only or unfinished_or_crashed
-    )
+    found = runs_tagged(run_tag(run_key), unfinished_or_crashed=active_only)
     return (
         run for run in found if out_of(run) == out_uri and not (active_only and stays_crashed(run))
     )
@@ -79,8 +73,7 @@ def runs_tagged(
 
     Args:
         tag: all of them have it.
-        unfinished_or_crashed: only those. (`active_only` of `runs_of`: those that have not ended;
-            one that crashed just now has not, because it is about to be scheduled again.)
+        unfinished_or_crashed: only those.
         since: only those expected to start from here on.
 
     """
@@ -118,55 +111,12 @@ def every_page(wanted: FlowRunFilter, flows: FlowFilter | None = None) -> Iterat
                 return
 
 
-def labeled_by(run_ids: Sequence[UUID]) -> set[UUID]:
-    """Return those of some shards' runs that have completed.
-
-    Raises:
-        AutolabelError: Prefect is not there.
-
-    """
-    from prefect.client.schemas.filters import FlowRunFilter
-
-    found: set[UUID] = set()
-    if not run_ids:
-        return found
-    with connected() as client:
-        for first in range(0, len(run_ids), PAGE):
-            asked = {"any_": list(run_ids[first : first + PAGE])}
-            wanted = FlowRunFilter.model_validate({"id": asked})
-            page = client.read_flow_runs(flow_run_filter=wanted, limit=PAGE)
-            found |= {one.id for one in page if one.state and one.state.is_completed()}
-    return found
-
-
 def stays_crashed(run: FlowRun) -> bool:
     """Whether a run has crashed and nothing is going to start it again by itself."""
     if run.state is None or not run.state.is_crashed():
         return False
     old = datetime.now(UTC) - run.state.timestamp > RESCHEDULED_WITHIN
     return old or run.run_count >= MOST_STARTS
-
-
-def settle(run: FlowRun, why: str) -> str:
-    """Schedule a lost run again, or end it if it was being cancelled, unless somebody was faster.
-
-    Returns:
-        What was done, as in "the run is ..."; "" if nothing was.
-
-    Raises:
-        AutolabelError: Prefect is not there.
-
-    """
-    from prefect.states import AwaitingRetry, Cancelled
-
-    with connected() as client:
-        now = client.read_flow_run(run.id).state
-        if not (now and run.state and now.id == run.state.id):
-            return ""
-        cancelling = now.is_cancelling()
-        then: State = Cancelled(message=why) if cancelling else AwaitingRetry(message=why)
-        client.set_flow_run_state(run.id, then, force=True)
-    return "cancelled" if cancelling else "scheduled again"
 
 
 def pause_after(starts: int) -> timedelta:

@@ -16,11 +16,9 @@ from flows.machine.notes import refused_workers
 from flows.machine.services import log_of, running
 from flows.params import LabelParams
 from flows.plan.commands import backfill_again
-from flows.plan.shards import Piece, ShardParams
-from flows.plan.summary import failure_row
-from flows.plan.unlabeled import unlabeled_frames
+from flows.plan.shards import ShardParams
 from flows.server.postgres import size_bytes
-from flows.server.run_artifacts import failed_frames, frame_of
+from flows.server.run_artifacts import failed_frames
 from flows.server.schedules import collect_schedules
 from flows.server.shard_end import LONGEST, why_not_loaded
 from flows.server.shard_runs import (
@@ -31,7 +29,6 @@ from flows.server.shard_runs import (
     shard_of,
     stays_crashed,
 )
-from flows.server.standing import Source, given_up_still, labeled_by_now
 from flows.server.submit import workers_online
 from sam2_core.types import AutolabelError
 from tasks.store import quarantine
@@ -48,11 +45,12 @@ _NUMBERS = re.compile(r"\b[0-9a-f]{8}-[0-9a-f-]{27}\b|\d+(\.\d+)?")
 
 @dataclass(frozen=True)
 class _FailedShard:
-    """A shard that failed or crashed: its flow run, why, and what it was to label."""
+    """A shard that failed or crashed: when, why, and what it was to label."""
 
-    id: UUID
+    at_s: float
     reason: str
-    sources: dict[Key, Source]
+    keys: frozenset[Key]
+    last: frozenset[Key]  # of those, what no newer shard was to label
 
 
 @dataclass
@@ -63,24 +61,22 @@ class RunStatus:
         run_key: which.
         label: what its newest shard was given.
         states: shards by the name of their state.
+        active: shards that have not ended; one that has just crashed is begun again.
         failed: shards that failed or crashed, newest first.
-        labeled: what those were to label and is labeled by now, as what it is labeled.
         waiting: why shards were given back that wait for another try, as `reasons`.
+        not_loaded: why labels of shards were not loaded into the dataset, as `reasons`, where it
+            lacks some of them to this day.
         frames: of the shards that completed.
         busy_s: seconds that those took.
+        sequences: of each, by id, the shard that was the last to label it.
+        told: a reason of each kind, by the reason with `#` for its numbers.
+        labeled: what failed and is labeled by now.
         complete: sequences whose labels are complete, None when storage cannot be read.
         given_up: ids of sequences that failed or killed workers too often.
         partial: sequences whose labels lack what could not be fetched.
         mixed: ids of sequences that libraries of several versions have labeled.
-        not_loaded: why labels of shards were not loaded into the dataset, as `reasons`, where it
-            lacks some of them to this day.
-        newest: every piece that a shard was to label.
         unlabeled: ids of sequences that shards which failed or crashed were the last to label,
             and that are neither labeled by now nor given up.
-        active: shards that have not ended; one that has just crashed is begun again.
-        content: of each sequence, the key of the frames that the newest shard was given.
-        latest: what each shard, by its flow run's id, was the last to label.
-        told: a reason of each kind, by the reason with `#` for its numbers.
         failed_frames: frames without labels, each with its file and reason.
 
     """
@@ -88,34 +84,27 @@ class RunStatus:
     run_key: str
     label: LabelParams
     states: Counter[str] = field(default_factory=Counter)
+    active: int = 0
     failed: list[_FailedShard] = field(default_factory=list)
-    labeled: dict[Key, Key] = field(default_factory=dict)
-    told: dict[str, str] = field(default_factory=dict)
     waiting: Counter[str] = field(default_factory=Counter)
+    not_loaded: Counter[str] = field(default_factory=Counter)
     frames: int = 0
     busy_s: float = 0.0
+    sequences: dict[str, UUID] = field(default_factory=dict)
+    told: dict[str, str] = field(default_factory=dict)
+    labeled: set[Key] = field(default_factory=set)
     complete: int | None = None
     given_up: list[str] = field(default_factory=list)
     partial: int = 0
     mixed: list[str] = field(default_factory=list)
-    not_loaded: Counter[str] = field(default_factory=Counter)
-    newest: set[Piece] = field(default_factory=set)
     unlabeled: list[str] = field(default_factory=list)
-    active: int = 0
-    content: dict[Source, str] = field(default_factory=dict)
-    latest: dict[UUID, set[Key]] = field(default_factory=dict)
     failed_frames: list[dict[str, Any]] = field(default_factory=list)
     storage_error: str = ""
 
     @property
-    def frames_per_s(self) -> float | None:
-        """Frames per second of one worker."""
-        return self.frames / self.busy_s if self.busy_s else None
-
-    @property
     def bad(self) -> set[Key]:
         """What shards that failed or crashed were the last to label, and is not labeled by now."""
-        return {key for one in self.failed for key in self.latest[one.id]} - self.labeled.keys()
+        return {key for one in self.failed for key in one.last} - self.labeled
 
     def reasons(self, *, labeled_since: bool = False) -> Counter[str]:
         """Why shards failed or crashed that lack labels by now, or that lack none, and how often.
@@ -123,14 +112,12 @@ class RunStatus:
         Reasons that differ in numbers only are one, told as the newest of them.
         """
         return Counter(
-            one.reason
-            for one in self.failed
-            if (one.sources.keys() <= self.labeled.keys()) == labeled_since
+            one.reason for one in self.failed if (one.keys <= self.labeled) == labeled_since
         )
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
-        rate = self.frames_per_s
+        rate = round(self.frames / self.busy_s, 3) if self.busy_s else None
         return {
             "run_key": self.run_key,
             "out": self.label.out,
@@ -140,7 +127,7 @@ class RunStatus:
             "failures_labeled_since": dict(self.reasons(labeled_since=True)),
             "waiting": dict(self.waiting),
             "failed_frames": self.failed_frames,
-            "frames_per_second_and_worker": None if rate is None else round(rate, 3),
+            "frames_per_second_and_worker": rate,
             "shards_not_loaded": self.not_loaded.total(),
             "not_loaded": dict(self.not_loaded),
             "sequences_complete": self.complete,
@@ -245,15 +232,8 @@ def _count(run: RunStatus, shard: ShardParams, flow_run: FlowRun) -> None:
     if state is None:
         return
     run.states[state.name or state.type.value.title()] += 1
-    sources = {piece: Source.of(piece, shard.label.frames) for piece in shard.pieces}
-    latest = {
-        piece
-        for piece, source in sources.items()
-        if piece not in run.newest
-        and run.content.setdefault(source, piece.content_key) == piece.content_key
-    }
-    run.newest |= latest
-    run.latest[flow_run.id] = {piece.key for piece in latest}
+    names = {piece.sequence_id for piece in shard.pieces} - run.sequences.keys()
+    run.sequences |= dict.fromkeys(names, flow_run.id)
     if state.is_final() and (why := why_not_loaded(state.message or "")):
         run.not_loaded[_reason(run, why)] += 1
     if state.is_completed():
@@ -264,9 +244,10 @@ def _count(run: RunStatus, shard: ShardParams, flow_run: FlowRun) -> None:
         if state.name == "AwaitingRetry" and state.message:
             run.waiting[_reason(run, state.message)] += 1
     elif state.is_failed() or state.is_crashed():
+        keys = frozenset(piece.key for piece in shard.pieces)
+        last = frozenset(key for key in keys if key[0] in names)
         reason = _reason(run, state.message or "no reason given")
-        of_keys = {piece.key: source for piece, source in sources.items()}
-        run.failed.append(_FailedShard(flow_run.id, reason, of_keys))
+        run.failed.append(_FailedShard(state.timestamp.timestamp(), reason, keys, last))
 
 
 def _reason(run: RunStatus, message: str) -> str:
@@ -276,41 +257,40 @@ def _reason(run: RunStatus, message: str) -> str:
 
 
 def look_at_storage(run: RunStatus) -> None:
-    """Find out what a run has labeled, given up and mixed; an error is told in the run."""
+    """Find out what a run has labeled, given up and mixed; an error is told in the run.
+
+    What failed or was given up is past once it has labels: its own, or newer ones of the same
+    sequence, whose files may have changed meanwhile.
+    """
     out_uri = run.label.out
     try:
         listed = list_manifests(out_uri, run.run_key)
-        newest = newest_of(listed)
+        newest, complete = newest_of(listed), complete_keys(listed)
+
+        def is_past(key: Key, since_s: float) -> bool:
+            last = newest.get(key[0])
+            since = last is not None and not last.partial and last.written_s > since_s
+            return since or key in complete
+
         run.partial = sum(one.partial for one in newest.values())
         run.complete = len(newest) - run.partial
-        complete = complete_keys(listed)
         run.mixed = sorted(name for name, _ in list_mixed(out_uri, run.run_key))
         given_up = quarantine.times(out_uri, run.run_key)
-        still = given_up_still(given_up, run.content, listed)
-        run.given_up = sorted({name for name, _ in still})
-        failed = {key: source for one in run.failed for key, source in one.sources.items()}
-        run.labeled = labeled_by_now(failed, run.content, complete)
+        still = (key[0] for key, at_s in given_up.items() if not is_past(key, at_s))
+        run.given_up = sorted(set(still))
+        run.labeled = {key for one in run.failed for key in one.keys if is_past(key, one.at_s)}
         run.unlabeled = sorted({name for name, _ in run.bad - given_up.keys()})
     except AutolabelError as error:
         run.storage_error = str(error)
 
 
 def _frames_without_labels(run: RunStatus) -> list[dict[str, Any]]:
-    """Return those that shards tell of; what was labeled since has those that lack labels still."""
-    keys: dict[str, set[Key]] = {}
-    for name, content in set().union(*run.latest.values()):
-        keys.setdefault(name, set()).add((name, content))
-    told = failed_frames(
-        run.run_key, {one: {name for name, _ in latest} for one, latest in run.latest.items()}
-    )
-    past = {row["sequence"] for row in told if keys[row["sequence"]] <= run.labeled.keys()}
-    since = {run.labeled[key] for name in past for key in keys[name]}
-    try:
-        found = unlabeled_frames(run.label.out, run.run_key, since) if since else []
-    except AutolabelError:
-        return told
-    rows = [row for row in told if row["sequence"] not in past]
-    return sorted([*rows, *map(failure_row, found)], key=frame_of)
+    """Return those that the shards tell of that were the last to label their sequences."""
+    past = {name for name, _ in run.labeled}
+    of: dict[UUID, set[str]] = {}
+    for name, shard in run.sequences.items():
+        of.setdefault(shard, set()).update({name} - past)
+    return failed_frames(run.run_key, of)
 
 
 def _look_at_dataset(run: RunStatus) -> None:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from flows.server.client import ServerAwayError, asked_once
-from flows.server.lost_runs import LostRuns
-from flows.server.shard_runs import runs_of, settle, stays_crashed
+from flows.server.lost_runs import look_after
+from flows.server.shard_runs import runs_of
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
 
 # A server that is restarted, or moved, is back after minutes.
 PATIENCE_S = 900.0
-# What was interrupted longer ago is no news.
-JUST_BEFORE = timedelta(seconds=60)
 
 log = logging.getLogger(__name__)
 
@@ -44,67 +42,35 @@ def watch(
         AutolabelError: it refuses.
 
     """
-    watched = _Watched(run_key, out_uri, tell)
+    active: list[FlowRun] = []
     away_since: float | None = None
-    while True:
-        try:
-            runs = watched.asked()
-            if away_since is not None:
-                tell(f"Prefect's API answers again, after {time.monotonic() - away_since:.0f} s")
-                away_since = None
-            watched.look_after(runs)
-        except ServerAwayError as error:
-            if away_since is None:
-                away_since = time.monotonic()
-                tell(f"{error}. Waiting for it, {PATIENCE_S / 60:.0f} minutes at most")
-            elif time.monotonic() - away_since > PATIENCE_S:
-                raise
-        yield watched.active
-        if not watched.active and away_since is None:
-            return
-        time.sleep(poll_s)
-
-
-@dataclass
-class _Watched:
-    """A run's shards as they were when Prefect last answered."""
-
-    run_key: str
-    out_uri: str
-    tell: Callable[[str], object]
-    began: datetime = field(default_factory=lambda: datetime.now(UTC))
-    active: list[FlowRun] = field(default_factory=list)
-    interruptions: dict[UUID, int] = field(default_factory=dict)  # of each shard, that were told
-    lost_runs: LostRuns = field(default_factory=LostRuns)
-
-    def asked(self) -> list[FlowRun]:
-        """Return the shards that have not ended well, as Prefect knows them now."""
-        with asked_once():
-            return list(runs_of(self.run_key, self.out_uri, unfinished_or_crashed=True))
-
-    def look_after(self, runs: list[FlowRun]) -> None:
-        """Tell what happened to shards, and start again what lies there."""
-        active = []
-        with asked_once():
-            lost = {run.id: why for run, why in self.lost_runs.among(runs)}
-            for run in runs:
-                self._tell_interruption(run)
-                why = lost.get(run.id, "")
-                if why and (done := settle(run, why)):
-                    self.tell(f"{run.name} is {done}: {why}")
-                if why or not stays_crashed(run):
-                    active.append(run)
-        self.active = active
-
-    def _tell_interruption(self, run: FlowRun) -> None:
-        """Tell that a shard was begun and has not ended so, also if it runs again by now."""
-        state = run.state
-        if state is None or stays_crashed(run) or state.timestamp < self.began - JUST_BEFORE:
-            return
-        lying = state.is_crashed() or state.name == "AwaitingRetry"
-        has_begun = not (lying or state.is_scheduled() or state.is_pending())
-        count = run.run_count - has_begun
-        if count > self.interruptions.setdefault(run.id, count - lying):
-            self.interruptions[run.id] = count
-            why = (state.message if lying else "") or "it has been begun again"
-            self.tell(f"{run.name} was interrupted: {why}")
+    interrupted: set[tuple[UUID, int]] = set()
+    ended = threading.Event()
+    looking = contextvars.copy_context()  # which knows Prefect's address
+    threading.Thread(target=looking.run, args=(look_after, ended), daemon=True).start()
+    try:
+        while True:
+            try:
+                with asked_once():
+                    active = list(runs_of(run_key, out_uri, active_only=True))
+                if away_since is not None:
+                    away_s = time.monotonic() - away_since
+                    tell(f"Prefect's API answers again, after {away_s:.0f} s")
+                    away_since = None
+            except ServerAwayError as error:
+                if away_since is None:
+                    away_since = time.monotonic()
+                    tell(f"{error}. Waiting for it, {PATIENCE_S / 60:.0f} minutes at most")
+                elif time.monotonic() - away_since > PATIENCE_S:
+                    raise
+            for run in active:
+                lies = run.state and (run.state.is_crashed() or run.state.name == "AwaitingRetry")
+                if run.state and lies and (run.id, run.run_count) not in interrupted:
+                    interrupted.add((run.id, run.run_count))
+                    tell(f"{run.name} was interrupted: {run.state.message or 'no reason given'}")
+            yield active
+            if not active and away_since is None:
+                return
+            time.sleep(poll_s)
+    finally:
+        ended.set()

@@ -31,10 +31,7 @@ def drives(folder, *names, frames=1):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("completed", "told"), [(True, "4 of 8 frames"), (False, "0 of 8 frames")])
-def test_frames_of_a_shard_that_was_cancelled_are_not_labeled(
-    completed, told, monkeypatch, tmp_path
-):
+def test_frames_are_labeled_when_storage_has_them(monkeypatch, tmp_path):
     from prefect.client.schemas.objects import FlowRun
     from prefect.states import Running
 
@@ -52,13 +49,10 @@ def test_frames_of_a_shard_that_was_cancelled_are_not_labeled(
         works=[Piece("first", "/frames/first", "k", 4)],
     )  # fmt: skip
     monkeypatch.setattr(backfill_progress, "percent_done", lambda _: {})
-    monkeypatch.setattr(
-        backfill_progress, "labeled_by", lambda ids: set(ids) if completed else set()
-    )
     first, second = running("first"), running("second")
     far = backfill_progress.HowFar(plan)
     assert far.text([first, second]).startswith("0 of 8 frames")
-    assert far.text([second]).startswith(told)
+    assert far.text([second]).startswith("0 of 8 frames"), "the first was cancelled"
     complete = tmp_path / manifests.path_of("key", "first", "k")
     complete.parent.mkdir(parents=True)
     complete.write_text("{}")

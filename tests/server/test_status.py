@@ -1,10 +1,14 @@
 """What `autolabel status` advises, and for how long."""
 
+import os
+import time
 import uuid
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from prefect.client.schemas.objects import FlowRun
+from prefect.states import Failed
 
 from flows.cli import status as shown
 from flows.params import LabelParams
@@ -18,6 +22,7 @@ from tasks.load.into_fiftyone import load_sequence
 from tasks.load.prepare import prepare_dataset
 from tasks.observe.progress import CHECK, LOAD
 from tasks.pipeline.outcome import SequenceOutcome
+from tasks.store import manifests, quarantine
 from tasks.store.manifests import write_manifest
 from tests.load.test_into_fiftyone import store
 from tests.review.labels import STAMP, labeled_frames
@@ -52,9 +57,6 @@ def test_one_is_singular(given_up, told):
 
 
 def test_reasons_that_differ_in_numbers_are_one_and_told_as_they_are():
-    from prefect.client.schemas.objects import FlowRun
-    from prefect.states import Failed
-
     label = LabelParams(sources=["/frames"], out="/out")
     shard = ShardParams(
         label=label, run_key="key", pieces=[Piece("drive", "/frames/drive", "k", 1)]
@@ -72,8 +74,6 @@ def test_reasons_that_differ_in_numbers_are_one_and_told_as_they_are():
 
 def run_in(state, **facts):
     """What is said of a run whose only shard is in a state."""
-    from prefect.client.schemas.objects import FlowRun
-
     label = LabelParams(sources=["/frames"], out="/out")
     piece = Piece("drive", "/frames/drive", "k", 1)
     shard = ShardParams(label=label, run_key="key", pieces=[piece])
@@ -111,7 +111,7 @@ def test_why_a_shard_was_given_back_is_told_while_it_waits(capsys):
 
 
 def test_why_labels_were_not_loaded_is_told():
-    from prefect.states import Completed, Failed
+    from prefect.states import Completed
 
     away = SequenceOutcome("drive", frames=3, error="MemoryError", stage=LOAD)
     bad = SequenceOutcome("other", error="no disk", stage=CHECK)
@@ -124,3 +124,74 @@ def test_why_labels_were_not_loaded_is_told():
 
 def test_states_are_words():
     assert counted_states({"Running": 2, "AwaitingRetry": 1}) == "1 awaiting retry, 2 running"
+
+
+@pytest.fixture
+def drive(tmp_path):
+    """A sequence that shards fail at, is given up, and labeled in some version of its files."""
+    label = LabelParams(sources=[str(tmp_path)], out=str(tmp_path / "out"))
+
+    class Drive:
+        def piece(self, version, name="drive"):
+            return Piece(name, f"/in/{name}", version, 1)
+
+        def labeled(self, piece, after_s, *, partial=False):
+            key = "run", piece.sequence_id, piece.content_key
+            path = tmp_path / "out" / manifests.path_of(*key, partial=partial)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("{}")
+            at_s = time.time() + after_s
+            os.utime(path, (at_s, at_s))
+
+        def give_up(self, piece):
+            case = quarantine.Case(label.out, "run", piece.sequence_id, piece.content_key)
+            quarantine.note_failure(case, "a run", "no disk", final=True)
+
+        def told(self, *failed):
+            shard = ShardParams(label=label, run_key="run", pieces=failed)
+            params = {"params": shard.model_dump(mode="json")}
+            state = Failed(message="no disk")
+            (run,) = group_runs([FlowRun(flow_id=uuid.uuid4(), parameters=params, state=state)])
+            status.look_at_storage(run)
+            return run
+
+    return Drive()
+
+
+@pytest.mark.parametrize(
+    ("version", "after_s", "partial", "past"),
+    [
+        ("as planned", -60, False, True),
+        ("other files", 60, False, True),
+        ("other files", -60, False, False),
+        ("other files", 60, True, False),
+    ],
+)
+def test_what_has_labels_by_now_has_not_failed_and_is_not_given_up(
+    drive, capsys, version, after_s, partial, past
+):
+    planned, other = drive.piece("as planned"), drive.piece("k", "other")
+    drive.give_up(planned)
+    drive.labeled(other, 60)
+    run = drive.told(planned)
+    assert (run.given_up, run.complete) == (["drive"], 1)
+    drive.labeled(drive.piece(version), after_s, partial=partial)
+    run = drive.told(planned)
+    told = run.as_json()
+    assert bool(told["failures_labeled_since"]) == past
+    assert bool(told["failures"]) == bool(told["quarantined"]) == bool(told["to_do"]) != past
+    assert (run.complete, run.partial) == (2 - partial, partial)
+    shown._show(told)
+    words = "past        1 shard failed; all of it is labeled since"
+    assert (words in capsys.readouterr().out) == past
+
+
+def test_a_shard_has_failed_while_one_of_its_sequences_lacks_labels(drive, monkeypatch):
+    one, two = drive.piece("k", "one"), drive.piece("k", "two")
+    drive.labeled(one, 60)
+    run = drive.told(one, two)
+    assert (run.unlabeled, run.as_json()["failures"]) == (["two"], {"no disk": 1})
+    asked = []
+    monkeypatch.setattr(status, "failed_frames", lambda _, of: asked.append(of))
+    status._frames_without_labels(run)
+    assert list(asked[0].values()) == [{"two"}]
