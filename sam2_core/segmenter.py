@@ -168,7 +168,7 @@ class Segmenter:
             resize_square(image[top:bottom, left:right], self.image_size)
             for left, top, right, bottom in regions
         ]
-        return replace(frame, images_model=[self.backend.stage_square(one) for one in squares])
+        return replace(frame, images_model=squares)
 
     def run(
         self, frames: Sequence[PreparedFrame], times: StageTimes | None = None

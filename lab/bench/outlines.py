@@ -17,7 +17,7 @@ import numpy as np
 
 from sam2_core.backends.protocol import Backend, BackendInfo, PendingMasks
 from sam2_core.preprocess import StagedFrame
-from sam2_core.types import Features, FloatArray, ImageArray, LowResMasks, Prompts, SquareArray
+from sam2_core.types import Features, FloatArray, ImageArray, LowResMasks, Prompts
 
 
 def outlined(logits: Any, corners: Any, cell: Any) -> Any:
@@ -68,10 +68,6 @@ class OutlinedBackend(Backend):
     def staged(self, frame: StagedFrame) -> StagedFrame | None:
         """As the backend within."""
         return self.backend.staged(frame)
-
-    def stage_square(self, square: SquareArray) -> SquareArray:
-        """As the backend within."""
-        return self.backend.stage_square(square)
 
     def warm_up(self) -> None:
         """As the backend within."""

@@ -88,9 +88,8 @@ def components(batches: tuple[int, ...] = (4,)) -> None:
     encode = median_ms(lambda: backend.encode([frame.square]), wait)
     decode = median_ms(lambda: backend.decode_later(features, frame.prompts), wait)
     host = median_ms(lambda: backend.decode(features, frame.prompts), wait)
-    staged = backend.stage_square(frame.square)
     view = backend.stage(frame.image).whole()
-    for what, image in (("uploaded", view), ("staged square", staged), ("square", frame.square),
+    for what, image in (("uploaded", view), ("square", frame.square),
                         ("uploaded", view)):  # fmt: skip
         work = lambda image=image: backend.decode(backend.encode([image]), frame.prompts)  # noqa: E731
         record("torch", preset=PRESET, boxes=len(frame.prompts), frame=what,

@@ -1,4 +1,4 @@
-"""Device memory, streams and CUDA graphs, through NVIDIA's own `cuda-bindings`.
+"""Device memory, streams, kernels and CUDA graphs, through NVIDIA's own `cuda-bindings`.
 
 Only what a TensorRT engine or an ONNX Runtime session needs around it. cuda-bindings is the plain C
 API (8 MB, no kernels of its own): PyTorch or CuPy beside it would add gigabytes to a machine that
@@ -7,88 +7,18 @@ only labels.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from sam2_core.machine import how_to_install
 from sam2_core.types import AutolabelError, DeviceMemoryError, MachineError
 
-
-class Event(Protocol):
-    """A point in a stream that the device comes to."""
-
-    def wait(self) -> None:
-        """Wait until the device has come to it; on any thread."""
-        ...
-
-    def done(self) -> bool:
-        """Whether it has; on the device's thread."""
-        ...
-
-
-class Device(Protocol):
-    """A GPU, as far as the backends use it. Addresses and handles are plain integers."""
-
-    name: str
-
-    def allocate(self, nbytes: int) -> int:
-        """Device memory, 256-byte aligned."""
-        ...
-
-    def release(self, address: int) -> None:
-        """Give device memory back."""
-        ...
-
-    def allocate_pinned(self, nbytes: int) -> int:
-        """Page-locked host memory: copies from and to it are asynchronous."""
-        ...
-
-    def release_pinned(self, address: int) -> None:
-        """Give page-locked memory back; nothing may be queued on it."""
-        ...
-
-    def create_stream(self) -> int:
-        """Create a stream, not the default one, on which nothing could be captured."""
-        ...
-
-    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        """Copy between any two of device and pinned memory, in stream order."""
-        ...
-
-    def clear(self, address: int, nbytes: int, stream: int) -> None:
-        """Fill device memory with zeros."""
-        ...
-
-    def synchronize(self, stream: int) -> None:
-        """Wait until everything on the stream is done."""
-        ...
-
-    def record(self, stream: int) -> Event:
-        """Return what tells of all that is on the stream by now."""
-        ...
-
-    def compile(self, source: str, names: Sequence[str]) -> dict[str, Any]:
-        """Compile CUDA C++ for this device; its kernels by name, for `run_kernel`."""
-        ...
-
-    def run_kernel(
-        self, kernel: Any, blocks: tuple[int, int, int], threads: tuple[int, int, int],
-        arguments: Sequence[tuple[Any, Any]], stream: int,
-    ) -> None:  # fmt: skip
-        """Queue a kernel; arguments are pairs of a value and its ctypes type."""
-        ...
-
-    def capture(self, stream: int, work: Callable[[], None]) -> int:
-        """Record what `work` puts on the stream, without running it; returns a graph."""
-        ...
-
-    def launch(self, graph: int, stream: int) -> None:
-        """Replay a captured graph."""
-        ...
+POINTER, INT, FLOAT = ctypes.c_void_p, ctypes.c_int, ctypes.c_float
 
 
 class CudaDevice:
-    """The current CUDA device."""
+    """The current CUDA device. Addresses and handles are plain integers."""
 
     def __init__(self, index: int = 0) -> None:
         self._runtime = _cuda_runtime()
@@ -119,11 +49,11 @@ class CudaDevice:
         self._call("cudaFree", address)
 
     def allocate_pinned(self, nbytes: int) -> int:
-        """Allocate page-locked host memory."""
+        """Allocate page-locked host memory: copies from and to it are asynchronous."""
         return int(self._call("cudaHostAlloc", max(nbytes, 1), 0))
 
     def release_pinned(self, address: int) -> None:
-        """Free page-locked host memory."""
+        """Free page-locked host memory; nothing may be queued on it."""
         self._call("cudaFreeHost", address)
 
     def create_stream(self) -> int:
@@ -132,7 +62,7 @@ class CudaDevice:
         return int(self._call("cudaStreamCreateWithFlags", flags))
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        """Copy; the direction follows from the addresses (unified addressing)."""
+        """Copy between any two of device and pinned memory, in stream order."""
         kind = self._runtime.cudaMemcpyKind.cudaMemcpyDefault
         self._call("cudaMemcpyAsync", target, source, nbytes, kind, stream)
 
@@ -141,18 +71,18 @@ class CudaDevice:
         self._call("cudaMemsetAsync", address, 0, nbytes, stream)
 
     def synchronize(self, stream: int) -> None:
-        """Wait for the stream."""
+        """Wait until everything on the stream is done."""
         self._call("cudaStreamSynchronize", stream)
 
     def record(self, stream: int) -> Event:
-        """Record an event."""
+        """Return what tells of all that is on the stream by now."""
         try:
             event = self._events.pop()
         except IndexError:
             # Waiting threads sleep (cudaEventBlockingSync); nothing is timed (DisableTiming).
             event = self._call("cudaEventCreateWithFlags", 0x01 | 0x02)
         self._call("cudaEventRecord", event, stream)
-        return _Event(self, event)
+        return Event(self, event)
 
     def _query(self, event: Any) -> bool:
         (status,) = self._runtime.cudaEventQuery(event)
@@ -163,28 +93,38 @@ class CudaDevice:
         return True
 
     def compile(self, source: str, names: Sequence[str]) -> dict[str, Any]:
-        """Compile with NVRTC; `AutolabelError` where that is not installed or refuses."""
-        from sam2_core.backends.cuda_kernels import compiled
+        """Compile CUDA C++ for this device; its kernels by name, for `run_kernel`.
 
-        major = self._call("cudaDeviceGetAttribute", self._attribute("Major"), self._index)
-        minor = self._call("cudaDeviceGetAttribute", self._attribute("Minor"), self._index)
-        return compiled(source, names, f"sm_{major}{minor}")
+        Raises:
+            AutolabelError: NVRTC is not installed, or refuses the source.
 
-    def _attribute(self, part: str) -> Any:
+        """
         kinds = self._runtime.cudaDeviceAttr
-        return getattr(kinds, f"cudaDevAttrComputeCapability{part}")
+        major, minor = (
+            self._call("cudaDeviceGetAttribute", kind, self._index)
+            for kind in (
+                kinds.cudaDevAttrComputeCapabilityMajor,
+                kinds.cudaDevAttrComputeCapabilityMinor,
+            )
+        )
+        return _compiled(source, names, f"sm_{major}{minor}")
 
     def run_kernel(
         self, kernel: Any, blocks: tuple[int, int, int], threads: tuple[int, int, int],
         arguments: Sequence[tuple[Any, Any]], stream: int,
     ) -> None:  # fmt: skip
-        """Queue a compiled kernel."""
-        from sam2_core.backends.cuda_kernels import launch
+        """Queue a kernel; arguments are pairs of a value and its ctypes type."""
+        from cuda.bindings import driver
 
-        launch(kernel, blocks, threads, arguments, stream)
+        values, kinds = zip(*arguments, strict=True)
+        answer = driver.cuLaunchKernel(kernel, *blocks, *threads, 0, stream, (values, kinds), 0)
+        _checked(answer, "cuLaunchKernel")
 
     def capture(self, stream: int, work: Callable[[], None]) -> int:
-        """Capture in thread-local mode: other threads may go on allocating."""
+        """Record what `work` puts on the stream, without running it; returns a graph.
+
+        In thread-local mode: other threads may go on allocating.
+        """
         mode = self._runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
         self._call("cudaStreamBeginCapture", stream, mode)
         try:
@@ -201,22 +141,69 @@ class CudaDevice:
         self._call("cudaGraphLaunch", self._graphs[graph], stream)
 
 
-class _Event:
+class Event:
     """An event on loan, which goes back when nobody refers to it any more."""
 
     def __init__(self, device: CudaDevice, event: Any) -> None:
         self._device, self._event = device, event
 
     def wait(self) -> None:
-        """Wait for the event."""
+        """Wait until the device has come to it; on any thread."""
         self._device._call("cudaEventSynchronize", self._event)
 
     def done(self) -> bool:
-        """Whether the device has come to it."""
+        """Whether the device has come to it; on the device's thread."""
         return self._device._query(self._event)
 
     def __del__(self) -> None:
         self._device._events.append(self._event)
+
+
+def _compiled(source: str, names: Sequence[str], architecture: str) -> dict[str, Any]:
+    """Compile CUDA C++ with NVRTC (0.3 s, no compiler) and load it into the current context.
+
+    Args:
+        source: one file; its kernels are `extern "C"`.
+        names: of the kernels.
+        architecture: such as sm_90.
+
+    """
+    try:
+        from cuda.bindings import driver, nvrtc
+
+        image = _image(nvrtc, source, architecture)
+    except (ImportError, RuntimeError) as error:  # cuda-bindings did not find the library
+        raise AutolabelError(
+            f"NVRTC, which compiles the kernels that cut frames, cannot be used ({error}): "
+            f"{how_to_install('gpu')} brings it"
+        ) from error
+    module = _checked(driver.cuModuleLoadData(image), "cuModuleLoadData")
+    return {
+        name: _checked(driver.cuModuleGetFunction(module, name.encode()), name) for name in names
+    }
+
+
+def _image(nvrtc: Any, source: str, architecture: str) -> bytes:
+    program = _checked(
+        nvrtc.nvrtcCreateProgram(source.encode(), b"pixels.cu", 0, [], []), "nvrtcCreateProgram"
+    )
+    options = [f"--gpu-architecture={architecture}".encode()]
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        size = _checked(nvrtc.nvrtcGetProgramLogSize(program), "nvrtcGetProgramLogSize")
+        log = b" " * size
+        nvrtc.nvrtcGetProgramLog(program, log)
+        raise AutolabelError(f"NVRTC refuses the kernels for {architecture}: {log.decode()}")
+    image: bytes = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program), "nvrtcGetCUBINSize")
+    _checked(nvrtc.nvrtcGetCUBIN(program, image), "nvrtcGetCUBIN")
+    return image
+
+
+def _checked(answer: tuple[Any, ...], name: str) -> Any:
+    status, *values = answer
+    if int(status) != 0:
+        raise MachineError(f"CUDA: {name} failed with {status.name}")
+    return values[0] if values else None
 
 
 def _cuda_runtime() -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.backends.cuda_device import Device
+from sam2_core.backends.cuda_device import CudaDevice
 
 
 class Slot:
@@ -93,7 +93,7 @@ class FeatureSlots:
 
     """
 
-    def __init__(self, device: Device, stream: int, image_bytes: Mapping[str, int]) -> None:
+    def __init__(self, device: CudaDevice, stream: int, image_bytes: Mapping[str, int]) -> None:
         self._device, self._stream = device, stream
         self._pools = {
             name: SlotPool(device.allocate, nbytes) for name, nbytes in image_bytes.items()

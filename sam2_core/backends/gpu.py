@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
 import threading
@@ -13,16 +12,14 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.backends.cuda_device import CudaDevice, Device, Event
-from sam2_core.backends.cuda_kernels import FLOAT, INT, POINTER
+from sam2_core.backends.cuda_device import FLOAT, INT, POINTER, CudaDevice, Event
 from sam2_core.backends.device_owner import DeviceOwner, device_owner
 from sam2_core.backends.device_slots import Slot, SlotPool
 from sam2_core.backends.kept_frames import KeptFrames
 from sam2_core.backends.pixel_kernels import SOURCE
 from sam2_core.preprocess import StagedFrame, View, checked_image
-from sam2_core.types import AutolabelError, ImageArray
+from sam2_core.types import ImageArray
 
-logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 _KERNELS = ("squares", "letterboxes", "likely")
 _THREADS = (32, 8, 1)
@@ -43,12 +40,15 @@ class Gpu:
         owner: the device's thread.
         where: ONNX Runtime's name of the memory.
 
+    Raises:
+        AutolabelError: NVRTC, which compiles the kernels, is not installed or refuses them.
+
     Attributes:
         kept: frames that the detector has seen and the mask model will.
 
     """
 
-    def __init__(self, device: Device, owner: DeviceOwner, where: str = "cuda") -> None:
+    def __init__(self, device: CudaDevice, owner: DeviceOwner, where: str = "cuda") -> None:
         self.device, self.owner, self.where = device, owner, where
         self.stream = device.create_stream()
         self._pinned: dict[int, SlotPool] = {}
@@ -56,14 +56,7 @@ class Gpu:
         self._adding = threading.Lock()
         self._in_use: deque[tuple[Event, tuple[Any, ...]]] = deque()
         self.kept = KeptFrames()
-        self.kernels = self._compiled()
-
-    def _compiled(self) -> dict[str, Any]:
-        try:
-            return self.device.compile(SOURCE, _KERNELS)
-        except AutolabelError as error:
-            logger.warning("frames are resized on the CPU: %s", error)
-            return {}
+        self.kernels = device.compile(SOURCE, _KERNELS)
 
     def run(self, work: Callable[[], Result]) -> Result:
         """Run on the device's thread."""

@@ -20,11 +20,11 @@ from sam2_core.backends.device_slots import Slot
 from sam2_core.backends.gpu import Gpu, process_gpu
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import run_session
-from sam2_core.backends.onnxruntime_graph import BoundGraph, CudaSessions, FixedGraph, Shape
+from sam2_core.backends.onnxruntime_graph import CudaSessions, FixedGraph, Shape
 from sam2_core.backends.protocol import Backend, BackendInfo, HostFeatures, PendingMasks
 from sam2_core.batching import bucket_for, collect
 from sam2_core.library_messages import preload_cuda
-from sam2_core.preprocess import StagedFrame, View, planes_of, resize_square, size_hw_of
+from sam2_core.preprocess import StagedFrame, View, size_hw_of
 from sam2_core.types import (
     BOX_POINTS,
     DECODED,
@@ -37,7 +37,6 @@ from sam2_core.types import (
     ImageArray,
     LowResMasks,
     Prompts,
-    SquareArray,
 )
 
 IMAGE_BUCKETS = (1, 2, 4)
@@ -126,13 +125,13 @@ class OnnxRuntimeCudaBackend(Backend):
         self._free.clear()
         self.gpu.release_unused()
 
-    def stage(self, image: ImageArray) -> StagedFrame | None:
+    def stage(self, image: ImageArray) -> StagedFrame:
         """Copy a frame to page-locked memory, where the device cuts and resizes."""
-        return self.gpu.stage(image) if self.gpu.kernels else None
+        return self.gpu.stage(image)
 
-    def staged(self, frame: StagedFrame) -> StagedFrame | None:
+    def staged(self, frame: StagedFrame) -> StagedFrame:
         """Return the frame with what the device has of it, where it was staged for this device."""
-        return self.gpu.staged(frame) if self.gpu.kernels else None
+        return self.gpu.staged(frame)
 
     def warm_up(self) -> None:
         """Capture every bucket that boxes use, before there are frames."""
@@ -150,30 +149,23 @@ class OnnxRuntimeCudaBackend(Backend):
         graph.bound(counts).run()
 
     def encode(self, images: Sequence[EncoderImage]) -> Features:
-        """Encode B images: views of staged frames, or uint8 (H, W, 3) of any size, or squares."""
-        size = self.folder.image_size
-        given: list[SquareArray | View] = []
-        for image in images:
-            if isinstance(image, View):
-                given.append(image)
-            elif self.gpu.kernels and image.dtype == np.uint8:
-                given.append(self.gpu.stage(image).whole())
-            else:
-                given.append(resize_square(image, size))
-        return self._on_device(partial(self._encode_all, given))
+        """Encode B images: views of staged frames, or uint8 (H, W, 3) of any size."""
+        views = [one if isinstance(one, View) else self.stage(one).whole() for one in images]
+        return self._on_device(partial(self._encode_all, views))
 
-    def _encode_all(self, images: Sequence[SquareArray | View]) -> Features:
+    def _encode_all(self, images: Sequence[View]) -> Features:
         encoded = [
             self._encode(images[start : start + self._most_images])
             for start in range(0, len(images), self._most_images)
         ]
         return Features(encoded, len(images), tuple(map(size_hw_of, images)))
 
-    def _encode(self, images: Sequence[SquareArray | View]) -> dict[str, Slot]:
+    def _encode(self, images: Sequence[View]) -> dict[str, Slot]:
         """Queue at most the largest bucket's images; returns their features, one slot each."""
         bucket = bucket_for(len(images), self._image_buckets)
         encoder = self._graphs["encoder"].bound(dict.fromkeys(("image", *FEATURES), bucket))
-        kept = self._fill(encoder, images)
+        target = encoder.tensors["image"].address
+        kept = self.gpu.squares(images, target, self.folder.image_size)
         encoder.run()
         self.gpu.queued(kept)
         # Graphs read and write fixed buffers; features are copied (microseconds), so that any
@@ -184,18 +176,6 @@ class OnnxRuntimeCudaBackend(Backend):
             source = encoder.tensors[name].address
             self.gpu.device.copy(slot.address, source, len(images) * nbytes, self.gpu.stream)
         return kept_features
-
-    def _fill(self, encoder: BoundGraph, images: Sequence[SquareArray | View]) -> list[Any]:
-        """Queue the encoder's input; returns what must live until that is done."""
-        target, size = encoder.tensors["image"], self.folder.image_size
-        views = [image for image in images if isinstance(image, View)]
-        if len(views) == len(images):
-            return self.gpu.squares(views, target.address, size)
-        squares = [
-            resize_square(image.cut(), size) if isinstance(image, View) else image
-            for image in images
-        ]
-        return [self.gpu.upload(target.address, planes_of(squares))]
 
     def decode(self, features: Features, prompts: Prompts) -> LowResMasks:
         """Decode P prompts: boxes in captured graphs, points and mask prompts without."""

@@ -17,7 +17,6 @@ from sam2_core.types import (
     LowResMasks,
     ModelStamp,
     Prompts,
-    SquareArray,
 )
 
 HostFeatures = dict[str, npt.NDArray[Any]]
@@ -112,10 +111,6 @@ class Backend(Protocol):
     def staged(self, frame: StagedFrame) -> StagedFrame | None:
         """Return a frame that was staged for a device, another one's maybe, as `stage` would."""
         return self.stage(frame.pixels)
-
-    def stage_square(self, square: SquareArray) -> SquareArray:
-        """Return a square that the device can fetch by itself; on any thread, ahead of it."""
-        return square
 
     def features_to_host(self, features: Features) -> HostFeatures | None:
         """Copy features to this machine's memory, for another process: arrays (B, ...) by name.

@@ -18,7 +18,7 @@ from sam2_core.backends.tensorrt_calls import DecoderCall, DecoderEngines
 from sam2_core.backends.tensorrt_loading import require_tensorrt
 from sam2_core.backends.tensorrt_plan import split_into_buckets
 from sam2_core.batching import no_masks, slice_prompts
-from sam2_core.preprocess import StagedFrame, View, resize_square, size_hw_of
+from sam2_core.preprocess import StagedFrame, View, size_hw_of
 from sam2_core.types import (
     BOX_POINTS,
     DECODED,
@@ -31,7 +31,6 @@ from sam2_core.types import (
     ImageArray,
     LowResMasks,
     Prompts,
-    SquareArray,
 )
 
 if TYPE_CHECKING:
@@ -121,24 +120,25 @@ class TensorRTBackend(Backend):
 
         self._on_device(warm)
 
-    def stage(self, image: ImageArray) -> StagedFrame | None:
+    def stage(self, image: ImageArray) -> StagedFrame:
         """Copy a frame to page-locked memory, where the device cuts and resizes."""
-        return self._gpu.stage(image) if self._gpu.kernels else None
+        return self._gpu.stage(image)
 
-    def staged(self, frame: StagedFrame) -> StagedFrame | None:
+    def staged(self, frame: StagedFrame) -> StagedFrame:
         """Return the frame with what the device has of it, where it was staged for this device."""
-        return self._gpu.staged(frame) if self._gpu.kernels else None
+        return self._gpu.staged(frame)
 
     def encode(self, images: Sequence[EncoderImage]) -> Features:
-        """Encode B images: views of staged frames, or uint8 (H, W, 3) of any size, or squares."""
+        """Encode B images: views of staged frames, or uint8 (H, W, 3) of any size."""
         size = self.folder.image_size
-        given = [one if isinstance(one, View) else resize_square(one, size) for one in images]
+        given = [one if isinstance(one, View) else self.stage(one).whole() for one in images]
+        target = self._encoder.tensors["image"].address
         encoded: list[dict[str, Slot]] = []
 
         def queue() -> None:
             kept = []
             for start, stop, bucket in split_into_buckets(len(given), self._image_buckets):
-                kept.append(self._fill(given[start:stop]))
+                kept.append(self._gpu.squares(given[start:stop], target, size))
                 self._encoder.run({"image": (bucket, 3, size, size)})
                 encoded.extend(self._features.keep(self._encoder.tensors, stop - start))
             # Pinned frames may be overwritten once they are on the device.
@@ -180,23 +180,6 @@ class TensorRTBackend(Backend):
             return encoded
 
         return Features(self._on_device(queue), len(sizes_hw), tuple(sizes_hw))
-
-    def _fill(self, images: Sequence[SquareArray | View]) -> Any:
-        """Queue the encoder's input; returns what must live until that is done.
-
-        Rows of the bucket behind the images keep what they held.
-        """
-        tensor, size = self._encoder.tensors["image"], self.folder.image_size
-        views = [one for one in images if isinstance(one, View)]
-        if len(views) == len(images):
-            return self._gpu.squares(views, tensor.address, size)
-        slot = self._gpu.pinned(tensor.nbytes)
-        batch = slot.as_array(np.float32, (len(images), 3, size, size))
-        for row, one in enumerate(images):
-            square = resize_square(one.cut(), size) if isinstance(one, View) else one
-            batch[row] = square.transpose(2, 0, 1)
-        self._device.copy(tensor.address, slot.address, batch.nbytes, self._stream)
-        return slot
 
     def decode(self, features: Features, prompts: Prompts) -> LowResMasks:
         """Decode P prompts; all that fit a bucket share a call."""

@@ -44,7 +44,6 @@ from sam2_core.types import (
     LowResMasks,
     ModelStamp,
     Prompts,
-    SquareArray,
 )
 
 Result = TypeVar("Result")
@@ -90,7 +89,7 @@ class TorchBackend(Backend):
             self._graphs = Buckets(self._modules, folder, about, sizes, self._stream)
         self._pixels = TorchPixels(self._device)
         # Whether the device cuts and resizes; a CPU's frames are resized by Pillow.
-        self._cuts = on_gpu and self._on_device(self._pixels_usable)
+        self._cuts = on_gpu
         how = "compiled" if compiled else "eager"
         self._info = BackendInfo(
             ModelStamp(
@@ -116,25 +115,10 @@ class TorchBackend(Backend):
         """Copy a frame to page-locked memory, where the device cuts and resizes."""
         return self._owner.beside(partial(self._pixels.stage, image)) if self._cuts else None
 
-    def stage_square(self, square: SquareArray) -> SquareArray:
-        """Copy a square to page-locked memory, ahead and on any thread; `encode` need not then.
-
-        The device would wait for that copy, 12 MB for a whole frame. On a CPU: the image itself.
-        """
-        if self._device.type != "cuda":
-            return square
-        staged = self._owner.beside(partial(page_locked, [square.transpose(2, 0, 1)]))
-        planes: SquareArray = staged[0].numpy()
-        return planes.transpose(1, 2, 0)
-
     def _open_device(self) -> None:
         # By itself PyTorch lets convolutions, not matrix products, round float32 to TF32.
         torch.backends.cudnn.allow_tf32 = False
         self._stream, self._uploads, self._copies = streams_of(torch.cuda.current_device())
-
-    def _pixels_usable(self) -> bool:
-        with torch.cuda.stream(self._uploads):
-            return self._pixels.usable()
 
     def warm_up(self) -> None:
         """Load and capture whatever was compiled before, on this machine, for this model.

@@ -1,13 +1,11 @@
 """Frames into the encoder's input on PyTorch's device: one upload of a frame's bytes serves all.
 
 Resizing is `torch.nn.functional.interpolate` on floats, antialiased, which is what Meta's transform
-calls. On CUDA it once ignored the layout of its input without an error, so it has to agree with the
-CPU's on a small picture before a process uses it.
+calls.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,10 +15,8 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from sam2_core.backends.device_owner import is_sticky
-from sam2_core.machine_errors import first_line
 from sam2_core.preprocess import StagedFrame, View, checked_image, planes_of, resize_square
-from sam2_core.types import EncoderImage, ImageArray, SquareArray
+from sam2_core.types import EncoderImage, ImageArray
 
 
 def page_locked(arrays: Sequence[npt.NDArray[Any]]) -> torch.Tensor:
@@ -31,20 +27,8 @@ def page_locked(arrays: Sequence[npt.NDArray[Any]]) -> torch.Tensor:
     return target
 
 
-def upload_of(image: SquareArray) -> torch.Tensor:
-    """Return an image as a batch of one in page-locked memory; one that lies there stays."""
-    if image.flags.writeable:
-        given = torch.from_numpy(image)
-        if given.is_pinned():
-            return given[None]
-    return page_locked([image])
-
-
-logger = logging.getLogger(__name__)
-
 # CUDA's kernel keeps its weights in shared memory, which ends at a factor of 94.
 MOST_SHRUNK = 32
-_PROBE_SIZE, _PROBE_APART = 64, 0.01
 
 
 @dataclass(eq=False)
@@ -92,7 +76,7 @@ class TorchPixels:
         if not cuts:
             square = resize_square(pixels, size)
             if self._on_gpu:
-                return upload_of(square.transpose(2, 0, 1))
+                return page_locked([square.transpose(2, 0, 1)])
             return torch.from_numpy(planes_of([square]))
         staged = isinstance(image, View) and image.frame.gpu is self
         return image if staged else self.stage(pixels).whole()
@@ -130,30 +114,3 @@ class TorchPixels:
             frame.on_device = frame.tensor.to(self._device, non_blocking=True)
         found: torch.Tensor = frame.on_device
         return found
-
-    def usable(self) -> bool:
-        """Whether the device's squares are those of the CPU; says so where they are not.
-
-        On the device's thread.
-        """
-        problem = self._problem()
-        if problem:
-            logger.warning("frames are resized on the CPU: %s", problem)
-        return not problem
-
-    def _problem(self) -> str:
-        image = np.random.default_rng(0).integers(0, 256, (90, 160, 3)).astype(np.uint8)
-        frame = self.stage(image)
-        # Reduced, enlarged, and reduced along one axis only.
-        views = [frame.whole(), View(frame, (3, 5, 40, 30)), View(frame, (60, 50, 160, 90))]
-        try:
-            found = self.squares(views, _PROBE_SIZE).cpu().numpy()
-        except RuntimeError as error:
-            if isinstance(error, torch.OutOfMemoryError) or is_sticky(error):
-                raise
-            return f"PyTorch cannot do it on this device ({first_line(error)})"
-        wanted = planes_of([resize_square(view.cut(), _PROBE_SIZE) for view in views])
-        apart = float(np.abs(found - wanted).max())
-        if apart < _PROBE_APART:
-            return ""
-        return f"PyTorch's on this device is off by {apart:.2f} grey levels"

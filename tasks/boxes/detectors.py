@@ -56,9 +56,7 @@ def load_detector(name_or_path: str, stamp: str = "", backend: str = CPU[0]) -> 
         from sam2_core.backends.tensorrt_loading import engines_folder, require_tensorrt
 
         require_tensorrt()
-        gpu = process_gpu()
-        if gpu.kernels:
-            return Detector(file, gpu, engines=engines_folder())
+        return Detector(file, process_gpu(), engines=engines_folder())
     # Beside PyTorch, whose threads ask the device while this one would capture.
     return Detector(file, _gpu_beside(backend), captured=backend == CUDA)
 
@@ -82,5 +80,4 @@ def _gpu_beside(backend: str) -> Gpu | None:
     if backend in {CPU[0], "onnxruntime-cpu"} or choose_backend("onnxruntime")[0] != CUDA:
         return None
     preload_cuda()
-    gpu = process_gpu()
-    return gpu if gpu.kernels else None
+    return process_gpu()

@@ -29,10 +29,7 @@ def on_host(monkeypatch):
         return CudaNetwork(path, data, gpu, shapes, CPU, captured=captured)
 
     monkeypatch.setattr(yolox, "CudaNetwork", network)
-    gpu = host_gpu()
-    if not gpu.kernels:
-        pytest.skip("no C++ compiler here")
-    return gpu
+    return host_gpu()
 
 
 def street(seed, size_hw=(360, 640)):

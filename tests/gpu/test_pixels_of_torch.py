@@ -26,7 +26,6 @@ def frame(height, width, seed=0):
 @pytest.mark.parametrize("size", [256, 33])
 def test_squares_are_those_of_the_host(size):
     pixels = TorchPixels(torch.device("cuda"))
-    assert pixels.usable()
     staged = [pixels.stage(frame(720, 1280)), pixels.stage(frame(3, MOST_SHRUNK * size))]
     regions = [(0, 0, 1280, 720), (3, 5, 41, 88), (1279, 0, 1280, 720), (1000, 700, 1280, 720)]
     views = [*(View(staged[0], region) for region in regions), staged[1].whole()]
@@ -87,7 +86,6 @@ def test_frames_are_staged_and_waited_for_while_graphs_are_captured(cache):
         found = []
         while not captured.is_set() or not found:
             second.stage(images[number])
-            second.stage_square(resize_square(images[number], second.info.image_size))
             found.append(segmenter.segment([images[number]], [BOXES])[0])
         return found
 

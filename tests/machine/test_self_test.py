@@ -10,6 +10,7 @@ from flows.machine import self_test
 from flows.machine.notes import Note
 from flows.machine.self_test import Verdict, host_problem
 from sam2_core import backend_choice
+from sam2_core.types import AutolabelError
 
 
 @pytest.fixture(autouse=True)
@@ -89,17 +90,15 @@ def test_the_test_says_what_is_missing(monkeypatch):
     assert broken.offers == ()
 
 
-class FakeGpu:
-    """A device whose kernels NVRTC cannot compile."""
-
-    kernels = {}  # noqa: RUF012
+def without_nvrtc():
+    raise AutolabelError("NVRTC cannot be used: make extra-gpu brings it")
 
 
 @pytest.mark.parametrize("offered", [("onnxruntime-cuda",), ("torch", "onnxruntime-cuda")])
-def test_a_device_without_nvrtc_would_find_other_boxes_and_is_refused(monkeypatch, offered):
+def test_a_device_without_nvrtc_cuts_no_frames_and_is_refused(monkeypatch, offered):
     monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
     monkeypatch.setattr(backend_choice, "offered_backends", lambda: (*offered, "onnxruntime-cpu"))
-    monkeypatch.setattr("sam2_core.backends.gpu.process_gpu", FakeGpu)
+    monkeypatch.setattr("sam2_core.backends.gpu.process_gpu", without_nvrtc)
     found = self_test.self_test({"CUDA_VISIBLE_DEVICES": "0"})
     assert found.offers == ()
     assert "NVRTC" in found.problem

@@ -19,7 +19,7 @@ MICRO = Path(__file__).parents[1] / "data" / "micro"
 
 @pytest.mark.timeout(120)
 def test_frames_behind_a_lost_device_are_no_answers(tmp_path):
-    gpu = host_gpu(kernels=False)
+    gpu = host_gpu()
     folder = ModelFolder.open(MICRO, tmp_path)
     segmenter = Segmenter(OnnxRuntimeCudaBackend(folder, gpu, ["CPUExecutionProvider"]))
     copy, copies = gpu.device.copy, []

@@ -11,9 +11,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from sam2_core.backends.device_owner import DeviceOwner
 from sam2_core.backends.gpu import Gpu
-from sam2_core.types import AutolabelError, DeviceMemoryError
+from sam2_core.types import DeviceMemoryError
 
 _SHIM = """
 #include <cmath>
@@ -45,7 +47,7 @@ _LOOP = """
 def compiled_for_host(source: str) -> ctypes.CDLL:
     compiler = shutil.which("g++") or shutil.which("c++")
     if compiler is None:
-        raise AutolabelError("no C++ compiler here")
+        pytest.skip("no C++ compiler here")
     with tempfile.TemporaryDirectory() as folder:  # once loaded it needs its file no longer
         code, library = Path(folder) / "pixels.cpp", Path(folder) / "pixels.so"
         code.write_text(_SHIM + source + _LOOP + _CALLS)
@@ -59,9 +61,9 @@ class HostDevice:
 
     name = "host memory"
 
-    def __init__(self, kernels: bool = True, memory_bytes: int = 1 << 40):
+    def __init__(self, memory_bytes: int = 1 << 40):
         self.blocks: dict[int, tuple[object, int]] = {}
-        self.kernels, self.left = kernels, memory_bytes
+        self.left = memory_bytes
         self.copied_bytes = []
 
     def allocate(self, nbytes):
@@ -115,8 +117,6 @@ class HostDevice:
         return True
 
     def compile(self, source, names):
-        if not self.kernels:
-            raise AutolabelError("no NVRTC here")
         library = compiled_for_host(source)
         return {name: getattr(library, f"run_{name}") for name in names}
 
@@ -125,5 +125,5 @@ class HostDevice:
         kernel(*sizes, *(kind(value) for value, kind in arguments))
 
 
-def host_gpu(kernels: bool = True, memory_bytes: int = 1 << 40) -> Gpu:
-    return Gpu(HostDevice(kernels, memory_bytes), DeviceOwner("host-device"), "cpu")
+def host_gpu(memory_bytes: int = 1 << 40) -> Gpu:
+    return Gpu(HostDevice(memory_bytes), DeviceOwner("host-device"), "cpu")

@@ -13,10 +13,7 @@ def frame(height, width, seed=0):
 
 @pytest.fixture(scope="module")
 def gpu():
-    found = host_gpu()
-    if not found.kernels:
-        pytest.skip("no C++ compiler here")
-    return found
+    return host_gpu()
 
 
 @pytest.mark.parametrize("size", [128, 33])

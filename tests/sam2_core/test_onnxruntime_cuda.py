@@ -27,9 +27,9 @@ def folder(tmp_path_factory):
 CPU = ["CPUExecutionProvider"]
 
 
-@pytest.fixture(params=["cut on the device", "cut on the CPU"])
-def backend(folder, request):
-    return OnnxRuntimeCudaBackend(folder, host_gpu(kernels="device" in request.param), CPU)
+@pytest.fixture
+def backend(folder):
+    return OnnxRuntimeCudaBackend(folder, host_gpu(), CPU)
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +105,6 @@ def test_close_ups_go_through_in_large_batches(folder, reference, tmp_path):
 def test_a_device_cuts_close_ups_as_the_cpu_does(folder, tmp_path):
     model = ModelFolder.open(with_close_ups(folder.path, tmp_path / "micro", 128), tmp_path)
     gpu = host_gpu()
-    if not gpu.kernels:
-        pytest.skip("no C++ compiler here")
     on_device = Segmenter(OnnxRuntimeCudaBackend(model.for_close_ups(), gpu, CPU))
     on_cpu = Segmenter(OnnxRuntimeBackend(model.for_close_ups(), threads=1))
     image = np.random.default_rng(0).integers(0, 256, (200, 310, 3)).astype(np.uint8)

@@ -30,7 +30,6 @@ MICRO = ROOT / "tests" / "data" / "micro"
 NOT_DECISIVE = {
     "arrays": "refuses values; changes none",
     "backends.cuda_device": "buffers and streams; which bytes go where is in the backends",
-    "backends.cuda_kernels": "compiles what is listed",
     "backends.device_owner": "which thread works",
     "backends.device_slots": "buffers and streams",
     "backends.kept_frames": "hands staged frames on as they are",

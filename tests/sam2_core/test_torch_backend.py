@@ -59,25 +59,6 @@ def test_an_exported_folder_is_refused(tmp_path):
         load_backend(MODEL, "torch", cache=tmp_path)
 
 
-def test_staged_images_are_uploaded_as_they_lie(backend, monkeypatch):
-    import torch
-
-    from sam2_core.backends import torch_pixels
-
-    images = list(np.random.default_rng(1).integers(0, 256, (3, 8, 8, 3)).astype(np.uint8))
-    assert backend.stage_square(images[0]) is images[0]  # a CPU has nothing to fetch
-    monkeypatch.setattr(
-        torch_pixels, "page_locked", lambda given: torch.from_numpy(np.stack(given))
-    )
-    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
-    staged = [torch_pixels.upload_of(image) for image in images]
-    assert [tensor.data_ptr() for tensor in staged] == [image.ctypes.data for image in images]
-    images[1].flags.writeable = False  # as Pillow's resized images are
-    copied = torch_pixels.upload_of(images[1])
-    assert copied.data_ptr() != images[1].ctypes.data
-    np.testing.assert_array_equal(copied.numpy(), staged[1].numpy())
-
-
 LOST = """CUDA error: an illegal memory access was encountered
 Search for `cudaErrorIllegalAddress' in https://docs.nvidia.com/cuda/ for more information.
 CUDA kernel errors might be asynchronously reported at some other API call.
@@ -85,7 +66,6 @@ Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
 """
 WITHOUT_THE_DEVICE = {
     "a frame is staged": lambda backend, image: backend.stage(image),
-    "a square is staged": lambda backend, image: backend.stage_square(image.astype(np.float32)),
     "an image is encoded": lambda backend, image: backend.encode([image]),
 }
 
@@ -97,8 +77,6 @@ def test_a_device_that_is_lost_shows_where_page_locked_memory_is_asked_for(
     """Readers ask for it on threads of their own, before the device's thread knows."""
     import torch
 
-    from sam2_core.backends import torch_backend
-
     def lost(*_):
         raise RuntimeError(LOST)
 
@@ -107,7 +85,6 @@ def test_a_device_that_is_lost_shows_where_page_locked_memory_is_asked_for(
     monkeypatch.setattr(backend, "_device", torch.device("cuda"))
     monkeypatch.setattr(backend, "_cuts", True)
     monkeypatch.setattr(backend._pixels, "stage", lost)
-    monkeypatch.setattr(torch_backend, "page_locked", lost)
     with pytest.raises(DeviceLostError, match="illegal memory access"):
         WITHOUT_THE_DEVICE[what](backend, np.zeros((128, 128, 3), np.uint8))
     assert owner.lost is not None

@@ -171,7 +171,7 @@ def test_a_lack_of_memory_releases_graphs_and_what_is_kept_for_the_detector(
 ):
     process(backend, tmp_path)
     label(backend, 1, 8)
-    gpu = host_gpu(kernels=False)
+    gpu = host_gpu()
     gpu.kept.keep("frame", StagedFrame(np.zeros((4, 4, 3), np.uint8)))
     monkeypatch.setattr(torch_backend, "opened_gpu", lambda: gpu)
 

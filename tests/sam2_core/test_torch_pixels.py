@@ -108,41 +108,6 @@ def test_without_memory_the_frames_are_given_back(pixels, monkeypatch):
     assert [one.on_device for one in staged] == [None, None]
 
 
-def plain(planes, size, *, mode, antialias):
-    return INTERPOLATE(planes, size, mode=mode)
-
-
-def refused(*_, **__):
-    raise RuntimeError("no kernel for this device")
-
-
-@pytest.mark.parametrize(
-    ("resize", "told"), [(plain, "off by"), (refused, "no kernel for this device")]
-)
-def test_a_device_that_resizes_wrongly_is_not_asked_to(pixels, monkeypatch, caplog, resize, told):
-    assert pixels.usable()
-    assert not caplog.records
-    monkeypatch.setattr(torch_pixels.F, "interpolate", resize)
-    assert not pixels.usable()
-    (warning,) = caplog.records
-    assert "resized on the CPU" in warning.getMessage()
-    assert told in warning.getMessage()
-
-
-@pytest.mark.parametrize(
-    "error", [torch.OutOfMemoryError("none left"), RuntimeError("CUDA error: unknown error")]
-)
-def test_a_device_that_is_full_or_lost_is_no_device_that_resizes_wrongly(
-    pixels, monkeypatch, error
-):
-    def fails(*_, **__):
-        raise error
-
-    monkeypatch.setattr(torch_pixels.F, "interpolate", fails)
-    with pytest.raises(type(error), match=str(error)):
-        pixels.usable()
-
-
 @pytest.fixture(scope="module", params=[False, True], ids=["whole", "close-ups"])
 def backend(request, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patched:
