@@ -56,7 +56,7 @@ def clicked(app: App, page: Any, sample: Any, label: Any, dataset: str) -> list[
     x, y, width, height = label.bounding_box
     left, top = x * size_hw[1], y * size_hw[0]
     right, bottom = left + width * size_hw[1], top + height * size_hw[0]
-    repair = RepairPage(page, (left, top, right, bottom), size_hw)
+    repair = RepairPage(page)
     repair.canvas.wait_for()
     wait_for(lambda: bool(repair.data("model")), True)
     repair.box.evaluate(WATCH)

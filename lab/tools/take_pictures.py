@@ -139,7 +139,7 @@ def queue_and_forms(camera: Camera, app: App, dataset: Any) -> tuple[Any, Any]:
     camera.keep("review-class")
     page.keyboard.press("Escape")
     page.keyboard.press("Shift+L")
-    page.get_by_text("Prompt", exact=True).first.wait_for()
+    page.get_by_test_id("prompt-picker").wait_for()
     camera.keep("review-relabel")
     return sample, label
 
@@ -190,8 +190,8 @@ def by_clicks(camera: Camera, app: App, dataset: Any) -> None:
     camera.open_sample(app.link(dataset.name, view="control-sample", id=sample.id))
     camera.point_at(sample, label)
     page.keyboard.press("Shift+C")
-    x0, y0, x1, y1 = box = tuple(round(one) for one in label.box_xyxy_px)
-    repair = RepairPage(page, box, (sample.metadata.height, sample.metadata.width))
+    x0, y0, x1, y1 = (round(one) for one in label.box_xyxy_px)
+    repair = RepairPage(page)
     repair.canvas.wait_for()
     wait_for(lambda: bool(repair.data("model")), True)
     width, height = x1 - x0, y1 - y0

@@ -7,6 +7,7 @@ last pictures, with what the model has encoded of them.
 
 from __future__ import annotations
 
+import base64
 import functools
 import math
 import os
@@ -36,6 +37,9 @@ MODEL_VARIABLE = "AUTOLABEL_CLICK_MODEL"
 # Pictures that stay open: the one at hand, the one before, those of other tabs.
 KEPT_PICTURES = 4
 MOST_POINTS = 64
+Colour = tuple[int, int, int, int]  # blue, green, red, opacity
+OLD: Colour = (21, 204, 250, 90)
+MADE: Colour = (248, 189, 56, 110)
 NOTHING_FOUND = "nothing is left of the mask: undo a click, or drag a box around the object"
 
 
@@ -109,7 +113,7 @@ class Mended:
     def shown(self) -> dict[str, Any]:
         """Return what the page draws."""
         left, top, _, _ = self.box_xyxy_px
-        return {"mask": drawn(self.mask, left, top), "area_px": int(self.masks.area_px[0]),
+        return {"mask": drawn(self.mask, left, top, MADE), "area_px": int(self.masks.area_px[0]),
                 "predicted_iou": round(float(self.masks.predicted_iou[0]), 3)}  # fmt: skip
 
 
@@ -128,7 +132,7 @@ def open_label(dataset: Any, sample_id: str, label_id: str) -> dict[str, Any]:
         "sample_id": sample_id, "label_id": str(label["_id"]),
         "version": version_of(label), "label": label.get("label") or "",
         "filepath": frame.filepath, "size_hw": list(frame.size_hw),
-        "box_xyxy_px": [left, top, right, bottom], "mask": drawn(mask, left, top),
+        "box_xyxy_px": [left, top, right, bottom], "mask": drawn(mask, left, top, OLD),
     }  # fmt: skip
 
 
@@ -218,13 +222,21 @@ def version_of(label: Mapping[str, Any]) -> str:
     return f"{label['_id']} {label.get('decision') or ''} {fingerprint(label)}"
 
 
-def drawn(mask: BoolArray, left: int, top: int) -> dict[str, Any]:
-    """Return a mask as the page draws it: its place, and runs row by row, background first."""
-    flat = np.concatenate([[False], mask.reshape(-1), [False]])
-    edges = np.flatnonzero(flat[1:] != flat[:-1])
-    runs = np.diff(edges, prepend=0)
+def drawn(mask: BoolArray, left: int, top: int, colour: Colour) -> dict[str, Any]:
+    """Return a mask as the page draws it: its place, and a PNG with an opaque rim."""
+    import cv2
+
     height, width = mask.shape
-    return {"left": left, "top": top, "width": width, "height": height, "runs": runs.tolist()}
+    place = {"x": left, "y": top, "width": width, "height": height}
+    if not mask.any():
+        return {**place, "width": 0}
+    inside = cv2.erode(np.pad(mask, 1).astype(np.uint8), np.ones((3, 3), np.uint8))[1:-1, 1:-1]
+    *bgr, alpha = colour
+    pixels = np.zeros((height, width, 4), np.uint8)
+    pixels[mask] = (*bgr, 255)
+    pixels[inside > 0, 3] = alpha
+    png = base64.b64encode(cv2.imencode(".png", pixels)[1].tobytes()).decode()
+    return {**place, "href": f"data:image/png;base64,{png}"}
 
 
 def _frame_with(dataset: Any, sample_id: str, label_id: str) -> Chosen:

@@ -1,277 +1,326 @@
-"""Operators of the review plugin: thin, what they do is in `tasks.review.actions`.
+"""What keys and buttons of the App ask for: one operator, whose parameter `act` says what to do.
 
-What they act on is in `tasks.review.selection`. Keys and buttons are in the plugin's JavaScript,
-which also draws the open frame anew.
+An act is about the selected labels, the one with the focus, or those of the selected frames. In a
+view of patches every tile is a label. More than one label that nobody selected is acted on only
+after a question. The page draws what the answer says and shows its message.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import fiftyone.operators as foo
-from fiftyone.operators import types
 
+from sam2_core.machine_errors import is_machine_error
 from sam2_core.types import AutolabelError
 from tasks.dataset.appearance import offered_classes
 from tasks.dataset.database_access import DatabaseAwayError
 from tasks.dataset.database_keeper import await_answer
 from tasks.dataset.ids import sample_id
+from tasks.dataset.schema import MACHINE_FIELD, open_dataset
 from tasks.review import actions
-from tasks.review.actions import Chosen
-from tasks.review.app_samples import as_stored, frames_of, is_patches, redrawn
+from tasks.review.actions import Chosen, as_corrected, choose
+from tasks.review.app_samples import (
+    as_stored,
+    frames_of,
+    is_patches,
+    labels_of_patches,
+    redrawn,
+)  # fmt: skip
 from tasks.review.events import Event
-from tasks.review.queue import known_classes
-from tasks.review.relabel_requests import PROMPTS, request_relabel, sent_back, submit_relabel
-from tasks.review.selection import UnconfirmedError, chosen_labels, count_labels
-from tasks.review.undo import redo, undo
+from tasks.review.export import export_reviews
+from tasks.review.mask_repair import Clicked, mend, open_label, take, warm_up
+from tasks.review.objects import spread
+from tasks.review.queue import (
+    MOST_LISTED,
+    build_queue,
+    everything,
+    known_classes,
+    list_sequences,
+    sequence_view,
+)  # fmt: skip
+from tasks.review.relabel_requests import request_relabel, sent_back, submit_relabel
+from tasks.review.sample_changes import decided_by_now
+from tasks.review.undo import last_act, redo, undo
 from tasks.wording import counted
 
-PLUGIN = "sam2-autolabel"
+MOST_UNSELECTED_FRAMES = 20
+Answer = dict[str, Any]
+
+
+class UnconfirmedError(Exception):
+    """Something that is asked about first; says the question."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """What an operator did.
+    """What an act did.
 
     Attributes:
-        text: said in the App.
+        message: said in the App.
         events: what it changed, drawn anew.
         focus: id of the label that gets the focus; by default the next one.
         frame: id of the sample to show; by default the open one.
 
     """
 
-    text: str
+    message: str
     events: Sequence[Event] = ()
     focus: str = ""
     frame: str = ""
 
 
-def reported(ctx: Any, act: Callable[[], Done], again: str = "") -> dict[str, Any]:
-    """Run an action, draw what it changed anew, and say in the App how it went.
-
-    A page that asks directly, past FiftyOne's own queue, has drawn it already: it gets what is
-    stored as the result, and says itself what went wrong.
-
-    Args:
-        ctx: of the operator.
-        act: what to do.
-        again: operator that does it if somebody says yes to a question.
-
-    """
-    try:
-        await_answer()
-        done = act()
-    except DatabaseAwayError as error:
-        if not ctx.params.get("direct"):
-            ctx.ops.notify(str(error), variant="error")
-        return {"message": str(error), "ok": False, "away": True}
-    except UnconfirmedError as question:
-        asked = {"question": str(question), "operator": again, "params": dict(ctx.params)}
-        ctx.trigger(f"{PLUGIN}/confirm", asked)
-        return {"message": str(question), "ok": False}
-    except AutolabelError as error:
-        if ctx.params.get("direct"):
-            focus = ctx.params["focus"]
-            stored = as_stored(ctx.dataset, focus["sample_id"], focus["label_id"])
-            return {"message": str(error), "ok": False, "samples": stored}
-        ctx.ops.notify(str(error), variant="error")
-        return {"message": str(error), "ok": False}
-    if ctx.params.get("direct"):
-        return {"message": done.text, "ok": True, "samples": redrawn(ctx.dataset, done.events)}
-    if done.events:
-        if ctx.selected_labels:  # the App asks for all buttons anew when a selection changes
-            ctx.ops.clear_selected_labels()
-        if is_patches(ctx.view):
-            ctx.ops.clear_selected_samples()
-        shown = {"focus": done.focus, "frame": done.frame, "step": 1 if again == "redo" else -1}
-        samples = redrawn(ctx.dataset, done.events)
-        ctx.trigger(f"{PLUGIN}/redraw", {"samples": samples, **shown})
-    ctx.ops.notify(done.text, variant="success")
-    return {"message": done.text, "ok": True, "redraws": bool(done.events)}
-
-
-class ReviewOperator(foo.Operator):  # type: ignore[misc]
-    """What the review operators share: one button, one action."""
-
-    identity = ""
-    label = ""
-    icon = "check"
-    asks = False
+class Review(foo.Operator):  # type: ignore[misc]
+    """Does what the page asks."""
 
     @property
     def config(self) -> Any:
-        """Name and looks."""
-        return foo.OperatorConfig(
-            name=self.identity, label=self.label, icon=self.icon, dynamic=self.asks
+        """Name; not in the list of operators, as keys and buttons ask it."""
+        return foo.OperatorConfig(name="review", label="Review", unlisted=True)
+
+    def execute(self, ctx: Any) -> Answer:
+        """Do it and say how it went.
+
+        Returns:
+            `ok`; `message` for people; a `question` to be asked before it is done; `away` without a
+            database; what `app_samples.redrawn` says of the `samples` that it changed, or of the
+            one that was asked about in vain; or what was asked for.
+
+        """
+        try:
+            await_answer()
+            done = ACTS[ctx.params["act"]](ctx)
+        except DatabaseAwayError as error:
+            return {"ok": False, "message": str(error), "away": True}
+        except UnconfirmedError as question:
+            return {"ok": False, "question": str(question)}
+        except AutolabelError as error:
+            focus = ctx.params.get("focus")
+            stored = as_stored(ctx.dataset, focus["sample_id"], focus["label_id"]) if focus else {}
+            return {"ok": False, "message": str(error), "samples": stored}
+        except Exception as error:
+            if not is_machine_error(error):
+                raise
+            return {"ok": False, "message": f"this machine cannot do it: {error}"}
+        if not isinstance(done, Done):
+            return {"ok": True, **done}
+        samples = redrawn(ctx.dataset, done.events)
+        where = {"focus": done.focus, "frame": done.frame}
+        return {"ok": True, "message": done.message, "samples": samples, **where}
+
+
+def chosen_labels(ctx: Any) -> list[Chosen]:
+    """Find what an act is about.
+
+    Raises:
+        AutolabelError: nothing is selected, or far too much.
+        UnconfirmedError: it is more than one label, nobody has selected them, and nobody was asked.
+
+    """
+    selected = ctx.selected_labels or []
+    if selected:
+        samples = frames_of(ctx.view, [one["sample_id"] for one in selected])
+        labels = [one["label_id"] for one in selected]
+        return choose(ctx.dataset, list(samples.values()), labels)
+    if ctx.params.get("focus"):
+        return _focused(ctx)
+    frames = _selected_frames(ctx)
+    if is_patches(ctx.view):
+        samples = frames_of(ctx.view, frames)
+        return choose(ctx.dataset, list(samples.values()), labels_of_patches(ctx.view, frames))
+    if len(frames) > MOST_UNSELECTED_FRAMES:
+        raise AutolabelError(
+            f"{counted(len(frames), 'frame')} selected; "
+            f"select at most {MOST_UNSELECTED_FRAMES} at a time"
         )
-
-    def execute(self, ctx: Any) -> dict[str, Any]:
-        """Act on what is selected."""
-        return reported(ctx, lambda: self.act(ctx), self.identity)
-
-    def act(self, ctx: Any) -> Done:
-        """Do it and say what was done."""
-        raise NotImplementedError
-
-    def resolve_output(self, ctx: Any) -> Any:
-        """Show nothing: a notification says how it went."""
-        return None
-
-
-class GridOperator(ReviewOperator):
-    """One with a button above the grid."""
-
-    def resolve_placement(self, ctx: Any) -> Any:
-        """Show it."""
-        button = types.Button(label=self.label, icon=f"/assets/{self.icon}.svg", prompt=self.asks)
-        return types.Placement(types.Places.SAMPLES_GRID_SECONDARY_ACTIONS, button)
-
-
-class DecideOperator(ReviewOperator):
-    """What needs nothing but the labels: one decision, and what the App says of it."""
-
-    decide: Callable[[Any, Sequence[Chosen]], list[Event]]
-    told = ""
-
-    def act(self, ctx: Any) -> Done:
-        """Decide."""
-        chosen = chosen_labels(ctx)
-        return Done(f"{self.told} {count_labels(chosen)}", self.decide(ctx.dataset, chosen))
-
-
-class Accept(DecideOperator):
-    """Accept the labels."""
-
-    identity, label, icon = "accept", "Accept labels (Shift+A)", "check"
-    decide = staticmethod(actions.accept)
-    told = "accepted"
-
-
-class Reject(DecideOperator):
-    """Reject the labels."""
-
-    identity, label, icon = "reject", "Reject labels (Shift+R)", "close"
-    decide = staticmethod(actions.reject)
-    told = "rejected"
-
-
-class Delete(DecideOperator):
-    """Remove labels that are superfluous."""
-
-    identity, label, icon = "delete", "Delete labels (Shift+D)", "delete"
-    decide = staticmethod(actions.delete)
-    told = "deleted"
-
-
-class Merge(DecideOperator):
-    """Make one instance of several labels."""
-
-    identity, label, icon = "merge", "Merge labels (Shift+M)", "merge"
-    decide = staticmethod(actions.merge)
-    told = "merged"
-
-
-class FixClass(ReviewOperator):
-    """Give the labels another class."""
-
-    identity, label, icon, asks = "fix_class", "Fix the class (Shift+F)", "label", True
-
-    def resolve_input(self, ctx: Any) -> Any:
-        """Ask for the class, at first the one that the labels have; the dataset's are offered."""
-        inputs = types.Object()
-        known = offered_classes(ctx.dataset) or known_classes(ctx.dataset)
-        choices = types.AutocompleteView(allow_user_input=True)
-        for name in known:
-            choices.add_choice(name, label=name)
-        now = set[str]()
-        with contextlib.suppress(AutolabelError, UnconfirmedError):  # `act` says what is wrong
-            now = {label["label"] for frame in chosen_labels(ctx) for _, label in frame.labels}
-        default = now.pop() if len(now) == 1 else None
-        inputs.str("class_name", label="Class", required=True, view=choices, default=default)
-        return types.Property(inputs, view=types.View(label=self.label))
-
-    def act(self, ctx: Any) -> Done:
-        """Give them the class."""
-        chosen = chosen_labels(ctx)
-        name = str(ctx.params.get("class_name") or "")
-        events = actions.fix_class(ctx.dataset, chosen, name)
-        return Done(f"{count_labels(chosen)} now of class {name}", events)
-
-
-class SendToRelabel(ReviewOperator):
-    """Have the labels made again."""
-
-    identity, label, icon, asks = "send_to_relabel", "Send to relabel (Shift+L)", "refresh", True
-
-    def resolve_input(self, ctx: Any) -> Any:
-        """Ask for prompt and model."""
-        inputs = types.Object()
-        inputs.enum("prompt", list(PROMPTS), default="box", label="Prompt",
-                    description="the box as it is, or 10% wider or tighter")  # fmt: skip
-        inputs.str("model", label="Model", required=False,
-                   description="preset or path; empty: the one that made the labels")  # fmt: skip
-        return types.Property(inputs, view=types.View(label=self.label))
-
-    def act(self, ctx: Any) -> Done:
-        """Write the request and hand it on."""
-        chosen = chosen_labels(ctx)
-        request = request_relabel(
-            ctx.dataset, chosen, ctx.params.get("model") or "", ctx.params.get("prompt") or "box"
+    chosen = choose(ctx.dataset, frames, _undecided(ctx, frames))
+    if sum(len(frame.labels) for frame in chosen) > 1 and not ctx.params.get("confirmed"):
+        raise UnconfirmedError(
+            f"{_count(chosen)} on {counted(len(chosen), 'frame')}, none of them selected"
         )
-        text = f"sent {count_labels(chosen)}: {submit_relabel(ctx.dataset, request)}"
-        labels = {one.frame_key: one.label_ids for one in request.frames}
-        return Done(text, [sent_back(one, labels.get(one.frame_key, ())) for one in chosen])
+    return chosen
 
 
-class SequenceDone(ReviewOperator):
-    """Mark the sequence of the open or selected frame as reviewed."""
-
-    identity, label, icon = "sequence_done", "Sequence done (Shift+E)", "done_all"
-
-    def act(self, ctx: Any) -> Done:
-        """Mark every frame."""
-        frames = [ctx.current_sample] if ctx.current_sample else list(ctx.selected or [])
-        if not frames:
-            raise AutolabelError("open or select a frame of the sequence first")
-        samples = frames_of(ctx.view, frames).values()
-        names = sorted({ctx.dataset[one].sequence_id for one in samples})
-        if not ctx.params.get("confirmed"):
-            raise UnconfirmedError(
-                f"all frames of {', '.join(names)}; labels that nobody touched count as right"
-            )
-        count = sum(actions.mark_sequence(ctx.dataset, name) for name in names)
-        return Done(f"{', '.join(names)}: {counted(count, 'frame')} marked as done")
+def _selected_frames(ctx: Any) -> list[str]:
+    frames = [ctx.current_sample] if ctx.current_sample else list(ctx.selected or [])
+    if not frames:
+        raise AutolabelError("select labels, or frames, or open a frame first")
+    return frames
 
 
-class Undo(ReviewOperator):
-    """Take this reviewer's last decision back."""
+def _focused(ctx: Any) -> list[Chosen]:
+    """Find the label with the focus; the page says which decision it shows there.
 
-    identity, label, icon = "undo", "Undo the last decision (Shift+Z)", "undo"
-    turn = staticmethod(undo)
-    focuses = True
-
-    def act(self, ctx: Any) -> Done:
-        """Revert it."""
-        events = self.turn(ctx.dataset)
-        first = next((label for event in events for label in event.decisions), "")
-        frame = str(sample_id(events[0].frame_key))
-        (done,) = {name for event in events for name in event.changes.values()} or {""}
-        text = f"{self.identity}: {str(done).replace('_', ' ')}"
-        return Done(text, events, first if self.focuses else "", frame)
+    Another decision on a label is one on what the last one made of it.
+    """
+    focus = ctx.params["focus"]
+    chosen = choose(ctx.dataset, [focus["sample_id"]], [focus["label_id"]])
+    shown = focus.get("decision")
+    for field, label in (one for frame in chosen for one in frame.labels):
+        if field == MACHINE_FIELD and shown is not None and (label.get("decision") or "") != shown:
+            raise AutolabelError(decided_by_now(label.get("label"), label))
+    return [as_corrected(ctx.dataset, frame) for frame in chosen] if shown else chosen
 
 
-class Redo(Undo):
-    """Decide again what was undone last."""
+def _undecided(ctx: Any, frames: Sequence[str]) -> list[str]:
+    """Undecided machine labels of frames, those only that the current view shows."""
+    shown = everything(ctx.dataset) if ctx.view is None else ctx.view
+    if shown.media_type == "group":
+        shown = shown.select_group_slices(_allow_mixed=True)
+    labels = shown.select(list(frames)).values(f"{MACHINE_FIELD}.detections", unwind=True)
+    return [label.id for label in labels if label is not None and not label.decision]
 
-    identity, label, icon = "redo", "Redo (Shift+Y)", "redo"
-    turn = staticmethod(redo)
-    focuses = False  # it is decided again, so the next one has it
+
+def _count(chosen: Sequence[Chosen]) -> str:
+    return counted(sum(len(frame.labels) for frame in chosen), "label")
 
 
-OPERATORS: tuple[type[ReviewOperator], ...] = (
-    Accept, Reject, FixClass, Merge, Delete, SendToRelabel, SequenceDone, Undo, Redo,
-)  # fmt: skip
+def _decided(
+    told: str, decide: Callable[[Any, Sequence[Chosen]], list[Event]]
+) -> Callable[[Any], Done]:
+    """Make the act of a decision that needs nothing but the labels."""
+
+    def act(ctx: Any) -> Done:
+        chosen = chosen_labels(ctx)
+        return Done(f"{told} {_count(chosen)}", decide(ctx.dataset, chosen))
+
+    return act
+
+
+def _fix_class(ctx: Any) -> Done:
+    chosen = chosen_labels(ctx)
+    name = str(ctx.params.get("class_name") or "")
+    events = actions.fix_class(ctx.dataset, chosen, name)
+    return Done(f"{_count(chosen)} now of class {name}", events)
+
+
+def _send_to_relabel(ctx: Any) -> Done:
+    chosen = chosen_labels(ctx)
+    model, prompt = ctx.params.get("model") or "", ctx.params.get("prompt") or "box"
+    request = request_relabel(ctx.dataset, chosen, model, prompt)
+    labels = {one.frame_key: one.label_ids for one in request.frames}
+    text = f"sent {_count(chosen)}: {submit_relabel(ctx.dataset, request)}"
+    return Done(text, [sent_back(one, labels.get(one.frame_key, ())) for one in chosen])
+
+
+def _sequence_done(ctx: Any) -> Done:
+    samples = frames_of(ctx.view, _selected_frames(ctx)).values()
+    names = sorted({ctx.dataset[one].sequence_id for one in samples})
+    if not ctx.params.get("confirmed"):
+        raise UnconfirmedError(
+            f"all frames of {', '.join(names)}; labels that nobody touched count as right"
+        )
+    count = sum(actions.mark_sequence(ctx.dataset, name) for name in names)
+    return Done(f"{', '.join(names)}: {counted(count, 'frame')} marked as done")
+
+
+def _undo(ctx: Any) -> Done:
+    """Take the last decision back, and go to its label."""
+    events = undo(ctx.dataset)
+    focus = next((label for event in events for label in event.decisions), "")
+    return Done(f"undo: {_reverted(events)}", events, focus, str(sample_id(events[0].frame_key)))
+
+
+def _redo(ctx: Any) -> Done:
+    """Decide again; the next label has the focus then."""
+    events = redo(ctx.dataset)
+    frame = str(sample_id(events[0].frame_key))
+    return Done(f"redo: {_reverted(events)}", events, frame=frame)
+
+
+def _reverted(events: Sequence[Event]) -> str:
+    (what,) = {name for event in events for name in event.changes.values()}
+    return str(what).replace("_", " ")
+
+
+def _spread(ctx: Any) -> Done:
+    """Decide on all frames of objects as on the selected labels, else as this reviewer did last."""
+    if ctx.selected_labels or (is_patches(ctx.view) and ctx.selected):
+        chosen = chosen_labels(ctx)
+    else:
+        act = last_act(ctx.dataset)
+        frames = [str(sample_id(event.frame_key)) for event in act]
+        labels = [label for event in act for label in event.decisions]
+        chosen = choose(ctx.dataset, frames, labels) if labels else []
+    events = spread(ctx.dataset, chosen)
+    count = sum(len(event.decisions) for event in events)
+    frames_text = counted(len({event.frame_key for event in events}), "frame")
+    return Done(f"the whole object: {counted(count, 'more label')} on {frames_text}", events)
+
+
+def _export_reviews(ctx: Any) -> Done:
+    report = export_reviews(ctx.dataset.name)
+    return Done(f"{report.text()} written to {report.table_uri}")
+
+
+def _refresh_queue(ctx: Any) -> Done:
+    queue = build_queue(ctx.dataset, int(ctx.params.get("budget") or 200))
+    ctx.ops.reload_dataset()
+    return Done(queue.text())
+
+
+def _open_sequence(ctx: Any) -> Done:
+    view = sequence_view(ctx.dataset, str(ctx.params.get("sequence") or "").strip())
+    ctx.ops.set_view(view=view)
+    names = view.distinct("sequence_id")
+    shown = names[0] if len(names) == 1 else counted(len(names), "sequence")
+    return Done(f"{shown}: {counted(view.count(), 'frame')}")
+
+
+def _classes(ctx: Any) -> Answer:
+    return {"classes": offered_classes(ctx.dataset) or known_classes(ctx.dataset)}
+
+
+def _sequences(ctx: Any) -> Answer:
+    return {"sequences": list(list_sequences(ctx.dataset).items())[:MOST_LISTED]}
+
+
+def _sidebar(ctx: Any) -> Answer:
+    groups = ctx.dataset.app_config.sidebar_groups or ()
+    return {
+        "groups": [
+            {"name": one.name, "paths": list(one.paths), "expanded": one.expanded} for one in groups
+        ]
+    }
+
+
+def _repair_open(ctx: Any) -> Answer:
+    chosen = chosen_labels(ctx)
+    if len(chosen) != 1 or len(chosen[0].labels) != 1:
+        raise AutolabelError("select one label: its mask is repaired")
+    _, label = chosen[0].labels[0]
+    return open_label(ctx.dataset, str(sample_id(chosen[0].frame_key)), str(label["_id"]))
+
+
+def _repair_warm(ctx: Any) -> Answer:
+    about = [str(ctx.params.get(name)) for name in ("sample_id", "label_id")]
+    return {"model": warm_up(_dataset_of(ctx), *about)}
+
+
+def _repair_click(ctx: Any) -> Answer:
+    _, mended = mend(_dataset_of(ctx), Clicked.of(ctx.params))
+    return mended.shown()
+
+
+def _repair_accept(ctx: Any) -> Done:
+    clicked = Clicked.of(ctx.params)
+    return Done(f"corrected the mask with {clicked.told()}", take(ctx.dataset, clicked))
+
+
+def _dataset_of(ctx: Any) -> Any:
+    """Open the dataset as it was opened before: `ctx.dataset` is all loaded anew for each click."""
+    return open_dataset(str(ctx.dataset_name))
+
+
+ACTS: Mapping[str, Callable[[Any], Done | Answer]] = {
+    "accept": _decided("accepted", actions.accept), "reject": _decided("rejected", actions.reject),
+    "delete": _decided("deleted", actions.delete), "merge": _decided("merged", actions.merge),
+    "fix_class": _fix_class, "send_to_relabel": _send_to_relabel, "spread": _spread,
+    "sequence_done": _sequence_done, "undo": _undo, "redo": _redo,
+    "export_reviews": _export_reviews, "refresh_queue": _refresh_queue,
+    "open_sequence": _open_sequence, "classes": _classes, "sequences": _sequences,
+    "sidebar": _sidebar, "repair_open": _repair_open, "repair_warm": _repair_warm,
+    "repair_click": _repair_click, "repair_accept": _repair_accept,
+}  # fmt: skip

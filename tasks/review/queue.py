@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from sam2_core.types import AutolabelError
 from tasks.dataset.appearance import colour_classes, offer_classes
 from tasks.dataset.schema import (
     MACHINE_FIELD,
@@ -139,6 +140,39 @@ def sequence_risks(dataset: Any) -> dict[str, float]:
         frames.setdefault(one["sequence_id"], []).append(one.get("risk") or 0.0)
     risks = {name: sequence_risk(np.array(values)) for name, values in frames.items()}
     return dict(sorted(risks.items(), key=lambda one: -one[1]))
+
+
+MOST_LISTED = 1000  # what a list in the App can hold; a part of a name finds the others
+
+
+def list_sequences(dataset: Any) -> dict[str, str]:
+    """Name -> what there is to know, riskiest first and those that are done last."""
+    each = {"$group": {"_id": "$sequence_id", "frames": {"$sum": 1}}}
+    frames = {one["_id"]: one["frames"] for one in sample_collection(dataset).aggregate([each])}
+    risks = sequence_risks(dataset)
+    listed = {}
+    for name in [*risks, *sorted(set(frames) - set(risks))]:
+        state = f"risk {risks[name]:.2f}" if name in risks else "done"
+        listed[name] = f"{name}  ({counted(frames[name], 'frame')}, {state})"
+    return listed
+
+
+def sequence_view(dataset: Any, name: str) -> Any:
+    """View of all frames of a sequence in order, or of all whose names have this part.
+
+    Raises:
+        AutolabelError: there is none.
+
+    """
+    from fiftyone import ViewField as F
+
+    frames = everything(dataset)
+    part = F("sequence_id").contains_str(name, case_sensitive=False)
+    for wanted in ({"sequence_id": name}, part):
+        view = frames.match(wanted)
+        if name and view.count():
+            return view.sort_by([("sequence_id", 1), ("frame_number", 1), ("camera", 1)])
+    raise AutolabelError(f"no sequence has '{name}' in its name")
 
 
 def needs_review(dataset: Any, wanted: Mapping[str, str]) -> Any:

@@ -21,7 +21,7 @@ from tasks.frames.identity import frame_identity
 from tasks.load import into_fiftyone as load
 from tasks.load.into_fiftyone import load_frames
 from tasks.load.prepare import prepare_dataset
-from tasks.review.sequences import sequence_view
+from tasks.review.queue import sequence_view
 from tasks.risk.compute_risk import compute_risk
 from tasks.store import artifacts
 from tasks.store.manifests import ChunkRecord, Manifest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -119,18 +119,6 @@ def select_tile(page: Any, row: int) -> None:
     page.mouse.click(place["x"] + 18, place["y"] + 18)
 
 
-def submit_form(page: Any, done: Callable[[], bool]) -> None:
-    """Press the button of an operator's form until it acts: it checks itself over and over."""
-    for _ in range(60):
-        if done():
-            return
-        button = page.get_by_role("button", name="Execute")
-        if button.count() and button.is_enabled():
-            button.click()
-        page.wait_for_timeout(2000)
-    raise AssertionError("the form did not act")
-
-
 def wait_for(what: Any, wanted: Any, seconds: float = 60) -> None:
     """Wait until a question has the wanted answer."""
     deadline = time.monotonic() + seconds
@@ -153,37 +141,20 @@ def save_picture(page: Any, folder: Path, name: str) -> None:
 class RepairPage:
     """The page that Shift+C opens, as a person sees it."""
 
-    def __init__(
-        self,
-        page: Any,
-        around: tuple[int, ...],
-        size_hw: tuple[int, int] = (720, 1280),
-    ) -> None:
-        self.page, self.around, self.size_hw = page, around, size_hw
+    def __init__(self, page: Any) -> None:
         self.box = page.get_by_test_id("repair")
-        self.canvas = self.box.locator("canvas")
+        self.canvas = self.box.locator("svg")
 
     def data(self, name: str) -> str:
         return self.box.evaluate(f"(box) => box.dataset.{name} ?? ''")
 
     def place(self, x: float, y: float) -> tuple[float, float]:
-        """Where a pixel of the picture is: the label is in the middle, with as much around it.
-
-        The picture fills the page, though: at its border the label is aside.
-        """
-        area = self.canvas.bounding_box()
-        x0, y0, x1, y1 = self.around
-        fit = min(area["width"] / (3 * (x1 - x0)), area["height"] / (3 * (y1 - y0)))
-        whole = min(area["width"] / self.size_hw[1], area["height"] / self.size_hw[0])
-        scale = min(max(fit, whole), 8)
-
-        def start(length: float, middle: float, size_px: int) -> float:
-            room = length - scale * size_px
-            return room / 2 if room > 0 else min(0, max(length / 2 - scale * middle, room))
-
-        left = start(area["width"], (x0 + x1) / 2, self.size_hw[1])
-        top = start(area["height"], (y0 + y1) / 2, self.size_hw[0])
-        return area["x"] + left + scale * x, area["y"] + top + scale * y
+        """Where a pixel of the picture is on the page."""
+        place = """(svg, [x, y]) => {
+          const place = new DOMPoint(x, y).matrixTransform(svg.getScreenCTM());
+          return [place.x, place.y];
+        }"""
+        return tuple(self.canvas.evaluate(place, [x, y]))
 
     def drawn(self) -> np.ndarray:
         """Pixels of the canvas, BGR."""

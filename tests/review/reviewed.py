@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pycocotools import mask as coco_mask
@@ -62,3 +63,23 @@ def relabel(name: str, out: Path, frame: int = 3) -> None:
     made = Masks((rle,) * 2, SIZE_HW, [0.9] * 2, [0.9] * 2, [5] * 2, [400] * 2, ("",) * 2)
     assert bring_back(request, str(out), [made], OTHER_STAMP.model) == 2
     assert open_requests(str(out), name) == []
+
+
+def context(dataset: Any, view: Any, **chosen: Any) -> Any:
+    """What the App tells an operator."""
+    from fiftyone.operators.executor import ExecutionContext, Executor
+
+    request = {"dataset_name": dataset.name, "view": view._serialize(), **chosen}
+    return ExecutionContext(request_params=request, executor=Executor())
+
+
+SELECTIONS = ("selected", "selected_labels", "current_sample")
+
+
+def ask(dataset: Any, act: str, view: Any = None, **more: Any) -> dict[str, Any]:
+    """What the page gets for an act; `more` are selections and the act's own parameters."""
+    from tasks.review.operators import Review
+
+    selected = {key: value for key, value in more.items() if key in SELECTIONS}
+    params = {"act": act, **{key: more[key] for key in more.keys() - selected.keys()}}
+    return Review().execute(context(dataset, view or dataset.view(), params=params, **selected))

@@ -1,5 +1,6 @@
 """Clicks on a label to a mask to a correction, without the App."""
 
+import base64
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tasks.review import mask_repair
 from tasks.review.actions import accept, choose
 from tasks.review.events import read_events
 from tasks.review.export import export_reviews
-from tasks.review.mask_repair import Clicked, drawn, mend, open_label, take, warm_up
+from tasks.review.mask_repair import Clicked, mend, open_label, take, warm_up
 from tasks.review.server import FIFTYONE_SETTINGS
 from tasks.store.manifests import write_manifest
 from tests.load.test_into_fiftyone import store
@@ -39,13 +40,11 @@ def clicked(about: dict, points: list, box: list | None = None) -> Clicked:
 
 
 def painted(shown: dict) -> np.ndarray:
-    """Draw runs as the page does."""
-    mask = np.zeros(shown["width"] * shown["height"], bool)
-    at = 0
-    for index, run in enumerate(shown["runs"]):
-        mask[at : at + run] = bool(index % 2)
-        at += run
-    return mask.reshape(shown["height"], shown["width"])
+    """The mask in a picture that the page draws."""
+    png = base64.b64decode(shown["href"].partition(",")[2])
+    pixels = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_UNCHANGED)
+    assert pixels.shape == (shown["height"], shown["width"], 4)
+    return pixels[..., 3] > 0
 
 
 @pytest.fixture
@@ -153,13 +152,6 @@ def test_without_a_click_nothing_is_taken(name: str) -> None:
 def test_what_is_no_click_is_refused(wrong: dict) -> None:
     with pytest.raises(AutolabelError, match="clicks"):
         Clicked.of({"sample_id": "a", "label_id": "b", "version": "c", **wrong})
-
-
-def test_runs_begin_with_background_and_end_with_the_mask() -> None:
-    mask = np.array([[1, 1, 0], [0, 1, 0]], bool)
-    shown = drawn(mask, 4, 5)
-    assert shown == {"left": 4, "top": 5, "width": 3, "height": 2, "runs": [0, 2, 2, 1]}
-    assert drawn(np.zeros((2, 2), bool), 0, 0)["runs"] == []
 
 
 def test_operators_read_no_plugin_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,7 +185,7 @@ def repair(page: Any, name: str) -> str:
     (label,) = (one for one in sample.detections.detections if one.id == focus)
     box = tuple(int(one) for one in label.box_xyxy_px)
     page.keyboard.press("Shift+C")
-    repairing = RepairPage(page, box)
+    repairing = RepairPage(page)
     repairing.canvas.wait_for()
     wait_for(lambda: repairing.data("model"), "compact/close-ups")
     first = repairing.drawn()

@@ -20,12 +20,17 @@ from tasks.load.prepare import prepare_dataset
 from tasks.review import app
 from tasks.review.actions import accept, choose, fix_class, merge, reject
 from tasks.review.objects import decided_objects, spread
-from tasks.review.queue import LABEL_BY_LABEL, NEEDS_REVIEW, build_queue
-from tasks.review.sequences import list_sequences, sequence_view
+from tasks.review.queue import (
+    LABEL_BY_LABEL,
+    NEEDS_REVIEW,
+    build_queue,
+    list_sequences,
+    sequence_view,
+)
 from tasks.review.undo import undo
 from tasks.wording import counted
 from tests.review.labels import STAMP, labeled_frame
-from tests.review.test_patches import context
+from tests.review.reviewed import ask
 
 FRAMES, OBJECTS = 6, 3
 
@@ -88,22 +93,19 @@ def test_one_decision_is_spread_to_all_frames_of_its_object(still: str) -> None:
 
 
 def test_the_key_spreads_what_is_selected_and_else_the_last_decision(still: str) -> None:
-    from tasks.review.page_operators import Spread
-
     dataset = schema.open_dataset(still)
     build_queue(dataset, 50)
     tiles = dataset.load_saved_view(LABEL_BY_LABEL)
-    with pytest.raises(AutolabelError, match="decide on a label first"):
-        Spread().act(context(dataset, tiles))
+    assert "decide on a label first" in ask(dataset, "spread", tiles)["message"]
     first, second = picked(dataset, 0), picked(dataset, 1)
     reject(dataset, first)
     accept(dataset, second)
-    told = Spread().act(context(dataset, tiles)).text
+    told = ask(dataset, "spread", tiles)["message"]
     assert told == f"the whole object: {FRAMES - 1} more labels on {FRAMES - 1} frames"
     assert sum("accepted" in row for row in decisions(still)) == FRAMES
     ((frame, (_, label)),) = [(one, one.labels[0]) for one in first]
     chosen = [{"sample_id": str(sample_id(frame.frame_key)), "label_id": str(label["_id"])}]
-    Spread().act(context(dataset, tiles, selected_labels=chosen))
+    ask(dataset, "spread", tiles, selected_labels=chosen)
     assert decisions(still) == [["", "accepted", "rejected"]] * FRAMES
 
 

@@ -1,57 +1,77 @@
-// Questions for the keyboard: which class or sequence (a few letters, Enter takes the first that fits),
-// and whether to go on.
+// What the page says and asks: that keys rest, why something was refused, which class or sequence.
 (function () {
   const review = window.autolabelReview;
-  const foo = window.__foo__;
   const { element } = review;
-  const SILENT_MS = 60_000;
+  const PATIENCE_MS = 250; // what is quicker needs no sign
+  const REASON_MS = 20_000; // FiftyOne's own notifications are gone after two seconds
   const MOST_ROWS = 200;
+  const LOOKS = { wait: "bottom:24px;background:#111827e6", wrong: "bottom:70px;background:#b91c1c" };
+  const signs = new Map(); // by kind
 
-  // Runs an operator and returns what it says; null if it says nothing, as while the App still loads
-  // its operators.
-  function ask(uri, params = {}) {
-    const said = new Promise((answer) => {
-      foo.executeOperator(uri, params, { callback: (done) => answer(done?.result ?? null) });
-    });
-    return Promise.race([said, new Promise((late) => setTimeout(late, SILENT_MS, null))]);
+  function show(kind, text) {
+    hide(kind);
+    const sign = element(
+      "div",
+      "position:fixed;left:50%;transform:translateX(-50%);z-index:99998;max-width:70%;padding:8px 18px;" +
+        "border-radius:8px;font:15px sans-serif;color:#f3f4f6;pointer-events:none;" +
+        `box-shadow:0 4px 24px #000a;${LOOKS[kind]}`,
+      document.body,
+      text,
+    );
+    sign.setAttribute("role", kind === "wrong" ? "alert" : "status");
+    signs.set(kind, sign);
+  }
+
+  function hide(kind) {
+    signs.get(kind)?.remove();
+    signs.delete(kind);
+  }
+
+  // Says what is waited for, if it takes a moment.
+  async function during(text, what) {
+    const late = setTimeout(() => show("wait", text), PATIENCE_MS);
+    try {
+      return await what;
+    } finally {
+      clearTimeout(late);
+      hide("wait");
+    }
+  }
+
+  // Says why something was not done; until the next key or click.
+  let since = 0, fading = 0;
+  function complain(text) {
+    show("wrong", text);
+    since = performance.now();
+    clearTimeout(fading);
+    fading = setTimeout(() => hide("wrong"), REASON_MS);
+  }
+  for (const kind of ["keydown", "mousedown"]) {
+    window.addEventListener(kind, (event) => {
+      if (event.key !== "Shift" && performance.now() - since > PATIENCE_MS) hide("wrong");
+    }, true);
   }
 
   // Rows whose text begins with what was typed, then those that hold it; a row is a value and its text.
   function fitting(rows, typed) {
-    const wanted = typed.trim().toLowerCase();
+    const wanted = typed.toLowerCase();
     const begins = rows.filter(([, text]) => text.toLowerCase().startsWith(wanted));
     const holds = rows.filter((row) => !begins.includes(row) && row[1].toLowerCase().includes(wanted));
-    return [...begins, ...holds];
-  }
-
-  function panel(name, title) {
-    const box = element(
-      "div",
-      "position:fixed;top:18%;left:50%;transform:translateX(-50%);z-index:100000;width:420px;" +
-        "padding:16px;border-radius:8px;background:#1f2430;color:#f3f4f6;" +
-        "font:15px sans-serif;box-shadow:0 8px 40px #000c",
-      document.body,
-    );
-    box.dataset.cy = name;
-    element("div", "font-weight:bold;margin-bottom:10px", box, title);
-    return box;
-  }
-
-  // Opens on the class that the label has now.
-  async function pickClass(title, now) {
-    const names = (await ask("sam2-autolabel/classes"))?.classes ?? [];
-    return pick("class-picker", title, names.map((name) => [name, name]), (typed) => `new class "${typed}"`, now);
-  }
-
-  async function pickSequence(title) {
-    const found = (await ask("sam2-autolabel/sequences"))?.sequences ?? [];
-    return pick("sequence-picker", title, found, (typed) => `all with "${typed}" in their names`);
+    return [...begins, ...holds].slice(0, MOST_ROWS);
   }
 
   // Asks for one of some rows, at first the one whose value is `marked`, or for something else that
-  // `other` describes; "" if somebody gives up.
+  // `other` describes; null if somebody gives up.
   function pick(kind, title, rows, other, marked = "") {
-    const box = panel(kind, title);
+    const dialog = element(
+      "dialog",
+      "width:420px;margin-top:18vh;padding:0;border:0;border-radius:8px;background:#1f2430;color:#f3f4f6;" +
+        "font:15px sans-serif;box-shadow:0 8px 40px #000c",
+      document.body,
+    );
+    dialog.dataset.cy = kind;
+    const box = element("div", "padding:16px", dialog);
+    element("div", "font-weight:bold;margin-bottom:10px", box, title);
     const field = element(
       "input",
       "width:100%;box-sizing:border-box;padding:8px;font:inherit;border-radius:4px;" +
@@ -65,87 +85,43 @@
     const choices = () => {
       const typed = field.value.trim();
       const known = rows.some(([value]) => value.toLowerCase() === typed.toLowerCase());
-      const found = fitting(rows, field.value).slice(0, MOST_ROWS);
-      return typed && !known ? [...found, [typed, other(typed)]] : found;
+      return [...fitting(rows, typed), ...(typed && !known ? [[typed, other(typed)]] : [])];
     };
     return new Promise((answer) => {
-      const close = (name) => {
-        document.removeEventListener("mousedown", outside, true);
-        field.removeEventListener("blur", back);
-        box.remove();
-        answer(name);
+      const close = (value) => {
+        dialog.remove();
+        answer(value);
       };
-      // What is drawn anew behind the dialog may take the focus; only a click there closes it.
-      const back = () => setTimeout(() => field.focus());
-      const outside = (event) => {
-        if (!box.contains(event.target)) close("");
-      };
-      document.addEventListener("mousedown", outside, true);
-      const show = () => {
-        const rows = choices();
-        at = Math.max(0, Math.min(at, rows.length - 1));
+      const draw = () => {
+        const found = choices();
+        at = Math.max(0, Math.min(at, found.length - 1));
         list.replaceChildren();
-        rows.forEach(([name, text], row) => {
+        found.forEach(([value, text], row) => {
           const mark = row === at ? "background:#38bdf8;color:#111827" : "";
           const cut = "overflow:hidden;text-overflow:ellipsis;white-space:nowrap;";
           const line = element("div", `padding:5px 8px;border-radius:4px;cursor:pointer;${cut}${mark}`, list, text);
           line.title = text;
           line.ariaSelected = row === at;
-          line.addEventListener("mousedown", () => close(name));
-          if (row === at) line.scrollIntoView?.({ block: "nearest" });
+          line.addEventListener("click", () => close(value));
+          if (row === at) line.scrollIntoView({ block: "nearest" });
         });
       };
-      field.addEventListener("input", () => { at = 0; show(); });
-      field.addEventListener("blur", back);
-      field.addEventListener("keydown", (event) => {
+      dialog.addEventListener("click", (event) => event.target === dialog && close(null));
+      dialog.addEventListener("keydown", (event) => {
         event.stopPropagation(); // FiftyOne's own shortcuts are letters
-        if (event.key === "Escape") close("");
-        else if (event.key === "Enter") close(choices()[at]?.[0] ?? "");
+        if (event.key === "Escape") close(null);
+        else if (event.key === "Enter") close(choices()[at]?.[0] ?? null);
         else if (event.key === "ArrowDown") at += 1;
         else if (event.key === "ArrowUp") at -= 1;
         else return;
         event.preventDefault();
-        if (box.isConnected) show();
+        draw();
       });
-      show();
-      field.focus();
+      field.addEventListener("input", () => { at = 0; draw(); });
+      dialog.showModal();
+      draw();
     });
   }
 
-  // Enter says yes; Escape, or a click elsewhere, says no.
-  function confirm(title, question) {
-    const box = panel("review-confirm", title);
-    element("div", "margin-bottom:12px", box, question);
-    const style = "margin-right:8px;padding:6px 14px;border-radius:4px;border:0;font:inherit;";
-    const yes = element("button", `${style}background:#38bdf8;color:#111827`, box, "Yes (Enter)");
-    element("button", `${style}background:#374151;color:inherit`, box, "No (Escape)");
-    return new Promise((answer) => {
-      const close = (agreed) => {
-        answer(agreed);
-        if (box.isConnected) box.remove();
-      };
-      yes.addEventListener("keydown", (event) => {
-        event.stopPropagation();
-        if (event.key === "Escape") close(false);
-      });
-      yes.addEventListener("mousedown", (event) => event.preventDefault()); // keeps the focus
-      yes.addEventListener("click", () => close(true));
-      yes.addEventListener("blur", () => close(false));
-      yes.focus();
-    });
-  }
-
-  class Confirm extends foo.Operator {
-    get config() {
-      return new foo.OperatorConfig({ name: "confirm", label: "Confirm", unlisted: true });
-    }
-    async execute({ params }) {
-      const { question, operator } = params;
-      if (!(await confirm(operator.replaceAll("_", " "), question))) return;
-      await review.act(operator, { ...params.params, confirmed: true });
-    }
-  }
-  foo.registerOperator(Confirm, "sam2-autolabel");
-
-  Object.assign(review, { ask, pickClass, pickSequence, confirm });
+  Object.assign(review, { during, complain, pick });
 })();

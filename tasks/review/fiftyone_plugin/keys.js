@@ -1,12 +1,15 @@
-// Keys and buttons of the review. FiftyOne's own shortcuts are single letters, so these need Shift;
-// none of them acts while somebody types into a field. A key acts on the selected labels; with none
-// selected, on the one with the focus.
+// Keys and buttons of the review, and what they do. FiftyOne's own shortcuts are single letters, so
+// these need Shift; none of them acts while somebody types into a field. A key acts on the selected
+// labels; with none selected, on the one with the focus. A decision on that one is shown at once, then
+// written, one after the other: until the server has written it its mark is dots. One that it refuses is
+// taken off the picture, its frame is opened again, its label has the focus, and the reason is said.
 (function () {
   const review = window.autolabelReview;
   const foo = window.__foo__;
-  const types = foo.types;
+  const { pause } = review;
   const PLUGIN = "sam2-autolabel";
   const BUTTONS = {
+    C: ["repair", "Repair the mask", "ads_click"],
     A: ["accept", "Accept", "check"],
     R: ["reject", "Reject", "close"],
     F: ["fix_class", "Fix the class", "label"],
@@ -18,24 +21,84 @@
     Z: ["undo", "Undo", "undo"],
     Y: ["redo", "Redo", "redo"],
   };
+  const GRID_BUTTONS = [
+    ["export_reviews", "Export reviewed labels", "download"],
+    ["refresh_queue", "Order the review queue again", "sort"],
+    ["open_sequence", "Open a sequence", "list"],
+  ];
   const MOVES = {
     N: () => review.moveFocus(1),
     P: () => review.moveFocus(-1),
     ArrowRight: () => turn({ step: 1 }),
     ArrowLeft: () => turn({ step: -1 }),
   };
-  const ASKS = new Set(["send_to_relabel"]);
-  const ON_LABELS = new Set(["accept", "reject", "fix_class", "merge", "delete", "send_to_relabel"]);
-  const SEEN_MS = 150, TURN_MS = 20_000, EMPTY_MS = 300;
-  let busy = false;
+  const SHOWN = { accept: "accepted", reject: "rejected", delete: "deleted", fix_class: "corrected" };
+  const ON_LABELS = new Set([...Object.keys(SHOWN), "merge", "send_to_relabel"]);
+  const PROMPTS = [["box", "the box as it is"], ["wider box", "a box 10% wider"], ["tighter box", "a box 10% tighter"]];
+  const SAME_MODEL = [["", "the model that made the label"]];
+  const MOST_WAITING = 8;
+  const SEEN_MS = 150, TURN_MS = 20_000, EMPTY_MS = 300, SILENT_MS = 60_000;
+  const AWAY = "the App does not answer: the terminal where it was started says why. What has its mark is in storage";
+  const WRITING = "writing your decisions …";
+  const queue = []; // decisions that are not written yet, oldest first
+  let writing = Promise.resolve(), drawing = Promise.resolve();
+  let changes = {}; // written, and not in FiftyOne's caches yet: lists by sample id
+  let busy = false, isDrawing = false;
 
-  function frameIsOpen() {
-    return Boolean(document.querySelector("[data-cy=modal]"));
-  }
+  const frameIsOpen = () => Boolean(document.querySelector("[data-cy=modal]"));
+  const words = (act) => act.replaceAll("_", " ");
 
   function focusParams() {
     const label = frameIsOpen() ? review.focused() : null;
     return label ? { focus: { sample_id: review.openId(), label_id: label.id } } : {};
+  }
+
+  function notify(message, variant = "info") {
+    foo.executeOperator("@voxel51/operators/notify", { message, variant });
+  }
+
+  // Runs an operator by FiftyOne's own queue, which knows view and selection; returns what it says.
+  function call(name, params) {
+    const said = new Promise((answer) => {
+      foo.executeOperator(`${PLUGIN}/${name}`, params, { callback: (done) => answer(done?.result ?? null) });
+    });
+    return Promise.race([said, pause(SILENT_MS)]);
+  }
+
+  function ask(act, params = {}) {
+    return call("review", { act, ...params });
+  }
+
+  // Asks past FiftyOne's queue, which takes longer than the answer.
+  async function send(act, params, more = {}) {
+    const asked = fetch("/operators/execute", {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({
+        operator_uri: `${PLUGIN}/review`, dataset_name: review.open.dataset, params: { act, ...params },
+      }),
+      ...more,
+    });
+    const answer = await asked.catch((error) => {
+      throw error.name === "AbortError" ? error : new Error(AWAY);
+    });
+    if (!answer.ok) throw new Error(`the App answers ${answer.status}: reload the page and sign in again`);
+    const found = await answer.json();
+    if (found.error || !found.result) throw new Error(found.error_message || "the App gives no answer");
+    if (found.result.away) throw new Error(found.result.message); // the next ones would wait as long
+    return found.result;
+  }
+
+  // FiftyOne puts a bare error in the place of the whole page where it asks in vain, so nothing that
+  // it would ask for starts while the App is away.
+  function isThere() {
+    return fetch("/fiftyone", { cache: "no-store" }).then((answer) => answer.ok, () => false);
+  }
+
+  async function reachable() {
+    const there = await isThere();
+    if (!there) review.complain(AWAY);
+    return there;
   }
 
   // Does one thing at a time: a key that comes while another frame opens would be about a label that
@@ -47,86 +110,173 @@
       return await act();
     } finally {
       busy = false;
-      review.draw();
+      draw();
     }
   }
 
-  function press(name) {
-    return alone(() => pressed(name));
+  async function aloneAfterAll(act) {
+    while (busy) await pause(20);
+    return alone(act);
   }
 
-  async function pressed(name) {
-    const label = frameIsOpen() ? review.focused() : null, params = {};
-    if (frameIsOpen() && ON_LABELS.has(name) && !label && !review.selectedLabels().length) {
-      foo.executeOperator("@voxel51/operators/notify", { message: "no label of this frame is left to decide" });
+  async function start(act) {
+    if (act === "repair") await review.repair();
+    else await alone(() => pressed(act));
+  }
+
+  async function pressed(act) {
+    const label = frameIsOpen() ? review.focused() : null, selected = review.selectedLabels();
+    if (frameIsOpen() && ON_LABELS.has(act) && !label && !selected.length) {
+      notify("no label of this frame is left to decide");
       return;
     }
-    const quick = label && review.isQuick(name);
-    if ((!quick || name === "fix_class") && !(await review.reachable())) return;
-    if (name === "fix_class") {
+    const isQuick = SHOWN[act] && label && !selected.length;
+    if ((!isQuick || act === "fix_class") && !(await reachable())) return;
+    const params = await answers(act, label);
+    if (!params) return;
+    if (isQuick) await decide(act, label, params);
+    else await review.during(`${words(act)} …`, run(act, { ...focusParams(), ...params }));
+  }
+
+  // What an act has to know besides labels; null if somebody gives up.
+  async function answers(act, label) {
+    if (act === "fix_class") {
       const [selected] = review.selectedLabels();
       const shown = selected ? review.labels().find((one) => one.id === selected) : label;
-      params.class_name = await review.pickClass("Fix the class", shown && review.correctionOf(shown).label);
-      if (!params.class_name) return;
+      const now = shown && review.correctionOf(shown).label;
+      const names = (await ask("classes"))?.classes ?? [];
+      const rows = names.map((name) => [name, name]);
+      const class_name = await review.pick("class-picker", "Fix the class", rows, (typed) => `new class "${typed}"`, now);
+      return class_name && { class_name };
     }
-    if (quick) {
-      await review.decide(name, label, params);
-      return;
+    if (act === "open_sequence") {
+      const rows = (await ask("sequences"))?.sequences ?? [];
+      const other = (typed) => `all with "${typed}" in their names`;
+      const sequence = await review.pick("sequence-picker", "Open a sequence", rows, other);
+      return sequence && { sequence };
     }
-    await review.allWritten();
-    Object.assign(params, focusParams());
-    if (ASKS.has(name)) foo.executeOperator(`${PLUGIN}/ask`, { operator: name, params });
-    else await review.during(`${name.replaceAll("_", " ")} …`, run(name, params));
+    if (act === "send_to_relabel") {
+      const prompt = await review.pick("prompt-picker", "Send to relabel: prompt", PROMPTS);
+      if (!prompt) return null;
+      const other = (typed) => `the model "${typed}", a preset or a path`;
+      const model = await review.pick("model-picker", "Send to relabel: model", SAME_MODEL, other);
+      return model === null ? null : { prompt, model };
+    }
+    return {};
   }
 
-  // Runs an operator; returns what it says when its labels are on the canvas.
-  async function act(name, params) {
-    while (busy) await review.pause(20);
-    return alone(async () => {
-      await review.allWritten();
-      return run(name, params);
-    });
-  }
-
-  async function run(name, params) {
-    const drawn = new Promise((settled) => { review.settled = settled; });
-    const done = await review.ask(`${PLUGIN}/${name}`, params);
-    if (done?.redraws) await Promise.race([drawn, new Promise((late) => setTimeout(late, 10_000))]);
+  // Has the server act; says how it went, and returns that when it is drawn.
+  async function run(act, params) {
+    await writing;
+    await drawing;
+    const done = await ask(act, params);
+    if (done?.question) {
+      const agreed = window.confirm(`${words(act)}: ${done.question}`);
+      return agreed ? run(act, { ...params, confirmed: true }) : null;
+    }
+    if (done?.message) notify(done.message, done.ok ? "success" : "error");
+    if (!done?.ok || !Object.keys(done.samples ?? {}).length) return done;
+    // The App asks for all buttons anew when a selection changes.
+    if (review.selectedLabels().length) foo.executeOperator("@voxel51/operators/clear_selected_labels", {});
+    if (!frameIsOpen()) foo.executeOperator("@voxel51/operators/clear_selected_samples", {});
+    written(done.samples);
+    await draw();
+    await goOn(done, act === "redo" ? 1 : -1);
     return done;
   }
 
-  function typing(target) {
-    return target && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
+  // The focus goes on: after an undo, to the label that is undecided again; from the last label to the
+  // next frame, once the decision was seen.
+  async function goOn({ focus, frame, samples }, step) {
+    if (!frameIsOpen()) return;
+    if (focus || (frame && frame !== review.openId())) {
+      await show(frame || review.openId(), focus, step);
+    } else if (samples[review.openId()] && !review.undecided().length) {
+      await pause(SEEN_MS);
+      await turn({ step: 1 });
+    }
   }
 
-  // FiftyOne hides all labels while Shift is held, and for good when its release falls between two
-  // frames. Shift belongs to the keys of the review here.
-  for (const kind of ["keydown", "keyup"]) {
-    window.addEventListener(kind, (event) => {
-      if (event.key === "Shift" && frameIsOpen()) event.stopImmediatePropagation();
-    }, true);
+  // Shows a decision; after the last one of a frame the next frame opens, once it was seen and is
+  // written: if it is refused, its label is open still.
+  async function decide(act, label, more) {
+    const frame = review.openId();
+    const focus = { sample_id: frame, label_id: label.id, decision: review.decisionOf(label) };
+    const isDone = () => !review.undecided().length && review.openId() === frame;
+    review.claim(label.id, SHOWN[act], false);
+    review.focusOn(null);
+    write({ act, focus, params: { ...more, focus } });
+    if (queue.length >= MOST_WAITING) await review.during(WRITING, writing);
+    if (!isDone()) return;
+    await Promise.all([pause(SEEN_MS), review.during(WRITING, writing)]);
+    if (isDone()) await turn({ step: 1 });
   }
 
-  window.addEventListener("keydown", (event) => {
-    if (!event.shiftKey || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (typing(event.target) || document.querySelector("[data-cy=review-confirm]")) return;
-    const name = BUTTONS[event.key]?.[0];
-    const move = frameIsOpen() ? MOVES[event.key] : null;
-    if (!name && !move) return;
-    event.preventDefault();
-    event.stopPropagation();
-    if (move) alone(move);
-    else if (!event.repeat) press(name); // a key that is held decides once
-  }, true);
+  function write(decision) {
+    queue.push(decision);
+    writing = writing.then(async () => {
+      if (!queue.includes(decision)) return; // refused together with one before it
+      try {
+        const done = await send(decision.act, decision.params, { keepalive: true });
+        queue.shift();
+        written(done.samples ?? {});
+        if (!done.ok) refuse([decision], done.message, done.samples?.[decision.focus.sample_id]);
+      } catch (error) {
+        refuse(queue.splice(0), error.message);
+      }
+      if (!queue.length && !busy) draw();
+    });
+  }
+
+  // What the server says of labels is what they are.
+  function written(samples) {
+    for (const [id, change] of Object.entries(samples)) {
+      for (const one of change.labels.detections ?? []) review.claim(one._id, one.decision ?? "", true);
+      (changes[id] ??= []).push(change);
+    }
+    review.paint();
+  }
+
+  // Takes decisions off the picture. `stored` is what the server knows of the frame by now.
+  async function refuse(decisions, why, stored) {
+    const { focus } = decisions[0], { claims } = review.open;
+    for (const one of decisions) {
+      const id = one.focus.label_id;
+      if (!claims.get(id)?.written) claims.delete(id);
+    }
+    review.complain(decisions.length > 1 ? `${decisions.length} decisions were not written: ${why}` : why);
+    review.paint();
+    if (stored?.gone.includes(focus.label_id) || claims.get(focus.label_id)?.decision) return;
+    await aloneAfterAll(async () => {
+      if (frameIsOpen()) await show(focus.sample_id, focus.label_id, -1);
+    });
+  }
+
+  // Brings what is written into FiftyOne's own caches and canvas.
+  function draw() {
+    drawing = drawing.then(async () => {
+      const samples = changes;
+      if (!Object.keys(samples).length) return;
+      changes = {};
+      isDrawing = true;
+      await call("redraw", { samples });
+      isDrawing = false;
+    });
+    return drawing;
+  }
+
+  function isSettled() {
+    return !queue.length && !isDrawing && !Object.keys(changes).length;
+  }
 
   // Opens another frame; returns when it is drawn.
   async function turn(params) {
-    if (await review.reachable()) await review.during("loading the frame: keys rest until it is there", load(params));
+    if (await reachable()) await review.during("loading the frame: keys rest until it is there", load(params));
   }
 
   async function load(params) {
     const before = review.open.looker;
-    const done = await review.ask(`${PLUGIN}/turn`, params);
+    const done = await call("turn", params);
     const late = performance.now() + TURN_MS;
     let prepared = 0;
     while (done?.turned && performance.now() < late) {
@@ -135,7 +285,7 @@
         prepared ||= performance.now();
         if (review.labels().length || performance.now() - prepared > EMPTY_MS) return;
       }
-      await review.pause(20);
+      await pause(20);
     }
   }
 
@@ -150,60 +300,56 @@
     }
   }
 
-  // The same, of what was refused.
-  async function goTo(frame, label) {
-    while (busy) await review.pause(20);
-    await alone(async () => {
-      if (!frameIsOpen()) return;
-      await show(frame, label, -1);
-    });
+  // FiftyOne hides all labels while Shift is held, and for good when its release falls between two
+  // frames. Shift belongs to the keys of the review here.
+  for (const kind of ["keydown", "keyup"]) {
+    window.addEventListener(kind, (event) => {
+      if (event.key === "Shift" && frameIsOpen()) event.stopImmediatePropagation();
+    }, true);
   }
 
-  // After what was not shown before it was written: the focus goes on, from the last label to the next
-  // frame once the decision was seen; after an undo, to the label that is undecided again.
-  review.afterRedraw = async ({ focus, frame, step, samples }) => {
-    if (!frameIsOpen()) return;
-    if (focus || (frame && frame !== review.openId())) {
-      await show(frame || review.openId(), focus, step);
-      return;
-    }
-    if (!samples[review.openId()] || review.undecided().length) return;
-    await review.pause(SEEN_MS);
-    await turn({ step: 1 });
-  };
+  window.addEventListener("keydown", (event) => {
+    if (!event.shiftKey || event.ctrlKey || event.metaKey || event.altKey) return;
+    const { target } = event;
+    if (target?.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target?.tagName)) return;
+    const act = BUTTONS[event.key]?.[0];
+    const move = frameIsOpen() ? MOVES[event.key] : null;
+    if (!act && !move) return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (move) alone(move);
+    else if (!event.repeat) start(act); // a key that is held decides once
+  }, true);
 
-  class PressOpenSequence extends foo.Operator {
-    get config() {
-      return new foo.OperatorConfig({ name: "press_open_sequence", label: "Open a sequence", unlisted: true });
-    }
-    async resolvePlacement() {
-      const view = new types.Button({ label: "Open a sequence", icon: "/assets/list.svg", prompt: false });
-      return new types.Placement(types.Places.SAMPLES_GRID_SECONDARY_ACTIONS, view);
-    }
-    async execute() {
-      const sequence = await review.pickSequence("Open a sequence");
-      if (sequence) await review.ask(`${PLUGIN}/open_sequence`, { sequence });
-    }
-  }
-  foo.registerOperator(PressOpenSequence, PLUGIN);
+  // A page that is left sends what it has not sent yet; the browser asks first.
+  window.addEventListener("beforeunload", (event) => {
+    if (queue.length) event.preventDefault();
+  });
+  window.addEventListener("pagehide", () => {
+    for (const one of queue.splice(1)) send(one.act, one.params, { keepalive: true }).catch(() => null);
+  });
 
-  // Buttons beside an open frame; they do what the keys do.
-  for (const [key, [name, label, icon]] of Object.entries(BUTTONS)) {
+  // Buttons do what the keys do.
+  function addButton([act, label, icon], place, key = "") {
+    const { Button, Placement } = foo.types;
     class Press extends foo.Operator {
       get config() {
-        return new foo.OperatorConfig({ name: `press_${name}`, label, unlisted: true });
+        return new foo.OperatorConfig({ name: `press_${act}`, label, unlisted: true });
       }
       async resolvePlacement() {
-        const text = `${label} (Shift+${key})`;
-        const view = new types.Button({ label: text, icon: `/assets/${icon}.svg`, prompt: false });
-        return new types.Placement(types.Places.SAMPLES_VIEWER_ACTIONS, view);
+        const text = key ? `${label} (Shift+${key})` : label;
+        return new Placement(place, new Button({ label: text, icon: `/assets/${icon}.svg`, prompt: false }));
       }
       async execute() {
-        await press(name);
+        await start(act);
       }
     }
     foo.registerOperator(Press, PLUGIN);
   }
+  const { SAMPLES_VIEWER_ACTIONS, SAMPLES_GRID_SECONDARY_ACTIONS } = foo.types.Places;
+  for (const [key, button] of Object.entries(BUTTONS)) addButton(button, SAMPLES_VIEWER_ACTIONS, key);
+  for (const button of GRID_BUTTONS) addButton(button, SAMPLES_GRID_SECONDARY_ACTIONS);
 
-  Object.assign(review, { press, act, turn, goTo, busy: () => busy });
+  const act = (name, params) => aloneAfterAll(() => run(name, { ...focusParams(), ...params }));
+  Object.assign(review, { ask, send, act, isThere, reachable, isSettled, busy: () => busy });
 })();

@@ -118,24 +118,19 @@
     return reviewed.filter((one) => one?.bounding_box && !(one.sources ?? []).some((id) => shown.has(id)));
   }
 
-  // Machine labels that are drawn as what they have become.
-  function replacedBy(drawn) {
-    const gone = drawn.filter((label) => decisionOf(label) && correctionOf(label) !== label);
-    return new Set(gone.map((one) => one.id));
-  }
-
   function paint() {
     const container = document.querySelector(CONTAINER);
     const looker = open.looker;
     if (!container || !looker || looker.state.destroyed || !looker.state.canvasBBox) return;
     review.adapt(looker.currentOverlays);
-    const drawn = labels();
-    if (looker.currentOverlays.some((one) => one.field === FIELD)) review.leaveOut(replacedBy(drawn), looker);
     const pen = layer(container);
-    const picture = looker.getImageSource?.(), place = boxOnPage({ bounding_box: [0, 0, 1, 1] });
     const decided = labelsInReach().map((label) => [label, decisionOf(label), correctionOf(label)]).filter(([, one]) => one);
+    if (looker.currentOverlays.some((one) => one.field === FIELD)) {
+      const others = decided.filter(([label, , shown]) => shown !== label).map(([label]) => label.id);
+      review.leaveOut(new Set(others), new Set(decided.map(([, , shown]) => shown.id)), looker);
+    }
     for (const [, decision, shown] of decided) {
-      review.paintTint(pen, shown.mask?.bitmap, boxOnPage(shown), decision, picture, place);
+      review.paintTint(pen, shown.mask?.bitmap, boxOnPage(shown), decision);
     }
     const focus = focused(), named = focus && correctionOf(focus).id;
     review.paintNames(pen, looker, ({ id }) => id !== named);

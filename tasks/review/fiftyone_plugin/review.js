@@ -15,8 +15,7 @@
   localStorage.setItem("fiftyone-enterprise-tooltip-seen", "true");
   element("style", "", document.head, 'a[href^="https://voxel51.com/why-upgrade"] { display: none }');
   for (const part of [
-    "marks.js", "open_frame.js", "redraw.js", "repair.js", "dialogs.js", "decide.js",
-    "keys.js", "sidebar.js",
+    "dialogs.js", "marks.js", "open_frame.js", "redraw.js", "repair.js", "keys.js", "sidebar.js",
   ]) {
     // FiftyOne shows its page when this script has run: with a part that came later, keys that
     // somebody presses at once would be lost.

@@ -30,7 +30,7 @@
       const name = await snapshot.getPromise(fos.datasetName);
       const view = `${name} ${JSON.stringify(await snapshot.getPromise(fos.view))}`;
       if (!name || view === arranged) return;
-      const groups = (await review.ask("sam2-autolabel/sidebar"))?.groups;
+      const groups = (await review.ask("sidebar"))?.groups;
       if (!groups?.length) return;
       arranged = view;
       const fields = await Promise.all(
