@@ -148,8 +148,7 @@ def _start_server(port: int, tell: Callable[[str], object]) -> Service:
     choose_auth(folder())
     _set_old_database_aside(tell)
     tell("Prefect's server")
-    start("postgres", python("flows.server.postgres"))
-    return start("server", python("flows.server.process", "up"), port, "/api")
+    return start("server", python("flows.server.process"), port, "/api")
 
 
 def _bring_up_app(port: int) -> None:

@@ -32,7 +32,7 @@ START_S, STOP_S = 180.0, 150.0
 SUPERVISOR_S = 30.0
 POLL_S = 0.2
 # What others need to end is started first and stopped last.
-ORDER = {"postgres": 1, "server": 2, "database": 3}
+ORDER = {"server": 1, "database": 2}
 LIVES = {"STARTING", "RUNNING", "STOPPING"}
 LINKS = "sign-in.html"  # what `up` has printed
 HOLDER = "_1"  # ends the name of the process that only holds a port, see `launched`
@@ -62,7 +62,7 @@ class Service:
     """A program that `up` has put on the list.
 
     Attributes:
-        name: postgres, server, database, app, worker-gpu, worker-cpu.
+        name: server, database, app, worker-gpu, worker-cpu.
         pid: process id; 0 while none runs.
         url: where it listens, "" when nowhere.
 

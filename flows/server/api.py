@@ -9,23 +9,23 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from flows.machine.logs import last_words
 from flows.machine.services import folder, running_api
-from flows.server.postgres import Postgres, environment, home
+from flows.server.postgres import home
 from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, known_auth, new_auth
 from sam2_core.types import AutolabelError
 from tasks import processes
 from tasks.store.private_files import OwnFolder
 
 START_TIMEOUT_S = 180.0
-EVENTS_TIMEOUT_S, STOP_S = 5.0, 3.0
+EVENTS_TIMEOUT_S, STOP_S = 5.0, 20.0
 FOLDER_PREFIX = "autolabel-prefect-"
 FAILED_LOG = "server-failed.log"
 _CLIENT_ENVIRONMENT = {
@@ -98,7 +98,7 @@ class Api:
     """
 
     def __init__(self) -> None:
-        self._starting: Future[OwnApi] | None = None
+        self._own: OwnApi | None = None
 
     def __enter__(self) -> Api:
         return self
@@ -108,31 +108,26 @@ class Api:
 
     def begin(self) -> None:
         """Start ours, unless another one is configured or runs; `wait` before use."""
-        if self._starting:
-            return
         for name, value in _CLIENT_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
-        if not _api_that_runs():
+        if not (self._own or _api_that_runs()):
             # Nothing of a run is to be left in the user's home, which may not even be writable.
             os.environ.setdefault("PREFECT_HOME", str(home()))
-            pool = ThreadPoolExecutor(1, "prefect")
-            self._starting = pool.submit(OwnApi)
-            pool.shutdown(wait=False)
+            self._own = OwnApi()
 
     def wait(self) -> None:
-        """Wait until flows can run; raises as `OwnApi`."""
-        if self._starting:
-            self._starting.result().wait()
+        """Wait until flows can run; raises as `OwnApi.wait`."""
+        if self._own:
+            self._own.wait()
 
     def settings(self) -> contextlib.AbstractContextManager[None]:
         """Let Prefect use this API inside the block; `wait` first."""
-        return self._starting.result().settings() if self._starting else contextlib.nullcontext()
+        return self._own.settings() if self._own else contextlib.nullcontext()
 
     def end(self) -> None:
         """Stop what was started here."""
-        if self._starting:
-            with contextlib.suppress(AutolabelError):
-                self._starting.result().stop()
+        if self._own:
+            self._own.stop()
 
 
 @contextlib.contextmanager
@@ -154,38 +149,36 @@ def client_of(url: str, auth: str) -> Iterator[None]:
 
 
 class OwnApi:
-    """Our own server, starting, on this user's database.
-
-    Raises:
-        AutolabelError: the database does not start; says why.
-
-    """
+    """Our own server on this user's database, starting."""
 
     def __init__(self) -> None:
-        self.url, self.auth = "", new_auth()
-        self._database = Postgres()
+        self.auth = new_auth()
         self._folder = OwnFolder(FOLDER_PREFIX)
-        self._log = (self._folder.path / "server.log").open("w+b")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "flows.server.process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=os.environ | self._environment(),
-            pass_fds=(self._folder.lock.fileno(),),
-            start_new_session=True,  # Ctrl-C is for the command, which then stops its server
-        )
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
+            descriptor = listener.fileno()
+            with self._log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "flows.server.process", str(descriptor)],
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    env=os.environ
+                    | {
+                        "PREFECT_HOME": str(self._folder.path),
+                        "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
+                        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+                        "PREFECT_SERVER_UI_ENABLED": "false",
+                        "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
+                        SERVER_AUTH: self.auth,
+                    },
+                    pass_fds=(descriptor, self._folder.lock.fileno()),
+                    start_new_session=True,  # Ctrl-C is for the command, which then stops it
+                )
 
-    def _environment(self) -> dict[str, str]:
-        return {
-            "PREFECT_HOME": str(self._folder.path),
-            **environment(self._database.url),
-            "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            "PREFECT_SERVER_UI_ENABLED": "false",
-            "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
-            SERVER_AUTH: self.auth,
-        }
+    @property
+    def _log(self) -> Path:
+        return self._folder.path / "server.log"
 
     def wait(self) -> None:
         """Wait until the server answers.
@@ -194,11 +187,8 @@ class OwnApi:
             AutolabelError: it did not start; says why, and where its log is.
 
         """
-        output = self._process.stdout
-        port = output.readline().decode().strip() if output else ""
-        self.url = f"http://127.0.0.1:{port}/api"
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not (port and processes.answers(f"{self.url}/health")):
+        while not processes.answers(f"{self.url}/health"):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise AutolabelError(self._why_not())
             time.sleep(0.05)
@@ -215,16 +205,13 @@ class OwnApi:
             yield
 
     def stop(self) -> None:
-        """Stop the server, and the database where nobody else uses it."""
+        """Stop the server, which stops the database where nobody else uses it."""
         processes.end(self._process, STOP_S)
-        self._log.close()
-        self._database.release()
         self._folder.remove()
 
     def _why_not(self) -> str:
         """Tell why the server did not start; its log is kept where it outlives this command."""
-        log = Path(self._log.name)
-        ended = self._process.poll()
+        ended, log = self._process.poll(), self._log
         how = f"no answer in {START_TIMEOUT_S:.0f} s" if ended is None else f"exit status {ended}"
         why = last_words(log) or how
         with contextlib.suppress(OSError):

@@ -68,12 +68,10 @@ def decided(
     """
     if label.backend == TRITON:  # not the workers': servers run it, and plans ask them
         return label
-    named = label.backend in BEST_FIRST
     if online is None:
-        online = _offers(0 if named else wait_s)
-    if named:
-        _refuse_if_absent(label.backend, online)
-    backend = label.backend if named else _common(label, online)
+        online = _offers(0 if label.backend in BEST_FIRST else wait_s)
+    # Every worker can use its processor, also one that tells of its GPU only.
+    backend = CPU if label.backend == CPU else _common(label, online)
     _refuse_unlike_detectors(label, backend, online)
     return _exactly(label, backend)
 
@@ -159,6 +157,8 @@ def doubt(label: LabelParams) -> str:
 def _common(label: LabelParams, online: Offers) -> str:
     """Return the best backend that was asked for of all workers."""
     asked = asked_for(label.model, label.backend)
+    if not online and label.backend in BEST_FIRST:
+        return label.backend  # nobody tells otherwise
     chosen = {
         name: next((one for one in offers if fits(one, asked)), "")
         for name, offers in online.items()
@@ -170,35 +170,21 @@ def _common(label: LabelParams, online: Offers) -> str:
             "start one with `autolabel worker` (`autolabel status` says if one is refused), or say "
             f"what all workers have to use with --backend, for instance --backend {CUDA}"
         )
-    if found == {""}:  # only ONNX Runtime is ever asked for and not there
+    if found == {""}:  # TensorRT and PyTorch are asked for by name, ONNX Runtime by the model, too
+        wanted = label.backend if label.backend in BEST_FIRST else CUDA
         raise FleetError(
-            f"{label.model} needs ONNX Runtime here, which no worker that is online offers on its "
-            f"GPU: {_told(online)}. {_missing(CUDA)}, or say --backend {CPU} to use processors"
+            f"no worker that is online offers {wanted}: {_told(online)}. Start one that does, or "
+            f"name another --backend ({CPU} uses processors){_GHOSTS}. {_missing(wanted)}"
         )
     if len(found) > 1:
+        lacking = [name for name, backend in chosen.items() if not backend]
+        differ = {name: (chosen[name],) if chosen[name] else online[name] for name in online}
         raise FleetError(
-            "the workers differ, and labels of one run are made by one backend: "
-            f"{_told({name: (chosen[name],) if chosen[name] else online[name] for name in online})}"
-            f". Say which with --backend (all workers must offer it), or stop the others{_GHOSTS}"
+            f"{'not every worker offers what is asked for' if lacking else 'the workers differ'}, "
+            f"and labels of one run are made by one backend: {_told(differ)}. Say which with "
+            f"--backend (all workers must offer it), or stop the others{_GHOSTS}"
         )
     return found.pop()
-
-
-def _refuse_if_absent(backend: str, online: Offers) -> None:
-    # Every worker can use its processor, also one that tells of its GPU only.
-    lacking = {
-        name: offers for name, offers in online.items() if backend != CPU and backend not in offers
-    }
-    if lacking and len(lacking) == len(online):
-        raise FleetError(
-            f"no worker that is online offers {backend}: {_told(lacking)}. Start one that does, or "
-            f"name another --backend{_GHOSTS}. {_missing(backend)}"
-        )
-    if lacking:
-        raise FleetError(
-            f"not every worker that is online offers {backend}: {_told(lacking)}. "
-            f"Stop those, or name another --backend{_GHOSTS}. {_missing(backend)}"
-        )
 
 
 def _refuse_unlike_detectors(label: LabelParams, backend: str, online: Offers) -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import importlib.util
+import logging
 import os
 import secrets
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -31,8 +31,9 @@ from sam2_core.cache import cache_folder
 from sam2_core.types import AutolabelError
 from tasks.store.private_files import close_file, private_folder, read_or_create_secret
 
+log = logging.getLogger(__name__)
 USER, PORT = "autolabel", 5432
-START_S = 60.0
+START_S, LOOK_EVERY_S = 60.0, 0.5
 # PostgreSQL refuses to run as root: there it runs as nobody, who may yet pass root's folders.
 AS_NOBODY = (
     "--reuid=nobody", "--regid=nogroup", "--clear-groups",
@@ -186,11 +187,27 @@ class Postgres:
 
 @contextlib.contextmanager
 def running() -> Iterator[Postgres]:
-    """Have this user's database in the block; raises as `Postgres`."""
-    server = Postgres()
+    """Have this user's database in the block, started again where it is killed.
+
+    Raises:
+        AutolabelError: as `Postgres`.
+
+    """
+    server, ended = Postgres(), threading.Event()
+
+    def look() -> None:
+        while not ended.wait(LOOK_EVERY_S):
+            with contextlib.suppress(AutolabelError):
+                if server.start_again():
+                    log.warning("PostgreSQL was killed, and started again")
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
     try:
         yield server
     finally:
+        ended.set()
+        looking.join()
         server.release()
 
 
@@ -255,22 +272,3 @@ def _installed() -> Iterator[Path]:
 def _major(programs: Path) -> str:
     told = subprocess.check_output([programs / "postgres", "-V"], text=True)
     return str(told.partition(") ")[2].partition(".")[0])
-
-
-def main() -> None:
-    """Keep it running until SIGTERM: `python -m flows.server.postgres [FOLDER]`."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    try:
-        server = Postgres(*map(Path, sys.argv[1:2]))
-    except AutolabelError as error:
-        sys.exit(str(error))
-    while not stop.wait(0.5):
-        if server.start_again():
-            print(f"{time.ctime()} PostgreSQL was killed, and started again", flush=True)  # noqa: T201
-    server.release()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,14 +1,15 @@
-"""The process of a Prefect server of ours: `python -m flows.server.process [up]`.
+"""A Prefect server of ours, with its database: `python -m flows.server.process [DESCRIPTOR]`.
 
-For one command it binds a free port of 127.0.0.1, prints it, serves without background services,
+For one command it listens on the socket with that descriptor, serves without background services,
 and ends when its standard input closes: so it never outlives the command that started it, even one
-that was killed. For `up` its standard input is the socket that it listens on, and it is the whole
-server of a workstation until SIGTERM.
+that was killed, and its database ends with it unless others use it. For `up` its standard input is
+the socket, and it is the whole server of a workstation until SIGTERM.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import threading
@@ -36,36 +37,26 @@ SETTINGS = {
 
 
 def main() -> None:
-    """Serve until standard input closes or SIGTERM comes."""
-    if len(sys.argv) == 1:
-        _serve_a_command()
-    else:
-        _serve_a_workstation()
-
-
-def _serve_a_command() -> None:
-    from flows.server.sign_in import SERVER_AUTH
-    from tasks.processes import end_with_parent
-
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.bind(("127.0.0.1", 0))
-    print(listener.getsockname()[1], flush=True)  # noqa: T201
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    _serve(listener, os.environ[SERVER_AUTH], whole=False)
-
-
-def _serve_a_workstation() -> None:
+    """Serve until SIGTERM, or, for one command, until standard input closes."""
     from flows.machine.services import folder
     from flows.server import postgres
-    from flows.server.sign_in import known_auth
+    from flows.server.sign_in import SERVER_AUTH, known_auth
     from sam2_core.types import AutolabelError
+    from tasks.processes import end_with_parent
 
-    for name, value in SETTINGS.items():
-        os.environ.setdefault(name, value)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # the database is released
+    of_a_command = len(sys.argv) > 1
+    listener = socket.socket(fileno=int(sys.argv[1]) if of_a_command else 0)
+    if of_a_command:
+        threading.Thread(target=end_with_parent, daemon=True).start()
+    else:
+        for name, value in SETTINGS.items():
+            os.environ.setdefault(name, value)
     try:
         with postgres.running() as database:
             os.environ.update(postgres.environment(database.url))
-            _serve(socket.socket(fileno=0), known_auth(folder()), whole=True)
+            auth = os.environ.get(SERVER_AUTH) or known_auth(folder())
+            _serve(listener, auth, whole=not of_a_command)
     except AutolabelError as error:
         sys.exit(str(error))
 

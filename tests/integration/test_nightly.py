@@ -33,7 +33,7 @@ def test_two_nights_fire_by_their_schedule_with_up_given_again_between(workstati
     write_sequence(sources / "drive0", tmp_path / "boxes", 2)
     first, told = workstation.up()
     assert set(first) == {
-        "prefect", "postgres", "database", "worker-gpu", "worker-cpu", "app", "sign_in"
+        "prefect", "database", "worker-gpu", "worker-cpu", "app", "sign_in"
     }  # fmt: skip
     assert all(f"waiting for {what}" in told for what in ("Prefect's server", "the database"))
     for_its_user_alone(workstation, told)

@@ -40,7 +40,7 @@ def api(home):
     yield up_run._bring_up_server(free_port(), told.append)
     assert f"Runs and nights of before are in {old}.old" in "\n".join(told)
     assert not old.exists()
-    assert services.stop_all() == ["server", "postgres"]
+    assert services.stop_all() == ["server"]
     assert not (services.folder() / services.LINKS).exists()
 
 

@@ -24,10 +24,10 @@ def cache(request, tmp_path, monkeypatch):
 
 def test_workers_end_before_the_server_whenever_that_was_started(cache):
     """They give their shards back to it; `up` starts one that has died again, after them."""
-    for name in ("worker-gpu", "server", "postgres", "database"):
+    for name in ("worker-gpu", "server", "database"):
         started = services.start(name, SLEEPS)
         assert services.start(name, SLEEPS) == started
-    assert services.stop_all() == ["worker-gpu", "database", "server", "postgres"]
+    assert services.stop_all() == ["worker-gpu", "database", "server"]
     assert services.running() == {}
     assert services.stop_all() == []
 

@@ -17,7 +17,7 @@ import pytest
 from flows.server import api as own
 from flows.server import first_start
 from flows.server.api import FOLDER_PREFIX, Api, OwnApi, configured_api
-from flows.server.postgres import home
+from flows.server.postgres import Postgres, home
 from sam2_core.types import AutolabelError
 from tasks.store import private_files
 from tests.integration.cluster import wait_for
@@ -30,19 +30,24 @@ def server():
     started.stop()
 
 
-def test_the_server_ends_when_its_command_is_killed():
+def test_the_server_and_its_database_end_when_its_command_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
     code = (
         "import time; from flows.server.api import OwnApi; api = OwnApi(); "
-        "print(api._process.pid, flush=True); api._process.stdout.readline(); "
-        "print('bound', flush=True); time.sleep(600)"
+        "print(api._process.pid, flush=True); api.wait(); "
+        "print('answers', flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     pid = int(parent.stdout.readline())
-    assert parent.stdout.readline().strip() == "bound"
-    assert Path(f"/proc/{pid}").exists()
+    assert parent.stdout.readline().strip() == "answers"
+    database = Postgres()
+    started = database.process_id
+    database.release()
+    assert started
+    assert _runs(pid)
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
-    wait_for(lambda: not _runs(pid), 60, 0.1)
+    wait_for(lambda: not (_runs(pid) or _runs(started)), 60, 0.1)
 
 
 def _runs(pid: int) -> bool:
@@ -82,7 +87,7 @@ def test_a_server_that_does_not_start_tells_why_and_where_its_log_is(monkeypatch
     server.stop()
     log = home() / own.FAILED_LOG
     assert str(log) in str(raised.value)
-    assert "Traceback" in log.read_text()
+    assert "forty-two" in log.read_text()
     assert "<no Python frame>" not in log.read_text()
 
 
@@ -171,7 +176,6 @@ def test_a_command_leaves_no_folder(temporary, monkeypatch):
     (left / private_files.LOCK).touch()
     with Api() as api:
         api.begin()
-        api._starting.result()
         (path,) = temporary.glob(f"{FOLDER_PREFIX}*")
         assert path != left
         assert private_files.sweep(FOLDER_PREFIX) == []

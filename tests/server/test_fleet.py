@@ -75,7 +75,7 @@ def test_a_mixed_fleet_is_refused_at_submission(online):
     online(("a", GPU), ("b", CPU))
     with pytest.raises(FleetError, match="a has onnxruntime-cuda; b has onnxruntime-cpu"):
         decided(label())
-    wanted = "not every worker that is online offers onnxruntime-cuda.*counts .* for up to 90 s"
+    wanted = "not every worker offers what is asked for.*counts .* for up to 90 s"
     with pytest.raises(FleetError, match=wanted):
         decided(label(backend="onnxruntime-cuda"))
 
@@ -120,7 +120,7 @@ def test_a_worker_refuses_what_it_cannot_run():
 def test_what_no_worker_can_do_is_refused_with_what_is_missing(online):
     online(("a", ("torch",)))
     for backend in ("auto", "onnxruntime"):
-        with pytest.raises(FleetError, match=r"a has torch.*make extra-gpu.*onnxruntime-cpu"):
+        with pytest.raises(FleetError, match=r"a has torch.*onnxruntime-cpu.*make extra-gpu"):
             decided(label(backend=backend))
     with pytest.raises(FleetError, match=r"a has torch.*make extra-gpu"):
         decided(label(backend="onnxruntime-cuda"))

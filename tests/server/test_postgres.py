@@ -95,15 +95,12 @@ def test_it_starts_where_a_killed_one_left_its_files(folder, reused):
     server.release()
 
 
-def test_the_keeper_starts_it_again_and_stops_it(folder):
-    keeper = subprocess.Popen([sys.executable, "-m", "flows.server.postgres", str(folder)])
-    user = Postgres(folder)
-    before = user.process_id
-    os.kill(before, signal.SIGKILL)
-    wait_for(lambda: user.process_id not in {None, before}, 60)
-    user.release()
-    keeper.terminate()
-    assert keeper.wait(60) == 0
+def test_whoever_has_it_starts_it_again_and_stops_it(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(postgres, "home", lambda: folder)
+    with postgres.running() as user:
+        before = user.process_id
+        os.kill(before, signal.SIGKILL)
+        wait_for(lambda: user.process_id not in {None, before}, 60)
     assert user.process_id is None
 
 
