@@ -19,10 +19,15 @@ from sam2_core.types import AutolabelError
 if TYPE_CHECKING:
     from sam2_core.architecture import Sam2
 
-_MLP_PARTS = "(mlp|output_hypernetworks_mlps\\.\\d+|iou_prediction_head|pred_obj_score_head)"
+_HEADS = r"(output_hypernetworks_mlps\.\d+|iou_prediction_head|pred_obj_score_head)"
 
 # (pattern, replacement), applied in order to the whole name.
 _RENAMES: tuple[tuple[str, str], ...] = (
+    # Heads have three layers, the MLPs of transformers two.
+    (rf"\.{_HEADS}\.layers\.0\.", r".\1.layers.1."),
+    (rf"\.{_HEADS}\.proj_out\.", r".\1.layers.2."),
+    (r"\.proj_out\.", ".layers.1."),
+    (r"\.proj_in\.", ".layers.0."),
     (r"^vision_encoder\.backbone\.patch_embed\.projection\.",
      "image_encoder.trunk.patch_embed.proj."),
     (r"^vision_encoder\.backbone\.", "image_encoder.trunk."),
@@ -58,26 +63,8 @@ def is_hugging_face(keys: Mapping[str, Any]) -> bool:
     return any(key.startswith(("vision_encoder.", "shared_image_embedding.")) for key in keys)
 
 
-def _rename_mlp(key: str, depth: Mapping[str, int]) -> str:
-    """proj_in, layers.N, proj_out -> layers.0, layers.N+1, layers.last."""
-    match = re.match(rf"(.*\.{_MLP_PARTS})\.(proj_in|layers\.(\d+)|proj_out)\.(.*)", key)
-    if match is None:
-        return key
-    stem, part, inner, parameter = match[1], match[3], match[4], match[5]
-    if part == "proj_in":
-        index = 0
-    else:
-        index = depth.get(stem, 0) + 1 if part == "proj_out" else int(inner) + 1
-    return f"{stem}.layers.{index}.{parameter}"
-
-
 def from_hugging_face(state: Mapping[str, Any]) -> dict[str, Any]:
     """Rename a Hugging Face state dict to Meta's names; arrays are shared, not copied."""
-    depth: dict[str, int] = {}
-    for key in state:
-        match = re.match(rf"(.*\.{_MLP_PARTS})\.layers\.(\d+)\.weight$", key)
-        if match:
-            depth[match[1]] = max(depth.get(match[1], 0), int(match[3]) + 1)
     result: dict[str, Any] = {}
     for key, value in state.items():
         if not key.startswith(_IMAGE_PATH) or key in _DUPLICATES:
@@ -86,7 +73,7 @@ def from_hugging_face(state: Mapping[str, Any]) -> dict[str, Any]:
             for i in range(4):
                 result[f"sam_prompt_encoder.point_embeddings.{i}.weight"] = value[i : i + 1]
             continue
-        name = _rename_mlp(key, depth)
+        name = key
         for pattern, replacement in _RENAMES:
             name = re.sub(pattern, replacement, name)
         result[name] = value

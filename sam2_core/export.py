@@ -8,22 +8,13 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sam2_core.cache import cache_folder, file_sha256, make_folder
 from sam2_core.checkpoints import PYTORCH
-from sam2_core.export_graphs import (
-    extract,
-    published_jobs,
-    restructured_jobs,
-    save,
-    single_image,
-    traced,
-    windows_of,
-)
+from sam2_core.export_graphs import extract, graph_jobs, save, single_image, traced, windows_of
 from sam2_core.presets import Preset, preset_named
 from sam2_core.types import CLOSE_UP, FORMAT_VERSION, AutolabelError
 
@@ -38,54 +29,106 @@ METADATA = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ExportOptions:
-    """What to export.
-
-    Attributes:
-        graph: "restructured" (fast) or "published" (as SAM 2's own modules compute).
-        precision: "fp32" or "fp16" (halves throughout, float32 where fidelity needs it).
-        only: modules to export, of "encoder", "decoder", "decoder_mask", the windowed decoders and
-            "encoder_close_up", "decoder_close_up"; all when empty.
-
-    """
-
-    graph: str = "restructured"
-    precision: str = "fp32"
-    only: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.graph not in GRAPHS:
-            raise AutolabelError(f"unknown graph {self.graph!r}: one of {', '.join(GRAPHS)}")
-        if self.precision not in PRECISIONS:
-            raise AutolabelError(
-                f"unknown precision {self.precision!r}: one of {', '.join(PRECISIONS)}"
-            )
-
-
 def close_up_size(preset: Preset, graph: str) -> int:
     """Return the input size of the close-ups that an export can take, 0 for none."""
     return preset.close_up_size if graph == "restructured" else 0
 
 
 def exported_folder(
-    preset: Preset, checkpoint_sha256: str, options: ExportOptions, cache: Path | None = None
+    preset: Preset, checkpoint_sha256: str, graph: str, precision: str, cache: Path | None = None
 ) -> Path:
     """Return where the exported model of a checkpoint belongs in the cache."""
-    variant = f"{options.graph}-{options.precision}"
-    return cache_folder(cache) / "models" / preset.name / checkpoint_sha256[:12] / variant
+    models = cache_folder(cache) / "models" / preset.name
+    return models / checkpoint_sha256[:12] / f"{graph}-{precision}"
+
+
+def export_model(
+    model: Sam2,
+    folder: Path,
+    *,
+    checkpoint_sha256: str,
+    weights: str,
+    graph: str = "restructured",
+    precision: str = "fp32",
+    only: Sequence[str] = (),
+    progress: Callable[[str], object] = lambda _: None,
+) -> Path:
+    """Write a model's graphs and `model.json` into a folder, whole or not at all.
+
+    Args:
+        model: with its weights; on the CPU. Left in the exported precision.
+        folder: where to write; replaced when it exists.
+        checkpoint_sha256: of the weights' file; `random-N` for seeded random weights.
+        weights: what to tell a user the weights are (a file name, "random, seed 0").
+        graph: "restructured" (fast) or "published" (as SAM 2's own modules compute).
+        precision: "fp32" or "fp16" (halves throughout, float32 where fidelity needs it).
+        only: modules to export, of "encoder", "decoder", "decoder_mask", the windowed decoders and
+            "encoder_close_up", "decoder_close_up"; all when empty.
+        progress: called with each graph's name before it is written.
+
+    Returns:
+        The folder.
+
+    Raises:
+        AutolabelError: the folder cannot be written, or export packages are missing.
+
+    """
+    for what, one, known in (("graph", graph, GRAPHS), ("precision", precision, PRECISIONS)):
+        if one not in known:
+            raise AutolabelError(f"unknown {what} {one!r}: one of {', '.join(known)}")
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise AutolabelError(f"exporting needs the package {error.name}: {PYTORCH}") from error
+    preset = model.preset
+    partly = only and f"encoder{CLOSE_UP}" not in only
+    facts: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "preset": preset.name,
+        "image_size": preset.image_size,
+        "width": preset.width,
+        "checkpoint_sha256": checkpoint_sha256,
+        "weights": weights,
+        "graph": graph,
+        "precision": precision,
+        "windows": list(windows_of(preset)) if graph == "restructured" else [],
+        "close_up_size": 0 if partly else close_up_size(preset, graph),
+        "files": {},
+    }
+    try:
+        make_folder(folder.parent)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as beside:
+            part = Path(beside) / folder.name
+            part.mkdir()
+            if not only:  # before the weights are cast
+                progress("PyTorch's answers, for certificates")
+                _write_answers(model, part, facts)
+            _write_graphs(model, part, only, facts, progress)
+            (part / "model.json").write_text(json.dumps(facts, indent=2) + "\n")
+            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                part.rename(folder)
+            except OSError:
+                if not is_current(folder):  # else another process was first: as good
+                    raise
+    except OSError as error:
+        raise AutolabelError(
+            f"cannot write the exported model to {folder}: {error}. Choose another cache folder "
+            "with --cache or AUTOLABEL_CACHE"
+        ) from error
+    return folder
 
 
 def _write_graphs(
-    model: Sam2, folder: Path, options: ExportOptions, facts: dict[str, Any], progress: Any
+    model: Sam2, folder: Path, only: Sequence[str], facts: dict[str, Any], progress: Any
 ) -> None:
     import torch
 
-    dtype = torch.float16 if options.precision == "fp16" else torch.float32
-    jobs = published_jobs if options.graph == "published" else restructured_jobs
+    dtype = torch.float16 if facts["precision"] == "fp16" else torch.float32
     metadata = {key: str(facts[key]) for key in METADATA}
-    for job in jobs(model.eval(), dtype):
-        if options.only and job.name not in options.only:
+    for job in graph_jobs(model.eval(), facts["graph"], dtype):
+        if only and job.name not in only:
             continue
         progress(job.name)
         graph = traced(job.module, job.inputs, job.outputs, folder)
@@ -96,58 +139,6 @@ def _write_graphs(
             save(part, folder / f"{file}.onnx", metadata | {"image_size": str(size)})
     for path in sorted(folder.glob("*.onnx")):
         facts["files"][path.name] = {"sha256": file_sha256(path), "bytes": path.stat().st_size}
-
-
-def export_model(
-    model: Sam2,
-    folder: Path,
-    *,
-    checkpoint_sha256: str,
-    weights: str,
-    options: ExportOptions | None = None,
-    progress: Callable[[str], object] = lambda _: None,
-) -> Path:
-    """Write a model's graphs and `model.json` into a folder, whole or not at all.
-
-    Args:
-        model: with its weights; on the CPU. Left in the exported precision.
-        folder: where to write; replaced when it exists.
-        checkpoint_sha256: of the weights' file; `random-N` for seeded random weights.
-        weights: what to tell a user the weights are (a file name, "random, seed 0").
-        options: graph and precision.
-        progress: called with each graph's name before it is written.
-
-    Returns:
-        The folder.
-
-    Raises:
-        AutolabelError: the folder cannot be written, or export packages are missing.
-
-    """
-    options = options or ExportOptions()
-    _require_packages()
-    facts = _facts(model.preset, checkpoint_sha256, weights, options)
-    try:
-        make_folder(folder.parent)
-        part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    except OSError as error:
-        raise AutolabelError(
-            f"cannot write the exported model to {folder}: {error}. Choose another cache folder "
-            "with --cache or AUTOLABEL_CACHE"
-        ) from error
-    try:
-        if not options.only:  # before the weights are cast
-            progress("PyTorch's answers, for certificates")
-            _write_answers(model, part, facts)
-        _write_graphs(model, part, options, facts, progress)
-        (part / "model.json").write_text(json.dumps(facts, indent=2) + "\n")
-        part.chmod(0o755)
-        _replace_folder(part, folder)
-    except OSError as error:
-        raise AutolabelError(f"cannot write the exported model to {folder}: {error}") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-    return folder
 
 
 def _write_answers(model: Sam2, folder: Path, facts: dict[str, Any]) -> None:
@@ -162,51 +153,6 @@ def _write_answers(model: Sam2, folder: Path, facts: dict[str, Any]) -> None:
             checkpoint_sha256=facts["checkpoint_sha256"],
         )  # fmt: skip
         answers.write(folder / file_name(close_ups=close_ups))
-
-
-def _require_packages() -> None:
-    try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise AutolabelError(f"exporting needs the package {error.name}: {PYTORCH}") from error
-
-
-def _facts(
-    preset: Preset, checkpoint_sha256: str, weights: str, options: ExportOptions
-) -> dict[str, Any]:
-    """Return what model.json says, without the files."""
-    partly = options.only and f"encoder{CLOSE_UP}" not in options.only
-    return {
-        "format_version": FORMAT_VERSION,
-        "preset": preset.name,
-        "image_size": preset.image_size,
-        "width": preset.width,
-        "checkpoint_sha256": checkpoint_sha256,
-        "weights": weights,
-        "graph": options.graph,
-        "precision": options.precision,
-        "windows": list(windows_of(preset)) if options.graph == "restructured" else [],
-        "close_up_size": 0 if partly else close_up_size(preset, options.graph),
-        "files": {},
-    }
-
-
-def _replace_folder(new: Path, folder: Path) -> None:
-    """Put a complete folder in place; a reader sees the old one or the new one."""
-    old = None
-    if folder.exists():
-        old = new.with_name(f"{new.name}.old")
-        folder.rename(old)
-    try:
-        new.rename(folder)
-    except OSError:
-        if not (folder / "model.json").is_file():  # else another process was first: as good
-            if old is not None:
-                old.rename(folder)
-            raise
-    if old is not None:
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def is_current(folder: Path) -> bool:

@@ -6,9 +6,8 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sam2_core.presets import Preset
 from sam2_core.types import CLOSE_UP, DECODED, FEATURES
@@ -16,142 +15,10 @@ from sam2_core.types import CLOSE_UP, DECODED, FEATURES
 if TYPE_CHECKING:
     from sam2_core.architecture import Sam2
 
+OPSET = 20  # the first with a native Gelu
 # Of all four masks; in decoder_multi.onnx they carry the names above.
 DECODED_MULTI = ("logits_multi", "predicted_iou_multi", "stability_multi")
-# A file's name, the outputs that it keeps, and whether it is for features of one image.
-File = tuple[str, tuple[str, ...], bool]
-
-
-@dataclass(frozen=True)
-class Job:
-    """A module to trace, and the files that become of its graph."""
-
-    name: str
-    module: Any
-    inputs: dict[str, Any]
-    outputs: tuple[str, ...]
-    files: tuple[File, ...]
-
-
 MULTI = (*DECODED_MULTI[:2], DECODED[2], DECODED_MULTI[2])
-
-
-def windows_of(preset: Preset) -> tuple[int, ...]:
-    """Sides of the window buckets in cells: a quarter and half of the embedding's grid."""
-    return (preset.embedding_grid // 4, preset.embedding_grid // 2)
-
-
-def published_jobs(model: Sam2, dtype: Any) -> Iterator[Job]:
-    """Yield the modules of the published graph; the model is cast to `dtype`."""
-    from sam2_core.architecture import cast
-    from sam2_core.architecture.published import PublishedDecoder, PublishedEncoder
-
-    preset = model.preset
-    cast(model, dtype)
-    grid, width = preset.grid, preset.width
-    shapes = (width, grid // 4, grid // 4), (width // 8, grid, grid), (width // 4, *[grid // 2] * 2)
-    inputs = _prompts(preset, shapes, dtype)
-    yield _encoder_job(preset, PublishedEncoder(model))
-    decoder, outputs = PublishedDecoder(model), (*DECODED, *DECODED_MULTI)
-    files: tuple[File, ...] = (("decoder", DECODED, False), ("decoder_multi", MULTI, False))
-    yield Job("decoder", decoder, inputs, outputs, files)
-    masked = inputs | _mask_input(preset)
-    yield Job("decoder_mask", decoder, masked, outputs, (("decoder_mask", DECODED, False),))
-
-
-def restructured_jobs(model: Sam2, dtype: Any) -> Iterator[Job]:
-    """Yield the modules of the restructured graph; the model is cast to `dtype`."""
-    import torch
-
-    from sam2_core.architecture.lean_decoder import LeanDecoder
-    from sam2_core.architecture.lean_encoder import LeanEncoder
-    from sam2_core.architecture.model import at_size, cast
-    from sam2_core.architecture.published import Finished
-
-    preset = model.preset
-    close_up = at_size(model, preset.close_up_size) if preset.close_up_size else None
-    inputs = _lean_prompts(preset, dtype)
-    # Folded in float32, cast afterwards.
-    encoder = LeanEncoder(model, early=dtype == torch.float16)
-    plain, masked = LeanDecoder(model), LeanDecoder(model, masked=True)
-    windowed = {side: LeanDecoder(model, window=side) for side in windows_of(preset)}
-    cast(model, dtype)
-    for module in (encoder, plain, masked, *windowed.values()):
-        cast(module, dtype)
-    yield _encoder_job(preset, encoder)
-    outputs = (*DECODED, *DECODED_MULTI)
-    files: tuple[File, ...] = (
-        ("decoder", DECODED, False),
-        ("decoder_single", DECODED, True),
-        ("decoder_multi", MULTI, False),
-    )
-    yield Job("decoder", Finished(plain), inputs, outputs, files)
-    given = inputs | _mask_input(preset)
-    files = (("decoder_mask", DECODED, False),)
-    yield Job("decoder_mask", Finished(masked), given, outputs, files)
-    for side, module in windowed.items():
-        name = f"decoder_w{side}"
-        given = inputs | {"window_yx": torch.zeros(3, 2, dtype=torch.int32)}
-        files = ((name, DECODED, False), (f"decoder_single_w{side}", DECODED, True))
-        yield Job(name, Finished(module), given, outputs, files)
-    if close_up is not None:
-        yield from _close_up_jobs(close_up, dtype)
-
-
-def _close_up_jobs(model: Sam2, dtype: Any) -> Iterator[Job]:
-    """Yield the restructured modules for close-ups; every prompt has an image of its own."""
-    import torch
-
-    from sam2_core.architecture.lean_decoder import LeanDecoder
-    from sam2_core.architecture.lean_encoder import LeanEncoder
-    from sam2_core.architecture.model import cast
-    from sam2_core.architecture.published import Finished
-
-    encoder, decoder = LeanEncoder(model, early=dtype == torch.float16), LeanDecoder(model)
-    cast(encoder, dtype)
-    cast(decoder, dtype)
-    yield _encoder_job(model.preset, encoder, f"encoder{CLOSE_UP}")
-    name = f"decoder{CLOSE_UP}"
-    inputs = _lean_prompts(model.preset, dtype)
-    yield Job(name, Finished(decoder), inputs, DECODED, ((name, DECODED, False),))
-
-
-def _lean_prompts(preset: Preset, dtype: Any) -> dict[str, Any]:
-    """Return example inputs of a restructured decoder."""
-    cells, width = preset.embedding_grid**2, preset.width
-    shapes = (cells, width), (cells, 16, width // 8), (cells, 4, width // 4)
-    return _prompts(preset, shapes, dtype)
-
-
-def _encoder_job(preset: Preset, module: Any, name: str = "encoder") -> Job:
-    import torch
-
-    size = preset.image_size
-    inputs = {"image": torch.zeros(2, 3, size, size)}
-    return Job(name, module, inputs, FEATURES, ((name, FEATURES, False),))
-
-
-def _prompts(preset: Preset, shapes: Any, dtype: Any) -> dict[str, Any]:
-    """Return example inputs of a decoder: two images, three prompts of four points."""
-    import torch
-
-    features = {
-        name: torch.randn(2, *shape, dtype=dtype)
-        for name, shape in zip(FEATURES, shapes, strict=True)
-    }
-    return features | {
-        "points": torch.rand(3, 4, 2) * preset.image_size,
-        "labels": torch.tensor([[2, 3, 1, -1]] * 3, dtype=torch.int32),
-        "image_index": torch.tensor([0, 1, 0]),
-    }
-
-
-def _mask_input(preset: Preset) -> dict[str, Any]:
-    import torch
-
-    return {"mask_input": torch.randn(3, 1, preset.grid, preset.grid)}
-
-
 DYNAMIC = {
     "image": {0: "B"},
     **{name: {0: "B"} for name in FEATURES},
@@ -161,9 +28,96 @@ DYNAMIC = {
     "mask_input": {0: "P"},
     "window_yx": {0: "P"},
 }
+# A file's name, the outputs that it keeps, and whether it is for features of one image.
+File = tuple[str, tuple[str, ...], bool]
 
 
-OPSET = 20  # the first with a native Gelu
+class Job(NamedTuple):
+    """A module to trace, and the files that become of its graph."""
+
+    name: str
+    module: Any
+    inputs: dict[str, Any]
+    outputs: tuple[str, ...]
+    files: tuple[File, ...]
+
+
+def windows_of(preset: Preset) -> tuple[int, ...]:
+    """Sides of the window buckets in cells: a quarter and half of the embedding's grid."""
+    return (preset.embedding_grid // 4, preset.embedding_grid // 2)
+
+
+def graph_jobs(model: Sam2, graph: str, dtype: Any) -> Iterator[Job]:
+    """Yield the modules of a graph, published or restructured; the model is cast to `dtype`."""
+    import torch
+
+    from sam2_core.architecture.lean_decoder import LeanDecoder
+    from sam2_core.architecture.lean_encoder import LeanEncoder
+    from sam2_core.architecture.model import at_size, cast
+    from sam2_core.architecture.published import Finished, PublishedDecoder, PublishedEncoder
+
+    preset, early = model.preset, dtype == torch.float16
+    lean = graph == "restructured"
+    close_up = at_size(model, preset.close_up_size) if lean and preset.close_up_size else None
+    encoder: Any = PublishedEncoder(model)
+    decoders: dict[str, Any] = dict.fromkeys(("decoder", "decoder_mask"), PublishedDecoder(model))
+    if lean:  # folded in float32, cast afterwards
+        encoder = LeanEncoder(model, early=early)
+        decoders = {
+            "decoder": Finished(LeanDecoder(model)),
+            "decoder_mask": Finished(LeanDecoder(model, masked=True)),
+        }
+        for side in windows_of(preset):
+            decoders[f"decoder_w{side}"] = Finished(LeanDecoder(model, window=side))
+    for module in (model, encoder, *decoders.values()):
+        cast(module, dtype)
+    yield _encoder_job(preset, encoder, "encoder")
+    for name, module in decoders.items():
+        inputs = _decoder_inputs(preset, dtype, lean=lean)
+        files = [(name, DECODED, False)]
+        if name == "decoder_mask":
+            inputs["mask_input"] = torch.randn(3, 1, preset.grid, preset.grid)
+        elif lean:
+            files.append((name.replace("decoder", "decoder_single"), DECODED, True))
+        if name == "decoder":
+            files.append(("decoder_multi", MULTI, False))
+        elif name != "decoder_mask":
+            inputs["window_yx"] = torch.zeros(3, 2, dtype=torch.int32)
+        yield Job(name, module, inputs, (*DECODED, *DECODED_MULTI), tuple(files))
+    if close_up is not None:  # every prompt has an image of its own
+        encoder = cast(LeanEncoder(close_up, early=early), dtype)
+        decoder = cast(Finished(LeanDecoder(close_up)), dtype)
+        yield _encoder_job(close_up.preset, encoder, f"encoder{CLOSE_UP}")
+        inputs, name = _decoder_inputs(close_up.preset, dtype, lean=True), f"decoder{CLOSE_UP}"
+        yield Job(name, decoder, inputs, DECODED, ((name, DECODED, False),))
+
+
+def _encoder_job(preset: Preset, module: Any, name: str) -> Job:
+    import torch
+
+    inputs = {"image": torch.zeros(2, 3, preset.image_size, preset.image_size)}
+    return Job(name, module, inputs, FEATURES, ((name, FEATURES, False),))
+
+
+def _decoder_inputs(preset: Preset, dtype: Any, *, lean: bool) -> dict[str, Any]:
+    """Return example inputs of a decoder: two images, three prompts of four points."""
+    import torch
+
+    grid, width, cells = preset.grid, preset.width, preset.embedding_grid**2
+    shapes: Any = (width, grid // 4, grid // 4), (width // 8, grid, grid), (
+        width // 4, grid // 2, grid // 2,
+    )  # fmt: skip
+    if lean:
+        shapes = (cells, width), (cells, 16, width // 8), (cells, 4, width // 4)
+    features = {
+        name: torch.randn(2, *shape, dtype=dtype)
+        for name, shape in zip(FEATURES, shapes, strict=True)
+    }
+    return features | {
+        "points": torch.rand(3, 4, 2) * preset.image_size,
+        "labels": torch.tensor([[2, 3, 1, -1]] * 3, dtype=torch.int32),
+        "image_index": torch.tensor([0, 1, 0]),
+    }
 
 
 @contextlib.contextmanager

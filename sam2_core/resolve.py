@@ -16,7 +16,6 @@ from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
     from sam2_core.architecture import Sam2
-    from sam2_core.export import ExportOptions
 
 CHECKPOINT_SUFFIXES = (".pt", ".pth", ".safetensors")
 RANDOM = "random:"
@@ -48,12 +47,6 @@ class Wanted:
         """Name of the folder of this form."""
         return f"{self.graph}-{self.precision}"
 
-    def options(self) -> ExportOptions:
-        """Return what the export is told."""
-        from sam2_core.export import ExportOptions
-
-        return ExportOptions(graph=self.graph, precision=self.precision)
-
     def exported(self, preset: str, checkpoint: str) -> list[Path]:
         """Return complete exports in the cache, newest first; `*` matches any."""
         from sam2_core.export import is_current
@@ -82,33 +75,21 @@ def resolve_model(model: str | Path, wanted: Wanted | None = None) -> ModelFolde
     path = Path(model).expanduser()
     if path.is_dir():
         return ModelFolder.open(path, wanted.cache).in_precision(wanted.precision)
-    if path.suffix in CHECKPOINT_SUFFIXES:
-        return _exported(_checkpoint(path, wanted), wanted)
-    name = str(model)
-    if name.startswith(RANDOM):
-        return _exported(_random(preset_named(name.removeprefix(RANDOM))), wanted)
-    if path.exists():
-        raise AutolabelError(
-            f"{path} is not a model: expected a folder with model.json, a checkpoint "
-            f"({', '.join(CHECKPOINT_SUFFIXES)}), or one of {', '.join(PRESETS)}"
-        )
-    preset = preset_named(name)
-    there = _bundled_or_exported(preset, wanted)
-    if there:
-        return ModelFolder.open(there, wanted.cache).in_precision(wanted.precision)
-    _need_torch_to_export(preset.name, preset.name, "*", wanted)
-    return _exported(_published(preset, wanted), wanted)
-
-
-def _bundled_or_exported(preset: Preset, wanted: Wanted) -> Path | None:
-    """Return the folder of a preset's graphs, as wanted if possible."""
-    bundled = _WEIGHTS / preset.name / wanted.graph
-    if (bundled / "model.json").is_file():
-        return bundled
-    for folder in wanted.exported(preset.name, "*"):
-        if not folder.parent.name.startswith("random-"):
-            return folder
-    return None
+    if path.suffix not in CHECKPOINT_SUFFIXES and not str(model).startswith(RANDOM):
+        if path.exists():
+            raise AutolabelError(
+                f"{path} is not a model: expected a folder with model.json, a checkpoint "
+                f"({', '.join(CHECKPOINT_SUFFIXES)}), or one of {', '.join(PRESETS)}"
+            )
+        preset = preset_named(str(model))
+        exported = wanted.exported(preset.name, "*")
+        bundled = _WEIGHTS / preset.name / wanted.graph
+        found = [bundled] if (bundled / "model.json").is_file() else exported
+        for folder in found:
+            if not folder.parent.name.startswith("random-"):
+                return ModelFolder.open(folder, wanted.cache).in_precision(wanted.precision)
+        _need_torch_to_export(preset.name, preset.name, "*", wanted)
+    return _exported(resolve_weights(model, wanted), wanted)
 
 
 def bundled_checkpoint(preset: Preset) -> Path | None:
@@ -233,12 +214,10 @@ def _exported(weights: Weights, wanted: Wanted) -> ModelFolder:
     from sam2_core.export import export_model, exported_folder
 
     model = weights.load()
-    folder = exported_folder(
-        model.preset, weights.sha256, wanted.options(), cache_folder(wanted.cache)
-    )
+    form = {"graph": wanted.graph, "precision": wanted.precision}
+    folder = exported_folder(model.preset, weights.sha256, **form, cache=wanted.cache)
     export_model(
-        model, folder, checkpoint_sha256=weights.sha256, weights=weights.label,
-        options=wanted.options(),
+        model, folder, checkpoint_sha256=weights.sha256, weights=weights.label, **form,
         progress=lambda graph: wanted.progress(f"exporting {model.preset.name}: {graph}"),
     )  # fmt: skip
     return ModelFolder.open(folder, wanted.cache)

@@ -162,19 +162,20 @@ def _exported(
     """Export a model as (graph, precision); return its folder, and whether it was made now."""
     from rich.console import Console
 
-    from sam2_core.export import ExportOptions, export_model, exported_folder, is_current
+    from sam2_core.export import export_model, exported_folder, is_current
 
-    options = ExportOptions(*form)
-    folder = out or exported_folder(model.preset, sha256, options, cache)
+    graph, precision = form
+    folder = out or exported_folder(model.preset, sha256, graph, precision, cache)
     if is_current(folder) and not force:
         return folder, False
     with Console(stderr=True).status(f"exporting {name}") as status:
 
         def show(part: str) -> None:
-            status.update(f"exporting {name} {options.precision}: {part}")
+            status.update(f"exporting {name} {precision}: {part}")
 
         export_model(
-            model, folder, checkpoint_sha256=sha256, weights=weights, options=options,
+            model, folder, checkpoint_sha256=sha256, weights=weights, graph=graph,
+            precision=precision,
             progress=show,
         )  # fmt: skip
     return folder, True

@@ -275,16 +275,16 @@ def prepare() -> None:
 
 def export() -> None:
     """Export what the ONNX Runtime sections need: encoder and decoder only."""
-    from sam2_core.export import ExportOptions, export_model
+    from sam2_core.export import export_model
 
-    options = ExportOptions(precision="fp16", only=("encoder", "decoder"))
     for model in sys.argv[2:]:
         weights = resolve_weights(model)
         name = Path(model).stem if weights.preset == "*" else weights.preset
         folder = Path(CACHE) / f"{name}-fp16"
         started = time.perf_counter()
         export_model(weights.load(), folder, checkpoint_sha256=weights.sha256,
-                     weights=weights.label, options=options)  # fmt: skip
+                     precision="fp16",
+                     weights=weights.label, only=("encoder", "decoder"))  # fmt: skip
         record("prepared", what=str(folder), s=round(time.perf_counter() - started, 1))
 
 

@@ -16,7 +16,7 @@ import torch
 
 from sam2_core.architecture import random_weights, select_mask
 from sam2_core.architecture.model import REPORTED_DELTA, stability
-from sam2_core.export import ExportOptions, export_model
+from sam2_core.export import export_model
 from sam2_core.presets import MICRO
 
 FOLDER = Path(__file__).parents[2] / "tests" / "data" / "micro"
@@ -86,6 +86,5 @@ if __name__ == "__main__":
         FOLDER,
         checkpoint_sha256=f"random-{SEED}",
         weights=f"random, seed {SEED}",
-        options=ExportOptions("restructured"),
         progress=print,
     )

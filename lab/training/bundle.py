@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from lab.training.half_storage import SMALLEST, store_in_half
 from sam2_core.cache import file_sha256
-from sam2_core.export import ExportOptions, export_model
+from sam2_core.export import export_model
 from sam2_core.presets import Preset
 
 WEIGHTS_FILE = "compact.safetensors"
@@ -177,7 +177,7 @@ def bundle_mask_model(weights: Path, preset: Preset, folder: Path) -> None:
                 copy.deepcopy(model).eval(), Path(temporary) / f"{form}-{precision}",
                 checkpoint_sha256=file_sha256(target),
                 weights="bundled: trained by this project on rendered scenes",
-                options=ExportOptions(form, precision, only),
+                graph=form, precision=precision, only=only,
             )
             for form, precision, only in (
                 ("restructured", "fp32", ()),

@@ -91,8 +91,8 @@ def test_an_export_is_for_processors_and_for_gpus(tmp_path, monkeypatch):
     given = ("export", "micro", "--random-weights", "0", "--json")
     made = []
 
-    def note(model, folder, *, options, **_):
-        made.append(options.precision)
+    def note(model, folder, *, precision, **_):
+        made.append(precision)
         folder.mkdir(parents=True, exist_ok=True)
 
     monkeypatch.setattr("sam2_core.export.export_model", note)

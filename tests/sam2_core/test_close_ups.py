@@ -200,7 +200,7 @@ def test_an_export_with_close_ups_is_the_modules_at_that_size(tmp_path, monkeypa
     pytest.importorskip("onnxscript", reason="needs the export packages: make torch")
     from sam2_core import presets
     from sam2_core.architecture import random_weights
-    from sam2_core.export import ExportOptions, export_model
+    from sam2_core.export import export_model
 
     preset = replace(presets.MICRO, close_up_size=64)
     monkeypatch.setattr(presets, "MICRO", preset)
@@ -208,7 +208,7 @@ def test_an_export_with_close_ups_is_the_modules_at_that_size(tmp_path, monkeypa
     graphs = ("encoder_close_up", "decoder_close_up")
     folder = export_model(
         random_weights(preset, 0), tmp_path / "micro", checkpoint_sha256="random-0",
-        weights="random", options=ExportOptions(only=graphs),
+        weights="random", only=graphs,
     )  # fmt: skip
     assert {path.stem for path in folder.glob("*.onnx")} == set(graphs)
     image = np.random.default_rng(2).integers(0, 256, (90, 160, 3), np.uint8)

@@ -14,7 +14,7 @@ pytest.importorskip("onnxscript", reason="needs the export packages: make torch"
 import onnxruntime as ort  # noqa: E402
 
 from sam2_core.architecture import random_weights, select_mask  # noqa: E402
-from sam2_core.export import ExportOptions, export_model, exported_folder, is_current  # noqa: E402
+from sam2_core.export import export_model, exported_folder, is_current  # noqa: E402
 from sam2_core.preprocess import planes_of  # noqa: E402
 from sam2_core.presets import MICRO, preset_named  # noqa: E402
 from sam2_core.types import FEATURES, AutolabelError  # noqa: E402
@@ -34,13 +34,14 @@ def session(folder, graph):
 
 def exported(name: str, graph: str, tmp_path, precision: str = "fp32"):
     preset = preset_named(name)
-    options = ExportOptions(graph, precision, LIVE)
     folder = export_model(
         random_weights(preset),
         tmp_path / name,
         checkpoint_sha256="random-0",
         weights="random, seed 0",
-        options=options,
+        graph=graph,
+        precision=precision,
+        only=LIVE,
     )
     return SimpleNamespace(preset=preset, folder=folder, model=random_weights(preset))
 
@@ -129,10 +130,10 @@ def test_an_export_is_replaced_whole(tmp_path, monkeypatch):
 
 def test_options_and_folder(tmp_path):
     with pytest.raises(AutolabelError, match="unknown graph 'fast'"):
-        ExportOptions("fast")
+        exported("micro", "fast", tmp_path)
     with pytest.raises(AutolabelError, match="unknown precision 'int4'"):
-        ExportOptions("published", "int4")
-    folder = exported_folder(MICRO, "0123456789abcdef", ExportOptions(), tmp_path)
+        exported("micro", "published", tmp_path, "int4")
+    folder = exported_folder(MICRO, "0123456789abcdef", "restructured", "fp32", tmp_path)
     assert folder == tmp_path / "models" / "micro" / "0123456789ab" / "restructured-fp32"
 
 
