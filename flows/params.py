@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from sam2_core.types import AutolabelError
-from tasks.boxes.detector_files import BUNDLED, with_prompt
+from tasks.boxes.detectors import BUNDLED, prompts_in, with_prompt
 from tasks.boxes.field_boxes import dataset_and_field, is_field
-from tasks.boxes.prompt_text import prompts_in
 from tasks.dataset.schema import check_name
 from tasks.frames.addresses import Format
 from tasks.masks.rules import MaskRules
@@ -242,7 +241,7 @@ class LabelParams(BaseModel):
 
         The published YOLOX know sofas and pizzas, too: without a word they take what is on roads.
         """
-        from tasks.boxes.detector_files import ALL_CLASSES, RELEASES, ROAD_CLASSES
+        from tasks.boxes.detectors import ALL_CLASSES, RELEASES, ROAD_CLASSES
 
         if self.classes == ALL_CLASSES:
             return ()

@@ -31,7 +31,7 @@ from tasks.types import FrameFailure, FrameRef
 
 if TYPE_CHECKING:
     from sam2_core.segmenter import Segmenter
-    from tasks.boxes.detectors import AnyDetector
+    from tasks.boxes.yolox import AnyDetector
 
 # Far from the seeds of training, and from those of the model cards' pictures.
 FIRST_SEED = 70_000_000

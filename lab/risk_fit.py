@@ -168,8 +168,7 @@ def main() -> None:
 
     from lab.risk_drives import FIRST_SEED, SIZE_HW, Models, labeled_drives
     from sam2_core.cache import cache_folder
-    from tasks.boxes.detector_files import resolve_detector
-    from tasks.boxes.detectors import load_detector
+    from tasks.boxes.detectors import load_detector, resolve_detector
     from tasks.masks.model import choose_model, load_segmenter
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])

@@ -107,6 +107,14 @@ class Boxes:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def chosen(self, rows: Sequence[int]) -> Boxes:
+        """Return some of them, in this order."""
+        kept = list(rows)
+        return Boxes(
+            self.xyxy_px[kept], self.scores[kept], tuple(self.labels[row] for row in kept),
+            None if self.track_ids is None else self.track_ids[kept], self.source,
+        )  # fmt: skip
+
     @staticmethod
     def empty(source: str = "manual") -> Boxes:
         """No boxes."""
@@ -150,6 +158,15 @@ class Masks:
 
     def __len__(self) -> int:
         return len(self.rle)
+
+    def chosen(self, rows: Sequence[int]) -> Masks:
+        """Return some of them, in this order."""
+        kept = list(rows)
+        return Masks(
+            tuple(self.rle[row] for row in kept), self.size_hw, self.predicted_iou[kept],
+            self.stability[kept], self.object_score[kept], self.area_px[kept],
+            tuple(self.reasons[row] for row in kept),
+        )  # fmt: skip
 
     def to_array(self, row: int) -> npt.NDArray[np.bool_]:
         """Pixels of one mask: bool (H, W)."""

@@ -13,7 +13,7 @@ from flows.plan.names import Namesakes, keep_names, names_of
 from sam2_core.backend_choice import refuse_unless_usable
 from sam2_core.types import AutolabelError
 from tasks.boxes.decisive_code import box_code
-from tasks.boxes.detector_files import detector_stamp
+from tasks.boxes.detectors import detector_stamp
 from tasks.boxes.imported import ImportedBoxes
 from tasks.boxes.matching import Matching
 from tasks.dataset.loaded import refuse_before_labeling

@@ -14,10 +14,15 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from sam2_core.types import AutolabelError
-from tasks.boxes.rows import ImageRows, Row, Rows
+from tasks.boxes.rows import ImageRows, Row, Rows, Xyxy, size_hw_of
 
 _MOST_FRAMES = 1_000_000  # of a track: nine hours of video
-_Box = tuple[float, float, float, float]
+_POINTS = {"polygon", "polyline"}
+_NUMBERS = {
+    "box": ("xtl", "ytl", "xbr", "ybr"),
+    "mask": ("left", "top", "width", "height"),
+    "ellipse": ("cx", "cy", "rx", "ry"),
+}
 
 
 def read_cvat(data: bytes, where: str) -> Rows:
@@ -30,17 +35,20 @@ def read_cvat(data: bytes, where: str) -> Rows:
     if b"<!ENTITY" in data or b"<!DOCTYPE" in data:
         raise AutolabelError(f"{where} declares entities, which CVAT never does: it is not read")
     images: dict[str, ImageRows] = {}
-    size: tuple[int, int] | None = None
+    size_hw: tuple[int, int] | None = None
     try:
         for _, element in ET.iterparse(io.BytesIO(data)):  # noqa: S314 - without entities
             if element.tag == "original_size":
-                size = _size(element.findtext("height"), element.findtext("width"))
+                size_hw = size_hw_of(element.findtext("height"), element.findtext("width"))
             elif element.tag == "image":
                 name = element.get("name") or ""
-                images[name] = _image(element, f"{where}: image {name}")
+                image = ImageRows(size_hw_of(element.get("height"), element.get("width")))
+                for place, shape in enumerate(element):
+                    image.add(f"{where}: image {name}: shape number {place}", _row, shape)
+                images[name] = image
                 element.clear()
             elif element.tag == "track":
-                _add_track(images, element, size, where)
+                _add_track(images, element, size_hw, where)
                 element.clear()
     except ET.ParseError as error:
         raise AutolabelError(f"{where} is no XML, or is damaged: {error}") from error
@@ -49,53 +57,37 @@ def read_cvat(data: bytes, where: str) -> Rows:
     return Rows(tuple(images.items()))
 
 
-def _size(height: str | None, width: str | None) -> tuple[int, int] | None:
+def _row(shape: ET.Element) -> Row | None:
+    box = _box(shape)
+    return Row(shape.get("label") or "", box) if box else None
+
+
+def _box(shape: ET.Element) -> Xyxy | None:
+    """Return the box around a shape; None for points, which have none.
+
+    Raises:
+        ValueError: a number of it is missing.
+
+    """
     try:
-        return int(height or ""), int(width or "")
-    except ValueError:
-        return None
-
-
-def _image(element: ET.Element, where: str) -> ImageRows:
-    image = ImageRows(_size(element.get("height"), element.get("width")))
-    for number, shape in enumerate(element):
-        try:
-            box = _box(shape)
-        except (ValueError, TypeError, KeyError):
-            image.problem = image.problem or f"{where}: shape number {number} has no whole box"
-            continue
-        if box is not None:
-            image.rows.append(Row(shape.get("label") or "", box))
-    return image
-
-
-def _box(shape: ET.Element) -> _Box | None:
-    """Return the box around a shape; None for points, which have none."""
-    if shape.tag == "box":
-        return _upright(shape)
-    if shape.tag in {"polygon", "polyline"}:
-        points = [point.split(",") for point in shape.attrib["points"].split(";")]
-        xs, ys = [float(x) for x, _ in points], [float(y) for _, y in points]
-        return min(xs), min(ys), max(xs), max(ys)
+        if shape.tag in _POINTS:
+            points = [point.split(",") for point in shape.attrib["points"].split(";")]
+            xs, ys = [float(x) for x, _ in points], [float(y) for _, y in points]
+            return min(xs), min(ys), max(xs), max(ys)
+        if shape.tag not in _NUMBERS:
+            return None
+        a, b, c, d = (float(shape.attrib[name]) for name in _NUMBERS[shape.tag])
+        angle = math.radians(float(shape.get("rotation") or 0))
+    except (ValueError, KeyError):
+        raise ValueError("it has no whole box") from None
     if shape.tag == "mask":
-        left, top, width, height = (
-            float(shape.attrib[name]) for name in ("left", "top", "width", "height")
-        )
-        return left, top, left + width, top + height
+        return a, b, a + c, b + d
     if shape.tag == "ellipse":
-        x, y, rx, ry = (float(shape.attrib[name]) for name in ("cx", "cy", "rx", "ry"))
-        return x - rx, y - ry, x + rx, y + ry
-    return None
-
-
-def _upright(shape: ET.Element) -> _Box:
-    left, top, right, bottom = (float(shape.attrib[name]) for name in ("xtl", "ytl", "xbr", "ybr"))
-    angle = math.radians(float(shape.get("rotation") or 0))
+        return a - c, b - d, a + c, b + d
     if not angle:
-        return left, top, right, bottom
-    x, y, across, down = (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
-    cos, sin = abs(math.cos(angle)), abs(math.sin(angle))
-    width, height = across * cos + down * sin, across * sin + down * cos
+        return a, b, c, d
+    x, y, cos, sin = (a + c) / 2, (b + d) / 2, abs(math.cos(angle)), abs(math.sin(angle))
+    width, height = (c - a) * cos + (d - b) * sin, (c - a) * sin + (d - b) * cos
     return x - width / 2, y - height / 2, x + width / 2, y + height / 2
 
 
@@ -106,24 +98,24 @@ def _add_track(
     where: str,
 ) -> None:
     track, label = _whole(element, "id", f"{where}: a track"), element.get("label") or ""
-    shapes: list[tuple[int, _Box, bool]] = []
+    shapes: list[tuple[int, Xyxy, bool]] = []
     for shape in element:
         frame = _whole(shape, "frame", f"{where}: a box of track {track}")
         try:
             box = _box(shape)
-        except (ValueError, TypeError, KeyError):
-            name = f"{frame:06d}"
-            image = images.setdefault(name, ImageRows(size_hw))
-            image.problem = f"{where}: track {track} has no whole box at frame {name}"
+        except ValueError as error:
+            image = images.setdefault(f"{frame:06d}", ImageRows(size_hw))
+            image.problem = f"{where}: track {track} at frame {frame}: {error}"
             continue
         if box is not None:
             shapes.append((frame, box, shape.get("outside") == "1"))
-    if shapes and max(shapes)[0] - min(shapes)[0] > _MOST_FRAMES:
+    shapes.sort()
+    if shapes and shapes[-1][0] - shapes[0][0] > _MOST_FRAMES:
         raise AutolabelError(
-            f"{where}: track {track} reaches from frame {min(shapes)[0]} to {max(shapes)[0]}, and "
+            f"{where}: track {track} reaches from frame {shapes[0][0]} to {shapes[-1][0]}, and "
             f"at most {_MOST_FRAMES:,} frames are read of one"
         )
-    for frame, box in _filled(sorted(shapes)):
+    for frame, box in _filled(shapes):
         image = images.setdefault(f"{frame:06d}", ImageRows(size_hw))
         image.rows.append(Row(label, box, track_id=track))
 
@@ -141,7 +133,7 @@ def _whole(element: ET.Element, name: str, what: str) -> int:
     return int(text)
 
 
-def _filled(shapes: list[tuple[int, _Box, bool]]) -> Iterator[tuple[int, _Box]]:
+def _filled(shapes: list[tuple[int, Xyxy, bool]]) -> Iterator[tuple[int, Xyxy]]:
     """Yield the boxes of a track at every frame in which it is to be seen."""
     for (frame, box, outside), (until, to, _) in pairwise(shapes):
         for number in range(frame, until) if not outside else ():

@@ -9,15 +9,14 @@ from sam2_core.decisive_code import source_digest
 from tasks.frames.decoding import PIXEL_MODULES
 
 _DETECTED = (
-    "tasks.boxes.detect", "tasks.boxes.tiles", "tasks.boxes.yolox",
-    "tasks.boxes.prompted", "tasks.boxes.prompt_text",
+    "tasks.boxes.detect", "tasks.boxes.yolox", "tasks.boxes.prompted",
     "sam2_core.backends.onnx_in_halves", "sam2_core.backends.onnxruntime_network",
     "sam2_core.backends.pixel_kernels",
 )  # fmt: skip
 _IMPORTED = (
-    "tasks.boxes.imported", "tasks.boxes.import_files", "tasks.boxes.coco_boxes",
-    "tasks.boxes.text_boxes", "tasks.boxes.rows",
-    "tasks.boxes.nuscenes_boxes", "tasks.boxes.cvat_boxes", "tasks.boxes.field_boxes",
+    "tasks.boxes.imported", "tasks.boxes.import_files", "tasks.boxes.json_boxes",
+    "tasks.boxes.text_boxes", "tasks.boxes.rows", "tasks.boxes.cvat_boxes",
+    "tasks.boxes.field_boxes",
 )  # fmt: skip
 
 

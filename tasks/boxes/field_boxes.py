@@ -14,7 +14,7 @@ from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.boxes.imported import ImportedBoxes
-from tasks.boxes.rows import ImageRows, Row, Rows
+from tasks.boxes.rows import ImageRows, Row, Rows, four_numbers, number, size_hw_of, whole_number
 from tasks.frames.identity import part_of
 
 SCHEME = "dataset:"
@@ -63,22 +63,25 @@ def field_boxes(
     without = 0
     for sample in samples:
         path = str(sample.get("frame_uri") or sample.get("filepath"))
+        size = sample.get("metadata") or {}
         if frames_of is not None:
+            size_hw = size_hw_of(size.get("frame_height"), size.get("frame_width"))
             for one in frames_of(sample["_id"]):
-                number = int(one["frame_number"]) - 1  # FiftyOne counts from 1
-                image = _image(one, field, _size_hw(sample, "frame_height", "frame_width"))
-                found[_parts(f"{path}#frame={number}")] = image
+                index = int(one["frame_number"]) - 1  # FiftyOne counts from 1
+                found[_parts(f"{path}#frame={index}")] = _image(one, field, size_hw)
             continue
         without += sample.get(field) is None
-        found[_parts(path)] = _image(sample, field, _size_hw(sample, "height", "width"))
+        size_hw = size_hw_of(size.get("height"), size.get("width"))
+        found[_parts(path)] = _image(sample, field, size_hw)
     if not any(image.rows or image.problem for image in found.values()):
         raise AutolabelError(f"no sample of {address.removeprefix(SCHEME)} has a box")
-    common = _common(list(found))
+    # How many folders all names begin with.
+    levels = zip(*(parts[:-1] for parts in found), strict=False)
+    common = sum(1 for _ in itertools.takewhile(lambda level: len(set(level)) == 1, levels))
     images = {"/".join(parts[common:]): image for parts, image in found.items()}
     notes = (f"samples whose field {field} is not set: {without}",) if without else ()
-    rows = Rows(tuple(images.items()), notes)
     stamp = f"imported:{address.removeprefix(SCHEME)}"
-    return ImportedBoxes.of_rows(rows, address, stamp)
+    return ImportedBoxes.of_rows(Rows(tuple(images.items()), notes), address, stamp)
 
 
 def _parts(uri: str) -> tuple[str, ...]:
@@ -90,41 +93,23 @@ def _parts(uri: str) -> tuple[str, ...]:
     return path.parts if part.is_member else (*path.with_suffix("").parts, f"{part.number:06d}")
 
 
-def _common(names: list[tuple[str, ...]]) -> int:
-    """How many folders all names begin with."""
-    folders = [name[:-1] for name in names]
-    same = itertools.takewhile(lambda level: len(set(level)) == 1, zip(*folders, strict=False))
-    return sum(1 for _ in same)
-
-
-def _size_hw(sample: Document, height: str, width: str) -> tuple[int, int] | None:
-    metadata = sample.get("metadata") or {}
-    known = metadata.get(height) and metadata.get(width)
-    return (int(metadata[height]), int(metadata[width])) if known else None
-
-
 def _image(sample: Document, field: str, size_hw: tuple[int, int] | None) -> ImageRows:
     """Rows of a sample: in pixels where it knows its size, in fractions where it does not."""
     image = ImageRows(size_hw, fractions=size_hw is None)
     value = sample.get(field) or {}
     detections = value.get("detections") if "detections" in value else [value] if value else []
-    for number, one in enumerate(detections or []):
-        try:
-            image.rows.append(_row(one, size_hw or (1, 1)))
-        except (ValueError, TypeError, KeyError) as error:
-            image.problem = image.problem or f"{field}, label {number}: {error}"
+    for place, one in enumerate(detections or []):
+        image.add(f"{field}, label {place}", _row, one, size_hw or (1, 1))
     return image
 
 
 def _row(one: Document, size_hw: tuple[int, int]) -> Row:
-    box = one.get("bounding_box")
-    if not box or len(box) != 4:
-        raise ValueError("it has no bounding_box")
     if one.get("label") is None:
         raise ValueError("it has no label")
-    left, top, width, height = (float(side) for side in box)
+    left, top, width, height = four_numbers(one.get("bounding_box"), "bounding_box")
     rows, columns = size_hw
     corners = (left * columns, top * rows, (left + width) * columns, (top + height) * rows)
     confidence, index = one.get("confidence"), one.get("index")
-    score = 1.0 if confidence is None else float(confidence)
-    return Row(str(one["label"]), corners, score, None if index is None else int(index))
+    score = 1.0 if confidence is None else number(confidence, "confidence")
+    track_id = None if index is None else whole_number(index, "index")
+    return Row(str(one["label"]), corners, score, track_id)

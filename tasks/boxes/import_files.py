@@ -14,10 +14,9 @@ import hashlib
 from pathlib import PurePosixPath
 
 from sam2_core.types import AutolabelError, Boxes
-from tasks.boxes.coco_boxes import read_coco
 from tasks.boxes.cvat_boxes import read_cvat
 from tasks.boxes.imported import ImportedBoxes
-from tasks.boxes.nuscenes_boxes import read_nuscenes
+from tasks.boxes.json_boxes import read_coco, read_nuscenes
 from tasks.boxes.rows import BadBoxesError, Entry, ImageRows, Rows, entry_of, is_kitti_folder
 from tasks.boxes.text_boxes import (
     decoded,
@@ -32,6 +31,8 @@ from tasks.frames.patterns import suffix_of
 from tasks.frames.readers.nuscenes import NuScenes
 from tasks.frames.readers.protocol import Place
 from tasks.store import storage
+
+READERS = {".json": read_coco, ".xml": read_cvat}
 
 
 def import_boxes(path_or_url: str, names_uri: str = "") -> ImportedBoxes:
@@ -49,39 +50,34 @@ def import_boxes(path_or_url: str, names_uri: str = "") -> ImportedBoxes:
 
     """
     file, where = stat_file(path_or_url), storage.redact(path_or_url)
+    suffix = suffix_of(file.name) if file else ".txt"
+    stamp = f"imported:{PurePosixPath(path_or_url.rstrip('/')).name}"
     names: tuple[str, ...] = ()
     if names_uri:
         names = read_names(storage.read_bytes(names_uri), storage.redact(names_uri))
-    if file is not None and not file.name.lower().endswith(".txt") and names:
+    if names and suffix != ".txt":
         raise AutolabelError(f"{where} names its classes: leave out --box-names")
-    name = PurePosixPath(path_or_url.rstrip("/")).name
-
-    found = _read(path_or_url, file, names_uri)
-    if isinstance(found, Rows):
-        imported = ImportedBoxes.of_rows(found, where, f"imported:{name}")
+    rows: Rows | None = None
+    texts: list[tuple[str, File]] = []
+    if file and suffix in READERS:
+        rows = READERS[suffix](storage.read_bytes(file.uri), where)
+    elif suffix != ".txt":
+        raise AutolabelError(f"{where} is neither COCO's .json nor CVAT's .xml nor .txt boxes")
+    elif file is None and NuScenes().fits(Place(path_or_url)):
+        rows = read_nuscenes(path_or_url)
     else:
-        entries = tuple(_text_entry(path, one, names) for path, one in found)
-        versions = "\n".join([*names, *(f"{path} {one.etag}" for path, one in found)])
+        texts = [(file.name, file)] if file else _text_files(path_or_url, names_uri)
+        rows = _tracking(texts)
+    if rows is not None:
+        imported = ImportedBoxes.of_rows(rows, where, stamp)
+    else:
+        entries = tuple(_text_entry(path, one, names) for path, one in texts)
+        versions = "\n".join([*names, *(f"{path} {one.etag}" for path, one in texts)])
         version = hashlib.sha256(versions.encode()).hexdigest()
-        imported = ImportedBoxes(where, f"imported:{name}", version, entries)
+        imported = ImportedBoxes(where, stamp, version, entries)
     if not imported.entries:
         raise AutolabelError(f"{where} holds no boxes: no .txt files and no images")
     return imported
-
-
-def _read(uri: str, file: File | None, names_uri: str) -> Rows | list[tuple[str, File]]:
-    """Read what holds the boxes of many images; return text files of an image each as they are."""
-    where = storage.redact(uri)
-    suffix = suffix_of(file.name) if file else ""
-    if file and suffix in {".json", ".xml"}:
-        read = read_coco if suffix == ".json" else read_cvat
-        return read(storage.read_bytes(file.uri), where)
-    if file and suffix != ".txt":
-        raise AutolabelError(f"{where} is neither COCO's .json nor CVAT's .xml nor .txt boxes")
-    if not file and NuScenes().fits(Place(uri)):
-        return read_nuscenes(uri)
-    files = [(file.name, file)] if file else _text_files(uri, names_uri)
-    return _tracking(files) if files and _is_tracking(files[0][1]) else files
 
 
 def _text_files(uri: str, but: str) -> list[tuple[str, File]]:
@@ -100,17 +96,15 @@ def _text_files(uri: str, but: str) -> list[tuple[str, File]]:
     return sorted(labels or found, key=lambda one: one[0])
 
 
-def _tracking(files: list[tuple[str, File]]) -> Rows:
+def _tracking(files: list[tuple[str, File]]) -> Rows | None:
+    """Read files of KITTI's tracking labels; None where the first line of the first is none."""
+    lines = (line for _, file in files[:1] for line in _text(file).splitlines() if line.strip())
+    if not is_tracking_line(next(lines, "").split()):
+        return None
     images: dict[str, ImageRows] = {}
     for name, file in files:
         images |= read_tracking(_text(file), name[: -len(".txt")], storage.redact(file.uri))
     return Rows(tuple(images.items()))
-
-
-def _is_tracking(file: File) -> bool:
-    """Whether the first line of a file is one of KITTI's tracking labels."""
-    first = next((line for line in _text(file).splitlines() if line.strip()), "")
-    return is_tracking_line(first.split())
 
 
 def _text(file: File) -> str:

@@ -23,7 +23,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from sam2_core.types import AutolabelError, Boxes
-from tasks.boxes.rows import BadBoxesError, Entry, Rows
+from tasks.boxes.rows import BadBoxesError, Entry, Rows, entry_of
 from tasks.frames.identity import part_of
 from tasks.frames.images import UPRIGHT, BadImageError, shown_size, stored_size, turn_boxes
 from tasks.types import Footage, FrameFailure, FrameRef, VideoRef
@@ -70,9 +70,14 @@ class ImportedBoxes:
     @staticmethod
     def of_rows(rows: Rows, where: str, stamp: str) -> ImportedBoxes:
         """Return boxes that were read as a whole."""
-        entries = tuple(rows.entries())
-        version = _digest(entries)
-        return ImportedBoxes(where, stamp, version, entries, rows.counts(), rows.notes)
+        entries = tuple(
+            entry_of(
+                name, image.boxes, size_hw=image.size_hw, fractions=image.fractions,
+                empty=not image.rows and not image.problem,
+            )
+            for name, image in rows.images
+        )  # fmt: skip
+        return ImportedBoxes(where, stamp, _digest(entries), entries, rows.counts(), rows.notes)
 
     def of(self, frame: FrameRef) -> Boxes | FrameFailure:
         """Boxes of a frame in the order of the file, none when the import has none for it.
@@ -92,16 +97,12 @@ class ImportedBoxes:
             return FrameFailure.of(
                 frame, "boxes", f"several imported images fit this frame: {names}"
             )
-        (entry,) = found
         try:
-            boxes = entry.read(self.stamp)
-            if len(boxes) and frame.local_path:
-                boxes = _as_displayed(boxes, entry.size_hw, frame, fractions=entry.fractions)
-        except BadBoxesError as error:
-            return FrameFailure.of(frame, "boxes", str(error))
-        except BadImageError as error:
-            return FrameFailure.of(frame, "decode", str(error))
-        return boxes
+            boxes = found[0].read(self.stamp)
+            return _as_displayed(boxes, found[0], frame)
+        except (BadBoxesError, BadImageError) as error:
+            stage = "boxes" if isinstance(error, BadBoxesError) else "decode"
+            return FrameFailure.of(frame, stage, str(error))
 
     def entries_of(self, frame: FrameRef) -> list[Entry]:
         """Entries that fit a frame; those that name most of its folders."""
@@ -109,18 +110,20 @@ class ImportedBoxes:
         if index is not None:
             around = _around(frame)
             found = [self._by_number.get(folder, {}).get(index, []) for folder in around]
-        else:
-            named = self._by_stem.get(PurePosixPath(_path(frame)).stem)
-            if not named:
-                return []
-            around = _around(frame)
-            found = [named[folder] for folder in around & named.keys()]
-        return _fitting(itertools.chain.from_iterable(found), around)
+            return _fitting(itertools.chain.from_iterable(found), around)
+        named = self._named(frame)
+        around = _around(frame) if named else set()
+        return _fitting(
+            (entry for folder in around & named.keys() for entry in named[folder]), around
+        )
+
+    def _named(self, frame: FrameRef) -> dict[str, list[Entry]]:
+        """Entries of a frame's name, by their last folder."""
+        return self._by_stem.get(PurePosixPath(_path(frame)).stem, {})
 
     def of_other_folders(self, frame: FrameRef) -> Entry | None:
         """Return an entry that has a frame's name, and names folders that are not the frame's."""
-        named = self._by_stem.get(PurePosixPath(_path(frame)).stem, {})
-        return next(itertools.chain.from_iterable(named.values()), None)
+        return next(itertools.chain.from_iterable(self._named(frame).values()), None)
 
     def entries_of_video(self, video: VideoRef) -> Iterator[tuple[int, list[Entry]]]:
         """Numbers of frames that a video may have, with the entries that fit them."""
@@ -139,10 +142,11 @@ class ImportedBoxes:
         for one in footage:
             if isinstance(one, VideoRef):  # nobody has opened it yet: all that its frames may have
                 around = _around(one)
-                fitting = [_fitting(some, around) for some in self._numbered(around).values()]
-                found |= {entry.name: entry for entries in fitting for entry in entries}
+                numbered = self._numbered(around).values()
+                fitting = [entry for some in numbered for entry in _fitting(some, around)]
             else:
-                found |= {entry.name: entry for entry in self.entries_of(one)}
+                fitting = self.entries_of(one)
+            found |= {entry.name: entry for entry in fitting}
         return _digest(found[name] for name in sorted(found))
 
     def _numbered(self, around: set[str]) -> dict[int, list[Entry]]:
@@ -199,18 +203,15 @@ def _fitting(found: Iterable[Entry], around: set[str]) -> list[Entry]:
     return [entry for entry in fitting if len(entry.parents) == most]
 
 
-def _as_displayed(
-    boxes: Boxes,
-    made_on_hw: tuple[int, int] | None,
-    frame: FrameRef,
-    *,
-    fractions: bool = False,
-) -> Boxes:
-    """Return imported boxes in pixels of a downloaded frame as displayed: turned as EXIF says.
+def _as_displayed(boxes: Boxes, entry: Entry, frame: FrameRef) -> Boxes:
+    """Return an entry's boxes in pixels of a downloaded frame as displayed: turned as EXIF says.
 
-    `made_on_hw` is (height, width) of the picture that they were made on. Raises BadBoxesError for
-    a picture of another size, or where nothing tells whether of the turned one.
+    Raises BadBoxesError for a picture of another size than that which they were made on, or where
+    nothing tells whether of the turned one.
     """
+    if not len(boxes) or not frame.local_path:
+        return boxes
+    made_on_hw = entry.size_hw
     stored_hw, orientation = stored_size(frame)
     shown_hw = shown_size(stored_hw, orientation)
     if made_on_hw is not None and made_on_hw not in {stored_hw, shown_hw}:
@@ -218,7 +219,7 @@ def _as_displayed(
             f"the boxes are for {made_on_hw[1]}x{made_on_hw[0]} pixels, the frame has "
             f"{shown_hw[1]}x{shown_hw[0]}"
         )
-    if fractions:
+    if entry.fractions:
         boxes = replace(boxes, xyxy_px=boxes.xyxy_px * np.array(stored_hw[::-1] * 2, np.float32))
     if orientation == UPRIGHT or (made_on_hw == shown_hw and shown_hw != stored_hw):
         return boxes
@@ -239,7 +240,4 @@ def chosen_boxes(boxes: Boxes, classes: Collection[str], min_score: float) -> Bo
     """
     known = np.isin(boxes.labels, list(classes)) if classes else np.ones(len(boxes), bool)
     enough = (boxes.scores >= min_score) | (min_score <= 0) | ~np.isfinite(boxes.scores)
-    keep = np.flatnonzero(known & enough)
-    tracks = None if boxes.track_ids is None else boxes.track_ids[keep]
-    labels = tuple(boxes.labels[row] for row in keep)
-    return Boxes(boxes.xyxy_px[keep], boxes.scores[keep], labels, tracks, boxes.source)
+    return boxes.chosen(np.flatnonzero(known & enough).tolist())

@@ -5,7 +5,17 @@ its values are 0..1 (YOLO-World), else they are normalised by `preprocessor_conf
 graph (without one, ImageNet's mean and deviation). Fixed H and W: the picture is stretched to them,
 or, where the configuration says `do_pad`, put at the top left of the input. Otherwise it is scaled
 to the configured sides (shortest and longest edge; without them 800 and 1333). `pixel_mask`, if
-there is one, is 1 where the picture is. Texts: `tasks.boxes.prompt_text`.
+there is one, is 1 where the picture is.
+
+Texts have three forms, told apart by the names of the graph's inputs:
+
+- embeddings: `text_embeddings` (or `txt_feats`) float32 (1, C, D) or (C, D), a row for each text,
+  from `MODEL.embeddings.npz` beside MODEL.onnx, where each text is the name of its vector.
+- phrases (OWL-ViT): `input_ids` and `attention_mask` int64 (C, T), a row for each text.
+- caption (Grounding DINO): the same of one row (1, T), beside `token_type_ids`: all texts in one
+  sentence, "car. traffic cone."; which tokens are of which text says which class was found.
+
+Tokens are made by the `tokenizer.json` beside the graph; above it, where it lies in `onnx/`.
 
 Outputs: `pred_boxes` (1, Q, 4), centre, width and height in fractions of the input, and `logits`
 (1, Q, C or T) before the sigmoid; or `boxes` (1, Q, 4), corners in pixels of the input, and
@@ -15,25 +25,27 @@ Outputs: `pred_boxes` (1, Q, 4), centre, width and height in fractions of the in
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sam2_core.backends.onnxruntime_backend import open_session, run_session
 from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray
-from tasks.boxes.detector_files import DetectorFile
-from tasks.boxes.prompt_text import files_beside, takes_text, text_inputs
-from tasks.boxes.tiles import suppressed
-from tasks.boxes.yolox import CPU, Letterboxed
+from tasks.boxes.detectors import CPU, EMBEDDINGS, DetectorFile, files_beside, takes_text
+from tasks.boxes.yolox import AnyDetector, Letterboxed
 
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _EDGES = (800, 1333)
+_INSTALL = "pip install 'sam2-autolabel[prompts]' (in a checkout: make extra-prompts)"
+Inputs = dict[str, npt.NDArray[Any]]
 _IN_FRACTIONS, _IN_PIXELS = {"pred_boxes", "logits"}, {"boxes", "scores"}
 
 
-class PromptedDetector:
+class PromptedDetector(AnyDetector):
     """A loaded open-vocabulary detector and the texts that it looks for; any thread may use it.
 
     Args:
@@ -43,8 +55,6 @@ class PromptedDetector:
         AutolabelError: the file cannot be read, is not of this form, or lacks what its texts need.
 
     """
-
-    batch = 1
 
     def __init__(self, file: DetectorFile) -> None:
         self.file, self.classes = file, file.prompts
@@ -69,23 +79,6 @@ class PromptedDetector:
         self._text = text_inputs(file.path, self._inputs, file.prompts)
         self._config = _configuration(file.path)
         file.read()  # what lies beside it is still what the stamp says
-
-    def warm_up(self) -> None:
-        """Do nothing: nothing is captured on a CPU."""
-
-    def class_mask(self, classes: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which texts are wanted, bool (texts,); none named means all.
-
-        Raises:
-            AutolabelError: one that the prompt does not name.
-
-        """
-        unknown = [name for name in classes if name not in self.classes]
-        if unknown:
-            raise AutolabelError(
-                f"--classes {','.join(unknown)}: the prompt names {', '.join(self.classes)}"
-            )
-        return np.array([not classes or name in classes for name in self.classes])
 
     def letterbox(self, image: ImageArray) -> Letterboxed:
         """Scale an image, uint8 (h, w, 3) RGB, to the input; float32 (3, H, W)."""
@@ -119,48 +112,24 @@ class PromptedDetector:
         scaled_hw = (round(size_hw[0] * scale), round(size_hw[1] * scale))
         return scaled_hw, (scaled_hw[1], scaled_hw[0])
 
-    def detect(
-        self, images: Sequence[Letterboxed], classes: Sequence[str] = (), min_score: float = 0.3,
-        max_overlap_iou: float = 0.45,
-    ) -> list[Boxes]:  # fmt: skip
-        """Boxes of images from `letterbox`, best first, inside the image."""
-        return self.start(images, classes, min_score, max_overlap_iou)()
-
-    def start(
-        self, images: Sequence[Letterboxed], classes: Sequence[str] = (), min_score: float = 0.3,
-        max_overlap_iou: float = 0.45,
-    ) -> Callable[[], list[Boxes]]:  # fmt: skip
-        """As `Detector.start`; nothing is queued."""
-        wanted, limits = self.class_mask(classes), (min_score, max_overlap_iou)
-        return lambda: [self._boxes(image, wanted, limits) for image in images]
+    def start(  # noqa: D102 - as of every detector; nothing is queued
+        self, images: Sequence[Letterboxed], classes: Sequence[str] = (), min_score: float = 0.3
+    ) -> Callable[[], list[Boxes]]:
+        wanted = self.class_mask(classes)
+        return lambda: [self._boxes(image, wanted, min_score) for image in images]
 
     def _boxes(
-        self,
-        image: Letterboxed,
-        wanted: np.ndarray[Any, np.dtype[np.bool_]],
-        limits: tuple[float, float],
+        self, image: Letterboxed, wanted: np.ndarray[Any, np.dtype[np.bool_]], min_score: float
     ) -> Boxes:
-        planes = np.asarray(image.pixels)
-        corners, scores = self._found(planes, image.scaled_wh)
-        scores = scores * wanted
-        best = scores.argmax(1)
-        score = scores[np.arange(len(best)), best].astype(np.float32)
-        keep = (score >= limits[0]) & (score > 0) & np.isfinite(corners).all(1)
-        corners, score, best = corners[keep], score[keep], best[keep]
-        # Of the input's pixels to the picture's: a stretched picture has a scale for each side.
-        to_px = np.array(image.size_hw[::-1], np.float32) / np.array(image.scaled_wh, np.float32)
-        xyxy = corners * np.tile(to_px, 2)
-        xywh = np.hstack([xyxy[:, :2], xyxy[:, 2:] - xyxy[:, :2]])
-        chosen = suppressed(xywh, score, best, limits)
-        limit = np.array([*image.size_hw[::-1]] * 2, np.float32)
-        names = tuple(self.classes[index] for index in best[chosen])
-        boxes = np.clip(xyxy[chosen], 0, limit)
-        return Boxes(boxes, score[chosen], names, None, self.file.stamp)
+        xywh, scores = self._found(np.asarray(image.pixels), image.scaled_wh)
+        # A stretched picture has a scale for each side.
+        sides = np.array(image.scaled_wh, np.float32) / np.array(image.size_hw[::-1], np.float32)
+        return self.best(xywh, scores * wanted, image, min_score, np.tile(sides, 2))
 
     def _found(
         self, planes: FloatArray, scaled_wh: tuple[int, int]
     ) -> tuple[FloatArray, FloatArray]:
-        """Corners (Q, 4) in pixels of the input and scores (Q, texts)."""
+        """Left, top, width, height (Q, 4) in pixels of the input, and scores (Q, texts)."""
         inputs: dict[str, Any] = {self._picture: planes[None], **self._text.arrays}
         height, width = planes.shape[1:]
         if "pixel_mask" in self._inputs:
@@ -168,11 +137,17 @@ class PromptedDetector:
             mask[:, : scaled_wh[1], : scaled_wh[0]] = 1
             inputs["pixel_mask"] = mask
         names = ["pred_boxes", "logits"] if self._fractions else ["boxes", "scores"]
-        boxes, scores = (np.asarray(one[0]) for one in self._run(names, inputs))
+        lacking = set(self._inputs) - set(inputs)
+        if lacking:
+            raise AutolabelError(f"{self.file.path}: unknown inputs {', '.join(sorted(lacking))}")
+        found = run_session(self._session, names, inputs)
+        boxes, scores = (np.asarray(one[0]) for one in found)
         if self._fractions:
             scores = 1 / (1 + np.exp(-np.clip(scores.astype(np.float64), -50, 50)))
-            centres, halves = boxes[:, :2], boxes[:, 2:] / 2
-            boxes = np.hstack([centres - halves, centres + halves]) * ([width, height] * 2)
+            boxes = np.hstack([boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, 2:]])
+            boxes = boxes * ([width, height] * 2)
+        else:
+            boxes = np.hstack([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]])
         scores = self._text.scores(scores)
         if scores.shape != (len(boxes), len(self.classes)):
             raise AutolabelError(
@@ -180,12 +155,6 @@ class PromptedDetector:
                 f"{len(self.classes)} texts"
             )
         return boxes.astype(np.float32), scores.astype(np.float32)
-
-    def _run(self, names: list[str], inputs: dict[str, Any]) -> list[Any]:
-        lacking = set(self._inputs) - set(inputs)
-        if lacking:
-            raise AutolabelError(f"{self.file.path}: unknown inputs {', '.join(sorted(lacking))}")
-        return run_session(self._session, names, inputs)
 
 
 def _configuration(model: Path) -> dict[str, Any]:
@@ -196,3 +165,118 @@ def _configuration(model: Path) -> dict[str, Any]:
             except (ValueError, TypeError) as error:
                 raise AutolabelError(f"cannot read {path}: {error}") from error
     return {}
+
+
+@dataclass(frozen=True)
+class TextInputs:
+    """What the graph gets of the texts, the same for every picture.
+
+    Attributes:
+        arrays: by name of the input.
+        tokens_of: of a caption, the positions of each text's tokens; () where the graph's scores
+            are by text.
+
+    """
+
+    arrays: Inputs
+    tokens_of: tuple[tuple[int, ...], ...] = ()
+
+    def scores(self, given: FloatArray) -> FloatArray:
+        """Scores by text (Q, C) from those by token or text (Q, T): the best of its tokens."""
+        if not self.tokens_of:
+            return given
+        return np.stack([given[:, list(tokens)].max(1) for tokens in self.tokens_of], 1)
+
+
+def text_inputs(model: Path, inputs: Mapping[str, Any], prompts: Sequence[str]) -> TextInputs:
+    """Make the graph's inputs of texts.
+
+    Args:
+        model: the graph's file.
+        inputs: shapes of the graph's inputs, by name.
+        prompts: texts.
+
+    Raises:
+        AutolabelError: a file beside the graph is missing, or it does not have a text.
+
+    """
+    for name in EMBEDDINGS:
+        if name in inputs:
+            vectors = _embeddings(model, prompts)
+            return TextInputs({name: vectors[None] if len(inputs[name]) == 3 else vectors})
+    tokenizer, width = _tokenizer(model), inputs["input_ids"][-1]
+    length = width if isinstance(width, int) else None
+    if "token_type_ids" in inputs:
+        return _caption(tokenizer, inputs, prompts, length)
+    rows = [tokenizer.encode(one) for one in prompts]
+    return TextInputs(_padded([one.ids for one in rows], inputs, length))
+
+
+def _embeddings(model: Path, prompts: Sequence[str]) -> FloatArray:
+    path = model.with_suffix(".embeddings.npz")
+    if not path.is_file():
+        raise AutolabelError(
+            f"{model} takes embeddings of texts: put them into {path}, each vector under its text"
+        )
+    try:
+        with np.load(path) as stored:
+            unknown = [one for one in prompts if one not in stored]
+            if unknown:
+                raise AutolabelError(
+                    f"{path} has no embedding of {', '.join(unknown)}; it has those of "
+                    f"{', '.join(stored)}"
+                )
+            return np.stack([stored[one].astype(np.float32).ravel() for one in prompts])
+    except (OSError, ValueError) as error:
+        raise AutolabelError(f"cannot read the embeddings {path}: {error}") from error
+
+
+def _tokenizer(model: Path) -> Any:
+    found = [path for path in files_beside(model) if path.name == "tokenizer.json"]
+    if not found:
+        raise AutolabelError(
+            f"{model} takes tokens of texts: put its tokenizer.json into {model.parent}"
+        )
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise AutolabelError(
+            f"prompts of {model} need the package tokenizers: {_INSTALL}"
+        ) from error
+    try:
+        return Tokenizer.from_file(str(found[0]))
+    except Exception as error:  # the package raises nothing narrower
+        raise AutolabelError(f"cannot read {found[0]}: {error}") from error
+
+
+def _caption(
+    tokenizer: Any, inputs: Mapping[str, Any], prompts: Sequence[str], length: int | None
+) -> TextInputs:
+    caption, spans = "", []
+    for one in prompts:
+        spans.append((len(caption), len(caption) + len(one)))
+        caption += f"{one.lower()}. "
+    encoded = tokenizer.encode(caption.strip())
+    places = list(enumerate(encoded.offsets))
+    tokens = tuple(
+        tuple(place for place, (at, to) in places if to > at and start <= at < end)
+        for start, end in spans
+    )
+    missing = [one for one, of in zip(prompts, tokens, strict=True) if not of]
+    if missing:
+        raise AutolabelError(f"the tokenizer has no token for {', '.join(missing)}")
+    return TextInputs(_padded([encoded.ids], inputs, length), tokens)
+
+
+def _padded(rows: list[list[int]], inputs: Mapping[str, Any], length: int | None) -> Inputs:
+    longest = max(len(one) for one in rows)
+    if length is not None and longest > length:
+        raise AutolabelError(
+            f"the prompt has {longest} tokens, and the detector takes {length}: use fewer words"
+        )
+    ids = np.zeros((len(rows), length or longest), np.int64)
+    mask = np.zeros_like(ids)
+    for row, one in enumerate(rows):
+        ids[row, : len(one)], mask[row, : len(one)] = one, 1
+    every = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+    return {name: array for name, array in every.items() if name in inputs}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +21,7 @@ _WRAPPERS = frozenset(
     + re.findall(r"\w+", "labels label boxes bboxes annotations")
 )
 _OF_CAMERA = re.compile(r"^label_(\d+)$")
+Xyxy = tuple[float, float, float, float]
 
 
 class BadBoxesError(ValueError):
@@ -38,9 +41,58 @@ class Row:
     """
 
     label: str
-    xyxy_px: tuple[float, float, float, float]
+    xyxy_px: Xyxy
     score: float = 1.0
     track_id: int | None = None
+
+
+def shown(value: Any) -> str:
+    """Show a value of a file as json, cut where it is long."""
+    return f"{json.dumps(value, default=str):.60}"
+
+
+def four_numbers(value: Any, name: str) -> Xyxy:
+    """Return four numbers of a file; ValueError for anything else."""
+    try:
+        one, two, three, four = map(float, value)
+    except (ValueError, TypeError, OverflowError):
+        raise ValueError(f"{name} must be four numbers, and is {shown(value)}") from None
+    return one, two, three, four
+
+
+def number(value: Any, name: str) -> float:
+    """Return a number of a file; ValueError for anything else."""
+    try:
+        return float(value)
+    except (ValueError, TypeError, OverflowError):
+        raise ValueError(f"{name} must be a number, and is {shown(value)}") from None
+
+
+def whole_number(value: Any, name: str) -> int:
+    """Return a whole number of at most 64 bits; ValueError for anything else."""
+    try:
+        found = int(value)
+        if isinstance(value, float) and value != found:
+            raise ValueError
+    except (ValueError, TypeError, OverflowError):
+        raise ValueError(f"{name} {shown(value)} is not a whole number") from None
+    if not -(2**63) <= found < 2**63:
+        raise ValueError(f"{name} has more than 64 bits")
+    return found
+
+
+def looked_up(key: Any, values: Mapping[Hashable, Any]) -> Any:
+    """Return what a file's key names, None for a key that is not there or cannot be one."""
+    return values.get(key) if isinstance(key, Hashable) else None
+
+
+def size_hw_of(height: Any, width: Any) -> tuple[int, int] | None:
+    """(height, width) where a file tells; exporters that do not know write 0."""
+    try:
+        size_hw = int(height), int(width)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return size_hw if min(size_hw) > 0 else None
 
 
 def boxes_of(rows: Iterable[Row], source: str) -> Boxes:
@@ -65,6 +117,15 @@ class ImageRows:
     rows: list[Row] = field(default_factory=list)
     problem: str = ""
     fractions: bool = False
+
+    def add(self, where: str, read: Callable[..., Row | None], *what: Any) -> None:
+        """Add the row that is read of something; one that cannot be read is the image's problem."""
+        try:
+            row = read(*what)
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
+            self.problem = self.problem or f"{where}: {error}"
+        else:
+            self.rows += [row] if row else []
 
     def boxes(self, source: str) -> Boxes:
         """Return them.
@@ -92,16 +153,6 @@ class Rows:
     images: tuple[tuple[str, ImageRows], ...]
     notes: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
-
-    def entries(self) -> list[Entry]:
-        """Return an entry for every image."""
-        return [
-            entry_of(
-                name, image.boxes, image.size_hw, fractions=image.fractions,
-                empty=not image.rows and not image.problem,
-            )
-            for name, image in self.images
-        ]  # fmt: skip
 
     def counts(self) -> Counter[str]:
         """Count the boxes of every class; classes without any are there with 0."""
@@ -147,20 +198,12 @@ class Entry:
         return repr((self.name, self.size_hw, self.fractions, rows))
 
 
-def entry_of(
-    path: str,
-    read: Callable[[str], Boxes],
-    size_hw: tuple[int, int] | None = None,
-    *,
-    fractions: bool = False,
-    empty: bool = False,
-    version: str = "",
-) -> Entry:
+def entry_of(path: str, read: Callable[[str], Boxes], **known: Any) -> Entry:
     """Make the entry of an image, or of the file of its boxes, at this path of an import."""
     folder, _, name = path.replace("\\", "/").rstrip("/").rpartition("/")
     stem, _, suffix = name.rpartition(".")
     stem = stem if stem and suffix else name  # as pathlib, which takes ten times as long
-    return Entry(path, _naming(folder), stem, read, size_hw, fractions, empty, version)
+    return Entry(path, _naming(folder), stem, read, **known)
 
 
 def is_kitti_folder(name: str) -> bool:

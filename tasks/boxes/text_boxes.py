@@ -6,21 +6,23 @@ before that. `DontCare` is no object. (devkits of both benchmarks, readme.txt)
 
 YOLO's are in fractions: `class x y width height [score]`, where `x` and `y` are the centre's; a
 line of a polygon (`class x1 y1 x2 y2 x3 y3 ...`) stands for the box around it. Classes are numbers,
-and a file beside has their names.
+and a file beside has their names. Lines that begin with "#" are comments.
 """
 
 from __future__ import annotations
 
 import codecs
+from collections.abc import Callable
 
 from sam2_core.types import AutolabelError, Boxes
-from tasks.boxes.rows import BadBoxesError, ImageRows, Row, boxes_of
+from tasks.boxes.rows import BadBoxesError, ImageRows, Row, boxes_of, whole_number
 from tasks.wording import counted
 
 _FIELDS = 15  # of a line of KITTI's object benchmark
 # A box may reach over the picture's edge; what is far beyond is in pixels.
 _MOST = 2.0
 _PLAIN = (str, int, float)  # of what a class may be called
+_FORM = "`label score x1 y1 x2 y2`, or KITTI's 15 or 16 columns"
 
 
 def read_names(data: bytes, where: str) -> tuple[str, ...]:
@@ -34,10 +36,9 @@ def read_names(data: bytes, where: str) -> tuple[str, ...]:
         text = decoded(data, where)
     except BadBoxesError as error:
         raise AutolabelError(str(error)) from error
+    names = tuple(map(str.strip, text.rstrip().splitlines()))
     if where.lower().endswith((".yaml", ".yml")):
         names = _from_yaml(text, where)
-    else:
-        names = tuple(map(str.strip, text.rstrip().splitlines()))
     if not names:
         raise AutolabelError(f"{where} holds no names of classes")
     return names
@@ -68,11 +69,34 @@ def _from_yaml(text: str, where: str) -> tuple[str, ...]:
             names = [names[number] for number in range(len(names))]
         if not isinstance(names, list) or not all(isinstance(one, _PLAIN) for one in names):
             raise TypeError
-        return tuple(map(str, names))
     except (yaml.YAMLError, KeyError, TypeError) as error:
         raise AutolabelError(
             f"{where}: expected `names`, a list or numbers from 0 with a name each"
         ) from error
+    return tuple(map(str, names))
+
+
+def _rows(data: bytes, where: str, read: Callable[[str], Row | None], form: str) -> list[Row]:
+    """Read each line of a file that is no comment.
+
+    Raises:
+        BadBoxesError: names the file and the first lines that are not of this form.
+
+    """
+    rows: list[Row | None] = []
+    wrong: list[str] = []
+    for number, line in enumerate(decoded(data, where).splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        try:
+            rows.append(read(line))
+        except (ValueError, IndexError):
+            columns = counted(len(line.split()), "column")
+            wrong.append(f"{where}:{number}: {line.strip()!r:.80} of {columns}")
+    if wrong:
+        more = f" (and {counted(len(wrong) - 3, 'more line')})" if len(wrong) > 3 else ""
+        raise BadBoxesError(f"expected {form}, found {'; '.join(wrong[:3])}{more}")
+    return [one for one in rows if one]
 
 
 def parse_yolo(data: bytes, where: str, source: str, names: tuple[str, ...]) -> Boxes:
@@ -82,91 +106,61 @@ def parse_yolo(data: bytes, where: str, source: str, names: tuple[str, ...]) -> 
         BadBoxesError: names the file and the first lines that are not of this form.
 
     """
-    rows: list[Row] = []
-    wrong: list[str] = []
-    for number, line in enumerate(decoded(data, where).splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            rows.append(_row(line.split(), names))
-        except (ValueError, IndexError):
-            wrong.append(f"{where}:{number}: {line.strip()!r:.80}")
-    if wrong:
-        raise BadBoxesError(
-            f"expected `class x y width height [score]` in fractions of the picture, with a class "
-            f"from 0 to {len(names) - 1}: {'; '.join(wrong[:3])}"
-            + (f" (and {counted(len(wrong) - 3, 'more line')})" if len(wrong) > 3 else "")
-        )
-    return boxes_of(rows, source)
 
+    def read(line: str) -> Row:
+        fields = line.split()
+        number, values = int(fields[0]), list(map(float, fields[1:]))
+        is_polygon = len(values) >= 6 and len(values) % 2 == 0
+        places = values if is_polygon else values[:4]
+        far = max(map(abs, places), default=0) > _MOST
+        if number < 0 or far or not (is_polygon or len(values) in {4, 5}):
+            raise ValueError
+        label = names[number]
+        if is_polygon:
+            xs, ys = values[::2], values[1::2]
+            return Row(label, (min(xs), min(ys), max(xs), max(ys)))
+        x, y, width, height = places
+        box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+        return Row(label, box, values[4] if len(values) == 5 else 1.0)
 
-def _row(fields: list[str], names: tuple[str, ...]) -> Row:
-    """Return the box of a line; ValueError or IndexError for no line."""
-    number, values = int(fields[0]), [float(one) for one in fields[1:]]
-    is_polygon = len(values) >= 6 and len(values) % 2 == 0
-    places = values if is_polygon else values[:4]
-    if number < 0 or max(map(abs, places), default=0) > _MOST:
-        raise ValueError
-    label = names[number]
-    if is_polygon:
-        xs, ys = values[::2], values[1::2]
-        return Row(label, (min(xs), min(ys), max(xs), max(ys)))
-    if len(values) not in {4, 5}:
-        raise ValueError
-    x, y, width, height = values[:4]
-    box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-    return Row(label, box, values[4] if len(values) == 5 else 1.0)
-
-
-def _is_numbers(words: list[str]) -> bool:
-    """Whether several words are numbers, and none belongs to a label."""
-    return len(words) > 1 and all(one.lstrip("-").replace(".", "", 1).isdecimal() for one in words)
-
-
-def _is_yolo(row: Row) -> bool:
-    """Whether a line holds a class's number and fractions: a box of pixels has some above 1."""
-    return row.label.isdecimal() and all(0 <= one <= 1 for one in (row.score, *row.xyxy_px))
+    form = "`class x y width height [score]` in fractions of the picture, with a class from 0 to"
+    return boxes_of(_rows(data, where, read, f"{form} {len(names) - 1}"), source)
 
 
 def parse_text(data: bytes, where: str, source: str) -> Boxes:
     """Read lines of `label score x1 y1 x2 y2`, or KITTI's; a label may hold spaces.
 
     Raises:
-        BadBoxesError: names the file and every line that is not of this form.
+        BadBoxesError: names the file and the first lines that are not of this form.
 
     """
-    rows: list[Row] = []
-    wrong: list[str] = []
-    for number, line in enumerate(decoded(data, where).splitlines(), 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
+
+    def read(line: str) -> Row | None:
         if is_object_line(line.split()):
-            row = object_row(line.split())
-            rows += [row] if row else []
-            continue
-        fields = line.rsplit(maxsplit=5)
-        try:
-            if len(fields) != 6 or _is_numbers(fields[0].split()[1:]):
-                raise ValueError
-            score, left, top, right, bottom = map(float, fields[1:])
-            rows.append(Row(fields[0].strip(), (left, top, right, bottom), score))
-        except ValueError:
-            found = f"{line!r:.80} of {counted(len(line.split()), 'column')}"
-            wrong.append(
-                f"{where}:{number}: expected `label score x1 y1 x2 y2`, or KITTI's 15 or 16 "
-                f"columns, found {found}"
-            )
-    if rows and all(map(_is_yolo, rows)):
-        wrong = [f"{where} is in YOLO's form: name the file of its class names with --box-names"]
-    if wrong:
-        more = f" (and {counted(len(wrong) - 3, 'more line')})" if len(wrong) > 3 else ""
-        raise BadBoxesError("; ".join(wrong[:3]) + more)
+            return _object_row(line.split())
+        label, score, *sides = line.rsplit(maxsplit=5)
+        words = label.split()[1:]
+        columns = len(words) > 1 and all(map(_is_number, words))  # of another form
+        if len(sides) != 4 or columns:
+            raise ValueError
+        left, top, right, bottom = map(float, sides)
+        return Row(label.strip(), (left, top, right, bottom), float(score))
+
+    rows = _rows(data, where, read, _FORM)
+    # A class's number and fractions: a box of pixels has some above 1.
+    if rows and all(
+        row.label.isdecimal() and all(0 <= one <= 1 for one in (row.score, *row.xyxy_px))
+        for row in rows
+    ):
+        form = "is in YOLO's form: name the file of its class names with --box-names"
+        raise BadBoxesError(f"{where} {form}")
     return boxes_of(rows, source)
 
 
 def is_object_line(fields: list[str]) -> bool:
     """Whether these are the fields of a line of the object benchmark."""
-    return len(fields) in {_FIELDS, _FIELDS + 1} and _numbers(fields[1:]) and not _number(fields[0])
+    known = len(fields) in {_FIELDS, _FIELDS + 1} and not _is_number(fields[0])
+    return known and all(map(_is_number, fields[1:]))
 
 
 def is_tracking_line(fields: list[str]) -> bool:
@@ -175,46 +169,35 @@ def is_tracking_line(fields: list[str]) -> bool:
     return integers and is_object_line(fields[2:])
 
 
-def object_row(fields: list[str]) -> Row | None:
+def _object_row(fields: list[str], track_id: int | None = None) -> Row | None:
     """Return the box of a line of the object benchmark, None for what is to be ignored."""
     if fields[0] == "DontCare":
         return None
-    left, top, right, bottom = (float(one) for one in fields[4:8])
-    score = float(fields[_FIELDS]) if len(fields) > _FIELDS else 1.0
-    return Row(fields[0], (left, top, right, bottom), score)
+    left, top, right, bottom, *others = map(float, fields[4:])
+    score = others[-1] if len(fields) > _FIELDS else 1.0
+    return Row(fields[0], (left, top, right, bottom), score, track_id)
 
 
 def read_tracking(text: str, sequence: str, where: str) -> dict[str, ImageRows]:
     """Read a file of the tracking benchmark: images by `SEQUENCE/FRAME`."""
+
+    def read(fields: list[str]) -> Row | None:
+        if not is_tracking_line(fields):
+            raise ValueError(f"{' '.join(fields)!r:.80} is no label")
+        track = whole_number(fields[1], "track id")
+        return _object_row(fields[2:], track if track >= 0 else None)
+
     found: dict[str, ImageRows] = {}
     for number, line in enumerate(text.splitlines(), 1):
         fields = line.split()
-        if not fields:
-            continue
-        if not is_tracking_line(fields):
-            frame = fields[0] if fields[0].isdecimal() else str(len(found))
-            image = found.setdefault(_name(sequence, frame), ImageRows())
-            image.problem = image.problem or f"{where}:{number}: {line.strip()!r:.80} is no label"
-            continue
-        image = found.setdefault(_name(sequence, fields[0]), ImageRows())
-        row = object_row(fields[2:])
-        if row is not None:
-            track = int(fields[1])
-            if track >= 2**63:
-                image.problem = f"{where}:{number}: track id {track} has more than 64 bits"
-            image.rows.append(Row(row.label, row.xyxy_px, row.score, track if track >= 0 else None))
+        if fields:
+            frame = int(fields[0]) if fields[0].isdecimal() else len(found)
+            image = found.setdefault(f"{sequence}/{frame:06d}", ImageRows())
+            image.add(f"{where}:{number}", read, fields)
     return found
 
 
-def _name(sequence: str, frame: str) -> str:
-    return f"{sequence}/{int(frame):06d}"
-
-
-def _numbers(fields: list[str]) -> bool:
-    return all(map(_number, fields))
-
-
-def _number(field: str) -> bool:
+def _is_number(field: str) -> bool:
     try:
         float(field)
     except ValueError:

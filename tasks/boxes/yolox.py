@@ -25,15 +25,15 @@ from sam2_core.backends.onnxruntime_network import BUCKETS, CudaNetwork, Rows
 from sam2_core.machine import usable_cores
 from sam2_core.preprocess import StagedFrame
 from sam2_core.types import AutolabelError, Boxes, FloatArray, ImageArray
-from tasks.boxes.detector_files import DetectorFile, ReplacedError
-from tasks.boxes.prompt_text import takes_text
-from tasks.boxes.tiles import suppressed
+from tasks.boxes.detectors import CPU, DetectorFile, takes_text
 
-CPU, CUDA = ("CPUExecutionProvider",), "onnxruntime-cuda"
 STRIDES = (8, 16, 32)
 PADDING_GREY = 114
 DYNAMIC_BATCH = 8
 DYNAMIC_SIZE = 640
+# Two boxes of one class that overlap by more are one object, of any class those that are one box: a
+# pick-up is no car and truck.
+SAME_CLASS_IOU, SAME_BOX_IOU = 0.45, 0.85
 # Of COCO, in the order of detectors trained on it.
 COCO_CLASSES = (
     "person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat",
@@ -63,8 +63,103 @@ class Letterboxed:
             freeze_arrays(self, pixels="float32 (3, H, W)")
 
 
-class Detector:
+class AnyDetector:
     """A loaded detector; any thread may use it.
+
+    Attributes:
+        file: which one.
+        classes: names of what it finds.
+        batch: how many images it takes at once.
+
+    """
+
+    file: DetectorFile
+    classes: tuple[str, ...]
+    batch = 1
+
+    def warm_up(self) -> None:
+        """Let a device do once what it will do for every frame; nothing on a CPU."""
+
+    def class_mask(self, classes: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which classes are wanted, bool (classes,); none named means all.
+
+        Raises:
+            AutolabelError: a name that the detector does not know.
+
+        """
+        unknown = [name for name in classes if name not in self.classes]
+        if unknown:
+            raise AutolabelError(
+                f"detector {self.file.name} does not know the classes {', '.join(unknown)}; "
+                f"it knows {', '.join(self.classes)}"
+            )
+        return np.array([not classes or name in classes for name in self.classes])
+
+    def letterbox(self, image: ImageArray) -> Letterboxed:
+        """Scale an image, uint8 (h, w, 3) RGB, to the input."""
+        raise NotImplementedError
+
+    def start(
+        self, images: Sequence[Letterboxed], classes: Sequence[str] = (), min_score: float = 0.3
+    ) -> Callable[[], list[Boxes]]:
+        """Queue images on the device, as `detect`; returns a function that waits for the boxes.
+
+        On a CPU nothing is queued: that function does it all.
+        """
+        raise NotImplementedError
+
+    def detect(
+        self, images: Sequence[Letterboxed], classes: Sequence[str] = (), min_score: float = 0.3
+    ) -> list[Boxes]:
+        """Boxes of up to `batch` images, best first, inside the image.
+
+        Of boxes that overlap, the best one stays: of one class from SAME_CLASS_IOU on, of any class
+        from SAME_BOX_IOU on.
+
+        Args:
+            images: from `letterbox`.
+            classes: names to keep; all when empty.
+            min_score: least score.
+
+        """
+        return self.start(images, classes, min_score)()
+
+    def best(
+        self, xywh: FloatArray, scores: FloatArray, image: Letterboxed, min_score: float,
+        scale: float | FloatArray,
+    ) -> Boxes:  # fmt: skip
+        """Choose boxes.
+
+        Args:
+            xywh: left, top, width, height in pixels of the input, float32 (N, 4).
+            scores: (N, classes), 0 for classes that are not wanted.
+            image: of which they are.
+            min_score: least score.
+            scale: pixels of the input per pixel of the image, of all four sides or of each.
+
+        """
+        import cv2
+
+        classes = scores.argmax(1)
+        score = scores[np.arange(len(classes)), classes]
+        keep = (score >= min_score) & (score > 0) & np.isfinite(xywh).all(1)
+        xywh, score, classes = xywh[keep], score[keep], classes[keep]
+        chosen: Any = np.zeros(0, np.int64)
+        if len(score):
+            nms: Any = cv2.dnn  # OpenCV's stubs know lists only
+            of_class = nms.NMSBoxesBatched(xywh, score, classes, min_score, SAME_CLASS_IOU)
+            of_class = np.asarray(of_class, np.int64)
+            kept = nms.NMSBoxes(xywh[of_class], score[of_class], min_score, SAME_BOX_IOU)
+            chosen = of_class[np.asarray(kept, np.int64)]
+            chosen = chosen[np.argsort(-score[chosen], kind="stable")]
+        xyxy = np.hstack([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]])[chosen] / scale
+        limit = np.array([image.size_hw[1], image.size_hw[0]] * 2, np.float32)
+        names = tuple(self.classes[index] for index in classes[chosen])
+        return Boxes(np.clip(xyxy, 0, limit), score[chosen], names, None, self.file.stamp)
+
+
+class Detector(AnyDetector):
+    """A loaded detector of YOLOX's form.
 
     Args:
         file: which one.
@@ -83,11 +178,9 @@ class Detector:
         engines: Path | None = None,
     ) -> None:  # fmt: skip
         self.file = file
+        data = self.file.read()
         try:
-            data = self.file.read()
             self._session = open_session(file.path, None, CPU, model=data)
-        except ReplacedError:
-            raise
         except AutolabelError as error:
             reason = f"cannot read the detector {file.path}: {error.__cause__}"
             raise AutolabelError(reason) from error
@@ -118,22 +211,17 @@ class Detector:
         self, gpu: Gpu, data: bytes, engines: Path | None, *, captured: bool
     ) -> CudaNetwork:
         """Open it on a device; afterwards the CPU's session is not needed any more."""
+        self._session = None
         if engines is not None:
             from sam2_core.backends.tensorrt_network import tensorrt_network
 
             # The placeholders that tests run engines on know no halves.
-            network = tensorrt_network(
-                self.file.path, data, gpu, engines, halves=gpu.where == "cuda"
-            )
-            self._session = None
-            return network
+            return tensorrt_network(self.file.path, data, gpu, engines, halves=gpu.where == "cuda")
         shapes = {
             self._input[0].name: (3, *self.input_hw),
             self._output[0].name: (len(self._grid), 5 + len(self.classes)),
         }
-        network = CudaNetwork(self.file.path, data, gpu, shapes, captured=captured)
-        self._session = None
-        return network
+        return CudaNetwork(self.file.path, data, gpu, shapes, captured=captured)
 
     def _not_yolox(self, what: str) -> AutolabelError:
         return AutolabelError(
@@ -156,25 +244,9 @@ class Detector:
             raise self._not_yolox(f"{columns} columns for {len(names)} classes")
         return names
 
-    def warm_up(self) -> None:
-        """Let a device do once what it will do for every frame; nothing on a CPU."""
+    def warm_up(self) -> None:  # noqa: D102 - as of every detector
         if self._network is not None:
             self._network.warm_up()
-
-    def class_mask(self, classes: Sequence[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which classes are wanted, bool (classes,); none named means all.
-
-        Raises:
-            AutolabelError: a name that the detector does not know.
-
-        """
-        unknown = [name for name in classes if name not in self.classes]
-        if unknown:
-            raise AutolabelError(
-                f"detector {self.file.name} does not know the classes {', '.join(unknown)}; "
-                f"it knows {', '.join(self.classes)}"
-            )
-        return np.array([not classes or name in classes for name in self.classes])
 
     def letterbox(self, image: ImageArray) -> Letterboxed:
         """Scale an image, uint8 (h, w, 3) RGB, into the top left of the input.
@@ -195,45 +267,17 @@ class Detector:
         planes = pixels.transpose(2, 0, 1).astype(np.float32)
         return Letterboxed(planes, scale, size_hw, scaled_wh)
 
-    def detect(
-        self,
-        images: Sequence[Letterboxed],
-        classes: Sequence[str] = (),
-        min_score: float = 0.3,
-        max_overlap_iou: float = 0.45,
-    ) -> list[Boxes]:
-        """Boxes of up to `batch` images, best first, inside the image.
-
-        Args:
-            images: from `letterbox`.
-            classes: names to keep; all when empty.
-            min_score: least product of objectness and class score.
-            max_overlap_iou: boxes of one class that overlap a better one by more are dropped;
-                of any class, those that are the same box.
-
-        """
-        return self.start(images, classes, min_score, max_overlap_iou)()
-
-    def start(
-        self,
-        images: Sequence[Letterboxed],
-        classes: Sequence[str] = (),
-        min_score: float = 0.3,
-        max_overlap_iou: float = 0.45,
+    def start(  # noqa: D102 - as of every detector
+        self, images: Sequence[Letterboxed], classes: Sequence[str] = (), min_score: float = 0.3
     ) -> Callable[[], list[Boxes]]:
-        """Queue images on the device, as `detect`; returns a function that waits for the boxes.
-
-        On a CPU nothing is queued: that function does it all.
-        """
         wanted = self.class_mask(classes)
-        limits = (min_score, max_overlap_iou)
         rows: Callable[[], list[Rows]] = partial(self._likely, images, min_score)
         if self._network is not None:
             frames = [one.pixels for one in images if isinstance(one.pixels, StagedFrame)]
             sizes = [one.scaled_wh for one in images]
             rows = self._network.start(frames, sizes, min_score)
         return lambda: [
-            self._boxes(one, image, wanted, limits)
+            self._boxes(one, image, wanted, min_score)
             for one, image in zip(rows(), images, strict=True)
         ]
 
@@ -270,26 +314,15 @@ class Detector:
         return np.concatenate(list(rows))
 
     def _boxes(
-        self,
-        found: Rows,
-        image: Letterboxed,
-        wanted: np.ndarray[Any, np.dtype[np.bool_]],
-        limits: tuple[float, float],
-    ) -> Boxes:
+        self, found: Rows, image: Letterboxed, wanted: np.ndarray[Any, np.dtype[np.bool_]],
+        min_score: float,
+    ) -> Boxes:  # fmt: skip
         rows, grid, stride = found.values, self._grid[found.cells], self._stride[found.cells]
         scores = rows[:, 5:] * rows[:, 4:5] * wanted
-        best = scores.argmax(1)
-        score = scores[np.arange(len(best)), best]
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             sizes = np.exp(rows[:, 2:4]) * stride
-        corners = (rows[:, :2] + grid) * stride - sizes / 2
-        keep = (score >= limits[0]) & (score > 0) & np.isfinite(sizes).all(1)
-        xywh, score, best = np.hstack([corners, sizes])[keep], score[keep], best[keep]
-        chosen = suppressed(xywh, score, best, limits)
-        xyxy = np.hstack([xywh[:, :2], xywh[:, :2] + xywh[:, 2:]])[chosen] / image.scale
-        limit = np.array([image.size_hw[1], image.size_hw[0]] * 2, np.float32)
-        names = tuple(self.classes[index] for index in best[chosen])
-        return Boxes(np.clip(xyxy, 0, limit), score[chosen], names, None, self.file.stamp)
+            corners = (rows[:, :2] + grid) * stride - sizes / 2
+        return self.best(np.hstack([corners, sizes]), scores, image, min_score, image.scale)
 
 
 def _grid(height: int, width: int) -> tuple[FloatArray, FloatArray]:

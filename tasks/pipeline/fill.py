@@ -17,7 +17,7 @@ from tasks.masks.rules import tidied
 from tasks.pipeline.chunk import Job
 from tasks.pipeline.outcome import NotFetchedError
 from tasks.store import storage
-from tasks.store.tables import LabeledFrame, chosen_rows
+from tasks.store.tables import LabeledFrame
 from tasks.tracks import associate
 from tasks.tracks.gaps import Gap
 from tasks.tracks.shapes import shapes_of
@@ -133,6 +133,6 @@ def _believed(
     rows = [row for row, reason in enumerate(reasons) if not reason]
     if not rows:
         return None
-    boxes, masks = chosen_rows(one.boxes, masks, rows)
     frame = replace(one.frame, local_path="")
+    boxes, masks = one.boxes.chosen(rows), masks.chosen(rows)
     return Filled(frame, [gaps[row] for row in rows], boxes, masks)

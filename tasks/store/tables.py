@@ -217,23 +217,6 @@ def frame_columns(labeled: LabeledFrame) -> Columns:
     return {name: [value] for name, value in row.items()}
 
 
-def chosen_rows(boxes: Boxes, masks: Masks, rows: Sequence[int]) -> tuple[Boxes, Masks]:
-    """Return some rows of a frame's boxes and masks."""
-    chosen = list(rows)
-    tracks = None if boxes.track_ids is None else boxes.track_ids[chosen]
-    return (
-        Boxes(
-            boxes.xyxy_px[chosen], boxes.scores[chosen], tuple(boxes.labels[i] for i in chosen),
-            tracks, boxes.source,
-        ),
-        Masks(
-            tuple(masks.rle[i] for i in chosen), masks.size_hw, masks.predicted_iou[chosen],
-            masks.stability[chosen], masks.object_score[chosen], masks.area_px[chosen],
-            tuple(masks.reasons[i] for i in chosen),
-        ),
-    )  # fmt: skip
-
-
 def with_more(labeled: LabeledFrame, boxes: Boxes, masks: Masks) -> LabeledFrame:
     """Return a frame with interpolated boxes and their masks after its own; without track ids."""
     own, made = labeled.boxes, labeled.masks

@@ -7,10 +7,9 @@ import pytest
 from PIL import Image
 
 from sam2_core.types import AutolabelError, Boxes
-from tasks.boxes import detector_files
+from tasks.boxes import detectors as detector_files
 from tasks.boxes.detect import detect
-from tasks.boxes.detector_files import detector_stamp, resolve_detector
-from tasks.boxes.detectors import Detectors, load_detector
+from tasks.boxes.detectors import Detectors, detector_stamp, load_detector, resolve_detector
 from tasks.frames.discover import discover
 from tasks.frames.download import download
 from tasks.frames.video import expand_videos

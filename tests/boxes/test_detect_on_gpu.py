@@ -8,7 +8,7 @@ from sam2_core.backends.onnx_in_halves import for_gpu
 from sam2_core.backends.onnxruntime_network import CudaNetwork
 from sam2_core.types import DeviceMemoryError
 from tasks.boxes import yolox
-from tasks.boxes.detector_files import resolve_detector
+from tasks.boxes.detectors import resolve_detector
 from tasks.boxes.yolox import Detector
 from tests.onnx_file import write_yolox
 from tests.sam2_core.host_device import host_gpu

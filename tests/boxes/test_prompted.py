@@ -10,8 +10,7 @@ from click.testing import CliRunner
 from flows.cli.main import cli
 from flows.params import LabelParams
 from sam2_core.types import AutolabelError
-from tasks.boxes.detector_files import ReplacedError, resolve_detector, with_prompt
-from tasks.boxes.detectors import load_detector
+from tasks.boxes.detectors import ReplacedError, load_detector, resolve_detector, with_prompt
 
 onnx = pytest.importorskip("onnx")
 WORDS = {"[UNK]": 0, ".": 1, "car": 2, "cone": 3, "traffic": 4}
@@ -119,7 +118,7 @@ def test_each_text_finds_its_own_boxes(tmp_path, form, prompt):
     assert only.labels == ("traffic cone",)
     (sure,) = detector.detect([image], min_score=0.8)
     assert sure.labels == ("car",)
-    with pytest.raises(AutolabelError, match="--classes bus: the prompt names "):
+    with pytest.raises(AutolabelError, match="does not know the classes bus; it knows "):
         detector.class_mask(["bus"])
 
 

@@ -10,8 +10,7 @@ import pytest
 from sam2_core.decisive_code import ROOT
 from sam2_core.types import AutolabelError
 from tasks.boxes.decisive_code import box_code, decisive_modules
-from tasks.boxes.detector_files import detector_stamp, resolve_detector
-from tasks.boxes.detectors import Detectors, load_detector
+from tasks.boxes.detectors import Detectors, detector_stamp, load_detector, resolve_detector
 from tasks.boxes.import_files import import_boxes
 from tasks.boxes.yolox import Detector
 from tasks.masks.model import Segmenters, choose_model
@@ -31,8 +30,7 @@ def own_cache(monkeypatch, tmp_path):
 NOT_DECISIVE = {
     "tasks.boxes.decisive_code": "the list itself",
     "tasks.boxes.matching": "refuses; what it lets pass it leaves as it is",
-    "tasks.boxes.detectors": "loads; what runs is in the stamp of the labels",
-    "tasks.boxes.detector_files": "finds files; their content is in the stamp",
+    "tasks.boxes.detectors": "finds files and loads them; their content is in the stamp",
     "tasks.frames.addresses": "names of sequences; they are in every key",
     "tasks.frames.cached": "names of files in the cache, and whether they are as they were",
     "tasks.frames.decoding": "the list itself",

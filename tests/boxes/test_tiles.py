@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from flows.params import LabelParams
 from sam2_core.types import Boxes
-from tasks.boxes.detect import detect
+from tasks.boxes.detect import Tile, detect, merged, tiles_of
 from tasks.boxes.import_files import import_boxes
-from tasks.boxes.tiles import Tile, merged, tiles_of
 from tasks.frames.discover import discover
 
 

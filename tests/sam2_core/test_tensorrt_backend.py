@@ -26,7 +26,7 @@ from sam2_core.backends.tensorrt_loading import buckets_for, graphs_of
 from sam2_core.backends.tensorrt_plan import Buckets
 from sam2_core.preprocess import View
 from sam2_core.types import AutolabelError, DeviceMemoryError, Prompts
-from tasks.boxes.detector_files import resolve_detector
+from tasks.boxes.detectors import resolve_detector
 from tasks.boxes.yolox import Detector
 from tests.onnx_file import write_yolox
 from tests.sam2_core import fake_tensorrt
