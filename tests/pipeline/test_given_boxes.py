@@ -111,7 +111,7 @@ def test_frames_of_videos_and_pictures_elsewhere_go_by_number_and_address():
     assert [one.name for one in entries] == ["front/000004", "t.tar/rear/7.jpg"]
     samples[0]["found"] = {"detections": [{"label": "car", "bounding_box": None}]}
     broken, _ = field_boxes("dataset:x.found", samples).entries
-    with pytest.raises(BadBoxesError, match="found, label 0: it has no bounding_box"):
+    with pytest.raises(BadBoxesError, match="found, label 0: bounding_box must be four numbers"):
         broken.read("")
 
 
