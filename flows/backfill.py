@@ -11,8 +11,8 @@ from flows.pipeline import given, result_of
 from flows.plan.backfill import BackfillPlan, plan_backfill
 from flows.plan.names import keep_names
 from flows.plan.plan_table import plan_markdown
+from flows.server.artifacts import add_to_name, dated
 from flows.server.fleet import decided
-from flows.server.run_names import add_to_name, dated
 from flows.server.shard_runs import sequences_in_flight
 from flows.server.submit import ensure_queue, submit, turn_of, workers_online
 from tasks.dataset.loaded import refuse_before_labeling

@@ -10,9 +10,7 @@ from flows.params import LabelParams
 from flows.pipeline import THREADS, label_sequences
 from flows.plan.plan import Plan, job_of, make_plan
 from flows.plan.summary import summary_of
-from flows.server.progress_artifact import frames_counted
-from flows.server.run_artifacts import publish
-from flows.server.run_names import dated
+from flows.server.artifacts import dated, frames_counted, publish
 from tasks.errors import redacted_errors
 from tasks.pipeline.chunk import Job
 from tasks.pipeline.tools import Tools

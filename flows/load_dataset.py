@@ -7,7 +7,7 @@ from prefect.states import Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.pipeline import ahead, given, result_of
-from flows.server.run_names import dated
+from flows.server.artifacts import dated
 from tasks.errors import redacted_errors, told
 from tasks.pipeline.steps import load_task, patiently, prepare_task, step
 from tasks.pipeline.tools import Tools

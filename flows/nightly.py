@@ -16,13 +16,11 @@ from flows.load_dataset import load_dataset
 from flows.pipeline import given
 from flows.plan.backfill import plan_backfill
 from flows.plan.plan import stamp_of
+from flows.server.artifacts import INTERRUPTED, ProgressArtifact, dated
 from flows.server.client import connected
 from flows.server.fleet import decided
-from flows.server.lost_runs import signs_of_life
-from flows.server.progress_artifact import INTERRUPTED, ProgressArtifact
-from flows.server.run_names import dated
 from flows.server.shard_runs import MOST_STARTS, shard_of
-from flows.server.watching import watch
+from flows.server.watching import signs_of_life, watch
 from tasks.errors import redacted_errors
 from tasks.pipeline.steps import patiently, step
 from tasks.store import quarantine

@@ -5,7 +5,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.pipeline import ahead, given, result_of
-from flows.server.run_names import dated
+from flows.server.artifacts import dated
 from tasks.errors import redacted_errors
 from tasks.masks.model import Segmenters
 from tasks.pipeline.steps import step

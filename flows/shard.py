@@ -17,13 +17,10 @@ from flows.plan.names import names_of
 from flows.plan.plan import Plan, job_of, model_of, stamp_of
 from flows.plan.shards import Piece, ShardParams
 from flows.plan.summary import summary_of
+from flows.server.artifacts import frames_counted, publish, readable_key
 from flows.server.fleet import refuse_unless_offered
-from flows.server.lost_runs import signs_of_life
-from flows.server.progress_artifact import frames_counted
-from flows.server.run_artifacts import publish
-from flows.server.run_names import readable_key
-from flows.server.shard_end import ending
-from flows.server.shard_runs import MOST_STARTS, give_back, pause_after
+from flows.server.shard_runs import MOST_STARTS, ending, give_back, pause_after
+from flows.server.watching import signs_of_life
 from sam2_core.trust.certificate import UncertifiedEngineError
 from sam2_core.types import AutolabelError
 from tasks.dataset.loaded import refuse_before_labeling

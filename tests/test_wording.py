@@ -3,7 +3,7 @@
 import pytest
 from markdown_it import MarkdownIt
 
-from flows.server.run_artifacts import summary_markdown
+from flows.server.artifacts import summary_markdown
 from tasks.wording import counted, from_plain, plain
 
 NASTY = (

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from flows.cli.display import clock
 from flows.plan.backfill import BackfillPlan
+from flows.server.artifacts import percent_done
 from flows.server.client import ServerAwayError, asked_once
-from flows.server.progress_artifact import percent_done
 from flows.server.shard_runs import counted_states, counts, shard_of
 from tasks.store import manifests, storage
 from tasks.store.retry import is_transient

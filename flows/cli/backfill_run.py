@@ -23,12 +23,17 @@ from flows.plan.summary import failure_row
 from flows.plan.unlabeled import unlabeled_frames
 from flows.server import watching
 from flows.server.api import use_api
-from flows.server.cancelling import cancel_backfill
+from flows.server.artifacts import failed_frames
 from flows.server.fleet import UntoldError, as_here, decided
 from flows.server.loading import holds_any
-from flows.server.run_artifacts import failed_frames
-from flows.server.shard_end import NOT_LOADED
-from flows.server.shard_runs import counted_states, counts, runs_of, shard_of
+from flows.server.shard_runs import (
+    NOT_LOADED,
+    cancel_backfill,
+    counted_states,
+    counts,
+    runs_of,
+    shard_of,
+)
 from flows.server.submit import workers_online
 from sam2_core.types import AutolabelError
 from tasks.store import storage

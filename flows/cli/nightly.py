@@ -28,7 +28,7 @@ def _off(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
     from flows.server.api import use_api
-    from flows.server.nightly_schedule import turn_off
+    from flows.server.schedules import turn_off
 
     use_api()
     turn_off()
@@ -57,7 +57,7 @@ def command(at: tuple[int, int], timezone: str, **given: Any) -> None:
     from flows.server.api import use_api
     from flows.server.deployments import CPU_POOL
     from flows.server.fleet import doubt, refuse_what_nobody_will_tell
-    from flows.server.nightly_schedule import plan_nights, turn_on
+    from flows.server.schedules import plan_nights, turn_on
     from flows.server.submit import workers_online
     from tasks.dataset.loaded import refuse_before_labeling
 

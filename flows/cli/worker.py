@@ -38,8 +38,8 @@ def command(pool: str, count: int | None, grace: float, metrics_port: int | None
     from flows.machine.worker import Keeper
     from flows.server.api import use_api
     from flows.server.deployments import CPU_POOL, missing_pool
-    from flows.server.lost_runs import look_after
     from flows.server.submit import sign_off
+    from flows.server.watching import look_after
 
     use_api()
 

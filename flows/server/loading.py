@@ -13,8 +13,14 @@ from uuid import UUID
 
 from flows.params import LabelParams
 from flows.server.client import ServerAwayError, asked_once, connected
-from flows.server.shard_end import why_not_loaded
-from flows.server.shard_runs import run_tag, runs_of, runs_tagged, sequences_in_flight, shard_of
+from flows.server.shard_runs import (
+    run_tag,
+    runs_of,
+    runs_tagged,
+    sequences_in_flight,
+    shard_of,
+    why_not_loaded,
+)
 from flows.server.submit import workers_online
 from flows.server.watching import PATIENCE_S
 from sam2_core.types import AutolabelError

@@ -1,4 +1,4 @@
-"""Whether schedules that are on come to something: planned by the server, started, completed.
+"""The schedule of the nights, and whether schedules that are on come to something.
 
 A night that silently does nothing looks like a night without new drives. So each schedule is asked
 for what it should have made: runs that are planned, and runs that ended well.
@@ -7,17 +7,22 @@ for what it should have made: runs that are planned, and runs that ended well.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
+from flows.backfill_params import BackfillParams
 from flows.server.client import connected
+from sam2_core.types import AutolabelError
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import DeploymentSchedule, FlowRun
     from prefect.client.schemas.responses import DeploymentResponse
+    from prefect.client.schemas.schedules import CronSchedule
+
 
 # The server plans every minute, and at once what was changed a few seconds ago.
 PLANNED_WITHIN = timedelta(minutes=3)
@@ -74,7 +79,7 @@ def _status_of(
     name = f"{client.read_flow(deployment.flow_id).name}/{deployment.name}"
     on = schedule.active and not deployment.paused
     if not on:
-        return ScheduleStatus(name, _rule(schedule), on=False)
+        return ScheduleStatus(name, _rule_text(schedule), on=False)
     planned = planned_runs(client, deployment)
     ended = _scheduled_runs(client, deployment, ended=True)
     changed = max(filter(None, (deployment.updated, schedule.updated)), default=None)
@@ -82,7 +87,7 @@ def _status_of(
     zone = ZoneInfo(getattr(schedule.schedule, "timezone", None) or "UTC")
     return ScheduleStatus(
         name,
-        _rule(schedule),
+        _rule_text(schedule),
         on=True,
         timezone=zone.key,
         next_runs=tuple(_text(one.expected_start_time, zone) for one in planned[:RUNS_TOLD]),
@@ -151,7 +156,7 @@ def _text(moment: datetime | None, zone: ZoneInfo) -> str:
     return moment.astimezone(zone).isoformat(timespec="minutes") if moment else ""
 
 
-def _rule(schedule: DeploymentSchedule) -> str:
+def _rule_text(schedule: DeploymentSchedule) -> str:
     rule = schedule.schedule
     values = rule.model_dump(mode="json")
     zone = values.get("timezone") or "UTC"
@@ -163,3 +168,95 @@ def _rule(schedule: DeploymentSchedule) -> str:
     if "interval" in values:
         return f"every {values['interval']:g} s"
     return f"{values.get('rrule', 'no rule')} {zone}"
+
+
+DEPLOYMENT = "nightly/nightly"
+SLUG = "nightly"
+
+
+def turn_on(params: BackfillParams, cron: str, timezone: str) -> Mapping[str, Any]:
+    """Give the nightly deployment its parameters, and let its schedule make runs.
+
+    Returns:
+        The parameters that it had, plain values; empty if it had none.
+
+    Raises:
+        AutolabelError: Prefect is not there or has no such deployment, or the schedule's rule or
+            time zone is none.
+
+    """
+    from prefect.client.schemas.actions import DeploymentUpdate
+
+    rule = _rule(cron, timezone)
+    values = {"params": params.model_dump(mode="json", exclude_none=True)}
+    with connected() as client:
+        found = client.read_deployment_by_name(DEPLOYMENT)
+        update = DeploymentUpdate(parameters=found.parameters | values, paused=False)
+        client.update_deployment(found.id, update)
+        _set_schedule(client, found, rule)
+    before: Mapping[str, Any] = found.parameters.get("params") or {}
+    return before
+
+
+def plan_nights(count: int) -> list[datetime]:
+    """Let Prefect plan the next nights now, which it does by itself within a minute.
+
+    Returns:
+        When the next `count` planned runs start, in the schedule's time zone: those of other
+        schedules of the deployment, too.
+
+    Raises:
+        AutolabelError: Prefect is not there, or cannot plan.
+
+    """
+    with connected() as client:
+        found = client.read_deployment_by_name(DEPLOYMENT)
+        path: Any = f"/deployments/{found.id}/schedule"
+        client.request("POST", path, json={"min_runs": count})
+        planned = planned_runs(client, found)
+    ours = _ours(found)
+    zone = ZoneInfo((ours and getattr(ours.schedule, "timezone", None)) or "UTC")
+    due = filter(None, (one.expected_start_time for one in planned[:count]))
+    return [moment.astimezone(zone) for moment in due]
+
+
+def turn_off() -> None:
+    """Make no more runs of the nightly deployment's schedules; its parameters stay.
+
+    Raises:
+        AutolabelError: Prefect is not there or has no such deployment.
+
+    """
+    with connected() as client:
+        found = client.read_deployment_by_name(DEPLOYMENT)
+        for one in found.schedules:
+            client.update_deployment_schedule(found.id, one.id, active=False)
+
+
+def _rule(cron: str, timezone: str) -> CronSchedule:
+    from prefect.client.schemas.schedules import CronSchedule
+    from pydantic import ValidationError
+
+    try:
+        return CronSchedule(cron=cron, timezone=timezone)
+    except ValidationError as error:
+        why = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise AutolabelError(
+            f"no schedule can be made of {cron!r} in {timezone!r}: {why}"
+        ) from None
+
+
+def _set_schedule(client: SyncPrefectClient, found: DeploymentResponse, rule: CronSchedule) -> None:
+    """Change our schedule, or make it where somebody has removed it; others stay as they are."""
+    from prefect.client.schemas.actions import DeploymentScheduleCreate
+
+    ours = _ours(found)
+    if ours is None:
+        made = DeploymentScheduleCreate(schedule=rule, active=True, slug=SLUG)
+        client.create_deployment_schedules(found.id, [made])
+    else:
+        client.update_deployment_schedule(found.id, ours.id, active=True, schedule=rule)
+
+
+def _ours(found: DeploymentResponse) -> DeploymentSchedule | None:
+    return next((one for one in found.schedules if one.slug == SLUG), None)

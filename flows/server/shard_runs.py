@@ -1,4 +1,4 @@
-"""Shards' runs as Prefect knows them: finding, counting, restarting and cancelling them.
+"""Shards' runs as Prefect knows them: found, counted, given back, cancelled, and how they end.
 
 A run key is that of every backfill with the same model, boxes and parameters, whatever its sources
 and its storage: what is meant of them is told by the storage and by each sequence's content.
@@ -10,18 +10,68 @@ import itertools
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from flows.params import LabelParams
+from flows.plan.plan import stamp_of
 from flows.plan.shards import ShardParams
 from flows.server.client import connected
-from flows.server.shard_end import LONGEST
+from sam2_core.backend_choice import fits
 from sam2_core.types import AutolabelError
+from tasks.observe.progress import LOAD
+from tasks.wording import counted
 
 if TYPE_CHECKING:
     from prefect.client.schemas.filters import FlowFilter, FlowRunFilter
     from prefect.client.schemas.objects import FlowRun, State
+
+    from tasks.pipeline.outcome import SequenceOutcome
+
+
+# In the state's message; the state itself stays Prefect's own, whose name everybody knows.
+NOT_LOADED = "labeled, but not loaded into the dataset"
+_LATER = " (the flow load-dataset does it): "
+LONGEST = 1000
+
+
+def ending(
+    outcomes: Sequence[SequenceOutcome], text: str, given_up: int, dataset: str | None
+) -> State[Any]:
+    """Return Failed, with the first reason, when some sequence is not complete, else Completed.
+
+    Args:
+        outcomes: of every sequence of the shard.
+        text: what was done.
+        given_up: how many of the failed sequences will not be tried again.
+        dataset: where the labels were to be loaded.
+
+    """
+    from prefect.states import Completed, Failed
+
+    failed = [one for one in outcomes if one.partial or (one.error and one.stage != LOAD)]
+    if failed:
+        first = failed[0]
+        text += f", {counted(len(failed), 'sequence')} failed"
+        text += f" ({given_up} of them given up)" if given_up else ""
+        text += f": {first.sequence_id}: {first.incomplete or first.error}"
+    unloaded = [one for one in outcomes if one.error and one.stage == LOAD]
+    if unloaded:
+        first = unloaded[0]
+        lacks = f"; {len(unloaded)} of {counted(len(outcomes), 'sequence')} {NOT_LOADED} {dataset}"
+        lacks += f"{_LATER}{first.sequence_id}: {first.error}"
+        lacks = lacks[: LONGEST // 2]
+        text = text[: LONGEST - len(lacks)] + lacks
+    text = text[:LONGEST]
+    return Failed(message=text) if failed else Completed(message=text)
+
+
+def why_not_loaded(message: str) -> str:
+    """Return why labels were not loaded, as the message of `ending` says it; "" if they were."""
+    _, unloaded, rest = message.partition(NOT_LOADED)
+    return (rest.partition(_LATER)[2] or "no reason given") if unloaded else ""
+
 
 SHARD_FLOW = "label-shard"
 SHARD_TAG = "autolabel-shard"
@@ -197,3 +247,36 @@ def counted_states(states: Mapping[str, int]) -> str:
         (re.sub("(?<=[a-z])(?=[A-Z])", " ", name).lower(), count) for name, count in states.items()
     )
     return ", ".join(f"{count} {name}" for name, count in sorted(words))
+
+
+def cancel_backfill(label: LabelParams) -> dict[str, int]:
+    """Cancel the unfinished shards of the runs that these parameters may have become.
+
+    Workers decide the backend and precision of a submission that names none, and others may be
+    online by now, or none: so theirs are taken from each run that has unfinished shards.
+
+    Returns:
+        How many shards were cancelled, by run key.
+
+    Raises:
+        AutolabelError: Prefect is not there, or the model is not.
+
+    """
+    unfinished: dict[str, LabelParams] = {}
+    for run in runs_tagged(SHARD_TAG, unfinished_or_crashed=True):
+        try:
+            shard = shard_of(run)
+        except (KeyError, ValueError):  # of an older version
+            continue
+        if shard.label.out == label.out:
+            unfinished.setdefault(shard.run_key, shard.label)
+    mine = [key for key, theirs in unfinished.items() if _key_as(label, theirs) == key]
+    return {key: cancel(key, label.out) for key in mine}
+
+
+def _key_as(label: LabelParams, other: LabelParams) -> str:
+    """Return the key of parameters with another's backend and precision; "" if they name others."""
+    if not fits(other.backend, label.backend) or label.precision not in ("auto", other.precision):
+        return ""
+    chosen = {"backend": other.backend, "precision": other.precision}
+    return stamp_of(label.model_copy(update=chosen)).run_key

@@ -17,17 +17,18 @@ from flows.machine.services import log_of, running
 from flows.params import LabelParams
 from flows.plan.commands import backfill_again
 from flows.plan.shards import ShardParams
+from flows.server.artifacts import failed_frames
 from flows.server.postgres import size_bytes
-from flows.server.run_artifacts import failed_frames
 from flows.server.schedules import collect_schedules
-from flows.server.shard_end import LONGEST, why_not_loaded
 from flows.server.shard_runs import (
+    LONGEST,
     SHARD_TAG,
     every_page,
     out_of,
     runs_tagged,
     shard_of,
     stays_crashed,
+    why_not_loaded,
 )
 from flows.server.submit import workers_online
 from sam2_core.types import AutolabelError

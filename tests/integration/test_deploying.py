@@ -28,7 +28,7 @@ from flows.cli import worker as worker_cli
 from flows.cli.doctor_run import examine
 from flows.machine import worker
 from flows.params import LabelParams
-from flows.server import lost_runs, schedules, submit
+from flows.server import schedules, submit, watching
 from flows.server.deployments import (
     FILE_VARIABLE,
     FLOW_RUN_COMMAND,
@@ -38,7 +38,7 @@ from flows.server.deployments import (
     ensure_pools,
     missing_pool,
 )
-from flows.server.nightly_schedule import turn_off, turn_on
+from flows.server.schedules import turn_off, turn_on
 from flows.server.submit import sign_off, workers_online
 from sam2_core.types import AutolabelError
 from tasks.load.prepare import prepare_dataset
@@ -157,7 +157,7 @@ def test_a_worker_that_was_stopped_is_gone_at_once(nightly, monkeypatch):
         return names
 
     monkeypatch.setattr(worker.Keeper, "run", works)
-    monkeypatch.setattr(lost_runs, "look_after", lambda _: None)
+    monkeypatch.setattr(watching, "look_after", lambda _: None)
     told = CliRunner().invoke(worker_cli.command, ["--count", "2"])
     assert told.exit_code == 0, told.output
     assert not set(names) & set(workers_online(GPU_POOL))

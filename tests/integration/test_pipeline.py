@@ -10,7 +10,7 @@ from flows.nightly import nightly
 from flows.params import LabelParams
 from flows.plan.backfill import plan_backfill
 from flows.server.api import client_of
-from flows.server.progress_artifact import ProgressArtifact
+from flows.server.artifacts import ProgressArtifact
 from flows.shard import label_shard
 from tasks.frames import download
 from tasks.store import storage

@@ -10,9 +10,14 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from prefect.runtime import flow_run
 
 from flows.params import LabelParams
-from flows.server import progress_artifact
-from flows.server.progress_artifact import ProgressArtifact, frames_counted
-from flows.server.run_names import add_to_name, dated, readable_key
+from flows.server import artifacts
+from flows.server.artifacts import (
+    ProgressArtifact,
+    add_to_name,
+    dated,
+    frames_counted,
+    readable_key,
+)
 from tasks.observe.progress import DETECT, SEGMENT
 from tasks.pipeline.tools import Tools
 from tests.integration.cluster import wait_for
@@ -21,7 +26,7 @@ from tests.integration.cluster import wait_for
 @pytest.fixture
 def shown(prefect_api, monkeypatch):
     """What the server shows of a progress artifact."""
-    monkeypatch.setattr(progress_artifact, "PROGRESS_EVERY_S", 0.05)
+    monkeypatch.setattr(artifacts, "PROGRESS_EVERY_S", 0.05)
     with prefect_api.settings(), get_client(sync_client=True) as client:
 
         def look(key):

@@ -11,9 +11,9 @@ from flows.cli import backfill_run
 from flows.cli.display import stderr_console
 from flows.params import LabelParams
 from flows.plan.backfill import plan_backfill
-from flows.server import lost_runs, watching
-from flows.server.lost_runs import look_after, signs_of_life
+from flows.server import watching
 from flows.server.shard_runs import cancel, run_tag, sequences_in_flight
+from flows.server.watching import look_after, signs_of_life
 from tests.integration.runs import MICRO, write_sequence
 
 
@@ -24,7 +24,7 @@ def test_a_deployed_run_lives_while_it_says_so_and_is_queued_again_after(termina
     from prefect.states import Cancelling, Crashed, Pending, Running
 
     for name, seconds in {"SILENT_S": 1.0, "CRASHED_S": 0.2, "NOT_BEGUN_S": 0.2}.items():
-        monkeypatch.setattr(lost_runs, name, seconds)
+        monkeypatch.setattr(watching, name, seconds)
     some_flow = flow(lambda: None, name="label-shard")
     with get_client(sync_client=True) as client:
         flow_id = client.create_flow(some_flow)

@@ -8,7 +8,7 @@ from prefect.client.schemas.objects import FlowRun
 from flows.params import LabelParams
 from flows.plan.plan import stamp_of
 from flows.plan.shards import Piece, ShardParams
-from flows.server import cancelling
+from flows.server import shard_runs
 
 GPU = {"backend": "onnxruntime-cuda", "precision": "fp16"}
 
@@ -30,9 +30,9 @@ def cancelled(monkeypatch):
             shard = ShardParams(label=label, run_key=stamp_of(label).run_key, pieces=[piece])
             params = {"params": shard.model_dump(mode="json")}
             runs.append(FlowRun(flow_id=uuid.uuid4(), parameters=params))
-        monkeypatch.setattr(cancelling, "runs_tagged", lambda *_, **__: runs)
-        monkeypatch.setattr(cancelling, "cancel", lambda key, out: 3)
-        return cancelling.cancel_backfill(asked)
+        monkeypatch.setattr(shard_runs, "runs_tagged", lambda *_, **__: runs)
+        monkeypatch.setattr(shard_runs, "cancel", lambda key, out: 3)
+        return shard_runs.cancel_backfill(asked)
 
     return of
 

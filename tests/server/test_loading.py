@@ -8,7 +8,7 @@ import pytest
 from flows.params import LabelParams
 from flows.plan.shards import Piece, ShardParams
 from flows.server import loading
-from flows.server.shard_end import ending
+from flows.server.shard_runs import ending
 from tasks.dataset import database_access
 from tasks.dataset.loaded import remember_load
 from tasks.load.into_fiftyone import load_sequence

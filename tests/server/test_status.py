@@ -14,8 +14,7 @@ from flows.cli import status as shown
 from flows.params import LabelParams
 from flows.plan.shards import Piece, ShardParams
 from flows.server import status
-from flows.server.shard_end import ending
-from flows.server.shard_runs import MOST_STARTS, counted_states
+from flows.server.shard_runs import MOST_STARTS, counted_states, ending
 from flows.server.status import RunStatus, group_runs
 from tasks.dataset.loaded import remember_load
 from tasks.load.into_fiftyone import load_sequence
