@@ -213,7 +213,7 @@ def _tensorrt_problem() -> str:
     """Say why TensorRT cannot run on the GPU; "" when it can."""
     if not (_has("tensorrt") and _has("cuda")):
         return "TensorRT or cuda-bindings are not installed"
-    from sam2_core.backends.tensorrt_loading import runtime_problem
+    from sam2_core.backends.tensorrt_backend import runtime_problem
 
     return runtime_problem()
 

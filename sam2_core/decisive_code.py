@@ -92,13 +92,14 @@ _ONNXRUNTIME = ("backends.onnxruntime_backend",)
 _BACKENDS = {
     "onnxruntime-cpu": _ONNXRUNTIME,
     "onnxruntime-cuda": (
-        *_ONNXRUNTIME, "backends.gpu", "backends.onnxruntime_cuda", "backends.onnxruntime_fusion",
-        "backends.onnxruntime_graph", "backends.onnxruntime_short_norm", "backends.pixel_kernels",
+        *_ONNXRUNTIME, "backends.cuda_backend", "backends.gpu", "backends.onnxruntime_cuda",
+        "backends.onnxruntime_fusion", "backends.onnxruntime_graph",
+        "backends.onnxruntime_short_norm", "backends.pixel_kernels",
     ),
     "tensorrt": (
-        "backends.tensorrt_backend", "backends.tensorrt_build",
-        "backends.tensorrt_calls", "backends.tensorrt_engine", "backends.tensorrt_loading",
-        "backends.tensorrt_plan", "backends.gpu", "backends.pixel_kernels",
+        "backends.cuda_backend", "backends.tensorrt_backend", "backends.tensorrt_build",
+        "backends.tensorrt_engine", "backends.tensorrt_plan", "backends.gpu",
+        "backends.pixel_kernels",
     ),
     "torch": (
         "backends.torch_backend", "backends.torch_compiled", "backends.torch_modules",

@@ -74,7 +74,7 @@ def load_backend(
 
         return OnnxRuntimeBackend(folder, threads, windows=windows)
     if chosen == "tensorrt":
-        from sam2_core.backends.tensorrt_loading import load_tensorrt
+        from sam2_core.backends.tensorrt_backend import load_tensorrt
 
         return load_tensorrt(folder)
     from sam2_core.backends.onnxruntime_cuda import OnnxRuntimeCudaBackend

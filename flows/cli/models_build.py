@@ -72,7 +72,7 @@ def command(**given: Any) -> None:
     """
     from rich.console import Console
 
-    from sam2_core.backends.tensorrt_loading import require_tensorrt
+    from sam2_core.backends.tensorrt_backend import require_tensorrt
     from sam2_core.resolve import Wanted
 
     require_tensorrt()
@@ -103,8 +103,8 @@ def _resolved(model: str, wanted: Wanted) -> ModelFolder:
 
 
 def _options(folder: ModelFolder, given: dict[str, Any]) -> BuildOptions:
+    from sam2_core.backends.tensorrt_backend import buckets_for
     from sam2_core.backends.tensorrt_build import BuildOptions
-    from sam2_core.backends.tensorrt_loading import buckets_for
 
     return BuildOptions(
         buckets_for(folder, given["box_buckets"], given["image_buckets"]),
@@ -117,8 +117,8 @@ def _build(
     folder: ModelFolder, source: ModelFolder | None, options: BuildOptions, index: int, note: Any
 ) -> list[dict[str, Any]]:
     from sam2_core.backends.cuda_device import CudaDevice
+    from sam2_core.backends.tensorrt_backend import engines_folder, graphs_of
     from sam2_core.backends.tensorrt_build import build_engine, engine_path, refit_engine
-    from sam2_core.backends.tensorrt_loading import engines_folder, graphs_of
 
     gpu = CudaDevice(index).name
     engines = engines_folder(folder.cache)

@@ -1,14 +1,12 @@
-"""Buffers on loan: pinned memory for copies, device memory for the features of encoded images."""
+"""Buffers on loan: pinned memory for copies, device memory for features."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from sam2_core.backends.cuda_device import CudaDevice
 
 
 class Slot:
@@ -71,56 +69,3 @@ class SlotPool:
             except IndexError:  # lent meanwhile
                 return
             release(address)
-
-
-class _Addressed(Protocol):
-    """A fixed buffer of an engine or a session."""
-
-    @property
-    def address(self) -> int: ...
-
-
-class FeatureSlots:
-    """Features of encoded images, each image's in slots of its own.
-
-    Graphs read and write fixed buffers. Features are copied from the encoder's and to a decoder's
-    (8 MB an image, microseconds), so any number of encoded images can be alive.
-
-    Args:
-        device: that the slots are on.
-        stream: of the copies.
-        image_bytes: size of each feature of one image.
-
-    """
-
-    def __init__(self, device: CudaDevice, stream: int, image_bytes: Mapping[str, int]) -> None:
-        self._device, self._stream = device, stream
-        self._pools = {
-            name: SlotPool(device.allocate, nbytes) for name, nbytes in image_bytes.items()
-        }
-
-    def keep(self, encoder: Mapping[str, _Addressed], images: int) -> list[dict[str, Slot]]:
-        """Queue copies of the first images' features out of an encoder's buffers."""
-        return [self._keep(encoder, row) for row in range(images)]
-
-    def take(self) -> dict[str, Slot]:
-        """Lend slots for one image."""
-        return {name: pool.take() for name, pool in self._pools.items()}
-
-    def release_free(self) -> None:
-        """Release the slots that are not on loan; nothing may be queued on them."""
-        for pool in self._pools.values():
-            pool.release_free(self._device.release)
-
-    def _keep(self, encoder: Mapping[str, _Addressed], row: int) -> dict[str, Slot]:
-        slots = self.take()
-        for name, slot in slots.items():
-            made = encoder[name].address + row * slot.nbytes
-            self._device.copy(slot.address, made, slot.nbytes, self._stream)
-        return slots
-
-    def place(self, slots: Mapping[str, Slot], decoder: Mapping[str, _Addressed], row: int) -> None:
-        """Queue copies of one image's features to a row of a decoder's buffers."""
-        for name, pool in self._pools.items():
-            target = decoder[name].address + row * pool.nbytes
-            self._device.copy(target, slots[name].address, pool.nbytes, self._stream)

@@ -6,8 +6,9 @@ import math
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,63 @@ _VIEW = np.dtype([
     ("pixels", "<u8"), ("width", "<i4"), ("left", "<i4"), ("top", "<i4"), ("right", "<i4"),
     ("bottom", "<i4"), ("height", "<i4"),
 ])  # fmt: skip
+
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """An input or output as a graph declares it: its type and the shape of one row."""
+
+    dtype: np.dtype[Any]
+    row: Shape
+
+
+@dataclass(frozen=True)
+class Tensor(Declared):
+    """An input or output with its fixed memory."""
+
+    address: int
+
+
+class Bound(Protocol):
+    """A graph at one shape: its buffers, and what queues a run."""
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Buffers by name."""
+        ...
+
+    @property
+    def run(self) -> Callable[[], object]:
+        """Queue a run."""
+        ...
+
+
+class Graph(Protocol):
+    """What a runtime has to be to run the mask model's and the detector's graphs here.
+
+    Everything is called on the device's thread.
+    """
+
+    @property
+    def declared(self) -> Mapping[str, Declared]:
+        """Inputs and outputs by name, inputs first."""
+        ...
+
+    def bound(self, counts: Mapping[str, int]) -> Bound:
+        """Return the graph for these first sizes of its inputs and outputs.
+
+        Raises:
+            DeviceMemoryError: there is no memory for its buffers.
+
+        """
+        ...
+
+    def release(self) -> None:
+        """Give memory back that the next run can do without."""
+        ...
 
 
 class Gpu:

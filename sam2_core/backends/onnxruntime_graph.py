@@ -10,13 +10,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.backends.gpu import Gpu
+from sam2_core.backends.gpu import Declared, Gpu, Shape, Tensor
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import is_out_of_memory, open_session
 from sam2_core.backends.onnxruntime_fusion import fused_model
@@ -75,7 +74,6 @@ class CudaSessions:
         return session
 
 
-Shape = tuple[int, ...]
 _DTYPES: dict[str, npt.DTypeLike] = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
@@ -83,23 +81,6 @@ _DTYPES: dict[str, npt.DTypeLike] = {
     "tensor(int32)": np.int32,
     "tensor(int64)": np.int64,
 }
-
-
-@dataclass(frozen=True)
-class Declared:
-    """An input or output as the file declares it: its type and the shape of one row."""
-
-    dtype: np.dtype[Any]
-    row: Shape
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """An input or output of one shape: its fixed memory."""
-
-    dtype: np.dtype[Any]
-    row: Shape
-    address: int
 
 
 def cuda_provider(stream: int, *, captured: bool = True) -> list[Any]:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from sam2_core.arrays import freeze_arrays
 from sam2_core.backends.device_slots import Slot
-from sam2_core.backends.gpu import Gpu
+from sam2_core.backends.gpu import Gpu, Graph, Shape
 from sam2_core.backends.onnx_in_halves import for_gpu
 from sam2_core.backends.onnxruntime_backend import open_session
-from sam2_core.backends.onnxruntime_graph import Declared, FixedGraph, Shape, Tensor, cuda_provider
+from sam2_core.backends.onnxruntime_graph import FixedGraph, cuda_provider
 from sam2_core.batching import bucket_for
 from sam2_core.preprocess import StagedFrame
 from sam2_core.types import DeviceMemoryError, FloatArray
@@ -54,34 +54,6 @@ class Rows:
         """Choose among all rows, float32 (cells, columns), as a device does."""
         cells = np.flatnonzero(rows[:, 5:].max(1) * rows[:, 4] >= np.float32(least))
         return Rows(cells, rows[cells])
-
-
-class Bound(Protocol):
-    """A graph at one shape: its buffers, and what queues a run."""
-
-    @property
-    def tensors(self) -> Mapping[str, Tensor]:
-        """Buffers by name."""
-        ...
-
-    @property
-    def run(self) -> Callable[[], object]:
-        """Queue a run."""
-        ...
-
-
-class Graph(Protocol):
-    """What runs a network; `FixedGraph` is ONNX Runtime's."""
-
-    declared: dict[str, Declared]
-
-    def bound(self, counts: Mapping[str, int]) -> Bound:
-        """Return the graph for first sizes of its input and its output."""
-        ...
-
-    def release(self) -> None:
-        """Give memory back."""
-        ...
 
 
 class CudaNetwork:

@@ -9,15 +9,15 @@ allocated afterwards.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import tensorrt as trt
 
-from sam2_core.backends.gpu import Gpu
-from sam2_core.backends.tensorrt_plan import Profile, Shape
+from sam2_core.backends.gpu import Declared, Gpu, Graph, Shape, Tensor
+from sam2_core.backends.tensorrt_plan import Profile
 from sam2_core.types import AutolabelError
 
 # Inputs whose shape is the bucket: a profile that fixes them has few shapes (image counts).
@@ -25,17 +25,15 @@ ONE_CONTEXT_EACH = ("image", "points")
 
 
 @dataclass(frozen=True)
-class TensorSlot:
-    """An input or output: where it lies on the device and how large it can get."""
+class BoundEngine:
+    """An engine at one shape; its buffers are the same for every shape."""
 
-    name: str
-    dtype: np.dtype[np.generic]
-    address: int
-    nbytes: int
+    tensors: Mapping[str, Tensor]
+    run: Callable[[], object]
 
 
 @dataclass
-class _Bound:
+class _Context:
     """A context whose shapes and addresses are set, and its captured graph."""
 
     context: trt.IExecutionContext
@@ -43,7 +41,7 @@ class _Bound:
     graph: int | None = None
 
 
-class LoadedEngine:
+class LoadedEngine(Graph):
     """An engine with its buffers on a GPU's stream; everything on the device's thread."""
 
     def __init__(self, path: Path, gpu: Gpu) -> None:
@@ -55,9 +53,9 @@ class LoadedEngine:
         # Between profiles the largest need counts: one block serves every context.
         self.scratch_bytes = int(self._engine.device_memory_size_v2)
         self._scratch = 0
-        self._bound: dict[tuple[object, ...], _Bound] = {}
-        self.tensors: dict[str, TensorSlot] = {}
-        self._row_shapes: dict[str, Shape] = {}
+        self._bound: dict[tuple[object, ...], _Context] = {}
+        self._inputs = self._names(trt.TensorIOMode.INPUT)
+        self.tensors: dict[str, Tensor] = {}
 
     def _deserialize(self, path: Path) -> trt.ICudaEngine:
         engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
@@ -69,22 +67,14 @@ class LoadedEngine:
         return engine
 
     def _read_profiles(self) -> list[Profile]:
-        inputs = self._names(trt.TensorIOMode.INPUT)
         profiles = []
         for index in range(self._engine.num_optimization_profiles):
             shapes = {}
-            for name in inputs:
+            for name in self._names(trt.TensorIOMode.INPUT):
                 low, tuned, high = self._engine.get_tensor_profile_shape(name, index)
                 shapes[name] = (tuple(low), tuple(tuned), tuple(high))
             profiles.append(Profile(str(index), shapes))
         return profiles
-
-    @property
-    def largest(self) -> dict[str, Shape]:
-        """Largest shape of each input over all profiles."""
-        names = self._names(trt.TensorIOMode.INPUT)
-        shapes = {name: [profile.shapes[name][2] for profile in self._profiles] for name in names}
-        return {name: max(sizes, key=math.prod) for name, sizes in shapes.items()}
 
     def buckets(self, name: str) -> tuple[int, ...]:
         """Return the fixed first sizes of an input, ascending: what it can be padded to."""
@@ -96,31 +86,39 @@ class LoadedEngine:
         free = [profile for profile in self._profiles if not profile.fixes((name,))]
         return max((profile.shapes[name][2][0] for profile in free), default=0)
 
-    def row_shape(self, name: str) -> Shape:
-        """Return the shape of one row of an output: all its sizes but the first."""
-        return self._row_shapes[name]
+    @property
+    def declared(self) -> Mapping[str, Declared]:
+        """Inputs and outputs by name; rows are those of the first profile, of boxes."""
+        return self.tensors
 
     def attach(self, scratch_address: int) -> None:
         """Give the engine its scratch memory and allocate its inputs and outputs once, largest."""
         self._scratch = scratch_address
         sizes: dict[str, int] = {}
+        rows: dict[str, Shape] = {}
         for index, profile in enumerate(self._profiles):
-            context = self._new_context(index)
             largest = {name: shapes[2] for name, shapes in profile.shapes.items()}
-            outputs = self._set_shapes(context, largest)
-            self._row_shapes = {name: shape[1:] for name, shape in outputs.items()}
+            outputs = self._set_shapes(self._new_context(index), largest)
             for name, shape in {**largest, **outputs}.items():
                 nbytes = math.prod(shape) * self._dtype(name).itemsize
                 sizes[name] = max(sizes.get(name, 0), nbytes)
+                rows.setdefault(name, shape[1:])
         for name, nbytes in sizes.items():
-            is_input = self._engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
             address = self._device.allocate(nbytes)
-            self.tensors[name] = TensorSlot(name, self._dtype(name), address, nbytes)
-            if is_input:
+            self.tensors[name] = Tensor(self._dtype(name), rows[name], address)
+            if name in self._inputs:
                 # A warm-up must not gather at whatever index the memory happens to hold.
                 self._device.clear(address, nbytes, self._stream)
 
+    def bound(self, counts: Mapping[str, int]) -> BoundEngine:
+        """Return the buffers, and what runs them at these first sizes."""
+        shapes = {name: (counts[name], *self.tensors[name].row) for name in self._inputs}
+        return BoundEngine(self.tensors, lambda: self.run(shapes))
+
     def release(self) -> None:
+        """Keep the buffers: they are fixed, and the next frames need them."""
+
+    def free(self) -> None:
         """Free inputs and outputs; the engine runs no more."""
         self._device.synchronize(self._stream)
         self._bound.clear()
@@ -160,7 +158,7 @@ class LoadedEngine:
         outputs = self._names(trt.TensorIOMode.OUTPUT)
         return {name: tuple(context.get_tensor_shape(name)) for name in outputs}
 
-    def _bind(self, shapes: Mapping[str, Shape]) -> _Bound:
+    def _bind(self, shapes: Mapping[str, Shape]) -> _Context:
         profile_index = next(
             (i for i, profile in enumerate(self._profiles) if profile.covers(shapes)), None
         )
@@ -177,7 +175,7 @@ class LoadedEngine:
         for name, tensor in self.tensors.items():
             if not context.set_tensor_address(name, tensor.address):
                 raise AutolabelError(f"TensorRT refused the address of {name!r}")
-        bound = self._bound[key] = _Bound(context, output_shapes)
+        bound = self._bound[key] = _Context(context, output_shapes)
         if fixed:
             # One run outside the capture: the first one may initialise lazily.
             self._execute(context)
@@ -189,10 +187,6 @@ class LoadedEngine:
     def _execute(self, context: trt.IExecutionContext) -> None:
         if not context.execute_async_v3(self._stream):
             raise AutolabelError("TensorRT failed to enqueue; its reason is above")
-
-    def warm_up(self, shapes: Mapping[str, Shape]) -> None:
-        """Make the context of these shapes and capture its graph."""
-        self._bind(shapes)
 
     def run(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         """Enqueue one inference over the fixed buffers and return the outputs' shapes."""
@@ -217,7 +211,7 @@ def load_engines(paths: Mapping[str, Path], gpu: Gpu) -> dict[str, LoadedEngine]
             engine.attach(scratch)
     except Exception:
         for engine in engines.values():
-            engine.release()
+            engine.free()
         gpu.device.release(scratch)
         raise
     return engines

@@ -13,10 +13,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from sam2_core.batching import bucket_for
+from sam2_core.backends.gpu import Shape
 from sam2_core.types import BOX_POINTS, AutolabelError
-
-Shape = tuple[int, ...]
 
 DEFAULT_BOX_BUCKETS = (1, 8, 32, 64, 128)
 DEFAULT_IMAGE_BUCKETS = (1, 2, 4, 8)
@@ -87,27 +85,6 @@ def _inside(shape: Shape, smallest: Shape, _tuned: Shape, largest: Shape) -> boo
     )
 
 
-def split_into_buckets(count: int, buckets: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Cover rows 0..count-1 by calls: (start, stop, bucket), each padded from stop-start to bucket.
-
-    Full calls of the largest bucket first; then the largest bucket that the rest fills, unless one
-    padded call costs less than the calls that would fill it exactly (a call of bucket b costs
-    about b, so the rest goes into one call when that wastes less than a quarter of it).
-    """
-    calls = []
-    start = 0
-    while start < count:
-        rest = count - start
-        bucket = bucket_for(rest, buckets)
-        smaller = [size for size in buckets if size <= rest]
-        wasted = bucket - rest
-        if wasted > bucket // 4 and smaller and smaller[-1] * 2 >= rest:
-            bucket = smaller[-1]
-        calls.append((start, min(start + bucket, count), bucket))
-        start += bucket
-    return calls
-
-
 def profiles_for(
     inputs: Iterable[tuple[str, Sequence[int | str | None]]], kind: str, buckets: Buckets
 ) -> list[Profile]:
@@ -127,18 +104,12 @@ def profiles_for(
         (name, tuple(size if isinstance(size, int) and size > 0 else -1 for size in shape))
         for name, shape in inputs
     ]
-    if kind == NETWORK:  # whatever its input is called, its first size is the number of images
+    if kind in {NETWORK, "encoder"}:
+        if kind == "encoder":
+            _fill(declared, {"B": 1})  # refuses what is not of the contract
         return [
             Profile(
                 f"images-{count}", {name: ((count, *shape[1:]),) * 3 for name, shape in declared}
-            )
-            for count in buckets.images
-        ]
-    if kind == "encoder":
-        return [
-            Profile(
-                f"images-{count}",
-                {name: (_fill(name, shape, {"B": count}),) * 3 for name, shape in declared},
             )
             for count in buckets.images
         ]
@@ -175,27 +146,27 @@ _DYNAMIC = {
 def _ranges(
     declared: Sequence[tuple[str, Shape]], sizes: Sequence[Mapping[str, int]]
 ) -> dict[str, tuple[Shape, Shape, Shape]]:
-    ranges = {}
+    low, tuned, high = (_fill(declared, one) for one in sizes)
+    return {name: (low[name], tuned[name], high[name]) for name, _ in declared}
+
+
+def _fill(declared: Sequence[tuple[str, Shape]], sizes: Mapping[str, int]) -> dict[str, Shape]:
+    filled = {}
     for name, shape in declared:
-        low, tuned, high = (_fill(name, shape, size) for size in sizes)
-        ranges[name] = (low, tuned, high)
-    return ranges
-
-
-def _fill(name: str, shape: Shape, sizes: Mapping[str, int]) -> Shape:
-    meaning = _DYNAMIC.get(name)
-    if meaning is None or len(meaning) > len(shape):
-        raise AutolabelError(
-            f"input {name!r} of shape {shape} is not part of the ONNX contract "
-            f"(docs/MODELS.md); export the model again with this version"
+        meaning = _DYNAMIC.get(name)
+        if meaning is None or len(meaning) > len(shape):
+            raise AutolabelError(
+                f"input {name!r} of shape {shape} is not part of the ONNX contract "
+                "(docs/MODELS.md); export the model again with this version"
+            )
+        axes = [sizes[axis] for axis in meaning]
+        if min(shape[len(axes) :], default=1) < 0:
+            raise AutolabelError(f"input {name!r}: only the first of {shape} may be dynamic")
+        given = [*axes, *shape[len(axes) :]]
+        filled[name] = tuple(
+            one if one > 0 else size for one, size in zip(shape, given, strict=True)
         )
-    filled = []
-    for position, size in enumerate(shape):
-        axis = meaning[position : position + 1]
-        if size < 0 and axis not in sizes:
-            raise AutolabelError(f"input {name!r}: size {position} of {shape} must be fixed")
-        filled.append(size if size > 0 else sizes[axis])
-    return tuple(filled)
+    return filled
 
 
 @dataclass(frozen=True)

@@ -220,7 +220,7 @@ def load_detector(name_or_path: str, stamp: str = "", backend: str = CPU[0]) -> 
         return PromptedDetector(file)
     if backend == TENSORRT:
         from sam2_core.backends.gpu import process_gpu
-        from sam2_core.backends.tensorrt_loading import engines_folder, require_tensorrt
+        from sam2_core.backends.tensorrt_backend import engines_folder, require_tensorrt
 
         require_tensorrt()
         return Detector(file, process_gpu(), engines=engines_folder())

@@ -213,7 +213,7 @@ class Detector(AnyDetector):
         """Open it on a device; afterwards the CPU's session is not needed any more."""
         self._session = None
         if engines is not None:
-            from sam2_core.backends.tensorrt_network import tensorrt_network
+            from sam2_core.backends.tensorrt_backend import tensorrt_network
 
             # The placeholders that tests run engines on know no halves.
             return tensorrt_network(self.file.path, data, gpu, engines, halves=gpu.where == "cuda")

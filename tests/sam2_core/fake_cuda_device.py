@@ -26,7 +26,7 @@ class FakeDevice:
         self.pending: dict[int, list[Any]] = {}
         self.capturing: list[Any] | None = None
         self.graphs: list[list[Any]] = []
-        self.launches = 0
+        self.launches = self.queued = self.done = 0
 
     def allocate(self, nbytes: int) -> int:
         from sam2_core.types import DeviceMemoryError
@@ -70,6 +70,7 @@ class FakeDevice:
 
     def enqueue(self, stream: int, work: Any) -> None:
         assert stream in self.pending, "work on a stream that was never created"
+        self.queued += 1
         (self.pending[stream] if self.capturing is None else self.capturing).append(work)
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
@@ -86,6 +87,7 @@ class FakeDevice:
         work, self.pending[stream] = self.pending[stream], []
         for step in work:
             step()
+        self.done = self.queued
 
     def record(self, stream: int) -> Event:
         return Event(self, stream)
@@ -121,10 +123,11 @@ class Event:
     """Comes when the stream is synchronised; whoever waits does that."""
 
     def __init__(self, device: FakeDevice, stream: int) -> None:
-        self.device, self.stream = device, stream
+        self.device, self.stream, self.at = device, stream, device.queued
 
     def wait(self) -> None:
-        self.device.synchronize(self.stream)
+        if not self.done():
+            FakeDevice.synchronize(self.device, self.stream)
 
     def done(self) -> bool:
-        return not self.device.pending[self.stream]
+        return self.device.done >= self.at

@@ -17,12 +17,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sam2_core.backends import tensorrt_loading
+from sam2_core.backends import tensorrt_backend
 from sam2_core.backends.device_owner import DeviceOwner
 from sam2_core.backends.gpu import Gpu
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
-from sam2_core.backends.tensorrt_loading import buckets_for, graphs_of
+from sam2_core.backends.tensorrt_backend import buckets_for, graphs_of
 from sam2_core.backends.tensorrt_plan import Buckets
 from sam2_core.preprocess import View
 from sam2_core.types import AutolabelError, DeviceMemoryError, Prompts
@@ -34,7 +34,7 @@ from tests.sam2_core.fake_cuda_device import FakeDevice
 from tests.sam2_core.fake_tensorrt_build import Builder
 from tests.sam2_core.small_graphs import SIZE, with_close_ups, write_model
 
-MODULES = ("build", "engine", "network", "backend")
+MODULES = ("build", "engine", "backend")
 BUCKETS = Buckets(boxes=(1, 4, 16), images=(1, 2), free_prompts=4, free_points=6)
 
 
@@ -178,7 +178,8 @@ def test_nothing_is_allocated_after_the_first_frame_and_graphs_are_replayed(trt,
     backend.warm_up()
     graphs = len(device.graphs)
     assert graphs == len(BUCKETS.images) + len(BUCKETS.boxes)
-    backend.decode(backend.encode(images(1)), prompts(20))
+    for _ in range(2):
+        backend.decode(backend.encode(images(1)), prompts(20))
     allocated, launched = len(device.memory), device.launches
     for seed in range(5):
         result = backend.decode(backend.encode(images(1, seed)), prompts(20, seed=seed))
@@ -314,7 +315,7 @@ def test_loading_building_and_capturing_is_the_device_threads_work_on_the_one_gp
 ):
     gpu = opened(device := WatchedDevice())
     device.owner, builders = gpu.owner, set()
-    monkeypatch.setattr(tensorrt_loading, "process_gpu", lambda: gpu)
+    monkeypatch.setattr(tensorrt_backend, "process_gpu", lambda: gpu)
     build_it = Builder.build_serialized_network
 
     def noting(self, network, config):
@@ -322,7 +323,7 @@ def test_loading_building_and_capturing_is_the_device_threads_work_on_the_one_gp
         return build_it(self, network, config)
 
     monkeypatch.setattr(Builder, "build_serialized_network", noting)
-    backend = tensorrt_loading.load_tensorrt(model, trt.build.BuildOptions(buckets=BUCKETS))
+    backend = tensorrt_backend.load_tensorrt(model, trt.build.BuildOptions(buckets=BUCKETS))
     backend.warm_up()
     (frame,) = images(1)
     staged = gpu.stage(frame)  # as the detector does
@@ -365,9 +366,9 @@ def test_an_old_tensorrt_is_refused(monkeypatch, trt):
 
 
 def test_without_tensorrt_the_error_says_what_to_do(monkeypatch, model):
-    monkeypatch.setattr(tensorrt_loading, "find_spec", lambda name: None)
+    monkeypatch.setattr(tensorrt_backend, "find_spec", lambda name: None)
     with pytest.raises(AutolabelError, match=r"make extra-tensorrt.*another backend"):
-        tensorrt_loading.load_tensorrt(model)
+        tensorrt_backend.load_tensorrt(model)
 
 
 def test_without_a_gpu_the_error_says_so():

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from sam2_core.backends.tensorrt_plan import Buckets, EngineKey, profiles_for, split_into_buckets
+from sam2_core.backends.tensorrt_plan import Buckets, EngineKey, profiles_for
 from sam2_core.batching import bucket_for
 from sam2_core.types import BOX_POINTS, AutolabelError
 
@@ -20,27 +18,6 @@ DECODER = [
     ("labels", (-1, -1)),
     ("image_index", (-1,)),
 ]
-
-
-@given(
-    st.integers(0, 3000),
-    st.lists(st.integers(1, 256), min_size=1, max_size=6, unique=True).map(sorted),
-)
-def test_calls_cover_every_row_once_and_fit_their_bucket(count: int, buckets: list[int]) -> None:
-    calls = split_into_buckets(count, buckets)
-    rows = [row for start, stop, _ in calls for row in range(start, stop)]
-    assert rows == list(range(count))
-    assert all(bucket in buckets and 0 < stop - start <= bucket for start, stop, bucket in calls)
-
-
-def test_a_crowded_frame_wastes_little() -> None:
-    buckets = Buckets().boxes
-    assert split_into_buckets(135, buckets) == [(0, 128, 128), (128, 135, 8)]
-    assert split_into_buckets(0, buckets) == []
-    assert [bucket for _, _, bucket in split_into_buckets(500, buckets)] == [128] * 4
-    for count in range(1, 2000):
-        padded = sum(bucket for _, _, bucket in split_into_buckets(count, buckets))
-        assert padded - count <= max(16, count // 3), count
 
 
 def test_bucket_for_takes_the_smallest_that_holds_the_count() -> None:
