@@ -7,17 +7,16 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
 from flows.backfill_params import BackfillParams
-from flows.pipeline import given, result_of
 from flows.plan.backfill import BackfillPlan, plan_backfill
 from flows.plan.names import keep_names
 from flows.plan.plan_table import plan_markdown
+from flows.prefect_tasks import patiently, submit_step
 from flows.server.artifacts import add_to_name, dated
 from flows.server.fleet import decided
 from flows.server.shard_runs import sequences_in_flight
 from flows.server.submit import ensure_queue, submit, turn_of, workers_online
 from tasks.dataset.loaded import refuse_before_labeling
 from tasks.errors import redacted_errors
-from tasks.pipeline.steps import patiently, step
 from tasks.store import quarantine
 from tasks.store.newest import declare_again
 from tasks.wording import counted
@@ -38,26 +37,20 @@ def backfill(params: BackfillParams) -> dict[str, Any]:
     that another submission had meanwhile.
     """
     with redacted_errors():
-        planned = plan_task.submit(given(params))
+        planned = submit_step("plan", "", plan_patiently, params)
         plan: BackfillPlan = planned.result()
         get_run_logger().info("%s", plan.as_json())
         add_to_name(counted(plan.sequences, "sequence"))
-        return plan.as_json() | submit_task.submit(result_of(planned)).result()
+        submitted: dict[str, int] = submit_step("submit", "", submit_plan, planned).result()
+        return plan.as_json() | submitted
 
 
-@step("plan", of="")
-def plan_task(params: BackfillParams) -> BackfillPlan:
+def plan_patiently(params: BackfillParams) -> BackfillPlan:
     """Compare sources with labels, once storage answers."""
     plan = patiently(lambda: plan_in_flight(params), "planning")
     key = plan.stamp.run_key
     create_markdown_artifact(plan_markdown(plan), key="backfill-plan", description=key)
     return plan
-
-
-@step("submit", of="")
-def submit_task(plan: BackfillPlan) -> dict[str, int]:
-    """Submit the plan's shards."""
-    return submit_plan(plan)
 
 
 def plan_in_flight(params: BackfillParams) -> BackfillPlan:

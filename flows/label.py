@@ -6,15 +6,15 @@ from typing import Any
 from prefect import Flow, flow
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from flows.label_sequences import THREADS, label_sequences
 from flows.params import LabelParams
-from flows.pipeline import THREADS, label_sequences
 from flows.plan.plan import Plan, job_of, make_plan
 from flows.plan.summary import summary_of
+from flows.prefect_tasks import submit_step
 from flows.server.artifacts import dated, frames_counted, publish
 from tasks.errors import redacted_errors
-from tasks.pipeline.chunk import Job
-from tasks.pipeline.tools import Tools
-from tasks.pipeline.warm import warmed
+from tasks.pipeline.ready import ready
+from tasks.pipeline.run_context import Job, RunContext
 
 LabelFlow = Flow[[LabelParams], dict[str, Any]]
 
@@ -44,15 +44,15 @@ def label_flow(plan: Plan | None = None, job: Job | None = None) -> LabelFlow:
 
 def _label(params: LabelParams, plan: Plan | None, job: Job | None) -> dict[str, Any]:
     started = time.perf_counter()
-    tools = Tools()
+    context = RunContext()
     if plan is None:
-        plan = make_plan(params, tools)
+        plan = make_plan(params, context)
         plan.begin()
-    job = job or job_of(plan, tools)
+    job = job or job_of(plan, context)
     key, planned = f"run-{plan.stamp.run_key}", plan.frames_to_label
-    with warmed(job, params.dataset_name), frames_counted(job.tools, key, planned) as count:
+    with ready(job), frames_counted(job.context, key, planned) as count:
         outcomes = label_sequences(
-            job, plan.sequences, params.dataset_name, plan.cameras, on_open=count.opened
+            job, plan.sequences, submit_step, plan.cameras, on_open=count.opened
         )
     summary = summary_of(plan, outcomes, time.perf_counter() - started)
     publish(summary)

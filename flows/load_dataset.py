@@ -6,11 +6,11 @@ from prefect import flow, get_run_logger
 from prefect.states import Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.pipeline import ahead, given, result_of
+from flows.prefect_tasks import oldest_of, patiently, submit_step
 from flows.server.artifacts import dated
 from tasks.errors import redacted_errors, told
-from tasks.pipeline.steps import load_task, patiently, prepare_task, step
-from tasks.pipeline.tools import Tools
+from tasks.observe.progress import LOAD
+from tasks.pipeline.load import load_labels, prepare_load
 from tasks.store.manifests import Manifest
 from tasks.wording import counted
 
@@ -41,7 +41,9 @@ def load_dataset(dataset: str, out: str, run_key: str | None = None, anew: bool 
     """
     with redacted_errors():
         if anew:
-            frames, failed = rebuild_task.submit(dataset, out, run_key or "").result()
+            frames, failed = submit_step(
+                "rebuild", "", rebuilt, dataset, out, run_key or ""
+            ).result()
             if not failed:
                 return {"dataset": dataset, "rebuilt": True, "frames": frames}
             text = f"{dataset} rebuilt without {counted(len(failed), 'sequence')}: "
@@ -61,22 +63,15 @@ def _load_missing(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[s
 
     Returns how many were loaded, and why the others were not.
     """
-    todo, failed = find_task.submit(dataset, out_uri, run_key).result()
+    todo, failed = submit_step("find", "", find_missing, dataset, out_uri, run_key).result()
     cameras = dict.fromkeys(chunk.camera for one in todo for chunk in one.chunks)
-    tools = given(Tools())
-    prepared = prepare_task.submit(tools, dataset, list(cameras), out_uri)
-    loaded = result_of(prepared)
+    prepared = submit_step("prepare", dataset, prepare_load, dataset, list(cameras), out_uri)
     submitted = (
-        (
-            one,
-            load_task.submit(
-                tools, dataset, out_uri, given(one), loaded=loaded, name=one.sequence_id
-            ),
-        )
+        (one, submit_step(LOAD, one.sequence_id, load_unless_held, dataset, out_uri, one, prepared))
         for one in todo
     )
     count = 0
-    for manifest, future in ahead(submitted, 2 * THREADS):
+    for manifest, future in oldest_of(submitted, 2 * THREADS):
         future.wait()
         if future.state.is_completed():
             count += 1
@@ -88,8 +83,12 @@ def _load_missing(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[s
     return count, failed
 
 
-@step("rebuild", of="")
-def rebuild_task(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[str]]:
+def load_unless_held(dataset: str, out_uri: str, manifest: Manifest, held: frozenset[str]) -> Any:
+    """Load a labeled sequence, unless the dataset got it since it was looked for."""
+    return None if manifest.version in held else load_labels(dataset, out_uri, manifest)
+
+
+def rebuilt(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[str]]:
     """Load the dataset from its artifacts alone; returns its frames, and what is left out."""
     from tasks.load.prepare import rebuild
 
@@ -97,8 +96,7 @@ def rebuild_task(dataset: str, out_uri: str, run_key: str) -> tuple[int, list[st
     return report.frames, [f"{name}: {error}" for name, error in report.unreadable.items()]
 
 
-@step("find", of="")
-def find_task(dataset: str, out_uri: str, run_key: str) -> tuple[list[Manifest], list[str]]:
+def find_missing(dataset: str, out_uri: str, run_key: str) -> tuple[list[Manifest], list[str]]:
     """Find out what the dataset lacks; see `missing_manifests`."""
     from tasks.dataset.loaded import missing_manifests
 

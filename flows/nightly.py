@@ -13,16 +13,15 @@ from prefect.states import Completed, Failed
 from flows.backfill import backfill
 from flows.backfill_params import BackfillParams
 from flows.load_dataset import load_dataset
-from flows.pipeline import given
 from flows.plan.backfill import plan_backfill
 from flows.plan.plan import stamp_of
+from flows.prefect_tasks import patiently, submit_step
 from flows.server.artifacts import INTERRUPTED, ProgressArtifact, dated
 from flows.server.client import connected
 from flows.server.fleet import decided
 from flows.server.shard_runs import MOST_STARTS, shard_of
 from flows.server.watching import signs_of_life, watch
 from tasks.errors import redacted_errors
-from tasks.pipeline.steps import patiently, step
 from tasks.store import quarantine
 from tasks.store.private_files import remove_abandoned
 from tasks.wording import counted
@@ -64,8 +63,8 @@ def _nightly(params: BackfillParams, wait_hours: float) -> Any:
     given_up = _given_up_before(out_uri, stamp_of(params.label).run_key)
     for card in ROUNDS:
         planned = backfill(params)
-        ended = wait_task.submit(planned, deadline, card).result()
-        left = look_task.submit(given(params)).result()
+        ended = submit_step("wait", "", wait_for_shards, planned, deadline, card).result()
+        left = submit_step("look", "", look_again, params).result()
         if not ended or not left["to_label"]:
             break
     remove_abandoned(out_uri)
@@ -106,8 +105,7 @@ def _quarantined(
     )
 
 
-@step("wait", of="")
-def wait_task(planned: dict[str, Any], deadline: float, key: str) -> bool:
+def wait_for_shards(planned: dict[str, Any], deadline: float, key: str) -> bool:
     """Wait until no shard is under way; False when time is up."""
     total, done, how = planned["frames"], 0, INTERRUPTED
     card = ProgressArtifact(key, total, estimated=planned["frames_estimated"])
@@ -127,7 +125,6 @@ def wait_task(planned: dict[str, Any], deadline: float, key: str) -> bool:
         card.end(done, total, how)
 
 
-@step("look", of="")
-def look_task(params: BackfillParams) -> dict[str, Any]:
+def look_again(params: BackfillParams) -> dict[str, Any]:
     """Compare sources with labels again."""
     return patiently(lambda: plan_backfill(params), "looking again").as_json()

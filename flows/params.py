@@ -270,7 +270,7 @@ class LabelParams(BaseModel):
         size is, where it is another than usual: it decides which frames have labels.
         """
         from tasks.frames.images import DEFAULT_MEGAPIXELS, max_megapixels
-        from tasks.pipeline.fill import filling_parameters
+        from tasks.pipeline.fill_gaps import filling_parameters
 
         limit = max_megapixels()
         size = {} if limit == DEFAULT_MEGAPIXELS else {"max_megapixels": limit}

@@ -1,292 +1,145 @@
-"""Sequences on their way through the tasks: the one pipeline of `label` and of shards.
+"""The pipeline: what is done to a sequence, step by step.
 
-A sequence is a chain of Prefect tasks joined by their futures:
+    open -> download -> detect -> segment -> check -> track -> load
 
-    open -> label -> check -> track -> load
-
-where label (download, detect and segment) comes once for each piece of at most eight chunks. The
-flow's task runner has a few threads, which take tasks in the order submitted and wait with them for
-what they need: so one piece downloads, one has the device and one is written, whatever sequences
-they belong to. A task that fails fails its sequence, and what comes after it there is not run.
+`run_sequence` is all of it. `submit` hands a step to Prefect, or does it at once; retries, outcomes
+and how many sequences are under way are in `flows.label_sequences`.
 """
 
 from __future__ import annotations
 
-import itertools
-import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, Protocol
 
-from prefect.futures import PrefectFuture
-from prefect.utilities.annotations import opaque, quote
+from sam2_core.types import DeviceLostError
+from tasks.observe.progress import CHECK, DETECT, LABEL, LOAD, OPEN, SEGMENT, TRACK
+from tasks.pipeline.check import check_sequence
+from tasks.pipeline.chunk import ChunkState, detect_chunk, download_chunk, segment_chunk
+from tasks.pipeline.device_processes import labeled_beside
+from tasks.pipeline.load import load_sequence
+from tasks.pipeline.open import Opened, open_sequence
+from tasks.pipeline.outcome import SequencePart, complete_before
+from tasks.pipeline.run_context import Job
+from tasks.pipeline.track import track_sequence
 
-from sam2_core.machine import usable_cores
-from sam2_core.machine_errors import causes
-from tasks.observe.progress import CHECK, DETECT, DOWNLOAD, LABEL, LOAD, OPEN, SEGMENT, TRACK
-from tasks.pipeline.chunk import Job
-from tasks.pipeline.device_processes import ProcessDiedError, ProcessKilledError
-from tasks.pipeline.open import Opened
-from tasks.pipeline.outcome import (
-    SequenceOutcome,
-    SequencePart,
-    complete_before,
-    outcome_so_far,
-    with_error,
-    with_loaded,
-)
-from tasks.pipeline.passes import OF_COMMAND, Passes, in_passes
-from tasks.pipeline.steps import (
-    MOST_CHUNKS,
-    check_task,
-    label_task,
-    load_task,
-    open_task,
-    prepare_task,
-    track_task,
-)
-from tasks.store import quarantine
-
-# Of tasks: pieces that are labeled, one that downloads, and what waits; for as many processes as
-# cores may have beside a GPU (tasks/pipeline/device_processes.py).
-THREADS = max(8, 2 * usable_cores())
-# Sequences that are under way for each process that labels, beside the oldest, and opened beside
-# those. A worker's death counts against every one of them.
-AHEAD, OPENED_AHEAD = 2, 1
-
-Item = TypeVar("Item")
-log = logging.getLogger(__name__)
+# Chunks that are detected and segmented side by side: one has the device, the other one is read,
+# detected or written.
+CHUNKS_AT_ONCE = 2
 
 
-def given(value: Any) -> Any:
-    """Give a value to a task as it is: Prefect would look through every frame of it for futures."""
-    return quote(value)
+class Handle(Protocol):
+    """A step that was submitted."""
+
+    def result(self) -> Any:
+        """Wait for it; returns what it returned, or raises what it raised."""
 
 
-def result_of(future: PrefectFuture[Any]) -> Any:
-    """Give a task's result to another one, which then comes after it in the run's graph."""
-    return opaque(future)
+# Takes a step's stage and name, the step, and its values: some are handles of steps before it.
+Submit = Callable[..., Handle]
 
 
-@dataclass
-class Run:
-    """What the sequences of a run share.
-
-    Attributes:
-        job: for every step.
-        dataset: FiftyOne dataset, None where none is wanted.
-        prepared: gives what the dataset holds already, once it can be written to.
-        sizes: chunks of the next piece. The first are small, so that the device begins early.
-
-    """
-
-    job: Job
-    dataset: str | None = None
-    prepared: PrefectFuture[frozenset[str]] | None = None
-    sizes: Iterator[int] = field(
-        default_factory=lambda: itertools.chain((1, 1, 2, 4), itertools.repeat(MOST_CHUNKS))
-    )
-
-
-class Chain:
-    """The tasks of one sequence.
-
-    Args:
-        run: what it shares with the others.
-        part: the sequence. Its first task is submitted at once, the others by `submit`.
-
-    """
-
-    def __init__(self, run: Run, part: SequencePart) -> None:
-        self._run, self.part = run, part
-        self._tasks: list[tuple[str, PrefectFuture[Any]]] = []
-        self._opened: Opened | None = None
-        if part.manifest is None:
-            self._add(OPEN, open_task.submit(given(run.job), given(part), part.name))
-
-    def _add(self, stage: str, future: PrefectFuture[Any]) -> Any:
-        """Remember a task; returns what the next one is to be given."""
-        self._tasks.append((stage, future))
-        return result_of(future)
-
-    def submit(self) -> Chain:
-        """Submit what comes after opening; nothing when that failed."""
-        if self.part.manifest is not None:
-            complete = complete_before(self.part)
-            self._load(complete if self.part.tracked else self._track(given(complete)))
-            return self
-        opening = self._tasks[0][1]
-        opening.wait()
-        if not opening.state.is_completed():
-            return self
-        self._opened = opening.result()
-        job, name, opened = given(self._run.job), self.part.name, result_of(opening)
-        pieces = []
-        for first, stop, piece in self._pieces(len(self._opened.chunks)):
-            pieces.append(self._add(LABEL, label_task.submit(job, opened, first, stop, piece)))
-        checked = self._add(CHECK, check_task.submit(job, opened, pieces, name))
-        self._load(self._track(checked))
-        return self
-
-    @property
-    def frames(self) -> int | None:
-        """How many frames it has, labeled by now or not; None when it is not open."""
-        if self._opened is None:
-            return None
-        complete = self._opened.part.manifest
-        if complete:
-            return complete.frames
-        return sum(len(chunk.frames) for chunk in self._opened.chunks)
-
-    def _pieces(self, chunks: int) -> Iterator[tuple[int, int, str]]:
-        """First chunk, the one after the last, and name of every piece."""
-        first = 0
-        while first < chunks:
-            stop = min(first + next(self._run.sizes), chunks)
-            whole = (first, stop) == (0, chunks)
-            yield first, stop, self.part.name if whole else f"{self.part.name} {first}-{stop}"
-            first = stop
-
-    def _track(self, outcome: Any) -> Any:
-        """Submit the tracking where it is wanted; returns what the next task is to be given."""
-        if not self._run.job.tracks:
-            return outcome
-        job, name = given(self._run.job), self.part.name
-        return self._add(TRACK, track_task.submit(job, outcome, name))
-
-    def _load(self, outcome: Any) -> None:
-        run = self._run
-        if not run.dataset or not run.prepared:
-            return
-        if isinstance(outcome, SequenceOutcome):
-            if _holds(run.prepared, outcome):
-                return
-            outcome = given(outcome)
-        self._add("prepare", run.prepared)
-        loading = load_task.submit(
-            given(run.job.tools),
-            run.dataset,
-            run.job.out_uri,
-            outcome,
-            loaded=result_of(run.prepared),
-            name=self.part.name,
-        )
-        self._add(LOAD, loading)
-
-    def outcome(self) -> SequenceOutcome:
-        """Wait for the end of the sequence, tell it, and sum it up."""
-        results: dict[str, list[Any]] = {}
-        outcome: SequenceOutcome
-        failed: tuple[str, Exception] | None = None
-        for stage, future in self._tasks:
-            future.wait()
-            if future.state.is_completed():
-                results.setdefault(stage, []).append(future.result())
-            elif failed is None:
-                failed = stage, future.result(raise_on_failure=False)
-        if TRACK in results:
-            (outcome,) = results[TRACK]
-        elif self.part.manifest is not None:
-            outcome = complete_before(self.part)
-        elif CHECK in results:
-            (outcome,) = results[CHECK]
-        else:
-            states = (state for piece in results.get(LABEL, ()) for state in piece)
-            failures = self._opened.failures if self._opened else ()
-            outcome = outcome_so_far(self.part.name, states, failures)
-        for loaded in filter(None, results.get(LOAD, ())):
-            outcome = with_loaded(outcome, loaded)
-        if failed:
-            stage, error = failed
-            outcome = with_error(outcome, _stage_of(stage, error), error)
-        if self._opened and self._opened.attempt_uri and not (failed and _killed(failed[1])):
-            quarantine.end(self._opened.attempt_uri)
-        self._run.job.tools.progress.finish(self.part.name, outcome.text, good=outcome.good)
-        return outcome
-
-
-def _stage_of(task: str, error: Exception) -> str:
-    """Return the stage in which a task failed."""
-    if task == LABEL:
-        noted = {note for one in causes(error) for note in getattr(one, "__notes__", ())}
-        return next((one for one in (DETECT, SEGMENT) if one in noted), DOWNLOAD)
-    return LOAD if task == "prepare" else task
-
-
-def _killed(error: Exception) -> bool:
-    """Whether a sequence ended two processes, the second one alone: as if it had been a worker."""
-    return isinstance(error, ProcessDiedError) and not isinstance(error, ProcessKilledError)
-
-
-def _holds(prepared: PrefectFuture[frozenset[str]], outcome: SequenceOutcome) -> bool:
-    """Whether the dataset holds these labels; if nobody knows it does not."""
-    prepared.wait()
-    if not (prepared.state.is_completed() and outcome.manifest):
-        return False
-    return outcome.manifest.version in prepared.result()
-
-
-def label_sequences(
+def run_sequence(
     job: Job,
-    parts: Sequence[SequencePart],
-    dataset: str | None = None,
-    cameras: Sequence[str] = (),
-    *,
-    passes: Passes = OF_COMMAND,
-    on_open: Callable[[int, int], object] = lambda *_: None,
-) -> list[SequenceOutcome]:
-    """Label and load sequences, in a flow run; those that failed for a temporary reason again.
-
-    Retrying a request has a limit of seconds; a run lives for minutes and can wait for storage to
-    come back. After a request to stop no further sequence is begun; when the device is lost, the
-    others fail with that before they are listed.
+    part: SequencePart,
+    submit: Submit,
+    sizes: Iterator[int],
+    prepared: Handle | None,
+) -> Iterator[tuple[str, Handle]]:
+    """Submit the steps of a sequence; yields each with its stage, that of opening first.
 
     Args:
         job: for every step.
-        parts: the sequences.
-        dataset: FiftyOne dataset to load them into.
-        cameras: every camera of the dataset.
-        passes: how often to try at most, and what.
-        on_open: called with a part's number and how many frames it turned out to have.
+        part: the sequence.
+        submit: see `Submit`.
+        sizes: chunks of the next piece; a piece is what one task downloads and labels.
+        prepared: gives what the dataset holds; None where labels are not loaded.
 
-    Returns:
-        The outcomes of those that were begun, in order.
+    Raises:
+        Exception: the sequence cannot be opened.
 
     """
-    run = Run(job, dataset)
-
-    def attempt(todo: Sequence[int]) -> dict[int, SequenceOutcome]:
-        if dataset and (run.prepared is None or run.prepared.state.is_failed()):
-            # FiftyOne takes seconds to import: behind the first chunks, not before them.
-            tools = given(job.tools)
-            run.prepared = prepare_task.submit(tools, dataset, list(cameras), job.out_uri)
-        outcomes = {}
-        for number, chain in zip(todo, _chains(run, (parts[one] for one in todo)), strict=False):
-            if chain.frames is not None:
-                on_open(number, chain.frames)
-            outcomes[number] = chain.outcome()
-        return outcomes
-
-    tools = job.tools
-    return in_passes(
-        attempt, len(parts), passes, lambda: not tools.stop.requested and tools.lost is None
-    )
-
-
-def _chains(run: Run, parts: Iterable[SequencePart]) -> Iterator[Chain]:
-    """Chains with all their tasks submitted, a few at a time."""
-    begun = (Chain(run, part) for part in parts if not run.job.tools.stop.requested)
-    submitted = (chain.submit() for chain in ahead(begun, OPENED_AHEAD))
-    processes = run.job.tools.processes
-    return ahead(submitted, AHEAD * (processes.count if processes else 1))
+    name = part.name
+    outcome: Any = complete_before(part)
+    if part.manifest is None:
+        opening = submit(OPEN, name, open_sequence, job, part)
+        yield OPEN, opening  # others are opened before this one goes on
+        pieces = []
+        for first, stop, piece in _pieces(name, len(opening.result().chunks), sizes):
+            pieces.append(submit(LABEL, piece, label_piece, job, opening, first, stop))
+            yield LABEL, pieces[-1]
+        outcome = submit(CHECK, name, check_sequence, job, opening, pieces)
+        yield CHECK, outcome
+    if job.tracks and not part.tracked:
+        outcome = submit(TRACK, name, track_sequence, job, outcome)
+        yield TRACK, outcome
+    if prepared and not _is_loaded(job, part, prepared):
+        yield LOAD, prepared
+        yield LOAD, submit(LOAD, name, load_sequence, job, outcome, prepared)
 
 
-def ahead(items: Iterable[Item], count: int) -> Iterator[Item]:
-    """Hand on the oldest item when `count` more have been taken."""
-    waiting: deque[Item] = deque()
-    for item in items:
-        waiting.append(item)
-        if len(waiting) > count:
-            yield waiting.popleft()
-    yield from waiting
+def label_piece(job: Job, opened: Opened, first: int, stop: int) -> list[ChunkState]:
+    """Download, detect and segment some chunks of a sequence, those from `first` to `stop`."""
+    states = [download_chunk(job, chunk, opened.listed) for chunk in opened.chunks[first:stop]]
+    with job.context.labeling:
+        processes = job.context.processes
+        if processes and not all(one.record for one in states):
+            return labeled_beside(processes, job, states, label_chunks)
+        return label_chunks(job, states)
+
+
+def label_chunks(job: Job, states: Sequence[ChunkState]) -> list[ChunkState]:
+    """Detect and segment chunks: one is detected while another one is segmented."""
+    with ThreadPoolExecutor(CHUNKS_AT_ONCE, "chunk") as pool:
+        return list(pool.map(partial(detect_and_segment, job), states))
+
+
+def detect_and_segment(job: Job, state: ChunkState) -> ChunkState:
+    """Find the boxes of a chunk and make their masks; an error has its stage as a note."""
+    stage = DETECT
+    try:
+        detected = detect_chunk(job, state)
+        stage = SEGMENT
+        return segment_chunk(job, detected)
+    except Exception as error:
+        if isinstance(error, DeviceLostError):
+            job.context.lose(error)
+        error.add_note(stage)
+        raise
+
+
+def _pieces(name: str, chunks: int, sizes: Iterator[int]) -> Iterator[tuple[int, int, str]]:
+    """First chunk, the one after the last, and name of every piece of a sequence."""
+    first = 0
+    while first < chunks:
+        stop = min(first + next(sizes), chunks)
+        whole = (first, stop) == (0, chunks)
+        yield first, stop, name if whole else f"{name} {first}-{stop}"
+        first = stop
+
+
+def _is_loaded(job: Job, part: SequencePart, prepared: Handle) -> bool:
+    """Whether the dataset holds a sequence that was complete before; unknown is no."""
+    if part.manifest is None or (job.tracks and not part.tracked):
+        return False
+    with contextlib.suppress(Exception):
+        return part.manifest.version in prepared.result()
+    return False
+
+
+def do_now(stage: str, name: str, step: Callable[..., Any], *values: Any) -> Handle:
+    """Do a step here and now: `submit` without Prefect."""
+    done: Future[Any] = Future()
+    try:
+        done.set_result(step(*(_value_of(one) for one in values)))
+    except Exception as error:  # noqa: BLE001 - raised where its result is asked for
+        done.set_exception(error)
+    return done
+
+
+def _value_of(value: Any) -> Any:
+    if isinstance(value, Future):
+        return value.result()
+    return [one.result() for one in value] if isinstance(value, list) else value

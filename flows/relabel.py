@@ -4,11 +4,11 @@ from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.pipeline import ahead, given, result_of
+from flows.prefect_tasks import oldest_of, submit_step
 from flows.server.artifacts import dated
 from tasks.errors import redacted_errors
 from tasks.masks.model import Segmenters
-from tasks.pipeline.steps import step
+from tasks.observe.progress import LOAD, SEGMENT
 from tasks.review.relabel import Remade, segment_request, waiting_requests
 from tasks.review.relabel_requests import RelabelRequest, bring_back
 from tasks.wording import counted, plain
@@ -41,12 +41,11 @@ def _relabel(dataset: str, out: str, request_id: str, backend: str) -> int:
 
     def submit(request: RelabelRequest):  # type: ignore[no-untyped-def]
         name = request.request_id
-        remade = segment_task.submit(given(request), given(segmenters), backend, name)
-        return remade, load_task.submit(given(request), out, result_of(remade), name)
+        remade = submit_step(SEGMENT, name, segment_request, request, segmenters, backend)
+        return remade, submit_step(LOAD, name, bring_remade_back, request, out, remade)
 
-    results = [
-        (remade.result(), loaded.result()) for remade, loaded in ahead(map(submit, waiting), 2)
-    ]
+    submitted = oldest_of(map(submit, waiting), 2)
+    results = [(remade.result(), loaded.result()) for remade, loaded in submitted]
     labels: int = sum(count for _, count in results)
     create_markdown_artifact(
         key="relabel",
@@ -59,15 +58,6 @@ def _relabel(dataset: str, out: str, request_id: str, backend: str) -> int:
     return labels
 
 
-@step("segment")
-def segment_task(
-    request: RelabelRequest, segmenters: Segmenters, backend: str, name: str
-) -> Remade:
-    """Make the masks of a request again."""
-    return segment_request(request, segmenters, backend)
-
-
-@step("load")
-def load_task(request: RelabelRequest, out_uri: str, remade: Remade, name: str) -> int:
-    """Bring them back into the dataset."""
+def bring_remade_back(request: RelabelRequest, out_uri: str, remade: Remade) -> int:
+    """Bring labels that were made again back into the dataset; returns how many."""
     return bring_back(request, out_uri, remade.outcomes, remade.stamp)

@@ -10,13 +10,14 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from flows.label_sequences import OF_SHARD, THREADS, label_sequences
 from flows.machine.notes import note_sick, noted_sick
-from flows.pipeline import THREADS, label_sequences
 from flows.plan.backfill import refuse_other_run
 from flows.plan.names import names_of
 from flows.plan.plan import Plan, job_of, model_of, stamp_of
 from flows.plan.shards import Piece, ShardParams
 from flows.plan.summary import summary_of
+from flows.prefect_tasks import submit_step
 from flows.server.artifacts import frames_counted, publish, readable_key
 from flows.server.fleet import refuse_unless_offered
 from flows.server.shard_runs import MOST_STARTS, ending, give_back, pause_after
@@ -33,9 +34,8 @@ from tasks.pipeline.outcome import (
     is_absent_server,
     is_this_machines,
 )
-from tasks.pipeline.passes import OF_SHARD
-from tasks.pipeline.tools import Tools
-from tasks.pipeline.warm import warmed
+from tasks.pipeline.ready import ready
+from tasks.pipeline.run_context import RunContext
 from tasks.store import quarantine
 from tasks.store.storage import StorageError, absolute, is_local, local_path
 from tasks.types import FrameSelection, SequenceRef
@@ -80,33 +80,33 @@ def _label_shard(params: ShardParams) -> Any:
         hand_on(why)
     model = model_of(params.label)
     refuse_unless_offered(model.backend, model.precision)
-    tools = Tools()
-    stamp = stamp_of(params.label, model, tools)
+    context = RunContext()
+    stamp = stamp_of(params.label, model, context)
     refuse_other_run(params, stamp.run_key)
     plan = Plan(params.label, stamp, model, ())
     if params.label.dataset_name:
         refuse_before_labeling(params.label.dataset_name, params.label.out)
-    job = job_of(plan, tools, counts_attempts=True)
+    job = job_of(plan, context, counts_attempts=True)
     planned = [piece.frames for piece in params.pieces]
     with (
-        tools.stop.on_sigterm(),
-        warmed(job, params.label.dataset_name),
-        metrics_server.serving(tools.progress),
+        context.stop.on_sigterm(),
+        ready(job),
+        metrics_server.serving(context.progress),
         frames_counted(
-            tools, readable_key("shard", params.pieces[0].sequence_id), planned
+            context, readable_key("shard", params.pieces[0].sequence_id), planned
         ) as count,
     ):
         outcomes = label_sequences(
             job,
             parts_of(params),
-            params.label.dataset_name,
+            submit_step,
             params.cameras,
-            passes=OF_SHARD,
+            retry=OF_SHARD,
             on_open=count.opened,
         )
-        if tools.lost is not None:
-            machine_failed(params, str(tools.lost))
-        if tools.stop.requested:
+        if context.lost is not None:
+            machine_failed(params, str(context.lost))
+        if context.stop.requested:
             if give_back("its worker was stopped"):
                 get_run_logger().warning("asked to stop: the shard goes back to the queue")
                 raise Abort("the shard is scheduled again")

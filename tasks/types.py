@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 
@@ -44,6 +45,11 @@ class FrameSelection:
 
     def __str__(self) -> str:
         return f"{self.start}:{'' if self.stop is None else self.stop}:{self.step}"
+
+    @property
+    def most(self) -> float:
+        """How many frames it may select at most."""
+        return math.inf if self.stop is None else len(range(self.start, self.stop, self.step))
 
     def __contains__(self, index: int) -> bool:
         below = self.stop is None or index < self.stop

@@ -179,14 +179,14 @@ def measure_pipeline(sources: tuple[str, ...], options: dict[str, Any]) -> dict[
     from flows.cli.label_run import GivenUp, run_label
     from flows.params import LabelParams
     from sam2_core.machine import describe_machine
-    from tasks.pipeline.tools import Tools
+    from tasks.pipeline.run_context import RunContext
 
     folder = OwnFolder(FOLDER_PREFIX)
     try:
         params = LabelParams(sources=sources, out=str(folder.path / "labels"), **options)
-        watch, tools = Watch(), Tools()
-        with watch, tools.progress.listening(watch):
-            summary = run_label(params, tools, given_up=GivenUp(GIVEN_UP, folder.remove))
+        watch, context = Watch(), RunContext()
+        with watch, context.progress.listening(watch):
+            summary = run_label(params, context, given_up=GivenUp(GIVEN_UP, folder.remove))
     finally:
         folder.remove()
     if not summary["frames"]:

@@ -53,7 +53,7 @@ def run_demo(console: Console) -> dict[str, Any]:
     A second call finds everything there and only compares.
     """
     from flows.cli.display import spinning
-    from flows.cli.label_run import label_with_progress, prefect_if_needed
+    from flows.cli.label_run import run_label
     from flows.params import LabelParams
     from sam2_core.cache import cache_folder
     from tasks.evaluate.truths import EXAMPLES
@@ -75,8 +75,7 @@ def run_demo(console: Console) -> dict[str, Any]:
         model="compact",
         detector="compact",
     )
-    with prefect_if_needed(console) as api:
-        summary = label_with_progress(console, params, api)
+    summary = run_label(params)
     with spinning(console, "comparing with the truth"):
         summary |= compare(params, frames)
     summary["seconds"]["total"] = round(time.perf_counter() - started, 3)

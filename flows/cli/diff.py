@@ -258,7 +258,7 @@ def _label(plan: Plan) -> Side:
     from tasks.evaluate.run_side import Side
 
     params = plan.params
-    summary = run_label(params)
+    summary = run_label(params, plan=plan)
     if not summary["frames"]:
         reasons = [one["reason"] for one in summary["failed"]]
         why = reasons[0] if reasons else summary["nothing"] or "there is no frame"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import Any
 
@@ -18,9 +19,11 @@ from flows.cli.options import label_options, label_params
     "--overlays", type=click.IntRange(0), default=0, metavar="N",
     help="Leave N pictures with their labels drawn over them beside the reports.",
 )  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.option(
+    "--dry-run", "only_planned", is_flag=True, help="Say what would be done, and do nothing."
+)
 @json_option
-def command(overlays: int, dry_run: bool, as_json: bool, **values: Any) -> None:
+def command(overlays: int, only_planned: bool, as_json: bool, **values: Any) -> None:
     """Label all sequences in SOURCE.
 
     A SOURCE is a folder of images, a folder of camera folders, a video, or a folder of these, on
@@ -30,8 +33,12 @@ def command(overlays: int, dry_run: bool, as_json: bool, **values: Any) -> None:
     Frames that are labeled already are not labeled again. Exit code 0: all labeled; 1: some frames
     or sequences failed, or there was nothing to label; 2: bad usage; 130: stopped by Ctrl-C.
     """
-    from flows.cli.label_run import run_label
+    from flows.cli.label_run import dry_run, leave_overlays, run_label
 
     params = label_params(values)
-    summary = run_label(params, dry_run=dry_run, as_json=as_json, overlays=overlays)
+    summary = dry_run(params) if only_planned else run_label(params)
+    if overlays and not only_planned:
+        summary["overlays"] = leave_overlays(summary, overlays)
+    if as_json:
+        click.echo(json.dumps(summary, indent=2))
     sys.exit(1 if summary.get("failed") or summary.get("nothing") else 0)

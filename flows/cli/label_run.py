@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import click
 from rich.console import Console
 from rich.markup import escape
 
 from flows.cli.display import as_typed, showing, spinning, stderr_console, stop_moving
-from flows.cli.label_small import is_small, label_small
+from flows.label_sequences import label_sequences
 from flows.params import LabelParams
+from flows.pipeline import do_now
 from flows.plan.plan import Plan, check_writable, job_of, make_plan
 from flows.plan.summary import labeled_by_other, summary_of, tracks_told
 from flows.server.api import Api, configured_api
 from tasks.masks.certified import NOT_CHECKED, verdict_on
 from tasks.observe.progress import DETECT, DOWNLOAD, LOAD, SEGMENT
-from tasks.pipeline.chunk import Job
+from tasks.pipeline.load import prepare_dataset
 from tasks.pipeline.outcome import SequenceOutcome, complete_before
+from tasks.pipeline.ready import ready
+from tasks.pipeline.run_context import Job, RunContext
 from tasks.pipeline.stopping import handling
-from tasks.pipeline.tools import Tools
-from tasks.pipeline.warm import warmed
 from tasks.store.private_files import remove_abandoned
 from tasks.types import FrameRef
 from tasks.wording import counted
@@ -50,46 +50,89 @@ class GivenUp:
 
 def run_label(
     params: LabelParams,
-    tools: Tools | None = None,
+    context: RunContext | None = None,
     *,
-    dry_run: bool = False,
-    as_json: bool = False,
-    overlays: int = 0,
+    plan: Plan | None = None,
     given_up: GivenUp | None = None,
 ) -> dict[str, Any]:
-    """Plan and run; prints to stderr, and with `as_json` one object to stdout.
+    """Do what the parameters say, with bars on stderr; returns the summary.
+
+    Prefect is there for what takes longer than starting it: the flow runs under it. A few frames
+    are labeled by the same steps, here and now.
 
     Args:
         params: of the run.
-        tools: its own when None.
-        dry_run: plan and say only.
-        as_json: print the summary.
-        overlays: pictures to leave beside the reports.
+        context: its own when None.
+        plan: where it was made already.
         given_up: what Ctrl-C says and does; by default that what is labeled is kept.
 
     Raises:
         AutolabelError: nothing could be started (missing source, unusable model, ...).
 
     """
-    console = stderr_console()
-    started = time.perf_counter()
-    if dry_run:
-        summary = _dry_run(console, params)
-    else:
-        with prefect_if_needed(console, given_up) as api:
-            summary = label_with_progress(console, params, api, tools)
-        if overlays:
-            summary["overlays"] = _leave_overlays(console, summary, overlays)
+    console, started, context = stderr_console(), time.perf_counter(), context or RunContext()
+    with prefect_if_needed(console, given_up) as api:
+        with spinning(console, "looking for sequences"):
+            check_writable(params.out)
+            plan = plan or make_plan(params, context)
+            plan.begin()
+        remove_abandoned(params.out, plan.stamp.run_key, [one.name for one in plan.sequences])
+        announce(console, plan)
+        told = set(plan.matching.lines() if plan.matching else ())
+        job, outcomes = job_of(plan, context), _nothing_to_do(plan)
+        if outcomes is None and plan.is_small and not configured_api():
+            with _ready_here(job, plan) as prepared, _bars(console, plan, job):
+                outcomes = label_sequences(
+                    job, plan.sequences, do_now, plan.cameras, prepared=prepared
+                )
+        if outcomes is not None:
+            summary = summary_of(plan, outcomes, time.perf_counter() - started)
+        else:
+            summary = _under_prefect(console, plan, job, api)
+    conclude(console, summary)
+    _say_what_does_not_fit(console, plan, told)
     summary["seconds"]["total"] = round(time.perf_counter() - started, 3)
-    if as_json:
-        click.echo(json.dumps(summary, indent=2))
     return summary
 
 
-def _leave_overlays(console: Console, summary: dict[str, Any], count: int) -> list[str]:
+@contextlib.contextmanager
+def _ready_here(job: Job, plan: Plan) -> Iterator[Future[frozenset[str]] | None]:
+    """Make the models and FiftyOne ready side by side; what fails fails again where it is used."""
+    with ThreadPoolExecutor(thread_name_prefix="ready") as pool:
+        if plan.missing:
+            if job.detector:
+                pool.submit(job.load_detector)
+            pool.submit(job.context.segmenters.load, job.model)
+        yield pool.submit(_prepared, job, plan.cameras) if job.dataset else None
+
+
+def _prepared(job: Job, cameras: list[str]) -> frozenset[str]:
+    from tasks.dataset.database import ensure_database
+    from tasks.dataset.lazy_imports import import_around_fiftyone
+
+    with ThreadPoolExecutor(1) as pool:
+        database = pool.submit(ensure_database)
+        import_around_fiftyone()
+        database.result()
+    return prepare_dataset(job, cameras)
+
+
+def _under_prefect(console: Console, plan: Plan, job: Job, api: Api) -> dict[str, Any]:
+    api.begin()
+    with ready(job):
+        with spinning(console, "starting"):
+            flow = importlib.import_module("flows.label")  # seconds, beside the server's start
+            api.wait()
+        with api.settings(), _bars(console, plan, job):
+            summary: dict[str, Any] = flow.label_flow(plan, job)(plan.params)
+    return summary
+
+
+def leave_overlays(summary: dict[str, Any], count: int) -> list[str]:
+    """Draw labels over some pictures of a run; returns where they are."""
     from tasks.export.overlay import overlays_uri, write_overlays
 
-    out, run_key = summary["out"], summary["run_key"]
+    console, out, run_key = stderr_console(), summary["out"], summary["run_key"]
     with spinning(console, "drawing"):
         drawn = write_overlays(out, run_key, count)
     if drawn:
@@ -105,43 +148,6 @@ def prefect_if_needed(console: Console, given_up: GivenUp | None = None) -> Iter
     """Have a Prefect API in the block, which ends with it; Ctrl-C ends the command there."""
     with Api() as api, _interruptible(console, api, given_up or GivenUp()):
         yield api
-
-
-def label_with_progress(
-    console: Console, params: LabelParams, api: Api, tools: Tools | None = None
-) -> dict[str, Any]:
-    """Do what the parameters say, with bars; returns the summary.
-
-    Prefect is there for what takes longer than starting it: the flow runs under it.
-    """
-    started, tools = time.perf_counter(), tools or Tools()
-    with spinning(console, "looking for sequences"):
-        check_writable(params.out)
-        plan = make_plan(params, tools)
-        plan.begin()
-    remove_abandoned(params.out, plan.stamp.run_key, [one.name for one in plan.sequences])
-    announce(console, plan)
-    told = set(plan.matching.lines() if plan.matching else ())
-    outcomes = _nothing_to_do(plan)
-    if outcomes is not None:
-        summary = summary_of(plan, outcomes, 0.0)
-    elif is_small(plan) and not configured_api():
-        job = job_of(plan, tools)
-        with _bars(console, plan, job):
-            outcomes = label_small(plan, job)
-        summary = summary_of(plan, outcomes, time.perf_counter() - started)
-    else:
-        api.begin()
-        job = job_of(plan, tools)
-        with warmed(job, plan.params.dataset_name):
-            with spinning(console, "starting"):
-                importlib.import_module("flows.label")  # seconds, beside the server's start
-                api.wait()
-            with api.settings():
-                summary = _run_flow(console, plan, job)
-    conclude(console, summary)
-    _say_what_does_not_fit(console, plan, told)
-    return summary
 
 
 SHOW_CURSOR = "\x1b[?25h"
@@ -173,17 +179,9 @@ def _interruptible(console: Console, api: Api, given_up: GivenUp) -> Iterator[No
         yield
 
 
-def _run_flow(console: Console, plan: Plan, job: Job) -> dict[str, Any]:
-    from flows.label import label_flow
-
-    with _bars(console, plan, job):
-        summary: dict[str, Any] = label_flow(plan, job)(plan.params)
-    return summary
-
-
 def _bars(console: Console, plan: Plan, job: Job) -> contextlib.AbstractContextManager[None]:
     stages = [DOWNLOAD, DETECT, SEGMENT, *([LOAD] if plan.params.dataset_name else [])]
-    return showing(console, job.tools.progress, stages, plan.known_frames)
+    return showing(console, job.context.progress, stages, plan.known_frames)
 
 
 def _nothing_to_do(plan: Plan) -> list[SequenceOutcome] | None:
@@ -267,7 +265,9 @@ def conclude(console: Console, summary: dict[str, Any]) -> None:
         console.print(f"look at it: [bold]{escape(command)}[/]")
 
 
-def _dry_run(console: Console, params: LabelParams) -> dict[str, Any]:
+def dry_run(params: LabelParams) -> dict[str, Any]:
+    """Say what a run would do, and do nothing; returns the summary that it would begin with."""
+    console, started = stderr_console(), time.perf_counter()
     plan = make_plan(params)
     announce(console, plan)
     for one in plan.sequences:
@@ -276,7 +276,7 @@ def _dry_run(console: Console, params: LabelParams) -> dict[str, Any]:
         size = f", {counted(frames, 'frame')}" if frames else ""  # those of videos are not known
         console.print(f"  {escape(one.found.sequence.sequence_id)}: {state}{size}")
     outcomes = [complete_before(one) for one in plan.sequences if one.manifest]
-    summary = summary_of(plan, outcomes, 0.0)
+    summary = summary_of(plan, outcomes, time.perf_counter() - started)
     nothing = "" if plan.missing else summary["nothing"]  # what is missing may have masks
     if nothing:
         console.print(f"[red]{escape(nothing)}[/]")

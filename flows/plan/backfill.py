@@ -24,7 +24,7 @@ from tasks.boxes.matching import Matching
 from tasks.frames.discover import Discovered, discover
 from tasks.frames.naming import Names
 from tasks.frames.patterns import refuse_output_inside
-from tasks.pipeline.tools import Tools
+from tasks.pipeline.run_context import RunContext
 from tasks.store import quarantine
 from tasks.store.artifacts import RunStamp
 from tasks.store.newest import (
@@ -188,9 +188,9 @@ def plan_backfill(
 
     """
     refuse_output_inside(params.label.out, params.label.sources)
-    tools = Tools()
-    matching = matching_of(params.label, tools)
-    stamp = stamp_of(params.label, tools=tools)
+    context = RunContext()
+    matching = matching_of(params.label, context)
+    stamp = stamp_of(params.label, context=context)
     made_by = stamp.model  # of a server of Triton's, what runs there
     on_gpu = made_by is not None and needs_gpu(made_by.backend, made_by.precision)
     rate = measured_rate(params.label.out, stamp.run_key, on_gpu=on_gpu)

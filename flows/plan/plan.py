@@ -22,10 +22,9 @@ from tasks.frames.naming import Names
 from tasks.frames.patterns import refuse_output_inside
 from tasks.masks.certified import verdict_on
 from tasks.masks.model import ModelChoice, choose_model, library_versions
-from tasks.pipeline.chunk import Job
 from tasks.pipeline.open import as_left
 from tasks.pipeline.outcome import SequencePart
-from tasks.pipeline.tools import Tools
+from tasks.pipeline.run_context import Job, RunContext
 from tasks.store import storage
 from tasks.store.artifacts import RunStamp
 from tasks.store.manifests import Key
@@ -42,6 +41,8 @@ from tasks.store.tracks import list_tracked, read_made
 from tasks.types import FrameRef, FrameSelection
 
 LISTING_THREADS = 16
+# Frames of a run that is over before Prefect's server would have started.
+SMALL = 16
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,14 @@ class Plan:
     def missing(self) -> list[SequencePart]:
         """Sequences that are not complete."""
         return [one for one in self.sequences if one.manifest is None]
+
+    @property
+    def is_small(self) -> bool:
+        """Whether what it lacks are but a few frames; a video may have as many as are selected."""
+        footage = [frame for one in self.missing for frame in one.found.frames]
+        return (
+            sum(1 if isinstance(one, FrameRef) else one.selection.most for one in footage) <= SMALL
+        )
 
     @property
     def cameras(self) -> list[str]:
@@ -121,12 +130,12 @@ class Plan:
         }
 
 
-def make_plan(params: LabelParams, tools: Tools | None = None) -> Plan:
+def make_plan(params: LabelParams, context: RunContext | None = None) -> Plan:
     """Find the sequences and compare them with what is already labeled.
 
     Args:
         params: of the run.
-        tools: those of the run, where it follows in this process.
+        context: that of the run, where it follows in this process.
 
     Raises:
         NamedOtherwiseError: frames have another name in the storage, which the sources cannot give.
@@ -139,12 +148,12 @@ def make_plan(params: LabelParams, tools: Tools | None = None) -> Plan:
     names = names_of(params)
     found = list(discover(params.sources, selection, params.sequence, params.format, names))
     model = model_of(params)
-    tools = tools or Tools()
-    matching = matching_of(params, tools)
+    context = context or RunContext()
+    matching = matching_of(params, context)
     if matching:
         found = [matching.with_boxes(one) for one in found]
         matching.refuse_nothing(params.wanted_classes)
-    stamp = stamp_of(params, model, tools)
+    stamp = stamp_of(params, model, context)
     listed = list_manifests(params.out)
     complete = complete_keys(listed, stamp.run_key)
     newest = newest_of(listed)
@@ -191,49 +200,49 @@ def model_of(params: LabelParams) -> ModelChoice:
     return replace(found, allow_uncertified=params.allow_uncertified)
 
 
-def matching_of(params: LabelParams, tools: Tools) -> Matching | None:
+def matching_of(params: LabelParams, context: RunContext) -> Matching | None:
     """Open the boxes of a run, where they are imported, to match frames with them.
 
     Raises:
         AutolabelError: they are not there or unusable.
 
     """
-    return Matching(_imported(params, tools)) if params.boxes else None
+    return Matching(_imported(params, context)) if params.boxes else None
 
 
-def _imported(params: LabelParams, tools: Tools) -> ImportedBoxes:
-    return tools.imported(params.boxes or "", params.box_names or "")
+def _imported(params: LabelParams, context: RunContext) -> ImportedBoxes:
+    return context.imported(params.boxes or "", params.box_names or "")
 
 
 def stamp_of(
-    params: LabelParams, model: ModelChoice | None = None, tools: Tools | None = None
+    params: LabelParams, model: ModelChoice | None = None, context: RunContext | None = None
 ) -> RunStamp:
     """Return what decides the labels, without listing any source.
 
     Args:
         params: of the run.
         model: where it is chosen already.
-        tools: those of the run, which may hold its boxes or its detector.
+        context: that of the run, which may hold its boxes or its detector.
 
     Raises:
         AutolabelError: the model, the detector or the boxes are not there or unusable.
 
     """
-    model, tools = model or model_of(params), tools or Tools()
-    boxes = _imported(params, tools).stamp if params.boxes else _detector_stamp(params, tools)
+    model, context = model or model_of(params), context or RunContext()
+    boxes = _imported(params, context).stamp if params.boxes else _detector_stamp(params, context)
     code = box_code(imported=bool(params.boxes))
     versions = library_versions(model.backend, detects=not params.boxes)
     return RunStamp(boxes, model.stamp, params.deciding(), code, versions=versions)
 
 
-def _detector_stamp(params: LabelParams, tools: Tools) -> str:
+def _detector_stamp(params: LabelParams, context: RunContext) -> str:
     if params.wanted_classes:
-        found = tools.detectors.load(params.detector_name)
+        found = context.detectors.load(params.detector_name)
         found.class_mask(params.wanted_classes)
     return detector_stamp(params.detector_name)
 
 
-def job_of(plan: Plan, tools: Tools, *, counts_attempts: bool = False) -> Job:
+def job_of(plan: Plan, context: RunContext, *, counts_attempts: bool = False) -> Job:
     """Return what every step needs to know."""
     params = plan.params
     return Job(
@@ -243,7 +252,7 @@ def job_of(plan: Plan, tools: Tools, *, counts_attempts: bool = False) -> Job:
         detector="" if params.boxes else params.detector_name,
         boxes_uri=params.boxes or "",
         box_names_uri=params.box_names or "",
-        boxes_version=_imported(params, tools).version if params.boxes else "",
+        boxes_version=_imported(params, context).version if params.boxes else "",
         classes=params.wanted_classes,
         min_score=params.least_score,
         tiles=params.tiles,
@@ -251,7 +260,8 @@ def job_of(plan: Plan, tools: Tools, *, counts_attempts: bool = False) -> Job:
         tracks=params.tracks,
         fill_gaps=params.fill_gaps,
         counts_attempts=counts_attempts,
-        tools=tools,
+        dataset=params.dataset_name,
+        context=context,
     )
 
 

@@ -22,7 +22,7 @@ from flows.plan.summary import tracks_told
 from flows.server.client import connected
 from sam2_core.types import AutolabelError
 from tasks.observe.progress import SEGMENT, Listener
-from tasks.pipeline.tools import Tools
+from tasks.pipeline.run_context import RunContext
 from tasks.wording import counted, from_plain, plain
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class FrameCount(Listener):
 
 
 @contextlib.contextmanager
-def frames_counted(tools: Tools, key: str, planned: Sequence[int]) -> Iterator[FrameCount]:
+def frames_counted(context: RunContext, key: str, planned: Sequence[int]) -> Iterator[FrameCount]:
     """Count a run's frames in an artifact while the block runs, and say if it was interrupted."""
     count, ended = FrameCount(planned), threading.Event()
     card = ProgressArtifact(key, sum(planned))
@@ -194,9 +194,9 @@ def frames_counted(tools: Tools, key: str, planned: Sequence[int]) -> Iterator[F
     thread.start()
     interrupted = True
     try:
-        with tools.progress.listening(count):
+        with context.progress.listening(count):
             yield count
-        interrupted = tools.stop.requested
+        interrupted = context.stop.requested
     finally:
         ended.set()
         thread.join()  # what it says must not come after the last word

@@ -23,13 +23,17 @@ class KeptFrames:
     Args:
         most_bytes: pixels that are kept; each also has its copy on the device.
         now: a clock, in seconds.
+        forgotten_s: how long a frame is kept at most.
 
     """
 
     def __init__(
-        self, most_bytes: int = MOST_BYTES, now: Callable[[], float] = time.monotonic
+        self,
+        most_bytes: int = MOST_BYTES,
+        now: Callable[[], float] = time.monotonic,
+        forgotten_s: float = FORGOTTEN_S,
     ) -> None:
-        self._most_bytes, self._now = most_bytes, now
+        self._most_bytes, self._now, self._forgotten_s = most_bytes, now, forgotten_s
         self._lock = threading.Lock()
         self._frames: dict[Hashable, tuple[float, StagedFrame]] = {}
         self._nbytes = 0
@@ -60,6 +64,6 @@ class KeptFrames:
 
     def _forget(self) -> None:
         """Drop what nobody fetched; the oldest come first."""
-        before = self._now() - FORGOTTEN_S
+        before = self._now() - self._forgotten_s
         while self._frames and next(iter(self._frames.values()))[0] < before:
             self._take(next(iter(self._frames)))

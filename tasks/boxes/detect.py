@@ -29,7 +29,7 @@ OVERLAP = 0.2
 # A cut box is a part of another one that holds this share of it.
 PART_SHARE = 0.6
 _EDGE_PX = 2.0
-OnStaged = Callable[[FrameRef, StagedFrame], None]
+OnRead = Callable[[FrameRef, StagedFrame], None]
 OnFrame = Callable[[FrameRef, Boxes | FrameFailure], None]
 
 
@@ -68,7 +68,7 @@ def detect(
     on_frame: OnFrame | None = None,
     *,
     tiles: int = 1,
-    on_staged: OnStaged | None = None,
+    on_read: OnRead | None = None,
 ) -> dict[int, Boxes | FrameFailure]:
     """Detect boxes on downloaded frames of one camera.
 
@@ -79,8 +79,8 @@ def detect(
         min_score: least score of a box.
         on_frame: called with each frame when it is done.
         tiles: above 1, frames are looked at in tiles x tiles parts as well as in the whole.
-        on_staged: called, on reader threads, with each whole frame that is put where a device
-            fetches it.
+        on_read: called, on reader threads, with each frame as read, where a device fetches it if
+            the detector's does.
 
     Returns:
         By frame index: boxes, best first, possibly none; or why the frame could not be read.
@@ -93,7 +93,7 @@ def detect(
         detector = load_detector(detector)
     detector.class_mask(classes)
     queue = _Queue(detector, classes, min_score, on_frame)
-    for frame, parts in _read_ahead(frames, detector, tiles, on_staged):
+    for frame, parts in _read_ahead(frames, detector, tiles, on_read):
         if isinstance(parts, FrameFailure):
             queue.finish(frame, parts)
         else:
@@ -156,22 +156,21 @@ class _Queue:
 
 
 def _read_ahead(
-    frames: Iterable[FrameRef], detector: AnyDetector, tiles: int, on_staged: OnStaged | None
+    frames: Iterable[FrameRef], detector: AnyDetector, tiles: int, on_read: OnRead | None
 ) -> Iterator[tuple[FrameRef, Parts | FrameFailure]]:
     def read(frame: FrameRef) -> Parts | FrameFailure:
         loaded = load_frame(frame)
         if isinstance(loaded, FrameFailure):
             return loaded
         image = loaded[1]
-        if tiles == 1:
-            whole = detector.letterbox(image)
-            if on_staged and isinstance(whole.pixels, StagedFrame):
-                on_staged(frame, whole.pixels)
-            return [(tiles_of(loaded[0].size_hw, 1)[0], whole)]
-        return [
+        parts = [
             (tile, detector.letterbox(tile.of(image)))
             for tile in tiles_of(loaded[0].size_hw, tiles)
         ]
+        if on_read:
+            whole = parts[0][1].pixels
+            on_read(frame, whole if isinstance(whole, StagedFrame) else StagedFrame(image))
+        return parts
 
     readers = min(max(usable_cores() // 2, 2), 8)
     pending: deque[tuple[FrameRef, Future[Parts | FrameFailure]]] = deque()

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import simplejpeg
@@ -21,9 +21,6 @@ from sam2_core.types import AutolabelError, FloatArray, ImageArray
 from tasks.frames import cached
 from tasks.frames.identity import CHANGED_SINCE_LISTED, is_file_here, part_of, read_versioned
 from tasks.types import FrameFailure, FrameRef
-
-if TYPE_CHECKING:
-    from sam2_core.preprocess import StagedFrame
 
 LIMIT_NAME = "AUTOLABEL_MAX_MEGAPIXELS"
 DEFAULT_MEGAPIXELS = 64
@@ -267,25 +264,3 @@ def turn_boxes(xyxy_px: FloatArray, stored_hw: tuple[int, int], orientation: int
     if orientation in _UPSIDE_DOWN:
         top, bottom = height - bottom, height - top
     return np.stack([left, top, right, bottom], axis=1)
-
-
-def keep_frame(frame: FrameRef, staged: StagedFrame) -> None:
-    """Keep a frame that was read for a detector on this process's GPU, where there is room."""
-    from sam2_core.backends.gpu import opened_gpu
-
-    gpu = opened_gpu()
-    if gpu is not None:
-        gpu.kept.keep(_kept_key(frame), staged)
-
-
-def kept_or_read(frame: FrameRef) -> ImageArray | StagedFrame:
-    """Return a frame, the one that was kept if it was, else its pixels as `read_image` does."""
-    from sam2_core.backends.gpu import opened_gpu
-
-    gpu = opened_gpu()
-    kept = gpu.kept.take(_kept_key(frame)) if gpu else None
-    return read_image(frame) if kept is None else kept
-
-
-def _kept_key(frame: FrameRef) -> tuple[str, ...]:
-    return frame.uri, frame.etag, frame.local_path

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tasks.observe.progress import CHECK
-from tasks.pipeline.chunk import ChunkState, Job, stored_chunk
+from tasks.pipeline.chunk import ChunkState, stored_chunk
 from tasks.pipeline.open import Opened
 from tasks.pipeline.outcome import SequenceOutcome, complete_before, outcome_so_far
+from tasks.pipeline.run_context import Job
 from tasks.store import manifests
 from tasks.store.artifacts import Chunk
 from tasks.store.manifests import Manifest
 from tasks.store.reports import report_of
+from tasks.wording import counted
+
+log = logging.getLogger(__name__)
 
 
-def check_sequence(job: Job, opened: Opened, states: Sequence[ChunkState]) -> SequenceOutcome:
+def check_sequence(
+    job: Job, opened: Opened, pieces: Sequence[Sequence[ChunkState]]
+) -> SequenceOutcome:
     """Check a sequence's labels, write its report, and declare it complete.
 
     With frames that could not be fetched, or a camera's video that could not be opened, its
@@ -28,11 +35,15 @@ def check_sequence(job: Job, opened: Opened, states: Sequence[ChunkState]) -> Se
     if part.manifest:
         return complete_before(part)
     started = time.perf_counter()
+    states = [state for piece in pieces for state in piece]
     others = _of_others(job, opened.rest)
     together = sorted([*states, *(others or ())], key=lambda one: one.chunk.stem)
     outcome = outcome_so_far(part.name, together, opened.failures)
+    frames = counted(outcome.frames, "frame")
     if others is None:
+        log.info("%s, %s, the rest of it is done by other shards", frames, outcome.masks)
         return outcome
+    log.info("%s, %s", frames, outcome.masks)
     report = report_of(seen for one in together for seen in one.seen)
     partial = bool(opened.failures) or any(one.may_yet_come for one in outcome.failures)
     versions = [one.versions for one in together]
@@ -61,18 +72,18 @@ def check_sequence(job: Job, opened: Opened, states: Sequence[ChunkState]) -> Se
 
 def _certificate(job: Job) -> dict[str, Any] | None:
     """Return the certificate of the model where it is loaded: here or in the processes beside."""
-    processes = job.tools.processes
+    processes = job.context.processes
     if processes is None:
-        return job.tools.segmenters.certified_by(job.model)
-    if job.tools.certificate is None:
-        job.tools.certificate = processes.run(certificate_of)
-    return job.tools.certificate
+        return job.context.segmenters.certified_by(job.model)
+    if job.context.certificate is None:
+        job.context.certificate = processes.run(certificate_of)
+    return job.context.certificate
 
 
 def certificate_of(job: Job) -> dict[str, Any] | None:
     """Return the certificate of the job's model, which is loaded where it is not yet."""
-    job.tools.segmenters.load(job.model)
-    return job.tools.segmenters.certified_by(job.model)
+    job.context.segmenters.load(job.model)
+    return job.context.segmenters.certified_by(job.model)
 
 
 def _of_others(job: Job, chunks: Iterable[Chunk]) -> list[ChunkState] | None:

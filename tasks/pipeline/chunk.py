@@ -1,25 +1,24 @@
 """The steps of a chunk of frames: download, detect, segment.
 
 Each does at most 64 frames and leaves its artifact in the run's storage, or finds it there and does
-nothing. What the next step needs travels on with the chunk and is never read back.
+nothing. What the next step needs travels on with the chunk and is never read back: its pictures are
+decoded once and kept from the detector to the mask model, as far as memory for them goes.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
-from sam2_core.types import Boxes
-from tasks.masks.device_turn import DeviceTurn
-from tasks.masks.rules import MaskRules, tidied
+from sam2_core.preprocess import StagedFrame
+from sam2_core.types import Boxes, ImageArray
+from tasks.masks.rules import tidied
 from tasks.observe.progress import DETECT, DOWNLOAD, SEGMENT
-from tasks.pipeline.tools import Tools
+from tasks.pipeline.run_context import DeviceTurn, Job
 from tasks.store import artifacts
-from tasks.store.artifacts import Chunk, RunStamp, StoredChunk
+from tasks.store.artifacts import Chunk, StoredChunk
 from tasks.store.manifests import ChunkRecord
 from tasks.store.reports import Seen
 from tasks.store.tables import LabeledFrame
@@ -27,51 +26,7 @@ from tasks.types import FrameFailure, FrameRef
 
 if TYPE_CHECKING:
     from tasks.boxes.imported import ImportedBoxes
-    from tasks.masks.model import ModelChoice
-
-
-# Of a piece: one has the device, the other one is read, detected or written.
-CHUNKS_AT_ONCE = 2
-
-
-@dataclass(frozen=True)
-class Job:
-    """What every step of a run needs to know.
-
-    Attributes:
-        out_uri: the run's storage.
-        stamp: what decides the labels, and so the keys.
-        model: the model, resolved but not loaded.
-        detector: name or path, "" where boxes are imported.
-        boxes_uri: imported boxes, "" where a detector finds them.
-        boxes_version: `ImportedBoxes.version` of those that the run began with.
-        tiles: frames are looked at in so many parts each way, too.
-        box_names_uri: names of their classes where they are in YOLO's text form.
-        classes: only these; all when empty.
-        min_score: only boxes scored at least so.
-        rules: what is done to masks after the model.
-        tracks: whether labels of one object over time get one id.
-        fill_gaps: frames of the longest gap that is filled along a track; 0: none.
-        counts_attempts: whether sequences that kill this process again and again are given up.
-        tools: what the run works with in this process.
-
-    """
-
-    out_uri: str
-    stamp: RunStamp
-    model: ModelChoice
-    detector: str
-    boxes_uri: str
-    classes: tuple[str, ...]
-    min_score: float
-    rules: MaskRules = field(default_factory=MaskRules)
-    tracks: bool = True
-    fill_gaps: int = 0
-    counts_attempts: bool = False
-    box_names_uri: str = ""
-    boxes_version: str = ""
-    tiles: int = 1
-    tools: Tools = field(default_factory=Tools, repr=False, compare=False)
+    from tasks.boxes.yolox import AnyDetector
 
 
 @dataclass(frozen=True)
@@ -83,7 +38,7 @@ class ChunkState:
         frames: those on this machine, with `local_path`, until they are segmented.
         failures: frames without labels.
         has_boxes: whether boxes were in storage before.
-        boxes: by frame index, from detection to segmentation.
+        boxes: by frame index, from detection to segmentation; None before and after.
         record: its line in the manifest, once its labels are complete.
         seen: what the sequence's report needs of every frame, once its labels are complete.
         versions: of the libraries that made its labels, once they are complete.
@@ -96,7 +51,7 @@ class ChunkState:
     frames: tuple[FrameRef, ...] = ()
     failures: tuple[FrameFailure, ...] = ()
     has_boxes: bool = False
-    boxes: Mapping[int, Boxes] = field(default_factory=dict)
+    boxes: Mapping[int, Boxes] | None = None
     record: ChunkRecord | None = None
     seen: tuple[Seen, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -110,7 +65,7 @@ class ChunkState:
             self,
             frames=(),
             failures=tuple(one.failure for one in labeled if one.failure),
-            boxes={},
+            boxes=None,
             record=ChunkRecord.of(self.chunk, labeled).with_checksums(stored),
             seen=tuple(map(Seen.of, labeled)),
             versions=stored.versions,
@@ -135,125 +90,108 @@ def download_chunk(job: Job, chunk: Chunk, listed: Collection[str]) -> ChunkStat
         listed: paths of tables in the run's storage: what is not among them is not asked for.
 
     """
-    job.tools.check()
-    started = time.perf_counter()
+    from tasks.frames.download import download
+
+    job.context.check()
+    started, advance = time.perf_counter(), job.context.progress.advance
     stored = stored_chunk(job, chunk) if chunk.path("frames") in listed else None
-    has_boxes = chunk.path("boxes") in listed
     absent = {one.index for one in stored.failures if one.may_yet_come} if stored else set()
     if stored and not absent:
         count_kept(job, len(chunk.frames), DOWNLOAD, DETECT, SEGMENT)
-        return replace(stored, seconds=_since(started, DOWNLOAD))
+        return replace(stored, seconds={DOWNLOAD: time.perf_counter() - started})
     # Nothing is fetched for a model that may not label.
-    job.tools.segmenters.refuse_known(job.model)
-    frames, failures = _download(job, chunk)
+    job.context.segmenters.refuse_known(job.model)
+    outcomes = download(chunk.frames, on_frame=lambda _: advance(DOWNLOAD))
+    failures = tuple(one for one in outcomes if isinstance(one, FrameFailure))
+    seconds = {DOWNLOAD: time.perf_counter() - started}
     if stored and absent <= {failure.index for failure in failures}:
         count_kept(job, len(chunk.frames), DETECT, SEGMENT)
-        return replace(stored, seconds=_since(started, DOWNLOAD))
-    return ChunkState(
-        chunk, frames, failures, has_boxes=has_boxes, seconds=_since(started, DOWNLOAD)
-    )
-
-
-def _since(started: float, stage: str) -> dict[str, float]:
-    return {stage: time.perf_counter() - started}
+        return replace(stored, seconds=seconds)
+    frames = tuple(one for one in outcomes if isinstance(one, FrameRef))
+    has_boxes = chunk.path("boxes") in listed
+    return ChunkState(chunk, frames, failures, has_boxes=has_boxes, seconds=seconds)
 
 
 def count_kept(job: Job, frames: int, *stages: str) -> None:
     """Report frames that need no work in these stages."""
     for stage in stages:
-        job.tools.progress.advance(stage, frames, kept=True)
-
-
-def _download(job: Job, chunk: Chunk) -> tuple[tuple[FrameRef, ...], tuple[FrameFailure, ...]]:
-    from tasks.frames.download import download
-
-    outcomes = download(chunk.frames, on_frame=lambda _: job.tools.progress.advance(DOWNLOAD))
-    return (
-        tuple(one for one in outcomes if isinstance(one, FrameRef)),
-        tuple(one for one in outcomes if isinstance(one, FrameFailure)),
-    )
+        job.context.progress.advance(stage, frames, kept=True)
 
 
 def detect_chunk(job: Job, state: ChunkState) -> ChunkState:
     """Find or import the boxes of a chunk's frames, those that are not in storage already."""
-    if state.record:
+    if state.record or state.boxes is not None:
         return state
-    job.tools.check()
+    job.context.check()
     known: Mapping[int, Boxes] = {}
     if state.has_boxes:
         versions = job.stamp.versions
         known = artifacts.complete_boxes(job.out_uri, state.chunk, versions) or {}
     wanted = [frame for frame in state.frames if frame.index not in known]
-    find = _finder(job) if wanted else None
+    count_kept(job, len(state.chunk.frames) - len(wanted), DETECT)
+    found: Mapping[int, Boxes | FrameFailure] = {}
     started = time.perf_counter()
-    found = find(wanted) if find else {}
+    if wanted and job.boxes_uri:
+        imported = job.imported()
+        started = time.perf_counter()  # opening them is no chunk's time, nor is loading a model
+        found = {one.index: _chosen(job, imported, one) for one in wanted}
+    elif wanted:
+        detector = job.load_detector()
+        started = time.perf_counter()
+        found = _detected(job, detector, wanted)
     boxes = {**known} | {i: one for i, one in found.items() if isinstance(one, Boxes)}
     if boxes != known:
         artifacts.write_boxes(job.out_uri, state.chunk, boxes, job.stamp)
-    job.tools.progress.advance(DETECT, len(state.chunk.frames) - len(wanted), kept=True)
     failures = tuple(one for one in found.values() if isinstance(one, FrameFailure))
     return replace(
         state,
         failures=(*state.failures, *failures),
         boxes=boxes,
-        seconds={**state.seconds, **_since(started, DETECT)},
+        seconds={**state.seconds, DETECT: time.perf_counter() - started},
     )
 
 
-def _finder(job: Job) -> Callable[[list[FrameRef]], dict[int, Boxes | FrameFailure]]:
-    """Load what finds boxes, once per process, so that it is not counted as a chunk's time."""
-    if job.boxes_uri:
-        imported = job.tools.imported(job.boxes_uri, job.box_names_uri, job.boxes_version)
-        return partial(_imported_boxes, job, imported)
-    from tasks.boxes.detect import detect
-    from tasks.frames.images import keep_frame
+def _chosen(job: Job, imported: ImportedBoxes, frame: FrameRef) -> Boxes | FrameFailure:
+    from tasks.boxes.imported import chosen_boxes
 
-    load, advance = job.tools.detectors.load, job.tools.progress.advance
-    detector = load(job.detector, stamp=job.stamp.detector, backend=job.model.backend)
-    return lambda frames: detect(
+    boxes = imported.of(frame)
+    job.context.progress.advance(DETECT)
+    return chosen_boxes(boxes, job.classes, job.min_score) if isinstance(boxes, Boxes) else boxes
+
+
+def _detected(
+    job: Job, detector: AnyDetector, frames: list[FrameRef]
+) -> dict[int, Boxes | FrameFailure]:
+    from tasks.boxes.detect import detect
+
+    return detect(
         frames,
         detector,
         job.classes,
         job.min_score,
-        lambda *_: advance(DETECT),
+        lambda *_: job.context.progress.advance(DETECT),
         tiles=job.tiles,
-        on_staged=keep_frame,
+        on_read=lambda frame, read: job.context.kept_frames().keep(_picture(frame), read),
     )
-
-
-def _imported_boxes(
-    job: Job, imported: ImportedBoxes, frames: list[FrameRef]
-) -> dict[int, Boxes | FrameFailure]:
-    from tasks.boxes.imported import chosen_boxes
-
-    result: dict[int, Boxes | FrameFailure] = {}
-    for frame in frames:
-        boxes = imported.of(frame)
-        if isinstance(boxes, Boxes):
-            boxes = chosen_boxes(boxes, job.classes, job.min_score)
-        result[frame.index] = boxes
-        job.tools.progress.advance(DETECT)
-    return result
 
 
 def segment_chunk(job: Job, state: ChunkState) -> ChunkState:
     """Make the masks of a chunk's boxes and write its labels; with them it is complete."""
     if state.record:
         return state
-    job.tools.check()
+    job.context.check()
     failed = {one.index: one for one in state.failures}
     labeled = [
         LabeledFrame(frame, Boxes.empty(), failure=failed[frame.index])
         for frame in state.chunk.frames
         if frame.index in failed
     ]
-    job.tools.progress.advance(SEGMENT, len(labeled), kept=True)
-    todo = [
-        (frame, state.boxes[frame.index]) for frame in state.frames if frame.index not in failed
-    ]
+    count_kept(job, len(labeled), SEGMENT)
+    boxes = state.boxes or {}
+    todo = [(frame, boxes[frame.index]) for frame in state.frames if frame.index not in failed]
     if todo:
-        job.tools.segmenters.load(job.model)  # not counted as the chunk's time
-    turn, started = DeviceTurn(job.tools.device), time.perf_counter()
+        job.context.segmenters.load(job.model)  # not counted as the chunk's time
+    turn, started = DeviceTurn(job.context.device), time.perf_counter()
     if todo:
         labeled += _segment(job, todo, turn)
     stored = artifacts.complete_chunk(job.out_uri, state.chunk)
@@ -262,47 +200,35 @@ def segment_chunk(job: Job, state: ChunkState) -> ChunkState:
     # Else another worker was first: a manifest may name its files already.
     made = state.complete(stored, computed=True)
     spent = {**state.seconds, SEGMENT: time.perf_counter() - started - turn.waited_s}
-    job.tools.progress.complete_chunk(spent, made.record.instances if made.record else 0)
+    job.context.progress.complete_chunk(spent, made.record.instances if made.record else 0)
     return replace(made, seconds=spent)
-
-
-def label_chunks(
-    job: Job, states: Sequence[ChunkState], detected: bool = False
-) -> list[ChunkState]:
-    """Detect and segment a piece's chunks: one is detected while another one is segmented.
-
-    The stage in which an error was met is among its notes.
-
-    Args:
-        job: what every step knows.
-        states: the chunks, downloaded.
-        detected: they have their boxes.
-
-    """
-
-    def label(state: ChunkState) -> ChunkState:
-        stage = DETECT
-        try:
-            state = state if detected else detect_chunk(job, state)
-            stage = SEGMENT
-            return segment_chunk(job, state)
-        except Exception as error:
-            error.add_note(stage)
-            raise
-
-    with ThreadPoolExecutor(CHUNKS_AT_ONCE, "chunk") as pool:
-        return list(pool.map(label, states))
 
 
 def _segment(
     job: Job, todo: list[tuple[FrameRef, Boxes]], turn: DeviceTurn
 ) -> Iterator[LabeledFrame]:
-    from tasks.frames.images import kept_or_read
+    from tasks.frames.images import read_image
     from tasks.masks.segment import segment_frames
 
-    segmenter = job.tools.segmenters.load(job.model)
-    for one in segment_frames(segmenter, todo, kept_or_read, turn=turn):
-        job.tools.progress.advance(SEGMENT)
-        if one.masks and job.rules:
-            one = replace(one, masks=tidied(one.masks, one.boxes, job.rules))  # noqa: PLW2901
-        yield one
+    kept = job.context.kept_frames()
+
+    def read(frame: FrameRef) -> ImageArray | StagedFrame:
+        found = kept.take(_picture(frame))
+        if found is None:
+            return read_image(frame)
+        return found if found.gpu else found.pixels
+
+    try:
+        for one in segment_frames(job.context.segmenters.load(job.model), todo, read, turn=turn):
+            job.context.progress.advance(SEGMENT)
+            if one.masks and job.rules:
+                one = replace(one, masks=tidied(one.masks, one.boxes, job.rules))  # noqa: PLW2901
+            yield one
+    finally:
+        for frame, _ in todo:
+            kept.take(_picture(frame))
+
+
+def _picture(frame: FrameRef) -> tuple[str, ...]:
+    """Tell the picture of a frame from others, among those that are kept."""
+    return frame.uri, frame.etag, frame.local_path

@@ -20,10 +20,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import pairwise
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sam2_core import redaction
 from sam2_core.backend_choice import TESTED_VARIABLE, tested_backends
@@ -31,9 +31,9 @@ from sam2_core.machine import DEVICE_PROCESSES, share_of, usable_cores
 from sam2_core.machine_errors import causes, is_machine_error
 from sam2_core.types import AutolabelError, DeviceLostError, DeviceMemoryError, MachineError
 from tasks.errors import told
-
-if TYPE_CHECKING:
-    from tasks.pipeline.chunk import Job
+from tasks.observe.progress import DETECT, SEGMENT
+from tasks.pipeline.chunk import ChunkState, detect_chunk
+from tasks.pipeline.run_context import Job, RunContext
 
 # With four, 16 cores keep an H200 busy, whatever the backend (BENCHMARKS.md).
 MOST, CORES_EACH, MEMORY_EACH = 4, 4, 8 << 30
@@ -252,10 +252,7 @@ def _begin(values: dict[str, Any] | None) -> None:
     for name in ("sam2_core", "tasks"):
         logging.getLogger(name).setLevel(logging.INFO)
     if values is not None:
-        from tasks.pipeline.chunk import Job
-        from tasks.pipeline.tools import Tools
-
-        _job = Job(**values, tools=Tools())
+        _job = Job(**values, context=RunContext())
 
 
 def _end_with_parent() -> None:
@@ -267,7 +264,7 @@ def _end_with_parent() -> None:
 
 def _warm_up() -> None:
     """Load what a process works with; what fails here fails again, and is told, in a step."""
-    from tasks.pipeline.warm import import_fiftyone, warm_in_background
+    from tasks.pipeline.ready import import_fiftyone, warm_in_background
 
     if _job is not None:
         warm_in_background(_job)
@@ -291,7 +288,7 @@ def _do(
 
 def portable(job: Job) -> dict[str, Any]:
     """Return what a job is made of, without what works in this process only."""
-    return {one.name: getattr(job, one.name) for one in fields(job) if one.name != "tools"}
+    return {one.name: getattr(job, one.name) for one in fields(job) if one.name != "context"}
 
 
 def carried(error: BaseException) -> list[BaseException]:
@@ -328,3 +325,36 @@ def _lacks_memory(error: Exception) -> bool:
         isinstance(one, DeviceMemoryError) or (isinstance(one, Exception) and is_out_of_memory(one))
         for one in causes(error)
     )
+
+
+Step = Callable[[Job, Sequence[ChunkState]], list[ChunkState]]
+
+
+def labeled_beside(
+    processes: DeviceProcesses, job: Job, states: Sequence[ChunkState], step: Step
+) -> list[ChunkState]:
+    """Detect and segment a piece's chunks in a process beside this one.
+
+    Of several at a time each counts as long as it keeps the machine: its share.
+    """
+    context = job.context
+    try:
+        if job.boxes_uri:  # they need no device, and a file of them is opened once
+            states = [detect_chunk(job, one) for one in states]
+        context.check()
+        made = processes.run(step, states)
+    except DeviceLostError as error:
+        context.lose(error)
+        raise
+    labeled = []
+    for before, after in zip(states, made, strict=True):
+        spent = {
+            stage: seconds if stage in before.seconds else seconds / processes.count
+            for stage, seconds in after.seconds.items()
+        }
+        if not before.record:
+            for stage in (SEGMENT,) if job.boxes_uri else (DETECT, SEGMENT):
+                context.progress.advance(stage, len(after.chunk.frames))
+            context.progress.complete_chunk(spent, after.record.instances if after.record else 0)
+        labeled.append(replace(after, seconds=spent))
+    return labeled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -9,14 +10,23 @@ from dataclasses import dataclass, replace
 from sam2_core.types import AutolabelError
 from tasks.frames.discover import Discovered, list_frames
 from tasks.observe.progress import DETECT, DOWNLOAD, SEGMENT
-from tasks.pipeline.chunk import Job, count_kept
-from tasks.pipeline.outcome import NotFetchedError, SequencePart, UnreadableError
+from tasks.pipeline.chunk import count_kept
+from tasks.pipeline.outcome import (
+    NotFetchedError,
+    SequencePart,
+    UnreadableError,
+    log_failures,
+)
+from tasks.pipeline.run_context import Job
 from tasks.store import artifacts, manifests, quarantine, storage
 from tasks.store.artifacts import Chunk
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import Manifest
 from tasks.store.newest import ListedManifest, declare_again
 from tasks.types import FrameFailure, FrameRef
+from tasks.wording import counted
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -40,8 +50,14 @@ class Opened:
     failures: tuple[FrameFailure, ...] = ()
     attempt_uri: str = ""
 
+    @property
+    def frames(self) -> int:
+        """How many frames this part has, labeled by now or not."""
+        complete = self.part.manifest
+        return complete.frames if complete else sum(len(chunk.frames) for chunk in self.chunks)
 
-def open_part(job: Job, part: SequencePart) -> Opened:
+
+def open_sequence(job: Job, part: SequencePart) -> Opened:
     """List a sequence's frames if they are not listed, and cut this part of it into chunks.
 
     Videos are fetched and opened for that. A sequence that is complete by now has no chunks.
@@ -52,12 +68,12 @@ def open_part(job: Job, part: SequencePart) -> Opened:
         AutolabelError: it is gone, or has killed too many workers.
 
     """
+    job.context.check()
     found, sequence = part.found, part.found.sequence
     if not found.frames:
         found = replace(found, frames=tuple(list_frames(sequence, part.selection)))
     if job.boxes_uri and not found.boxes:
-        imported = job.tools.imported(job.boxes_uri, job.box_names_uri, job.boxes_version)
-        found = replace(found, boxes=imported.digest_of(found.frames))
+        found = replace(found, boxes=job.imported().digest_of(found.frames))
     if found is not part.found:
         part = as_left(job.out_uri, job.stamp.run_key, replace(part, found=found))
         if part.manifest:
@@ -74,7 +90,10 @@ def open_part(job: Job, part: SequencePart) -> Opened:
     listed = _listed(job, mine)
     complete = sum(chunk.path("frames") in listed for chunk in mine)
     attempt_uri = _begin_attempt(job, part, complete, first) if job.counts_attempts else ""
-    return Opened(part, mine, rest, listed, failures, attempt_uri)
+    opened = Opened(part, mine, rest, listed, failures, attempt_uri)
+    log.info("%s in %s", counted(opened.frames, "frame"), counted(len(mine), "chunk"))
+    log_failures(failures)
+    return opened
 
 
 def as_left(out_uri: str, run_key: str, part: SequencePart) -> SequencePart:
@@ -111,7 +130,9 @@ def _expanded(job: Job, found: Discovered) -> tuple[list[FrameRef], tuple[FrameF
         if not absent:
             raise UnreadableError(reasons)
         raise NotFetchedError(reasons, busy=any(one.busy for one in failures))
-    job.tools.progress.expect(len(frames) - sum(isinstance(one, FrameRef) for one in found.frames))
+    job.context.progress.expect(
+        len(frames) - sum(isinstance(one, FrameRef) for one in found.frames)
+    )
     return frames, failures
 
 

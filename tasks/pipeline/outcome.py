@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 # What these stages do can be done again whenever the labels are complete.
 _AFTERWARDS = (TRACK, LOAD)
 _LONGEST_REASON = 200  # characters in the line of a sequence
+FAILURES_LOGGED = 20
+log = logging.getLogger(__name__)
 
 
 class UnreadableError(AutolabelError):
@@ -143,7 +146,7 @@ class SequenceOutcome:
         return not self.error and not self.failures
 
     @property
-    def worth_another_pass(self) -> bool:
+    def worth_another_try(self) -> bool:
         """Whether what went wrong may well go right in a moment."""
         absent = any(one.may_yet_come for one in self.failures)
         return self.transient or self.stage in _AFTERWARDS or absent
@@ -248,6 +251,14 @@ def outcome_so_far(
         failures=(*failures, *(failure for one, _ in done for failure in one.failures)),
         seconds=summed(one.seconds for one, _ in done),
     )
+
+
+def log_failures(failures: Sequence[FrameFailure]) -> None:
+    """Log which files have no labels and why; the run's report has all of them."""
+    for one in failures[:FAILURES_LOGGED]:
+        log.info("%s failed in %s: %s", one.uri.rpartition("/")[2], one.stage, one.reason)
+    if len(failures) > FAILURES_LOGGED:
+        log.info("%d more frames failed", len(failures) - FAILURES_LOGGED)
 
 
 def with_loaded(outcome: SequenceOutcome, loaded: LoadReport) -> SequenceOutcome:

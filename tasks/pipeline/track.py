@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,13 +12,16 @@ from typing import Any
 import numpy as np
 
 from tasks.observe.progress import TRACK
-from tasks.pipeline.chunk import Job
-from tasks.pipeline.fill import Filled, fill
+from tasks.pipeline.fill_gaps import Filled, fill_gaps
 from tasks.pipeline.outcome import SequenceOutcome, with_tracks
+from tasks.pipeline.run_context import Job
 from tasks.store.manifests import add_to_report, withdrawn_if_damaged
 from tasks.store.tracks import FrameTracks, read_tracks, write_tracks
 from tasks.tracks.make_tracks import make_tracks
 from tasks.types import FrameRef
+from tasks.wording import counted
+
+log = logging.getLogger(__name__)
 
 
 def track_sequence(job: Job, outcome: SequenceOutcome) -> SequenceOutcome:
@@ -33,6 +37,9 @@ def track_sequence(job: Job, outcome: SequenceOutcome) -> SequenceOutcome:
     manifest = outcome.manifest
     if manifest is None or not job.tracks:
         return outcome
+    if job.context.processes:
+        done: SequenceOutcome = job.context.processes.run(track_sequence, outcome)
+        return done
     started = time.perf_counter()
     stored = read_tracks(job.out_uri, manifest)
     if stored:
@@ -40,14 +47,16 @@ def track_sequence(job: Job, outcome: SequenceOutcome) -> SequenceOutcome:
     else:
         with withdrawn_if_damaged(job.out_uri, manifest):
             made = make_tracks(job.out_uri, manifest, job.fill_gaps)
-        filled, why_not = fill(job, made.gaps)
+        filled, why_not = fill_gaps(job, made.gaps)
         facts = made.made | _gaps(job, filled, made.no_gaps + why_not)
         more = [(one.frame, one.boxes, one.masks) for one in filled]
         write_tracks(job.out_uri, manifest, _with_filled(made.frames, filled), facts, more)
         if job.fill_gaps:
             add_to_report(job.out_uri, manifest, {"gaps": facts["gaps"]})
     seconds = outcome.seconds | {TRACK: time.perf_counter() - started}
-    return replace(with_tracks(outcome, facts), tracked_now=not stored, seconds=seconds)
+    outcome = replace(with_tracks(outcome, facts), tracked_now=not stored, seconds=seconds)
+    log.info("%s", counted(outcome.tracks, "track"))
+    return outcome
 
 
 def _gaps(job: Job, filled: Sequence[Filled], why_not: Counter[str]) -> dict[str, Any]:

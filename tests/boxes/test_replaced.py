@@ -45,7 +45,6 @@ NOT_DECISIVE = {
     "tasks.frames.transfer": "bytes as they are; their etags are in every key",
     "tasks.masks.certified": "what certificates say of a model; refuses it or not",
     "tasks.masks.crops": "masks as FiftyOne holds them; labels hold their runs",
-    "tasks.masks.device_turn": "order and threads",
     "tasks.masks.model": "finds models; their content is in the stamp",
     "tasks.masks.parts": "its digest is among the parameters of the runs that it changes",
     "tasks.masks.rules": "its digest is among the parameters of the runs that it changes",

@@ -9,7 +9,7 @@ from prefect.exceptions import Abort
 from prefect.flow_engine import run_flow
 from prefect.states import Pending
 
-from flows import shard
+from flows import pipeline, shard
 from flows.backfill_params import BackfillParams
 from flows.machine.notes import SICK_VARIABLE, noted_sick
 from flows.params import LabelParams
@@ -18,7 +18,7 @@ from flows.shard import label_shard
 from sam2_core import backend_choice
 from sam2_core.serving.transport import ServerAbsentError
 from sam2_core.types import DeviceLostError
-from tasks.pipeline import chunk, steps
+from tasks.pipeline import open as open_step
 from tasks.pipeline.device_processes import ProcessDiedError, ProcessKilledError
 from tasks.store import manifests, quarantine, storage
 from tests.integration.cluster import every_frame_once
@@ -30,7 +30,7 @@ DRIVES = [f"drive{number}" for number in range(6)]
 @pytest.fixture
 def shards(terminal, tmp_path, monkeypatch):
     """A backfill of some drives as one shard, whose flow run is begun as a worker begins it."""
-    monkeypatch.setattr("tasks.pipeline.passes.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("flows.label_sequences.FIRST_PAUSE_S", 0.01)
     for name in DRIVES:
         write_sequence(tmp_path / "in" / name, tmp_path / "boxes", 2)
     label = LabelParams(
@@ -85,13 +85,13 @@ def test_a_full_disk_has_the_machine_tested_before_its_worker_takes_more(
     assert "drive3: cannot write" in note.why
     assert (note.read, note.written) == ((shards.source,), (shards.out,))
     with monkeypatch.context() as patch:  # before its supervisor has ended the worker
-        patch.setattr(steps, "open_part", raising(AssertionError("a sick machine begins it")))
+        patch.setattr(
+            pipeline, "open_sequence", raising(AssertionError("a sick machine begins it"))
+        )
         assert note.why in shards.begin().message
 
 
-@pytest.mark.parametrize(
-    "step", ["tasks.pipeline.chunk.segment_chunk", "tasks.pipeline.steps.open_part"]
-)
+@pytest.mark.parametrize("step", ["flows.pipeline.segment_chunk", "flows.pipeline.open_sequence"])
 def test_a_server_that_does_not_answer_is_no_fault_of_the_machine(
     shards, monkeypatch, tmp_path, step
 ):
@@ -124,10 +124,10 @@ def test_a_full_disk_gives_the_shard_back_later_and_later(shards, monkeypatch, c
 def test_a_lost_device_ends_the_shard_and_its_worker_begins_no_other(shards, monkeypatch, tmp_path):
     note = tmp_path / "sick.json"
     monkeypatch.setenv(SICK_VARIABLE, str(note))
-    opened, open_part = [], steps.open_part
-    monkeypatch.setattr(steps, "open_part", lambda *given: opened.append(1) or open_part(*given))
+    opened, real = [], open_step.list_frames
+    monkeypatch.setattr(open_step, "list_frames", lambda *one: opened.append(1) or real(*one))
     with monkeypatch.context() as patch:
-        patch.setattr(chunk, "segment_chunk", raising(DeviceLostError("the GPU is lost")))
+        patch.setattr(pipeline, "segment_chunk", raising(DeviceLostError("the GPU is lost")))
         state = shards.begin()
     assert (state.name, state.message) == ("AwaitingRetry", "the GPU is lost")
     found = noted_sick(str(note))
@@ -154,7 +154,7 @@ def test_a_gpu_that_is_gone_gives_the_shard_back(shards, monkeypatch, tmp_path):
 
 def test_a_shard_that_was_begun_too_often_fails_with_the_reason(shards, monkeypatch):
     monkeypatch.setattr(shard, "MOST_STARTS", 1)
-    monkeypatch.setattr(chunk, "segment_chunk", raising(DeviceLostError("the GPU is lost")))
+    monkeypatch.setattr(pipeline, "segment_chunk", raising(DeviceLostError("the GPU is lost")))
     state = shards.begin()
     assert state.is_failed()
     assert "6 sequences failed: drive0: the GPU is lost" in state.message
@@ -165,14 +165,14 @@ def test_a_shard_that_was_begun_too_often_fails_with_the_reason(shards, monkeypa
 def test_a_sequence_that_ends_processes_counts_as_one_that_ends_workers(
     shards, monkeypatch, kind, left
 ):
-    segment, bad = chunk.segment_chunk, shards.shard.pieces[2]
+    segment, bad = pipeline.segment_chunk, shards.shard.pieces[2]
 
     def dies(job, state):
         if state.chunk.frames[0].sequence_id == bad.sequence_id:
             raise kind("the process that worked on this has ended")
         return segment(job, state)
 
-    monkeypatch.setattr(chunk, "segment_chunk", dies)
+    monkeypatch.setattr(pipeline, "segment_chunk", dies)
     case = quarantine.Case(shards.out, shards.run_key, bad.sequence_id, bad.content_key)
     assert shards.begin().name == "AwaitingRetry"
     assert len(storage.list_names(case.attempts_uri)) == left

@@ -21,7 +21,7 @@ from tests.integration.runs import MICRO
 @pytest.fixture
 def night(terminal, s3, upload, tmp_path, monkeypatch):
     """Two drives on S3, and what a night does to them: plan, label every shard, plan again."""
-    monkeypatch.setattr("tasks.pipeline.passes.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("flows.label_sequences.FIRST_PAUSE_S", 0.01)
     source, *_ = upload(2, 3)
     label = LabelParams(
         sources=(source,), out=f"{s3}/out", boxes=f"{s3}/boxes-{s3[-12:]}", model=str(MICRO),

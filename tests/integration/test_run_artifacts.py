@@ -19,7 +19,7 @@ from flows.server.artifacts import (
     readable_key,
 )
 from tasks.observe.progress import DETECT, SEGMENT
-from tasks.pipeline.tools import Tools
+from tasks.pipeline.run_context import RunContext
 from tests.integration.cluster import wait_for
 
 
@@ -38,7 +38,7 @@ def shown(prefect_api, monkeypatch):
 
 
 def test_frames_are_counted_while_a_run_goes_on(shown):
-    tools = Tools()
+    tools = RunContext()
 
     @flow(persist_result=False)
     def run():
@@ -82,7 +82,7 @@ def test_runs_and_cards_have_names_that_people_can_read(shown, kind, given, name
 
 @pytest.mark.parametrize("how", ["error", "stop"])
 def test_a_run_that_was_interrupted_says_so(shown, how):
-    tools = Tools()
+    tools = RunContext()
 
     @flow(persist_result=False)
     def run():
@@ -100,7 +100,7 @@ def test_a_run_has_one_card_also_when_an_attempt_was_killed(shown):
     @flow(persist_result=False)
     def run():
         ProgressArtifact("killed", 26).tell(5, 26)
-        tools = Tools()
+        tools = RunContext()
         with frames_counted(tools, "killed", [26]):
             assert shown("killed") == ("0 of 26 frames", 0)
             tools.progress.advance(SEGMENT, 26, kept=True)

@@ -1,6 +1,6 @@
 """Holes, speckles, and pixels that several masks claim."""
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +9,11 @@ from pycocotools import mask as coco_mask
 from flows.params import LabelParams
 from sam2_core.types import Boxes, Masks
 from tasks.masks.rules import TAKEN, MaskRules, tidied
-from tasks.pipeline.chunk import _segment
+from tasks.store.artifacts import complete_chunk
 from tasks.store.tables import LabeledFrame
-from tasks.types import FrameRef
+from tests.pipeline.test_machine_errors import chunk_of, job_of, label_chunk, source
+
+__all__ = ["source"]  # the fixture
 
 SIZE_HW = (60, 80)
 
@@ -126,16 +128,19 @@ def test_rules_that_are_off_change_neither_masks_nor_keys():
     assert chosen == {**plain.deciding(), "clean_masks": 0.01, "overlap": "depth"}
 
 
-def test_the_labels_of_a_run_are_tidied_as_it_was_told(monkeypatch):
-    one, other = block(0, 0, 40, 40), block(20, 20, 60, 60)
-    frame = FrameRef("drive", "", 0, None, "s3://b/0.jpg", SIZE_HW)
-    labeled = LabeledFrame(frame, boxes_of(2, scores=[0.9, 0.5]), masks_of(one, other))
-    monkeypatch.setattr("tasks.masks.segment.segment_frames", lambda *_, **__: [labeled])
-    tools = SimpleNamespace(
-        segmenters=SimpleNamespace(load=lambda _: None),
-        progress=SimpleNamespace(advance=lambda _: None),
-    )
+def test_the_labels_of_a_run_are_tidied_as_it_was_told(source, monkeypatch):
+    made = masks_of(block(0, 0, 40, 40), block(20, 20, 60, 60))
+    boxes = boxes_of(2, scores=[0.9, 0.5])
+
+    def segmented(_, todo, *__, **___):
+        return [LabeledFrame(replace(frame, size_hw=SIZE_HW), boxes, made) for frame, _ in todo]
+
+    monkeypatch.setattr("tasks.masks.segment.segment_frames", segmented)
     for rules, contested in ((MaskRules(), 400), (MaskRules(overlap="score"), 0)):
-        job = SimpleNamespace(tools=tools, model=None, rules=rules)
-        (made,) = _segment(job, [], None)
-        assert (pixels(made.masks)[0] & pixels(made.masks)[1]).sum() == contested
+        job = job_of(source, imported=True)
+        job = replace(job, rules=rules, out_uri=str(source / (rules.overlap)))
+        chunk = chunk_of(job, source)
+        assert label_chunk(job, chunk).record
+        labeled = complete_chunk(job.out_uri, chunk).labeled
+        masks = [pixels(one.masks) for one in labeled]
+        assert [(one & other).sum() for one, other in masks] == [contested] * len(labeled)

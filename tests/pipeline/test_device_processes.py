@@ -10,6 +10,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
+from flows.pipeline import label_piece
 from sam2_core.machine import DEVICE_PROCESSES
 from sam2_core.types import AutolabelError, DeviceLostError, DeviceMemoryError, MachineError
 from tasks.observe.progress import DETECT, SEGMENT, Listener
@@ -21,8 +22,8 @@ from tasks.pipeline.device_processes import (
     carried,
     wanted_processes,
 )
-from tasks.pipeline.steps import labeled
-from tasks.pipeline.warm import warmed
+from tasks.pipeline.open import Opened
+from tasks.pipeline.ready import ready
 from tests.conftest import REPOSITORY
 from tests.integration.cluster import wait_for
 from tests.pipeline.fateful_steps import (
@@ -52,7 +53,7 @@ class Heard(Listener):
         self.chunks.append(instances)
 
     def advanced(self, stage, frames, kept):
-        self.frames[stage] = self.frames.get(stage, 0) + frames
+        self.frames[stage] = self.frames.get(stage, 0) + (0 if kept else frames)
 
 
 @pytest.fixture
@@ -77,14 +78,16 @@ def test_chunks_labeled_by_processes_are_as_those_labeled_here(source, monkeypat
     expected = segment_chunk(here, detect_chunk(here, begun))
     heard = Heard()
     monkeypatch.setenv(DEVICE_PROCESSES.name, "2")
-    with beside.tools.progress.listening(heard), warmed(beside):
-        downloaded = download_chunk(beside, chunk_of(beside, source), ())
-        (state,) = labeled(beside, [downloaded])
-        assert not beside.tools.segmenters._loaded  # it was not this process
-        beside.tools.processes.run = None  # a chunk that is complete goes to no process
-        assert labeled(beside, [state]) == [state]
-        beside.tools.processes.__dict__.pop("run")
-    assert beside.tools.processes is None
+    with beside.context.progress.listening(heard), ready(beside):
+        opened = Opened(None, (chunk_of(beside, source),))
+        (state,) = label_piece(beside, opened, 0, 1)
+        assert not beside.context.segmenters._loaded  # it was not this process
+        beside.context.processes.run = None  # a chunk that is complete goes to no process
+        there = Opened(None, opened.chunks, listed={state.chunk.path("frames")})
+        (again,) = label_piece(beside, there, 0, 1)
+        assert (again.record, again.computed) == (state.record, False)
+        beside.context.processes.__dict__.pop("run")
+    assert beside.context.processes is None
     assert state.record == expected.record
     assert heard.frames[DETECT] == heard.frames[SEGMENT] == FRAMES
     assert heard.chunks == [expected.record.instances]

@@ -20,7 +20,8 @@ from tasks.frames.download import download
 from tasks.frames.video import VideoRef, expand_videos
 from tasks.masks.model import choose_model
 from tasks.observe.progress import DOWNLOAD
-from tasks.pipeline.chunk import Job, detect_chunk, download_chunk, segment_chunk
+from tasks.pipeline.chunk import detect_chunk, download_chunk, segment_chunk
+from tasks.pipeline.run_context import Job
 from tasks.store import storage
 from tasks.store.artifacts import RunStamp, chunks_of, complete_chunk
 from tests.boxes.test_detect import NAMES, ROWS
@@ -92,17 +93,6 @@ def third_picture(path, *_):
     return str(path).endswith("3.png")
 
 
-def second_reading():
-    """Fail when the masks are made: the detector has read each picture by then."""
-    read = []
-
-    def when(path, *_):
-        read.append(str(path))
-        return third_picture(path) and read.count(str(path)) > 1
-
-    return when
-
-
 FAULTS = {
     **{
         f"{errno.errorcode[code]} while the detector reads": (
@@ -110,7 +100,9 @@ FAULTS = {
         )
         for code in (errno.EIO, errno.ESTALE, errno.EMFILE)
     },
-    "EIO while the model reads": (images, "read_versioned", os_error(errno.EIO), second_reading),
+    "EIO while the model reads": (
+        images, "read_versioned", os_error(errno.EIO), lambda: third_picture
+    ),
     "no memory for a picture": (
         images, "_decode", MemoryError(), lambda: lambda data, _: data == WHITE
     ),
@@ -132,7 +124,7 @@ WHITE = b""
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_chunk_stays_missing_and_the_next_run_makes_it_whole(source, monkeypatch, fault):
-    job = job_of(source)
+    job = job_of(source, imported=fault == "EIO while the model reads")
     chunk = chunk_of(job, source)
     where, name, error, when = FAULTS[fault]
     where = __import__(where, fromlist=["x"]) if isinstance(where, str) else where

@@ -11,7 +11,6 @@ from sam2_core.machine_errors import is_machine_error
 from sam2_core.trust.certificate import UncertifiedEngineError
 from tasks.masks.model import choose_model
 from tasks.observe.progress import DOWNLOAD, SEGMENT
-from tasks.pipeline import chunk as steps
 from tasks.pipeline.outcome import outcome_so_far, with_error
 from tasks.store import quarantine
 from tasks.store.artifacts import complete_chunk
@@ -29,7 +28,9 @@ def test_a_refused_engine_labels_nothing_and_no_sequence_is_at_fault(source, mon
         label_chunk(job, chunk)
     assert is_machine_error(refused.value)
     assert complete_chunk(job.out_uri, chunk) is None
-    monkeypatch.setattr(steps, "_download", None)  # the next sequence is not even fetched
+    monkeypatch.setattr(
+        "tasks.frames.download.download", None
+    )  # the next sequence is not even fetched
     with pytest.raises(UncertifiedEngineError, match="may not label"):
         label_chunk(job, chunk)
     outcome = with_error(outcome_so_far("drive", []), DOWNLOAD, refused.value)

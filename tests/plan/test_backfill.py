@@ -17,7 +17,7 @@ from flows.plan.shards import pack
 from flows.shard import parts_of
 from sam2_core.types import AutolabelError
 from tasks.frames.listing import walk
-from tasks.pipeline.tools import Tools
+from tasks.pipeline.run_context import RunContext
 from tasks.store import storage
 from tasks.store.artifacts import RunStamp, frames_key_of
 from tasks.store.manifests import path_of
@@ -147,7 +147,7 @@ def test_a_folder_of_boxes_is_listed_once_for_a_run(params, monkeypatch):
         return walk(uri, *more)
 
     monkeypatch.setattr("tasks.boxes.import_files.walk", counted)
-    tools = Tools()
+    tools = RunContext()
     plan = make_plan(label, tools)
     assert tools.imported(label.boxes, "", plan.matching.imported.version).entries
     assert listed == [label.boxes]

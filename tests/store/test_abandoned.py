@@ -123,7 +123,6 @@ def test_what_is_written_is_named_so(tmp_path):
 
 def test_the_next_label_of_the_same_removes_it(tmp_path, monkeypatch):
     from flows.cli import label_run
-    from flows.cli.display import stderr_console
     from flows.params import LabelParams
 
     write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 1)
@@ -133,5 +132,5 @@ def test_the_next_label_of_the_same_removes_it(tmp_path, monkeypatch):
     )  # fmt: skip
     left = aged(tmp_path / "out" / "labels" / "drive" / "_" / f".0-1-k.boxes.parquet.{HEX}.tmp")
     monkeypatch.setattr(label_run, "_nothing_to_do", lambda _: [])
-    label_run.label_with_progress(stderr_console(), label, api=None)
+    label_run.run_label(label)
     assert not left.exists()

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from tasks.masks.device_turn import DeviceTurn
+from tasks.pipeline.run_context import DeviceTurn
 
 
 def test_turns_follow_each_other_and_tell_how_long_they_waited():

@@ -12,10 +12,9 @@ import numpy as np
 from sam2_core.decisive_code import source_digest
 from sam2_core.types import Boxes, Masks
 from tasks.frames.identity import is_file_here
-from tasks.masks.device_turn import DeviceTurn
 from tasks.masks.rules import tidied
-from tasks.pipeline.chunk import Job
 from tasks.pipeline.outcome import NotFetchedError
+from tasks.pipeline.run_context import DeviceTurn, Job
 from tasks.store import storage
 from tasks.store.tables import LabeledFrame
 from tasks.tracks import associate
@@ -25,7 +24,7 @@ from tasks.types import FrameRef
 
 INTERPOLATED = "interpolated"
 _CODE = (
-    "tasks.pipeline.fill", "tasks.masks.segment", "tasks.masks.crops", "tasks.risk.geometry",
+    "tasks.pipeline.fill_gaps", "tasks.masks.segment", "tasks.masks.crops", "tasks.risk.geometry",
     "tasks.tracks.associate", "tasks.tracks.gaps", "tasks.tracks.shapes", "tasks.tracks.sightings",
     "tasks.tracks.track",
 )  # fmt: skip
@@ -55,7 +54,7 @@ class Filled:
     masks: Masks
 
 
-def fill(job: Job, gaps: Iterable[tuple[FrameRef, Gap]]) -> tuple[list[Filled], Counter[str]]:
+def fill_gaps(job: Job, gaps: Iterable[tuple[FrameRef, Gap]]) -> tuple[list[Filled], Counter[str]]:
     """Prompt frames with the boxes of their gaps and keep the masks that fit before and after.
 
     A frame whose picture is another one by now, or cannot be read, stays as it is.
@@ -83,8 +82,8 @@ def fill(job: Job, gaps: Iterable[tuple[FrameRef, Gap]]) -> tuple[list[Filled], 
         return [], why_not
     todo = [(there, _boxes(by_frame[frame])) for frame, there in _here(by_frame)]
     of_frame = {(one.camera, one.index): several for one, several in by_frame.items()}
-    turn = DeviceTurn(job.tools.device)
-    labeled = segment_frames(job.tools.segmenters.load(job.model), todo, read_image, turn=turn)
+    turn = DeviceTurn(job.context.device)
+    labeled = segment_frames(job.context.segmenters.load(job.model), todo, read_image, turn=turn)
     made = [
         _believed(job, one, of_frame.pop((one.frame.camera, one.frame.index)), why_not)
         for one in labeled

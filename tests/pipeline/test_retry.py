@@ -7,8 +7,8 @@ import pytest
 import s3fs
 from click.testing import CliRunner
 
+from flows import label_sequences
 from flows.cli.main import cli
-from tasks.pipeline import passes
 from tasks.store import retry
 from tests.conftest import use_s3_endpoint
 from tests.faults import FaultyProxy
@@ -21,7 +21,7 @@ def test_what_a_busy_storage_refused_is_labeled_at_the_end(
 ):
     write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 2)
     s3fs.S3FileSystem().put(str(tmp_path / "in") + "/", f"{s3}/in/", recursive=True)
-    monkeypatch.setattr(passes, "FIRST_PAUSE_S", 0.6)
+    monkeypatch.setattr(label_sequences, "FIRST_PAUSE_S", 0.6)
     monkeypatch.setattr(retry, "FIRST_DELAY_S", 0.001)
     until = []
 

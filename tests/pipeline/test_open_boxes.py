@@ -14,7 +14,7 @@ from tasks.boxes.field_boxes import field_boxes
 from tasks.boxes.matching import Matching
 from tasks.boxes.rows import BadBoxesError
 from tasks.frames.discover import discover
-from tasks.pipeline.given_boxes import given_boxes
+from tasks.pipeline.open_boxes import open_boxes
 from tests.frames.formats import picture
 
 
@@ -49,9 +49,9 @@ def mine(tmp_path, database):
 
 
 def test_boxes_of_a_field_are_those_of_their_pictures(mine, tmp_path):
-    given = given_boxes(f"dataset:{mine.name}.predictions")
+    given = open_boxes(f"dataset:{mine.name}.predictions")
     assert given.class_counts == {"car": 4, "a": 2, "b": 2}
-    assert given.version == given_boxes(f"dataset:{mine.name}.predictions").version
+    assert given.version == open_boxes(f"dataset:{mine.name}.predictions").version
     frames = [frame for one in discover([str(tmp_path / "drives")]) for frame in one.frames]
     matching = Matching(given)
     matching.add(frames)
@@ -72,18 +72,18 @@ def test_boxes_of_a_field_are_those_of_their_pictures(mine, tmp_path):
     sample = mine.first()
     sample.predictions.detections[0].label = "truck"
     sample.save()
-    assert given_boxes(f"dataset:{mine.name}.predictions").version != given.version
+    assert open_boxes(f"dataset:{mine.name}.predictions").version != given.version
 
 
 def test_what_is_no_field_of_boxes_is_refused_with_those_there_are(mine):
     with pytest.raises(AutolabelError, match=r"no field 'x' in .* with boxes it has predictions"):
-        given_boxes(f"dataset:{mine.name}.x")
+        open_boxes(f"dataset:{mine.name}.x")
     with pytest.raises(AutolabelError, match="the field holds Classification"):
-        given_boxes(f"dataset:{mine.name}.scene")
+        open_boxes(f"dataset:{mine.name}.scene")
     with pytest.raises(AutolabelError, match=r"no dataset 'nobody\.s' in FiftyOne \(there are: "):
-        given_boxes("dataset:nobody.s.predictions")
+        open_boxes("dataset:nobody.s.predictions")
     with pytest.raises(AutolabelError, match="leave out --box-names"):
-        given_boxes(f"dataset:{mine.name}.predictions", "names.txt")
+        open_boxes(f"dataset:{mine.name}.predictions", "names.txt")
     with pytest.raises(ValueError, match=r"names no field: write dataset:NAME\.FIELD"):
         LabelParams(sources=("x",), out="y", boxes="dataset:drives")
     with pytest.raises(ValueError, match="which the boxes are from"):

@@ -23,11 +23,18 @@ from tests.tracks.test_track import RAIL, filled, labeled, moved, stored
 
 
 def job_of(out, gap_frames):
-    tools = SimpleNamespace(
-        device=None, segmenters=SimpleNamespace(load=lambda model: SimpleNamespace(model=model))
+    context = SimpleNamespace(
+        device=None,
+        processes=None,
+        segmenters=SimpleNamespace(load=lambda model: SimpleNamespace(model=model)),
     )
     return SimpleNamespace(
-        out_uri=out, tracks=True, fill_gaps=gap_frames, rules=MaskRules(), model="m", tools=tools
+        out_uri=out,
+        tracks=True,
+        fill_gaps=gap_frames,
+        rules=MaskRules(),
+        model="m",
+        context=context,
     )
 
 
@@ -100,9 +107,9 @@ def test_another_tracker_or_other_code_that_fills_gaps_is_another_key(tmp_path, 
         )
         keys.append(params.deciding())
     monkeypatch.setattr("sam2_core.decisive_code.ROOT", tmp_path)
-    for changed in ("tasks/pipeline/fill.py", "tasks/masks/segment.py", "tasks/tracks/gaps.py"):
+    for changed in ("pipeline/fill_gaps", "masks/segment", "tracks/gaps"):
         shutil.copytree(ROOT / "tasks", tmp_path / "tasks", dirs_exist_ok=True)
-        with (tmp_path / changed).open("a") as file:
+        with (tmp_path / f"tasks/{changed}.py").open("a") as file:
             file.write("\nCHANGED = True\n")
         source_digest.cache_clear()
         keys.append(params.deciding())

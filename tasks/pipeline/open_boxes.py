@@ -13,7 +13,7 @@ from tasks.boxes.imported import ImportedBoxes
 _LABELS = ("Detections", "Detection")
 
 
-def given_boxes(address: str, names_uri: str = "") -> ImportedBoxes:
+def open_boxes(address: str, names_uri: str = "") -> ImportedBoxes:
     """Open boxes.
 
     Args:

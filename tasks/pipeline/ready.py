@@ -7,48 +7,39 @@ import importlib
 import logging
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from tasks.pipeline.chunk import Job
 from tasks.pipeline.device_processes import DeviceProcesses, wanted_processes
-
-if TYPE_CHECKING:
-    from tasks.masks.model import ModelChoice
-    from tasks.pipeline.tools import Tools
+from tasks.pipeline.run_context import Job
 
 log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def warmed(job: Job, dataset: str | None = None) -> Iterator[None]:
-    """Get ready, while other things start, what a run on a GPU needs; end it with the block.
+def ready(job: Job) -> Iterator[None]:
+    """Load, while other things start, what a run on a GPU needs; end it with the block.
 
     That is processes beside this one where the machine has the cores and the device the memory for
     them, else models in this process. Blocks may be nested; the outermost one counts.
-
-    Args:
-        job: of the run.
-        dataset: that it loads labels into.
-
     """
-    tools = job.tools
-    count = 0 if tools.processes else wanted_processes(job.model.backend)
+    context = job.context
+    count = 0 if context.processes else wanted_processes(job.model.backend)
     if not count:
-        if tools.processes is None:
+        if context.processes is None:
             warm_in_background(job)
         yield
         return
-    tools.processes, tools.loader = DeviceProcesses(count, job), DeviceProcesses(max(count // 2, 1))
-    tools.labeling = threading.Semaphore(count + 1)
-    tools.processes.start()
-    if dataset:
-        threading.Thread(target=_warm_loader, args=(tools.loader,), daemon=True).start()
+    context.processes = DeviceProcesses(count, job)
+    context.loader = DeviceProcesses(max(count // 2, 1))
+    context.labeling = threading.Semaphore(count + 1)
+    context.processes.start()
+    if job.dataset:
+        threading.Thread(target=_warm_loader, args=(context.loader,), daemon=True).start()
     try:
         yield
     finally:
-        tools.processes.end()
-        tools.loader.end()
-        tools.processes = tools.loader = None
+        context.processes.end()
+        context.loader.end()
+        context.processes = context.loader = None
 
 
 def _warm_loader(loader: DeviceProcesses) -> None:
@@ -84,20 +75,10 @@ def warm_in_background(job: Job) -> threading.Thread | None:
     return thread
 
 
-def warm_up(tools: Tools, model: ModelChoice, detector: str, stamp: str) -> None:
-    """Load a detector ("": none), that of a stamp, and a mask model; run each once.
-
-    Raises:
-        AutolabelError: as `Detectors.load` and `Segmenters.load`.
-
-    """
-    if detector:
-        tools.detectors.load(detector, stamp=stamp, backend=model.backend).warm_up()
-    tools.segmenters.load(model).backend.warm_up()
-
-
 def _warm(job: Job) -> None:
     try:
-        warm_up(job.tools, job.model, job.detector, job.stamp.detector)
+        if job.detector:
+            job.load_detector().warm_up()
+        job.context.segmenters.load(job.model).backend.warm_up()
     except Exception as error:  # noqa: BLE001 - told where the model is needed
         log.debug("not warm: %s", error)

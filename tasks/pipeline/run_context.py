@@ -1,0 +1,176 @@
+"""What a run is about (`Job`), and what it works with in its process (`RunContext`)."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sam2_core.backends.device_owner import lost_device
+from sam2_core.backends.kept_frames import KeptFrames
+from sam2_core.types import AutolabelError, DeviceLostError
+from tasks.boxes.detectors import Detectors
+from tasks.masks.model import Segmenters
+from tasks.masks.rules import MaskRules
+from tasks.observe.progress import Progress
+from tasks.pipeline.stopping import StopRequest
+from tasks.store.artifacts import RunStamp
+
+if TYPE_CHECKING:
+    from tasks.boxes.imported import ImportedBoxes
+    from tasks.boxes.yolox import AnyDetector
+    from tasks.masks.model import ModelChoice
+    from tasks.pipeline.device_processes import DeviceProcesses
+
+
+class DeviceTurn:
+    """One chunk's turn with the device, entered by whoever uses the device for it.
+
+    Args:
+        device: held by the chunk whose turn it is: a second one on the device would only take
+            memory from the first.
+
+    Attributes:
+        waited_s: seconds until the turn came, which are none of the chunk's.
+
+    """
+
+    def __init__(self, device: threading.Lock) -> None:
+        self._device, self.waited_s = device, 0.0
+
+    def __enter__(self) -> None:
+        started = time.perf_counter()
+        self._device.acquire()
+        self.waited_s += time.perf_counter() - started
+
+    def __exit__(self, *_: object) -> None:
+        self._device.release()
+
+
+class RunContext:
+    """Loaded models, opened boxes, the device, who listens, and whether to stop.
+
+    Attributes:
+        progress: hears how far the run has come.
+        stop: asks it to begin nothing more.
+        segmenters, detectors: models that were loaded.
+        device: held by the chunk whose turn with the device it is.
+        labeling: entered by a piece that is detected and segmented. Two may (or one more than
+            there are `processes`), so that one reads and writes beside the other's turn. Were it
+            more, they would take turns, end together, and leave the device to wait for whatever is
+            downloaded next.
+        processes: those that detect and segment for this one; None: it does so itself.
+        loader: one that loads labels into FiftyOne; None: this process does.
+
+    """
+
+    def __init__(self) -> None:
+        self.progress, self.stop = Progress(), StopRequest()
+        self.segmenters, self.detectors = Segmenters(), Detectors()
+        self._kept = KeptFrames(forgotten_s=math.inf)
+        self.device = threading.Lock()
+        self.labeling = threading.Semaphore(2)
+        self.certificate: dict[str, Any] | None = None  # of the model, once it is known
+        self.processes: DeviceProcesses | None = None
+        self.loader: DeviceProcesses | None = None
+        self._opening = threading.Lock()
+        self._imported: dict[tuple[str, str], ImportedBoxes] = {}
+        self._lost: DeviceLostError | None = None
+
+    def kept_frames(self) -> KeptFrames:
+        """Return what keeps pictures from the detector to the mask model: the GPU's, else ours."""
+        from sam2_core.backends.gpu import opened_gpu
+
+        gpu = opened_gpu()
+        return gpu.kept if gpu else self._kept
+
+    def imported(self, boxes_uri: str, names_uri: str = "", version: str = "") -> ImportedBoxes:
+        """Return imported boxes, opened the first time.
+
+        Raises:
+            AutolabelError: they are unusable, or not those of the version any more.
+
+        """
+        from tasks.pipeline.open_boxes import open_boxes
+
+        key = (boxes_uri, names_uri)
+        with self._opening:
+            boxes = self._imported.pop(key, None) or open_boxes(boxes_uri, names_uri)
+            if version and boxes.version != version:
+                raise AutolabelError(f"{boxes_uri} changed while it was being read: run again")
+            self._imported[key] = boxes
+            return boxes
+
+    @property
+    def lost(self) -> DeviceLostError | None:
+        """Why the device is lost to this run; None while it works."""
+        return self._lost or (self.processes.lost if self.processes else lost_device())
+
+    def lose(self, error: DeviceLostError) -> None:
+        """Note that a step has found the device lost, its new processes included."""
+        self._lost = self._lost or error
+
+    def check(self) -> None:
+        """Call before beginning a piece of work.
+
+        Raises:
+            DeviceLostError: the device is lost: what is fetched now would be fetched in vain.
+            StoppedError: the run was asked to stop.
+
+        """
+        if self.lost is not None:
+            raise self.lost
+        self.stop.check()
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every step of a run needs to know.
+
+    Attributes:
+        out_uri: the run's storage.
+        stamp: what decides the labels, and so the keys.
+        model: the model, resolved but not loaded.
+        detector: name or path, "" where boxes are imported.
+        boxes_uri: imported boxes, "" where a detector finds them.
+        boxes_version: `ImportedBoxes.version` of those that the run began with.
+        tiles: frames are looked at in so many parts each way, too.
+        box_names_uri: names of their classes where they are in YOLO's text form.
+        classes: only these; all when empty.
+        min_score: only boxes scored at least so.
+        rules: what is done to masks after the model.
+        tracks: whether labels of one object over time get one id.
+        fill_gaps: frames of the longest gap that is filled along a track; 0: none.
+        counts_attempts: whether sequences that kill this process again and again are given up.
+        dataset: FiftyOne dataset that labels are loaded into; None: none.
+        context: what the run works with in this process.
+
+    """
+
+    out_uri: str
+    stamp: RunStamp
+    model: ModelChoice
+    detector: str
+    boxes_uri: str
+    classes: tuple[str, ...]
+    min_score: float
+    rules: MaskRules = field(default_factory=MaskRules)
+    tracks: bool = True
+    fill_gaps: int = 0
+    counts_attempts: bool = False
+    box_names_uri: str = ""
+    boxes_version: str = ""
+    tiles: int = 1
+    dataset: str | None = None
+    context: RunContext = field(default_factory=RunContext, repr=False, compare=False)
+
+    def imported(self) -> ImportedBoxes:
+        """Return the imported boxes, opened the first time; raises as `RunContext.imported`."""
+        return self.context.imported(self.boxes_uri, self.box_names_uri, self.boxes_version)
+
+    def load_detector(self) -> AnyDetector:
+        """Return the detector, loaded the first time; raises as `Detectors.load`."""
+        load, backend = self.context.detectors.load, self.model.backend
+        return load(self.detector, stamp=self.stamp.detector, backend=backend)
