@@ -143,8 +143,7 @@ def _write_graphs(
 
 def _write_answers(model: Sam2, folder: Path, facts: dict[str, Any]) -> None:
     """Record what engines of this export have to compute; see `sam2_core.trust`."""
-    from sam2_core.trust.answers import file_name
-    from sam2_core.trust.calibration import bundled_calibration
+    from sam2_core.trust.calibration import bundled_calibration, file_name
     from sam2_core.trust.judge import torch_answers
 
     for close_ups in (False, True) if facts["close_up_size"] else (False,):

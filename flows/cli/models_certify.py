@@ -122,7 +122,7 @@ def _certified(given: dict[str, Any]) -> Certificate:
                 more = []
                 click.echo(f"on the bundled pictures only: {error}", err=True)
         kind = "full" if more else "quick"
-        certificate, _, found = certify(
+        certificate, found = certify(
             segmenter, calibration, answers, kind=kind, source=choice.source
         )
         return with_pictures(certificate, calibration, answers, found)

@@ -7,17 +7,22 @@ another engine, which has to prove itself anew.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import platform
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from sam2_core.backends.protocol import BackendInfo
 from sam2_core.cache import cache_folder, write_whole
-from sam2_core.trust.answers import digest_of, read_signed, signed_text
+from sam2_core.mask_geometry import SIZES, SMALL_AREA_PX, size_class
+from sam2_core.trust.calibration import digest_of, read_signed, signed_text
 from sam2_core.types import AutolabelError, MachineError
 
 FORMAT = 2
@@ -33,31 +38,12 @@ _LIBRARIES = {
 }
 
 
-@dataclass(frozen=True)
-class Limits:
-    """How far an engine may be from PyTorch in float32.
-
-    Attributes:
-        iou_mean, iou_p1: least mean and first percentile of the IoU of masks over 32x32 px.
-        iou_mean_all: least mean of all masks, small ones included.
-        logits_median: most that half of the masks' logits may be apart, in deviations.
-        predicted_iou_median: most that half of the masks' predicted IoU may be apart.
-
-    """
-
-    iou_mean: float
-    iou_p1: float
-    iou_mean_all: float
-    logits_median: float
-    predicted_iou_median: float
-
-
-# fp32: what other exports are held to (mean 0.999), and the goal for original frames (0.98).
-# fp16: the goals that half precision was measured to reach; see BENCHMARKS.md.
-LIMITS = {
-    "fp32": Limits(0.999, 0.98, 0.998, 0.0005, 0.002),
-    "fp16": Limits(0.995, 0.95, 0.99, 0.1, 0.02),
-}
+# How far an engine may be from PyTorch in float32: the least mean IoU of all masks, and mean and
+# first percentile of those over 32x32 px; at most so far apart may half of the logits be, in
+# deviations, and half of the predicted IoU. fp32: what other exports are held to (mean 0.999), and
+# the goal for original frames (0.98). fp16: what half precision was measured to reach, see
+# BENCHMARKS.md.
+LIMITS = {"fp32": (0.998, 0.999, 0.98, 0.0005, 0.002), "fp16": (0.99, 0.995, 0.95, 0.1, 0.02)}
 
 
 class UncertifiedEngineError(MachineError):
@@ -98,7 +84,7 @@ class Certificate:
     @property
     def verdict(self) -> str:
         """The verdict in a word."""
-        return "passed" if self.passed else "failed"
+        return "failed" if self.failures else "passed"
 
     @property
     def title(self) -> str:
@@ -122,54 +108,48 @@ class Certificate:
         """Where it belongs."""
         return certificate_path(self.engine, cache)
 
-    def keep(self, cache: Path | None = None) -> Certificate:
-        """Write it, signed, unless an earlier one of the engine counts; return the one that does.
+    def standing(self, cache: Path | None = None) -> Certificate:
+        """Return the certificate of the engine that counts: this one, or an earlier one.
 
         A failure counts until all that it was found on passes; a lesser set does not replace a
         greater one.
         """
         before = read_certificate(self.engine, cache)
-        counts = self if before is None else self._after(before)
-        if counts is not before:
-            write_whole(self.path(cache), signed_text(counts.as_json()))
-        return counts
-
-    def counts(self, cache: Path | None = None) -> bool:
-        """Whether `keep` would write it, and no earlier one counts on."""
-        before = read_certificate(self.engine, cache)
-        return before is None or self._after(before) is not before
-
-    def _after(self, before: Certificate) -> Certificate:
-        own = set(self.calibration["images"])
-        missing = {*before.calibration["images"], *before.calibration["due"]} - own
-        if not missing:
+        if before is None:
+            return self
+        found_on = {*before.calibration["images"], *before.calibration["due"]}
+        missing = found_on - set(self.calibration["images"])
+        if not missing or (before.passed and self.failures):
             return self
         if before.passed:
             more = self.calibration["boxes"] >= before.calibration["boxes"]
-            return self if self.failures or more else before
+            return self if more else before
         if self.passed:
             return before
         return replace(self, calibration={**self.calibration, "due": sorted(missing)})
 
-    @property
-    def shown_by(self) -> str:
-        """What a user types, or opens, to see what was found."""
-        if self.calibration["kind"] != "quick":  # of pictures that somebody chose
-            return f"{self.path()} and the pictures beside it show"
-        model = self.source or str(self.engine["name"]).partition("/")[0]
-        backend, precision = str(self.engine["backend"]), str(self.engine["precision"])
-        words = ["autolabel", "models", "certify", model, "--backend", backend]
-        return f"`{shlex.join([*words, '--precision', precision, '--quick'])}` shows"
+    def keep(self, cache: Path | None = None) -> Certificate:
+        """Write the certificate that counts, signed, and return it."""
+        counts = self.standing(cache)
+        write_whole(self.path(cache), signed_text(counts.as_json()))
+        return counts
 
     def refuse(self) -> None:
         """Raise `UncertifiedEngineError` where the engine failed."""
-        if self.failures:
-            raise UncertifiedEngineError(
-                f"{self.title} does not compute what PyTorch does in float32, and may not label: "
-                f"{'; '.join(self.failures)} ({self.calibration['pictures']} pictures). "
-                f"{self.shown_by} where; another --precision or --backend may be right; "
-                "--allow-uncertified labels all the same, and the labels' stamp says so"
-            )
+        if not self.failures:
+            return
+        shown_by = f"{self.path()} and the pictures beside it show"
+        if self.calibration["kind"] == "quick":  # else of pictures that somebody chose
+            model = self.source or str(self.engine["name"]).partition("/")[0]
+            backend, precision = str(self.engine["backend"]), str(self.engine["precision"])
+            words = ["autolabel", "models", "certify", model, "--backend", backend]
+            shown_by = f"`{shlex.join([*words, '--precision', precision, '--quick'])}` shows"
+        raise UncertifiedEngineError(
+            f"{self.title} does not compute what PyTorch does in float32, and may not label: "
+            f"{'; '.join(self.failures)} ({self.calibration['pictures']} pictures). "
+            f"{shown_by} where; another --precision or --backend may be right; "
+            "--allow-uncertified labels all the same, and the labels' stamp says so"
+        )
 
 
 def engine_facts(info: BackendInfo) -> dict[str, Any]:
@@ -183,15 +163,11 @@ def engine_facts(info: BackendInfo) -> dict[str, Any]:
 def versions_of(backend: str) -> dict[str, str]:
     """Return the versions of the libraries that belong to an engine of a backend."""
     family = next(name for name in _LIBRARIES if backend.startswith(name))
-    names = (*_EVERYWHERE, *_LIBRARIES[family])
-    return {name: found for name in names if (found := _version(name))}
-
-
-def _version(distribution: str) -> str:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+    found = {}
+    for name in (*_EVERYWHERE, *_LIBRARIES[family]):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def certificate_path(engine: Mapping[str, Any], cache: Path | None = None) -> Path:
@@ -199,15 +175,19 @@ def certificate_path(engine: Mapping[str, Any], cache: Path | None = None) -> Pa
     return cache_folder(cache) / "certificates" / f"{digest_of(engine)[:24]}.json"
 
 
-def _of(values: Mapping[str, Any], path: Path) -> Certificate:
-    if values.get("format") != FORMAT:
-        raise AutolabelError(f"{path} is of another version. Remove it to have it made again")
-    if not values["engine"].keys() >= _ENGINE or not values["calibration"].keys() >= _SET:
-        raise AutolabelError(f"{path} is no certificate. Remove it to have it made again")
-    return Certificate(
-        values["engine"], values["calibration"], values["reference"], values["measured"],
-        tuple(values["failures"]), tuple(values["worst"]), values["source"], values["made"],
-    )  # fmt: skip
+def _read(path: Path) -> Certificate | None:
+    """Return a certificate, None where there is none or a damaged one."""
+    try:
+        values = read_signed(path)
+        if values.pop("format", None) != FORMAT or not values["calibration"].keys() >= _SET:
+            return None
+        del values["verdict"]
+        found = Certificate(
+            **{**values, "failures": tuple(values["failures"]), "worst": tuple(values["worst"])}
+        )
+        return found if found.engine.keys() >= _ENGINE else None
+    except (OSError, AutolabelError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def read_certificate(engine: Mapping[str, Any], cache: Path | None = None) -> Certificate | None:
@@ -216,49 +196,69 @@ def read_certificate(engine: Mapping[str, Any], cache: Path | None = None) -> Ce
     One that is damaged, or that is for another engine although it lies in this one's place, counts
     for nothing: the engine has to prove itself anew.
     """
-    path = certificate_path(engine, cache)
-    try:
-        found = _of(read_signed(path), path)
-    except (OSError, AutolabelError, KeyError, TypeError, AttributeError):
-        return None
-    return found if dict(found.engine) == dict(engine) else None
+    found = _read(certificate_path(engine, cache))
+    return found if found is not None and dict(found.engine) == dict(engine) else None
 
 
-def certificates(cache: Path | None = None) -> Iterator[Certificate]:
-    """Yield every sound certificate of this machine."""
-    for path in sorted((cache_folder(cache) / "certificates").glob("*.json")):
-        try:
-            yield _of(read_signed(path), path)
-        except (OSError, AutolabelError, KeyError, TypeError, AttributeError):
-            continue
+def certificates(cache: Path | None = None) -> list[Certificate]:
+    """Return every sound certificate of this machine."""
+    paths = sorted((cache_folder(cache) / "certificates").glob("*.json"))
+    return [found for path in paths if (found := _read(path)) is not None]
 
 
 def failures_of(measured: Mapping[str, Any], precision: str) -> tuple[str, ...]:
     """Return, in words, which limits of a precision something measured does not keep."""
-    limits, over = LIMITS[precision], measured["over_32x32"]
-    checks = [
-        ("mean mask IoU", measured["iou"]["mean"], limits.iou_mean_all),
-        *(
-            [
-                ("mean mask IoU over 32x32 px", over["iou"]["mean"], limits.iou_mean),
-                ("1st percentile of mask IoU over 32x32 px", over["iou"]["p1"], limits.iou_p1),
-            ]
-            if over["masks"]
-            else []
-        ),
-    ]
-    found = [
-        f"{name} {value:g}, needed {least:g}" for name, value, least in checks if value < least
-    ]
+    least_all, least_mean, least_p1, most_logits, most_predicted = LIMITS[precision]
+    over, predicted = measured["over_32x32"], measured["predicted_iou_apart"]
+    least = [("mean mask IoU", measured["iou"]["mean"], least_all)]
+    if over["masks"]:
+        least.append(("mean mask IoU over 32x32 px", over["iou"]["mean"], least_mean))
+        least.append(("1st percentile of mask IoU over 32x32 px", over["iou"]["p1"], least_p1))
+    found = [f"{name} {value:g}, needed {one:g}" for name, value, one in least if value < one]
     apart = measured["logits_apart"]["median"]
-    if apart > limits.logits_median:
-        found.append(f"logits {apart:g} deviations apart, at most {limits.logits_median:g}")
-    predicted = measured["predicted_iou_apart"]
-    if predicted["median"] > limits.predicted_iou_median:
-        most = limits.predicted_iou_median
-        found.append(f"predicted IoU {predicted['median']:g} apart, at most {most:g}")
+    if apart > most_logits:
+        found.append(f"logits {apart:g} deviations apart, at most {most_logits:g}")
+    if predicted["median"] > most_predicted:
+        found.append(f"predicted IoU {predicted['median']:g} apart, at most {most_predicted:g}")
     if predicted["max"] > 1:
         found.append("a predicted IoU is no number between 0 and 1")
     if not measured["coordinates_kept"]:
         found.append("coordinates of boxes are rounded to half precision")
     return tuple(found)
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return means, percentiles and worst values, of all masks and by size."""
+    sizes = {size: [one for one in rows if size_class(one["area_px"]) == size] for size in SIZES}
+    return {
+        **_agreement(rows),
+        "over_32x32": _agreement([one for one in rows if one["area_px"] >= SMALL_AREA_PX]),
+        "by_size": {size: _agreement(some) for size, some in sizes.items()},
+        "predicted_iou_apart": _most([one["predicted_apart"] for one in rows]),
+        "logits_apart": _most([one["logits_apart"] for one in rows]),
+    }
+
+
+def _most(values: Sequence[float]) -> dict[str, float]:
+    """Median and largest value; what is not finite is a very large number, which JSON knows."""
+    array = np.nan_to_num(np.array(values or [0.0]), nan=1e9, posinf=1e9)
+    return {"median": _rounded(np.median(array)), "max": _rounded(array.max())}
+
+
+def _rounded(value: float | np.floating[Any]) -> float:
+    return float(f"{float(value):.5g}")
+
+
+def _agreement(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    if not rows:
+        return {"masks": 0}
+    iou: npt.NDArray[np.float64] = np.array([one["iou"] for one in rows])
+    low = np.percentile(iou, [1, 5, 10])
+    return {
+        "masks": len(rows),
+        "iou": {
+            "mean": _rounded(iou.mean()), "p1": _rounded(low[0]), "p5": _rounded(low[1]),
+            "p10": _rounded(low[2]), "min": _rounded(iou.min()),
+        },
+        "boundary_f": _rounded(np.mean([one["boundary_f"] for one in rows])),
+    }  # fmt: skip

@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sam2_core.cache import cache_folder, file_sha256
+import numpy as np
+import numpy.typing as npt
+
+from sam2_core.cache import cache_folder
 from sam2_core.machine_errors import as_machine_error
+from sam2_core.mask_geometry import (
+    boundary_f,
+    boundary_tolerance_px,
+    mask_iou,
+)
 from sam2_core.segmenter import Segmenter
-from sam2_core.trust.answers import Answers, ImageAnswers, file_name
-from sam2_core.trust.calibration import Calibration, bundled_calibration
+from sam2_core.trust.calibration import (
+    Answers,
+    Calibration,
+    CalibrationImage,
+    ImageAnswers,
+    answers_of,
+    bundled_calibration,
+    file_name,
+    write_difference,
+)
 from sam2_core.trust.certificate import (
     Certificate,
     UncertifiedEngineError,
@@ -22,15 +39,113 @@ from sam2_core.trust.certificate import (
     engine_facts,
     failures_of,
     read_certificate,
+    summary,
 )
-from sam2_core.trust.measure import Compared, compared, coordinates_kept, summary
-from sam2_core.types import AutolabelError
+from sam2_core.types import BOX_BOTTOM_RIGHT, BOX_TOP_LEFT, POINT_PADDING, AutolabelError, Prompts
 
 if TYPE_CHECKING:
     from sam2_core.resolve import Weights
 
 logger = logging.getLogger(__name__)
 WORST = 6
+
+
+def engine_answers(
+    segmenter: Segmenter, images: Sequence[CalibrationImage], together: int = 1
+) -> tuple[list[ImageAnswers], float]:
+    """Segment boxes of pictures as labeling does, so many frames at a time.
+
+    Returns:
+        The engine's answers, and milliseconds for a call (the median; the first one's are not
+        counted where there are several).
+
+    """
+    found: list[ImageAnswers] = []
+    seconds = []
+    for start in range(0, len(images), together):
+        started = time.perf_counter()
+        some = images[start : start + together]
+        prepared = [segmenter.prepare(image.pixels, image.boxes) for image in some]
+        for one, low_res in zip(prepared, segmenter.run(prepared), strict=True):
+            found.append(answers_of(segmenter.finish(one, low_res).rle, low_res))
+        seconds.append(time.perf_counter() - started)
+    return found, float(np.median(seconds[1:] or seconds)) * 1e3
+
+
+def compared(
+    segmenter: Segmenter, calibration: Calibration, answers: Answers
+) -> tuple[list[dict[str, Any]], list[ImageAnswers], float]:
+    """Hold an engine against recorded answers.
+
+    Where labeling segments several frames at once, pictures are segmented alone and so, and what
+    is farther from the reference counts.
+
+    Returns:
+        Every mask beside the reference's (`image` and `row` of its box, `iou`, `boundary_f`,
+        `area_px` of the reference's, `predicted_apart`: how far the two predictions of IoU are
+        apart, `logits_apart`: root mean square of the difference in the reference's deviations),
+        the engine's answers, and milliseconds for a picture.
+
+    Raises:
+        AutolabelError: the answers are those for other pictures or another way to segment.
+
+    """
+    from pycocotools import mask as coco_mask
+
+    if (answers.calibration, answers.close_ups) != (calibration.digest, segmenter.close_ups):
+        raise AutolabelError("the reference's answers are those to other pictures")
+    batch = segmenter.frame_batch
+    # Several frames at once may be decoded by another graph than single ones.
+    batched = engine_answers(segmenter, calibration.images, batch)[0] if batch > 1 else []
+    found, latency_ms = engine_answers(segmenter, calibration.images)
+    rows: list[dict[str, Any]] = []
+    for index, (image, expected) in enumerate(zip(calibration.images, answers.images, strict=True)):
+        apart = _logits_apart(found[index], expected)
+        for other in batched[index : index + 1]:
+            if _logits_apart(other, expected).max(initial=0) > apart.max(initial=0):
+                found[index], apart = other, _logits_apart(other, expected)
+        own, size_hw = found[index], image.size_hw
+        tolerance_px = boundary_tolerance_px(size_hw)
+        predicted_apart = np.abs(own.predicted_iou.astype(float) - expected.predicted_iou)
+        for row, (mask, true) in enumerate(zip(own.rle, expected.rle, strict=True)):
+            rows.append({
+                "image": index, "row": row, "iou": mask_iou(mask, true, size_hw),
+                "boundary_f": boundary_f(mask, true, size_hw, tolerance_px),
+                "area_px": int(coco_mask.area({"counts": true, "size": list(size_hw)})),
+                "predicted_apart": float(predicted_apart[row]), "logits_apart": float(apart[row]),
+            })  # fmt: skip
+    return rows, found, latency_ms
+
+
+def _logits_apart(given: ImageAnswers, expected: ImageAnswers) -> npt.NDArray[np.float64]:
+    """Root mean square of the logits' difference, in deviations: (N,), infinite for NaN."""
+    reference = expected.logits.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        squares = ((given.logits - reference) ** 2).mean(axis=(1, 2))
+    apart: npt.NDArray[np.float64] = np.sqrt(squares) / np.maximum(reference.std(axis=(1, 2)), 1e-6)
+    return np.nan_to_num(apart, nan=np.inf, posinf=np.inf)
+
+
+def coordinates_kept(segmenter: Segmenter, image: CalibrationImage) -> bool:
+    """Whether the engine keeps coordinates finer than half precision does.
+
+    Two boxes that lie a quarter of a half's step apart are the same box in half precision, and then
+    their logits are equal to the last bit; else they are not, in any precision of the features.
+    """
+    prepared = segmenter.prepare(image.pixels, image.boxes)
+    size = segmenter.image_size
+    corners = np.array([[0.55, 0.55], [0.9, 0.9]]) * size
+    corners = corners.astype(np.float16).astype(np.float32)
+    points = np.zeros((2, 3, 2), np.float32)
+    points[0, :2], points[1, :2] = corners, corners + np.float32(size / 8192)
+    labels = np.tile(np.array([BOX_TOP_LEFT, BOX_BOTTOM_RIGHT, POINT_PADDING], np.int32), (2, 1))
+    prompts = Prompts(points, labels, np.zeros(2, np.int64))
+    pair = replace(
+        prepared, images_model=prepared.images_model[:1], prompts=prompts, rows=np.arange(2),
+        reasons=("", ""), regions_xyxy_px=None,
+    )  # fmt: skip
+    (low_res,) = segmenter.run([pair])
+    return not np.array_equal(low_res.logits[0], low_res.logits[1])
 
 
 def recorded_answers(
@@ -103,15 +218,16 @@ def _weights(source: str | Path, sha256: str, name: str, cache: Path | None) -> 
     if not Path(source).expanduser().is_dir():
         return resolve_weights(source, Wanted(cache=cache))
     preset = preset_named(name.partition("/")[0])
-    if sha256.startswith("random-"):
-        found = resolve_weights(f"{RANDOM}{preset.name}")
-        return found if found.sha256 == sha256 else None
-    files = [bundled_checkpoint(preset)]
-    if preset.checkpoint:
-        files += [checkpoint_path(preset, one, cache) for one in SOURCES]
-    for path in files:
-        if path is not None and path.is_file() and file_sha256(path, cache) == sha256:
-            return resolve_weights(path, Wanted(cache=cache))
+    candidates: list[str | Path] = [f"{RANDOM}{preset.name}"]
+    if not sha256.startswith("random-"):
+        files = [bundled_checkpoint(preset)]
+        if preset.checkpoint:
+            files += [checkpoint_path(preset, one, cache) for one in SOURCES]
+        candidates = [path for path in files if path is not None and path.is_file()]
+    for one in candidates:
+        found = resolve_weights(one, Wanted(cache=cache))
+        if found.sha256 == sha256:
+            return found
     return None
 
 
@@ -122,7 +238,7 @@ def certify(
     *,
     kind: str = "quick",
     source: str | Path = "",
-) -> tuple[Certificate, list[Compared], list[ImageAnswers]]:
+) -> tuple[Certificate, list[ImageAnswers]]:
     """Hold an engine against answers.
 
     Args:
@@ -133,7 +249,7 @@ def certify(
         source: what was loaded.
 
     Returns:
-        The certificate, not written yet, every mask beside the reference's, and the engine's own.
+        The certificate, not written yet, and the engine's masks.
 
     """
     rows, found, latency_ms = compared(segmenter, calibration, answers)
@@ -141,25 +257,22 @@ def certify(
         "latency_ms": round(latency_ms, 1),
         "coordinates_kept": coordinates_kept(segmenter, calibration.images[0]),
     }
-    engine = engine_facts(segmenter.backend.info)
-    worst = sorted(rows, key=lambda one: one.iou)[:WORST]
+    engine, path = engine_facts(segmenter.backend.info), Path(source).expanduser()
+    worst = sorted(rows, key=lambda one: float(one["iou"]))[:WORST]
     certificate = Certificate(
         engine,
         {"kind": kind, "digest": calibration.digest, "pictures": len(calibration.images),
          "boxes": calibration.boxes, "bundled": bundled_calibration().digest,
          "images": sorted(one.digest for one in calibration.images), "due": []},
         answers.made_by, measured, failures_of(measured, engine["precision"]),
-        tuple({"picture": calibration.images[one.image].name, "image": one.image, "row": one.row,
-               "iou": round(one.iou, 5), "area_px": one.area_px} for one in worst),
-        _placed(source), datetime.now(UTC).isoformat(timespec="seconds"),
+        tuple({"picture": calibration.images[one["image"]].name, "image": one["image"],
+               "row": one["row"], "iou": round(one["iou"], 5), "area_px": one["area_px"]}
+              for one in worst),
+        # Found from any folder.
+        str(path.resolve()) if str(source) and path.exists() else str(source),
+        datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
-    return certificate, rows, found
-
-
-def _placed(source: str | Path) -> str:
-    """Return what was loaded so that it is found from any folder."""
-    path = Path(source).expanduser()
-    return str(path.resolve()) if str(source) and path.exists() else str(source)
+    return certificate, found
 
 
 def ensure_certified(
@@ -179,7 +292,7 @@ def ensure_certified(
     if found is None or found.calibration["bundled"] != bundled_calibration().digest:
         answers = recorded_answers(source, segmenter, cache)
         try:
-            found, *_ = certify(segmenter, bundled_calibration(), answers, source=source)
+            found, _ = certify(segmenter, bundled_calibration(), answers, source=source)
         except AutolabelError:
             raise
         except Exception as error:  # sound pictures and boxes: it can only be the machine
@@ -198,10 +311,8 @@ def with_pictures(
     found: Sequence[ImageAnswers], cache: Path | None = None,
 ) -> Certificate:  # fmt: skip
     """Draw the worst masks beside the certificate, and return it with their files' names."""
-    from sam2_core.trust.calibration import write_difference
-
     folder = certificate.path(cache).with_suffix("")
-    if not certificate.counts(cache):
+    if certificate.standing(cache).made != certificate.made:
         folder /= "lesser"  # beside those of the certificate that counts on
     for earlier in folder.glob("*-iou-*.png"):
         earlier.unlink(missing_ok=True)

@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sam2_core.preprocess import regions_xyxy_px
-from sam2_core.trust.answers import Answers, ImageAnswers, sampled
-from sam2_core.trust.calibration import Calibration, CalibrationImage
+from sam2_core.trust.calibration import (
+    Answers,
+    Calibration,
+    CalibrationImage,
+    ImageAnswers,
+    sampled,
+)
 from sam2_core.types import BOX_BOTTOM_RIGHT, BOX_TOP_LEFT, POINT_PADDING, FloatArray, ImageArray
 
 if TYPE_CHECKING:

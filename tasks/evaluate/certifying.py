@@ -14,11 +14,9 @@ import numpy as np
 from sam2_core.checkpoints import PYTORCH
 from sam2_core.images import open_image
 from sam2_core.segmenter import Segmenter
-from sam2_core.trust.answers import Answers
-from sam2_core.trust.calibration import Calibration, CalibrationImage
+from sam2_core.trust.calibration import Answers, Calibration, CalibrationImage
 from sam2_core.trust.certificate import UncertifiedEngineError
-from sam2_core.trust.certify import ensure_certified, judged
-from sam2_core.trust.measure import engine_answers
+from sam2_core.trust.certify import engine_answers, ensure_certified, judged
 from sam2_core.types import AutolabelError
 from tasks.evaluate.truths import example_truths
 from tasks.masks.model import ModelChoice, choose_model, load_segmenter
@@ -50,7 +48,7 @@ def more_pictures(frames: Path | None, limit: int, scenes: int) -> list[Calibrat
         path = images / image.file_name
         boxes = image.boxes_xyxy_px[-MOST_BOXES:]
         name = f"{images.parent.name}/{image.file_name}"
-        found.append(CalibrationImage.of(name, open_image(path), boxes, path.read_bytes()))
+        found.append(CalibrationImage.of(name, path, boxes))
     files = (
         sorted(one for one in frames.rglob("*") if one.suffix.lower() in SUFFIXES) if frames else []
     )
@@ -76,9 +74,7 @@ def _frame(path: Path) -> CalibrationImage | None:
     boxes = detector.detect([detector.letterbox(pixels)], (), LEAST_SCORE)[0]
     sides = boxes.xyxy_px[:, 2:] - boxes.xyxy_px[:, :2]
     chosen = boxes.xyxy_px[(sides > 2).all(1)][:MOST_BOXES]
-    return (
-        CalibrationImage.of(path.name, pixels, chosen, path.read_bytes()) if len(chosen) else None
-    )
+    return CalibrationImage.of(path.name, path, chosen) if len(chosen) else None
 
 
 def answers_to(
@@ -118,7 +114,7 @@ def _by_graphs(
     judge = choose_model(choice.source, "onnxruntime-cpu", "fp32", close_ups=recorded.close_ups)
     with load_segmenter(judge) as segmenter:
         proof = ensure_certified(segmenter, judge.source)
-        images = [engine_answers(segmenter, one)[0] for one in more]
+        images, _ = engine_answers(segmenter, more)
     return replace(
         recorded, calibration=whole.digest, images=(*recorded.images, *images),
         made_by=f"{recorded.made_by}; scenes and frames: {proof.title}, certified by it",

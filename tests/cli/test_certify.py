@@ -91,7 +91,7 @@ def test_certify_fails_every_planted_fault_and_labeling_refuses_by_that_verdict(
 ):
     model = copy_of_compact(tmp_path / "model")
     if fault == RESIZE:
-        monkeypatch.setattr("sam2_core.preprocess.resize_square", resized_without_antialias)
+        monkeypatch.setattr("sam2_core.segmenter.resize_square", resized_without_antialias)
     else:
         plant(model, fault)
     found = invoke("models", "certify", model, "--backend", "onnxruntime-cpu", "--quick", "--json")

@@ -15,9 +15,9 @@ from tests.planted_graphs import FAULTS, RESIZE, copy_of_compact, plant
 SITECUSTOMIZE = """
 import os
 if os.path.exists(os.environ["NO_ANTIALIAS"]):
-    import sam2_core.preprocess
+    import sam2_core.segmenter
     from tests.planted_graphs import resized_without_antialias
-    sam2_core.preprocess.resize_square = resized_without_antialias
+    sam2_core.segmenter.resize_square = resized_without_antialias
 """
 
 

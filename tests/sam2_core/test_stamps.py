@@ -60,7 +60,6 @@ NOT_DECISIVE = {
     "presets": "sizes; those of graphs and checkpoints are in their files",
     "redaction": "texts",
     "resolve": "finds files; their content is in the stamp",
-    "trust.answers": "judges; makes no mask",
     "trust.calibration": "judges; makes no mask",
     "trust.judge": "judges; makes no mask",
     "types": "declarations",
