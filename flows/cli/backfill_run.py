@@ -25,7 +25,6 @@ from flows.server import watching
 from flows.server.api import use_api
 from flows.server.artifacts import failed_frames
 from flows.server.fleet import UntoldError, as_here, decided
-from flows.server.loading import holds_any
 from flows.server.shard_runs import (
     NOT_LOADED,
     cancel_backfill,
@@ -197,9 +196,9 @@ def watch(console: Console, plan: BackfillPlan, loading: FlowRun | None = None) 
         console.print(f"  [red]no labels[/] {escape(where)}")
     if len(frames) > 10:
         console.print(f"  and {len(frames) - 10} more; --json lists all")
-    held = holds_any(plan.params.label)
-    if left.up_to_date and (held or (held is None and not failed)):
-        command = as_typed("review", plan.params.label.dataset_name or "")
+    dataset = plan.params.label.dataset_name
+    if left.up_to_date and dataset and not unloaded:
+        command = as_typed("review", dataset)
         console.print(f"look at it: [bold]{escape(command)}[/]")
     return {
         "states": counts(ours),

@@ -194,10 +194,12 @@ def _schedules() -> Finding:
         return Finding(
             "schedules", "ok", "none: no Prefect server is set, and `up` has started none"
         )
+    from flows.server.client import asked_once
     from flows.server.schedules import collect_schedules
 
     try:
-        found = collect_schedules()
+        with asked_once():
+            found = collect_schedules()
     except AutolabelError as error:
         return Finding("schedules", "note", str(error))
     on = [one for one in found if one.on]

@@ -14,7 +14,7 @@ from flows.cli.common_options import FloatRange, json_option
 from sam2_core.types import AutolabelError
 from tasks.wording import counted
 
-FRAMES_SHOWN = 10
+FRAMES_SHOWN, ANSWER_WITHIN_S = 10, 10.0
 
 
 @click.command(short_help="Show the state of runs and shards.")
@@ -29,11 +29,13 @@ def command(hours: float, as_json: bool) -> None:
     """  # noqa: D205
     from flows.machine.notes import refused_workers
     from flows.server.api import use_api
+    from flows.server.client import asked_once
     from flows.server.status import collect_status
 
     use_api()
     try:
-        status = collect_status(hours)
+        with asked_once(ANSWER_WITHIN_S):  # who asks wants to know now
+            status = collect_status(hours)
     except AutolabelError:
         if not as_json:  # what ails the server may well ail the workers
             _show_refused(refused_workers())

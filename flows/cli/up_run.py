@@ -8,17 +8,27 @@ import secrets
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from filelock import FileLock, Timeout
 
 from flows.cli.up import PREFECT_PORT
-from flows.cli.up_options import refuse_ignored
-from flows.machine.services import Service, folder, python, running, start, wait_until
+from flows.machine.notes import workers_of
+from flows.machine.services import (
+    Service,
+    folder,
+    python,
+    running,
+    running_api,
+    start,
+    wait_until,
+)
 from flows.server.api import add_own_password, choose_api, configured_api
 from flows.server.deployments import CPU_POOL, GPU_POOL, deploy, described, ensure_pools, flow_of
 from flows.server.sign_in import CLIENT_AUTH, SERVER_AUTH, choose_auth, known_auth, sign_in_link
 from flows.server.submit import workers_online
 from sam2_core.redaction import redact
+from sam2_core.types import AutolabelError
 from tasks.dataset.database import running_server
 from tasks.processes import answers
 from tasks.review.door import TOKEN, bind
@@ -175,3 +185,41 @@ def sign_in_links() -> dict[str, str]:
     if "app" in found:
         links["FiftyOne"] = f"{found['app'].url}/?{TOKEN}={read_secret(app_token_file())}"
     return links
+
+
+def refuse_ignored(port: int | None, workers: int | None, app_port: int | None) -> None:
+    """Refuse options that would change nothing, for `up` leaves alone what runs.
+
+    Args:
+        port: of Prefect's server; None where none was asked for, as the others.
+        workers: GPU workers.
+        app_port: of the App.
+
+    Raises:
+        AutolabelError: naming the first such option, what runs, and how to get what was asked for.
+
+    """
+    found, chosen = running(), configured_api()
+    if port and chosen and chosen.rstrip("/") != running_api():
+        raise AutolabelError(
+            f"--port {port} would be ignored: PREFECT_API_URL or a profile names the server "
+            f"{redact(chosen)}; leave out --port, or unset that for a server of `autolabel up`"
+        )
+    for name, what, option, asked in (
+        ("server", "Prefect's server", "--port", port),
+        ("app", "the App", "--app-port", app_port),
+    ):
+        there = urlsplit(found[name].url).port if name in found else asked
+        if asked and there != asked:
+            raise _runs_otherwise(f"{what} listens on port {there}", f"{option} {asked}")
+    count = workers_of("gpu") if workers and "worker-gpu" in found else 0
+    if count and count != workers:
+        told = f"{count} GPU {'worker runs' if count == 1 else 'workers run'}"
+        raise _runs_otherwise(told, f"--workers {workers}")
+
+
+def _runs_otherwise(what: str, option: str) -> AutolabelError:
+    return AutolabelError(
+        f"{what} already, and `up` leaves alone what runs: for {option} run `autolabel down` "
+        f"(running shards go back to the queue), then `autolabel up {option}`"
+    )

@@ -131,6 +131,11 @@ def refused_workers() -> dict[str, str]:
     return {name: why for told in _told(None) for name, why in told.items() if why}
 
 
+def workers_of(pool: str) -> int:
+    """Return how many workers of a pool this machine has; 0 where they are not known yet."""
+    return sum(map(len, _told(pool)))
+
+
 def none_works(pool: str) -> str:
     """Return why none of a pool's workers on this machine takes work; "" where one does or may."""
     found = [told for told in _told(pool) if told]

@@ -56,7 +56,7 @@ def connected() -> Iterator[SyncPrefectClient]:
 
 
 @contextlib.contextmanager
-def asked_once() -> Iterator[None]:
+def asked_once(within_s: float = ANSWER_WITHIN_S) -> Iterator[None]:
     """Let Prefect's client fail at once, not after a minute of asking again.
 
     For whoever asks again anyway, and wants to say meanwhile that the server is away.
@@ -67,6 +67,6 @@ def asked_once() -> Iterator[None]:
         temporary_settings,
     )
 
-    once = {PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: ANSWER_WITHIN_S}
+    once = {PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: within_s}
     with temporary_settings(once):
         yield

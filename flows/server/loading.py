@@ -7,8 +7,7 @@ those that have ended without loading all of their labels; the flow then finds o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from flows.params import LabelParams
@@ -29,18 +28,24 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun, State
 
 LOAD_DEPLOYMENT = "load-dataset/load-dataset"
-Answer = TypeVar("Answer")
 
 
 def lacked(label: LabelParams, run_key: str) -> set[str] | None:
     """Ids of labeled sequences of a run that its dataset lacks; None where nobody here can tell."""
+    from tasks.dataset.database import is_at_hand
+    from tasks.dataset.database_access import reach_database
     from tasks.dataset.loaded import missing_manifests
 
-    def of(dataset: str) -> set[str]:
-        missing, unreadable = missing_manifests(dataset, label.out, run_key)
-        return {one.sequence_id for one in missing} | {one.partition(": ")[0] for one in unreadable}
-
-    return _asked(label.dataset_name, of) if label.dataset_name else set()
+    if not label.dataset_name:
+        return set()
+    try:
+        if not is_at_hand():
+            return None
+        reach_database()
+        missing, unreadable = missing_manifests(label.dataset_name, label.out, run_key)
+    except AutolabelError:
+        return None
+    return {one.sequence_id for one in missing} | {one.partition(": ")[0] for one in unreadable}
 
 
 def to_load(label: LabelParams, run_key: str) -> set[str]:
@@ -61,29 +66,6 @@ def to_load(label: LabelParams, run_key: str) -> set[str]:
             for piece in shard.pieces
         }
     return found and found - {name for name, _ in sequences_in_flight(run_key, label.out)}
-
-
-def holds_any(label: LabelParams) -> bool | None:
-    """Whether a dataset holds a labeled sequence; None where nobody here can tell."""
-    from tasks.dataset.loaded import loaded_manifests
-
-    if not label.dataset_name:
-        return False
-    return _asked(label.dataset_name, lambda name: bool(loaded_manifests(name)))
-
-
-def _asked(dataset: str, ask: Callable[[str], Answer]) -> Answer | None:
-    """Return what the database tells of a dataset; None where it cannot be asked from here."""
-    from tasks.dataset.database import is_at_hand
-    from tasks.dataset.database_access import reach_database
-
-    try:
-        if not is_at_hand():
-            return None
-        reach_database()
-        return ask(dataset)
-    except AutolabelError:
-        return None
 
 
 def submit_load(dataset: str, out_uri: str, run_key: str) -> FlowRun:

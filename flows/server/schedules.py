@@ -213,11 +213,9 @@ def plan_nights(count: int) -> list[datetime]:
         found = client.read_deployment_by_name(DEPLOYMENT)
         path: Any = f"/deployments/{found.id}/schedule"
         client.request("POST", path, json={"min_runs": count})
-        planned = planned_runs(client, found)
-    ours = _ours(found)
-    zone = ZoneInfo((ours and getattr(ours.schedule, "timezone", None)) or "UTC")
-    due = filter(None, (one.expected_start_time for one in planned[:count]))
-    return [moment.astimezone(zone) for moment in due]
+    nights = next(one for one in collect_schedules() if one.deployment == DEPLOYMENT)
+    zone = ZoneInfo(nights.timezone)
+    return [datetime.fromisoformat(one).astimezone(zone) for one in nights.next_runs[:count]]
 
 
 def turn_off() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -185,15 +184,9 @@ def sign_off(pool: str, workers: Sequence[str]) -> None:
 
     Best effort, for seconds at most: a server that is away keeps nobody from stopping.
     """
-    asking = threading.Thread(target=_forget, args=(pool, workers), daemon=True)
-    asking.start()
-    asking.join(SIGN_OFF_S)
-
-
-def _forget(pool: str, workers: Sequence[str]) -> None:
     from prefect.exceptions import PrefectHTTPStatusError
 
-    with contextlib.suppress(AutolabelError), asked_once(), connected() as client:
+    with contextlib.suppress(AutolabelError), asked_once(SIGN_OFF_S), connected() as client:
         for one in workers:
             where = {"work_pool_name": quote(pool, safe=""), "name": quote(one, safe="")}
             with contextlib.suppress(PrefectHTTPStatusError):  # the server has forgotten it already

@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from click.testing import CliRunner
 
-from flows.cli import main, up_options, up_run
+from flows.cli import main, up_run
 from flows.cli.display import as_typed
 from flows.machine import services
+from flows.machine.notes import Workers
 from sam2_core.types import AutolabelError
 from tests.conftest import REPOSITORY
 
@@ -145,11 +146,14 @@ def test_an_up_that_is_interrupted_says_what_runs_on(tmp_path, monkeypatch):
 
 def test_options_that_up_would_ignore_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path))
-    monkeypatch.setattr(up_options, "configured_api", lambda: None)
+    monkeypatch.setattr(up_run, "configured_api", lambda: None)
     sleeps = [sys.executable, "-c", "import time; time.sleep(300)"]
     services.start("server", sleeps, 4242, "/api")
     services.start("app", sleeps, 5152)
-    services.start("worker-gpu", [*sleeps, "--count", "2"])
+    services.start("worker-gpu", sleeps)
+    workers = Workers("gpu")
+    for name in ("one", "another"):
+        workers.tell(name, "")
     try:
         for asked, said in [
             ((4200, None, None), "server listens on port 4242 already, .* for --port 4200 run"),
@@ -157,10 +161,11 @@ def test_options_that_up_would_ignore_are_refused(tmp_path, monkeypatch):
             ((None, None, 5151), "App listens on port 5152 already, .* for --app-port 5151 run"),
         ]:
             with pytest.raises(AutolabelError, match=said):
-                up_options.refuse_ignored(*asked)
-        up_options.refuse_ignored(4242, 2, 5152)
-        up_options.refuse_ignored(None, None, None)
+                up_run.refuse_ignored(*asked)
+        up_run.refuse_ignored(4242, 2, 5152)
+        up_run.refuse_ignored(None, None, None)
     finally:
+        workers.forget()
         services.stop_all()
 
 

@@ -35,14 +35,12 @@ def test_the_database_tells_what_a_dataset_lacks(database: str, tmp_path, shards
     write_manifest(out, manifest)
     params = LabelParams(sources=["/frames"], out=out, dataset=name)
     assert loading.to_load(params, STAMP.run_key) == {manifest.sequence_id}
-    assert not loading.holds_any(params)
     prepare_dataset(name, out_uri=out)
     load_sequence(name, out, manifest)
     remember_load(name, manifest, whole=True)
     assert loading.to_load(params, STAMP.run_key) == set()
-    assert loading.holds_any(params)
     unwanted = params.model_copy(update={"load_dataset": False})
-    assert (loading.lacked(unwanted, STAMP.run_key), loading.holds_any(unwanted)) == (set(), False)
+    assert loading.lacked(unwanted, STAMP.run_key) == set()
 
 
 @pytest.mark.parametrize("away", [True, False])
@@ -73,7 +71,6 @@ def test_shards_tell_it_where_the_database_cannot_be_asked(tmp_path, monkeypatch
     shard("running", Running())
     assert loading.lacked(label, "key") is None
     assert loading.to_load(label, "key") == {"lacking"}
-    assert loading.holds_any(label) is None
 
 
 def test_a_load_that_is_under_way_is_joined(monkeypatch):
