@@ -9,8 +9,13 @@ from flows.server.artifacts import dated
 from tasks.errors import redacted_errors
 from tasks.masks.model import Segmenters
 from tasks.observe.progress import LOAD, SEGMENT
-from tasks.review.relabel import Remade, segment_request, waiting_requests
-from tasks.review.relabel_requests import RelabelRequest, bring_back
+from tasks.review.relabel import (
+    RelabelRequest,
+    Remade,
+    bring_back,
+    segment_request,
+    waiting_requests,
+)
 from tasks.wording import counted, plain
 
 

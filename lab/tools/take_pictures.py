@@ -18,7 +18,7 @@ from tasks.dataset.schema import open_dataset  # noqa: E402 - the database comes
 from tasks.review.actions import accept, choose, fix_class, reject  # noqa: E402
 from tasks.review.app import App, run_app  # noqa: E402
 from tasks.review.queue import CONTROL, NEEDS_REVIEW, build_queue  # noqa: E402
-from tasks.review.relabel_requests import request_relabel  # noqa: E402
+from tasks.review.relabel import request_relabel  # noqa: E402
 from tests.review.app_page import (  # noqa: E402
     RepairPage,
     browser_page,

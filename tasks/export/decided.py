@@ -12,7 +12,8 @@ from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, sample_collecti
 from tasks.export.types import Instance
 from tasks.frames.identity import frame_identity
 from tasks.review.actions import frame_of
-from tasks.review.export import is_decided, last_decisions, rows_of
+from tasks.review.export import is_decided, rows_of
+from tasks.review.set_aside import last_decisions
 from tasks.store.manifests import Manifest
 from tasks.store.tables import LabeledFrame
 

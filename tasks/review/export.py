@@ -5,17 +5,25 @@ from __future__ import annotations
 import datetime
 import io
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.dataset.reviewed_instances import Values, detections_of, log_of, to_values
-from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD, open_dataset
-from tasks.dataset.schema import sample_collection as _collection
+from sam2_core.types import AutolabelError
+from tasks.dataset.reviewed_instances import Values, detections_of, to_values
+from tasks.dataset.schema import (
+    DONE,
+    LOG_FIELD,
+    MACHINE_FIELD,
+    REVIEWED_FIELD,
+    open_dataset,
+    sample_collection,
+)  # fmt: skip
 from tasks.review.actions import frame_of
-from tasks.review.events import reviews_uri, storage_of
+from tasks.review.events import RELABEL, reviews_uri, storage_of
 from tasks.review.harvest import harvest
-from tasks.review.set_aside import SetAside, compare_files, samples_set_aside
+from tasks.review.set_aside import SetAside, compare_files, last_decisions, samples_set_aside
 from tasks.store import storage
 from tasks.wording import counted
 
@@ -70,21 +78,16 @@ def export_reviews(dataset_name: str, out_uri: str = "") -> ExportReport:
         AutolabelError: no such dataset, or nowhere to write.
 
     """
-    from sam2_core.types import AutolabelError
-
     dataset = open_dataset(dataset_name)
     target = out_uri or storage_of(dataset)
     if not target:
         raise AutolabelError(f"dataset '{dataset_name}' knows no storage: give one with --out")
     harvest(dataset)
     aside = compare_files(dataset)
-    rows: list[Values] = []
-    images: list[Mapping[str, Any]] = []
     reviewed = {"$or": [{"review_status": DONE}, {f"{LOG_FIELD}.0": {"$exists": True}}]}
-    for sample in _collection(dataset).find(reviewed).sort("frame_key", 1):
-        if is_decided(sample):
-            images.append(sample)
-            rows.extend(rows_of(sample))
+    found = sample_collection(dataset).find(reviewed).sort("frame_key", 1)
+    images = [sample for sample in found if is_decided(sample)]
+    rows = [row for sample in images for row in rows_of(sample)]
     folder = reviews_uri(target, dataset_name)
     table_uri = storage.join(folder, "reviewed.parquet")
     storage.write_bytes(table_uri, _parquet(rows))
@@ -96,8 +99,7 @@ def export_reviews(dataset_name: str, out_uri: str = "") -> ExportReport:
         storage.write_bytes(aside_uri, _parquet(others, ("why",)))
     else:
         storage.delete(aside_uri)  # of an earlier export, and no longer so
-    decisions = [row["decision"] for row in rows]
-    counts = {name: decisions.count(name) for name in sorted(set(decisions))}
+    counts = dict(sorted(Counter(row["decision"] for row in rows).items()))
     written = (table_uri, coco_uri, aside, aside_uri if others else "")
     return ExportReport(len(images), len(rows), counts, *written)
 
@@ -145,33 +147,24 @@ def _frame_values(sample: Mapping[str, Any]) -> Values:
 
 def is_decided(sample: Mapping[str, Any]) -> bool:
     """Whether a decision on a frame stands: it was not taken back, and no label made again."""
-    stands = any(decision for decision, _ in last_decisions(sample).values())
+    undecided = {"", RELABEL}  # sent back, and not here again
+    stands = any(one not in undecided for one, _ in last_decisions(sample).values())
     return stands or sample["review_status"] == DONE or bool(detections_of(sample, REVIEWED_FIELD))
-
-
-def last_decisions(sample: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, str]]]:
-    """Return the last decision on each machine label, "" for undecided again, and who and when."""
-    last: dict[str, tuple[str, dict[str, str]]] = {}
-    for entry in log_of(sample):
-        who = {"reviewer": entry.get("by") or "", "reviewed_at": entry.get("at") or ""}
-        last |= {label: (what, who) for label, what in (entry.get("decisions") or {}).items()}
-    return last
 
 
 def _parquet(rows: list[Values], more: tuple[str, ...] = ()) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    text, real, whole = pa.string(), pa.float64(), pa.int64()
-    names = (*COLUMNS, *more)
-    kinds: dict[str, Any] = dict.fromkeys(names, text)
-    kinds |= dict.fromkeys(
-        ("predicted_iou", "stability", "object_score", "confidence", "risk"), real
-    )
-    kinds |= dict.fromkeys(("index", "area_px", "track_id"), whole)
-    kinds |= {"sources": pa.list_(text), "box_xyxy_px": pa.list_(real), "size_hw": pa.list_(whole)}
+    real = ("predicted_iou", "stability", "object_score", "confidence", "risk")
+    kinds: dict[str, Any] = {
+        **dict.fromkeys((*COLUMNS, *more), pa.string()), **dict.fromkeys(real, pa.float64()),
+        **dict.fromkeys(("index", "area_px", "track_id"), pa.int64()),
+        "sources": pa.list_(pa.string()), "box_xyxy_px": pa.list_(pa.float64()),
+        "size_hw": pa.list_(pa.int64()),
+    }  # fmt: skip
     buffer = io.BytesIO()
-    table = pa.Table.from_pylist(rows, schema=pa.schema([(name, kinds[name]) for name in names]))
+    table = pa.Table.from_pylist(rows, schema=pa.schema(list(kinds.items())))
     pq.write_table(table, buffer, compression="zstd")
     return buffer.getvalue()
 

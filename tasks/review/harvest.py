@@ -22,6 +22,7 @@ from tasks.dataset.reviewed_instances import (
 from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, REVIEWED_FIELD, sample_collection
 from tasks.review.actions import FRAME, frame_of, labels_of
 from tasks.review.events import DELETED, EDITED, Event, now_text, record, reviewer
+from tasks.review.set_aside import last_decisions
 
 _EDITED_LATER = {
     "$expr": {"$ne": ["$last_modified_at", {"$ifNull": ["$loaded_at", "$created_at"]}]}
@@ -106,14 +107,12 @@ def _missing(sample: Mapping[str, Any]) -> list[str]:
     if stored is None or not sample.get("run_key"):
         return []
     present = {str(one["_id"]) for one in stored.get("detections") or []}
-    decided: dict[str, str] = {}
-    for entry in log_of(sample):
-        decided |= entry.get("decisions") or {}
+    decided = {one for one, (decision, _) in last_decisions(sample).items() if decision}
     written = (
         str(label_id(sample["frame_key"], sample["run_key"], index))
         for index in range(int(sample.get("instances") or 0))
     )
-    return [one for one in written if one not in present and not decided.get(one)]
+    return [one for one in written if one not in present | decided]
 
 
 def _stamp_machine_labels(collection: Any, event: Event) -> None:

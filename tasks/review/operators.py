@@ -41,7 +41,7 @@ from tasks.review.queue import (
     list_sequences,
     sequence_view,
 )  # fmt: skip
-from tasks.review.relabel_requests import request_relabel, sent_back, submit_relabel
+from tasks.review.relabel import request_relabel, sent_back, submit_relabel
 from tasks.review.sample_changes import decided_by_now
 from tasks.review.undo import last_act, redo, undo
 from tasks.wording import counted

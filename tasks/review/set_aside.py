@@ -30,15 +30,11 @@ from tasks.store import storage
 from tasks.wording import counted
 
 COLLECTION = "autolabel_set_aside"
-# Why: another content at the address; no file there; another content there that was labeled since;
-# not among the frames that were labeled last; never loaded (an event names it).
-CHANGED, GONE, REWRITTEN = "changed", "gone", "rewritten"
-UNLISTED, UNKNOWN = "unlisted", "unknown"
+# Why: another content at the address; no file there; not among the frames that were labeled last.
+CHANGED, GONE, UNLISTED = "changed", "gone", "unlisted"
 WHY = {
     CHANGED: "their picture has changed", GONE: "their picture is gone",
-    REWRITTEN: "their picture has changed, and the new one is labeled",
-    UNLISTED: "their frame is not among those last labeled",
-    UNKNOWN: "their frame, or this version of it, is not in the dataset",
+    UNLISTED: "their frame, or this version of it, is not among those last labeled",
 }  # fmt: skip
 # What a sample holds that is people's and not a load's.
 PEOPLES = ("tags", "review_status", LOG_FIELD, REVIEWED_FIELD, "relabel")
@@ -73,22 +69,31 @@ class SetAside:
         """Say it in words; "" where there is nothing."""
         if not self.frames:
             return ""
-        reasons = "; ".join(f"{count}: {WHY.get(why, why)}" for why, count in self.why.items())
+        reasons = "; ".join(
+            f"{count}: {WHY.get(why, WHY[UNLISTED])}" for why, count in self.why.items()
+        )
         decisions, frames = counted(self.labels, "decision"), counted(self.frames, "frame")
         return (
             f"{decisions} on {frames} {'is' if self.labels == 1 else 'are'} set aside ({reasons})"
         )
 
 
+def last_decisions(sample: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, str]]]:
+    """Return the last decision on each machine label, "" for undecided again, and who and when."""
+    last: dict[str, tuple[str, dict[str, str]]] = {}
+    for entry in log_of(sample):
+        who = {"reviewer": entry.get("by") or "", "reviewed_at": entry.get("at") or ""}
+        last |= {label: (what, who) for label, what in (entry.get("decisions") or {}).items()}
+    return last
+
+
 def count_set_aside(dataset: Any) -> SetAside:
     """Count what people did on frames that are not in the dataset as they were."""
     labels, why = 0, Counter[str]()
     for one in _collection().find({**_mine(dataset), **_DECIDED}, {LOG_FIELD: 1, "aside": 1}):
-        decisions: dict[str, str] = {}
-        for event in log_of(one):
-            decisions |= event.get("decisions") or {}
-        labels += sum(bool(decision) for decision in decisions.values())
-        why[one["aside"]["why"]] += 1
+        labels += sum(bool(decision) for decision, _ in last_decisions(one).values())
+        reason = one["aside"]["why"]
+        why[reason if reason in WHY else UNLISTED] += 1  # older versions told more apart
     return SetAside(sum(why.values()), labels, dict(sorted(why.items())))
 
 
@@ -132,9 +137,7 @@ def _keep(samples: Iterable[Mapping[str, Any]], why: str) -> int:
         identity = _identity(one["_dataset_id"], one["_id"])
         kept = {**one, "_id": identity, "aside": {"why": why, "at": at}}
         writes.append(ReplaceOne({"_id": identity}, kept, upsert=True))
-    if writes:
-        _collection().create_index("_dataset_id")
-        _collection().bulk_write(writes, ordered=False)
+    _write(writes)
     return len(writes)
 
 
@@ -150,42 +153,26 @@ def hold_events(dataset: Any, events: Sequence[Any], update: Any) -> None:
     from pymongo import UpdateOne
 
     at, writes = datetime.datetime.now(datetime.UTC), []
-    labeled = _labeled_addresses(dataset, events)
     for event in events:
-        why = REWRITTEN if _address_of(event.frame) in labeled else UNKNOWN
         identity = _identity(dataset._doc.id, sample_id(event.frame_key))
+        height, width = next((one["size_hw"] for one in event.upserts), (0, 0))
         first = {
             "_dataset_id": dataset._doc.id, "frame_key": event.frame_key, "tags": [],
             "review_status": OPEN, "relabel": "", LOG_FIELD: [],
-            "metadata": _size_of(event), REVIEWED_FIELD: {"_cls": "Detections", "detections": []},
-            "aside": {"why": why, "at": at}, **event.frame,
+            "metadata": {"_cls": "ImageMetadata", "height": int(height), "width": int(width)},
+            REVIEWED_FIELD: {"_cls": "Detections", "detections": []},
+            "aside": {"why": UNLISTED, "at": at}, **event.frame,
         }  # fmt: skip
         writes.append(UpdateOne({"_id": identity}, {"$setOnInsert": first}, upsert=True))
         new = {"_id": identity, f"{LOG_FIELD}.event_id": {"$ne": event.event_id}}
         writes.append(UpdateOne(new, [{"$set": update(event)}]))
+    _write(writes, ordered=True)
+
+
+def _write(writes: Sequence[Any], *, ordered: bool = False) -> None:
     if writes:
         _collection().create_index("_dataset_id")
-        _collection().bulk_write(writes, ordered=True)
-
-
-def _address_of(frame: Mapping[str, Any]) -> tuple[Any, Any]:
-    return frame.get("sequence_id"), frame.get("frame_address")
-
-
-def _labeled_addresses(dataset: Any, events: Sequence[Any]) -> set[tuple[Any, Any]]:
-    """Sequences and addresses of events at which the dataset has a frame, in another version."""
-    sequences, addresses = (
-        list({event.frame[name] for event in events if name in event.frame})
-        for name in ("sequence_id", "frame_address")
-    )
-    wanted = {"sequence_id": {"$in": sequences}, "frame_address": {"$in": addresses}}
-    fields = {"sequence_id": 1, "frame_address": 1}
-    return {_address_of(one) for one in sample_collection(dataset).find(wanted, fields)}
-
-
-def _size_of(event: Any) -> dict[str, Any]:
-    size_hw = next((one["size_hw"] for one in event.upserts), (0, 0))
-    return {"_cls": "ImageMetadata", "height": int(size_hw[0]), "width": int(size_hw[1])}
+        _collection().bulk_write(writes, ordered=ordered)
 
 
 def peoples_fields(dataset: Any, ids: Sequence[Any]) -> dict[Any, dict[str, Any]]:
@@ -206,24 +193,14 @@ def forget(dataset: Any, ids: Iterable[Any]) -> None:
 
 def set_aside_unlisted(dataset: Any, sequence_id: str, listed: set[Any]) -> int:
     """Set aside samples of a sequence that are not among `listed` ids; return how many went."""
-    wanted = {"_id": 1, "frame_address": 1}
-    found = list(sample_collection(dataset).find({"sequence_id": sequence_id}, wanted))
-    addresses = {one.get("frame_address") for one in found if one["_id"] in listed} - {None}
-
-    def why(one: Mapping[str, Any]) -> str:
-        return REWRITTEN if one.get("frame_address") in addresses else UNLISTED
-
-    others = [one for one in found if one["_id"] not in listed]
-    for reason in (REWRITTEN, UNLISTED):
-        set_aside(dataset, [one["_id"] for one in others if why(one) == reason], reason)
+    found = sample_collection(dataset).find({"sequence_id": sequence_id}, {"_id": 1})
+    others = [one["_id"] for one in found if one["_id"] not in listed]
+    set_aside(dataset, others, UNLISTED)
     # What waits for a file to come back is no longer waited for.
-    waiting = _collection().find({**_waiting(dataset), "sequence_id": sequence_id}, wanted)
-    stale = [one for one in waiting if one["_id"]["sample"] not in listed]
-    for reason in (REWRITTEN, UNLISTED):
-        ids = [one["_id"] for one in stale if why(one) == reason]
-        if ids:
-            _collection().update_many({"_id": {"$in": ids}}, {"$set": {"aside.why": reason}})
-            _collection().delete_many({"_id": {"$in": ids}, "$nor": _DECIDED["$or"]})
+    waiting = _collection().find({**_waiting(dataset), "sequence_id": sequence_id}, {"_id": 1})
+    stale = {"$in": [one["_id"] for one in waiting if one["_id"]["sample"] not in listed]}
+    _collection().update_many({"_id": stale}, {"$set": {"aside.why": UNLISTED}})
+    _collection().delete_many({"_id": stale, "$nor": _DECIDED["$or"]})
     return len(others)
 
 

@@ -10,7 +10,7 @@ from pycocotools import mask as coco_mask
 from sam2_core.types import Masks
 from tasks.dataset import schema
 from tasks.review.actions import accept, choose, delete, fix_class, mark_sequence, merge, reject
-from tasks.review.relabel_requests import bring_back, open_requests, request_relabel
+from tasks.review.relabel import bring_back, open_requests, request_relabel
 from tests.review.labels import OTHER_STAMP, SIZE_HW
 
 

@@ -22,7 +22,7 @@ from tasks.load.prepare import prepare_dataset
 from tasks.review.app import App, install_plugin, run_app
 from tasks.review.events import read_events
 from tasks.review.queue import build_queue
-from tasks.review.relabel_requests import bring_back, open_requests
+from tasks.review.relabel import bring_back, open_requests
 from tasks.review.stats import DECISION_COLOURS
 from tasks.store.manifests import write_manifest
 from tasks.store.tables import LabeledFrame

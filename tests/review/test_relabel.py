@@ -11,7 +11,8 @@ from tasks.dataset import schema
 from tasks.load import into_fiftyone as load
 from tasks.review.actions import accept
 from tasks.review.events import read_events
-from tasks.review.relabel_requests import bring_back, request_relabel
+from tasks.review.export import export_reviews
+from tasks.review.relabel import bring_back, request_relabel
 from tests.load.test_into_fiftyone import store
 from tests.review.labels import COMPACT, OTHER_STAMP, SIZE_HW, labeled_frames
 from tests.review.reviewed import pick, relabel
@@ -39,6 +40,7 @@ def test_a_failed_relabeling_says_so(name: str, out: Path) -> None:
     sample = dataset.match({"frame_number": 3}).first()
     assert (sample.relabel, sample.detections.detections[1].decision) == ("requested", "relabel")
     assert sample.reviewed.detections == [], "what was accepted is no more"
+    assert export_reviews(name).frames == 0, "a label that waits is not decided"
     bring_back(request, str(out), [RuntimeError("gone")], COMPACT)
     sample.reload()
     assert (sample.relabel, sample.detections.detections[1].decision) == ("failed", "")

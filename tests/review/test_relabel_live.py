@@ -22,7 +22,7 @@ from tasks.masks.model import choose_model, load_segmenter
 from tasks.masks.segment import segment_frames
 from tasks.review.actions import accept, choose
 from tasks.review.events import read_events, reviews_uri
-from tasks.review.relabel_requests import request_relabel, submit_relabel
+from tasks.review.relabel import request_relabel, submit_relabel
 from tasks.store import storage
 from tasks.store.artifacts import RunStamp
 from tasks.store.manifests import write_manifest

@@ -18,7 +18,7 @@ from tasks.review import relabel
 from tasks.review.actions import accept, choose, mark_sequence, reject
 from tasks.review.events import read_events, reviews_uri
 from tasks.review.export import export_reviews
-from tasks.review.relabel_requests import request_relabel
+from tasks.review.relabel import request_relabel
 from tasks.review.server import has_sample
 from tasks.review.set_aside import compare_files, count_set_aside
 from tasks.review.stats import review_stats, summary
@@ -72,7 +72,7 @@ def test_a_rewritten_frame_loses_its_labels_and_an_old_one_gets_them_back(
     said = CliRunner().invoke(command, ["export", dataset.name]).output
     assert "not in them: 1 decision on 1 frame is set aside" in said
     reviewing.label()
-    assert count_set_aside(dataset).why == {"rewritten": 1}, "another content was labeled since"
+    assert count_set_aside(dataset).why == {"unlisted": 1}, "another content was labeled since"
     assert len(dataset) == 6
     path.write_bytes(content)
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
@@ -121,7 +121,7 @@ def test_what_a_fresh_database_never_had_is_set_aside_with_its_decisions(
     assert (report.set_aside.frames, report.set_aside.labels) == (2, 2)
     rows = pq.read_table(report.set_aside_uri).to_pylist()
     assert sorted(row["decision"] for row in rows) == ["accepted", "rejected"]
-    assert {row["why"] for row in rows} == {"rewritten"}
+    assert {row["why"] for row in rows} == {"unlisted"}
     table = Path(report.set_aside_uri)
     reviewing.forget_database()
     (reviewing.outs[0] / "reviews").rename(reviewing.out / "away")
@@ -150,7 +150,7 @@ def test_events_that_name_a_position_are_set_aside(reviewing: Reviewing) -> None
         del event["frame"]
     file.write_text(json.dumps(values))
     reviewing.act("rebuild", 0)
-    assert count_set_aside(dataset).why == {"unknown": 1}
+    assert count_set_aside(dataset).why == {"unlisted": 1}
     assert not any(one.reviewed.detections for one in dataset)
     report = export_reviews(dataset.name)
     assert (report.labels, report.set_aside.labels) == (0, 1)
