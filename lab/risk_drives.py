@@ -173,7 +173,7 @@ def _read(labels: Path, truth: Truth, seed: int, prompt: str) -> Drive:
     by_frame = split_by_frame(table)
     frames, ious = [], []
     for ref, image in zip(_frames(labels.parent, truth, seed), truth.images, strict=True):
-        rows = by_frame.get(ref.index, table.slice(0, 0))
+        rows = by_frame.get((ref.camera, ref.index), table.slice(0, 0))
         masks = to_masks(rows, image.size_hw)
         frames.append(LabeledFrame(ref, to_boxes(rows, prompt), masks))
         ious.append(_true_ious(masks, image, by_row=prompt == TRUE_BOXES))

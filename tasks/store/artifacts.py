@@ -10,15 +10,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sam2_core.types import Boxes, ModelStamp
 from tasks.store import storage, tables
 from tasks.store.checksums import IncompleteArtifactError, OtherVersionError, sha256_of
-from tasks.store.stored_rows import Place, check_frames, check_rows
-from tasks.store.tables import FORMAT_VERSION, Kind, LabeledFrame
+from tasks.store.tables import FORMAT_VERSION, Kind, LabeledFrame, Place, check_frames, check_rows
 from tasks.types import Footage, FrameRef, VideoRef
 
 CHUNK_FRAMES = 64
@@ -204,12 +203,8 @@ def read_boxes(
         check_rows(table, Place.of(chunk.stem), sources)
         if not set(sources) <= {frame.index for frame in chunk.frames}:
             raise IncompleteArtifactError(f"{chunk.stem}: boxes of other frames")
-        rows = tables.split_by_frame(table)
-        nothing = table.slice(0, 0)
-        return {
-            index: tables.to_boxes(rows.get(index, nothing), sources[index])
-            for index in sorted(sources)
-        }
+        rows = _rows_of(table)
+        return {index: tables.to_boxes(rows(index), sources[index]) for index in sorted(sources)}
 
 
 def write_labels(
@@ -270,17 +265,21 @@ def read_chunk(out_uri: str, stem: str, key: str) -> StoredChunk:
     with _as_written(stem):
         listed, labels_key = _checked(table, metadata, stem, key)
         check_rows(masks, Place.of(stem), [row["index"] for row in listed])
-        rows, nothing = tables.split_by_frame(masks), masks.slice(0, 0)
+        rows, sources = _rows_of(masks), metadata["sources"]
         labeled = [
-            tables.to_labeled(
-                row, rows.get(row["index"], nothing), metadata["sources"][str(row["index"])]
-            )
-            for row in listed
+            tables.to_labeled(row, rows(row["index"]), sources[str(row["index"])]) for row in listed
         ]
         if [row["instances"] for row in listed] != [len(one.boxes) for one in labeled]:
             raise IncompleteArtifactError(f"{stem}: frames and masks tables disagree")
         versions = {str(k): str(v) for k, v in metadata.get("versions", {}).items()}
     return StoredChunk(labels_key, labeled, frames_sha256, masks_sha256, versions)
+
+
+def _rows_of(table: Any) -> Callable[[int], Any]:
+    """Return what gives the rows of a frame of a table of one camera, by the frame's index."""
+    by_frame = tables.split_by_frame(table)
+    by_index, nothing = {index: rows for (_, index), rows in by_frame.items()}, table.slice(0, 0)
+    return lambda index: by_index.get(index, nothing)
 
 
 @contextlib.contextmanager

@@ -20,8 +20,7 @@ from sam2_core.machine import product_version
 from tasks.store import checksums, storage
 from tasks.store.artifacts import Chunk, RunStamp, StoredChunk, read_chunk
 from tasks.store.checksums import IncompleteArtifactError, OtherVersionError
-from tasks.store.stored_rows import Place, is_safe_name
-from tasks.store.tables import FORMAT_VERSION, LabeledFrame
+from tasks.store.tables import FORMAT_VERSION, LabeledFrame, Place, is_safe_name
 from tasks.types import SequenceRef
 from tasks.wording import counted
 

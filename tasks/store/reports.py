@@ -101,7 +101,7 @@ def report_of(frames: Iterable[Seen]) -> dict[str, Any]:
 
 
 def _mean(parts: list[FloatArray]) -> float | None:
-    values = np.concatenate(parts) if parts else np.zeros(0)
+    values = np.concatenate([np.zeros(0, np.float32), *parts])
     return round(float(values.mean()), 4) if len(values) else None
 
 
@@ -120,16 +120,13 @@ def _suspicious(seen: Sequence[Seen]) -> Iterator[dict[str, Any]]:
     for _, group in groupby(seen, key=lambda one: one.frame.camera):
         frames = [one for one in group if not one.failure]
         sizes = Counter(one.frame.size_hw for one in frames)
-        usual = sizes.most_common(1)[0][0] if sizes else (0, 0)
         for number, one in enumerate(frames):
+            usual = sizes.most_common(1)[0][0]
             around = frames[max(0, number - 1) : number] + frames[number + 1 : number + 2]
+            busy = [len(other.labels) >= BOXES_OF_NEIGHBOURS for other in around]
             if one.frame.size_hw != usual:
                 yield one.named(f"{one.frame.size_hw} pixels where {usual} is usual")
             elif len(one.predicted_iou) and one.predicted_iou.mean() < LOW_PREDICTED_IOU:
                 yield one.named(f"mean predicted IoU {one.predicted_iou.mean():.2f}")
-            elif not one.labels and _busy(around):
+            elif not one.labels and busy == [True, True]:
                 yield one.named("no boxes, though the frames before and after have several")
-
-
-def _busy(around: Sequence[Seen]) -> bool:
-    return len(around) == 2 and all(len(one.labels) >= BOXES_OF_NEIGHBOURS for one in around)

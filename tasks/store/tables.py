@@ -1,7 +1,9 @@
 """Parquet tables of boxes, masks and frames: schemas, conversion from and to the types, and checks.
 
 The metadata carries a checksum of the whole file, the key and the stamps, so that a truncated,
-damaged or foreign file is told from a whole one by reading it.
+damaged or foreign file is told from a whole one by reading it. Whoever can write to storage can
+write any name into a file, and names become paths and ids: a name counts only when it is the one
+that the file lies under.
 """
 
 from __future__ import annotations
@@ -9,8 +11,12 @@ from __future__ import annotations
 import io
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+import sys
+import threading
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
 from typing import Any, Literal
 
 import numpy as np
@@ -20,12 +26,34 @@ import pyarrow.parquet as pq
 from sam2_core.types import Boxes, IntArray, Masks
 from tasks.store import checksums
 from tasks.store.checksums import IncompleteArtifactError
-from tasks.store.without_pandas import let_pyarrow_miss_pandas
 from tasks.types import FrameFailure, FrameRef
 
-let_pyarrow_miss_pandas()
+
+class _NoPandas(MetaPathFinder):
+    """No pandas for this thread, while pyarrow looks for it at its first array.
+
+    It would import it, for a second of CPU time, to take its objects: nothing here has any. Where
+    a table is to become a data frame after all (`to_pandas`), it looks again.
+    """
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    def find_spec(self, name: str, _path: Any, _target: Any = None) -> None:
+        """Refuse to find it."""
+        if name == "pandas" and threading.get_ident() == self._thread:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+if "pandas" not in sys.modules:
+    _finder = _NoPandas()
+    sys.meta_path.insert(0, _finder)
+    pa.array([0])
+    sys.meta_path.remove(_finder)
 
 FORMAT_VERSION = 2
+_RANGE = re.compile(r"(\d{6,})-(\d{6,})-([0-9a-f]+)")
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f/\\]")
 
 Kind = Literal["boxes", "masks", "frames", "tracks"]
 Columns = dict[str, Any]
@@ -157,20 +185,25 @@ def decode_table(data: bytes, kind: Kind, key: str, name: str) -> tuple[pa.Table
     return table, values
 
 
-def box_columns(frame: FrameRef, boxes: Boxes) -> Columns:
-    """Columns of the boxes of one frame."""
-    count = len(boxes)
-    columns: Columns = {
+def _key_columns(frame: FrameRef, count: int) -> Columns:
+    """Columns that say which frame and box each of its rows is."""
+    return {
         "sequence_id": [frame.sequence_id] * count,
         "camera": [frame.camera] * count,
         "index": np.full(count, frame.index, np.int64),
         "box_index": np.arange(count, dtype=np.int32),
+    }
+
+
+def box_columns(frame: FrameRef, boxes: Boxes) -> Columns:
+    """Columns of the boxes of one frame."""
+    count, sides = len(boxes), np.ascontiguousarray(boxes.xyxy_px.T)
+    return _key_columns(frame, count) | {
         "label": list(boxes.labels),
         "score": boxes.scores,
         "track_id": [None] * count if boxes.track_ids is None else boxes.track_ids,
+        **dict(zip(("x1_px", "y1_px", "x2_px", "y2_px"), sides, strict=True)),
     }
-    sides = np.ascontiguousarray(boxes.xyxy_px.T)
-    return columns | dict(zip(("x1_px", "y1_px", "x2_px", "y2_px"), sides, strict=True))
 
 
 def mask_columns(frame: FrameRef, boxes: Boxes, masks: Masks) -> Columns:
@@ -190,15 +223,7 @@ def mask_columns(frame: FrameRef, boxes: Boxes, masks: Masks) -> Columns:
 
 def track_columns(frame: FrameRef, ids: IntArray, labels: Sequence[str]) -> Columns:
     """Columns of the tracks of the boxes of one frame."""
-    count = len(ids)
-    return {
-        "sequence_id": [frame.sequence_id] * count,
-        "camera": [frame.camera] * count,
-        "index": np.full(count, frame.index, np.int64),
-        "box_index": np.arange(count, dtype=np.int32),
-        "track_id": ids,
-        "track_label": list(labels),
-    }
+    return _key_columns(frame, len(ids)) | {"track_id": ids, "track_label": list(labels)}
 
 
 def frame_columns(labeled: LabeledFrame) -> Columns:
@@ -217,42 +242,21 @@ def frame_columns(labeled: LabeledFrame) -> Columns:
     return {name: [value] for name, value in row.items()}
 
 
-def with_more(labeled: LabeledFrame, boxes: Boxes, masks: Masks) -> LabeledFrame:
-    """Return a frame with interpolated boxes and their masks after its own; without track ids."""
-    own, made = labeled.boxes, labeled.masks
-    if made is None or made.size_hw != masks.size_hw:
-        raise ValueError(f"{labeled.frame.uri}: masks of another size than the frame's")
-    arrays = {
-        name: np.concatenate([getattr(made, name), getattr(masks, name)])
-        for name in ("predicted_iou", "stability", "object_score", "area_px")
-    }
-    return LabeledFrame(
-        labeled.frame,
-        Boxes(
-            np.concatenate([own.xyxy_px, boxes.xyxy_px]),
-            np.concatenate([own.scores, boxes.scores]),
-            (*own.labels, *boxes.labels), None, own.source,
-        ),
-        Masks(
-            (*made.rle, *masks.rle), made.size_hw, **arrays, reasons=(*made.reasons, *masks.reasons)
-        ),
-        interpolated=len(boxes),
-    )  # fmt: skip
-
-
-def split_by_frame(table: pa.Table) -> dict[int, pa.Table]:
-    """Rows of each frame index, in the order written; no copy."""
-    index = table["index"].to_numpy()
-    if not len(index):
-        return {}
-    edges = [0, *(np.flatnonzero(np.diff(index)) + 1).tolist(), len(index)]
+def split_by_frame(table: pa.Table) -> dict[tuple[str, int], pa.Table]:
+    """Rows of each camera's frames by (camera, index), in the order written; no copy."""
+    cameras = table["camera"].combine_chunks().dictionary_encode()
+    number, index = cameras.indices.to_numpy(), table["index"].to_numpy()
+    changes = np.flatnonzero((np.diff(number) != 0) | (np.diff(index) != 0)) + 1
+    edges = [0, *changes.tolist(), len(index)] if len(index) else [0]
+    names = cameras.dictionary.to_pylist()
     return {
-        int(index[start]): table.slice(start, stop - start)
+        (names[number[start]], int(index[start])): table.slice(start, stop - start)
         for start, stop in itertools.pairwise(edges)
     }
 
 
-def _strings(column: Any) -> tuple[str, ...]:
+def strings_of(column: Any) -> tuple[str, ...]:
+    """Texts of a column."""
     return tuple(column.to_pylist())
 
 
@@ -263,7 +267,7 @@ def to_boxes(rows: pa.Table, source: str) -> Boxes:
     return Boxes(
         np.stack(sides, axis=1),
         rows["score"].to_numpy(),
-        _strings(rows["label"]),
+        strings_of(rows["label"]),
         None if track_ids.null_count else track_ids.to_numpy(),
         source,
     )
@@ -272,13 +276,13 @@ def to_boxes(rows: pa.Table, source: str) -> Boxes:
 def to_masks(rows: pa.Table, size_hw: tuple[int, int]) -> Masks:
     """Masks of one frame's rows."""
     return Masks(
-        tuple(counts.encode("ascii") for counts in _strings(rows["rle"])),
+        tuple(counts.encode("ascii") for counts in strings_of(rows["rle"])),
         size_hw,
         rows["predicted_iou"].to_numpy(),
         rows["stability"].to_numpy(),
         rows["object_score"].to_numpy(),
         rows["area_px"].to_numpy(),
-        _strings(rows["reason"]),
+        strings_of(rows["reason"]),
     )
 
 
@@ -295,3 +299,83 @@ def to_labeled(row: Mapping[str, Any], masks: pa.Table, source: str) -> LabeledF
         failure = FrameFailure.of(frame, row["stage"], row["reason"])
         return LabeledFrame(frame, Boxes.empty(source), failure=failure)
     return LabeledFrame(frame, to_boxes(masks, source), to_masks(masks, frame.size_hw))
+
+
+def is_safe_name(name: Any) -> bool:
+    """Whether a name can be one part of a path, and nothing but that."""
+    return (
+        isinstance(name, str) and name not in {"", ".", ".."} and len(name.encode()) <= 255
+        and not _UNSAFE.search(name)
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a chunk's path says: `labels/<sequence_id>/<camera or _>/<start>-<stop>-<key>`."""
+
+    stem: str
+    sequence_id: str
+    camera: str
+    start: int
+    stop: int
+    key: str
+
+    @staticmethod
+    def of(stem: str) -> Place:
+        """Take a path apart; `IncompleteArtifactError` when it is not of that form."""
+        parts = stem.split("/")
+        found = _RANGE.fullmatch(parts[-1])
+        if (
+            len(parts) != 4
+            or parts[0] != "labels"
+            or not found
+            or not all(map(is_safe_name, parts))
+        ):
+            raise IncompleteArtifactError(f"{stem!r} is not a place for labels")
+        return Place(stem, parts[1], parts[2], int(found[1]), int(found[2]), found[3])
+
+    def holds(self, sequence_id: Any, camera: Any) -> bool:
+        """Whether labels of this sequence and camera belong here."""
+        return bool(sequence_id == self.sequence_id and (camera or "_") == self.camera)
+
+
+def check_frames(frames: Any, place: Place) -> None:
+    """Hold a table of frames against its place.
+
+    Raises:
+        IncompleteArtifactError: rows of another sequence or camera, or another range of frames.
+
+    """
+    _check_names(frames, place)
+    index = frames["index"].to_numpy()
+    whole = len(index) and (index[0], index[-1] + 1) == (place.start, place.stop)
+    if not whole or (np.diff(index) <= 0).any():
+        raise IncompleteArtifactError(f"{place.stem}: its frames are not those of its name")
+
+
+def check_rows(rows: Any, place: Place, indices: Collection[int]) -> None:
+    """Hold a table of boxes or masks against its place and its frames, each frame's rows in order.
+
+    Raises:
+        IncompleteArtifactError: rows of another sequence, camera or frame, or some are not there.
+
+    """
+    _check_names(rows, place)
+    index, number = rows["index"].to_numpy(), rows["box_index"].to_numpy()
+    if not len(index):
+        return
+    first = np.r_[True, np.diff(index) != 0]
+    expected = np.arange(len(index)) - np.maximum.accumulate(np.where(first, range(len(index)), 0))
+    known = np.isin(index, list(indices)).all()
+    if not known or (np.diff(index) < 0).any() or (number != expected).any():
+        raise IncompleteArtifactError(f"{place.stem}: rows that belong to none of its frames")
+
+
+def _check_names(rows: Any, place: Place) -> None:
+    names = {
+        (sequence_id, camera)
+        for sequence_id in rows["sequence_id"].unique().to_pylist()
+        for camera in rows["camera"].unique().to_pylist()
+    }
+    if not all(place.holds(*name) for name in names):
+        raise IncompleteArtifactError(f"{place.stem}: holds labels of another sequence or camera")

@@ -7,11 +7,10 @@ whoever reads both. The table is kept, whichever version made it: ids that were 
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -20,12 +19,11 @@ from sam2_core.types import Boxes, IntArray, Masks
 from tasks.store import storage, tables
 from tasks.store.checksums import IncompleteArtifactError, sha256_of
 from tasks.store.manifests import Key, Manifest, keys_in
-from tasks.store.tables import LabeledFrame, with_more
+from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
 
 TRACKS = "tracks"
 _SUFFIX, _PARTIAL, _MORE = ".parquet", ".partial.parquet", ".interpolated.parquet"
-Read = TypeVar("Read")
 log = logging.getLogger(__name__)
 
 
@@ -72,18 +70,41 @@ class StoredTracks:
         frame = labeled.frame
         found = self.by_frame.get((frame.camera, frame.index))
         more = self.more.get((frame.camera, frame.index))
-        labeled = with_more(labeled, *more) if more and labeled.masks is not None else labeled
-        boxes = labeled.boxes
-        if len(boxes) != (len(found.ids) if found else 0):
+        labeled = _with_more(labeled, *more) if more else labeled
+        if len(labeled.boxes) != (len(found.ids) if found else 0):
             raise IncompleteArtifactError(
                 f"tracks of {frame.sequence_id} do not fit the labels of camera {frame.camera!r}, "
                 f"frame {frame.index}"
             )
         if found is None:
             return labeled
-        return replace(
-            labeled, boxes=replace(boxes, track_ids=found.ids), track_labels=found.labels
-        )
+        boxes = replace(labeled.boxes, track_ids=found.ids)
+        return replace(labeled, boxes=boxes, track_labels=found.labels)
+
+
+def _with_more(labeled: LabeledFrame, boxes: Boxes, masks: Masks) -> LabeledFrame:
+    """Return a frame with interpolated boxes and their masks after its own; without track ids."""
+    own, made = labeled.boxes, labeled.masks
+    if made is None:
+        return labeled
+    if made.size_hw != masks.size_hw:
+        raise ValueError(f"{labeled.frame.uri}: masks of another size than the frame's")
+    arrays = {
+        name: np.concatenate([getattr(made, name), getattr(masks, name)])
+        for name in ("predicted_iou", "stability", "object_score", "area_px")
+    }
+    return LabeledFrame(
+        labeled.frame,
+        Boxes(
+            np.concatenate([own.xyxy_px, boxes.xyxy_px]),
+            np.concatenate([own.scores, boxes.scores]),
+            (*own.labels, *boxes.labels), None, own.source,
+        ),
+        Masks(
+            (*made.rle, *masks.rle), made.size_hw, **arrays, reasons=(*made.reasons, *masks.reasons)
+        ),
+        interpolated=len(boxes),
+    )  # fmt: skip
 
 
 def path_of(manifest: Manifest) -> str:
@@ -133,29 +154,26 @@ def write_tracks(
 
 def read_tracks(out_uri: str, manifest: Manifest) -> StoredTracks | None:
     """Read the tracks of a sequence; None where there are none of these very labels."""
-
-    def whole(table: Any, made: Mapping[str, Any]) -> StoredTracks:
-        more = _read_more(out_uri, manifest, made["interpolated"]) if "interpolated" in made else {}
-        return StoredTracks(dict(_by_frame(table, manifest.sequence_id)), made, more)
-
-    return _read(out_uri, manifest, whole)
+    return _read(out_uri, manifest, whole=True)
 
 
 def read_made(out_uri: str, manifest: Manifest) -> Mapping[str, Any] | None:
     """Read `StoredTracks.made` alone; None where there are no tracks of these very labels."""
-    return _read(out_uri, manifest, lambda _, made: made)
+    found = _read(out_uri, manifest, whole=False)
+    return None if found is None else found.made
 
 
-def _read(
-    out_uri: str, manifest: Manifest, use: Callable[[Any, Mapping[str, Any]], Read]
-) -> Read | None:
-    """Return what is made of the table and of `made`; None where they do not count."""
+def _read(out_uri: str, manifest: Manifest, *, whole: bool) -> StoredTracks | None:
     uri = storage.join(out_uri, path_of(manifest))
     try:
         table, metadata = tables.decode_table(
             storage.read_bytes(uri), "tracks", _key(manifest), storage.redact(uri)
         )
-        return use(table, metadata["made"])
+        made = metadata["made"]
+        if not whole:
+            return StoredTracks({}, made)
+        more = _read_more(out_uri, manifest, made["interpolated"]) if "interpolated" in made else {}
+        return StoredTracks(_by_frame(table, manifest.sequence_id), made, more)
     except storage.NotFoundError:
         return None
     except (IncompleteArtifactError, KeyError, ValueError) as error:
@@ -176,39 +194,31 @@ def _read_more(
     if sha256_of(data) != recorded["sha256"]:
         raise IncompleteArtifactError(f"{storage.redact(uri)} was written again")
     table, _ = tables.decode_table(data, "masks", _key(manifest), storage.redact(uri))
-    found: dict[tuple[str, int], tuple[Boxes, Masks]] = {}
-    cameras = np.array(table["camera"].to_pylist(), object)
-    for camera in dict.fromkeys(cameras.tolist()):
-        rows = table.filter(cameras == camera)
-        for index, part in tables.split_by_frame(rows).items():
-            size_hw = (part["height"][0].as_py(), part["width"][0].as_py())
-            masks = tables.to_masks(part, size_hw)
-            found[camera, index] = tables.to_boxes(part, "interpolated"), masks
+    found = {}
+    for key, rows in tables.split_by_frame(table).items():
+        size_hw = (rows["height"][0].as_py(), rows["width"][0].as_py())
+        found[key] = tables.to_boxes(rows, "interpolated"), tables.to_masks(rows, size_hw)
     return found
 
 
-def _by_frame(
-    table: Any, sequence_id: str
-) -> Iterable[tuple[tuple[str, int], FrameTracks]]:  # fmt: skip
+def _by_frame(table: Any, sequence_id: str) -> dict[tuple[str, int], FrameTracks]:
     """Cut a table into its frames.
 
     Raises:
         IncompleteArtifactError: it is no table of ours.
 
     """
-    cameras = table["camera"].to_numpy()
-    index, number = table["index"].to_numpy(), table["box_index"].to_numpy()
-    changes = np.flatnonzero((cameras[1:] != cameras[:-1]) | (np.diff(index) != 0)) + 1
-    edges = [0, *changes.tolist(), len(index)] if len(index) else [0]
-    starts = np.repeat(edges[:-1], np.diff(edges))
-    if (number != np.arange(len(index)) - starts).any():
-        raise IncompleteArtifactError("rows are missing or out of order")
     if set(table["sequence_id"].unique().to_pylist()) - {sequence_id}:
         raise IncompleteArtifactError("rows of another sequence")
-    ids, labels = table["track_id"].to_numpy(), table["track_label"].to_pylist()
-    for start, stop in itertools.pairwise(edges):
-        key = (str(cameras[start]), int(index[start]))
-        yield key, FrameTracks(ids[start:stop], tuple(labels[start:stop]))
+    found = {}
+    for key, rows in tables.split_by_frame(table).items():
+        if (rows["box_index"].to_numpy() != np.arange(len(rows))).any():
+            raise IncompleteArtifactError("rows are missing or out of order")
+        labels = tables.strings_of(rows["track_label"])
+        found[key] = FrameTracks(rows["track_id"].to_numpy(), labels)
+    if sum(len(one.ids) for one in found.values()) != len(table):
+        raise IncompleteArtifactError("rows of one frame are apart")
+    return found
 
 
 def list_tracked(out_uri: str, run_key: str) -> set[Key]:

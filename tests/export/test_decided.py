@@ -150,3 +150,8 @@ def test_a_plain_name_is_the_dataset_and_its_folder_has_a_dot(database, tmp_path
     out, dataset = source_of(name)
     assert (out, dataset.name) == (str(tmp_path / name), name)
     assert source_of(f"./{name}") == (f"./{name}", None)
+    run_of(tmp_path / "other", frames=1)
+    (tmp_path / "other" / "run").rename(tmp_path / "other" / name)
+    monkeypatch.chdir(tmp_path / "other")
+    with pytest.raises(AutolabelError, match=rf"a folder of labels here.* write \./{name}"):
+        source_of(name)

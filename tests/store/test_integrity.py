@@ -26,7 +26,7 @@ from tasks.store.artifacts import (
 from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import ChunkRecord, Manifest, labels_of, read_manifest, write_manifest
 from tasks.store.quarantine import Case
-from tasks.store.stored_rows import Place
+from tasks.store.tables import Place
 from tests.store.test_artifacts import STAMP, a_chunk, assert_same
 
 SAMPLED = 600
