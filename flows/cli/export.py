@@ -73,7 +73,7 @@ def command(
 
     RUN_OR_DATASET is the --out of a run, or a FiftyOne dataset: of a dataset, what people decided
     takes the place of the labels that they decided on. Where both have one name, NAME is the
-    dataset and ./NAME the folder.
+    dataset that was loaded from this folder, and ./NAME the folder.
 
     Exit code 1: nothing was exported, or sequences were left out whose labels cannot be read.
     """

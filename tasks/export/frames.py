@@ -225,6 +225,11 @@ def source_of(name: str) -> tuple[str, Any]:
     if {COMPLETE, PARTIAL} & {*folders}:
         if known is None or "frame_key" not in known.get_field_schema():  # none of ours
             return name, None
+        if storage_of(known) != storage.canonical(name):
+            raise AutolabelError(
+                f"'{name}' is a folder of labels here, and a dataset of {storage_of(known)}: for "
+                f"the folder write ./{name}, for the dataset give the command in another folder"
+            )
     elif "/" in name and "labels" in folders:
         raise AutolabelError(
             f"no sequence in {storage.redact(name)} is labeled to its end yet: wait for the run, "
