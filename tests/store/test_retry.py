@@ -1,11 +1,7 @@
 """Storage that does not answer for a while costs a flow time, and not its night."""
 
-from types import SimpleNamespace
-
 import pytest
-from prefect.logging import disable_run_logger
 
-from flows import backfill, load_dataset, nightly
 from tasks.store import retry
 from tasks.store.storage import StorageError
 
@@ -46,21 +42,3 @@ def test_what_no_pause_mends_ends_at_once():
 def test_patience_ends():
     with pytest.raises(StorageError):
         retry.until_answered(Away(10_000), "planning", print, 0.05)
-
-
-def test_flows_wait_for_storage_wherever_they_ask_it(monkeypatch):
-    plan = SimpleNamespace(as_json=lambda: {"to_label": 0}, stamp=SimpleNamespace(run_key="0"))
-    asked = {
-        "flows.backfill.plan_in_flight": lambda: backfill.plan_task.fn(None),
-        "flows.nightly.plan_backfill": lambda: nightly.look_task.fn(None),
-        "tasks.store.quarantine.listed": lambda: nightly._given_up_before("s3://labels", "0"),
-        "tasks.dataset.loaded.missing_manifests": lambda: load_dataset.find_task.fn("d", "s3:", ""),
-    }
-    monkeypatch.setattr(backfill, "create_markdown_artifact", lambda *_, **__: None)
-    monkeypatch.setattr(backfill, "plan_markdown", lambda _: "")
-    with disable_run_logger():
-        for name, call in asked.items():
-            away = Away(2, plan)
-            monkeypatch.setattr(name, away)
-            call()
-            assert away.left == -1, name
