@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from sam2_core.cache import FileIdentity, file_identity, file_sha256
 from sam2_core.decisive_code import mask_code
@@ -18,22 +16,12 @@ from sam2_core.presets import MICRO, PRESETS
 from sam2_core.types import CLOSE_UP, FORMAT_VERSION, AutolabelError, ModelStamp
 
 NEEDED = {"preset", "image_size", "checkpoint_sha256", "graph", "precision"}
-# Fields of ONNX's ModelProto and of an entry of its metadata.
-_METADATA, _KEY, _VALUE = 14, 1, 2
-# Of protobuf: kinds of fields, how many bytes the fixed ones have, the bits of a number.
-_VARINT, _SIZES, _LONGEST = 0, {1: 8, 5: 4}, 63
 _PRESETS = (*PRESETS, MICRO.name)
 _CHOICES = {"preset": _PRESETS, "graph": GRAPHS, "precision": PRECISIONS}
 
 
-def problem_of(facts: dict[str, Any], folder: Path) -> str:
-    """Say what is wrong with a model.json that has what every one needs; "" where nothing is.
-
-    Args:
-        facts: what it says.
-        folder: where its graphs are, each of which names its preset, weights and sizes, too.
-
-    """
+def problem_of(facts: dict[str, Any]) -> str:
+    """Say what is wrong with a model.json that has what every one needs; "" where nothing is."""
     for name, choices in _CHOICES.items():
         if facts[name] not in choices:
             return f"{name} is {facts[name]!r}, which is none of {', '.join(choices)}"
@@ -46,57 +34,11 @@ def problem_of(facts: dict[str, Any], folder: Path) -> str:
             return f"{name} is {facts[name]!r}, which is not what an export writes"
     if not all(map(_is_count, facts.get("windows", ()))):
         return f"windows is {facts['windows']!r}, which are no numbers of cells"
-    for name, said in metadata_of(folder / "encoder.onnx").items():
-        if name in METADATA and name in facts and str(facts[name]) != said:
-            return f"{name} is {facts[name]!r}, and encoder.onnx was exported with {said!r}"
     return ""
 
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def metadata_of(graph: Path) -> dict[str, str]:
-    """Return the metadata of an ONNX file, without reading its weights; none of what is none."""
-    try:
-        with graph.open("rb") as file:
-            entries = [dict(_fields(BytesIO(one))) for _, one in _fields(file, only=_METADATA)]
-        return {one[_KEY].decode(): one[_VALUE].decode() for one in entries}
-    except (OSError, ValueError, KeyError, OverflowError):
-        return {}
-
-
-def _fields(file: BinaryIO, only: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield the numbers and bytes of a protobuf message's fields, passing over what has none.
-
-    Args:
-        file: the message.
-        only: number of the fields that are wanted; all of them when 0.
-
-    """
-    while start := file.read(1):
-        field, kind = divmod(_number(file, start), 8)
-        if kind == _VARINT:
-            _number(file, file.read(1))
-            continue
-        size = _SIZES.get(kind) or _number(file, file.read(1))
-        if only in {0, field}:
-            yield field, file.read(size)
-        else:
-            file.seek(size, os.SEEK_CUR)
-
-
-def _number(file: BinaryIO, byte: bytes) -> int:
-    """Read a number as protobuf writes it, seven bits a byte and the least first."""
-    value, shift = 0, 0
-    while True:
-        (bits,) = byte
-        value |= (bits & 0x7F) << shift
-        if bits < 0x80:
-            return value
-        if shift > _LONGEST:
-            raise ValueError("no protobuf")
-        shift, byte = shift + 7, file.read(1)
 
 
 # What no graph refers to.
@@ -154,7 +96,7 @@ class ModelFolder:
                 f"{path} was exported in format {facts.get('format_version', 1)}, and this version "
                 f"reads format {FORMAT_VERSION}: `autolabel models export` makes it again"
             )
-        if problem := problem_of(facts, path):
+        if problem := problem_of(facts):
             raise AutolabelError(f"{described}: {problem}. Export the model again")
         return ModelFolder(path, facts, cache)
 
@@ -250,6 +192,22 @@ class ModelFolder:
         pinned = replace(self, _pin=_Pin(files, replace(self, _pin=None).engine_sha256()))
         pinned.unchanged()
         return pinned
+
+    def hold_against(self, metadata: Mapping[str, str]) -> None:
+        """Hold model.json against the metadata of the encoder that was opened.
+
+        Raises:
+            AutolabelError: they name another preset, other weights or another size.
+
+        """
+        own = {name: str(self.facts.get(name, said)) for name, said in metadata.items()}
+        own["image_size"] = str(self.image_size)
+        for name in METADATA:
+            if name in metadata and own[name] != metadata[name]:
+                raise AutolabelError(
+                    f"{self.path / 'model.json'}: {name} is {own[name]!r}, and encoder.onnx was "
+                    f"exported with {metadata[name]!r}. Export the model again"
+                )
 
     def unchanged(self) -> None:
         """Hold a pinned folder against its files.

@@ -120,6 +120,7 @@ class OnnxRuntimeBackend(Backend):
         self._lock = threading.Lock()
         threads_of_encoder = self._decoder_threads if folder.close_ups else cores
         self._encoder = self._open("encoder", threads_of_encoder)
+        folder.hold_against(self._encoder.get_modelmeta().custom_metadata_map)
         self._single = folder.has("decoder_single")
         self._session("decoder_single" if self._single else "decoder")
         self.window_sides = folder.window_sides() if windows else ()

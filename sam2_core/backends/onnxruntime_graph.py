@@ -45,6 +45,8 @@ class CudaSessions:
         """Open a graph file, the one that the stamp names."""
         session = self._session(name, captured=captured, fused=fused)
         self._folder.unchanged()
+        if name == "encoder":
+            self._folder.hold_against(session.get_modelmeta().custom_metadata_map)
         return session
 
     def _session(self, name: str, *, captured: bool, fused: bool) -> Any:

@@ -112,20 +112,15 @@ class Backend(Protocol):
         """Return a frame that was staged for a device, another one's maybe, as `stage` would."""
         return self.stage(frame.pixels)
 
-    def features_to_host(self, features: Features) -> HostFeatures | None:
-        """Copy features to this machine's memory, for another process: arrays (B, ...) by name.
-
-        None: they are arrays or tensors that anybody can read.
-        """
-        del features
-        return None
+    def features_to_host(self, features: Features) -> HostFeatures:
+        """Copy features to this machine's memory, for another process: arrays (B, ...) by name."""
+        return dict(features.data)
 
     def features_from_host(
         self, arrays: HostFeatures, sizes_hw: Sequence[tuple[int, int]]
-    ) -> Features | None:
-        """Make features of what `features_to_host` returned, in any process; None as there."""
-        del arrays, sizes_hw
-        return None
+    ) -> Features:
+        """Make features of what `features_to_host` returned, in any process."""
+        return Features(dict(arrays), len(sizes_hw), tuple(sizes_hw))
 
     def warm_up(self) -> None:
         """Do before the first frame what would keep it waiting; nothing where nothing would."""

@@ -6,68 +6,19 @@ Features stay on the server, in memory that both processes see; clients get an i
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sam2_core.arrays import check_arrays
-from sam2_core.backends.protocol import Backend, HostFeatures
 from sam2_core.segmenter import Segmenter
 from sam2_core.serving.contract import ServedModel, cropped, embedding_id, image_id, text_tensor
 from sam2_core.serving.python_model import Asked, ExpiredError, Outputs, PythonModel
 from sam2_core.serving.store import SharedStore
 from sam2_core.trust.certify import ensure_certified
-from sam2_core.types import FEATURES, AutolabelError, Features, ImageArray, LowResMasks, Prompts
-
-
-def to_host(backend: Backend, features: Features) -> HostFeatures:
-    """Return features as arrays of this machine's memory, first dimension B.
-
-    Raises:
-        AutolabelError: nobody knows how, for this backend.
-
-    """
-    copied = backend.features_to_host(features)
-    if copied is not None:
-        return copied
-    data = features.data
-    if isinstance(data, Mapping) and all(isinstance(one, np.ndarray) for one in data.values()):
-        return dict(data)
-    if isinstance(data, tuple) and all(hasattr(one, "cpu") for one in data):  # PyTorch's
-        return {str(index): one.cpu().numpy() for index, one in enumerate(data)}
-    raise AutolabelError("the features of this backend cannot leave its process: serve another one")
-
-
-def from_host(
-    backend: Backend,
-    arrays: HostFeatures,
-    sizes_hw: Sequence[tuple[int, int]],
-    example: Features,
-) -> Features:
-    """Return arrays of `to_host` as features again, where and as `example` has its own."""
-    copied = backend.features_from_host(arrays, sizes_hw)
-    if copied is not None:
-        return copied
-    batch = len(sizes_hw)
-    if isinstance(example.data, Mapping):
-        return Features(dict(arrays), batch, tuple(sizes_hw))
-    import torch
-
-    found = tuple(
-        torch.from_numpy(np.array(arrays[str(index)])).to(one.device)
-        for index, one in enumerate(example.data)
-    )
-    return Features(found, batch, tuple(sizes_hw))
-
-
-def rows_of(
-    arrays: Mapping[str, np.ndarray[Any, Any]], start: int, stop: int
-) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the features of some images of a batch."""
-    return {name: array[start:stop] for name, array in arrays.items()}
-
+from sam2_core.types import AutolabelError, Features, ImageArray, LowResMasks, Prompts
 
 logger = logging.getLogger(__name__)
 _PLAIN_PX = 64
@@ -78,7 +29,6 @@ class _Loaded(PythonModel):
 
     segmenter: Segmenter
     served: ServedModel
-    example: Features
     store: SharedStore
 
     def prepare(self) -> None:
@@ -87,11 +37,11 @@ class _Loaded(PythonModel):
         self.segmenter = Segmenter(backend)
         self.served = ServedModel.of(backend.info, self.version)
         self.store = self.settings.embeddings()
-        self.example = backend.encode([np.zeros((_PLAIN_PX, _PLAIN_PX, 3), np.uint8)])
-        to_host(backend, self.example)
+        plain = backend.encode([np.zeros((_PLAIN_PX, _PLAIN_PX, 3), np.uint8)])
+        backend.features_to_host(plain)
         box = np.array([[[8, 8], [48, 48], [0, 0]]], np.float32)
         labels = np.array([[2, 3, -1]], np.int32)
-        backend.decode(self.example, Prompts(box, labels, np.zeros(1, np.int64)))
+        backend.decode(plain, Prompts(box, labels, np.zeros(1, np.int64)))
 
     def finalize(self) -> None:
         """Stop the threads."""
@@ -147,7 +97,7 @@ class EncoderModel(_Loaded):
             raise ValueError("the request has no image: give image or jpeg")
         regions = asked.given.regions_xyxy_px((image.shape[0], image.shape[1]))
         name = embedding_id(self.served.key, image_id(image), regions)
-        if not asked.wanted.intersection(FEATURES) and name in self.store:
+        if name in self.store:
             asked.answer(self._named(name))
             return None
         parts = [image]
@@ -164,7 +114,7 @@ class EncoderModel(_Loaded):
             return
         step, backend = self.segmenter.encoder_batch, self.segmenter.backend
         encoded = [
-            to_host(backend, backend.encode(parts[start : start + step]))
+            backend.features_to_host(backend.encode(parts[start : start + step]))
             for start in range(0, len(parts), step)
         ]
         whole = encoded[0]
@@ -172,19 +122,15 @@ class EncoderModel(_Loaded):
             whole = {name: np.concatenate([one[name] for one in encoded]) for name in whole}
         start = 0
         for one in waiting:
-            rows = rows_of(whole, start, start + len(one.parts))
-            start += len(one.parts)
+            stop = start + len(one.parts)
+            rows = {name: array[start:stop] for name, array in whole.items()}
+            start = stop
             one.asked.each(lambda one=one, rows=rows: self._keep(one, rows))  # type: ignore[misc]
 
     def _keep(self, one: _ToEncode, rows: dict[str, np.ndarray[Any, Any]]) -> Outputs:
         sizes = [list(part.shape[:2]) for part in one.parts]
         self.store.put(one.name, rows, sizes)
-        features = zip(FEATURES, rows.values(), strict=True)
-        return self._named(one.name) | {
-            name: array.astype(np.float32, copy=False)
-            for name, array in features
-            if array.ndim == 4  # TensorRT's are bytes
-        }
+        return self._named(one.name)
 
 
 class DecoderModel(_Loaded):
@@ -217,7 +163,7 @@ class DecoderModel(_Loaded):
             )
         arrays, sizes = found
         sizes_hw = [(height, width) for height, width in sizes]
-        return from_host(self.segmenter.backend, arrays, sizes_hw, self.example)
+        return self.segmenter.backend.features_from_host(arrays, sizes_hw)
 
     def _decode(self, name: str, requests: Sequence[Asked]) -> None:
         features = self._features(name)

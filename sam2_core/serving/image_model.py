@@ -48,14 +48,10 @@ class _Beside(Transport):
     """
 
     def __init__(self, version: str) -> None:
+        super().__init__("here")
         self._version = int(version)
         # Whom it asks for: a request for many boxes goes to the others once for each.
         self.on_behalf_of: Asked | None = None
-
-    @property
-    def url(self) -> str:
-        """Return what to call this server."""
-        return "here"
 
     def infer(self, call: Call) -> Tensors:
         """Ask a model beside this one."""
@@ -79,9 +75,6 @@ class _Beside(Transport):
             name: array_of(triton.get_output_tensor_by_name(answer, name)).copy()
             for name in call.outputs
         }
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 class ImageModel(PythonModel):

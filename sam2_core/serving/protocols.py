@@ -54,7 +54,8 @@ class GrpcTransport(Transport):
                 f"{how_to_install('triton', 'triton')} (or use an http:// address)"
             ) from error
         self._grpc: Any = tritonclient.grpc
-        self._url, self._headers = url, access.all_headers()
+        super().__init__(url)
+        self._headers = access.all_headers()
         parts = split_url(url)
         secure = parts.scheme == "grpcs"
         files = access.tls_files() if secure else (None, None, None)
@@ -63,11 +64,6 @@ class GrpcTransport(Transport):
             parts.netloc, ssl=secure, root_certificates=roots, private_key=key,
             certificate_chain=certificate,
         )  # fmt: skip
-
-    @property
-    def url(self) -> str:
-        """Address of the server."""
-        return self._url
 
     def infer(self, call: Call) -> Tensors:
         """Send a request and wait for its answer."""
@@ -105,17 +101,17 @@ class GrpcTransport(Transport):
             or "DEADLINE_EXCEEDED" in status
             or "Request timeout expired" in text
         ):
-            return late(self._url, call)
+            return late(self.url, call)
         if "UNAUTHENTICATED" in status or "PERMISSION_DENIED" in status:
-            return unauthorized(text, self._url)
+            return unauthorized(text, self.url)
         if "UNAVAILABLE" in status and _TLS_FAILURE.search(text):
-            return untrusted(self._url, text)
+            return untrusted(self.url, text)
         if "UNAVAILABLE" in status:
             # TLS 1.3 tells a client no more than this when its certificate is not wanted.
-            closed = self._url.startswith("grpcs") and "Socket closed" in text
+            closed = self.url.startswith("grpcs") and "Socket closed" in text
             hint = f" (does it want a certificate in {CERTIFICATE_VARIABLE}?)" if closed else ""
-            return absent(self._url, text + hint)
-        return refused(text, self._url)
+            return absent(self.url, text + hint)
+        return refused(text, self.url)
 
     def close(self) -> None:
         """Let go of connections."""
@@ -158,7 +154,7 @@ class HttpTransport(Transport):
 
     def __init__(self, url: str, access: Access) -> None:
         _, unix, path = url.rpartition("unix:")
-        self._url = "http://triton" if unix else url.rstrip("/")
+        super().__init__("http://triton" if unix else url.rstrip("/"))
         self._client = httpx.Client(
             headers={"accept-encoding": "identity"} | access.all_headers(),
             transport=httpx.HTTPTransport(
@@ -166,36 +162,31 @@ class HttpTransport(Transport):
             ),
         )
 
-    @property
-    def url(self) -> str:
-        """Address of the server."""
-        return self._url
-
     def infer(self, call: Call) -> Tensors:
         """Send a request and wait for its answer."""
         header, body = encoded(call)
         version = f"/versions/{call.version}" if call.version else ""
         try:
             answer = self._client.post(
-                f"{self._url}/v2/models/{call.model}{version}/infer",
+                f"{self.url}/v2/models/{call.model}{version}/infer",
                 content=header + body,
                 headers={_LENGTH: str(len(header)), "Content-Type": "application/octet-stream"},
                 timeout=httpx.Timeout(call.deadline_s, connect=min(call.deadline_s, 5.0)),
             )
         except httpx.ConnectTimeout as error:
-            raise absent(self._url, str(error) or type(error).__name__) from error
+            raise absent(self.url, str(error) or type(error).__name__) from error
         except httpx.TimeoutException as error:
-            raise late(self._url, call) from error
+            raise late(self.url, call) from error
         except httpx.TransportError as error:  # not there, or it died while it answered
             if _is_tls(error):
-                raise untrusted(self._url, str(error)) from error
-            raise absent(self._url, str(error) or type(error).__name__) from error
+                raise untrusted(self.url, str(error)) from error
+            raise absent(self.url, str(error) or type(error).__name__) from error
         if answer.status_code in _ABSENT:
-            raise absent(self._url, _told(answer))
+            raise absent(self.url, _told(answer))
         if answer.status_code in _UNAUTHORIZED:
-            raise unauthorized(_told(answer), self._url)
+            raise unauthorized(_told(answer), self.url)
         if answer.status_code != httpx.codes.OK:
-            raise refused(_told(answer), self._url)
+            raise refused(_told(answer), self.url)
         length = int(answer.headers.get(_LENGTH, len(answer.content)))
         return decoded(answer.content, length)
 

@@ -15,7 +15,7 @@ from sam2_core.cache import write_whole
 from sam2_core.resolve import Wanted, resolve_model
 from sam2_core.serving.contract import WHOLE_FRAMES, names_of, served_as
 from sam2_core.serving.python_model import IN_REPOSITORY, ModelSettings
-from sam2_core.types import FEATURES, AutolabelError
+from sam2_core.types import AutolabelError
 
 
 def copy_graphs(out: Path, model: str, version: int, backend: str, precision: str) -> str:
@@ -65,7 +65,6 @@ _INPUTS: Mapping[str, Tensors] = {
 _OUTPUTS: Mapping[str, Tensors] = {
     "EncoderModel": {
         "embedding_id": ("UINT8", (-1,), False), "info": ("UINT8", (-1,), False),
-        **dict.fromkeys(FEATURES, ("FP32", (-1, -1, -1, -1), False)),
     },
     "DecoderModel": {
         "logits": ("FP32", (-1,), False), "logits_fp16": ("FP16", (-1,), False),

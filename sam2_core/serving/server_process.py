@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -181,8 +181,7 @@ class RunningServer:
                     return
             time.sleep(_POLL_S)
         raise AutolabelError(
-            f"the Triton server was not ready within {patience_s:.0f} s{self._not_loaded()}"
-            + self._says()
+            f"the Triton server was not ready within {patience_s:.0f} s{self._says()}"
         )
 
     def why_ended(self, status: int) -> str:
@@ -200,18 +199,6 @@ class RunningServer:
             "stood. On a busy machine, or where engines are built first, give it more: "
             "--load-timeout"
         )
-
-    def _not_loaded(self) -> str:
-        """Return which models are not ready, and why, as far as the server says."""
-        with contextlib.suppress(httpx.HTTPError, ValueError, KeyError):
-            index = self._client.post("/repository/index").json()
-            waiting = [
-                " ".join(filter(None, (one["name"], one.get("state"), one.get("reason"))))
-                for one in index
-                if one.get("state") != "READY"
-            ]
-            return f": {', '.join(waiting)}" if waiting else ""
-        return ": it does not answer"
 
     def stop(self, *, now: bool = False) -> None:
         """Stop it, with its models' processes, and empty its shared memory."""
@@ -291,30 +278,34 @@ def _command(
     options: ServerOptions,
     prefix: str,
 ) -> list[str]:
-    def arguments() -> Iterator[str]:
-        yield f"--model-repository={repository}"
-        yield f"--backend-directory={installed.backends}"
+    closed = "shared-memory,model-config,model-repository,trace,logging"
+    tls, clients = [], []
+    if options.tls_certificate:
+        tls = [
+            "--grpc-use-ssl=true", f"--grpc-server-cert={options.tls_certificate}",
+            f"--grpc-server-key={options.tls_key}",
+        ]  # fmt: skip
+    if options.tls_clients:
+        clients = ["--grpc-use-ssl-mutual=true", f"--grpc-root-cert={options.tls_clients}"]
+    return [
+        str(installed.binary),
+        f"--model-repository={repository}",
+        f"--backend-directory={installed.backends}",
         # New versions are loaded by request of this process alone.
-        yield "--model-control-mode=explicit"
-        yield from (f"--load-model={model}" for model in models)
-        yield f"--backend-config=python,shm-region-prefix-name={prefix}-"
-        for protocol in ("http", "metrics"):
-            yield f"--{protocol}-address=unix:{socket_of(prefix, protocol)}"
-            yield f"--{protocol}-port=1"  # not used
-        yield f"--grpc-address={options.host}"
-        yield f"--grpc-port={options.grpc_port}"
+        "--model-control-mode=explicit",
+        *(f"--load-model={model}" for model in models),
+        f"--backend-config=python,shm-region-prefix-name={prefix}-",
+        f"--http-address=unix:{socket_of(prefix, 'http')}",
+        f"--metrics-address=unix:{socket_of(prefix, 'metrics')}",
+        "--http-port=1",  # not used, as the next one
+        "--metrics-port=1",
+        f"--grpc-address={options.host}",
+        f"--grpc-port={options.grpc_port}",
         # The name of a header with capitals, which HTTP/2 forbids: no client can send it. A secret
         # would be on the command line, where every user of the machine sees it.
-        closed = "shared-memory,model-config,model-repository,trace,logging"
-        yield f"--grpc-restricted-protocol={closed}:NOBODY=may"
-        yield "--metrics-config=summary_latencies=true"
-        yield "--exit-timeout-secs=10"
-        if options.tls_certificate:
-            yield "--grpc-use-ssl=true"
-            yield f"--grpc-server-cert={options.tls_certificate}"
-            yield f"--grpc-server-key={options.tls_key}"
-        if options.tls_clients:
-            yield "--grpc-use-ssl-mutual=true"
-            yield f"--grpc-root-cert={options.tls_clients}"
-
-    return [str(installed.binary), *arguments()]
+        f"--grpc-restricted-protocol={closed}:NOBODY=may",
+        "--metrics-config=summary_latencies=true",
+        "--exit-timeout-secs=10",
+        *tls,
+        *clients,
+    ]

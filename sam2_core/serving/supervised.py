@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +43,9 @@ class SupervisedServer:
         loading_s: as `RunningServer.wait_ready` takes it.
         tell: takes what happens.
 
+    Attributes:
+        told_to_end: whether `end` was called.
+
     """
 
     def __init__(
@@ -57,20 +59,15 @@ class SupervisedServer:
         self._repository = repository
         self._seen = self._loaded = _versions_in(repository)
         self.server = start()
-        self._told_at: float | None = None
+        self.told_to_end = False
         self._zombies: set[int] = set()
-
-    @property
-    def told_to_end(self) -> bool:
-        """Whether `end` was called."""
-        return self._told_at is not None
 
     def end(self) -> None:
         """Let the server end; at once when told a second time. For signal handlers."""
         if self.told_to_end:
             self.server.kill()
             return
-        self._told_at = time.monotonic()
+        self.told_to_end = True
         self.server.process.terminate()
 
     def wait_ready(self) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 import numpy as np
@@ -161,14 +162,18 @@ def _pem(given: Path | None, variable: str) -> Path | None:
     return path
 
 
-class Transport(Protocol):
-    """A connection to one server; any thread may use it."""
+class Transport(ABC):
+    """A connection to one server; any thread may use it.
 
-    @property
-    def url(self) -> str:
-        """Address of the server, without secrets."""
-        ...
+    Args:
+        url: address of the server, without secrets.
 
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @abstractmethod
     def infer(self, call: Call) -> Tensors:
         """Send a request and wait for its answer.
 
@@ -177,10 +182,10 @@ class Transport(Protocol):
             ExpiredOnServerError, DeadlineError, ServerError: as they say.
 
         """
-        ...
 
     def close(self) -> None:
         """Let go of connections."""
+        return
 
 
 def connect(url: str, access: Access | None = None) -> Transport:

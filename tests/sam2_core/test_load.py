@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sam2_core import backend_choice
-from sam2_core.backends.model_folder import ModelFolder, metadata_of
+from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.cache import cache_folder, file_sha256
 from sam2_core.load import load_backend
 from sam2_core.resolve import Wanted, resolve_model
@@ -90,13 +90,6 @@ def test_a_description_is_held_against_the_graphs_and_not_believed(micro, tmp_pa
     described.write_text(json.dumps(json.loads(described.read_text()) | change))
     with pytest.raises(AutolabelError, match=rf"model\.json: .*{told}.* Export the model again"):
         load_backend(micro, "onnxruntime-cpu", cache=tmp_path)
-
-
-@pytest.mark.parametrize("held", [b"", b"not a graph", b"\x3a" + b"\xff" * 12, b"\x72\x02\x0a\x09"])
-def test_a_file_that_is_no_graph_has_no_metadata(held, tmp_path):
-    (tmp_path / "x.onnx").write_bytes(held)
-    assert metadata_of(tmp_path / "x.onnx") == {}
-    assert metadata_of(tmp_path / "absent.onnx") == {}
 
 
 def test_what_is_not_a_model_is_named(tmp_path):
