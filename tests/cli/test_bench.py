@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from flows.cli import bench, label_run
-from flows.cli.bench import GIVEN_UP, Watch, measure_pipeline, plot_pipeline, rate_told
+from flows.cli.bench import GIVEN_UP, Watch, measure_pipeline
 from flows.cli.main import cli
 from sam2_core import backend_choice
 from sam2_core.types import AutolabelError
@@ -53,14 +53,6 @@ def test_the_rate_of_a_run_counts_all_stages_also_where_they_follow_each_other()
     assert Watch().whole_rate() is None
 
 
-def test_frames_that_come_many_at_a_time_are_counted_only_with_the_time_they_took():
-    watch = Watch()
-    watch.moments["segment"] = [(10.0, 5), (12.0, 4)]
-    assert watch.rate("segment")["frames_per_s"] == 2.0
-    watch.moments["segment"] = [(float(second), 25) for second in range(8)]
-    assert watch.rate("segment")["frames_per_s"] == 25.0
-
-
 SMI = """#!/bin/sh
 [ "$1" = --id=0 ] || { echo 99; exit 0; }
 echo 40
@@ -92,10 +84,6 @@ def test_only_the_device_of_this_process_is_looked_at(
     assert busy or unknown in watch.unknown
 
 
-def test_an_unknown_rate_is_no_zero_and_that_of_files_that_are_here_no_number():
-    assert [rate_told(one) for one in (None, 2.25, 34060.7)] == ["-", "2.2", "over 1,000"]
-
-
 def measured(**more):
     return {
         "machine": {"gpus": [], "cpu": "a processor", "cores": 2},
@@ -109,22 +97,6 @@ def measured(**more):
         "curves": {"segment": [(6.0, 1), (9.0, 9)], "load": [(9.0, 9), (9.0, 9)]},
         "busy": [],
     } | more  # fmt: skip
-
-
-@pytest.mark.parametrize("busy", [[], [(1.0, 0.5), (2.0, 0.9)]])
-def test_the_picture_begins_at_the_start_and_has_no_empty_panel(busy, tmp_path, monkeypatch):
-    from matplotlib.figure import Figure
-
-    drawn = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
-    plot_pipeline(measured(busy=busy), tmp_path / "p.png")
-    (figure,) = drawn
-    assert len(figure.axes) == (2 if busy else 1)
-    curves = figure.axes[0]
-    assert curves.get_xlim()[0] == 0
-    assert [one.get_marker() for one in curves.lines] == ["", "o"]  # loaded all at once
-    assert "2.2 frames/s in segment" in curves.get_title()
-    assert "1.4 frames/s from the first frame fetched" in " ".join(curves.get_title().split())
 
 
 def test_a_whole_run_says_both_rates_and_where_its_picture_lies(tmp_path, monkeypatch):
@@ -180,23 +152,6 @@ def test_a_variable_that_names_no_gpu_is_why_the_processor_was_measured(monkeypa
     assert "CUDA_VISIBLE_DEVICES=banana names no GPU here" in " ".join(
         capsys.readouterr().err.split()
     )
-
-
-def test_every_stage_says_what_it_cost_also_the_load(monkeypatch):
-    """`load` comes after a sequence's chunks, which know nothing of it."""
-
-    def labeled(_, tools, **__):
-        for stage in ("download", "detect", "segment", "load"):
-            tools.progress.advance(stage, 2)
-        return {
-            "frames": 2, "instances": 3, "failed": [], "model": {},
-            "seconds": {"download": 1.0, "detect": 2.0, "segment": 3.0, "load": 4.0, "total": 9.0},
-        }  # fmt: skip
-
-    monkeypatch.setattr(label_run, "run_label", labeled)
-    found = bench.measure_pipeline(("drives",), {})
-    assert found["seconds"] == {"download": 1.0, "detect": 2.0, "segment": 3.0, "load": 4.0}
-    assert set(found["stages"]) <= set(found["seconds"])
 
 
 def test_a_measurement_that_is_given_up_keeps_nothing_and_says_so(tmp_path, monkeypatch):

@@ -8,15 +8,12 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 transformers = pytest.importorskip("transformers", reason="needs transformers: make torch")
 
 from lab.bench.peers import transformers_config  # noqa: E402
-from sam2_core.architecture import build_model, image_path_keys, random_weights, select_mask  # noqa: E402
+from sam2_core.architecture import random_weights, select_mask  # noqa: E402
 from sam2_core.checkpoints import from_hugging_face, is_hugging_face  # noqa: E402
 from sam2_core.presets import (  # noqa: E402
-    BASE_PLUS,
     COMPACT,
-    LARGE,
     MICRO,
     PRESETS,
-    SMALL,
     TINY,
     Preset,
     preset_named,
@@ -138,90 +135,6 @@ def test_decoder_matches_the_oracle(pair, prompt, multi):
         close(chosen, expected.pred_masks[0])
         assert torch.allclose(chosen_iou, expected.iou_scores[0, :, 0], atol=1e-5)
     assert torch.allclose(score, expected.object_score_logits[0, :, 0], atol=1e-4)
-
-
-@pytest.mark.ci
-def test_random_weights_are_worth_comparing():
-    """Masks depend on the prompt and both branches of the single-mask choice occur."""
-    model = random_weights(COMPACT)
-    _, points, labels = boxes_and_prompts(COMPACT, 12)
-    with torch.no_grad():
-        features = model.encode(scene(COMPACT))
-        logits, iou, _ = model.decode(features, points, labels, torch.zeros(12, dtype=torch.long))
-        chosen, _ = select_mask(logits, iou)
-    covered = (logits > 0).float().mean((2, 3))
-    assert 0.05 < covered.median() < 0.95
-    masks = (logits[:, 0] > 0).flatten(1).float()
-    common = masks @ masks.T
-    union = masks.sum(1)[:, None] + masks.sum(1)[None] - common
-    assert (common / union).mean() < 0.85
-    from_token_0 = (chosen == logits[:, :1]).flatten(1).all(1)
-    assert 0 < from_token_0.sum() < 12
-
-
-def test_random_weights_are_reproducible():
-    first, second = random_weights(MICRO, 3).state_dict(), random_weights(MICRO, 3).state_dict()
-    other = random_weights(MICRO, 4).state_dict()
-    assert all(torch.equal(first[k], second[k]) for k in first)
-    assert not all(torch.equal(first[k], other[k]) for k in first)
-
-
-def test_several_images_keep_their_prompts():
-    model = random_weights(MICRO)
-    images = scene(MICRO, 3)
-    _, points, labels = boxes_and_prompts(MICRO, 5)
-    index = torch.tensor([2, 0, 1, 2, 0])
-    with torch.no_grad():
-        mixed, _, _ = model(images, points, labels, index)
-        for row in range(5):
-            image = images[index[row]][None]
-            zero = torch.zeros(1, dtype=torch.long)
-            alone, _, _ = model(image, points[row : row + 1], labels[row : row + 1], zero)
-            close(mixed[row : row + 1], alone, 1e-4)
-
-
-def test_gradients_reach_every_weight_of_the_image_path():
-    """The training step uses these very modules, in train mode."""
-    model = random_weights(MICRO).train()
-    _, points, labels = boxes_and_prompts(MICRO, 3)
-    points = torch.cat([points, points[:, :2] * 0.5], 1)
-    labels = torch.cat([labels, torch.tensor([[1, 0]]).repeat(3, 1)], 1)
-    mask = torch.randn(3, 1, MICRO.grid, MICRO.grid)
-    features = model.encode(scene(MICRO))
-    index = torch.zeros(3, dtype=torch.long)
-    has_mask = torch.tensor([1.0, 0.0, 1.0])
-    logits, iou, score = model.decode(features, points, labels, index, mask, has_mask)
-    (logits.square().mean() + iou.mean() + score.mean()).backward()
-    without = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
-    assert without == []
-
-
-@pytest.mark.parametrize(
-    ("preset", "tensors", "millions"),
-    [(TINY, 311, 31.4), (SMALL, 359, 38.5), (BASE_PLUS, 455, 73.3), (LARGE, 743, 216.9)],
-)
-def test_published_sizes(preset, tensors, millions):
-    with torch.device("meta"):
-        model = build_model(preset)
-    state = model.state_dict()
-    assert len(state) == tensors
-    assert image_path_keys([*state, "memory_attention.norm.weight", "maskmem_tpos_enc"]) == list(
-        state
-    )
-    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.05)
-
-
-@pytest.mark.parametrize("image_size", [512, 768, 1024])
-@pytest.mark.parametrize("width", [128, 160, 256])
-def test_compact_takes_other_sizes(image_size, width):
-    preset = COMPACT.sized(image_size=image_size, width=width)
-    with torch.device("meta"):
-        model = build_model(preset)
-        features = model.encode(torch.zeros(1, image_size, image_size, 3))
-    assert features[0].shape == (1, width, image_size // 16, image_size // 16)
-    assert features[1].shape == (1, width // 8, image_size // 4, image_size // 4)
-    if width == 128:
-        assert 3e6 < sum(p.numel() for p in model.parameters()) < 6e6
 
 
 def test_preset_names():

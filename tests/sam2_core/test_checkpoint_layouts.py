@@ -70,16 +70,6 @@ def whole(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("kept", [0.0, 0.01, 0.5, 0.999])
-@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
-def test_a_cut_file_is_refused(whole, tmp_path, suffix, kept):
-    data = (whole / f"weights{suffix}").read_bytes()
-    path = tmp_path / f"weights{suffix}"
-    path.write_bytes(data[: int(len(data) * kept)])
-    with pytest.raises(AutolabelError, match="cannot read the checkpoint"):
-        load_checkpoint(path)
-
-
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 def test_a_file_that_is_longer_or_has_other_bytes_is_refused(whole, tmp_path, suffix):
     data = (whole / f"weights{suffix}").read_bytes()
@@ -118,19 +108,6 @@ def test_code_hidden_in_a_checkpoint_is_not_run(tmp_path, way):
     with pytest.raises(AutolabelError, match="cannot read the checkpoint"):
         load_checkpoint(path)
     assert not ran.exists()
-
-
-@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
-def test_weights_of_other_shapes_are_refused_by_name(whole, tmp_path, suffix):
-    state = dict(random_weights(MICRO, 3).state_dict())
-    state["sam_mask_decoder.conv_s0.weight"] = torch.zeros(1)
-    path = tmp_path / f"weights{suffix}"
-    if suffix == ".pt":
-        torch.save({"model": state}, path)
-    else:
-        safetensors.save_file(state, path)
-    with pytest.raises(AutolabelError, match=r"has misshapen sam_mask_decoder\.conv_s0\.weight"):
-        load_checkpoint(path)
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])

@@ -8,23 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as coco
 
-from sam2_core.backends.model_folder import ModelFolder
-from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend
 from sam2_core.load import load_backend
-from sam2_core.postprocess import cancel_pairs, encode_masks, encode_toggles
 from sam2_core.preprocess import close_ups, regions_xyxy_px
 from sam2_core.prompts import box_prompts
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import Boxes
-from tests.sam2_core.test_postprocess import random_logits
 
 MICRO = Path(__file__).parents[1] / "data" / "micro"
 SIZES = ((90, 160), (120, 70), (200, 200))
 
 
-@pytest.fixture(scope="module")
-def backend(tmp_path_factory):
-    return OnnxRuntimeBackend(ModelFolder.open(MICRO, tmp_path_factory.mktemp("cache")), threads=2)
+@pytest.fixture(scope="module", params=[MICRO, "compact"], ids=["whole frames", "close-ups"])
+def backend(request, tmp_path_factory):
+    cache = tmp_path_factory.mktemp("cache")
+    return load_backend(request.param, "onnxruntime-cpu", cache=cache, threads=2)
 
 
 def images_of(seed):
@@ -73,59 +70,12 @@ def test_chunks_batches_neighbours_and_order_change_no_mask(
     for place, i in enumerate(sequence):
         for row, before in enumerate(orders[i]):
             difference = found_logits[place].logits[row] - logits[i].logits[before]
-            assert np.abs(difference).max() <= 1e-4
+            # Of close-ups logits are sixteen times as steep as they were trained.
+            assert np.abs(difference).max() <= (16e-4 if backend.info.close_ups else 1e-4)
             assert same(found[place].rle[row], expected[i].rle[before], SIZES[i])
             assert found[place].predicted_iou[row] == pytest.approx(
                 expected[i].predicted_iou[before], abs=1e-5
             )
-
-
-@pytest.fixture(scope="module")
-def compact(tmp_path_factory):
-    return load_backend("compact", "onnxruntime-cpu", cache=tmp_path_factory.mktemp("compact"))
-
-
-@settings(max_examples=4, deadline=None)
-@given(seed=st.integers(0, 2**31), chunk=st.integers(1, 8), encoder_batch=st.integers(1, 8))
-def test_neighbours_and_batches_change_no_mask_in_close_ups(compact, seed, chunk, encoder_batch):
-    random, images = np.random.default_rng(seed), images_of(seed)
-    boxes = [boxes_of(random, 2, size) for size in SIZES]
-    expected = []
-    with Segmenter(compact, decoder_chunk=1, encoder_batch=1) as alone:
-        for image, some in zip(images, boxes, strict=True):
-            for row in range(2):
-                frame = alone.prepare(image, some_of(some, [row]))
-                (low,) = alone.run([frame])
-                expected.append((low.logits[0], alone.finish(frame, low)))
-    with Segmenter(compact, decoder_chunk=chunk, encoder_batch=encoder_batch) as together:
-        frames = [
-            together.prepare(image, some_of(some, [1, 0]))
-            for image, some in zip(images, boxes, strict=True)
-        ]
-        runs = together.run(frames)
-        for i, (frame, low) in enumerate(zip(frames, runs, strict=True)):
-            found = together.finish(frame, low)
-            for place, row in enumerate((1, 0)):
-                logits, mask = expected[2 * i + row]
-                # These logits are sixteen times as steep as they were trained.
-                assert np.abs(low.logits[place] - logits).max() <= 16e-4
-                assert same(found.rle[place], mask.rle[0], SIZES[i])
-                assert found.predicted_iou[place] == pytest.approx(mask.predicted_iou[0], abs=1e-5)
-
-
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 2**31), height=st.integers(1, 40), width=st.integers(1, 40))
-def test_run_lengths_are_those_of_pycocotools_and_come_back(seed, height, width):
-    random = np.random.default_rng(seed)
-    mask = (random.uniform(size=(height, width)) < random.uniform()).astype(np.uint8)
-    flat = np.concatenate([[0], mask.flatten(order="F")])
-    toggles = np.flatnonzero(np.diff(flat.astype(int)))
-    (text,), (area,) = encode_toggles(toggles, np.array([len(toggles)]), (height, width))
-    assert text == coco.encode(np.asfortranarray(mask))["counts"]
-    assert area == mask.sum()
-    np.testing.assert_array_equal(coco.decode({"size": [height, width], "counts": text}), mask)
-    twice = np.sort(np.concatenate([toggles, toggles]))
-    assert len(cancel_pairs(twice)) == 0  # there and back is nothing
 
 
 coordinate = st.floats(-200, 2200, width=32)
@@ -157,24 +107,3 @@ def test_boxes_come_back_from_model_space_to_a_hundredth_of_a_pixel(box, height,
         scale = np.array([right - left, bottom - top]) / 64
         inside = frame.prompts.points_model[0, :2] * scale + [left, top]
         np.testing.assert_allclose(inside.reshape(4), clipped, atol=0.01)
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    seed=st.integers(0, 2**31), left=st.integers(0, 60), top=st.integers(0, 60),
-    right=st.integers(0, 60), below=st.integers(0, 60),
-)  # fmt: skip
-def test_a_region_gives_the_same_mask_wherever_it_lies(seed, left, top, right, below):
-    """More image around a close-up moves its mask and changes no pixel of it."""
-    logits, origin = random_logits(seed, 10, 0.2, 32)[None], np.zeros((1, 2), int)
-    size = np.random.default_rng(seed).integers(1, 80, 2)
-    height, width = (int(one) for one in size)
-    alone, area, _ = encode_masks(logits, origin, (32, 32), (height, width),
-                                  np.array([[0, 0, width, height]]))  # fmt: skip
-    large = (height + top + below, width + left + right)
-    region = np.array([[left, top, left + width, top + height]])
-    placed, same, _ = encode_masks(logits, origin, (32, 32), large, region)
-    whole = coco.decode({"size": list(large), "counts": placed[0]})
-    crop = coco.decode({"size": [height, width], "counts": alone[0]})
-    np.testing.assert_array_equal(whole[top : top + height, left : left + width], crop)
-    assert whole.sum() == area[0] == same[0]

@@ -7,10 +7,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 
 from sam2_core.architecture import cast, random_weights, select_mask  # noqa: E402
-from sam2_core.architecture.lean_attention import placing  # noqa: E402
 from sam2_core.architecture.lean_decoder import LeanDecoder  # noqa: E402
 from sam2_core.architecture.lean_encoder import LeanEncoder  # noqa: E402
-from sam2_core.architecture.token_grid import ROWS, attend, attend_on_cpu, pooled  # noqa: E402
+from sam2_core.architecture.token_grid import ROWS  # noqa: E402
 from sam2_core.presets import COMPACT, MICRO  # noqa: E402
 from tests.sam2_core.test_architecture import boxes_and_prompts, close, scene  # noqa: E402
 
@@ -59,17 +58,6 @@ def test_encoder_of_a_grid_in_several_parts():
     close(lean.transpose(1, 2).reshape(embedding.shape), embedding)
 
 
-def test_attention_in_parts_and_pooling_are_the_same():
-    generator = torch.Generator().manual_seed(3)
-    for tokens in (16, 2 * ROWS + 88):
-        q, k, v = (torch.randn(2, 3, tokens, 8, generator=generator) for _ in range(3))
-        assert torch.allclose(attend_on_cpu(q, k, v), attend(q, k, v, fused=False), atol=1e-5)
-    x = torch.randn(2, 6, 4, 5, generator=generator)
-    expected = torch.nn.functional.max_pool2d(x.permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1)
-    for elementwise in (False, True):
-        assert torch.equal(pooled(x, elementwise=elementwise), expected)
-
-
 def test_decoder(case):
     _, model, _, points, labels, _, (logits, iou, score), lean = case
     with torch.no_grad():
@@ -104,17 +92,6 @@ def test_windows_are_exact_inside(case, side):
         inside = logits[row, :, y : y + 4 * side, x : x + 4 * side]
         assert (found[row] - inside).abs().max() / logits.std() < 2e-4
     assert torch.allclose(found_iou, iou, atol=2e-5)
-
-
-def test_query_bias_rides_on_the_position():
-    attention = (
-        random_weights(MICRO).sam_mask_decoder.transformer.layers[1].cross_attn_image_to_token
-    )
-    position = torch.randn(1, 5, MICRO.width)
-    moved = position + placing(attention)
-    query = attention.q_proj
-    expected = query(position)
-    assert torch.allclose(moved @ query.weight.t(), expected, atol=1e-4)
 
 
 @pytest.mark.ci

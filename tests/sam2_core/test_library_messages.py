@@ -1,9 +1,7 @@
 """What libraries write of their own accord does not reach the terminal of who labels."""
 
-import contextlib
 import subprocess
 import sys
-import warnings
 
 import onnxruntime
 import pytest
@@ -41,23 +39,6 @@ def test_onnxruntime_says_nothing_of_plugins_and_of_a_gpu_that_is_tried():
     problem, told = written(PROBE)
     assert told == ""
     assert problem.count("\n") == 1  # our own words, and no line of where CUDA was looked for
-
-
-@pytest.mark.ci
-def test_the_compiler_does_not_recommend_tf32(monkeypatch):
-    torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
-    from torch._inductor.compile_fx import _warn_tf32_disabled
-
-    from sam2_core.library_messages import quiet_torch_compiler
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    for quiet, told in ((contextlib.nullcontext, 1), (quiet_torch_compiler, 0)):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            quiet()
-            _warn_tf32_disabled.__wrapped__()
-        assert len(caught) == told
 
 
 def test_ffmpeg_does_not_talk_between_our_lines(tmp_path):

@@ -135,21 +135,6 @@ def test_random_weights_without_torch_say_what_to_do(tmp_path, monkeypatch):
         load_backend("random:micro", cache=tmp_path)
 
 
-@pytest.mark.slow
-def test_random_weights_are_exported_once(tmp_path):
-    pytest.importorskip("torch")
-    pytest.importorskip("onnxscript")
-    notes = []
-    wanted = Wanted("fp32", "published", tmp_path, notes.append)
-    first = resolve_model("random:micro", wanted)
-    assert notes
-    assert first.facts["weights"] == "random, seed 0"
-    notes.clear()
-    again = resolve_model("random:micro", wanted)
-    assert not notes
-    assert again.path == first.path
-
-
 def test_large_files_are_hashed_once_and_again_when_they_change(tmp_path, monkeypatch):
     file = tmp_path / "weights.bin"
     file.write_bytes(b"abc")

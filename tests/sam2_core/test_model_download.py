@@ -105,40 +105,26 @@ def test_download(server, tmp_path):
     assert len(server.requests) == 1, "what is there is not fetched again"
 
 
-def test_cut_connections_are_resumed(server, tmp_path):
-    server.cuts = [1_000_000, 700_000, 5]
-    path = tmp_path / "weights.pt"
-    download(server.url, path, sha256=SHA256)
-    assert path.read_bytes() == CONTENT
-    starts = [asked for _, asked in server.requests]
-    assert starts[0] == ""
-    assert all(asked.startswith("bytes=") for asked in starts[1:])
-    assert starts[1] != starts[2]
-
-
-def test_a_killed_download_is_resumed_by_the_next(server, tmp_path):
-    path = tmp_path / "weights.pt"
-    (tmp_path / ".weights.pt.part").write_bytes(CONTENT[:2_000_000])
-    (tmp_path / ".weights.pt.etag").write_text(server.etag)
-    download(server.url, path, sha256=SHA256)
-    assert path.read_bytes() == CONTENT
-    assert server.requests == [("/weights.pt", "bytes=2000000-")]
-
-
-def test_a_file_that_changed_meanwhile_starts_over(server, tmp_path):
-    path = tmp_path / "weights.pt"
-    (tmp_path / ".weights.pt.part").write_bytes(b"old" * 1000)
-    (tmp_path / ".weights.pt.etag").write_text('"older"')
-    download(server.url, path, sha256=SHA256)
-    assert path.read_bytes() == CONTENT
-
-
-def test_a_server_without_ranges_starts_over(server, tmp_path):
-    server.ranges = False
-    server.cuts = [1_000_000]
-    path = tmp_path / "weights.pt"
-    download(server.url, path, sha256=SHA256)
-    assert path.read_bytes() == CONTENT
+@pytest.mark.parametrize(
+    ("state", "part", "tag", "asked"),
+    [
+        ({"cuts": [1_000_000, 700_000, 5]}, None, "", ["", "bytes="]),
+        ({}, CONTENT[:2_000_000], '"one"', ["bytes=2000000-"]),  # of a process that was killed
+        ({}, b"old" * 1000, '"older"', ["bytes=3000-"]),  # the file has changed: from its beginning
+        ({"cuts": [1_000_000], "ranges": False}, None, "", ["", "bytes="]),
+        ({"cuts": [1_000_000], "too_early": 1000}, None, "", ["", "bytes="]),
+    ],
+    ids=["cut", "killed", "changed", "no ranges", "another part than asked for"],
+)
+def test_what_is_there_is_resumed_or_fetched_anew(server, tmp_path, state, part, tag, asked):
+    vars(server).update(state)
+    if part:
+        (tmp_path / ".weights.pt.part").write_bytes(part)
+        (tmp_path / ".weights.pt.etag").write_text(tag)
+    assert download(server.url, tmp_path / "weights.pt") == SHA256
+    for (_, found), expected in zip(server.requests, asked, strict=False):
+        assert found.startswith(expected)
+    assert leftovers(tmp_path) == ["weights.pt"]
 
 
 def test_busy_server_is_retried(server, tmp_path):
@@ -183,13 +169,6 @@ def test_folder_that_cannot_be_made(server, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(AutolabelError, match=r"--cache or AUTOLABEL_CACHE"):
         download(server.url, tmp_path / "file" / "weights.pt")
-
-
-def test_a_part_that_was_not_asked_for_is_not_put_behind_what_is_there(server, tmp_path):
-    server.cuts, server.too_early = [1_000_000], 1000
-    path = tmp_path / "weights.pt"
-    assert download(server.url, path) == SHA256
-    assert path.read_bytes() == CONTENT
 
 
 def test_two_at_once_fetch_it_once(server, tmp_path):

@@ -31,17 +31,6 @@ def test_resize_is_antialiased_bilinear(shape):
     assert np.abs(resized - antialiased_bilinear(image, 128)).max() <= 1e-3
 
 
-def test_resize_agrees_with_torch():
-    torch = pytest.importorskip("torch")
-    image = np.random.default_rng(1).integers(0, 256, (333, 777, 3)).astype(np.uint8)
-    tensor = torch.from_numpy(image).permute(2, 0, 1)[None].float()
-    reference = torch.nn.functional.interpolate(
-        tensor, size=(256, 256), mode="bilinear", antialias=True
-    )
-    error = np.abs(resize_square(image, 256) - reference[0].permute(1, 2, 0).numpy())
-    assert error.max() <= 1e-3
-
-
 def test_a_square_is_not_resized_again():
     image = np.random.default_rng(2).integers(0, 256, (64, 64, 3)).astype(np.uint8)
     square = resize_square(image, 64)
@@ -87,9 +76,3 @@ def test_box_prompts_scale_both_axes_and_flag_invalid_boxes():
     np.testing.assert_allclose(prompts.points_model[0, :2], [[10, 20], [110, 220]] * scale)
     np.testing.assert_allclose(prompts.points_model[1, :2], [[0, 0], [40, 400]] * scale)
     assert prompts.clipped_xyxy_px[5].tolist() == [0, 0, 40, 400]
-
-
-def test_no_boxes_make_no_prompts():
-    prompts = box_prompts(np.zeros((0, 4), np.float32), (10, 10), 1024)
-    assert prompts.points_model.shape == (0, 3, 2)
-    assert prompts.reasons == ()

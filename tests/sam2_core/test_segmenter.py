@@ -1,18 +1,14 @@
 """Batching: rows in the caller's order, whatever the chunks, and what happens out of memory."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from pycocotools import mask as coco
 
-from sam2_core.batching import group_prompts
 from sam2_core.clicks import OpenImage
 from sam2_core.prompts import PointPrompts
 from sam2_core.segmenter import Segmenter
 from sam2_core.types import Boxes, DeviceMemoryError
 from tests.sam2_core.fake_backend import FakeDeviceBackend
-from tests.sam2_core.small_graphs import sample_prompts
 
 
 def boxes_of(xyxy):
@@ -108,19 +104,3 @@ def test_points_boxes_with_points_and_masks_go_through_the_same_door():
     assert boxed.labels.tolist() == [[2, 3, 1, 0, -1]]
     assert boxed.mask_logits.shape == (1, 32, 32)
     np.testing.assert_allclose(masks.object_score[:2], [25.6, 6.4], rtol=1e-5)
-
-
-def test_a_prompt_without_point_box_or_mask_is_refused():
-    nothing = PointPrompts(np.zeros((1, 1, 2), np.float32), np.full((1, 1), -1, np.int32))
-    masks = OpenImage(FakeDeviceBackend(), np.zeros((9, 9, 3), np.uint8)).segment(nothing)
-    assert masks.reasons == ("no point",)
-
-
-def test_groups_hold_equal_numbers_of_points_and_every_row_once():
-    first, second = sample_prompts(3, 128), sample_prompts(2, 128, 1)
-    second = replace(second, image_index=second.image_index + 1)
-    groups = group_prompts([first, second])
-    assert len(groups) == 1
-    rows, joined = groups[0]
-    assert rows.tolist() == [0, 1, 2, 3, 4]
-    assert joined.image_index.tolist() == [0, 0, 0, 1, 1]

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sam2_core.batching import choose_sides, decode_in_windows, place_windows, reaches_border
+from sam2_core.batching import decode_in_windows
 from sam2_core.types import LowResMasks, Prompts
 
 CELLS = 32
@@ -84,14 +84,6 @@ def test_masks_come_out_whole_and_in_order(xyxy, seed):
     np.testing.assert_array_equal(got.stability, np.arange(len(xyxy)) + 0.25)
 
 
-def test_small_boxes_take_small_windows_and_large_ones_none():
-    prompts = boxes(
-        [[100, 100, 130, 140], [0, 0, 180, 40], [200, 0, 500, 500], [500, 500, 512, 512]]
-    )
-    assert choose_sides(prompts, SIDES, CELLS).tolist() == [8, 16, 0, 8]
-    assert place_windows(prompts, 8, CELLS)[3].tolist() == [24, 24]
-
-
 def test_a_mask_that_stays_inside_is_decoded_once_and_one_that_grows_again():
     prompts = boxes([[100, 100, 130, 140], [300, 300, 330, 330]])
     masks = np.full((2, GRID, GRID), -9.0, np.float32)
@@ -100,16 +92,6 @@ def test_a_mask_that_stays_inside_is_decoded_once_and_one_that_grows_again():
     painter = Painter(prompts, masks)
     decode_in_windows(prompts, painter, SIDES, CELLS)
     assert painter.calls == [(8, 2), (16, 1)]
-    painter.calls.clear()
-    decode_in_windows(prompts, painter, SIDES, CELLS, grow=False)
-    assert painter.calls == [(8, 2)]
-
-
-def test_the_border_of_the_image_is_no_reason_to_grow():
-    logits = np.full((1, 32, 32), -9.0, np.float32)
-    logits[0, 0, 5] = 1
-    assert not reaches_border(logits, np.array([[0, 3]], np.int32), CELLS)[0]
-    assert reaches_border(logits, np.array([[1, 3]], np.int32), CELLS)[0]
 
 
 def test_what_is_no_box_is_decoded_whole():
