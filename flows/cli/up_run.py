@@ -31,8 +31,8 @@ from sam2_core.redaction import redact
 from sam2_core.types import AutolabelError
 from tasks.dataset.database import running_server
 from tasks.processes import answers
+from tasks.review.app import TOKEN_VARIABLE
 from tasks.review.door import TOKEN, bind
-from tasks.review.server import TOKEN_VARIABLE
 from tasks.store.private_files import (
     close_file,
     private_folder,
@@ -167,7 +167,7 @@ def _bring_up_app(port: int) -> None:
     token = read_or_create_secret(app_token_file(), partial(secrets.token_urlsafe, 32))
     with bind(port):
         pass
-    app = start("app", python("tasks.review.server", "0"), port, **{TOKEN_VARIABLE: token})
+    app = start("app", python("tasks.review.app", "0"), port, **{TOKEN_VARIABLE: token})
     wait_until(app, lambda: answers(app.url))
 
 

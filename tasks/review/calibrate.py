@@ -29,6 +29,7 @@ _FEWEST_OBJECTS = 50
 _FEWEST_OF_A_KIND = 10
 _INNER = f"{MACHINE_FIELD}.detections"
 _INFO = "calibration"
+FILE = "calibration.json"
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,13 @@ def calibrate(dataset: Any) -> Calibrated:
     title = f"{dataset.name}: decisions on {len(wrong):,} objects"
     picture = reliability_picture(title, {"before": shown, "calibrated": after}, wrong)
     errors = [calibration_error(one, wrong) for one in (shown, after)]
-    done = Calibrated(made, labels, kinds[0], errors[0], errors[1], keep(dataset, made))
-    if done.uri:
+    out_uri = storage_of(dataset)
+    uri = storage.join(reviews_uri(out_uri, dataset.name), FILE) if out_uri else ""
+    done = Calibrated(made, labels, kinds[0], errors[0], errors[1], uri)
+    if uri:
+        storage.write_bytes(uri, encode_json(asdict(made)))
         storage.write_bytes(done.picture_uri, picture)
+    _note(dataset, made)
     _change(dataset, *made.after(known))
     return done
 
@@ -119,34 +124,17 @@ def recalibration_of(dataset: Any) -> Recalibration:
     return Recalibration.from_json(values) if values else Recalibration()
 
 
-def _calibration_in(out_uri: str, dataset_name: str) -> Recalibration:
-    """Read the same from a storage; nothing where there is none."""
-    folder = reviews_uri(out_uri, dataset_name)
-    if "calibration.json" not in storage.list_names(folder):
-        return Recalibration()
-    uri = storage.join(folder, "calibration.json")
-    try:
-        return Recalibration.from_json(decode_json(storage.read_bytes(uri), storage.redact(uri)))
-    except (ValueError, KeyError, TypeError) as error:
-        raise AutolabelError(f"{storage.redact(uri)} is no calibration: {error!r}") from error
-
-
 def recall_calibration(dataset: Any) -> None:
     """Give a dataset that is built anew the calibration that its storage keeps."""
-    if not recalibration_of(dataset).decisions:
-        found = _calibration_in(storage_of(dataset), dataset.name)
-        if found.decisions:
-            _note(dataset, found)
-
-
-def keep(dataset: Any, made: Recalibration) -> str:
-    """Write a calibration to the dataset's storage, and note it in the dataset; return where."""
-    out_uri, uri = storage_of(dataset), ""
-    if out_uri:
-        uri = storage.join(reviews_uri(out_uri, dataset.name), "calibration.json")
-        storage.write_bytes(uri, encode_json(asdict(made)))
-    _note(dataset, made)
-    return uri
+    folder = reviews_uri(storage_of(dataset), dataset.name)
+    if recalibration_of(dataset).decisions or FILE not in storage.list_names(folder):
+        return
+    uri = storage.join(folder, FILE)
+    try:
+        kept = Recalibration.from_json(decode_json(storage.read_bytes(uri), storage.redact(uri)))
+    except (ValueError, KeyError, TypeError) as error:
+        raise AutolabelError(f"{storage.redact(uri)} is no calibration: {error!r}") from error
+    _note(dataset, kept)
 
 
 def _note(dataset: Any, made: Recalibration) -> None:

@@ -18,10 +18,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sam2_core.types import AutolabelError
+from tasks.dataset.database_access import database_lock
 from tasks.dataset.database_keeper import show_stored
 from tasks.dataset.ids import sample_id
-from tasks.dataset.schema import LOG_FIELD, sample_collection
-from tasks.review.sample_changes import OPEN_RISK, one_at_a_time, states_before, update_of
+from tasks.dataset.reviewed_instances import detections_of
+from tasks.dataset.schema import LOG_FIELD, MACHINE_FIELD, sample_collection
+from tasks.review.sample_changes import OPEN_RISK, states_before, update_of
 from tasks.store import storage
 from tasks.store.checksums import decode_json, encode_json
 
@@ -29,6 +31,8 @@ log = logging.getLogger(__name__)
 ACCEPTED, REJECTED, CORRECTED = "accepted", "rejected", "corrected"
 MERGED, DELETED, EDITED, RELABEL = "merged", "deleted", "edited", "relabel"
 WRONG = (REJECTED, CORRECTED, MERGED, DELETED, EDITED)
+LEASE_S = 15.0  # writing takes milliseconds; who was killed meanwhile holds others up for so long
+PATIENCE_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,9 @@ def record(
     """
     if not events:
         return []
-    with one_at_a_time(dataset):
+    # No name of a dataset has a colon, so this is no lock of another one's document.
+    lock, what = f"review:{dataset.name}", f"decisions on '{dataset.name}'"
+    with database_lock(lock, what, LEASE_S, PATIENCE_S):
         if check:
             check()
         return _record(dataset, events, reversible)
@@ -148,13 +154,10 @@ def _record(dataset: Any, events: Sequence[Event], reversible: bool) -> list[Eve
     if out_uri:
         name = f"{at.replace(':', '').replace('+0000', 'Z')}-{complete[0].event_id[:8]}.json"
         uri = storage.join(reviews_uri(out_uri, dataset.name), "events", name)
-        storage.write_bytes(uri, _file_of(dataset, complete))
+        content = {"dataset": dataset.name, "events": [asdict(one) for one in complete]}
+        storage.write_bytes(uri, encode_json(content))
     show_stored(lambda: apply_events(dataset, complete))
     return complete
-
-
-def _file_of(dataset: Any, events: Sequence[Event]) -> bytes:
-    return encode_json({"dataset": dataset.name, "events": [asdict(one) for one in events]})
 
 
 def read_events(out_uri: str, dataset_name: str) -> list[Event]:
@@ -165,12 +168,9 @@ def read_events(out_uri: str, dataset_name: str) -> list[Event]:
 
     """
     folder = storage.join(reviews_uri(out_uri, dataset_name), "events")
-    events: list[Event] = []
-    for name in sorted(storage.list_names(folder)):
-        if not name.endswith(".json") or name.startswith("."):
-            continue
-        events.extend(read_file(storage.join(folder, name)))
-    return sorted(events, key=lambda event: event.at)
+    names = [one for one in storage.list_names(folder) if one.endswith(".json") and one[0] != "."]
+    files = [read_file(storage.join(folder, name)) for name in sorted(names)]
+    return sorted((event for file in files for event in file), key=lambda event: event.at)
 
 
 def read_file(uri: str) -> list[Event]:
@@ -221,7 +221,7 @@ def apply_events(dataset: Any, events: Iterable[Event]) -> None:
         # As the frames have them now: of several events on a label the last one counts, and of one
         # that was there already, none.
         decided = {label for event in events for label in event.decisions}
-        show_decisions(_decisions_on(samples, wanted, decided))
+        show_decisions(decisions_on(dataset, wanted, decided))
     hold_events(dataset, others, update_of)
 
 
@@ -232,13 +232,12 @@ def show_again(dataset: Any) -> None:
         show_stored(lambda: apply_events(dataset, read_events(out_uri, dataset.name)))
 
 
-def _decisions_on(samples: Any, ids: Sequence[Any], labels: Collection[str]) -> dict[str, str]:
+def decisions_on(dataset: Any, ids: Sequence[Any], labels: Collection[str]) -> dict[str, str]:
     """Decisions on machine labels of samples, as stored: label id -> decision."""
-    inner = "detections.detections"
-    fields = {f"{inner}._id": 1, f"{inner}.decision": 1}
+    fields = {f"{MACHINE_FIELD}.detections.{name}": 1 for name in ("_id", "decision")}
     return {
         str(one["_id"]): one.get("decision") or ""
-        for sample in samples.find({"_id": {"$in": ids}}, fields)
-        for one in (sample.get("detections") or {}).get("detections") or ()
+        for sample in sample_collection(dataset).find({"_id": {"$in": ids}}, fields)
+        for one in detections_of(sample, MACHINE_FIELD)
         if str(one["_id"]) in labels
     }

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import base64
 import functools
-import math
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, FiniteFloat, TypeAdapter
 
 from sam2_core.arrays import freeze_arrays
 from sam2_core.clicks import OpenImage
@@ -36,7 +34,6 @@ from tasks.types import FrameRef
 MODEL_VARIABLE = "AUTOLABEL_CLICK_MODEL"
 # Pictures that stay open: the one at hand, the one before, those of other tabs.
 KEPT_PICTURES = 4
-MOST_POINTS = 64
 Colour = tuple[int, int, int, int]  # blue, green, red, opacity
 OLD: Colour = (21, 204, 250, 90)
 MADE: Colour = (248, 189, 56, 110)
@@ -58,8 +55,8 @@ class Clicked:
     sample_id: str
     label_id: str
     version: str
-    points: tuple[tuple[float, float, bool], ...] = ()
-    box_xyxy_px: tuple[float, float, float, float] | None = None
+    points: Annotated[tuple[tuple[FiniteFloat, FiniteFloat, bool], ...], Field(max_length=64)] = ()
+    box_xyxy_px: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat] | None = None
 
     @staticmethod
     def of(params: Mapping[str, Any]) -> Clicked:
@@ -70,18 +67,9 @@ class Clicked:
 
         """
         try:
-            points = tuple((float(x), float(y), bool(yes)) for x, y, yes in params["points"])
-            box = params.get("box_xyxy_px")
-            left, top, right, bottom = (float(one) for one in box or (0, 0, 0, 0))
-            corners = (min(left, right), min(top, bottom), max(left, right), max(top, bottom))
-            about = {name: str(params[name]) for name in ("sample_id", "label_id", "version")}
-            clicked = Clicked(**about, points=points, box_xyxy_px=corners if box else None)
-        except (KeyError, TypeError, ValueError) as error:
-            raise AutolabelError(f"these are no clicks on a label: {error!r}") from error
-        numbers = [*corners, *(one for point in points for one in point[:2])]
-        if len(points) > MOST_POINTS or not all(map(math.isfinite, numbers)):
-            raise AutolabelError(f"clicks are at most {MOST_POINTS} points of the picture")
-        return clicked
+            return TypeAdapter(Clicked).validate_python(dict(params))
+        except ValueError as error:
+            raise AutolabelError(f"these are no clicks on a label: {error}") from error
 
     def told(self) -> str:
         """Say in a few words what it was."""
@@ -144,8 +132,9 @@ def warm_up(dataset: Any, sample_id: str, label_id: str) -> str:
 
     """
     frame = _frame_with(dataset, sample_id, label_id)
-    open_image(frame).look_at(_box_of(frame))
-    return _models.load(click_model(_model_name())).backend.info.stamp.name
+    image = open_image(frame)
+    image.look_at(_box_of(frame))
+    return str(image.backend.info.stamp.name)
 
 
 def mend(dataset: Any, clicked: Clicked) -> tuple[Chosen, Mended]:
@@ -252,10 +241,6 @@ def _box_of(frame: Chosen) -> FloatArray:
     return np.array(box, np.float32)
 
 
-def _model_name() -> str:
-    return os.environ.get(MODEL_VARIABLE) or "auto"
-
-
 @functools.lru_cache(maxsize=4)
 def click_model(name: str) -> Any:
     """Choose the model that clicks go to.
@@ -267,8 +252,6 @@ def click_model(name: str) -> Any:
 
 # FiftyOne makes operators anew for every call: what they keep is the App's process's.
 _models = Segmenters(certified=False)
-_pictures: OrderedDict[tuple[str, ...], OpenImage] = OrderedDict()
-_pictures_lock = threading.Lock()
 
 
 def open_image(frame: Chosen) -> OpenImage:
@@ -279,14 +262,7 @@ def open_image(frame: Chosen) -> OpenImage:
 
     """
     from tasks.frames.cached import is_cached
-    from tasks.frames.images import read_image
 
-    model = _model_name()
-    key = (model, frame.frame_key, frame.filepath)
-    with _pictures_lock:
-        if key in _pictures:
-            _pictures.move_to_end(key)
-            return _pictures[key]
     fields = frame.frame
     is_copy = is_cached(Path(frame.filepath)) and fields.get("frame_uri")
     where = FrameRef(
@@ -295,16 +271,18 @@ def open_image(frame: Chosen) -> OpenImage:
         str(fields["frame_uri"]) if is_copy else frame.filepath, frame.size_hw,
         str(fields.get("frame_etag") or "") if is_copy else "", local_path=frame.filepath,
     )  # fmt: skip
-    pixels = read_image(where)
-    if pixels.shape[:2] != tuple(frame.size_hw):
+    return _opened(os.environ.get(MODEL_VARIABLE) or "auto", where)
+
+
+@functools.lru_cache(maxsize=KEPT_PICTURES)
+def _opened(model: str, frame: FrameRef) -> OpenImage:
+    from tasks.frames.images import read_image
+
+    pixels = read_image(frame)
+    if pixels.shape[:2] != frame.size_hw:
         height, width = frame.size_hw
         raise AutolabelError(
-            f"{frame.filepath} is {pixels.shape[1]}x{pixels.shape[0]} and was labeled as "
+            f"{frame.local_path} is {pixels.shape[1]}x{pixels.shape[0]} and was labeled as "
             f"{width}x{height}: label it again"
         )
-    opened = OpenImage(_models.load(click_model(model)).backend, pixels)
-    with _pictures_lock:
-        _pictures[key] = opened
-        if len(_pictures) > KEPT_PICTURES:
-            _pictures.popitem(last=False)
-    return opened
+    return OpenImage(_models.load(click_model(model)).backend, pixels)

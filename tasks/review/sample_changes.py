@@ -1,14 +1,12 @@
-"""Events and samples: one atomic change, what takes it back, and one writer at a time."""
+"""Events and samples: one atomic change, what takes it back, and what came between."""
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sam2_core.types import AutolabelError
-from tasks.dataset.database_access import database_lock
 from tasks.dataset.ids import sample_id
 from tasks.dataset.reviewed_instances import Values, detections_of, to_values
 from tasks.dataset.schema import (
@@ -130,24 +128,6 @@ def _before(sample: Mapping[str, Any], event: Event) -> Values:
         "status": (sample.get(STATUS_FIELD) or "") if event.status else "",
         "relabel": (sample.get(RELABEL_FIELD) or "") if event.relabel is not None else None,
     }  # fmt: skip
-
-
-LEASE_S = 15.0  # writing takes milliseconds; who was killed meanwhile holds others up for so long
-PATIENCE_S = 20.0
-
-
-@contextlib.contextmanager
-def one_at_a_time(dataset: Any) -> Iterator[None]:
-    """Let nobody else record decisions on a dataset meanwhile.
-
-    Raises:
-        AutolabelError: somebody else does so all the time.
-
-    """
-    # No name of a dataset has a colon, so this is no lock of another one's document.
-    what = f"decisions on '{dataset.name}'"
-    with database_lock(f"review:{dataset.name}", what, LEASE_S, PATIENCE_S):
-        yield
 
 
 def refuse_changed_labels(dataset: Any, frames: Sequence[Chosen]) -> None:

@@ -7,11 +7,12 @@ import html
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-from tasks.dataset.reviewed_instances import detections_of
+from tasks.dataset.reviewed_instances import detections_of, log_of
 from tasks.dataset.schema import DONE, LOG_FIELD, MACHINE_FIELD, sample_collection
-from tasks.review.events import ACCEPTED, WRONG
+from tasks.review.events import ACCEPTED, RELABEL, WRONG
 from tasks.review.queue import CONTROL, control_labels, sequence_risks
 from tasks.review.set_aside import SetAside, count_set_aside
 from tasks.wording import plain
@@ -55,7 +56,7 @@ class Stats:
     Attributes:
         frames, frames_done: frames, and those marked as done.
         labels: machine labels.
-        decisions: how many labels by decision; "" not looked at.
+        decisions: how many labels by decision, "relabel" for those that wait to be made again.
         disagreement: decided labels that were wrong.
         by_class, by_reason: the same by class name and by reason.
         by_reviewer: decisions by person.
@@ -83,65 +84,67 @@ class Stats:
 
     @property
     def decided(self) -> int:
-        """Labels that somebody decided on."""
-        return sum(count for name, count in self.decisions.items() if name)
+        """Labels with a decision that stands."""
+        return sum(count for name, count in self.decisions.items() if name != RELABEL)
 
 
 def review_stats(dataset: Any) -> Stats:
     """Count everything again; reads the labels of frames with decisions only."""
     collection = sample_collection(dataset)
-    with_log = {f"{LOG_FIELD}.0": {"$exists": True}}
-    decisions: Counter[str] = Counter()
-    classes: dict[str, list[bool]] = {}
-    reasons: dict[str, list[bool]] = {}
-    control: list[bool] = []
+    decisions = Counter[str]()
+    of, wrong = Counter[tuple[str, str]](), Counter[tuple[str, str]]()  # by kind and name
     drawn = set(control_labels(dataset)["label_ids"])
-    times: list[tuple[str, str, int]] = []
-    fields = ("_id", "decision", "label", "reasons")
-    projection: dict[str, int] = {LOG_FIELD: 1}
-    projection |= {f"{MACHINE_FIELD}.detections.{name}": 1 for name in fields}
-    for sample in collection.find(with_log, projection):
-        times += [
-            (entry["by"], entry["at"], len(entry.get("decisions") or ()))
-            for entry in standing(sample[LOG_FIELD])
-            if entry["action"] not in {"relabeled", "done"}
-        ]
+    acts: list[Mapping[str, Any]] = []
+    fields = [f"{MACHINE_FIELD}.detections.{name}" for name in _OF_LABELS]
+    with_log = {f"{LOG_FIELD}.0": {"$exists": True}}
+    for sample in collection.find(with_log, dict.fromkeys([LOG_FIELD, *fields], 1)):
+        acts += [one for one in _standing(sample) if one["action"] not in {"relabeled", "done"}]
         for label in detections_of(sample, MACHINE_FIELD):
             decision = label.get("decision") or ""
-            decisions[decision] += bool(decision)
-            if decision != ACCEPTED and decision not in WRONG:
-                continue
-            wrong = decision in WRONG
-            classes.setdefault(label["label"], []).append(wrong)
-            for reason in label.get("reasons") or ["none"]:
-                reasons.setdefault(reason, []).append(wrong)
-            if str(label["_id"]) in drawn:
-                control.append(wrong)
-    labels = _sum_of_instances(collection)
-    decisions[""] = labels - sum(decisions.values())
-    decided = [one for rows in classes.values() for one in rows]
+            decisions[decision] += 1
+            kinds = [("any", ""), ("class", label["label"])]
+            kinds += [("reason", one) for one in label.get("reasons") or ["none"]]
+            kinds += [("control", "")] if str(label["_id"]) in drawn else []
+            if decision in {ACCEPTED, *WRONG}:
+                of.update(kinds)
+            if decision in WRONG:
+                wrong.update(kinds)
+    del decisions[""]
+
+    def rates(kind: str) -> dict[str, Rate]:
+        return {
+            name: Rate(wrong[kind, name], of[kind, name]) for k, name in sorted(of) if k == kind
+        }
+
+    by_reviewer = Counter[str]()
+    for act in acts:
+        by_reviewer[act["by"]] += len(act.get("decisions") or ())
+    sent = {"$match": {"relabel": {"$nin": ["", None]}}}
     return Stats(
         collection.count_documents({}),
         collection.count_documents({"review_status": DONE}),
-        labels,
-        {name: count for name, count in decisions.items() if count},
-        _rate(decided),
-        {name: _rate(rows) for name, rows in sorted(classes.items())},
-        {name: _rate(rows) for name, rows in sorted(reasons.items())},
-        _by_reviewer(times),
-        _per_hour(times),
-        _rate(control),
-        _relabel_states(collection),
+        _sums(collection, None, {"$sum": "$instances"}).get(None, 0),
+        dict(decisions),
+        rates("any").get("", Rate(0, 0)),
+        rates("class"),
+        rates("reason"),
+        dict(by_reviewer),
+        _per_hour(acts),
+        rates("control").get("", Rate(0, 0)),
+        _sums(collection, "$relabel", {"$sum": 1}, sent),
         sequence_risks(dataset),
         count_set_aside(dataset),
     )
 
 
-def standing(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+_OF_LABELS = ("_id", "decision", "label", "reasons")
+
+
+def _standing(sample: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Entries of a frame's log that were not taken back, without those that did so."""
     kept: list[Mapping[str, Any]] = []
     cancelled: set[str] = set()
-    for entry in sorted(entries, key=lambda one: str(one.get("at")), reverse=True):
+    for entry in reversed(log_of(sample)):
         if entry.get("event_id") in cancelled:
             continue
         if entry.get("reverts"):
@@ -151,45 +154,26 @@ def standing(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return kept[::-1]
 
 
-def _rate(rows: Sequence[bool]) -> Rate:
-    return Rate(sum(rows), len(rows))
+def _sums(collection: Any, by: str | None, value: Any, *before: Any) -> dict[Any, int]:
+    groups = collection.aggregate([*before, {"$group": {"_id": by, "n": value}}])
+    return {one["_id"]: int(one["n"]) for one in groups}
 
 
-def _sum_of_instances(collection: Any) -> int:
-    total = list(collection.aggregate([{"$group": {"_id": None, "n": {"$sum": "$instances"}}}]))
-    return int(total[0]["n"]) if total else 0
-
-
-def _relabel_states(collection: Any) -> dict[str, int]:
-    sent = {"$match": {"relabel": {"$nin": ["", None]}}}
-    counted = collection.aggregate([sent, {"$group": {"_id": "$relabel", "n": {"$sum": 1}}}])
-    return {one["_id"]: one["n"] for one in counted}
-
-
-def _by_reviewer(times: Sequence[tuple[str, str, int]]) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for who, _, count in times:
-        counts[who] += count
-    return dict(counts)
-
-
-def _per_hour(times: Sequence[tuple[str, str, int]]) -> float:
+def _per_hour(acts: Sequence[Mapping[str, Any]]) -> float:
     """Decisions per hour, person by person, long pauses left out; 0 if there are too few."""
-    seconds, counted = 0.0, 0
-    for person in {who for who, _, _ in times}:
-        moments = sorted((at, count) for who, at, count in times if who == person)
-        before = None
-        for at, count in moments:
-            now = datetime.datetime.fromisoformat(at)
-            if before is not None and (now - before).total_seconds() <= PAUSE_S:
-                seconds += (now - before).total_seconds()
-                counted += count
-            before = now
-    return 3600 * counted / seconds if seconds and counted >= LEAST_FOR_SPEED else 0.0
+    seconds, count = 0.0, 0
+    ordered = sorted(acts, key=lambda act: (act["by"], act["at"]))
+    for before, act in pairwise(ordered):
+        first, now = (datetime.datetime.fromisoformat(one["at"]) for one in (before, act))
+        paused = (now - first).total_seconds()
+        if before["by"] == act["by"] and paused <= PAUSE_S:
+            seconds += paused
+            count += len(act.get("decisions") or ())
+    return 3600 * count / seconds if seconds and count >= LEAST_FOR_SPEED else 0.0
 
 
 _ORANGE, _GREY, _RED = "#ff6d04", "#6b7280", "#ff4d6d"
-# The same colours as in fiftyone_plugin/open_frame.js.
+# The same colours as in fiftyone_plugin/marks.js.
 DECISION_COLOURS = {
     "accepted": "#22c55e", "rejected": "#ef4444", "corrected": "#fde047", "edited": "#fde047",
     "merged": "#c084fc", "deleted": "#9ca3af", "relabel": "#f59e0b",
@@ -231,7 +215,7 @@ def _control(rate: Rate) -> str:
 
 def decisions_plot(stats: Stats) -> list[dict[str, Any]]:
     """Bar of what was decided."""
-    names = [name for name in stats.decisions if name]
+    names = list(stats.decisions)
     return [
         {
             "type": "bar", "x": [stats.decisions[name] for name in names], "y": names,

@@ -33,16 +33,19 @@ def tidied(
 
     """
     left, top = corner_xy_px
-    places = [(int(y) - top, int(x) - left, yes) for x, y, yes in points]
+    on, off = np.zeros(mask.shape, np.bool_), np.zeros(mask.shape, np.bool_)
+    for x, y, yes in points:
+        row, column = int(y) - top + AROUND_CLICK_PX, int(x) - left + AROUND_CLICK_PX
+        near = slice(max(row - 2 * AROUND_CLICK_PX, 0), max(row + 1, 0))
+        (on if yes else off)[near, max(column - 2 * AROUND_CLICK_PX, 0) : max(column + 1, 0)] = True
     kept = mask.copy()
     if box_xyxy_px is not None:
         kept &= _within(mask.shape, corner_xy_px, points, box_xyxy_px)
-    kept = without_small_parts(kept, _around(kept.shape, places, wanted=True), share=CRUMB_SHARE)
+    kept = without_small_parts(kept, on, share=CRUMB_SHARE)
     framed = np.pad(~kept, 1, constant_values=True)  # what is outside of all is no hole
-    clicks = np.pad(_around(kept.shape, places, wanted=False), 1)
+    clicks = np.pad(off, 1)
     clicks[0, 0] = True
-    least = int(CRUMB_SHARE * kept.sum())
-    return ~without_small_parts(framed, clicks, least)[1:-1, 1:-1]
+    return ~without_small_parts(framed, clicks, int(CRUMB_SHARE * kept.sum()))[1:-1, 1:-1]
 
 
 def _within(
@@ -51,6 +54,7 @@ def _within(
     points: Sequence[tuple[float, float, bool]],
     box_xyxy_px: tuple[float, float, float, float],
 ) -> BoolArray:
+    """Return the box, grown until it holds the clicks on the object."""
     on = np.array([point[:2] for point in points if point[2]], np.float64).reshape(-1, 2)
     low = np.vstack([[box_xyxy_px[:2]], on - AROUND_CLICK_PX]).min(0) - corner_xy_px
     high = np.vstack([[box_xyxy_px[2:]], on + AROUND_CLICK_PX]).max(0) - corner_xy_px
@@ -58,18 +62,3 @@ def _within(
     inside = np.zeros(shape, np.bool_)
     inside[y0:y1, x0:x1] = True
     return inside
-
-
-def _around(
-    shape: tuple[int, ...], places: Sequence[tuple[int, int, bool]], *, wanted: bool
-) -> BoolArray:
-    """Pixels around the clicks of one kind."""
-    found = np.zeros(shape, np.bool_)
-    for y, x, yes in places:
-        if yes == wanted:
-            rows, columns = (
-                slice(max(at - AROUND_CLICK_PX, 0), max(at + AROUND_CLICK_PX + 1, 0))
-                for at in (y, x)
-            )
-            found[rows, columns] = True
-    return found

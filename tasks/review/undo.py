@@ -13,9 +13,16 @@ from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.dataset.ids import sample_id
-from tasks.dataset.reviewed_instances import detections_of
-from tasks.dataset.schema import MACHINE_FIELD, sample_collection
-from tasks.review.events import Event, read_file, record, reviewer, reviews_uri, storage_of
+from tasks.dataset.schema import sample_collection
+from tasks.review.events import (
+    Event,
+    decisions_on,
+    read_file,
+    record,
+    reviewer,
+    reviews_uri,
+    storage_of,
+)
 from tasks.store import storage
 
 UNDO, REDO = "undo", "redo"
@@ -99,17 +106,11 @@ def _inverse(event: Event, action: str) -> Event:
 
 
 def _refuse_later_decisions(dataset: Any, act: Sequence[Event]) -> None:
-    wanted = {sample_id(event.frame_key): event for event in act}
-    fields = (f"{MACHINE_FIELD}.detections._id", f"{MACHINE_FIELD}.detections.decision")
-    samples = sample_collection(dataset)
-    found = list(samples.find({"_id": {"$in": list(wanted)}}, dict.fromkeys(fields, 1)))
-    for sample in found:
-        decided = wanted[sample["_id"]].decisions
-        for label in detections_of(sample, MACHINE_FIELD):
-            name = str(label["_id"])
-            if name in decided and (label.get("decision") or "") != decided[name]:
-                raise AutolabelError(
-                    "these labels have been decided on again since, by somebody else or by an edit"
-                )
-    if len(found) < len(wanted):
+    ids = list({sample_id(event.frame_key) for event in act})
+    if sample_collection(dataset).count_documents({"_id": {"$in": ids}}) < len(ids):
         raise AutolabelError("a frame of this act is set aside: its decisions stay as they are")
+    decided = {label: what for event in act for label, what in event.decisions.items()}
+    if not decisions_on(dataset, ids, decided).items() <= decided.items():
+        raise AutolabelError(
+            "these labels have been decided on again since, by somebody else or by an edit"
+        )

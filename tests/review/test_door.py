@@ -10,8 +10,8 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from sam2_core.types import AutolabelError
+from tasks.review.app import MediaGate
 from tasks.review.door import Door, bind, bind_next
-from tasks.review.server import MediaGate
 
 HERE = "http://127.0.0.1:5151"
 OPEN = {"cross-origin-resource-policy": "cross-origin"}  # as FiftyOne's pictures are sent

@@ -13,12 +13,11 @@ from sam2_core.types import AutolabelError
 from tasks.dataset import schema
 from tasks.load import into_fiftyone as load
 from tasks.load.prepare import prepare_dataset, rebuild
-from tasks.review import mask_repair
 from tasks.review.actions import accept, choose
+from tasks.review.app import FIFTYONE_SETTINGS
 from tasks.review.events import read_events
 from tasks.review.export import export_reviews
 from tasks.review.mask_repair import Clicked, mend, open_label, take, warm_up
-from tasks.review.server import FIFTYONE_SETTINGS
 from tasks.store.manifests import write_manifest
 from tests.load.test_into_fiftyone import store
 from tests.review.test_app import PLACES, three_labels
@@ -50,7 +49,6 @@ def painted(shown: dict) -> np.ndarray:
 @pytest.fixture
 def name(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("AUTOLABEL_REVIEWER", "tester")
-    monkeypatch.setattr(mask_repair, "_pictures", type(mask_repair._pictures)())
     name = f"{NAME}-{tmp_path.name}"
     manifest = store(tmp_path / "out", [three_labels(tmp_path)])
     manifest = replace(manifest, frames_uri=str(tmp_path / "images"))
@@ -102,7 +100,7 @@ def test_clicks_become_a_mask_and_a_correction_that_is_exported_and_rebuilt(
 def test_a_dragged_box_moves_the_mask_to_another_object(name: str) -> None:
     dataset, about = opened(name)
     x0, y0, x1, y1 = PLACES[1]
-    _, made = mend(dataset, clicked(about, [], [x1 + 5, y1 + 5, x0 - 5, y0 - 5]))
+    _, made = mend(dataset, clicked(about, [], [x0 - 5, y0 - 5, x1 + 5, y1 + 5]))
     left, top, right, bottom = made.box_xyxy_px
     assert x0 - 20 < left < right < x1 + 20
     assert y0 - 20 < top < bottom < y1 + 20
@@ -145,7 +143,7 @@ def test_without_a_click_nothing_is_taken(name: str) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{}, {"points": [[1, 2]]}, {"points": [["a", 2, True]]}, {"points": [[float("nan"), 2, True]]},
+    [{"points": [[1, 2]]}, {"points": [["a", 2, True]]}, {"points": [[float("nan"), 2, True]]},
      {"points": [[1, 1, True]] * 65}, {"points": [], "box_xyxy_px": [1, 2, 3]},
      {"points": [], "box_xyxy_px": [0, 0, float("inf"), 9]}],
 )  # fmt: skip

@@ -16,10 +16,10 @@ from tasks.load import into_fiftyone as load
 from tasks.load.prepare import prepare_dataset, rebuild
 from tasks.review import relabel
 from tasks.review.actions import accept, choose, mark_sequence, reject
+from tasks.review.app import has_sample
 from tasks.review.events import read_events, reviews_uri
 from tasks.review.export import export_reviews
 from tasks.review.relabel import request_relabel
-from tasks.review.server import has_sample
 from tasks.review.set_aside import compare_files, count_set_aside
 from tasks.review.stats import review_stats, summary
 from tasks.types import FrameSelection
