@@ -6,9 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from flows.cli.main import cli
 from sam2_core.types import AutolabelError, Boxes
 from tasks.boxes.import_files import import_boxes
 from tasks.boxes.matching import Matching
@@ -16,7 +14,6 @@ from tasks.frames.discover import discover
 from tasks.frames.download import download
 from tasks.types import FrameFailure, FrameRef
 from tests.frames import formats
-from tests.sam2_core.test_stamps import MICRO
 
 
 def frames_of(source):
@@ -245,15 +242,3 @@ def test_xml_that_is_not_cvats_is_refused(tmp_path, text, message):
     (tmp_path / "x.xml").write_text(text)
     with pytest.raises(AutolabelError, match=message):
         import_boxes(str(tmp_path / "x.xml"))
-
-
-def test_the_command_takes_boxes_from_the_dataset_that_it_labels(tmp_path):
-    root = object_ann(formats.nuscenes(tmp_path / "in", ["drive"]))
-    given = ["label", str(root), "--boxes", str(root), "--out", str(tmp_path / "out")]
-    given += ["--no-dataset", "--json", "--model", str(MICRO)]
-    done = CliRunner().invoke(cli, given)
-    assert done.exit_code == 0, done.output
-    summary = json.loads(done.stdout)
-    assert (summary["frames"], summary["failed"]) == (4, [])
-    assert summary["boxes"].startswith("imported:in")
-    assert summary["imported"]["boxes_without_frame"] == 0

@@ -82,14 +82,6 @@ def test_text_files_of_a_folder_go_to_their_images_only(folder):
     assert unmatched(imported, [back]) == ["0001.txt", "labels/0003.txt"]
 
 
-def test_the_version_follows_the_content(tmp_path):
-    (tmp_path / "1.txt").write_text("car 1 1 2 3 4")
-    first = import_boxes(str(tmp_path)).version
-    assert import_boxes(str(tmp_path)).version == first
-    (tmp_path / "1.txt").write_text("car 1 1 2 3 45")
-    assert import_boxes(str(tmp_path)).version != first
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -330,27 +322,11 @@ def test_a_score_that_is_no_number_stays_a_row_and_any_number_is_at_least_0():
     assert not len(chosen_boxes(boxes, ("bus",), 0))
 
 
-def as_coco(texts):
-    """Return the boxes of text files of `label score x1 y1 x2 y2` as COCO json."""
-    images, annotations = [], []
-    for number, path in enumerate(sorted(texts.rglob("*.txt")), 1):
-        images.append((number, str(path.relative_to(texts).with_suffix(".jpg"))))
-        for line in path.read_text().splitlines():
-            left, top, right, bottom = map(float, line.split()[2:])
-            bbox = [left, top, right - left, bottom - top]
-            annotations.append({"image_id": number, "category_id": 1, "bbox": bbox})
-    return coco(images, annotations)
-
-
-@pytest.mark.parametrize("form", ["text", "coco"])
-def test_boxes_that_do_not_belong_to_a_sequence_label_nothing_of_it_again(tmp_path, form):
+def test_boxes_that_do_not_belong_to_a_sequence_label_nothing_of_it_again(tmp_path):
     source, texts, out = tmp_path / "in", tmp_path / "texts", str(tmp_path / "out")
-    given = {"text": texts, "coco": tmp_path / "boxes.json"}[form]
 
-    def skipped(**info):
-        if form == "coco":
-            given.write_text(json.dumps(json.loads(as_coco(texts)) | info))
-        arguments = ["label", str(source), "--boxes", str(given), "--out", out, "--no-dataset"]
+    def skipped():
+        arguments = ["label", str(source), "--boxes", str(texts), "--out", out, "--no-dataset"]
         done = CliRunner().invoke(cli, [*arguments, "--json", "--model", str(MICRO)])
         assert done.exit_code == 0, done.output
         summary = json.loads(done.stdout)
@@ -359,7 +335,7 @@ def test_boxes_that_do_not_belong_to_a_sequence_label_nothing_of_it_again(tmp_pa
     for name in "ab":
         write_sequence(source / name, texts, 2)
     assert skipped() == (4, 0)
-    assert skipped(info={"date": "today"}) == (4, 4)
+    assert skipped() == (4, 4)
     (texts / "a" / "0000.txt").write_bytes((texts / "a" / "0000.txt").read_bytes())
     write_sequence(source / "c", texts, 1)
     assert skipped() == (5, 4)

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from sam2_core.types import AutolabelError
-from tasks.boxes import imported as imported_module
 from tasks.boxes import matching as matching_module
 from tasks.boxes.import_files import import_boxes
 from tasks.boxes.matching import Matching
@@ -148,20 +147,3 @@ def test_a_class_that_a_file_does_not_know_is_a_mistake_beside_one_that_it_does(
     found.refuse_nothing(("car", "bus"))  # known, and not in these pictures
     with pytest.raises(NothingToLabelError, match=r"--classes bus: .* bus \(0 boxes\)"):
         found.refuse_nothing(("bus",))
-
-
-def test_a_name_that_every_drive_has_is_looked_for_among_its_own_folders(tmp_path, monkeypatch):
-    """A hundred thousand frames of a thousand drives took 50 s otherwise."""
-    fitting, looked_at = imported_module._fitting, []
-
-    def counted(entries, around):
-        entries = list(entries)
-        looked_at.extend(entries)
-        return fitting(entries, around)
-
-    monkeypatch.setattr(imported_module, "_fitting", counted)
-    found = texts(tmp_path, **{f"d{number}__0001": "" for number in range(50)})
-    found.add(frame(f"d{number}/0001.jpg") for number in range(50))
-    found.add([frame("d1/0002.jpg")])
-    assert len(looked_at) == 50
-    assert found.unmatched() == []

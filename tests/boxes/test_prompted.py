@@ -2,12 +2,9 @@
 
 import json
 
-import cv2
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from flows.cli.main import cli
 from flows.params import LabelParams
 from sam2_core.types import AutolabelError
 from tasks.boxes.detectors import ReplacedError, load_detector, resolve_detector, with_prompt
@@ -179,20 +176,3 @@ def test_what_is_missing_is_named(tmp_path):
     (tmp_path / "p" / "tokenizer.json").unlink()
     with pytest.raises(AutolabelError, match=r"put its tokenizer\.json into "):
         load_detector(with_prompt(str(phrase), "car"))
-
-
-def test_the_command_takes_a_prompt(tmp_path):
-    cv2.imwrite(str(tmp_path / "0.jpg"), np.full((60, 200, 3), 128, np.uint8))
-    (tmp_path / "in").mkdir()
-    (tmp_path / "0.jpg").rename(tmp_path / "in" / "0.jpg")
-    given = ["label", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--no-dataset"]
-    given += ["--detector", str(embeddings(tmp_path)), "--prompt", "car, traffic cone", "--json"]
-    keys = set()
-    for more in ([], ["--prompt", "car"]):
-        done = CliRunner().invoke(cli, [*given, *more])
-        assert done.exit_code in {0, 1}, done.output  # a grey picture may have no mask
-        report = json.loads(done.stdout)
-        assert report["failed"] == []
-        assert report["boxes"].startswith("world@")
-        keys.add(report["run_key"])
-    assert len(keys) == 2

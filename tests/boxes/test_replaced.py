@@ -10,9 +10,8 @@ import pytest
 from sam2_core.decisive_code import ROOT
 from sam2_core.types import AutolabelError
 from tasks.boxes.decisive_code import box_code, decisive_modules
-from tasks.boxes.detectors import Detectors, detector_stamp, load_detector, resolve_detector
+from tasks.boxes.detectors import Detectors, detector_stamp, load_detector
 from tasks.boxes.import_files import import_boxes
-from tasks.boxes.yolox import Detector
 from tasks.masks.model import Segmenters, choose_model
 from tasks.store import storage
 from tests.boxes.test_detect import NAMES, ROWS
@@ -121,15 +120,6 @@ def test_a_detector_that_was_replaced_since_it_was_named_is_refused(tmp_path):
         load_detector(str(path), stamp=stamp)
     with pytest.raises(AutolabelError, match=r"not the one that this run began with.*Run again"):
         detectors.load(str(path), stamp=stamp)
-
-
-def test_the_bytes_of_a_detector_that_are_loaded_are_those_that_were_hashed(tmp_path):
-    path = tmp_path / "detector.onnx"
-    write_yolox(path, ROWS, 64, 1, NAMES)
-    file = resolve_detector(str(path))
-    write_yolox(path, ROWS + np.float32(0.25), 64, 1, NAMES)
-    with pytest.raises(AutolabelError, match="not the one that this run began with"):
-        Detector(file)
 
 
 def test_a_box_file_that_was_replaced_since_it_was_listed_gives_no_boxes(place):

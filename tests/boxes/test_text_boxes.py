@@ -8,9 +8,8 @@ from PIL import Image
 
 from sam2_core.types import AutolabelError, Boxes
 from tasks.boxes.import_files import import_boxes
-from tasks.boxes.matching import Matching
 from tasks.boxes.text_boxes import read_names
-from tasks.types import FrameFailure, FrameRef, NothingToLabelError
+from tasks.types import FrameFailure, FrameRef
 
 LETTERS = "abcdefghi"  # each stands for nine of the one before
 BOMB = "a: &a [x]\n" + "".join(
@@ -83,19 +82,6 @@ def test_pixels_are_not_taken_for_fractions_nor_fractions_for_pixels(folder):
     assert "name the file of its class names with --box-names" in failure.reason
     (folder / "labels" / "1.txt").write_text("0 0.5 1 1 20 40\n")
     assert isinstance(import_boxes(str(folder / "labels")).of(frame(folder)), Boxes)
-
-
-def test_a_frame_that_exif_turns_is_refused(folder):
-    assert "EXIF orientation 6" in boxes_of(folder, "0 .5 .5 .1 .1", orientation=6).reason
-    assert len(boxes_of(folder, "0 .5 .5 .1 .1", orientation=1)) == 1
-
-
-def test_classes_that_are_not_there_are_told_by_name(folder):
-    (folder / "labels" / "1.txt").write_text("0 .5 .5 .1 .1\n")
-    matching = Matching(import_boxes(str(folder / "labels"), str(folder / "data.yaml")))
-    matching.add([frame(folder)])
-    with pytest.raises(NothingToLabelError, match=r"its classes are: car"):
-        matching.refuse_nothing(["truck"])
 
 
 @pytest.mark.parametrize(

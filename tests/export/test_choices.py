@@ -157,14 +157,6 @@ def test_classes_that_no_label_has_are_told(tmp_path):
     assert (done.exit_code, "no label has the class tank" in done.stderr) == (0, True)
 
 
-def test_an_export_of_decisions_that_nobody_made_says_so():
-    from flows.cli.export import _nothing
-
-    empty = {"frames": 0, "instances": 0, "classes_not_there": []}
-    assert "nobody has reviewed" in _nothing(empty, reviewed=True)
-    assert not _nothing(empty | {"frames": 1}, reviewed=True), "all of its labels were wrong"
-
-
 def test_splits_are_of_sequences_and_never_move():
     shares = {"train": 0.8, "val": 0.1, "test": 0.1}
     found = [split_of(f"drive{i}", shares) for i in range(2000)]

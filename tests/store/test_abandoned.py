@@ -1,45 +1,13 @@
 """What killed writers left goes after a day; what lives, is young or is not ours stays."""
 
 import os
-import signal
-import subprocess
-import sys
 import time
 
-import pytest
-
-from tasks.store import private_files, storage
+from tasks.store import storage
 from tasks.store.private_files import remove_abandoned
 from tests.integration.runs import MICRO, write_sequence
 
 HEX = "0123456789abcdef" * 2
-# Stands still in the middle of a write, as a process is that is killed there.
-WRITES = """
-import os, sys, time
-from tasks.store import storage
-os.fsync = lambda _: (print("written", flush=True), time.sleep(600))
-storage.write_bytes(sys.argv[1], b"half")
-"""
-
-
-@pytest.fixture
-def writer():
-    """Begin to write a file of ours, in a process of its own; returns that and what is there."""
-    begun = []
-
-    def write(path):
-        command = [sys.executable, "-c", WRITES, str(path)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        begun.append(process)
-        assert process.stdout.readline() == "written\n"
-        (temporary,) = path.parent.iterdir()
-        return process, temporary
-
-    yield write
-    for process in begun:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 def aged(path, days=1.1, content=b"half"):
@@ -50,18 +18,6 @@ def aged(path, days=1.1, content=b"half"):
     then = time.time() - days * 24 * 3600
     os.utime(path, (then, then), follow_symlinks=False)
     return path
-
-
-def test_what_a_killed_writer_left_goes_a_day_later(tmp_path, writer):
-    process, left = writer(tmp_path / "manifests" / "key" / "drive@1.json")
-    assert remove_abandoned(str(tmp_path)) == 0, "it lives"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    aged(left, days=0.9)
-    assert remove_abandoned(str(tmp_path)) == 0, "nobody knows that it does not"
-    aged(left)
-    assert remove_abandoned(f"file://{tmp_path}") == 1
-    assert list(left.parent.iterdir()) == []
 
 
 def test_what_is_not_ours_stays(tmp_path):
@@ -84,9 +40,11 @@ def test_what_is_not_ours_stays(tmp_path):
     (labels / name.replace("masks", "frames")).mkdir()
     aged(link)
     aged(labels / name.replace("masks", "frames"))
-    goes = aged(labels / name)
+    aged(labels / name, days=0.9)
+    assert remove_abandoned(str(tmp_path)) == 0, "its writer may live"
+    goes = aged(storage.temporary_beside(labels / "0-64-k.masks.parquet"))
     before = sorted(tmp_path.rglob("*"))
-    assert remove_abandoned(str(tmp_path)) == 1
+    assert remove_abandoned(f"file://{tmp_path}") == 1
     assert sorted(tmp_path.rglob("*")) == [one for one in before if one != goes]
 
 
@@ -112,13 +70,6 @@ def test_what_cannot_be_removed_stays_and_object_stores_are_not_looked_at(tmp_pa
     monkeypatch.setattr("pathlib.Path.unlink", refuses)
     assert remove_abandoned(str(tmp_path)) == 0
     assert left.exists()
-
-
-def test_what_is_written_is_named_so(tmp_path):
-    for name in ("drive@1.json", "a\nb.json", "x"):
-        assert storage.is_temporary(storage.temporary_beside(tmp_path / name).name)
-        assert not storage.is_temporary(name)
-    assert private_files.KEPT_S >= 24 * 3600
 
 
 def test_the_next_label_of_the_same_removes_it(tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """Chunks, manifests and reports on every kind of storage."""
 
-import importlib.metadata
 import multiprocessing
 from dataclasses import replace
 
@@ -10,7 +9,6 @@ import pytest
 from sam2_core.types import Boxes, Masks, ModelStamp
 from tasks.store import storage
 from tasks.store.artifacts import (
-    Chunk,
     RunStamp,
     chunk_key,
     chunks_of,
@@ -22,7 +20,6 @@ from tasks.store.artifacts import (
     write_boxes,
     write_labels,
 )
-from tasks.store.checksums import IncompleteArtifactError
 from tasks.store.manifests import (
     ChunkRecord,
     Manifest,
@@ -146,11 +143,6 @@ def test_chunks_hold_at_most_64_frames_of_one_camera_and_every_frame_once():
     assert chunks_of([], "run") == []
 
 
-def written_bytes(out, chunk, outcomes):
-    write_labels(out, chunk, outcomes, STAMP)
-    return storage.read_bytes(storage.join(out, chunk.path("frames")))
-
-
 def test_labels_and_boxes_come_back_as_written(out):
     chunk, outcomes = a_chunk()
     assert complete_chunk(out, chunk) is None
@@ -170,6 +162,8 @@ def test_labels_and_boxes_come_back_as_written(out):
     )  # fmt: skip
     for before, after in zip(outcomes, complete_chunk(out, chunk).labeled, strict=True):
         assert_same(before, after)
+    again = write_labels(out, chunk, outcomes, STAMP)
+    assert again.masks_sha256 == stored.masks_sha256, "equal input gives equal bytes"
 
 
 def test_boxes_come_back_in_frame_order_beyond_ten(memory):
@@ -180,42 +174,12 @@ def test_boxes_come_back_in_frame_order_beyond_ten(memory):
     assert [(i, int(b.xyxy_px[0, 0])) for i, b in back.items()] == [(i, i) for i in range(12)]
 
 
-def test_boxes_without_track_ids_stay_without(memory):
-    chunk = chunks_of(frames(1), STAMP.run_key)[0]
-    write_boxes(memory, chunk, {0: Boxes(np.ones((2, 4)), np.ones(2), ("a", "b"))}, STAMP)
-    assert read_boxes(memory, chunk)[0].track_ids is None
-
-
 def test_every_frame_must_be_in_a_chunk_once(memory):
     chunk, outcomes = a_chunk()
     for wrong in (outcomes[:-1], [*outcomes, outcomes[0]], [*outcomes[:-1], outcomes[0]]):
         with pytest.raises(ValueError, match="labeled frames"):
             write_labels(memory, chunk, wrong, STAMP)
     assert complete_chunk(memory, chunk) is None
-
-
-def test_a_truncated_damaged_or_foreign_file_is_never_taken_for_whole(out):
-    chunk, outcomes = a_chunk()
-    write_labels(out, chunk, outcomes, STAMP)
-    for kind in ("frames", "masks"):
-        uri = storage.join(out, chunk.path(kind))
-        good = storage.read_bytes(uri)
-        flipped = bytearray(good)
-        flipped[len(good) // 3] ^= 0xFF
-        other = Chunk("0123456789abcdef", chunk.frames)
-        foreign = written_bytes(out, other, outcomes)
-        for bad in (b"", good[: len(good) // 2], good[:-1], b"PAR1" * 9, bytes(flipped), foreign):
-            storage.write_bytes(uri, bad)
-            assert complete_chunk(out, chunk) is None
-            with pytest.raises(IncompleteArtifactError, match=chunk.key):
-                read_chunk(out, chunk.stem, chunk.key)
-        storage.write_bytes(uri, good)
-        assert complete_chunk(out, chunk) is not None
-
-
-def test_equal_input_gives_equal_bytes(out):
-    chunk, outcomes = a_chunk()
-    assert written_bytes(out, chunk, outcomes) == written_bytes(out, chunk, outcomes)
 
 
 def a_manifest(sequence_id="drive"):
@@ -237,31 +201,6 @@ def test_manifests_say_in_one_listing_what_is_complete(out):
     back = read_manifest(out, STAMP.run_key, "drive@night", manifest.content_key)
     assert back == manifest
     assert (back.frames, back.failed, back.instances) == (5, 1, 505)
-
-
-def test_a_copy_that_is_not_installed_writes_manifests_too(memory, monkeypatch):
-    def no_such_package(name):
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata.Distribution, "from_name", no_such_package)
-    manifest = a_manifest()
-    write_manifest(memory, manifest)
-    assert manifest == read_manifest(memory, STAMP.run_key, "drive", manifest.content_key)
-
-
-def test_a_damaged_or_lying_manifest_is_refused(memory):
-    manifest = a_manifest()
-    write_manifest(memory, manifest)
-    uri = storage.join(memory, manifest.uri)
-    good = storage.read_bytes(uri)
-    lies = [
-        good[:-30], b"[]", b"{}", good.replace(b"labels/", b"../../"),
-        good.replace(b"labels/drive", b"labels/../x"), good.replace(b'"drive"', b'"other"'),
-    ]  # fmt: skip
-    for lie in lies:
-        storage.write_bytes(uri, lie)
-        with pytest.raises(IncompleteArtifactError):
-            read_manifest(memory, STAMP.run_key, "drive", manifest.content_key)
 
 
 def test_reports_come_back(out):

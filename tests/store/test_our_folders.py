@@ -5,13 +5,11 @@ import os
 import re
 import sys
 
-import numpy as np
 import pytest
 
 from flows.cli import main
 from sam2_core.cache import cache_folder, make_folder, write_whole
 from sam2_core.types import AutolabelError
-from tasks.dataset import documents
 from tasks.store import private_files
 from tasks.store.private_files import close_file, private_folder
 
@@ -74,13 +72,6 @@ def test_what_cannot_be_made_says_which_variable_names_another_place(
     said = str(raised.value)
     assert said.startswith(f"{file / 'folder' / below} cannot be made or written: Not a directory")
     assert said.endswith(f"; set {variable} to another folder" if variable else "Not a directory")
-
-
-def test_masks_that_cannot_be_written_name_their_variable(cache, tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("AUTOLABEL_MASK_DIR", str(tmp_path / "file"))
-    with pytest.raises(AutolabelError, match="Not a directory; set AUTOLABEL_MASK_DIR to another"):
-        documents._mask_file(tmp_path / "file" / "run", "one", np.ones((2, 2), bool))
 
 
 def test_any_other_file_of_ours_that_cannot_be_written_is_told_as_well(cache, monkeypatch, capsys):

@@ -30,23 +30,15 @@ def test_a_sequence_that_never_moves_on_is_given_up(case):
     assert "after chunk 2" in report["reason"]
 
 
-def test_progress_between_deaths_is_another_chance(case):
-    for complete in range(3 * quarantine.ATTEMPTS):
-        assert quarantine.begin(case, complete) is not None
+@pytest.mark.parametrize("chance", ["progress", "an end", "new frames"])
+def test_other_attempts_are_other_chances(case, chance):
+    for attempt in range(3 * quarantine.ATTEMPTS):
+        other = replace(case, content_key=str(attempt)) if chance == "new frames" else case
+        begun = quarantine.begin(other, attempt if chance == "progress" else 0)
+        assert begun is not None
+        if chance == "an end":
+            quarantine.end(begun)
     assert given_up(case) == set()
-
-
-def test_an_attempt_that_ended_does_not_count(case):
-    for _ in range(3 * quarantine.ATTEMPTS):
-        attempt = quarantine.begin(case, 0)
-        assert attempt is not None
-        quarantine.end(attempt)
-
-
-def test_new_frames_are_a_new_chance(case):
-    for _ in range(quarantine.ATTEMPTS + 1):
-        quarantine.begin(case, 0)
-    assert quarantine.begin(replace(case, content_key="other content"), 0) is not None
 
 
 def test_released_sequences_start_anew(case):

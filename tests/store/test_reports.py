@@ -1,21 +1,13 @@
 """Reports of sequences, and what of their files is not theirs."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from sam2_core.types import Boxes, Masks
-from tasks.store import storage
-from tasks.store.artifacts import Chunk, RunStamp, chunks_of, content_key, write_labels
-from tasks.store.checksums import IncompleteArtifactError
-from tasks.store.manifests import ChunkRecord, Manifest, labels_of
 from tasks.store.reports import Seen, report_of
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameFailure, FrameRef
-
-STAMP = RunStamp("d@1")
 
 
 def ref(index, camera="", size_hw=(48, 64)):
@@ -60,36 +52,3 @@ def test_a_report_counts_everything_once():
     assert "no boxes" in suspicious["", 1]
     assert "(10, 10)" in suspicious["", 5]
     assert "0.20" in suspicious["left", 0]
-
-
-def test_a_report_of_nothing():
-    report = report_of([])
-    assert (report["frames"], report["mean_predicted_iou"]) == (0, None)
-
-
-@pytest.fixture
-def stored(memory):
-    frames = [ref(i) for i in range(10)] + [ref(i, "left") for i in range(3)]
-    chunks = chunks_of(frames, STAMP.run_key, 4)
-    records = []
-    for chunk in chunks:
-        labeled = [good(f, 2) if f.index != 5 else bad(f) for f in chunk.frames]
-        write_labels(memory, chunk, labeled, STAMP)
-        records.append(ChunkRecord.of(chunk, labeled))
-    manifest = Manifest("drive", "s3://b", content_key(frames), STAMP, tuple(records))
-    return memory, manifest, chunks
-
-
-def test_damaged_and_lying_files_are_found(stored):
-    out, manifest, chunks = stored
-    assert len(labels_of(out, manifest, manifest.chunks[1])) == 4
-    uri = storage.join(out, chunks[1].path("masks"))
-    data = storage.read_bytes(uri)
-    storage.write_bytes(uri, data[:-9])
-    with pytest.raises(IncompleteArtifactError, match=r"masks\.parquet is truncated or damaged"):
-        labels_of(out, manifest, manifest.chunks[1])
-    storage.write_bytes(uri, data)
-    other = Chunk(chunks[1].key, tuple(replace(f, etag="other") for f in chunks[1].frames))
-    write_labels(out, other, [good(f, 2) for f in other.frames], STAMP)
-    with pytest.raises(IncompleteArtifactError, match="not those that its key was made of"):
-        labels_of(out, manifest, manifest.chunks[1])
