@@ -14,15 +14,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from urllib.parse import unquote
 
 import numpy as np
 
-from sam2_core.types import AutolabelError, Boxes
+from sam2_core.types import Boxes
 from tasks.boxes.rows import BadBoxesError, Entry, Rows, entry_of
 from tasks.frames.identity import part_of
 from tasks.frames.images import UPRIGHT, BadImageError, shown_size, stored_size, turn_boxes
@@ -30,7 +29,6 @@ from tasks.types import Footage, FrameFailure, FrameRef, VideoRef
 
 _NUMBERED = re.compile(r"(?:frame[_-]?)?0*(\d+)")
 _SHOWN_NAMES = 5
-_READERS = 16
 
 
 @dataclass(frozen=True)
@@ -155,18 +153,6 @@ class ImportedBoxes:
             for index, entries in self._by_number[folder].items():
                 found.setdefault(index, []).extend(entries)
         return found
-
-    def classes_in(self, entries: Sequence[Entry]) -> Iterator[set[str]]:
-        """Classes of the boxes of entries, read several at a time; what is unreadable has none."""
-        with ThreadPoolExecutor(_READERS, "read-boxes") as pool:
-            for start in range(0, len(entries), 4 * _READERS):
-                yield from pool.map(self._classes, entries[start : start + 4 * _READERS])
-
-    def _classes(self, entry: Entry) -> set[str]:
-        try:
-            return set(entry.read(self.stamp).labels)
-        except (BadBoxesError, AutolabelError):
-            return set()
 
 
 def _digest(entries: Iterable[Entry]) -> str:

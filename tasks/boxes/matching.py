@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sam2_core.types import AutolabelError
 from tasks.boxes.imported import ImportedBoxes
-from tasks.boxes.rows import Entry
+from tasks.boxes.rows import BadBoxesError, Entry
 from tasks.frames.discover import Discovered
 from tasks.store import storage
 from tasks.types import Footage, FrameRef, NothingToLabelError, VideoRef
 from tasks.wording import counted
 
 # Box files that are read, at most, to see which classes there are.
-MOST_READ = 2000
+MOST_READ = 500
 _SHOWN = 5
 
 
@@ -56,11 +57,14 @@ class Matching:
 
     def _count(self, frame: FrameRef, entries: list[Entry]) -> None:
         self.frames += 1
-        if not entries:
-            self.frames_without += 1
-            self._compare_folders(frame)
-            if len(self.examples) < _SHOWN:
-                self.examples.append(storage.redact(frame.uri))
+        if entries:
+            return
+        self.frames_without += 1
+        if len(self.examples) < _SHOWN:
+            self.examples.append(storage.redact(frame.uri))
+        near = None if self.other_folders else self.imported.of_other_folders(frame)
+        if near:
+            self.other_folders = f"{near.name} beside {storage.redact(frame.uri)}"
 
     def open_videos(self, frames: Iterable[FrameRef]) -> None:
         """Count the frames that opened videos have; boxes of any other number have no frame."""
@@ -92,11 +96,6 @@ class Matching:
                     "frame in the name of the boxes (such as CAM_FRONT/0001), or label the folders "
                     "one by one"
                 )
-
-    def _compare_folders(self, frame: FrameRef) -> None:
-        near = None if self.other_folders else self.imported.of_other_folders(frame)
-        if near:
-            self.other_folders = f"{near.name} beside {storage.redact(frame.uri)}"
 
     def unmatched(self) -> list[str]:
         """Names of entries with boxes that belong to no frame seen."""
@@ -139,8 +138,9 @@ class Matching:
             return
         matched = [one for one in self.imported.entries if one.name in self._frame_of]
         seen: set[str] = set()
-        for found in self.imported.classes_in(matched[:: len(matched) // MOST_READ + 1]):
-            seen |= found
+        for entry in matched[:: len(matched) // MOST_READ + 1]:
+            with contextlib.suppress(BadBoxesError, AutolabelError):  # it has no classes
+                seen |= set(entry.read("").labels)
             if seen & wanted:
                 return
         if len(matched) <= MOST_READ:

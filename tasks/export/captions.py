@@ -137,7 +137,10 @@ def placed(
     there is none for that either, it is left out.
     """
     wanted = list(captions)
-    small = _small(wanted, size_px)
+    # Boxes that a caption would hide; of larger ones it hides a part.
+    boxes = np.array([one.box_xyxy_px for one in wanted], np.float64).reshape(-1, 4)
+    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    small = boxes[areas < (_HIDDEN_LINES * line_px(size_px)) ** 2]
     taken = np.zeros((0, 4))
     found = []
     for one in wanted:
@@ -148,13 +151,6 @@ def placed(
     return found
 
 
-def _small(captions: Sequence[Caption], size_px: int) -> Numbers:
-    """Boxes that a caption would hide, float64 (K, 4); of larger ones it hides a part."""
-    boxes = np.array([one.box_xyxy_px for one in captions], np.float64).reshape(-1, 4)
-    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-    return np.asarray(boxes[areas < (_HIDDEN_LINES * line_px(size_px)) ** 2])
-
-
 def _placed(
     one: Caption, taken: Numbers, small: Numbers, size_hw: tuple[int, ...], size_px: int
 ) -> tuple[str, Place | None]:
@@ -162,11 +158,10 @@ def _placed(
 
     The whole caption over a small box is better than the shortest one beside it.
     """
-    both = np.vstack([taken, small])
-    whole, *shorter = one.texts
-    forms = [*((text, both) for text in one.texts[:2]), (whole, taken)]
-    for text, others in [*forms, *((text, taken) for text in shorter)]:
-        height, width = line_px(size_px), width_px(text, size_px)
+    both, height = np.vstack([taken, small]), line_px(size_px)
+    forms = [*((text, both) for text in one.texts[:2]), *((text, taken) for text in one.texts)]
+    for text, others in forms:
+        width = width_px(text, size_px)
         if width > size_hw[1] or height > size_hw[0]:
             continue
         for left, top in _places(one, width, height, size_hw):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from tasks.export.frames import Choice, Frames
 from tasks.export.sink import Sink
 from tasks.export.types import ExportFrame, Instance, Told, Writer, bitmap
 from tasks.store import storage
-from tasks.store.manifests import ChunkRecord, Manifest
 from tasks.store.newest import list_manifests
 from tasks.wording import counted
 
@@ -228,9 +227,16 @@ def write_overlays(out_uri: str, run_key: str, count: int) -> list[str]:
         for chunk in manifest.chunks
         if chunk.instances
     ]
-    written = []
-    for (manifest, chunk), places in _spread(chunks, count):
-        for frame in _nearest(list(frames.of_chunk(manifest, chunk)), places):
+    total = sum(chunk.frames for _, chunk in chunks)
+    written: list[str] = []
+    passed = 0
+    for manifest, chunk in chunks:
+        passed += chunk.frames
+        wanted = round(count * passed / total) - len(written)
+        if not wanted:
+            continue
+        labeled = [one for one in frames.of_chunk(manifest, chunk) if one.instances]
+        for frame in labeled[:: max(len(labeled) // wanted, 1)][:wanted]:
             picture = draw(frame)
             if picture is not None:
                 name = f"{frame.series.replace('/', '__')}__{frame.index:06d}.jpg"
@@ -238,26 +244,3 @@ def write_overlays(out_uri: str, run_key: str, count: int) -> list[str]:
                 storage.write_bytes(uri, jpeg(picture))
                 written.append(uri)
     return written
-
-
-def _spread(
-    chunks: Sequence[tuple[Manifest, ChunkRecord]], count: int
-) -> Iterator[tuple[tuple[Manifest, ChunkRecord], list[int]]]:
-    """Yield chunks with the places in them that are evenly spread over the frames of all."""
-    total = sum(chunk.frames for _, chunk in chunks)
-    step = total / max(min(count, total), 1)
-    places = [int((number + 0.5) * step) for number in range(min(count, total))]
-    passed = 0
-    for manifest, chunk in chunks:
-        inside = [place - passed for place in places if passed <= place < passed + chunk.frames]
-        passed += chunk.frames
-        if inside:
-            yield (manifest, chunk), inside
-
-
-def _nearest(frames: list[ExportFrame], places: list[int]) -> Iterator[ExportFrame]:
-    """Yield for each place the nearest frame with labels, none twice."""
-    left = {number: one for number, one in enumerate(frames) if one.instances}
-    for place in places:
-        if left:
-            yield left.pop(min(left, key=lambda number: abs(number - place)))
