@@ -73,12 +73,13 @@ def make_folder(path: Path) -> Path:
     return path
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees all of it or nothing."""
+def write_whole(path: Path, content: str | bytes | memoryview) -> None:
+    """Write a file so that a reader sees all of it or nothing."""
     make_folder(path.parent)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+    data = content.encode() if isinstance(content, str) else content
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         try:
-            file.write(text)
+            file.write(data)
             file.flush()
             Path(file.name).replace(path)
         except BaseException:

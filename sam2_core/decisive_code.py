@@ -93,8 +93,7 @@ _BACKENDS = {
     "onnxruntime-cpu": _ONNXRUNTIME,
     "onnxruntime-cuda": (
         *_ONNXRUNTIME, "backends.cuda_backend", "backends.gpu", "backends.onnxruntime_cuda",
-        "backends.onnxruntime_fusion", "backends.onnxruntime_graph",
-        "backends.onnxruntime_short_norm", "backends.pixel_kernels",
+        "backends.onnxruntime_fusion", "backends.pixel_kernels",
     ),
     "tensorrt": (
         "backends.cuda_backend", "backends.tensorrt_backend", "backends.tensorrt_build",

@@ -239,8 +239,7 @@ def _on_signals(supervised: SupervisedServer) -> None:
 def _show(picture: Path, prefix: str, names: list[str], stack: contextlib.ExitStack) -> str:
     """Serve the page of a picture on 127.0.0.1 until the stack ends; return its link."""
     from sam2_core.serving.client import Sam2Client
-    from sam2_core.serving.demo_page import demo_page
-    from sam2_core.serving.http_front import answering
+    from sam2_core.serving.http_front import answering, demo_page
     from sam2_core.serving.server_process import socket_of
     from sam2_core.serving.supervised import PARTS
     from tasks.review.door import TOKEN, Door, bind

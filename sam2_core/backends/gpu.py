@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.backends.cuda_device import FLOAT, INT, POINTER, CudaDevice, Event
+from sam2_core.backends.device_memory import KeptFrames, Slot, SlotPool
 from sam2_core.backends.device_owner import DeviceOwner, device_owner
-from sam2_core.backends.device_slots import Slot, SlotPool
-from sam2_core.backends.kept_frames import KeptFrames
 from sam2_core.backends.pixel_kernels import SOURCE
 from sam2_core.preprocess import StagedFrame, View, checked_image
 from sam2_core.types import ImageArray

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.arrays import freeze_arrays
-from sam2_core.backends.device_slots import Slot
+from sam2_core.backends.device_memory import Slot
 from sam2_core.backends.gpu import Gpu, Graph, Shape
 from sam2_core.backends.onnx_in_halves import for_gpu
 from sam2_core.backends.onnxruntime_backend import open_session
-from sam2_core.backends.onnxruntime_graph import FixedGraph, cuda_provider
+from sam2_core.backends.onnxruntime_cuda import FixedGraph, cuda_provider
 from sam2_core.batching import bucket_for
 from sam2_core.preprocess import StagedFrame
 from sam2_core.types import DeviceMemoryError, FloatArray

@@ -25,7 +25,7 @@ from sam2_core.backends.tensorrt_plan import (
     NETWORK,
     Buckets,
 )
-from sam2_core.cache import cache_folder
+from sam2_core.cache import cache_folder, write_whole
 from sam2_core.machine import how_to_install
 from sam2_core.machine_errors import first_line
 from sam2_core.types import DECODED, FEATURES, AutolabelError
@@ -173,13 +173,13 @@ def tensorrt_network(
         AutolabelError: TensorRT cannot build or load it.
 
     """
-    from sam2_core.backends.tensorrt_build import BuildOptions, build_engine, write_atomically
+    from sam2_core.backends.tensorrt_build import BuildOptions, build_engine
     from sam2_core.backends.tensorrt_engine import LoadedEngine, load_engines
 
     model = for_gpu(data, halves=halves)
     graph = engines / "networks" / f"{hashlib.sha256(model).hexdigest()[:16]}.onnx"
     if not graph.is_file():
-        write_atomically(graph, model)
+        write_whole(graph, model)
     options = BuildOptions(Buckets(images=BUCKETS))
 
     def load() -> LoadedEngine:

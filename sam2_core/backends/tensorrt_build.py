@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
+import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import tensorrt as trt
 
-from sam2_core.backends.tensorrt_plan import Buckets, EngineKey, Profile, profiles_for
-from sam2_core.cache import file_sha256, make_folder, only_one
+from sam2_core.backends.tensorrt_plan import Buckets, Profile, profiles_for
+from sam2_core.cache import file_sha256, only_one, write_whole
 from sam2_core.machine import how_to_install
 from sam2_core.types import AutolabelError
 
@@ -80,22 +80,25 @@ class BuiltEngine:
     cached: bool
 
 
-def _key(onnx_path: Path, gpu: str, options: BuildOptions) -> EngineKey:
+def _facts(onnx_path: Path, gpu: str, options: BuildOptions) -> dict[str, Any]:
+    """Return everything that an engine depends on; another value of any of it is another engine."""
     digest = file_sha256(onnx_path)
     own = {".onnx", ".json", ".sha256"}
     beside = [one for one in sorted(onnx_path.parent.iterdir()) if one.suffix not in own]
     if weights := [file_sha256(one) for one in beside if one.is_file()]:
         digest = hashlib.sha256("".join([digest, *weights]).encode()).hexdigest()
-    return EngineKey(
-        gpu, trt.__version__, digest, options.buckets, options.refittable,
-        options.optimization_level, options.tf32,
-    )  # fmt: skip
+    return {"gpu": gpu, "tensorrt": trt.__version__, "graph_sha256": digest} | asdict(options)
 
 
 def engine_path(onnx_path: Path, gpu: str, engines_dir: Path, options: BuildOptions) -> Path:
-    """Return where the engine of a graph belongs in the cache of engines."""
-    key = _key(onnx_path, gpu, options)
-    return engines_dir / key.folder / f"{onnx_path.stem}-{key.digest}.engine"
+    """Return where the engine of a graph belongs in the cache of engines.
+
+    Engines of one GPU and TensorRT share a folder, and a timing cache in it.
+    """
+    facts = json.dumps(_facts(onnx_path, gpu, options), sort_keys=True)
+    device = re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-")
+    digest = hashlib.sha256(facts.encode()).hexdigest()[:16]
+    return engines_dir / f"{device}-trt{trt.__version__}" / f"{onnx_path.stem}-{digest}.engine"
 
 
 def build_engine(
@@ -123,7 +126,6 @@ def build_engine(
         AutolabelError: when TensorRT cannot parse or build the graph, with its own reasons.
 
     """
-    key = _key(onnx_path, gpu, options)
     path = engine_path(onnx_path, gpu, engines_dir, options)
     if path.is_file():
         return BuiltEngine(path, 0.0, cached=True)
@@ -134,11 +136,11 @@ def build_engine(
     with only_one(path.parent / ".build.lock", waiting):
         if path.is_file():  # made by another process meanwhile
             return BuiltEngine(path, 0.0, cached=True)
-        return _built(path, key, onnx_path, kind, options=options, note=note)
+        return _built(path, onnx_path, kind, gpu=gpu, options=options, note=note)
 
 
 def _built(
-    path: Path, key: EngineKey, onnx_path: Path, kind: str, *, options: BuildOptions, note: Note
+    path: Path, onnx_path: Path, kind: str, *, gpu: str, options: BuildOptions, note: Note
 ) -> BuiltEngine:
     """Build an engine; the lock is held."""
     started = time.perf_counter()
@@ -161,10 +163,14 @@ def _built(
             f"TensorRT {trt.__version__} could not build {onnx_path}; its reasons are above. "
             "Smaller buckets (--box-buckets, --image-buckets) need less memory"
         )
-    write_atomically(path, memoryview(plan))
-    write_atomically(timing_path, memoryview(timing.serialize()))
+    write_whole(path, memoryview(plan))
+    write_whole(timing_path, memoryview(timing.serialize()))
     seconds = time.perf_counter() - started
-    _describe(path, key, onnx_path, profiles, seconds)
+    facts = _facts(onnx_path, gpu, options) | {
+        "graph": str(onnx_path), "profiles": [profile.name for profile in profiles],
+        "build_s": round(seconds, 1),
+    }  # fmt: skip
+    write_whole(path.with_suffix(".json"), json.dumps(facts, indent=1))
     return BuiltEngine(path, seconds, cached=False)
 
 
@@ -193,22 +199,6 @@ def _configure(
             shapes.set_shape(name, min=smallest, opt=tuned, max=largest)
         config.add_optimization_profile(shapes)
     return config
-
-
-def _describe(
-    path: Path, key: EngineKey, onnx_path: Path, profiles: Sequence[Profile], seconds: float
-) -> None:
-    facts = {
-        "gpu": key.gpu,
-        "tensorrt": key.tensorrt,
-        "graph": str(onnx_path),
-        "graph_sha256": key.graph_sha256,
-        "refittable": key.refittable,
-        "optimization_level": key.optimization_level,
-        "profiles": [profile.name for profile in profiles],
-        "build_s": round(seconds, 1),
-    }
-    write_atomically(path.with_suffix(".json"), json.dumps(facts, indent=1).encode())
 
 
 def refit_engine(engine_path: Path, onnx_path: Path, refitted_path: Path) -> None:
@@ -240,17 +230,4 @@ def refit_engine(engine_path: Path, onnx_path: Path, refitted_path: Path) -> Non
         )
     if not refitter.refit_cuda_engine():
         raise AutolabelError(f"TensorRT could not refit {engine_path} from {onnx_path}")
-    write_atomically(refitted_path, memoryview(engine.serialize()))
-
-
-def write_atomically(path: Path, data: bytes | memoryview) -> None:
-    """Write a whole file or none: two builders at once leave one good file."""
-    make_folder(path.parent)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_whole(refitted_path, memoryview(engine.serialize()))

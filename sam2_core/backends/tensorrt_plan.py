@@ -1,4 +1,4 @@
-"""Buckets, optimisation profiles and cache keys of TensorRT engines: plain logic, no TensorRT.
+"""Buckets and optimisation profiles of TensorRT engines: plain logic, no TensorRT.
 
 CUDA graphs and TensorRT's best kernels need fixed shapes, so prompts and images are padded to
 buckets. Every box bucket is one optimisation profile (its kernels are tuned for that size); one
@@ -7,11 +7,8 @@ more profile takes clicked points and mask prompts, whose shapes vary.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from sam2_core.backends.gpu import Shape
 from sam2_core.types import BOX_POINTS, AutolabelError
@@ -167,38 +164,3 @@ def _fill(declared: Sequence[tuple[str, Shape]], sizes: Mapping[str, int]) -> di
             one if one > 0 else size for one, size in zip(shape, given, strict=True)
         )
     return filled
-
-
-@dataclass(frozen=True)
-class EngineKey:
-    """Everything that an engine file depends on; another value of any of it is another engine.
-
-    Attributes:
-        gpu: the device's name; engines are tuned for, and run on, that GPU only.
-        tensorrt: full version of the library.
-        graph_sha256: of the ONNX file and the weights beside it.
-        buckets: shapes that it was built for.
-        refittable: whether new weights can be put into it.
-        optimization_level: the builder's, 0 to 5.
-        tf32: whether float32 matrix products may use TF32.
-
-    """
-
-    gpu: str
-    tensorrt: str
-    graph_sha256: str
-    buckets: Buckets
-    refittable: bool
-    optimization_level: int
-    tf32: bool = False
-
-    @property
-    def folder(self) -> str:
-        """Folder of all engines of this GPU and TensorRT, which share a timing cache."""
-        return f"{re.sub(r'[^a-z0-9]+', '-', self.gpu.lower()).strip('-')}-trt{self.tensorrt}"
-
-    @property
-    def digest(self) -> str:
-        """Hash of every field, for file names."""
-        text = json.dumps(asdict(self), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]

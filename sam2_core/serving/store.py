@@ -8,7 +8,6 @@ longest goes first.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from sam2_core.types import AutolabelError
 
@@ -139,20 +139,14 @@ class SharedStore:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        until = time.monotonic() + _LOCK_S
-        with (self._folder / ".lock").open("w") as file:
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > until:
-                        raise AutolabelError(
-                            f"another process of the server holds {self._folder} for more than "
-                            f"{_LOCK_S:g} s: is it stopped? Start the server anew"
-                        ) from None
-                time.sleep(_LOCK_POLL_S)
-            yield
+        try:
+            with FileLock(self._folder / ".lock").acquire(_LOCK_S, _LOCK_POLL_S):
+                yield
+        except Timeout as error:
+            raise AutolabelError(
+                f"another process of the server holds {self._folder} for more than {_LOCK_S:g} s: "
+                "is it stopped? Start the server anew"
+            ) from error
 
 
 def _now() -> tuple[int, int]:

@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sam2_core.backends.device_memory import KeptFrames
 from sam2_core.backends.device_owner import lost_device
-from sam2_core.backends.kept_frames import KeptFrames
 from sam2_core.types import AutolabelError, DeviceLostError
 from tasks.boxes.detectors import Detectors
 from tasks.masks.model import Segmenters

@@ -77,6 +77,21 @@ def test_other_weights_beside_a_graph_are_another_engine(trt, model, tmp_path):
     assert len(paths) == 2
 
 
+def test_an_engine_s_file_is_of_everything_that_it_depends_on(trt, model, tmp_path):
+    plain = trt.build.BuildOptions(buckets=BUCKETS)
+    others = [
+        replace(plain, refittable=True), replace(plain, optimization_level=5),
+        replace(plain, buckets=Buckets(boxes=(1, 8))),
+    ]  # fmt: skip
+
+    def path(gpu, options):
+        return trt.build.engine_path(model.graph("encoder"), gpu, tmp_path, options)
+
+    assert path("NVIDIA H200", plain).parent.name == "nvidia-h200-trt11.4.0.106"
+    paths = {path("NVIDIA H200", one) for one in (plain, *others)} | {path("NVIDIA L40S", plain)}
+    assert len(paths) == 5
+
+
 def opened(device=None):
     owner = DeviceOwner("fake")
     return owner.run(lambda: Gpu(device or FakeDevice(), owner, "cpu"))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from sam2_core.backends.tensorrt_plan import Buckets, EngineKey, profiles_for
+from sam2_core.backends.tensorrt_plan import Buckets, profiles_for
 from sam2_core.batching import bucket_for
 from sam2_core.types import BOX_POINTS, AutolabelError
 
@@ -54,20 +52,6 @@ def test_an_input_outside_the_contract_is_refused() -> None:
 def test_bad_buckets_are_refused(boxes: tuple[int, ...]) -> None:
     with pytest.raises(AutolabelError, match="boxes buckets must be ascending"):
         Buckets(boxes=boxes)
-
-
-def test_the_key_changes_with_everything_that_an_engine_depends_on() -> None:
-    key = EngineKey("NVIDIA H200", "11.4.0.106", "ab" * 32, Buckets(), False, 3)
-    assert key.folder == "nvidia-h200-trt11.4.0.106"
-    others = [
-        replace(key, gpu="NVIDIA L40S"),
-        replace(key, tensorrt="10.16.1.11"),
-        replace(key, graph_sha256="cd" * 32),
-        replace(key, buckets=Buckets(boxes=(1, 8))),
-        replace(key, refittable=True),
-        replace(key, optimization_level=5),
-    ]
-    assert len({(other.folder, other.digest) for other in [key, *others]}) == 7
 
 
 def test_decoders_of_close_ups_are_tuned_for_an_image_of_each_box() -> None:
