@@ -206,8 +206,8 @@ def short_norm(graph: OnnxGraph, found: NormedSum) -> bool:
 
     Upscaling normalises 64 channels of every quarter of every cell: two million rows at 136 boxes,
     for which `LayerNormalization` takes 1.9 ms on an H200 and `SkipLayerNormalization` 1.3. Here
-    the mean is taken off the weights of the product before, which is exact; what is left is to divide
-    by the root of the mean square, and that is a product with a column of constants and one
+    the mean is taken off the weights of the product before, which is exact; what is left is to
+    divide by the root of the mean square, and that is a product with a column of constants and one
     multiplication: 0.5 ms. Rows are scaled by the norm's own weights beforehand, also in that
     product.
 
