@@ -18,13 +18,13 @@ from tasks.dataset.pictures import find_pictures
 from tasks.frames.identity import frame_identity, is_below
 from tasks.store import artifacts, storage
 from tasks.store.checksums import IncompleteArtifactError
-from tasks.store.manifests import ChunkRecord, Manifest, labels_of
+from tasks.store.manifests import ChunkRecord, Fresh, Manifest, labels_of
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import StoredTracks
 from tasks.types import FrameRef
 
 
-def recorded_frames(out_uri: str, manifest: Manifest) -> list[FrameRef]:
+def recorded_frames(out_uri: str, manifest: Manifest, fresh: Fresh | None = None) -> list[FrameRef]:
     """Read which frames a sequence's labels are of.
 
     Raises:
@@ -34,25 +34,37 @@ def recorded_frames(out_uri: str, manifest: Manifest) -> list[FrameRef]:
     return [
         _of_manifest(frame, chunk, manifest)
         for chunk in manifest.chunks
-        for frame in artifacts.read_frames(out_uri, chunk.stem, chunk.key)
+        for frame in _frames_of(out_uri, chunk, fresh or {})
     ]
 
 
-def recorded_labels(out_uri: str, chunk: ChunkRecord, manifest: Manifest) -> list[LabeledFrame]:
+def _frames_of(out_uri: str, chunk: ChunkRecord, fresh: Fresh) -> list[FrameRef]:
+    if stored := fresh.get(chunk.stem):
+        return [one.frame for one in stored.labeled]
+    return artifacts.read_frames(out_uri, chunk.stem, chunk.key)
+
+
+def recorded_labels(
+    out_uri: str, chunk: ChunkRecord, manifest: Manifest, fresh: Fresh | None = None
+) -> list[LabeledFrame]:
     """Read the labels of a chunk; raises as `recorded_frames`."""
-    labeled = labels_of(out_uri, manifest, chunk)
+    labeled = labels_of(out_uri, manifest, chunk, fresh)
     for one in labeled:
         _of_manifest(one.frame, chunk, manifest)
     return labeled
 
 
 def recorded_parts(
-    out_uri: str, manifest: Manifest, camera: str, tracks: StoredTracks | None
+    out_uri: str,
+    manifest: Manifest,
+    camera: str,
+    tracks: StoredTracks | None,
+    fresh: Fresh | None = None,
 ) -> Iterator[list[LabeledFrame]]:
     """Read a camera's labels chunk by chunk, with their tracks; raises as `recorded_frames`."""
     for chunk in manifest.chunks:
         if chunk.camera == camera:
-            labeled = recorded_labels(out_uri, chunk, manifest)
+            labeled = recorded_labels(out_uri, chunk, manifest, fresh)
             yield [tracks.joined(one) for one in labeled] if tracks else labeled
 
 

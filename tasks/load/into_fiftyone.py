@@ -46,7 +46,7 @@ from tasks.review.set_aside import CHANGED, forget, peoples_fields, set_aside, s
 from tasks.risk.compute_risk import Judgement, compute_risk, compute_risk_of_parts, recalibrated
 from tasks.store.artifacts import RunStamp
 from tasks.store.checksums import IncompleteArtifactError
-from tasks.store.manifests import Manifest
+from tasks.store.manifests import Fresh, Manifest
 from tasks.store.tables import LabeledFrame
 from tasks.store.tracks import read_tracks
 from tasks.tracks.make_tracks import make_tracks
@@ -76,7 +76,9 @@ class LoadReport:
 
 
 @waits_for_database
-def load_sequence(dataset_name: str, out_uri: str, manifest: Manifest) -> LoadReport:
+def load_sequence(
+    dataset_name: str, out_uri: str, manifest: Manifest, fresh: Fresh | None = None
+) -> LoadReport:
     """Write a complete sequence's labels into a prepared dataset.
 
     Afterwards the dataset has the frames that the manifest lists, as they were labeled, and no
@@ -88,6 +90,7 @@ def load_sequence(dataset_name: str, out_uri: str, manifest: Manifest) -> LoadRe
         dataset_name: a dataset that `prepare_dataset` made.
         out_uri: the run's storage.
         manifest: which chunks make up the sequence.
+        fresh: labels that are in memory still.
 
     Raises:
         AutolabelError: no such dataset, or an artifact is missing, damaged or of something else.
@@ -95,7 +98,7 @@ def load_sequence(dataset_name: str, out_uri: str, manifest: Manifest) -> LoadRe
     """
     started = time.perf_counter()
     dataset = stored_dataset(dataset_name)
-    recorded = recorded_frames(out_uri, manifest)
+    recorded = recorded_frames(out_uri, manifest, fresh)
     place = place_frames(recorded, manifest.frames_uri, chosen_mask_folder())
     origin = Origin(
         manifest.stamp.labels_key,
@@ -105,10 +108,12 @@ def load_sequence(dataset_name: str, out_uri: str, manifest: Manifest) -> LoadRe
     )
     set_aside(dataset, sorted(place.changed), CHANGED, keep_all=True)
     stored = read_tracks(out_uri, manifest)
-    objects = ObjectNames(stored.by_frame if stored else make_tracks(out_uri, manifest).by_frame())
+    objects = ObjectNames(
+        stored.by_frame if stored else make_tracks(out_uri, manifest, fresh=fresh).by_frame
+    )
     counted = [0, 0]
     for camera in dict.fromkeys(chunk.camera for chunk in manifest.chunks):
-        parts = recorded_parts(out_uri, manifest, camera, stored)
+        parts = recorded_parts(out_uri, manifest, camera, stored, fresh)
         for labeled, judgements in compute_risk_of_parts(parts):
             counted[0] += len(labeled)
             counted[1] += write_frames(dataset, labeled, origin, judgements, place, objects=objects)

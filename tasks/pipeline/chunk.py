@@ -197,6 +197,7 @@ def segment_chunk(job: Job, state: ChunkState) -> ChunkState:
     stored = artifacts.complete_chunk(job.out_uri, state.chunk)
     if stored is None or any(one.failure and one.failure.may_yet_come for one in stored.labeled):
         stored = artifacts.write_labels(job.out_uri, state.chunk, labeled, job.stamp)
+        job.context.keep_fresh(state.chunk.stem, stored)
     # Else another worker was first: a manifest may name its files already.
     made = state.complete(stored, computed=True)
     spent = {**state.seconds, SEGMENT: time.perf_counter() - started - turn.waited_s}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tasks.observe.progress import LOAD
 from tasks.pipeline.outcome import SequenceOutcome, with_loaded
 from tasks.pipeline.run_context import Job
-from tasks.store.manifests import Manifest, withdrawn_if_damaged
+from tasks.store.manifests import Fresh, Manifest, withdrawn_if_damaged
 from tasks.wording import counted
 
 if TYPE_CHECKING:
@@ -45,14 +45,17 @@ def load_sequence(job: Job, outcome: SequenceOutcome, loaded: frozenset[str]) ->
     if manifest is None or outcome.is_in(loaded):
         return outcome
     values = (job.dataset or "", job.out_uri, manifest)
-    report = loader.run(load_labels, *values) if loader else load_labels(*values)
+    fresh = job.context.fresh
+    report = loader.run(load_labels, *values) if loader else load_labels(*values, fresh)
     frames = counted(manifest.frames - manifest.failed, "frame")
     log.info("%s loaded into %s", frames, job.dataset)
     job.context.progress.advance(LOAD, manifest.frames)
     return with_loaded(outcome, report)
 
 
-def load_labels(dataset: str, out_uri: str, manifest: Manifest) -> LoadReport:
+def load_labels(
+    dataset: str, out_uri: str, manifest: Manifest, fresh: Fresh | None = None
+) -> LoadReport:
     """Load a labeled sequence into FiftyOne; the frames that it has are brought here first.
 
     With frames that are left out, as their pictures have changed, it does not count as loaded: the
@@ -66,6 +69,6 @@ def load_labels(dataset: str, out_uri: str, manifest: Manifest) -> LoadReport:
     from tasks.load.into_fiftyone import load_sequence
 
     with withdrawn_if_damaged(out_uri, manifest):
-        report = load_sequence(dataset, out_uri, manifest)
+        report = load_sequence(dataset, out_uri, manifest, fresh)
     remember_load(dataset, manifest, whole=not report.changed)
     return report

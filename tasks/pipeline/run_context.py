@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sam2_core.backends.device_memory import KeptFrames
@@ -16,13 +16,17 @@ from tasks.masks.model import Segmenters
 from tasks.masks.rules import MaskRules
 from tasks.observe.progress import Progress
 from tasks.pipeline.stopping import StopRequest
-from tasks.store.artifacts import RunStamp
+from tasks.store.artifacts import RunStamp, StoredChunk
+from tasks.store.tables import as_stored
 
 if TYPE_CHECKING:
     from tasks.boxes.imported import ImportedBoxes
     from tasks.boxes.yolox import AnyDetector
     from tasks.masks.model import ModelChoice
     from tasks.pipeline.device_processes import DeviceProcesses
+
+
+MOST_FRESH = 32  # chunks; those of a crowded street take some megabytes each
 
 
 class DeviceTurn:
@@ -62,6 +66,7 @@ class RunContext:
             more, they would take turns, end together, and leave the device to wait for whatever is
             downloaded next.
         processes: those that detect and segment for this one; None: it does so itself.
+        fresh: chunks that were just labeled, by stem: they are not read back from storage.
         loader: one that loads labels into FiftyOne; None: this process does.
 
     """
@@ -75,9 +80,18 @@ class RunContext:
         self.certificate: dict[str, Any] | None = None  # of the model, once it is known
         self.processes: DeviceProcesses | None = None
         self.loader: DeviceProcesses | None = None
-        self._opening = threading.Lock()
+        self.fresh: dict[str, StoredChunk] = {}
+        self._opening, self._keeping = threading.Lock(), threading.Lock()
         self._imported: dict[tuple[str, str], ImportedBoxes] = {}
         self._lost: DeviceLostError | None = None
+
+    def keep_fresh(self, stem: str, stored: StoredChunk) -> None:
+        """Keep labels that were just written for tracks and loading, in place of the oldest."""
+        labeled = [as_stored(one) for one in stored.labeled]
+        with self._keeping:
+            self.fresh[stem] = replace(stored, labeled=labeled)
+            for oldest in list(self.fresh)[:-MOST_FRESH]:
+                del self.fresh[oldest]
 
     def kept_frames(self) -> KeptFrames:
         """Return what keeps pictures from the detector to the mask model: the GPU's, else ours."""

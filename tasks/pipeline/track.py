@@ -46,7 +46,7 @@ def track_sequence(job: Job, outcome: SequenceOutcome) -> SequenceOutcome:
         facts = stored.made
     else:
         with withdrawn_if_damaged(job.out_uri, manifest):
-            made = make_tracks(job.out_uri, manifest, job.fill_gaps)
+            made = make_tracks(job.out_uri, manifest, job.fill_gaps, job.context.fresh)
         filled, why_not = fill_gaps(job, made.gaps)
         facts = made.made | _gaps(job, filled, made.no_gaps + why_not)
         more = [(one.frame, one.boxes, one.masks) for one in filled]

@@ -25,6 +25,7 @@ from tasks.types import SequenceRef
 from tasks.wording import counted
 
 COMPLETE, PARTIAL, MIXED = "manifests", "partial", "mixed"
+Fresh = Mapping[str, StoredChunk]  # chunks in memory, by stem, as they were written
 
 
 @dataclass(frozen=True)
@@ -220,15 +221,17 @@ def _is_of(record: ChunkRecord, manifest: Manifest) -> bool:
     )  # fmt: skip
 
 
-def labels_of(out_uri: str, manifest: Manifest, record: ChunkRecord) -> list[LabeledFrame]:
-    """Outcomes of one of a manifest's chunks, in frame order.
+def labels_of(
+    out_uri: str, manifest: Manifest, record: ChunkRecord, fresh: Fresh | None = None
+) -> list[LabeledFrame]:
+    """Outcomes of one of a manifest's chunks, in frame order; of `fresh` ones storage is not asked.
 
     Raises:
         NotFoundError: a file of it is gone.
         IncompleteArtifactError: a file is damaged, or is not the one that the manifest was made of.
 
     """
-    stored = read_chunk(out_uri, record.stem, record.key)
+    stored = (fresh or {}).get(record.stem) or read_chunk(out_uri, record.stem, record.key)
     found = record.with_checksums(stored)
     if stored.labels_key != manifest.stamp.labels_key:
         raise IncompleteArtifactError(f"{record.stem}: labels of another run")

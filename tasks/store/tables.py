@@ -15,7 +15,7 @@ import re
 import sys
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.abc import MetaPathFinder
 from typing import Any, Literal
 
@@ -240,6 +240,15 @@ def frame_columns(labeled: LabeledFrame) -> Columns:
         "instances": 0 if failure else len(labeled.boxes),
     }  # fmt: skip
     return {name: [value] for name, value in row.items()}
+
+
+def as_stored(labeled: LabeledFrame) -> LabeledFrame:
+    """Return an outcome as it is read back after it was written."""
+    size_hw = labeled.masks.size_hw if labeled.masks else labeled.frame.size_hw
+    frame = replace(labeled.frame, size_hw=size_hw, local_path="", problem="")
+    if labeled.failure:
+        return LabeledFrame(frame, Boxes.empty(labeled.boxes.source), failure=labeled.failure)
+    return replace(labeled, frame=frame)
 
 
 def split_by_frame(table: pa.Table) -> dict[tuple[str, int], pa.Table]:

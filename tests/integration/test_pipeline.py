@@ -12,7 +12,7 @@ from flows.plan.backfill import plan_backfill
 from flows.server.api import client_of
 from flows.server.artifacts import ProgressArtifact
 from flows.shard import label_shard
-from tasks.frames import download
+from tasks.frames import download, images
 from tasks.store import storage
 from tests.integration.cluster import wait_for
 from tests.integration.dataset_rows import held
@@ -119,28 +119,29 @@ def test_a_night_shows_its_steps(recorded, cluster, upload, monkeypatch):
     assert planned["submit"][0] == {"plan"}
 
 
-@pytest.fixture
-def requests(monkeypatch):
-    """How often artifacts were read and written."""
-    found = Counter()
-    for name in ("read_bytes", "write_bytes"):
-        call = getattr(storage, name)
-
-        def counting(uri, *data, name=name, call=call):
-            found[name] += "/labels/" in uri
-            return call(uri, *data)
-
-        monkeypatch.setattr(storage, name, counting)
-    return found
-
-
-def test_a_fresh_chunk_costs_three_puts_and_six_gets(terminal, tmp_path, requests):
+def test_a_fresh_chunk_is_decoded_once_written_once_and_not_read_back(
+    terminal, tmp_path, monkeypatch
+):
+    """What is read is whether another worker was first: its table of frames, which is not there."""
     write_sequence(tmp_path / "in" / "drive", tmp_path / "boxes", 6)
+    found = Counter()
+    for module, name, counts in (
+        (storage, "read_bytes", lambda uri: "/labels/" in uri),
+        (storage, "write_bytes", lambda uri: "/labels/" in uri),
+        (images, "_decode", lambda _: True),
+    ):
+        call = getattr(module, name)
+
+        def counting(first, *more, name=name, call=call, counts=counts):
+            found[name] += counts(first)
+            return call(first, *more)
+
+        monkeypatch.setattr(module, name, counting)
     terminal.label(
-        tmp_path / "in", "--out", tmp_path / "out", "--boxes", tmp_path / "boxes",
-        "--dataset", "requests", "--chunk-frames", "2",
+        tmp_path / "in", "--out", tmp_path / "out", "--dataset", "requests", "--chunk-frames", "2",
+        "--min-score", "0.01",
     )  # fmt: skip
-    assert requests == {"write_bytes": 3 * 3, "read_bytes": 3 * 6}
+    assert found == {"write_bytes": 3 * 3, "read_bytes": 3, "_decode": 6}
 
 
 def test_a_shard_loads_and_downloads_the_selected_frames_only(terminal, s3, tmp_path, monkeypatch):
