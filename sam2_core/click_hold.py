@@ -23,13 +23,9 @@ _COLOUR, _EDGE = 20.0, 0.25
 # Logits are clipped at the typical one, which is 1 here; a click wants this much on its side.
 _WANTED = 0.12
 _LEAST_WEIGHT, _PINNED = 1e-3, 1e3
-# Of conjugate gradients: the share of the error that may be left, and steps to take at most.
-_PRECISION, _MOST_STEPS = 1e-8, 400
 # Of the distance to where the mask changes; colours (CIE Lab) that count as the click's.
 _REACH, _ALIKE = 0.8, 20.0
 _FOUR = np.array([[0, 0], [1, 0], [0, 1], [1, 1]])
-_LEFT, _RIGHT = np.s_[:, :-1], np.s_[:, 1:]
-_UPPER, _LOWER = np.s_[:-1], np.s_[1:]
 Grid = npt.NDArray[np.float64]
 
 
@@ -110,38 +106,19 @@ def _around(agreeing: Grid, colours: Grid, click: Grid) -> npt.NDArray[np.bool_]
 
 
 def _spread(prior: Grid, colours: Grid, pinned: npt.NDArray[np.bool_], needed: Grid) -> Grid:
-    """Solve for the field, (SIDE, SIDE), by conjugate gradients."""
-    across, down = (_likeness(prior, colours, axis) for axis in (1, 0))
-    diagonal = np.full(prior.shape, _PRIOR)
-    for weight, before, behind in ((across, _LEFT, _RIGHT), (down, _UPPER, _LOWER)):
-        diagonal[before] += weight
-        diagonal[behind] += weight
-    diagonal += _PINNED * pinned.reshape(prior.shape)
-    wanted = (_PINNED * needed).reshape(prior.shape)
+    """Solve for the field, (SIDE, SIDE): a weighted mean of each cell's neighbours and the pins."""
+    from scipy.sparse import coo_array, diags_array
+    from scipy.sparse.linalg import spsolve
 
-    def system(field: Grid) -> Grid:
-        result = diagonal * field
-        for weight, before, behind in ((across, _LEFT, _RIGHT), (down, _UPPER, _LOWER)):
-            result[before] -= weight * field[behind]
-            result[behind] -= weight * field[before]
-        return result
-
-    field = np.zeros(prior.shape)
-    rest = wanted.copy()
-    step = rest / diagonal
-    power = (rest * step).sum()
-    enough = power * _PRECISION
-    for _ in range(_MOST_STEPS):
-        if power <= enough:
-            break
-        moved = system(step)
-        share = power / (step * moved).sum()
-        field += share * step
-        rest -= share * moved
-        towards = rest / diagonal
-        previous, power = power, (rest * towards).sum()
-        step = towards + power / previous * step
-    return field
+    cells = np.arange(SIDE * SIDE).reshape(SIDE, SIDE)
+    before = np.concatenate([cells[:, :-1].ravel(), cells[:-1].ravel()])
+    behind = np.concatenate([cells[:, 1:].ravel(), cells[1:].ravel()])
+    weights = np.concatenate([_likeness(prior, colours, axis).ravel() for axis in (1, 0)])
+    one_way = coo_array((weights, (before, behind)), shape=(cells.size, cells.size))
+    links = (one_way + one_way.T).tocsc()
+    diagonal = links.sum(0) + _PRIOR + _PINNED * pinned
+    field = spsolve(diags_array(diagonal, format="csc") - links, _PINNED * needed)
+    return np.asarray(field, np.float64).reshape(SIDE, SIDE)
 
 
 def _likeness(prior: Grid, colours: Grid, axis: int) -> Grid:

@@ -8,22 +8,15 @@ really imports.
 
 from __future__ import annotations
 
-import ast
 import functools
-import gc
 import hashlib
 import io
-import threading
 import tokenize
-from collections.abc import Iterator
 from pathlib import Path
 
 from sam2_core.types import AutolabelError
 
 ROOT = Path(__file__).resolve().parents[1]
-# CPython 3.11 counts the depth of a syntax tree once for all threads (python/cpython#106905): if
-# the garbage collector lets another thread make a tree meanwhile, this one ends in a SystemError.
-_PARSING = threading.Lock()
 
 
 @functools.cache
@@ -54,35 +47,23 @@ def _source(module: str) -> str:
 def decisive_source(text: str) -> str:
     """Return source without comments, docstrings, imports and blank lines."""
     lines = text.split("\n")
+    statement: list[tokenize.TokenInfo] = []
+    first_of_block = True
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column]
-    for node in _not_counted(_parsed(text)):
-        for row in range(node.lineno - 1, node.end_lineno or node.lineno):
-            lines[row] = ""
+        elif token.type == tokenize.INDENT:
+            first_of_block = True
+        elif token.type == tokenize.NEWLINE:
+            is_text = {one.type for one in statement} == {tokenize.STRING}
+            if statement[0].string in {"import", "from"} or (first_of_block and is_text):
+                for row in range(statement[0].start[0] - 1, statement[-1].end[0]):
+                    lines[row] = ""
+            statement, first_of_block = [], False
+        elif token.type not in {tokenize.NL, tokenize.DEDENT}:
+            statement.append(token)
     return "\n".join(line.rstrip() for line in lines if line.strip())
-
-
-def _parsed(text: str) -> ast.Module:
-    with _PARSING:
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            return ast.parse(text)
-        finally:
-            if collects:
-                gc.enable()
-
-
-def _not_counted(tree: ast.Module) -> Iterator[ast.stmt]:
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield node
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            first = node.body[0] if node.body else None
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                yield first
 
 
 _EVERYWHERE = (

@@ -123,17 +123,13 @@ def _decoder_inputs(preset: Preset, dtype: Any, *, lean: bool) -> dict[str, Any]
 @contextlib.contextmanager
 def _quiet_exporter() -> Iterator[None]:
     """Silence the exporter's notes about packages and operators that are not used here."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(logging.NOTSET)
 
 
 def traced(module: Any, example: dict[str, Any], outputs: tuple[str, ...], folder: Path) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from shutil import which
 from typing import Any
 
 import click
+import numpy as np
 
 from flows.cli.common_options import FILE, json_option, precision_option
 from flows.machine.gpus import UnlistedError, gpu_ids
@@ -25,8 +27,6 @@ FOLDER_PREFIX = "autolabel-bench-"
 GIVEN_UP = "stopped; the labels are discarded, and the same command starts from the beginning"
 STAGES = (DOWNLOAD, DETECT, SEGMENT, LOAD)
 SAMPLE_MS = 200
-_OVERLAPPING = 0.7  # of the slowest stage's rate, where starting and ending take little of a run
-_FEWEST = 50  # fewest frames for the rate of a stage over a long run
 _FASTEST_TOLD = 1000  # frames/s; pictures that lie here already are "fetched" in no time
 
 
@@ -132,21 +132,15 @@ class Watch(Listener):
 
         The middle has neither the start of a run nor its end, when other stages idle.
         """
-        moments = sorted(self.moments[stage])
-        frames = sum(count for _, count in moments)
-        if not frames:
+        seconds, counts = np.array(sorted(self.moments[stage])).reshape(-1, 2).T
+        if not len(seconds):
             return {}
-        passed, low, high = 0, (0.0, 0), (0.0, 0)  # seconds, and frames that are through by then
-        for second, count in moments:
-            before, passed = passed, passed + count
-            if before < frames * 0.1:
-                low = second, passed
-            if before < frames * 0.9:
-                high = second, passed
-        found = {"frames": frames, "first_s": moments[0][0], "last_s": moments[-1][0]}
-        if high[0] > low[0]:
-            found["frames_per_s"] = (high[1] - low[1]) / (high[0] - low[0])
-        return {name: round(value, 3) for name, value in found.items()}
+        passed = np.cumsum(counts)  # frames that are through by then
+        low, high = np.searchsorted(passed - counts, passed[-1] * np.array([0.1, 0.9])) - 1
+        found = {"frames": passed[-1], "first_s": seconds[0], "last_s": seconds[-1]}
+        if seconds[high] > seconds[low]:
+            found["frames_per_s"] = (passed[high] - passed[low]) / (seconds[high] - seconds[low])
+        return {name: round(float(value), 3) for name, value in found.items()}
 
     def whole_rate(self) -> float | None:
         """Return frames/s from the first one fetched to the last one through the last stage.
@@ -168,9 +162,8 @@ def measure_pipeline(sources: tuple[str, ...], options: dict[str, Any]) -> dict[
         options: other parameters of `flows.params.LabelParams`.
 
     Returns:
-        Among others `frames_per_s`, that of the segment stage's middle 80%, `whole_frames_per_s`,
-        that of this run through all stages, and `long_run_frames_per_s`, that of the slowest stage,
-        or None where this run was too short to tell what a long one comes to.
+        Among others `frames_per_s`, that of the segment stage's middle 80%, and
+        `whole_frames_per_s`, that of this run through all stages.
 
     Raises:
         AutolabelError: nothing could be labeled.
@@ -209,7 +202,6 @@ def measure_pipeline(sources: tuple[str, ...], options: dict[str, Any]) -> dict[
         "frames_per_s": rate,
         "ms_per_frame": round(1000 / rate, 2) if rate else None,
         "whole_frames_per_s": whole,
-        "long_run_frames_per_s": _long_run_rate(stages, whole),
         "device_busy": round(sum(inside) / len(inside), 3) if inside else None,
         "device_busy_unknown": None if inside else watch.unknown,
         "seconds": {
@@ -223,29 +215,11 @@ def measure_pipeline(sources: tuple[str, ...], options: dict[str, Any]) -> dict[
     }
 
 
-def _slowest(stages: dict[str, dict[str, float]]) -> tuple[float, str]:
-    """Rate and name of the slowest stage; 0 if no stage's rate is known."""
-    known = [
-        (found["frames_per_s"], stage) for stage, found in stages.items() if "frames_per_s" in found
-    ]
-    return min(known, default=(0.0, ""))
-
-
-def _long_run_rate(stages: dict[str, dict[str, float]], whole: float | None) -> float | None:
-    """Return the slowest stage's rate where there were enough frames, and stages overlapped."""
-    slowest, _ = _slowest(stages)
-    enough = stages[SEGMENT]["frames"] >= _FEWEST
-    return slowest if enough and slowest and (whole or 0) >= _OVERLAPPING * slowest else None
-
-
 def _curve(moments: list[tuple[float, int]]) -> list[tuple[float, int]]:
-    """Frames through a stage over time, at most two hundred points."""
-    total, curve = 0, []
-    for second, count in sorted(moments):
-        total += count
-        curve.append((round(second, 2), total))
-    step = max(len(curve) // 200, 1)
-    return [*curve[::step], curve[-1]]
+    """Frames through a stage over time."""
+    seconds, counts = zip(*sorted(moments), strict=True)
+    passed = itertools.accumulate(counts)
+    return [(round(second, 2), total) for second, total in zip(seconds, passed, strict=True)]
 
 
 def plot_pipeline(results: dict[str, Any], path: Path) -> None:
@@ -304,27 +278,15 @@ def show(results: dict[str, Any]) -> None:
     console.print(table)
     busy = results["device_busy"]
     told = results["device_busy_unknown"] if busy is None else f"device busy {busy:.0%}"
+    segmented = "too few frames for a rate of the segment stage; measure with more\n"
+    if results["frames_per_s"]:
+        rate = rate_told(results["frames_per_s"])
+        segmented = f"{rate} frames/s in segment, without its first and last tenth\n"
     console.print(
         f"{counted(results['frames'], 'frame')}, {counted(results['instances'], 'mask')}, "
         f"{results['failed']} failed; "
         f"first frame after {results['to_first_frame_s']:.1f} s; {told}\n"
-        f"{_worth(results)}\n"
+        f"{segmented}"
         f"{rate_told(results['whole_frames_per_s'])} frames/s in this run, from the first frame "
         "fetched to the last one through all stages, with the loading of models"
     )
-
-
-def _worth(results: dict[str, Any]) -> str:
-    """Say the rate of the segment stage, and what a long run comes to."""
-    if not results["frames_per_s"]:
-        return "too few frames for a rate of the segment stage; measure with more"
-    told = f"{rate_told(results['frames_per_s'])} frames/s in segment, without its first and last "
-    slowest, stage = _slowest(results["stages"])
-    if results["long_run_frames_per_s"]:
-        return (
-            f"{told}tenth; a long run comes to about {rate_told(slowest)}, the rate of {stage}, "
-            "its slowest stage"
-        )
-    frames = results["stages"][SEGMENT]["frames"]
-    why = "frames are too few" if frames < _FEWEST else "stages hardly overlapped"
-    return f"{told}tenth; {why}, so it says nothing about long runs: measure with more frames"

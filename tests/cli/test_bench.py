@@ -89,7 +89,6 @@ def measured(**more):
         "machine": {"gpus": [], "cpu": "a processor", "cores": 2},
         "model": {"name": "compact", "precision": "fp32"},
         "to_first_frame_s": 6.0, "frames_per_s": 2.2, "whole_frames_per_s": 1.4, "frames": 9,
-        "long_run_frames_per_s": None,
         "instances": 9, "failed": 0, "device_busy": None,
         "device_busy_unknown": "no NVIDIA GPU for this process", "seconds": {"segment": 4.0},
         "stages": {"segment": {"frames": 9, "first_s": 6.0, "last_s": 9.0, "frames_per_s": 2.2},
@@ -107,40 +106,9 @@ def test_a_whole_run_says_both_rates_and_where_its_picture_lies(tmp_path, monkey
     told = " ".join(done.stderr.split())
     assert "2.2 frames/s in segment" in told
     assert "1.4 frames/s in this run" in told
-    assert "frames are too few, so it says nothing about long runs" in told
     assert "plot: " in told
     assert "0.0" not in told
     assert (tmp_path / "p.png").is_file()
-
-
-@pytest.mark.parametrize(
-    ("frames", "apart_s", "rate", "told"),
-    [
-        (100, 1.0, 1.0, "a long run comes to about 1.0, the rate of detect, its slowest stage"),
-        (100, 90.0, None, "stages hardly overlapped, so it says nothing about long runs"),
-        (9, 1.0, None, "frames are too few, so it says nothing about long runs"),
-        (1, 1.0, None, "too few frames for a rate of the segment stage"),
-    ],
-)
-def test_a_long_run_is_no_faster_than_its_slowest_stage(
-    frames, apart_s, rate, told, monkeypatch, capsys
-):
-    def labeled(_, tools, **__):
-        (watch,) = tools.progress._listeners
-        for number, (stage, pace) in enumerate((("download", 4), ("detect", 1), ("segment", 2))):
-            watch.moments[stage] = [(number * apart_s + one / pace, 1) for one in range(frames)]
-        return {
-            "frames": frames, "instances": 3, "failed": [], "seconds": {"total": 9.0},
-            "model": {"name": "compact", "precision": "fp32"},
-        }  # fmt: skip
-
-    monkeypatch.setattr(label_run, "run_label", labeled)
-    found = bench.measure_pipeline(("drives",), {})
-    assert found["long_run_frames_per_s"] == rate
-    bench.show(found)
-    said = " ".join(capsys.readouterr().err.split())
-    assert told in said
-    assert "- frames/s in segment" not in said
 
 
 def test_a_variable_that_names_no_gpu_is_why_the_processor_was_measured(monkeypatch, capsys):
