@@ -91,40 +91,25 @@ def _converted(
 
 
 def _check(owner: object, name: str, value: Any, form: str, sizes: dict[str, int]) -> None:
+    """Refuse a value of another form; sizes that are new are learned from it."""
     kind, shape = _parsed(form)
     given: tuple[int, ...] = ()
     if kind in _LENGTH_ONLY:
-        given, right = (len(value),), isinstance(value, _LENGTH_ONLY[kind])
-    elif not isinstance(value, np.ndarray):
-        right = False
+        right, given = isinstance(value, _LENGTH_ONLY[kind]), (len(value),)
+        described = f"{type(value).__name__} of {len(value)}"
+    elif isinstance(value, np.ndarray):
+        right = value.dtype.kind == "f" if kind == "float" else value.dtype == np.dtype(kind)
+        given, described = value.shape, f"{value.dtype} {value.shape}"
     else:
-        given = value.shape
-        right = value.dtype.kind == "f" if kind == "float" else value.dtype == _dtype(kind)
+        right, described = False, type(value).__name__
     known = dict(sizes)
-    if not right or len(given) != len(shape) or not _agree(shape, given, sizes):
+    right = right and len(given) == len(shape)
+    for expected, size in zip(shape, given, strict=False):
+        wanted = expected if isinstance(expected, int) else sizes.setdefault(expected, size)
+        right = right and wanted == size
+    if not right:
         where = ", ".join(f"{size} = {known[size]}" for size in shape if size in known)
         raise ValueError(
             f"{type(owner).__name__}.{name}: expected {form}{where and f' with {where}'}, "
-            f"got {_described(value, kind)}"
+            f"got {described}"
         )
-
-
-@lru_cache(maxsize=64)
-def _dtype(kind: str) -> np.dtype[Any]:
-    return np.dtype(kind)
-
-
-def _described(value: Any, kind: str) -> str:
-    if kind in _LENGTH_ONLY:
-        return f"{type(value).__name__} of {len(value)}"
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype} {value.shape}"
-    return type(value).__name__
-
-
-def _agree(shape: tuple[str | int, ...], given: tuple[int, ...], sizes: dict[str, int]) -> bool:
-    """Whether a shape is as expected; sizes that are new are learned from it."""
-    for expected, size in zip(shape, given, strict=True):
-        if (expected if isinstance(expected, int) else sizes.setdefault(expected, size)) != size:
-            return False
-    return True

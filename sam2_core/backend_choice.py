@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import ctypes
 import functools
 import importlib.util
+import io
 import logging
 import os
 from pathlib import Path
 
-from sam2_core.library_messages import preload_cuda, quiet_onnxruntime
 from sam2_core.machine import how_to_install
 from sam2_core.machine_errors import first_line
 from sam2_core.presets import PRESETS
@@ -39,6 +40,28 @@ TESTED_VARIABLE = "AUTOLABEL_TESTED_BACKENDS"
 _PROBE = base64.b64decode(
     "CAgSADo3CgwKAXgSAXkiBFJlbHUSBXByb2JlWg8KAXgSCgoICAESBAoCCAFiDwoBeRIKCggIARIECgIIAUIECgAQEQ=="
 )
+
+
+def quiet_onnxruntime(*, trying: bool = False) -> None:
+    """Let ONNX Runtime's default logger tell errors only; call before a session is made.
+
+    Args:
+        trying: not even errors: what is tried may fail, and who tries says so.
+
+    """
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(4 if trying else 3)
+
+
+def preload_cuda() -> None:
+    """Load CUDA's and cuDNN's libraries from their Python packages, where these are installed."""
+    import onnxruntime
+
+    if hasattr(onnxruntime, "preload_dlls"):
+        # It prints what it does not find, to the stream that `--json` is written to.
+        with contextlib.redirect_stdout(io.StringIO()):
+            onnxruntime.preload_dlls()
 
 
 def cuda_devices() -> int:

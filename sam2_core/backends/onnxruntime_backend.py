@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from sam2_core.backend_choice import quiet_onnxruntime
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.protocol import Backend, BackendInfo
 from sam2_core.batching import CELL_MODEL_PX, MASK_CELLS, Cells, decode_in_windows
-from sam2_core.library_messages import quiet_onnxruntime
 from sam2_core.machine import usable_cores
 from sam2_core.preprocess import planes_of, resize_square
 from sam2_core.types import (

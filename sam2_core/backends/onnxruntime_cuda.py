@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sam2_core.backend_choice import preload_cuda
 from sam2_core.backends.cuda_backend import CudaBackend
 from sam2_core.backends.gpu import Declared, Gpu, Graph, Shape, Tensor, process_gpu
 from sam2_core.backends.model_folder import ModelFolder
 from sam2_core.backends.onnxruntime_backend import is_out_of_memory, open_session, run_session
 from sam2_core.backends.onnxruntime_fusion import fused_model
-from sam2_core.library_messages import preload_cuda
 from sam2_core.machine import how_to_install
 from sam2_core.types import BOX_POINTS, DECODED, FEATURES, AutolabelError, DeviceMemoryError
 

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import logging
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,6 @@ from sam2_core.backends.device_owner import device_owner, is_sticky
 from sam2_core.backends.torch_modules import Modules
 from sam2_core.cache import make_folder, only_one
 from sam2_core.decisive_code import mask_code
-from sam2_core.library_messages import quiet_torch_compiler
 from sam2_core.machine_errors import first_line
 from sam2_core.types import (
     BOX_BOTTOM_RIGHT,
@@ -206,7 +206,9 @@ class Buckets:
 
         """
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(make_folder(self._folder)))
-        quiet_torch_compiler()
+        # It recommends TF32, which changes masks and is off on purpose, and warns of its own code.
+        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores", UserWarning)
+        warnings.filterwarnings("ignore", "`isinstance.treespec", FutureWarning)
         torch._dynamo.config.recompile_limit = 64  # every bucket compiles the same modules
         function: Callable[..., Tensors] = torch.compile(bucket.module, dynamic=False)
         compiled, name = self._file(bucket), "-".join(map(str, bucket.key))

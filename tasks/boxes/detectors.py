@@ -237,9 +237,8 @@ def _file_of(name_or_path: str, stamp: str) -> DetectorFile:
 
 def _gpu_beside(backend: str) -> Gpu | None:
     """Return the device that a mask model's backend uses; None: it, or ONNX Runtime, uses none."""
-    from sam2_core.backend_choice import choose_backend
+    from sam2_core.backend_choice import choose_backend, preload_cuda
     from sam2_core.backends.gpu import process_gpu
-    from sam2_core.library_messages import preload_cuda
 
     if backend in {CPU[0], "onnxruntime-cpu"} or choose_backend("onnxruntime")[0] != CUDA:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
@@ -11,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sam2_core.library_messages import quiet_ffmpeg
 from sam2_core.machine_errors import as_machine_error
 from tasks.frames.broken_off import why_frames_lack
 from tasks.frames.cached import CacheError, ExtractedFrames, Row
@@ -196,7 +196,8 @@ def _extract(path: Path, extracted: ExtractedFrames, selection: FrameSelection) 
     """Write selected frames; one that cannot be decoded has no file and counts all the same."""
     import cv2
 
-    quiet_ffmpeg()
+    # FFmpeg would tell what is wrong with a file, without its name; it is read once.
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
     capture = cv2.VideoCapture(str(path))
     try:
         width = int(capture.get(cv2.CAP_PROP_FRAME_WIDTH))

@@ -49,7 +49,6 @@ NOT_DECISIVE = {
     "export_graphs": "makes graph files; their content is in the stamp",
     "frame_loop": "order and threads; frames go through the segmenter one by one",
     "images": "reads pictures that are no frames",
-    "library_messages": "texts",
     "backend_choice": "the backend that it chooses is in the stamp",
     "load": "loads what is listed",
     "machine": "texts; how many threads and processes, which ports",
