@@ -29,7 +29,6 @@ from tasks.boxes.detectors import CPU, DetectorFile, takes_text
 
 STRIDES = (8, 16, 32)
 PADDING_GREY = 114
-DYNAMIC_BATCH = 8
 DYNAMIC_SIZE = 640
 # Two boxes of one class that overlap by more are one object, of any class those that are one box: a
 # pick-up is no car and truck.
@@ -191,14 +190,13 @@ class Detector(AnyDetector):
                 what += "; it takes text: say what to look for with --prompt 'car, traffic cone'"
             raise self._not_yolox(what)
         batch, _, height, width = self._input[0].shape
-        self._static_batch = isinstance(batch, int)
-        cores = usable_cores()
-        # A network of one image: each core runs images of its own, as the mask model does.
-        self._calls = cores if batch == 1 and cores <= MOST_CALLS else 1
+        # Images of a call; each core runs calls of its own, as the mask model does.
+        self._size, cores = batch if isinstance(batch, int) else 1, usable_cores()
+        self._calls = cores if cores <= MOST_CALLS else 1
         self._pool = ThreadPoolExecutor(self._calls, "detector")
         self._single: Any = None
         self._lock = threading.Lock()
-        self.batch = self._calls * batch if isinstance(batch, int) else DYNAMIC_BATCH
+        self.batch = self._calls * self._size
         self.input_hw = tuple(v if isinstance(v, int) else DYNAMIC_SIZE for v in (height, width))
         self._grid, self._stride = _grid(self.input_hw[0], self.input_hw[1])
         self.classes = self._class_names()
@@ -289,13 +287,14 @@ class Detector(AnyDetector):
 
     def _run(self, images: Sequence[Letterboxed]) -> FloatArray:
         planes = [np.asarray(image.pixels) for image in images]
-        if self._calls > 1:
-            return self._run_each([one[None] for one in planes])
-        batch = np.stack(planes)
-        if self._static_batch and len(batch) < self.batch:
-            padding = np.zeros((self.batch - len(batch), *batch.shape[1:]), np.float32)
-            batch = np.concatenate([batch, padding])
-        return self._rows(self._session, batch)[: len(planes)]
+        planes += [np.zeros_like(planes[0])] * (-len(planes) % self._size)
+        calls = [np.stack(planes[at : at + self._size]) for at in range(0, len(planes), self._size)]
+        session: Any = self._session
+        call_each: Any = map
+        if len(calls) > 1 and self._calls > 1:
+            session, call_each = self._single_core(), self._pool.map
+        rows = call_each(partial(self._rows, session), calls)
+        return np.concatenate(list(rows))[: len(images)]
 
     def _rows(self, session: Any, batch: FloatArray) -> FloatArray:
         rows: FloatArray = run_session(
@@ -303,15 +302,12 @@ class Detector(AnyDetector):
         )[0]
         return rows
 
-    def _run_each(self, images: Sequence[FloatArray]) -> FloatArray:
-        """Run a network of one image: a single one on all cores, several on one core each."""
-        if len(images) == 1:
-            return self._rows(self._session, images[0])
+    def _single_core(self) -> Any:
+        """Return a session that uses one core, for calls beside each other."""
         with self._lock:
             if self._single is None:
                 self._single = open_session(self.file.path, 1, CPU, model=self.file.read())
-        rows = self._pool.map(lambda image: self._rows(self._single, image), images)
-        return np.concatenate(list(rows))
+        return self._single
 
     def _boxes(
         self, found: Rows, image: Letterboxed, wanted: np.ndarray[Any, np.dtype[np.bool_]],
