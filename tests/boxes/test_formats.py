@@ -49,13 +49,6 @@ def test_kitti_tracking_labels_are_those_of_their_sequence_and_frame(tmp_path):
     assert isinstance(broken, FrameFailure)
     assert "label_02/0001.txt:1: '0 1 Car 0 0' is no label" in broken.reason
     assert isinstance(found["training__0000", "image_02", 0], Boxes)
-    line = f"0 {10**30} Car 0 0 -1.5 10 10 50 40 1 1 3 1 2 30 1\n"
-    (root / "training" / "label_02" / "0001.txt").write_text(line)
-    found = boxes_by_frame(import_boxes(str(label_02)), root)
-    assert (
-        "0001.txt:1: track id has more than 64 bits"
-        in found["training__0001", "image_02", 0].reason
-    )
 
 
 def test_kitti_object_labels_are_not_taken_for_other_lines(tmp_path):
@@ -133,16 +126,6 @@ def test_object_annotations_that_do_not_fit_their_picture_are_failures(tmp_path)
         "object_ann.json, token b: its mask is of size [99, 48], the picture 64x48",
         "object_ann.json, token c: category_token nothing is in no table",
     ]
-    object_ann(root)
-    formats.change_table(root / "v1.0-mini" / "object_ann.json", lambda rows: rows.__delitem__(1))
-    formats.change_table(
-        root / "v1.0-mini" / "sample_data.json", lambda rows: [r.update(width=65) for r in rows]
-    )
-    found = boxes_by_frame(import_boxes(str(root)), root)
-    assert any(
-        "the boxes are for 65x48 pixels, the frame has 64x48" in one.reason
-        for one in found.values() if isinstance(one, FrameFailure)
-    )  # fmt: skip
     (root / "v1.0-mini" / "object_ann.json").unlink()
     with pytest.raises(AutolabelError, match=r"holds no 2D boxes: no object_ann\.json"):
         import_boxes(str(root))

@@ -2,11 +2,11 @@
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
 
-import pytest
 from rich.console import Console
 
 from flows.cli import display
@@ -43,29 +43,19 @@ def test_what_was_there_before_is_neither_done_nor_left():
     assert pace.fraction() == 1
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_the_whole_is_above_its_stages(terminal, monkeypatch):
-    monkeypatch.setattr(display, "LOG_INTERVAL_S", 0)
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=100)
+def test_the_whole_is_above_its_stages():
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
     shown = RunDisplay(console, ["download", "segment"], 4)
     with shown.bars:
         shown.advanced("download", 4, kept=False)
         shown.chunk_done({"download": 1, "segment": 3}, 0)
         shown.advanced("segment", 2, kept=False)
-        if terminal:
-            shown.bars.refresh()
-    text = console.file.getvalue()
-    if terminal:
-        whole, download, segment = text.replace("\r", "\n").split("total")[-1].split("\n")[:3]
-        assert "62%" in whole
-        assert "left" in whole
-        assert "download" in download
-        assert "4/4" in download
-        assert "2/4" in segment
-    else:
-        last = text.strip().splitlines()[-1]
-        assert last.startswith("62% done, 0:0")
-        assert last.endswith("left; of 4 frames: 4 fetched, 2 with masks")
+        shown.bars.refresh()
+    text = console.file.getvalue().replace("\r", "\n")
+    whole, download, segment = text.split("total")[-1].split("\n")[:3]
+    assert re.search(r"62%.*left", whole)
+    assert re.search(r"download.*4/4", download)
+    assert "2/4" in segment
 
 
 def test_progress_never_goes_back_and_is_not_whole_before_the_end(monkeypatch):
@@ -81,6 +71,7 @@ def test_progress_never_goes_back_and_is_not_whole_before_the_end(monkeypatch):
     percents = [int(line.partition("%")[0]) for line in told]
     assert percents == sorted(percents)
     assert percents[-1] < 100
+    assert re.match(r"\d+% done, \d:\d\d left; of ", told[-1])
     assert told[-1].endswith("of 16 frames: 4 fetched, 8 with masks")
 
 

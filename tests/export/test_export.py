@@ -5,6 +5,7 @@ import json
 import cv2
 import numpy as np
 import pytest
+from PIL import Image
 from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
 
@@ -97,43 +98,57 @@ def test_yolo_is_read_back(tmp_path):
     assert report["polygon_iou_worst"] > 0.99
 
 
-def test_png_says_who_owns_a_pixel_and_of_which_class(tmp_path):
-    report = export(run_of(tmp_path), "png", str(tmp_path / "to"), NOTHING)
-    names = {int(k): v for k, v in json.loads((tmp_path / "to/classes.json").read_text()).items()}
-    for index, expected in enumerate(truth(tmp_path)):
-        owner = owned(expected)
-        stem = f"drive/{index:06d}.png"
-        numbers = cv2.imread(str(tmp_path / "to/instances" / stem), cv2.IMREAD_UNCHANGED)
-        classes = cv2.imread(str(tmp_path / "to/semantic" / stem), cv2.IMREAD_UNCHANGED)
-        assert (numbers.dtype, classes.dtype) == (np.uint16, np.uint8)
-        assert (numbers == owner + 1).all()
-        labels = np.array([*(label for label, _, _ in expected), "nothing"])
-        assert (np.array([names[i] for i in range(len(names))])[classes] == labels[owner]).all()
-    assert report["instances"] == 30
+CITYSCAPES = {"car": 26, "person": 24, "bicycle": 33}
+PICTURES = {
+    "png": "instances/drive/{:06d}.png",
+    "davis": "Annotations/Full-Resolution/drive/{:05d}.png",
+    "cityscapes": "gtFine/train/drive/drive_000000_{:06d}_gtFine_instanceIds.png",
+}
 
 
-def test_cityscapes_ids(tmp_path):
-    """Pixel values as cityscapesscripts reads them: id * 1000 + number, or the id alone."""
+@pytest.mark.parametrize("format_", PICTURES)
+@pytest.mark.parametrize("tracks", [True, False])
+def test_a_pixel_has_the_number_of_the_higher_score(tmp_path, format_, tracks):
+    """Of Cityscapes as cityscapesscripts reads it: id * 1000 + number, or the id alone."""
     choice = Choice(class_map={"truck": "tractor"})
-    report = export(run_of(tmp_path), "cityscapes", str(tmp_path / "to"), choice)
-    ids = {"car": 26, "person": 24, "bicycle": 33}
-    left_out = 0
+    report = export(run_of(tmp_path, tracks=tracks), format_, str(tmp_path / "to"), choice)
+    others = 0
     for index, expected in enumerate(truth(tmp_path)):
-        name = f"train/drive/drive_000000_{index:06d}"
-        gt = tmp_path / "to" / "gtFine"
-        full = cv2.imread(str(gt / f"{name}_gtFine_instanceIds.png"), cv2.IMREAD_UNCHANGED)
-        labels = cv2.imread(str(gt / f"{name}_gtFine_labelIds.png"), cv2.IMREAD_UNCHANGED)
-        assert (tmp_path / "to/leftImg8bit" / f"{name}_leftImg8bit.jpg").is_file()
-        assert (np.where(full > 1000, full // 1000, full) == labels).all()
-        owner, seen = owned(expected, ids), {}
-        for number, (label, _, _) in enumerate(expected):
-            left_out += label == "truck"
-            value = ids.get(label, 0)
-            place = seen[label] = seen.get(label, -1) + 1
-            assert (full[owner == number] == (value * 1000 + place if value else 0)).all()
-        assert (full[owner < 0] == 0).all()
-    assert report["left_out"] == {"class tractor is none of Cityscapes'": left_out}
-    assert report["instances"] == 30 - left_out
+        numbers, seen = np.arange(1, len(expected) + 2), {}
+        if format_ == "cityscapes":
+            others += sum(label == "truck" for label, _, _ in expected)
+            for place, (label, _, _) in enumerate(expected):
+                seen[label] = seen.get(label, -1) + 1
+                numbers[place] = CITYSCAPES.get(label, 0) * 1000 + seen[label]
+        numbers[-1] = 0  # of pixels that nobody owns
+        picture = np.asarray(Image.open(tmp_path / "to" / PICTURES[format_].format(index)))
+        owner = owned(expected, CITYSCAPES if format_ == "cityscapes" else None)
+        assert (picture == numbers[owner]).all()
+    assert report["instances"] == 30 - others
+    told = {"class tractor is none of Cityscapes'": others} if others else {}
+    assert report["left_out"] == told
+    pictures = {"png": "images/drive/000000", "davis": "JPEGImages/Full-Resolution/drive/00000"}
+    city = "leftImg8bit/train/drive/drive_000000_000000_leftImg8bit"
+    assert (tmp_path / "to" / f"{pictures.get(format_, city)}.jpg").is_file()
+    if format_ == "davis":
+        assert (tmp_path / "to/ImageSets/2017/train.txt").read_text() == "drive\n"
+        assert report["labels_without_track"] == (0 if tracks else 30)
+
+
+def test_classes_of_pixels(tmp_path):
+    for format_ in ("png", "cityscapes"):
+        export(run_of(tmp_path / "in", frames=1), format_, str(tmp_path / format_), NOTHING)
+    names = json.loads((tmp_path / "png/classes.json").read_text())
+    (expected,) = truth(tmp_path, frames=1)
+    labels = np.array([*(label for label, _, _ in expected), "nothing"])
+    classes = np.asarray(Image.open(tmp_path / "png/semantic/drive/000000.png"))
+    assert (np.array(list(names.values()))[classes] == labels[owned(expected)]).all()
+    name = "gtFine/train/drive/drive_000000_000000_gtFine_{}Ids.png"
+    full, ids = (
+        np.asarray(Image.open(tmp_path / "cityscapes" / name.format(kind)), int)
+        for kind in ("instance", "label")
+    )
+    assert (np.where(full > 1000, full // 1000, full) == ids).all()
 
 
 @pytest.mark.parametrize("format_", ["coco", "yolo", "png", "cvat", "label-studio", "fiftyone"])
