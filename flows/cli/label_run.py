@@ -7,7 +7,7 @@ import importlib
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -229,6 +229,19 @@ def _say_what_does_not_fit(console: Console, plan: Plan, told: Collection[str] =
             console.print(f"       [yellow]{escape(line)}[/]")
 
 
+def _say_failed(console: Console, failed: Sequence[dict[str, Any]]) -> None:
+    """Say which frames and sequences failed, and why."""
+    above = None
+    for one in failed[:10]:
+        reason = "for the same reason" if one["reason"] == above else one["reason"]
+        above = one["reason"]
+        name = one.get("uri", "").rpartition("/")[2]
+        place = " ".join(filter(None, (one["sequence"], one.get("camera"), name)))
+        console.print(f"  [red]{escape(place)}[/] {one['stage']}: {escape(reason)}")
+    if len(failed) > 10:
+        console.print(f"  and {len(failed) - 10} more; --json lists all")
+
+
 def conclude(console: Console, summary: dict[str, Any]) -> None:
     """Say what was done, what failed, and what to do next."""
     failed, rejected = summary["failed"], counted(summary["rejected"], "box", "boxes")
@@ -242,15 +255,7 @@ def conclude(console: Console, summary: dict[str, Any]) -> None:
     )
     for line in tracks_told(summary):
         console.print(escape(line))
-    above = None
-    for one in failed[:10]:
-        reason = "for the same reason" if one["reason"] == above else one["reason"]
-        above = one["reason"]
-        name = one.get("uri", "").rpartition("/")[2]
-        place = " ".join(filter(None, (one["sequence"], one.get("camera"), name)))
-        console.print(f"  [red]{escape(place)}[/] {one['stage']}: {escape(reason)}")
-    if len(failed) > 10:
-        console.print(f"  and {len(failed) - 10} more; --json lists all")
+    _say_failed(console, failed)
     if summary["left_out"]:
         frames = counted(summary["left_out"], "labeled frame")
         console.print(
@@ -277,6 +282,7 @@ def dry_run(params: LabelParams) -> dict[str, Any]:
         console.print(f"  {escape(one.found.sequence.sequence_id)}: {state}{size}")
     outcomes = [complete_before(one) for one in plan.sequences if one.manifest]
     summary = summary_of(plan, outcomes, time.perf_counter() - started)
+    _say_failed(console, summary["failed"])  # before: whoever runs it for its exit code is told why
     nothing = "" if plan.missing else summary["nothing"]  # what is missing may have masks
     if nothing:
         console.print(f"[red]{escape(nothing)}[/]")
