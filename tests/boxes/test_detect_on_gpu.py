@@ -109,21 +109,6 @@ def test_each_frame_is_queued_once_while_another_thread_lacks_memory():
     assert gpu.sizes == [8, 4, 2, 1, 1]
 
 
-def test_a_single_frame_is_not_blamed_for_a_batch():
-    network = object.__new__(CudaNetwork)
-    network._most = 4
-
-    class Gpu(Scarce):
-        def run(self, queue):
-            if not self.sizes:
-                network._most = 1  # another thread needed that
-            return super().run(queue)
-
-    gpu = network.gpu = Gpu(network, [None, 1, 1, 1, 1])
-    assert network.start(range(4), [(1, 1)] * 4, 0.3)() == list(range(4))
-    assert gpu.sizes == [4, 1, 1, 1, 1]
-
-
 def test_rows_that_are_not_one_for_each_image_are_refused(file, monkeypatch):
     detector = Detector(file)
     images = [detector.letterbox(street(seed)) for seed in range(2)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 import pytest
 
@@ -65,12 +63,3 @@ def test_more_than_there_is_is_a_device_memory_error_and_the_device_goes_on(devi
     with pytest.raises(DeviceMemoryError):
         device.allocate(1 << 50)
     assert device.allocate(1024)
-
-
-def test_pinned_slots_come_back(device):
-    pool = SlotPool(device.allocate_pinned, 1000)
-    for _ in range(10):
-        array = pool.take().as_array(np.uint8, (1000,))
-        assert ctypes.c_uint8.from_address(array.ctypes.data) is not None
-        del array
-    assert pool.allocated == 1

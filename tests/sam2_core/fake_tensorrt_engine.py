@@ -98,7 +98,7 @@ class Context:
 
     def set_device_memory(self, memory: int, size: int) -> None:
         assert size >= self.engine.device_memory_size_v2
-        FakeDevice.current.check(memory, size)
+        FakeDevice.current._inside(memory, size)
         self.has_memory = True
 
     def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:

@@ -75,12 +75,6 @@ def test_a_frame_is_uploaded_once_for_all_its_views(pixels):
     assert not squares_of(pixels, [staged.whole()], 32).any()
 
 
-def test_what_is_no_frame_is_not_staged(pixels):
-    for wrong in (np.zeros((4, 4), np.uint8), np.zeros((0, 4, 3), np.uint8), np.zeros((4, 4, 3))):
-        with pytest.raises(ValueError, match="expected a uint8"):
-            pixels.stage(wrong)
-
-
 def test_a_strip_that_is_too_long_for_the_device_is_resized_by_the_host(pixels, monkeypatch):
     def limited(planes, size, **how):
         assert max(planes.shape[2:]) <= MOST_SHRUNK * size[0]

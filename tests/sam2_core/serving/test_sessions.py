@@ -194,15 +194,6 @@ def test_threads_share_a_client(server):
         assert all(one.rle == found[n % 4].rle for n, one in enumerate(found))
 
 
-def test_embeddings_stay_within_their_bound(server):
-    with Sam2Client(server["grpc"], "micro") as client:
-        for shade in range(40):
-            image = np.full((64 + shade, 64, 3), 9, np.uint8)
-            client.predict(client.set_image(image), boxes_xyxy_px=[[4, 4, 40, 40]])
-    store = SharedStore(store_of(server) / "embeddings", 64 << 20)
-    assert 0 < store.nbytes <= 64 << 20
-
-
 def test_what_the_server_has_forgotten_is_encoded_again_without_a_word(server):
     remote = load_backend("compact", "triton", triton_urls=[server["grpc"]])
     local = Segmenter(load_backend("compact", "onnxruntime-cpu"))

@@ -12,7 +12,7 @@ from sam2_core.serving.contract import DESCRIBE
 from sam2_core.serving.transport import Access, Call, ServerAbsentError, UntrustedError, connect
 from sam2_core.types import AutolabelError
 from tests.sam2_core.serving.conftest import serving
-from tests.sam2_core.serving.private_ca import TOKEN, PrivateCa, grpcs_proxy, https_proxy
+from tests.sam2_core.serving.private_ca import PrivateCa
 from tests.sam2_core.serving.test_triton_server import BOXES, street
 
 
@@ -28,58 +28,8 @@ def stranger(tmp_path_factory):
     return PrivateCa(tmp_path_factory.mktemp("tls") / "stranger")
 
 
-@pytest.fixture(scope="module", params=["https", "grpcs"])
-def proxy(request, ca):
-    """Address of a proxy with TLS before the one server of these tests, and what it wants."""
-    server = request.getfixturevalue("server")
-    way, start = {"https": ("http", https_proxy), "grpcs": ("grpc", grpcs_proxy)}[request.param]
-    with start(server[way], *ca.issue(request.param)) as url:
-        yield url
-
-
 @pytest.mark.ci
-def test_through_a_proxy_with_tls_and_a_token_masks_are_the_same(server, proxy, ca):
-    with Sam2Client(server["http"], "compact") as direct:
-        expected = direct.predict(direct.set_image(street()), boxes_xyxy_px=BOXES)
-    with Sam2Client(proxy, "compact", access=Access(TOKEN, {}, ca.certificate)) as client:
-        assert client.predict(client.set_image(street()), boxes_xyxy_px=BOXES).rle == expected.rle
-
-
-@pytest.mark.ci
-def test_labeling_takes_ca_and_token_from_the_environment(proxy, ca, monkeypatch):
-    monkeypatch.setenv("AUTOLABEL_TRITON_CA", str(ca.certificate))
-    monkeypatch.setenv("AUTOLABEL_TRITON_TOKEN", TOKEN)
-    remote = load_backend("compact", "triton", triton_urls=[proxy])
-    assert remote.info.close_ups
-    remote.close()
-
-
-@pytest.mark.ci
-def test_another_ca_and_another_token_are_refused_and_nothing_secret_is_said(proxy, ca, stranger):
-    for access, says in (
-        (Access(TOKEN, {}, stranger.certificate), "AUTOLABEL_TRITON_CA"),
-        (Access(TOKEN), "AUTOLABEL_TRITON_CA"),  # those that this machine trusts
-        (Access("word-of-another", {}, ca.certificate), "AUTOLABEL_TRITON_TOKEN.*who are you"),
-    ):
-        transport = connect(proxy, access)
-        with pytest.raises(UntrustedError, match=says) as caught:
-            transport.infer(Call("sam2_encoder_compact", DESCRIBE, ["info"], 20.0))
-        assert "word-of" not in str(caught.value)
-        transport.close()
-
-
-@pytest.mark.ci
-def test_a_certificate_of_another_host_is_refused(server, ca):
-    for way, start, scheme in (("http", https_proxy, "https"), ("grpc", grpcs_proxy, "grpcs")):
-        with start(server[way], *ca.issue(f"elsewhere-{scheme}", "127.9.9.9")) as url:
-            transport = connect(url, Access(TOKEN, {}, ca.certificate))
-            with pytest.raises(UntrustedError, match="must name this host"):
-                transport.infer(Call("m", DESCRIBE, ["info"], 20.0))
-            transport.close()
-
-
-@pytest.mark.ci
-def test_the_server_s_own_tls_lets_in_who_shows_a_certificate_of_the_ca(ca, stranger):
+def test_the_server_s_own_tls_lets_in_who_shows_a_certificate_of_the_ca(ca, stranger, monkeypatch):
     certificate, key = ca.issue("server")
     options = ["--tls-certificate", str(certificate), "--tls-key", str(key)]
     options += ["--tls-clients", str(ca.certificate), "--host", "0.0.0.0"]
@@ -99,6 +49,17 @@ def test_the_server_s_own_tls_lets_in_who_shows_a_certificate_of_the_ca(ca, stra
             with pytest.raises((UntrustedError, ServerAbsentError), match="AUTOLABEL_TRITON_C"):
                 transport.infer(Call("sam2_encoder_compact", DESCRIBE, ["info"], 20.0))
             transport.close()
+        for url in (server["grpc"], server["http"]):  # the certificate names 127.0.0.1 alone
+            transport = connect(url.replace("127.0.0.1", "localhost"), mine)
+            with pytest.raises(UntrustedError, match="must name this host"):
+                transport.infer(Call("m", DESCRIBE, ["info"], 20.0))
+            transport.close()
+        # Labeling takes the files from the environment.
+        with monkeypatch.context() as patched:
+            for name, path in zip(("CA", "CERTIFICATE", "KEY"), (ca.certificate, *ca.issue("me")),
+                                  strict=True):  # fmt: skip
+                patched.setenv(f"AUTOLABEL_TRITON_{name}", str(path))
+            load_backend("compact", "triton", triton_urls=[server["grpc"]]).close()
         # HTTP and metrics are no way around.
         with Sam2Client(server["http"], "compact", access=mine) as client:
             found = client.predict(client.set_image(street()), boxes_xyxy_px=BOXES)

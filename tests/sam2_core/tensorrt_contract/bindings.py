@@ -7,6 +7,7 @@ make the import work, and every docstring of the bindings carries its real signa
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -24,11 +25,11 @@ ENTRY_POINTS = (
     "initLibNvInferPlugins", "getBuilderPluginRegistry", "getPluginRegistry",
 )  # fmt: skip
 LIBRARIES = ("nvinfer", "nvinfer_plugin", "nvonnxparser")
-# Not in the lock, which holds one version of a package: fetched when the package index is there.
-TENSORRT_10 = "tensorrt-cu13-bindings==10.16.1.11"
+# Of the bindings in the lock.
+MAJOR = 11
 
 
-def build_libraries(folder: Path, major: int) -> None:
+def build_libraries(folder: Path) -> None:
     """Three shared objects that export the entry points and nothing else."""
     gcc = shutil.which("gcc") or shutil.which("cc")
     if gcc is None:
@@ -36,47 +37,20 @@ def build_libraries(folder: Path, major: int) -> None:
     source = folder / "entry_points.c"
     source.write_text("".join(f"void *{name}(void) {{ return 0; }}\n" for name in ENTRY_POINTS))
     for library in LIBRARIES:
-        name = f"lib{library}.so.{major}"
+        name = f"lib{library}.so.{MAJOR}"
         command = [gcc, "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", str(folder / name)]
         subprocess.run([*command, str(source)], check=True)
 
 
-def bindings_folder(major: int, folder: Path) -> str | None:
-    """Where `tensorrt_bindings` of this version lies; None where it cannot be had."""
-    if major == 11:
-        import importlib.util
-
-        found = importlib.util.find_spec("tensorrt_bindings")
-        return str(Path(found.origin).parent.parent) if found and found.origin else None
-    target = folder / "site"
-    command = [
-        sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:",
-        "--disable-pip-version-check", "--target", str(target), TENSORRT_10,
-    ]  # fmt: skip
-    uv = shutil.which("uv") or str(HERE.parents[2] / ".uv" / "bin" / "uv")
-    if Path(uv).exists():
-        command = [
-            uv,
-            "pip",
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--target",
-            str(target),
-            TENSORRT_10,
-        ]
-    done = subprocess.run(command, check=False, capture_output=True, timeout=120)
-    return str(target) if done.returncode == 0 else None
-
-
-def describe(major: int, folder: Path) -> dict[str, Any]:
-    """The API of TensorRT 10 or 11, as its own bindings state it."""
+def describe(folder: Path) -> dict[str, Any]:
+    """The API of the TensorRT that is installed, as its own bindings state it."""
     if sys.platform != "linux" or os.uname().machine != "x86_64":
         pytest.skip("the TensorRT bindings that are checked here exist for Linux on x86-64")
-    build_libraries(folder, major)
-    site = bindings_folder(major, folder)
-    if site is None:
-        pytest.skip(f"the TensorRT {major} bindings are not installed and cannot be fetched")
+    found = importlib.util.find_spec("tensorrt_bindings")
+    if found is None or found.origin is None:
+        pytest.skip("the TensorRT bindings are not installed")
+    build_libraries(folder)
+    site = str(Path(found.origin).parent.parent)
     environment = {**os.environ, "LD_LIBRARY_PATH": str(folder), "PYTHONPATH": site}
     done = subprocess.run(
         [sys.executable, str(HERE / "describe_bindings.py")],
@@ -84,5 +58,5 @@ def describe(major: int, folder: Path) -> dict[str, Any]:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     api: dict[str, Any] = json.loads(done.stdout)
-    assert api["version"].startswith(f"{major}.")
+    assert api["version"].startswith(f"{MAJOR}.")
     return api
