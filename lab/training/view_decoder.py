@@ -35,7 +35,7 @@ def decode_views(
     embedding, high_res_s0, high_res_s1 = features
     views, per = len(embedding), len(points) // len(embedding)
     encoder, decoder = model.sam_prompt_encoder, model.sam_mask_decoder
-    image = (embedding + encoder.dense(None, None)).flatten(2).transpose(1, 2)
+    image = (embedding + encoder.dense(None)).flatten(2).transpose(1, 2)
     position = encoder.image_position().flatten(2).transpose(1, 2)
     sparse = encoder.sparse(points, labels)
     output = decoder.output_tokens().expand(len(sparse), -1, -1)

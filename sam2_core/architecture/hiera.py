@@ -2,48 +2,20 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from sam2_core.architecture.layers import MLP
+from sam2_core.architecture.token_grid import cut, joined
 from sam2_core.presets import Preset
 
 
 def pool2(x: Tensor) -> Tensor:
     """Max over 2x2 cells of a channels-last map (B, H, W, C)."""
     return F.max_pool2d(x.permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1)
-
-
-def to_windows(x: Tensor, side: int) -> Tensor:
-    """Cut (B, H, W, C) into (B * windows, side, side, C), zero-padded at the right and bottom."""
-    batch, height, width, channels = x.shape
-    pad_h, pad_w = -height % side, -width % side
-    if pad_h or pad_w:
-        x = F.pad(x, (0, 0, 0, pad_w, 0, pad_h))
-    rows, columns = (height + pad_h) // side, (width + pad_w) // side
-    x = x.reshape(batch, rows, side, columns, side, channels)
-    return x.permute(0, 1, 3, 2, 4, 5).reshape(-1, side, side, channels)
-
-
-def from_windows(windows: Tensor, side: int, height: int, width: int) -> Tensor:
-    """Put windows back together and drop the padding: (B, height, width, C)."""
-    rows, columns = -(-height // side), -(-width // side)
-    x = windows.reshape(-1, rows, columns, side, side, windows.shape[-1])
-    x = x.permute(0, 1, 3, 2, 4, 5).reshape(-1, rows * side, columns * side, windows.shape[-1])
-    return x[:, :height, :width]
-
-
-class PatchEmbed(nn.Module):
-    """7x7 convolution with stride 4 to channels-last tokens."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.proj = nn.Conv2d(3, channels, 7, 4, 3)
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """(B, 3, S, S) -> (B, S/4, S/4, C)."""
-        return self.proj(pixels).permute(0, 2, 3, 1)
 
 
 class MultiScaleAttention(nn.Module):
@@ -92,9 +64,7 @@ class MultiScaleBlock(nn.Module):
         if self.widens:
             shortcut = pool2(self.proj(normal)) if self.pooled else self.proj(normal)
         if self.window:
-            attended = self.attn(to_windows(normal, self.window))
-            side = self.window // 2 if self.pooled else self.window
-            attended = from_windows(attended, side, shortcut.shape[1], shortcut.shape[2])
+            attended = joined(self.attn(cut(normal, self.window)), shortcut.shape[1])
         else:
             attended = self.attn(normal)
         x = shortcut + attended
@@ -106,7 +76,8 @@ class Hiera(nn.Module):
 
     def __init__(self, preset: Preset) -> None:
         super().__init__()
-        self.patch_embed = PatchEmbed(preset.embed_dim)
+        # 7x7 convolution with stride 4 to tokens.
+        self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(3, preset.embed_dim, 7, 4, 3)})
         height, width = preset.position_grid_hw
         side = preset.window_sizes[0]
         self.pos_embed = nn.Parameter(torch.zeros(1, preset.embed_dim, height, width))
@@ -138,7 +109,7 @@ class Hiera(nn.Module):
 
     def forward(self, pixels: Tensor) -> list[Tensor]:
         """(B, 3, S, S) normalised -> four maps (B, S/4 / 2**i, S/4 / 2**i, C * 2**i)."""
-        x = self.patch_embed(pixels)
+        x = self.patch_embed.proj(pixels).permute(0, 2, 3, 1)
         x = x + self.position_embedding(x.shape[1], x.shape[2]).to(x.dtype)
         outputs = []
         for i, block in enumerate(self.blocks):
@@ -148,21 +119,14 @@ class Hiera(nn.Module):
         return outputs
 
 
-class Lateral(nn.Module):
-    """A 1x1 convolution under Meta's key `conv`."""
-
-    def __init__(self, channels: int, width: int) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(channels, width, 1)
-
-
 class Neck(nn.Module):
     """Feature pyramid: all levels to one width; the coarsest two are summed top-down."""
 
     def __init__(self, preset: Preset) -> None:
         super().__init__()
         self.convs = nn.ModuleList(
-            Lateral(channels, preset.width) for channels in reversed(preset.channels)
+            nn.ModuleDict({"conv": nn.Conv2d(channels, preset.width, 1)})
+            for channels in reversed(preset.channels)
         )
 
     def forward(self, stages: list[Tensor]) -> list[Tensor]:
@@ -176,14 +140,6 @@ class Neck(nn.Module):
         return [maps[0], maps[1], maps[2] + coarse]
 
 
-class ImageEncoder(nn.Module):
-    """Trunk and neck."""
-
-    def __init__(self, preset: Preset) -> None:
-        super().__init__()
-        self.trunk = Hiera(preset)
-        self.neck = Neck(preset)
-
-    def forward(self, pixels: Tensor) -> list[Tensor]:
-        """(B, 3, S, S) normalised -> maps at strides 4, 8 and 16."""
-        return self.neck(self.trunk(pixels))
+def image_encoder(preset: Preset) -> nn.Module:
+    """Trunk and neck: (B, 3, S, S) normalised -> maps at strides 4, 8 and 16."""
+    return nn.Sequential(OrderedDict(trunk=Hiera(preset), neck=Neck(preset)))

@@ -143,22 +143,9 @@ class LeanDecoder(nn.Module):
         logits = logits.permute(0, 1, 2, 4, 6, 3, 5, 7)
         return logits.reshape(-1, masks, 4 * side, 4 * side)
 
-    def forward(
-        self,
-        embedding: Tensor,
-        high_res_s0: Tensor,
-        high_res_s1: Tensor,
-        points: Tensor,
-        labels: Tensor,
-        image_index: Tensor,
-        window_yx: Tensor | None = None,
-        mask_input: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, *inputs: Tensor, **more: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Decode as `by_cell` does; logits (P, 4, 4 * window, 4 * window)."""
-        features = (embedding, high_res_s0, high_res_s1)
-        logits, iou, object_score = self.by_cell(
-            *features, points, labels, image_index, window_yx, mask_input
-        )
+        logits, iou, object_score = self.by_cell(*inputs, **more)
         return self.laid_out(logits), iou, object_score
 
     def by_cell(
@@ -193,7 +180,7 @@ class LeanDecoder(nn.Module):
         position = self._position() if self.baked is None else self.baked
         position = position.to(embedding.dtype)
         if self.masked:
-            dense = self.tokens.encoder.dense(mask_input, None).flatten(2).transpose(1, 2)
+            dense = self.tokens.encoder.dense(mask_input).flatten(2).transpose(1, 2)
             image = embedding.index_select(0, image_index) + dense.to(embedding.dtype)
             tokens, x = self.first(prompt, prompt, image, position)
         else:

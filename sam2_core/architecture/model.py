@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from sam2_core.architecture.hiera import ImageEncoder
+from sam2_core.architecture.hiera import image_encoder
 from sam2_core.architecture.mask_decoder import MaskDecoder
 from sam2_core.architecture.prompt_encoder import PromptEncoder
 from sam2_core.presets import Preset
@@ -55,7 +55,7 @@ class Sam2(nn.Module):
     def __init__(self, preset: Preset) -> None:
         super().__init__()
         self.preset = preset
-        self.image_encoder = ImageEncoder(preset)
+        self.image_encoder = image_encoder(preset)
         self.sam_prompt_encoder = PromptEncoder(preset)
         self.sam_mask_decoder = MaskDecoder(preset)
         self.no_mem_embed = nn.Parameter(torch.zeros(1, 1, preset.width))
@@ -93,7 +93,6 @@ class Sam2(nn.Module):
         labels: Tensor,
         image_index: Tensor,
         mask_input: Tensor | None = None,
-        has_mask_input: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Decode P prompts over the B images of `features`.
 
@@ -103,14 +102,13 @@ class Sam2(nn.Module):
             labels: (P, K): 1, 0, 2, 3 or -1. A box is its two corners (2, 3) and a padding (-1).
             image_index: (P,) which image each prompt belongs to.
             mask_input: (P, 1, G, G) logits to refine, or None.
-            has_mask_input: (P,), above 0 where `mask_input` counts; None: everywhere.
 
         Returns:
             All four masks' logits (P, 4, G, G), predicted IoU (P, 4), object score logit (P,).
 
         """
         rows = tuple(part[image_index] for part in features)
-        return self.decode_rows(rows, points, labels, mask_input, has_mask_input)
+        return self.decode_rows(rows, points, labels, mask_input)
 
     def decode_rows(
         self,
@@ -118,29 +116,17 @@ class Sam2(nn.Module):
         points: Tensor,
         labels: Tensor,
         mask_input: Tensor | None = None,
-        has_mask_input: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Decode as `decode` does; row p of each of the three `features` belongs to prompt p."""
         embedding, high_res_s0, high_res_s1 = features
         encoder = self.sam_prompt_encoder
         return self.sam_mask_decoder(
-            embedding + encoder.dense(mask_input, has_mask_input),
+            embedding + encoder.dense(mask_input),
             encoder.image_position(),
             encoder.sparse(points, labels),
             high_res_s0,
             high_res_s1,
         )
-
-    def forward(
-        self,
-        images: Tensor,
-        points: Tensor,
-        labels: Tensor,
-        image_index: Tensor,
-        mask_input: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Encode and decode; all four masks, see `decode`."""
-        return self.decode(self.encode(images), points, labels, image_index, mask_input)
 
 
 def build_model(preset: Preset) -> Sam2:

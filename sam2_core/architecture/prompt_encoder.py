@@ -74,24 +74,18 @@ class PromptEncoder(nn.Module):
             encoded = torch.where(labels == value, encoded + kinds[value], encoded)
         return torch.where(labels < 0, self.not_a_point_embed.weight, encoded)
 
-    def dense(self, mask_input: Tensor | None, has_mask_input: Tensor | None) -> Tensor:
+    def dense(self, mask_input: Tensor | None) -> Tensor:
         """Embed mask prompts.
 
         Args:
             mask_input: (P, 1, G, G) logits, or None for prompts without masks.
-            has_mask_input: (P,), above 0 where the row of `mask_input` counts; None: all count.
 
         Returns:
             (P, width, E, E), or (1, width, 1, 1) without masks.
 
         """
         empty = self.no_mask_embed.weight.reshape(1, -1, 1, 1)
-        if mask_input is None:
-            return empty
-        embedded = self.mask_downscaling(mask_input.to(empty.dtype))
-        if has_mask_input is None:
-            return embedded
-        return torch.where(has_mask_input.reshape(-1, 1, 1, 1) > 0, embedded, empty)
+        return empty if mask_input is None else self.mask_downscaling(mask_input.to(empty.dtype))
 
     def image_position(self) -> Tensor:
         """Position encoding of the image embedding's grid, (1, width, E, E)."""
