@@ -3,9 +3,11 @@
 import base64
 import contextlib
 import json
+import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlencode
 
 import cv2
@@ -13,7 +15,6 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.attacker import attack, attackers_origin
 from tests.integration.cluster import empty_home, free_port
 from tests.review.app_page import browser_page, needs_chromium
 from tests.sam2_core.serving.conftest import serving, statistics
@@ -24,6 +25,59 @@ FOREIGN = (
     {"origin": "http://attacker.example"},
     {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"},
 )
+
+
+class _Page(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<!doctype html><title>Kittens</title>")
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+@contextlib.contextmanager
+def attackers_origin():
+    """Another port of 127.0.0.1: a browser sends it, and its requests, this machine's cookies."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Page)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+# Asks for a picture by a tag, and for everything else by `fetch`: readable, then blind.
+_ATTACK = """async ([picture, asked]) => {
+  const seen = await new Promise((answer) => {
+    const image = new Image();
+    image.onload = () => answer(image.width > 0);
+    image.onerror = () => answer(false);
+    image.src = picture;
+  });
+  const told = [];
+  for (const [url, method, body] of asked)
+    for (const mode of ["cors", "no-cors"])
+      for (const credentials of ["include", "omit"])
+        for (const type of ["application/json", "text/plain"])
+          try {
+            const options = {method, mode, credentials};
+            if (body) options.body = JSON.stringify(body);
+            const answer = await fetch(url, {...options, headers: {"Content-Type": type}});
+            if (mode == "cors") told.push([url, answer.status, await answer.text()]);
+          } catch (error) { /* the browser keeps the answer from us */ }
+  return [seen, told];
+}"""
+
+
+def attack(page, picture, asked):
+    """From the open page load a picture and send requests; returns what the page came to know."""
+    seen, told = page.evaluate(_ATTACK, [picture, [list(one) for one in asked]])
+    return seen, told
 
 
 @dataclass

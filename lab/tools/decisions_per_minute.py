@@ -26,12 +26,14 @@ from tasks.dataset.schema import (  # noqa: E402 - the database comes before fif
 from tasks.review.app import run_app  # noqa: E402
 from tasks.review.queue import build_queue  # noqa: E402
 from tests.review.app_page import (  # noqa: E402
+    DECISION_OF,
     READY,
+    begin_watching,
     browser_page,
+    decide,
     open_first_sample,
     open_view,
 )
-from tests.review.keyboard import DECISION_OF, begin_watching, decide  # noqa: E402
 
 
 def _cpu_seconds(processes: list[psutil.Process]) -> float:

@@ -16,7 +16,6 @@ from flows.server.api import use_api
 from flows.server.sign_in import CLIENT_AUTH, auth_file, choose_auth, write_links
 from sam2_core.types import AutolabelError
 from tasks.store.private_files import close_file, private_folder
-from tests.attacker import attack, attackers_origin
 from tests.integration.cluster import empty_home, free_port
 from tests.review.app_page import browser_page, needs_chromium, save_picture
 
@@ -62,22 +61,10 @@ def planted(user):
 
 @pytest.mark.ci
 @needs_chromium
-def test_the_printed_link_opens_prefects_page_and_no_other_page_does_anything(api, user, tmp_path):
+def test_the_printed_link_opens_prefects_page(api, tmp_path):
     file = write_links(services.folder(), up_run.sign_in_links())
-    asked = [
-        (f"{api}/flows/", "POST", FLOW),
-        (f"{api}/work_pools/", "POST", {"name": "pool", "type": "process"}),
-        (f"{api}/deployments/filter", "POST", {}),
-        (f"{api}/csrf-token?client=page", "GET", None),
-        (f"{api}/admin/settings", "GET", None),
-        (f"{api}/health", "GET", None),
-    ]
-    icon = f"{api.removesuffix('/api')}/ico/favicon-32x32.png"
-    assert httpx.get(icon).headers["content-type"] == "image/png"
     others = []
-    with browser_page() as page, attackers_origin() as origin:
-        page.goto(origin)
-        assert attack(page, icon, asked) == (False, []), "before anybody has signed in"
+    with browser_page() as page:
         page.on("request", lambda one: others.append(one) if "127.0.0.1" not in one.url else None)
         page.goto(file.as_uri())
         page.get_by_text("Prefect", exact=False).first.click()
@@ -89,9 +76,6 @@ def test_the_printed_link_opens_prefects_page_and_no_other_page_does_anything(ap
         save_picture(page, tmp_path, "prefect-signed-in")
         asked_others = [one.url for one in others if not one.url.startswith(("file:", "data:"))]
         assert asked_others == [], "Prefect's page asks somebody else"
-        page.goto(origin)
-        assert attack(page, icon, asked) == (False, []), "in a browser that has"
-    assert planted(user) == []
 
 
 def test_neither_another_name_nor_another_origin_nor_a_stranger_is_let_in(api, user):

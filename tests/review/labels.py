@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 
+import cv2
 import numpy as np
 from pycocotools import mask as coco_mask
 
 from sam2_core.types import Boxes, Masks, ModelStamp
+from tasks.frames.identity import file_version
 from tasks.store.artifacts import RunStamp
 from tasks.store.tables import LabeledFrame
 from tasks.types import FrameRef
@@ -61,3 +64,44 @@ def labeled_frame(
 def labeled_frames(count: int, instances: int = 5, **kind: object) -> Sequence[LabeledFrame]:
     """Successive frames."""
     return [labeled_frame(index, instances, **kind) for index in range(count)]
+
+
+PLACES = [(120, 120, 400, 400), (520, 150, 800, 420), (900, 260, 1160, 600)]
+
+
+def disc(box: tuple[int, int, int, int]) -> np.ndarray:
+    image = np.zeros(SIZE_HW, np.uint8)
+    x0, y0, x1, y1 = box
+    cv2.ellipse(image, ((x0 + x1) // 2, (y0 + y1) // 2), ((x1 - x0) // 2, (y1 - y0) // 2),
+                0, 0, 360, 1, -1)  # fmt: skip
+    return image
+
+
+def picture_with(
+    folder: Path, index: int, places: list[tuple[int, int, int, int]], labels: tuple[str, ...],
+    quality: float,
+) -> LabeledFrame:  # fmt: skip
+    """One picture with labels far apart; the higher the quality, the less doubtful they are."""
+    picture = np.full((*SIZE_HW, 3), 90, np.uint8)
+    for place, colour in zip(places, ((60, 60, 200), (60, 200, 60), (200, 60, 60)), strict=False):
+        picture[disc(place) > 0] = colour
+    path = folder / "images" / f"{index}.jpg"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cv2.imwrite(str(path), picture)
+    count = len(places)
+    rle = [coco_mask.encode(np.asfortranarray(disc(place)))["counts"] for place in places]
+    areas = [int(disc(place).sum()) for place in places]
+    scores = [quality] * count, [quality + 0.2] * count, [1] * count
+    masks = Masks(tuple(rle), SIZE_HW, *scores, areas, ("",) * count)
+    boxes = Boxes(np.array(places, np.float32), [0.5] * count, labels)
+    version = file_version(path) or ""
+    size_bytes = path.stat().st_size
+    frame = FrameRef(
+        "drive", "", index, index + 1, str(path), SIZE_HW, version, size_bytes, str(path)
+    )  # fmt: skip
+    return LabeledFrame(frame, boxes, masks)
+
+
+def three_labels(folder: Path) -> LabeledFrame:
+    """One picture with three labels, all of them doubtful."""
+    return picture_with(folder, 0, PLACES, ("car", "person", "truck"), 0.4)

@@ -1,6 +1,8 @@
 """What tests of reviewing do to a dataset, and what they look at."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,13 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.types import Masks
 from tasks.dataset import schema
+from tasks.load.into_fiftyone import load_sequence
+from tasks.load.prepare import prepare_dataset
 from tasks.review.actions import accept, choose, delete, fix_class, mark_sequence, merge, reject
 from tasks.review.relabel import bring_back, open_requests, request_relabel
+from tasks.store.manifests import write_manifest
+from tasks.store.tables import LabeledFrame
+from tests.load.test_into_fiftyone import store
 from tests.review.labels import OTHER_STAMP, SIZE_HW
 
 
@@ -83,3 +90,16 @@ def ask(dataset: Any, act: str, view: Any = None, **more: Any) -> dict[str, Any]
     selected = {key: value for key, value in more.items() if key in SELECTIONS}
     params = {"act": act, **{key: more[key] for key in more.keys() - selected.keys()}}
     return Review().execute(context(dataset, view or dataset.view(), params=params, **selected))
+
+
+def load_run(name: str, out: Path | str, frames: Sequence[LabeledFrame]) -> Any:
+    """Store labeled frames as a run does and load them; return the dataset."""
+    manifest = store(Path(out), list(frames))
+    folder = frames[0].frame.uri.rpartition("/")[0]
+    manifest = replace(
+        manifest, frames_uri=folder if frames[0].frame.local_path else manifest.frames_uri
+    )
+    write_manifest(str(out), manifest)
+    prepare_dataset(name, out_uri=str(out))
+    load_sequence(name, str(out), manifest)
+    return schema.open_dataset(name)

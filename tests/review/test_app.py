@@ -2,33 +2,25 @@
 
 import re
 import uuid
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
-import cv2
-import httpx
 import numpy as np
 import psutil
+import pyarrow.parquet as pq
 import pytest
 from pycocotools import mask as coco_mask
 
-from sam2_core.types import Boxes, Masks
+from sam2_core.types import Masks
 from tasks.dataset import schema
-from tasks.frames.identity import file_version
-from tasks.load import into_fiftyone as load
-from tasks.load.prepare import prepare_dataset
-from tasks.review.app import App, install_plugin, run_app
+from tasks.load.prepare import rebuild
+from tasks.review.actions import accept, choose, reject
+from tasks.review.app import install_plugin, run_app
 from tasks.review.events import read_events
+from tasks.review.export import export_reviews
 from tasks.review.queue import build_queue
 from tasks.review.relabel import bring_back, open_requests
 from tasks.review.stats import DECISION_COLOURS
-from tasks.store.manifests import write_manifest
-from tasks.store.tables import LabeledFrame
-from tasks.types import FrameRef
-from tests.attacker import attack, attackers_origin
-from tests.load.test_into_fiftyone import store
 from tests.review.app_page import (
     READY,
     browser_page,
@@ -44,10 +36,9 @@ from tests.review.app_page import (
     save_picture,
     wait_for,
 )
-from tests.review.labels import OTHER_STAMP
+from tests.review.labels import OTHER_STAMP, PLACES, SIZE_HW, disc, picture_with, three_labels
+from tests.review.reviewed import load_run
 
-SIZE = (720, 1280)
-PLACES = [(120, 120, 400, 400), (520, 150, 800, 420), (900, 260, 1160, 600)]
 # What FiftyOne would draw beside a label of a class.
 NAME_DRAWN = """(name) => {
   const { looker } = window.autolabelReview.open;
@@ -56,44 +47,6 @@ NAME_DRAWN = """(name) => {
   return Object.create(drawn, { label }).getLabelText(looker.state);
 }"""
 pytestmark = needs_chromium
-
-
-def disc(box: tuple[int, int, int, int]) -> np.ndarray:
-    image = np.zeros(SIZE, np.uint8)
-    x0, y0, x1, y1 = box
-    cv2.ellipse(image, ((x0 + x1) // 2, (y0 + y1) // 2), ((x1 - x0) // 2, (y1 - y0) // 2),
-                0, 0, 360, 1, -1)  # fmt: skip
-    return image
-
-
-def frame_with(
-    folder: Path, index: int, places: list[tuple[int, int, int, int]], labels: tuple[str, ...],
-    quality: float,
-) -> LabeledFrame:  # fmt: skip
-    """One picture with labels far apart; the higher the quality, the less doubtful they are."""
-    picture = np.full((*SIZE, 3), 90, np.uint8)
-    for place, colour in zip(places, ((60, 60, 200), (60, 200, 60), (200, 60, 60)), strict=False):
-        picture[disc(place) > 0] = colour
-    path = folder / "images" / f"{index}.jpg"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    cv2.imwrite(str(path), picture)
-    count = len(places)
-    rle = [coco_mask.encode(np.asfortranarray(disc(place)))["counts"] for place in places]
-    areas = [int(disc(place).sum()) for place in places]
-    scores = [quality] * count, [quality + 0.2] * count, [1] * count
-    masks = Masks(tuple(rle), SIZE, *scores, areas, ("",) * count)
-    boxes = Boxes(np.array(places, np.float32), [0.5] * count, labels)
-    version = file_version(path) or ""
-    size_bytes = path.stat().st_size
-    frame = FrameRef(
-        "drive", "", index, index + 1, str(path), SIZE, version, size_bytes, str(path)
-    )  # fmt: skip
-    return LabeledFrame(frame, boxes, masks)
-
-
-def three_labels(folder: Path) -> LabeledFrame:
-    """One picture with three labels, all of them doubtful."""
-    return frame_with(folder, 0, PLACES, ("car", "person", "truck"), 0.4)
 
 
 def decisions(name: str) -> list[str]:
@@ -107,13 +60,13 @@ def looks(page: Any, before: list[np.ndarray], places: list[list[float]]) -> lis
     page.mouse.move(4, 4)
     found = []
     for old, place in zip(before, places, strict=True):
-        edge = outline_colour(page, place, SIZE)
+        edge = outline_colour(page, place, SIZE_HW)
         far = {
             name: np.abs(edge - list(bytes.fromhex(colour[1:]))[::-1]).sum()
             for name, colour in DECISION_COLOURS.items() if name != "edited"
         }  # fmt: skip
         nearest = min(far, key=lambda name: far[name])
-        new = label_pixels(page, place, SIZE).astype(int)
+        new = label_pixels(page, place, SIZE_HW).astype(int)
         unchanged = "" if np.abs(new - old).mean() < 3 else "not drawn"
         found.append(nearest if far[nearest] < 40 else unchanged)
     return found
@@ -121,7 +74,7 @@ def looks(page: Any, before: list[np.ndarray], places: list[list[float]]) -> lis
 
 def picture_is_seen(page: Any, place: list[float]) -> bool:
     """Whether the accepted red disc is still more red than its decision's green."""
-    shown = label_pixels(page, place, SIZE)
+    shown = label_pixels(page, place, SIZE_HW)
     height, width = shown.shape[:2]  # beside the mark in the middle
     within = shown[height // 4 : height // 3, width // 3 : 2 * width // 3].reshape(-1, 3).mean(0)
     return bool(within[2] > within[1])
@@ -129,7 +82,7 @@ def picture_is_seen(page: Any, place: list[float]) -> bool:
 
 def class_is_above_all_marks(page: Any, place: list[float]) -> bool:
     """Whether the review's own layer has the caption above the upper left corner of a label."""
-    x, y, _, _ = label_box(page, place, SIZE)
+    x, y, _, _ = label_box(page, place, SIZE_HW)
     layer = page.locator("canvas.autolabel-layer")
     box = layer.bounding_box()
     opaque = """([layer, x, y]) => {
@@ -139,35 +92,6 @@ def class_is_above_all_marks(page: Any, place: list[float]) -> bool:
     handle = layer.element_handle()
     count = page.evaluate(opaque, [handle, round(x - box["x"]) + 1, round(y - box["y"]) - 22])
     return bool(count == 24 * 16)
-
-
-def refuses_everybody_else(app: App, page: Any, picture: str) -> None:
-    """No other page, no other name, no one without the link; and no file of no dataset."""
-    shown = f"{app.url}/media?{urlencode({'filepath': picture})}"
-    stranger = httpx.Client(base_url=app.url)
-    for path in ("/", shown, "/graphql", "/aggregate", "/operators", "/plugins", "/events"):
-        assert stranger.get(path).status_code == 403
-        assert stranger.post(path).status_code == 403
-    cookies = {one["name"]: one["value"] for one in page.context.cookies()}
-    user = httpx.Client(base_url=app.url, cookies=cookies)
-    assert user.get(shown).status_code == 200
-    assert user.get(shown, headers={"host": "attacker.example"}).status_code == 403
-    neighbour = Path(picture).with_name("of-no-dataset.jpg")
-    neighbour.write_bytes(Path(picture).read_bytes())
-    for path in (neighbour, "/etc/hosts", Path.home() / ".ssh" / "id_rsa"):
-        assert user.get("/media", params={"filepath": str(path)}).status_code == 404
-    with attackers_origin() as origin:
-        tab = page.context.new_page()
-        tab.goto(origin)
-        asked = [(f"{app.url}/aggregate", "POST", {}), (f"{app.url}/fiftyone", "GET", None)]
-        assert attack(tab, shown, asked) == (False, [])
-        tab.close()
-    command = psutil.Process(app.process.pid)
-    assert app.token not in " ".join(command.cmdline())
-    (listening,) = {
-        one.laddr for one in command.net_connections() if one.status == psutil.CONN_LISTEN
-    }
-    assert f"http://{listening.ip}:{listening.port}" == app.url, "no second way in"
 
 
 def refused_without_the_app(page: Any, label: str) -> None:
@@ -185,15 +109,15 @@ def decides_with_keys(
     page: Any, name: str, places: list[list[float]], ids: list[str], queue: str
 ) -> int:
     """Every kind of decision is drawn, and undone; return the row of the undecided label."""
-    before = [label_pixels(page, place, SIZE) for place in places]
+    before = [label_pixels(page, place, SIZE_HW) for place in places]
     first = review_state(page)["reviewSample"]
     for row in (0, 1):
-        click_label(page, places[row], SIZE)
+        click_label(page, places[row], SIZE_HW)
     press(page, "Shift+M")
     assert looks(page, before, places) == ["merged", "merged", ""]
     press(page, "Shift+Z")
     assert looks(page, before, places) == decisions(name) == ["", "", ""]
-    click_label(page, places[0], SIZE)
+    click_label(page, places[0], SIZE_HW)
     counted = page.get_by_test_id("modal").get_by_test_id("sidebar-field-container-reviewed")
     assert "1" not in counted.inner_text()
     press(page, "Shift+A")
@@ -256,16 +180,9 @@ def test_decide_see_it_send_back_and_see_it_come_back(
     monkeypatch.setenv("AUTOLABEL_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("FIFTYONE_PLUGINS_DIR", raising=False)
     monkeypatch.setenv("AUTOLABEL_REVIEWER", "tester")
-    out = str(tmp_path / "out")
-    name = f"app-{uuid.uuid4().hex[:8]}"
-    labeled = three_labels(tmp_path)
-    other = frame_with(tmp_path, 1, [(200, 430, 460, 690)], ("bus",), 0.7)
-    manifest = store(tmp_path / "out", [labeled, other])
-    manifest = replace(manifest, frames_uri=str(tmp_path / "images"))
-    write_manifest(out, manifest)
-    prepare_dataset(name, out_uri=out)
-    load.load_sequence(name, out, manifest)
-    dataset = schema.open_dataset(name)
+    out, name = str(tmp_path / "out"), f"app-{uuid.uuid4().hex[:8]}"
+    other = picture_with(tmp_path, 1, [(200, 430, 460, 690)], ("bus",), 0.7)
+    dataset = load_run(name, out, [three_labels(tmp_path), other])
     build_queue(dataset, 10)
     labels = dataset.first().detections.detections
     places, ids = [one.bounding_box for one in labels], [one.id for one in labels]
@@ -275,7 +192,10 @@ def test_decide_see_it_send_back_and_see_it_come_back(
         for advertisement in ("Accelerate your workflow", "Explore Enterprise"):
             shown = page.get_by_text(advertisement)
             assert not shown.count() or not shown.first.is_visible()
-        refuses_everybody_else(app, page, labeled.frame.local_path)
+        command = psutil.Process(app.process.pid)
+        assert app.token not in " ".join(command.cmdline())
+        ports = [one for one in command.net_connections() if one.status == psutil.CONN_LISTEN]
+        assert [f"http://{one.laddr.ip}:{one.laddr.port}" for one in ports] == [app.url]
         open_first_sample(page)
         assert re.fullmatch("long-+…-+class", page.evaluate(NAME_DRAWN, f"long{196 * '-'}class"))
         row = decides_with_keys(page, name, places, ids, app.link(name, view="needs-review"))
@@ -292,7 +212,7 @@ def test_decide_see_it_send_back_and_see_it_come_back(
         square = disc((x0 + 50, y0 + 50, x1 - 50, y1 - 50))
         smaller = coco_mask.encode(np.asfortranarray(square))["counts"]
         area = int(square.sum())
-        made = Masks((smaller,), SIZE, [0.9], [0.95], [9], [area], ("",))
+        made = Masks((smaller,), SIZE_HW, [0.9], [0.95], [9], [area], ("",))
         bring_back(request, out, [made], OTHER_STAMP.model)
         open_view(page, app.link(name, view="sent-back"))
         page.get_by_test_id("entry-counts").get_by_text("1").first.wait_for()
@@ -337,3 +257,57 @@ def test_the_plugin_is_linked_next_to_the_users_own(
     assert {one.name for one in (tmp_path / "sam2-autolabel").glob("*.js")} == {
         "review.js", *parts,
     }  # fmt: skip
+
+
+def classes(name: str, field: str) -> list[str]:
+    sample = schema.open_dataset(name).first()
+    sample.reload()
+    return [label.label for label in sample[field].detections]
+
+
+@pytest.fixture
+def name(one_frame: str) -> str:
+    """A dataset of one frame: the machine's car is rejected, its person accepted."""
+    dataset = schema.open_dataset(one_frame)
+    sample = dataset.first()
+    car, person, _ = (label.id for label in sample.detections.detections)
+    reject(dataset, choose(dataset, [sample.id], [car]))
+    accept(dataset, choose(dataset, [sample.id], [person]))
+    return one_frame
+
+
+def change_class(page: Any, old: str, new: str) -> None:
+    """Open a label of the Annotate tab's list and choose another class; it is saved at once."""
+    page.get_by_text(old, exact=True).click()
+    page.get_by_text("Edit Detection", exact=True).wait_for()
+    field, label = page.get_by_role("combobox").all()[-2:]
+    assert (field.inner_text(), label.input_value()) == ("reviewed", old)
+    label.click()
+    page.get_by_role("option", name=new).click()
+
+
+@pytest.mark.ci
+def test_a_class_changed_in_the_annotate_tab_survives_a_reload_and_is_exported(
+    name: str, tmp_path: Path
+) -> None:
+    out = str(tmp_path / "out")
+    with run_app() as app, browser_page() as page:
+        # FiftyOne saves an edit by the label's place in the list that the view shows, and this view
+        # shows one of the machine's three. So reviewed labels only can be edited.
+        open_view(page, app.link(name, view="needs-review"))
+        open_first_sample(page)
+        page.get_by_text("Annotate", exact=True).click()
+        page.get_by_text("person", exact=True).wait_for()
+        assert page.get_by_text("truck", exact=True).count() == 0, "the machine's are no choice"
+        change_class(page, "person", "car")
+        wait_for(lambda: classes(name, "reviewed"), ["car"])
+        save_picture(page, tmp_path, "review-annotate")
+    rebuild(name, out)
+    assert classes(name, "reviewed") == ["car"], "a reload keeps it"
+    assert classes(name, "detections") == ["car", "person", "truck"], "the machine's stay"
+    events = [(event.action, event.by) for event in read_events(out, name)]
+    assert events == [("reject", "tester"), ("accept", "tester"), ("edit", "tester")]
+    rows = pq.read_table(export_reviews(name).table_uri).to_pylist()
+    assert [(row["label"], row["decision"], row["changed"]) for row in rows] == [
+        ("car", "edited", "edited in the App"), ("car", "rejected", ""),
+    ]  # fmt: skip

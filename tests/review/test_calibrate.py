@@ -8,14 +8,12 @@ from click.testing import CliRunner
 
 from flows.cli.review import command
 from tasks.dataset import schema
-from tasks.load import into_fiftyone as load
-from tasks.load.prepare import prepare_dataset, rebuild
+from tasks.load.prepare import rebuild
 from tasks.review.actions import accept, choose, reject
 from tasks.review.calibrate import calibrate, decided, recalibration_of
 from tasks.risk.calibration import Recalibration
-from tasks.store.manifests import write_manifest
-from tests.load.test_into_fiftyone import store
 from tests.review.labels import labeled_frames
+from tests.review.reviewed import load_run
 
 TRUTH = Recalibration(0.6, -1.5)  # how often a label of some risk is really wrong
 
@@ -39,10 +37,7 @@ def decide(dataset: object, seed: int = 0) -> None:
 
 def test_decisions_change_the_risk_for_good(database: str, tmp_path: Path) -> None:
     name, out = f"calibrated {tmp_path.name}", str(tmp_path / "out")
-    manifest = store(tmp_path / "out", list(labeled_frames(40, 8)))
-    write_manifest(out, manifest)
-    prepare_dataset(name, out_uri=out)
-    load.load_sequence(name, out, manifest)
+    load_run(name, out, labeled_frames(40, 8))
     told = CliRunner().invoke(command, ["calibrate", name])
     assert "decisions on 0 labels of 0 objects" in str(told.exception)
     dataset, before = schema.open_dataset(name), risks(name)

@@ -1,7 +1,6 @@
 """Clicks on a label to a mask to a correction, without the App."""
 
 import base64
-from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -11,18 +10,14 @@ import pytest
 
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
-from tasks.load import into_fiftyone as load
-from tasks.load.prepare import prepare_dataset, rebuild
+from tasks.load.prepare import rebuild
 from tasks.review.actions import accept, choose
 from tasks.review.app import FIFTYONE_SETTINGS
 from tasks.review.events import read_events
 from tasks.review.export import export_reviews
 from tasks.review.mask_repair import Clicked, mend, open_label, take, warm_up
-from tasks.store.manifests import write_manifest
-from tests.load.test_into_fiftyone import store
-from tests.review.test_app import PLACES, three_labels
-
-NAME = "repairs"
+from tasks.review.tidy import tidied
+from tests.review.labels import PLACES
 
 
 def opened(name: str, row: int = 0) -> tuple:
@@ -47,15 +42,8 @@ def painted(shown: dict) -> np.ndarray:
 
 
 @pytest.fixture
-def name(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("AUTOLABEL_REVIEWER", "tester")
-    name = f"{NAME}-{tmp_path.name}"
-    manifest = store(tmp_path / "out", [three_labels(tmp_path)])
-    manifest = replace(manifest, frames_uri=str(tmp_path / "images"))
-    write_manifest(str(tmp_path / "out"), manifest)
-    prepare_dataset(name, out_uri=str(tmp_path / "out"))
-    load.load_sequence(name, str(tmp_path / "out"), manifest)
-    return name
+def name(one_frame: str) -> str:
+    return one_frame
 
 
 def test_clicks_become_a_mask_and_a_correction_that_is_exported_and_rebuilt(
@@ -161,3 +149,38 @@ def test_operators_read_no_plugin_files(monkeypatch: pytest.MonkeyPatch) -> None
     for name, value in FIFTYONE_SETTINGS.items():
         monkeypatch.setenv(name, value)
     assert FiftyOneConfig({}).plugins_cache_enabled is True
+
+
+def object_with_flaws() -> np.ndarray:
+    """A square of 40 pixels with a pinhole and a hole; a crumb and a smaller part beside it."""
+    mask = np.zeros((60, 120), bool)
+    mask[10:50, 10:50] = True
+    mask[20:23, 20:23] = False  # a pinhole
+    mask[30:40, 30:40] = False  # a hole
+    mask[5:8, 80:83] = True  # a crumb
+    mask[30:50, 70:90] = True  # a part behind a pole
+    return mask
+
+
+@pytest.mark.parametrize(
+    ("points", "box", "pinhole", "hole", "crumb", "part"),
+    [
+        ([], None, True, False, False, True),
+        ([(181, 106, True)], None, True, False, True, True),
+        ([(121, 121, False)], None, False, False, False, True),
+        ([], (105, 100, 155, 160), True, False, False, False),
+        ([(175, 135, True)], (105, 100, 155, 160), True, False, False, True),
+    ],
+)
+def test_what_nobody_meant_goes(points, box, pinhole, hole, crumb, part):
+    corner = (100, 100)
+    made = tidied(object_with_flaws(), corner, points, box)
+    assert made.shape == (60, 120)
+    assert made[12, 12]
+    assert (made[21, 21], made[35, 35], made[6, 81]) == (pinhole, hole, crumb)
+    assert made[35, 72] == part
+    assert not made[:, 95:].any()
+
+
+def test_a_mask_outside_the_box_is_nothing():
+    assert not tidied(object_with_flaws(), (0, 0), [], (100, 0, 120, 20)).any()

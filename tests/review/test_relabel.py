@@ -12,10 +12,12 @@ from tasks.load import into_fiftyone as load
 from tasks.review.actions import accept
 from tasks.review.events import read_events
 from tasks.review.export import export_reviews
-from tasks.review.relabel import bring_back, request_relabel
+from tasks.review.relabel import bring_back, open_requests, request_relabel, submit_relabel
+from tests.integration.cluster import Cluster
 from tests.load.test_into_fiftyone import store
-from tests.review.labels import COMPACT, OTHER_STAMP, SIZE_HW, labeled_frames
-from tests.review.reviewed import pick, relabel
+from tests.review.app_page import wait_for
+from tests.review.labels import COMPACT, OTHER_STAMP, PLACES, SIZE_HW, disc, labeled_frames
+from tests.review.reviewed import pick, relabel, state
 
 
 def test_a_label_sent_back_comes_back_and_stays(name: str, out: Path) -> None:
@@ -91,3 +93,34 @@ def test_a_model_that_cannot_be_had_is_told_to_the_reviewer(name: str, out: Path
     assert (sample.relabel, sample.detections.detections[0].decision) == ("failed", "")
     assert "no such model" in read_events(str(out), name)[-1].changes["failed"]
     assert relabel_dataset(name) == (0, 0), "asked for once, answered once"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_sent_back_and_made_again_by_a_worker(
+    one_frame: str, out: Path, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Prefect worker, the bundled model, and the tests' own database."""
+    accept(*pick(one_frame, 0, 0))
+    dataset, chosen = pick(one_frame, 0, 2)
+    (tmp_path / "prefect").mkdir()
+    shared = {"FIFTYONE_DATABASE_URI": database, "AUTOLABEL_DATABASE_URI": ""}
+    with Cluster(tmp_path / "prefect", **shared) as cluster:
+        cluster.start_worker()
+        monkeypatch.setenv("PREFECT_API_URL", cluster.api)
+        request = request_relabel(dataset, chosen, prompt="wider box")
+        assert submit_relabel(dataset, request).startswith("flow run ")
+        wait_for(lambda: [frame[2] for frame in state(one_frame)], ["back"], 240)
+        (run,) = cluster.post("flow_runs/filter", {"flows": {"name": {"any_": ["relabel"]}}})
+        assert run["parameters"]["request_id"] == request.request_id
+        wait_for(lambda: cluster.get(f"flow_runs/{run['id']}")["state_type"], "COMPLETED")
+    assert [one.action for one in read_events(str(out), one_frame)] == [
+        "accept", "relabel", "relabeled",
+    ]  # fmt: skip
+    sample = dataset.first()
+    sample.reload()
+    assert [one.decision for one in sample.detections.detections] == ["accepted", "", ""]
+    again = sample.detections.detections[2]
+    assert again.model.startswith("compact/")
+    assert again.area_px == pytest.approx(disc(PLACES[2]).sum(), rel=0.1)
+    assert open_requests(str(out), one_frame) == []

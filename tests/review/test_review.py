@@ -13,11 +13,12 @@ from pycocotools import mask as coco_mask
 
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
+from tasks.dataset.coco_truth import load_truth
 from tasks.load import into_fiftyone as load
 from tasks.load.prepare import prepare_dataset, rebuild
 from tasks.review.actions import accept, choose, fix_class, merge
 from tasks.review.events import read_events
-from tasks.review.export import export_reviews
+from tasks.review.export import coco_of, export_reviews
 from tasks.review.harvest import harvest
 from tasks.review.relabel import request_relabel
 from tasks.store import storage
@@ -244,8 +245,6 @@ def test_export_says_who_decided_what(name: str, out: Path) -> None:
     one = labeled_frames(4)[3]
     passed = [a for a in coco["annotations"] if a["image_id"] == 4]
     assert {a["segmentation"]["counts"] for a in passed} == {r.decode() for r in one.masks.rle}
-    from tasks.dataset.coco_truth import load_truth
-
     assert load_truth(report.coco_uri).instances == 17, "readable as COCO"
 
 
@@ -270,3 +269,19 @@ def test_a_bucket_is_remembered_once_however_it_is_spelled(database: str, s3: st
     for spelling in (s3.replace("s3:", "s3a:"), f"{s3}/", s3):
         schema.bootstrap_dataset(name, out_uri=spelling)
     assert schema.open_dataset(name).info["out_uris"] == [s3]
+
+
+def test_labels_without_a_mask_are_no_instances(tmp_path: Path) -> None:
+    mask = np.zeros((20, 30), np.uint8, order="F")
+    mask[5:10, 5:15] = 1
+    sample = {"frame_uri": "/in/0.jpg", "frame_key": "0", "review_status": "done",
+              "metadata": {"width": 30, "height": 20}}  # fmt: skip
+    rows = [
+        {"frame_key": "0", "label": "car", "decision": decision, "area_px": int(one.sum()),
+         "size_hw": [20, 30], "rle": coco_mask.encode(one)["counts"].decode(),
+         "box_xyxy_px": [5.0, 5.0, 15.0, 10.0] if one.any() else [float("nan")] * 4}
+        for decision, one in (("accepted", mask), ("accepted", mask * 0), ("rejected", mask))
+    ]  # fmt: skip
+    (tmp_path / "coco.json").write_text(json.dumps(coco_of([sample], rows)))
+    (image,) = load_truth(tmp_path / "coco.json").images
+    assert image.area_px.tolist() == [50]

@@ -65,7 +65,7 @@
   function pick(kind, title, rows, other, marked = "") {
     const dialog = element(
       "dialog",
-      "width:420px;margin-top:18vh;padding:0;border:0;border-radius:8px;background:#1f2430;color:#f3f4f6;" +
+      "width:420px;margin:18vh auto 0;padding:0;border:0;border-radius:8px;background:#1f2430;color:#f3f4f6;" +
         "font:15px sans-serif;box-shadow:0 8px 40px #000c",
       document.body,
     );
