@@ -3,11 +3,237 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
 
 import click
 
 from flows.cli.common_options import json_option
+from sam2_core.cache import cache_folder
+from sam2_core.machine import how_to_install, usable_cores
+from sam2_core.redaction import redact
+from sam2_core.types import AutolabelError
+from tasks.processes import answers
+from tasks.wording import counted
+
+LOW_DISK_GB = 5.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding, without secrets.
+
+    Attributes:
+        name: what.
+        state: ok; note for what labeling works without; missing for what it does not.
+        found: what is there.
+        advice: what to do, "" when nothing.
+
+    """
+
+    name: str
+    state: Literal["ok", "note", "missing"]
+    found: str
+    advice: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "found", redact(self.found))
+
+
+def examine() -> list[Finding]:
+    """Run every check; one that fails unexpectedly is a finding, too."""
+    looks: list[Callable[[], Finding]] = [
+        _python, _processor, _onnxruntime, _gpu, _models, _database, _prefect, _workers,
+        _schedules, _server_log, _cache, _credentials,
+    ]  # fmt: skip
+    findings = []
+    for look in looks:
+        try:
+            findings.append(look())
+        except Exception as error:  # noqa: BLE001 - the doctor reports, it does not die
+            name = look.__name__.removeprefix("_")
+            findings.append(Finding(name, "missing", f"{type(error).__name__}: {error}"))
+    return findings
+
+
+def _python() -> Finding:
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}, {sys.prefix}"
+    if not (3, 11) <= sys.version_info[:2] < (3, 14):
+        return Finding("python", "missing", found, "use Python 3.11, 3.12 or 3.13")
+    return Finding("python", "ok", found)
+
+
+def _processor() -> Finding:
+    import psutil
+
+    memory_gib = psutil.virtual_memory().total / 2**30
+    return Finding("processor", "ok", f"{usable_cores()} cores, {memory_gib:.0f} GiB of memory")
+
+
+def _onnxruntime() -> Finding:
+    import onnxruntime
+
+    names = [
+        name.removesuffix("ExecutionProvider") for name in onnxruntime.get_available_providers()
+    ]
+    return Finding("onnxruntime", "ok", f"{onnxruntime.__version__}, built for {', '.join(names)}")
+
+
+def _gpu() -> Finding:
+    from sam2_core.backend_choice import cuda_devices, cuda_provider_problem, no_gpu
+    from sam2_core.machine import gpu_names
+
+    if not cuda_devices():
+        wrong = no_gpu()
+        return Finding("gpu", "note", wrong or "no NVIDIA GPU: the model runs on the CPU")
+    names = "; ".join(gpu_names()) or f"{cuda_devices()} NVIDIA GPUs"
+    missing = cuda_provider_problem()
+    if missing:
+        return Finding("gpu", "note", f"{names}; {missing}", how_to_install("gpu"))
+    return Finding("gpu", "ok", names)
+
+
+def _models() -> Finding:
+    exported = sorted((cache_folder() / "models").glob("*/*/*/model.json"))
+    names = sorted({path.parts[-4] for path in exported})
+    advice = "" if names else "for Meta's SAM 2.1: autolabel models download tiny"
+    return Finding("models", "ok", ", ".join(["compact (bundled)", *names]), advice)
+
+
+def _database() -> Finding:
+    from tasks.dataset.database import database_folder, ensure_database
+    from tasks.dataset.mongod import URI_VARIABLE, find_mongod
+
+    chosen = os.environ.get(URI_VARIABLE)
+    if chosen:
+        return _ping("database", ensure_database(), f"{URI_VARIABLE}={chosen}")
+    try:
+        mongod = find_mongod()
+        uri = ensure_database()
+    except AutolabelError as error:
+        return Finding("database", "missing", str(error), f"or set {URI_VARIABLE}")
+    return _ping("database", uri, f"{mongod}, data in {database_folder()}")
+
+
+def _ping(name: str, uri: str, found: str) -> Finding:
+    from pymongo.errors import PyMongoError
+
+    from tasks.dataset.mongod import version_of
+
+    try:
+        server = version_of(uri, 3000)
+    except (PyMongoError, ValueError) as error:
+        return Finding(name, "missing", f"{found} does not answer: {type(error).__name__}")
+    return Finding(name, "ok", f"MongoDB {server}: {found}")
+
+
+def _prefect() -> Finding:
+    from flows.machine.services import running_api
+    from flows.server.api import configured_api
+    from flows.server.postgres import size_bytes
+
+    installed = version("prefect")
+    url, size = configured_api(), f"{size_bytes() / 1e6:,.0f} MB"
+    started = None if url else running_api()
+    if not url:
+        runs = "no server set, every run starts its own; their"
+        if started:
+            runs = f"`autolabel up` runs a server at {started}, its"
+        return Finding("prefect", "ok", f"{installed}; {runs} database takes {size}")
+    if answers(f"{url}/health"):
+        return Finding("prefect", "ok", f"{installed}; server {url} answers")
+    advice = "start it with `autolabel up` or unset PREFECT_API_URL"
+    return Finding("prefect", "missing", f"{url} does not answer", advice)
+
+
+def _workers() -> Finding:
+    from flows.machine.notes import ADVICE, refused_workers
+
+    refused = refused_workers()
+    if not refused:
+        return Finding("workers", "ok", "none of this machine is refused")
+    told = "; ".join(f"{name} takes no work: {reason}" for name, reason in refused.items())
+    return Finding("workers", "note", told, ADVICE)
+
+
+def _schedules() -> Finding:
+    from flows.server.api import use_api
+
+    try:
+        use_api()
+    except AutolabelError:
+        return Finding(
+            "schedules", "ok", "none: no Prefect server is set, and `up` has started none"
+        )
+    from flows.server.client import asked_once
+    from flows.server.schedules import collect_schedules
+
+    try:
+        with asked_once():
+            found = collect_schedules()
+    except AutolabelError as error:
+        return Finding("schedules", "note", str(error))
+    on = [one for one in found if one.on]
+    bad = [one for one in on if one.problem]
+    if bad:
+        told = "; ".join(f"{one.deployment} ({one.when}): {one.problem}" for one in bad)
+        return Finding("schedules", "note", told, "`autolabel status` says more")
+    return Finding(
+        "schedules", "ok", ", ".join(f"{one.deployment}, {one.when}" for one in on) or "none on"
+    )
+
+
+def _server_log() -> Finding:
+    from flows.server.status import server_errors
+
+    errors = server_errors()
+    if errors is None:
+        return Finding("server log", "ok", "no errors of a Prefect server that `up` started")
+    found = f"{counted(errors.count, 'error')}, the last: {errors.last}"
+    return Finding("server log", "note", found, errors.meaning or f"look into {errors.log}")
+
+
+def _cache() -> Finding:
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        found = f"{folder} cannot be made: {error.strerror}"
+        return Finding("cache", "missing", found, "set AUTOLABEL_CACHE to another folder")
+    if not os.access(folder, os.W_OK):
+        advice = "set AUTOLABEL_CACHE to another folder"
+        return Finding("cache", "missing", f"{folder} cannot be written", advice)
+    free = shutil.disk_usage(folder).free / 1e9
+    advice = "videos, frames and engines are kept there" if free < LOW_DISK_GB else ""
+    return Finding("cache", "note" if advice else "ok", f"{folder}, {free:.0f} GB free", advice)
+
+
+def _credentials() -> Finding:
+    """Say which S3 credentials are found, never what they are."""
+    of = os.environ.get
+    shared = of("AWS_SHARED_CREDENTIALS_FILE") or str(Path.home() / ".aws" / "credentials")
+    role = of("AWS_WEB_IDENTITY_TOKEN_FILE") or of("AWS_CONTAINER_CREDENTIALS_FULL_URI")
+    places = {
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY": of("AWS_ACCESS_KEY_ID")
+        and of("AWS_SECRET_ACCESS_KEY"),
+        f"AWS_PROFILE {of('AWS_PROFILE')}": of("AWS_PROFILE"),
+        shared: Path(shared).is_file(),
+        "a role of this container": role,
+    }
+    found = [name for name, there in places.items() if there]
+    if not found:
+        advice = "for s3:// sources set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE"
+        return Finding("credentials", "note", "none for S3 (local files need none)", advice)
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    where = f"; endpoint {endpoint}" if endpoint else ""
+    return Finding("credentials", "ok", f"S3: {', '.join(found)}{where}")
 
 
 @click.command(short_help="Check what this machine has and lacks.")
@@ -20,7 +246,6 @@ def command(as_json: bool) -> None:
     from rich.markup import escape
 
     from flows.cli.display import stderr_console
-    from flows.cli.doctor_run import examine
 
     findings = examine()
     console = stderr_console()

@@ -25,7 +25,7 @@ from flows.backfill_params import BackfillParams
 from flows.cli import nightly as nightly_cli
 from flows.cli import status
 from flows.cli import worker as worker_cli
-from flows.cli.doctor_run import examine
+from flows.cli.doctor import examine
 from flows.machine import worker
 from flows.params import LabelParams
 from flows.server import schedules, submit, watching

@@ -13,7 +13,7 @@ import time
 import psutil
 import pytest
 
-from flows.cli import doctor_run, status
+from flows.cli import doctor, status
 from flows.machine import gpus, notes, self_test, worker
 from flows.machine.gpus import UnlistedError, gpu_ids, listed_gpus
 from flows.machine.notes import none_works, refused_workers
@@ -251,7 +251,7 @@ def test_who_is_refused_is_told_by_up_at_once_and_by_status_and_doctor(
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == f"{name} takes no work: {why}"
     assert "to do: what failed is tested again and again" in lines[2]
-    assert (doctor_run._workers().state, problem in doctor_run._workers().found) == ("note", True)
+    assert (doctor._workers().state, problem in doctor._workers().found) == ("note", True)
     monkeypatch.setenv("AUTOLABEL_CACHE", "/another")
     assert refused_workers() == {}
     assert not here.has("worker0")
