@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sam2_core.arrays import check_arrays
 from sam2_core.segmenter import Segmenter
 from sam2_core.serving.contract import ServedModel, cropped, embedding_id, image_id, text_tensor
 from sam2_core.serving.python_model import Asked, ExpiredError, Outputs, PythonModel
@@ -48,16 +48,12 @@ class _Loaded(PythonModel):
         self.segmenter.close()
 
 
-@dataclass(frozen=True, eq=False)
-class _ToEncode:
+class _ToEncode(NamedTuple):
     """A request whose features are not there yet."""
 
     asked: Asked
     name: str
     parts: list[ImageArray]
-
-    def __post_init__(self) -> None:
-        check_arrays(self, parts="sequence (N)")
 
 
 class EncoderModel(_Loaded):
@@ -76,16 +72,8 @@ class EncoderModel(_Loaded):
 
     def answer_all(self, requests: Sequence[Asked]) -> None:
         """Encode what is not known yet, of all requests together."""
-        waiting = []
-        for asked in requests:
-            try:
-                found = self._known(asked)
-            except Exception as error:  # noqa: BLE001 - the answer to this one
-                asked.refuse(error)
-                continue
-            if found is not None:
-                waiting.append(found)
-        self._encode(waiting)
+        found = [asked.attempt(partial(self._known, asked)) for asked in requests]
+        self._encode([one for one in found if one is not None])
 
     def _known(self, asked: Asked) -> _ToEncode | None:
         """Answer where nothing has to be encoded, else return what has to be."""
@@ -142,11 +130,7 @@ class DecoderModel(_Loaded):
         for asked in requests:
             together.setdefault(asked.given.text("embedding_id") or "", []).append(asked)
         for name, some in together.items():
-            try:
-                self._decode(name, some)
-            except Exception as error:  # noqa: BLE001 - the answer to these
-                for asked in some:
-                    asked.refuse(error)
+            self.together(some, partial(self._decode, name))
 
     def _features(self, name: str) -> Features:
         if not name:
@@ -166,14 +150,11 @@ class DecoderModel(_Loaded):
         return self.segmenter.backend.features_from_host(arrays, sizes_hw)
 
     def _decode(self, name: str, requests: Sequence[Asked]) -> None:
-        features = self._features(name)
-        good: list[tuple[Asked, Prompts]] = []
-        for asked in requests:
-            try:
-                grid = self.served.image_size // 4
-                good.append((asked, asked.given.prompts(features.batch, grid)))
-            except Exception as error:  # noqa: BLE001 - the answer to this one
-                asked.refuse(error)
+        features, grid = self._features(name), self.served.image_size // 4
+        read = [
+            (one, one.attempt(partial(one.given.prompts, features.batch, grid))) for one in requests
+        ]
+        good = [(asked, prompts) for asked, prompts in read if prompts is not None]
         if not good:
             return
         masks = self.segmenter.decode(features, [prompts for _, prompts in good]).wait()

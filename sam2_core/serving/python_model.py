@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ IN_REPOSITORY = "{{repository}}/{}/{{version}}/graphs"
 # Another folder than the configuration's for what the server's processes share.
 STORE_VARIABLE = "AUTOLABEL_TRITON_STORE"
 Outputs = Mapping[str, np.ndarray[Any, Any]]
+Result = TypeVar("Result")
 
 
 class UnwantedError(AutolabelError):
@@ -140,13 +141,17 @@ class PythonModel:
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer a batch of Triton's; whatever is wrong with one is its own answer."""
         asked = [Asked(one) for one in requests]
-        waiting = [one for one in asked if not one.drop_if_cancelled()]
-        try:
-            self.answer_all(waiting)
-        except Exception as error:  # noqa: BLE001 - the server lives on
-            for one in waiting:
-                one.refuse(error)
+        self.together([one for one in asked if not one.drop_if_cancelled()], self.answer_all)
         return [one.response() for one in asked]
+
+    @staticmethod
+    def together(requests: Sequence[Asked], work: Callable[[Sequence[Asked]], None]) -> None:
+        """Answer requests at once; where that fails, each that has no answer is told why."""
+        try:
+            work(requests)
+        except Exception as error:  # noqa: BLE001 - the server lives on
+            for one in requests:
+                one.refuse(error)
 
 
 def array_of(tensor: Any) -> np.ndarray[Any, Any]:
@@ -258,12 +263,17 @@ class Asked:
         error = self._triton.TritonError(text, code)
         self._response = self._triton.InferenceResponse([], error)
 
-    def each(self, work: Callable[[], Outputs]) -> None:
-        """Answer with what a function returns, or with why it did not."""
+    def attempt(self, work: Callable[[], Result]) -> Result | None:
+        """Return what a function returns; None where it fails, which is this request's answer."""
         try:
-            self.answer(work())
+            return work()
         except Exception as error:  # noqa: BLE001 - an answer, too
             self.refuse(error)
+            return None
+
+    def each(self, work: Callable[[], Outputs]) -> None:
+        """Answer with what a function returns, or with why it did not."""
+        self.attempt(lambda: self.answer(work()))
 
     def response(self) -> Any:
         """Return the answer."""

@@ -1,7 +1,5 @@
 """The exported micro model through ONNX Runtime, against recorded outputs of PyTorch."""
 
-import time
-
 import numpy as np
 import pytest
 
@@ -10,8 +8,7 @@ from sam2_core.backends.onnxruntime_backend import OnnxRuntimeBackend, run_sessi
 from sam2_core.batching import slice_prompts
 from sam2_core.clicks import OpenImage
 from sam2_core.prompts import PointPrompts
-from sam2_core.segmenter import Segmenter
-from sam2_core.types import Boxes, DeviceMemoryError, Prompts
+from sam2_core.types import DeviceMemoryError, Prompts
 from tests.sam2_core.recorded_reference import (
     MODEL,
     assert_scores_as_recorded,
@@ -110,23 +107,6 @@ def test_an_allocation_failure_is_told_from_other_errors():
         run_session(Failing("bfc_arena.cc AllocateRawInternal Failed to allocate memory"), [], {})
     with pytest.raises(RuntimeError, match="shape"):
         run_session(Failing("invalid shape"), [], {})
-
-
-def test_any_number_of_boxes_in_time_that_grows_with_them(backend, recorded):
-    image = recorded["image"][0]
-    generator = np.random.default_rng(0)
-    seconds = {}
-    with Segmenter(backend, decoder_chunk=16) as segmenter:
-        for count in (0, 1, 7, 135, 500, 2000):
-            low = generator.uniform(0, 100, (count, 2))
-            xyxy = np.concatenate([low, low + generator.uniform(4, 25, (count, 2))], 1)
-            boxes = Boxes(xyxy, np.ones(count), ("car",) * count)
-            started = time.process_time()
-            (masks,) = segmenter.segment([image], [boxes])
-            seconds[count] = time.process_time() - started
-            assert len(masks) == count
-            assert (masks.predicted_iou != 0).all()
-    assert seconds[2000] < 2.5 * 4 * seconds[500]
 
 
 def test_close_ups_are_encoded_by_every_core_on_its_own(tmp_path):

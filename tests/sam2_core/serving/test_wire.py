@@ -1,7 +1,6 @@
 """What travels between a client and a server, without one: masks, requests, refusals, servers."""
 
 import io
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from PIL import Image
 
 from sam2_core.postprocess import finish
-from sam2_core.serving.client import SentImage, as_prompts, mask_logits
+from sam2_core.serving.client import as_prompts, mask_logits
 from sam2_core.serving.contract import (
     ServedModel,
     cropped,
@@ -21,7 +20,6 @@ from sam2_core.serving.contract import (
 )
 from sam2_core.serving.failover import Servers
 from sam2_core.serving.given import Given
-from sam2_core.serving.protocols import decoded, encoded
 from sam2_core.serving.repository import RepositoryOptions, write_repository
 from sam2_core.serving.transport import (
     Access,
@@ -29,7 +27,6 @@ from sam2_core.serving.transport import (
     DeadlineError,
     ModelReplacedError,
     ServerAbsentError,
-    ServerError,
     connect,
     refused,
 )
@@ -71,27 +68,6 @@ def test_masks_that_do_not_fit_their_windows_are_refused():
     for windows in ([[0, 0, 4, 4]], [[30, 0, 4, 4]], [[-1, 0, 4, 4]]):
         with pytest.raises(AutolabelError, match="another version"):
             pasted(np.array(windows, np.int32), np.zeros(15, np.float32), np.ones((3, 1)), 32)
-
-
-def test_a_request_over_http_is_triton_s_json_and_the_bytes_behind_it():
-    inputs = {
-        "image": np.arange(12, dtype=np.uint8).reshape(1, 2, 2, 3),
-        "id": text_tensor("é")[None],
-    }
-    header, body = encoded(Call("m", inputs, ["a"], 2.5))
-    told = json.loads(header)
-    assert [one["datatype"] for one in told["inputs"]] == ["UINT8", "UINT8"]
-    assert [one["parameters"]["binary_data_size"] for one in told["inputs"]] == [12, 2]
-    assert body == bytes(range(12)) + "é".encode()
-    assert told["parameters"]["timeout"] == 2_500_000
-    answer = {"outputs": [
-        {"name": "a", "datatype": "FP32", "shape": [1, 2], "parameters": {"binary_data_size": 8}},
-        {"name": "b", "datatype": "INT64", "shape": [1], "parameters": {"binary_data_size": 8}},
-    ]}  # fmt: skip
-    text = json.dumps(answer).encode()
-    found = decoded(text + np.float32([1, 2]).tobytes() + np.int64([7]).tobytes(), len(text))
-    assert found["a"].tolist() == [[1, 2]]
-    assert found["b"].tolist() == [7]
 
 
 def given(**tensors):
@@ -252,10 +228,6 @@ def test_a_model_whose_process_died_is_an_absent_server_and_one_that_loads_is_wa
     assert servers.infer(Call("m", {}, ["from"]))["from"] is only
 
 
-def test_a_picture_is_not_printed_with_its_name():
-    assert "xyz" not in repr(SentImage("ab", (4, 6), b"xyz"))
-
-
 def test_a_server_that_comes_back_is_waited_for():
     only = Fake("fine", "gone", "gone")
     naps = []
@@ -273,14 +245,6 @@ def test_a_server_that_comes_back_is_waited_for():
 def test_patience_ends_and_says_what_to_do():
     with pytest.raises(ServerAbsentError, match="is `autolabel serve` running"):
         _ = Servers([Fake("gone")], "micro", first_patience_s=0).served
-
-
-def test_what_is_refused_is_not_sent_again():
-    only = Fake(ServerError("no"), "fine")
-    servers = Servers([only], "micro", sleep=lambda _: None)
-    with pytest.raises(ServerError, match="no"):
-        servers.infer(Call("m", {}, ["from"]))
-    assert len(only.calls) == 1
 
 
 def test_a_server_with_another_model_does_not_step_in():
