@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sam2_core.backends.protocol import Backend
-from sam2_core.batching import gather
+from sam2_core.batching import gather, slice_prompts
 from sam2_core.click_hold import hold_clicks
 from sam2_core.postprocess import finish
 from sam2_core.preprocess import (
@@ -145,17 +145,10 @@ class OpenImage:
 
     def _decode_boxes(self, prompts: Prompts, rows: IntArray, around: IntArray) -> LowResMasks:
         """Decode boxes without clicks, each in its close-up, in one call."""
-        size = self.backend.info.image_size
-        alone = [
-            _in_region(_some(prompts, slice(row, row + 1)), around[row], self.size_hw, size)
-            for row in rows.tolist()
-        ]
-        views = [self._seen(tuple(around[row].tolist())) for row in rows.tolist()]
-        together = Prompts(
-            np.concatenate([one.points_model for one in alone]),
-            np.concatenate([one.labels for one in alone]),
-            np.arange(len(alone), dtype=np.int64),
-        )
+        size, regions = self.backend.info.image_size, around[rows]
+        moved = _in_region(_some(prompts, rows), regions, self.size_hw, size)
+        together = replace(moved, image_index=np.arange(len(rows), dtype=np.int64))
+        views = [self._seen(tuple(region)) for region in regions.tolist()]
         return self.backend.decode(self.backend.encode(views), together)
 
     def _decode(self, prompt: Prompts, around: IntArray) -> LowResMasks:
@@ -166,7 +159,7 @@ class OpenImage:
         grid = info.image_size // 4
         first, last = np.zeros(2, np.int64), np.full(2, grid)
         if info.close_ups:
-            prompt = _in_region(prompt, around, self.size_hw, info.image_size)
+            prompt = _in_region(prompt, around[None], self.size_hw, info.image_size)
         else:  # clicks are held in the cells around them, in pixels of the image again
             first = np.floor(around[:2] * grid / size).astype(np.int64)
             last = np.ceil(around[2:] * grid / size).astype(np.int64)
@@ -220,25 +213,20 @@ def _grown(given: PointPrompts) -> PointPrompts:
     return replace(given, xyxy_px=grown)
 
 
-def _some(prompts: Prompts, rows: slice) -> Prompts:
-    """Return one prompt, or none, without padding beyond the one point that is part of it."""
+def _some(prompts: Prompts, rows: slice | IntArray) -> Prompts:
+    """Return some prompts of one image, without padding beyond the one point that is part of it."""
     real = (prompts.labels[rows] != POINT_PADDING).sum(1)
-    count = int(real.max(initial=0)) + 1
-    logits = prompts.mask_logits
-    return Prompts(
-        prompts.points_model[rows, :count],
-        prompts.labels[rows, :count],
-        np.zeros(len(real), np.int64),
-        None if logits is None else logits[rows],
-    )
+    some = slice_prompts(prompts, rows, int(real.max(initial=0)) + 1)
+    return replace(some, image_index=np.zeros(len(real), np.int64))
 
 
 def _in_region(
-    prompt: Prompts, region: IntArray, size_hw: tuple[int, int], image_size: int
+    prompts: Prompts, regions_xyxy_px: IntArray, size_hw: tuple[int, int], image_size: int
 ) -> Prompts:
-    """Move a prompt from the square of the whole image to that of a region of it."""
+    """Move prompts from the square of the whole image to those of their regions (P, 4) of it."""
     size = np.array([size_hw[1], size_hw[0]], np.float64)
-    points_px = prompt.points_model * (size / image_size)
-    points = (points_px - region[:2]) * (image_size / (region[2:] - region[:2]))
-    points = np.where((prompt.labels != POINT_PADDING)[..., None], points, 0)
-    return Prompts(points.astype(np.float32), prompt.labels, prompt.image_index, prompt.mask_logits)
+    points_px = prompts.points_model * (size / image_size)
+    first, last = regions_xyxy_px[:, None, :2], regions_xyxy_px[:, None, 2:]
+    points = (points_px - first) * (image_size / (last - first))
+    points = np.where((prompts.labels != POINT_PADDING)[..., None], points, 0)
+    return replace(prompts, points_model=points.astype(np.float32))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sam2_core.arrays import freeze_arrays, own_arrays
+from sam2_core.arrays import own_arrays
 from sam2_core.types import (
     BOX_BOTTOM_RIGHT,
     BOX_TOP_LEFT,
@@ -19,8 +20,7 @@ from sam2_core.types import (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class BoxPrompts:
+class BoxPrompts(NamedTuple):
     """The valid boxes of an image as prompts, and why the others are not.
 
     Attributes:
@@ -37,12 +37,6 @@ class BoxPrompts:
     points_model: FloatArray
     labels: npt.NDArray[np.int32]
     reasons: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        freeze_arrays(
-            self, rows="int64 (V)", clipped_xyxy_px="float32 (N, 4)",
-            points_model="float32 (V, 3, 2)", labels="int32 (V, 3)", reasons="tuple (N)",
-        )  # fmt: skip
 
 
 def box_prompts(xyxy_px: FloatArray, size_hw: tuple[int, int], image_size: int) -> BoxPrompts:

@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import http.server
 import json
 import sys
-import threading
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
 from flows.cli.models import command
+from sam2_core.presets import PRESETS
 from sam2_core.resolve import Wanted, resolve_model
 from sam2_core.types import AutolabelError
+from tests.sam2_core.test_model_download import SHA256, server  # noqa: F401
 
 
 def invoke(*arguments: str):
     return CliRunner().invoke(command, list(arguments), catch_exceptions=False)
-
-
-@pytest.fixture
-def published(tmp_path, monkeypatch):
-    """A server with a stand-in for Meta's tiny checkpoint; its sha256 is pinned in its place."""
-    folder = tmp_path / "server"
-    folder.mkdir()
-    content = b"weights " * 1000
-    (folder / "sam2.1_hiera_tiny.pt").write_bytes(content)
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
-    handler.log_message = lambda *_: None
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setattr("sam2_core.presets.META_URL", f"http://127.0.0.1:{server.server_port}")
-    yield hashlib.sha256(content).hexdigest()
-    server.shutdown()
-    server.server_close()
 
 
 def test_list_names_every_model_and_what_of_it_is_there(tmp_path):
@@ -56,20 +38,17 @@ def test_list_names_every_model_and_what_of_it_is_there(tmp_path):
     assert "to download, 184 MB" in invoke("list", "--cache", str(tmp_path)).stdout
 
 
-def test_download(published, tmp_path, monkeypatch):
-    import dataclasses
-
-    from sam2_core.presets import PRESETS, TINY
-
-    pinned = dataclasses.replace(TINY, checkpoint_sha256=published)
-    monkeypatch.setitem(PRESETS, "tiny", pinned)
-    result = invoke("download", "tiny", "--json", "--cache", str(tmp_path / "cache"))
-    assert result.exit_code == 0
-    done = json.loads(result.stdout)["checkpoints"][0]
+def test_download(server, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("sam2_core.presets.META_URL", server.url.rpartition("/")[0])
+    monkeypatch.setitem(PRESETS, "tiny", replace(PRESETS["tiny"], checkpoint_sha256=SHA256))
+    asked = ("download", "tiny", "--json", "--cache", str(tmp_path / "cache"))
     path = tmp_path / "cache" / "checkpoints" / "sam2.1_hiera_tiny.pt"
-    assert done == {"name": "tiny", "path": str(path), "sha256": published}
+    for _ in range(2):
+        result = invoke(*asked)
+        assert result.exit_code == 0
+        (done,) = json.loads(result.stdout)["checkpoints"]
+        assert done == {"name": "tiny", "path": str(path), "sha256": SHA256}
     assert path.exists()
-    assert invoke("download", "tiny", "--cache", str(tmp_path / "cache")).exit_code == 0
 
 
 @pytest.mark.parametrize(

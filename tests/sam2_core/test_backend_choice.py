@@ -97,13 +97,6 @@ def test_tensorrt_is_offered_only_where_it_opens_a_runtime(opens, monkeypatch):
     assert found == (*(("tensorrt",) if opens else ()), "onnxruntime-cuda", "onnxruntime-cpu")
 
 
-def test_torch_and_the_cpu_need_no_gpu(monkeypatch):
-    monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 0)
-    monkeypatch.setattr(backend_choice, "need_torch", lambda what: None)
-    for name in ("torch", "onnxruntime-cpu", "triton"):
-        backend_choice.refuse_unless_usable(name)
-
-
 def test_what_a_worker_has_tested_is_not_tested_again(monkeypatch):
     monkeypatch.setattr(backend_choice, "cuda_devices", lambda: 1)
     monkeypatch.setenv(backend_choice.TESTED_VARIABLE, "torch,onnxruntime-cuda")

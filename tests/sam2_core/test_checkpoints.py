@@ -25,12 +25,6 @@ def same(first, second) -> bool:
     return set(a) == set(b) and all(torch.equal(a[key], b[key]) for key in a)
 
 
-def test_our_names_as_safetensors(model, tmp_path):
-    path = tmp_path / "micro.safetensors"
-    safetensors.save_file(model.state_dict(), path)
-    assert same(load_checkpoint(path), model)
-
-
 def test_preset_is_told_by_shapes(tmp_path):
     for preset in (COMPACT, TINY, COMPACT.sized(width=160)):
         with torch.device("meta"):

@@ -1,7 +1,6 @@
 """From a name, folder or file to a backend; what it says when that is impossible."""
 
 import hashlib
-import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -124,15 +123,6 @@ def test_a_preset_without_weights_says_what_can_be_done(tmp_path):
         resolve_model("micro", Wanted(cache=tmp_path))
     with pytest.raises(AutolabelError, match=r"there is no checkpoint .*absent\.pt"):
         resolve_model(tmp_path / "absent.pt", Wanted(cache=tmp_path))
-
-
-def test_random_weights_without_torch_say_what_to_do(tmp_path, monkeypatch):
-    real = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "torch" else real(name)
-    )
-    with pytest.raises(AutolabelError, match="needs PyTorch"):
-        load_backend("random:micro", cache=tmp_path)
 
 
 def test_large_files_are_hashed_once_and_again_when_they_change(tmp_path, monkeypatch):
