@@ -48,7 +48,8 @@ class TensorRTBackend(CudaBackend):
 
     def __init__(self, folder: ModelFolder, engine_paths: Mapping[str, Path], gpu: Gpu) -> None:
         require_tensorrt()
-        from sam2_core.backends.tensorrt_build import full_version
+        import tensorrt as trt
+
         from sam2_core.backends.tensorrt_engine import load_engines
 
         self._engines = gpu.run(lambda: load_engines(engine_paths, gpu))
@@ -56,7 +57,7 @@ class TensorRTBackend(CudaBackend):
             self._engines["encoder"].buckets("image"),
             self._engines["decoder"].buckets("points"),
         )
-        made_by = (f"tensorrt-{full_version()}", "TensorRT")
+        made_by = (f"tensorrt-{trt.__version__}", "TensorRT")
         super().__init__(folder, gpu, self._engines, buckets, made_by)
 
     def _run_freely(self, name: str, inputs: dict[str, Any]) -> dict[str, npt.NDArray[Any]]:

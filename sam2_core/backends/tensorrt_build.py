@@ -19,6 +19,8 @@ from sam2_core.machine import how_to_install
 from sam2_core.types import AutolabelError
 
 OLDEST = (10, 13)
+# Scratch memory that a kernel may use.
+_WORKSPACE_BYTES = 4 << 30
 
 
 def version() -> tuple[int, int]:
@@ -30,12 +32,6 @@ def version() -> tuple[int, int]:
             f"({how_to_install('tensorrt')})"
         )
     return major, minor
-
-
-def full_version() -> str:
-    """Return the installed version as engines are labeled with it."""
-    text: str = trt.__version__
-    return text
 
 
 def strongly_typed_network_flags() -> int:
@@ -59,16 +55,12 @@ class BuildOptions:
         buckets: shapes to build for.
         refittable: allow `refit_engine` later, at the price of some weight folding.
         optimization_level: 0 (fast build) to 5 (slow build, fastest engine); 3 is TensorRT's own.
-        workspace_bytes: scratch memory that a kernel may use.
-        tf32: let float32 matrix products use TF32. Off keeps float32 engines faithful.
 
     """
 
     buckets: Buckets = field(default_factory=Buckets)
     refittable: bool = False
     optimization_level: int = 3
-    workspace_bytes: int = 4 << 30
-    tf32: bool = False
 
 
 @dataclass(frozen=True)
@@ -187,12 +179,11 @@ def _configure(
     builder: trt.Builder, options: BuildOptions, profiles: Sequence[Profile]
 ) -> trt.IBuilderConfig:
     config = builder.create_builder_config()
-    config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace_bytes)
+    config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, _WORKSPACE_BYTES)
     config.builder_optimization_level = options.optimization_level
     if options.refittable:
         config.set_flag(trt.BuilderFlag.REFIT)
-    if not options.tf32:
-        config.clear_flag(trt.BuilderFlag.TF32)
+    config.clear_flag(trt.BuilderFlag.TF32)  # keeps float32 engines faithful
     for profile in profiles:
         shapes = builder.create_optimization_profile()
         for name, (smallest, tuned, largest) in profile.shapes.items():

@@ -96,16 +96,6 @@ class SharedStore:
     def __contains__(self, name: str) -> bool:
         return self._touch(name)
 
-    @property
-    def nbytes(self) -> int:
-        """Return what is held now."""
-        return sum(size for _, size, _ in self._entries())
-
-    def clear(self) -> None:
-        """Let go of everything."""
-        with self._locked():
-            self._make_room(self._most_bytes + 1)
-
     def _path(self, name: str) -> Path:
         if not _NAME.fullmatch(name):
             raise AutolabelError(f"{name[:40]!r} is no id of this server")

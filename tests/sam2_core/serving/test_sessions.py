@@ -10,7 +10,6 @@ from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
 from sam2_core.serving.client import Sam2Client, SentImage, as_prompts
 from sam2_core.serving.contract import DESCRIBE
-from sam2_core.serving.store import SharedStore
 from sam2_core.serving.transport import Access, Call, DeadlineError, ServerAbsentError
 from sam2_core.types import Boxes, Prompts
 from tests.sam2_core.serving.conftest import metric, statistics, store_of
@@ -197,7 +196,6 @@ def test_threads_share_a_client(server):
 def test_what_the_server_has_forgotten_is_encoded_again_without_a_word(server):
     remote = load_backend("compact", "triton", triton_urls=[server["grpc"]])
     local = Segmenter(load_backend("compact", "onnxruntime-cpu"))
-    stores = [SharedStore(store_of(server) / kind, 1 << 30) for kind in ("embeddings", "images")]
     with Segmenter(remote) as labeling, local, Sam2Client(server["grpc"], "compact") as client:
         staged = remote.stage(street())
         features = remote.encode([staged.whole()])
@@ -212,8 +210,9 @@ def test_what_the_server_has_forgotten_is_encoded_again_without_a_word(server):
             corners = given.reshape(2, 2, 2) * scale
             prompts = Prompts(corners, np.tile(np.int32([2, 3]), (2, 1)), np.zeros(2, np.int64))
             assert remote.decode(features, prompts).predicted_iou.shape == (2,)
-            for store in stores:
-                store.clear()
+            for kind in ("embeddings", "images"):
+                for path in (store_of(server) / kind).glob("[!.]*"):
+                    path.unlink()
 
 
 def test_a_token_reaches_what_stands_before_the_server():
