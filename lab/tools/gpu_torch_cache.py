@@ -1,8 +1,7 @@
 """Times the torch backend's compiler cache on a CUDA device: first frame cold and warm, steady.
 
-    python lab/tools/gpu_torch_cache.py [MODEL] [BOXES]
-
-Each first frame is one of a new process: with an empty cache folder, then with what that one left.
+`PYTHONPATH=. python lab/tools/gpu_torch_cache.py [MODEL] [BOXES]`. Each first frame is one of a new
+process: with an empty cache folder, then with what that one left.
 """
 
 from __future__ import annotations
@@ -28,26 +27,18 @@ def first_and_steady(model: str, boxes: int, cache: Path) -> dict[str, float]:
 
     wanted = Wanted("fp16", "restructured", cache)
     backend = TorchBackend(resolve_weights(model, wanted), wanted, "cuda", compiled=True)
-    loaded = time.perf_counter()
     size = backend.info.image_size
     image = np.random.default_rng(0).integers(0, 256, (size, size, 3)).astype(np.uint8)
     prompts = sample_prompts(boxes, size)
-
-    def frame() -> None:
-        backend.decode(backend.encode([image]), prompts)
-
-    frame()
-    first = time.perf_counter()
-    backend.warm_up()
-    warmed = time.perf_counter()
-    for _ in range(STEADY):
-        frame()
-    steady = time.perf_counter()
+    times = [time.perf_counter()]
+    for count in (1, STEADY):
+        for _ in range(count):
+            backend.decode(backend.encode([image]), prompts)
+        times.append(time.perf_counter())
     kept = sum(path.stat().st_size for path in (cache / "torch").rglob("*") if path.is_file())
     return {
-        "load_s": round(loaded - started, 1), "first_frame_s": round(first - loaded, 1),
-        "start_to_first_frame_s": round(first - started, 1), "warm_up_s": round(warmed - first, 1),
-        "steady_ms": round(1000 * (steady - warmed) / STEADY, 2), "cache_mib": round(kept / 2**20),
+        "load_s": round(times[0] - started, 1), "first_frame_s": round(times[1] - times[0], 1),
+        "steady_ms": round(1000 * (times[2] - times[1]) / STEADY, 2), "mib": round(kept / 2**20),
     }  # fmt: skip
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from sam2_core.backends.onnx_in_halves import for_gpu
 from sam2_core.backends.onnxruntime_network import CudaNetwork
-from sam2_core.types import DeviceMemoryError
 from tasks.boxes import yolox
 from tasks.boxes.detectors import resolve_detector
 from tasks.boxes.yolox import Detector
@@ -83,36 +82,3 @@ def test_many_frames_and_little_memory(tmp_path, on_host, monkeypatch):
     again = [tight.letterbox(np.full((64, 64, 3), n, np.uint8)) for n in range(11)]
     for one, other in zip(tight.detect(again), expected, strict=True):
         np.testing.assert_array_equal(one.xyxy_px, other.xyxy_px)
-
-
-class Scarce:
-    """A device on which others need memory: what it does to a network's batches, call by call."""
-
-    def __init__(self, network, most_after):
-        self.network, self.most_after, self.sizes = network, most_after, []
-
-    def run(self, queue):
-        frames, most = queue.args[0], self.most_after[len(self.sizes)]
-        self.sizes.append(len(frames))
-        self.network._most = min(self.network._most, most or 8)  # another thread halved it
-        if most is None:
-            raise DeviceMemoryError("host device: out of memory")
-        return lambda: list(frames)
-
-
-def test_each_frame_is_queued_once_while_another_thread_lacks_memory():
-    network = object.__new__(CudaNetwork)
-    network._most = 8
-    # Eight do not fit; four do, and while they are queued another thread comes to two, then one.
-    gpu = network.gpu = Scarce(network, [None, 2, 1, 1, 1])
-    assert network.start(range(8), [(1, 1)] * 8, 0.3)() == list(range(8))
-    assert gpu.sizes == [8, 4, 2, 1, 1]
-
-
-def test_rows_that_are_not_one_for_each_image_are_refused(file, monkeypatch):
-    detector = Detector(file)
-    images = [detector.letterbox(street(seed)) for seed in range(2)]
-    likely = detector._likely
-    monkeypatch.setattr(detector, "_likely", lambda *given: likely(*given) * 2)
-    with pytest.raises(ValueError, match="zip"):
-        detector.detect(images)

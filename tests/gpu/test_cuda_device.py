@@ -17,24 +17,6 @@ def device():
     return CudaDevice()
 
 
-def test_bytes_go_to_the_device_and_back(device):
-    stream = device.create_stream()
-    pinned = SlotPool(device.allocate_pinned, 1 << 20)
-    sent, received = pinned.take(), pinned.take()
-    values = np.random.default_rng(0).integers(0, 255, 1 << 20, np.uint8)
-    sent.as_array(np.uint8, values.shape)[:] = values
-    first, second = device.allocate(1 << 20), device.allocate(1 << 20)
-    assert first % 256 == 0
-    device.copy(first, sent.address, 1 << 20, stream)
-    device.copy(second, first, 1 << 20, stream)
-    device.copy(received.address, second, 1 << 20, stream)
-    device.synchronize(stream)
-    np.testing.assert_array_equal(received.as_array(np.uint8, values.shape), values)
-    assert device.name
-    for address in (first, second):
-        device.release(address)
-
-
 def test_a_graph_replays_what_was_captured_on_what_is_there_now(device):
     stream = device.create_stream()
     pinned = SlotPool(device.allocate_pinned, 4096)

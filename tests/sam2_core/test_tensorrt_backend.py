@@ -293,18 +293,6 @@ def test_without_tensorrt_the_error_says_what_to_do(monkeypatch, model):
         tensorrt_backend.load_tensorrt(model)
 
 
-def test_without_a_gpu_the_error_says_so():
-    pytest.importorskip("cuda.bindings", reason="cuda-bindings is for Linux on x86-64")
-    from cuda.bindings import runtime
-
-    if not runtime.cudaGetDeviceCount()[0]:
-        pytest.skip("there is a GPU here")
-    from sam2_core.backends.cuda_device import CudaDevice
-
-    with pytest.raises(AutolabelError, match="no NVIDIA GPU is usable here"):
-        CudaDevice()
-
-
 def test_close_ups_have_engines_and_buckets_of_their_own(trt, model, tmp_path):
     copy = with_close_ups(model.path, tmp_path / "copy", SIZE)
     folder = ModelFolder.open(copy, tmp_path / "cache").for_close_ups()

@@ -1,7 +1,5 @@
 """What PyTorch's device does with frames, on the CPU: the same code, without a GPU's memory."""
 
-import gc
-import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +10,6 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: make torch")
 from sam2_core import presets  # noqa: E402
 from sam2_core.backends import torch_pixels  # noqa: E402
 from sam2_core.backends.torch_pixels import MOST_SHRUNK, TorchPixels  # noqa: E402
-from sam2_core.frame_loop import FrameJob, FrameLoop  # noqa: E402
 from sam2_core.load import load_backend  # noqa: E402
 from sam2_core.preprocess import StagedFrame, View, resize_square  # noqa: E402
 from sam2_core.segmenter import Segmenter  # noqa: E402
@@ -136,23 +133,3 @@ def test_masks_are_those_of_frames_that_the_host_resizes(backend, monkeypatch):
             assert apart.sum() <= 2  # a rounding may move a pixel of an edge
         np.testing.assert_allclose(one.predicted_iou, other.predicted_iou, atol=1e-4)
     assert sum(masks.area_px.sum() for masks in expected) > 0
-
-
-def test_frames_that_are_done_hold_no_memory(backend, monkeypatch):
-    monkeypatch.setattr(backend, "_cuts", True)
-    alive, real = [], backend._pixels.stage
-
-    def stage(image):
-        staged = real(image)
-        alive.append(weakref.ref(staged))
-        alive.append(weakref.ref(staged.tensor))
-        return staged
-
-    monkeypatch.setattr(backend._pixels, "stage", stage)
-    jobs = [FrameJob(n, lambda n=n: frame(40, 60, n), BOXES) for n in range(6)]
-    with Segmenter(backend) as segmenter:
-        results = list(FrameLoop(segmenter, jobs, readers=3))
-    assert [one.error for one in results] == [None] * 6
-    gc.collect()
-    assert len(alive) >= 12
-    assert [one for one in alive if one() is not None] == []

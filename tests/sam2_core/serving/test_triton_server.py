@@ -14,13 +14,11 @@ from sam2_core.clicks import OpenImage
 from sam2_core.load import load_backend
 from sam2_core.segmenter import Segmenter
 from sam2_core.serving.client import Sam2Client, SentImage, as_prompts
-from sam2_core.serving.contract import DESCRIBE, text_in, text_tensor
+from sam2_core.serving.contract import text_in, text_tensor
 from sam2_core.serving.server_process import SHARED_MEMORY
 from sam2_core.serving.transport import (
-    Access,
     Call,
     ExpiredOnServerError,
-    ServerAbsentError,
     ServerError,
     connect,
 )
@@ -327,20 +325,3 @@ def test_bytes_that_are_no_request_are_refused_and_the_server_lives_on(server, b
     transport = connect(server["http"])
     assert_answers(transport)
     transport.close()
-
-
-def test_nobody_there_is_another_error_than_a_refusal(unused_port):
-    for scheme in ("http", "grpc"):
-        transport = connect(f"{scheme}://127.0.0.1:{unused_port}", Access("t"))
-        with pytest.raises(ServerAbsentError, match="does not answer"):
-            transport.infer(Call("m", DESCRIBE, ["info"], 3.0))
-        transport.close()
-
-
-@pytest.fixture
-def unused_port():
-    import socket
-
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        yield one.getsockname()[1]
