@@ -54,13 +54,13 @@ def graph_jobs(model: Sam2, graph: str, dtype: Any) -> Iterator[Job]:
     from sam2_core.architecture.lean_decoder import LeanDecoder
     from sam2_core.architecture.lean_encoder import LeanEncoder
     from sam2_core.architecture.model import at_size, cast
-    from sam2_core.architecture.published import Finished, PublishedDecoder, PublishedEncoder
+    from sam2_core.architecture.published import Finished, PublishedEncoder
 
     preset, early = model.preset, dtype == torch.float16
     lean = graph == "restructured"
     close_up = at_size(model, preset.close_up_size) if lean and preset.close_up_size else None
     encoder: Any = PublishedEncoder(model)
-    decoders: dict[str, Any] = dict.fromkeys(("decoder", "decoder_mask"), PublishedDecoder(model))
+    decoders: dict[str, Any] = dict.fromkeys(("decoder", "decoder_mask"), Finished(model))
     if lean:  # folded in float32, cast afterwards
         encoder = LeanEncoder(model, early=early)
         decoders = {

@@ -19,6 +19,7 @@ from sam2_core.architecture.model import (
     select_mask,
     stability,
 )
+from sam2_core.architecture.published import PublishedEncoder
 from sam2_core.export import close_up_size
 from sam2_core.types import AutolabelError
 
@@ -36,15 +37,6 @@ class Chosen(nn.Module):
         chosen, chosen_iou = select_mask(logits, iou)
         steady = stability(chosen, REPORTED_DELTA)[:, 0]
         return chosen[:, 0], torch.stack([chosen_iou.float(), score.float(), steady])
-
-
-class _Encode(nn.Module):
-    def __init__(self, model: Sam2) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self.model.encode_planes(image)
 
 
 class _Decode(nn.Module):
@@ -142,7 +134,7 @@ def build_modules(model: Sam2, graph: str, dtype: torch.dtype, device: str) -> M
     parts: list[nn.Module]
     if graph == "published":
         decoder = _Decode(model)
-        parts = [_Encode(model), decoder, decoder, decoder]
+        parts = [PublishedEncoder(model), decoder, decoder, decoder]
     else:
         single = LeanDecoder(model, baked=True)
         single.first = OneImageLayer(single.first)
