@@ -12,8 +12,7 @@ from click.testing import CliRunner
 from flows.cli.review import command
 from sam2_core.types import AutolabelError
 from tasks.dataset import schema
-from tasks.load import into_fiftyone as load
-from tasks.load.prepare import prepare_dataset, rebuild
+from tasks.load.prepare import prepare_dataset
 from tasks.review import relabel
 from tasks.review.actions import accept, choose, mark_sequence, reject
 from tasks.review.app import has_sample
@@ -23,8 +22,9 @@ from tasks.review.relabel import request_relabel
 from tasks.review.set_aside import compare_files, count_set_aside
 from tasks.review.stats import review_stats, summary
 from tasks.types import FrameSelection
-from tests.review.labels import OTHER_STAMP
+from tests.review.labels import OTHER_STAMP, labeled_frames
 from tests.review.moving_source import MovingSource, Reviewing
+from tests.review.reviewed import load_run, pick
 
 
 @pytest.fixture(scope="module")
@@ -132,13 +132,6 @@ def test_what_a_fresh_database_never_had_is_set_aside_with_its_decisions(
     assert not table.exists(), "what an earlier export told no longer holds"
 
 
-def test_a_rebuild_counts_what_is_in_the_dataset(reviewing: Reviewing) -> None:
-    reviewing.act("another model", 0)
-    reviewing.forget_database()
-    report = rebuild(reviewing.name, str(reviewing.outs[0]))
-    assert (report.frames, report.instances) == (len(reviewing.dataset), 6)
-
-
 def test_events_that_name_a_position_are_set_aside(reviewing: Reviewing) -> None:
     """As written before frames were told by their content."""
     out, dataset = reviewing.outs[0], reviewing.dataset
@@ -156,14 +149,6 @@ def test_events_that_name_a_position_are_set_aside(reviewing: Reviewing) -> None
     assert (report.labels, report.set_aside.labels) == (0, 1)
     (row,) = pq.read_table(report.set_aside_uri).to_pylist()
     assert (row["frame_key"], row["label"] != "") == ("drive-1/CAM_FRONT/000000", True)
-
-
-def test_decisions_follow_a_storage_that_moves(reviewing: Reviewing) -> None:
-    reviewing.act("storage moves", 0)
-    events = read_events(str(reviewing.outs[0]), reviewing.name)
-    assert [event.action for event in events] == ["accept"]
-    reviewing.act("rebuild", 0)
-    assert sum(len(one.reviewed.detections) for one in reviewing.dataset) == 1
 
 
 def test_another_picture_is_not_labeled_again_for_the_old_one(
@@ -204,31 +189,20 @@ def test_a_rebuild_brings_the_frames_that_were_labeled_and_no_others(
 
 
 def test_a_camera_added_to_a_dataset_of_single_frames(database: str, tmp_path: Path) -> None:
-    from tests.load.test_into_fiftyone import store
-    from tests.review.labels import labeled_frames
-
     name = f"added {uuid.uuid4().hex[:8]}"
     one = list(labeled_frames(3, camera="CAM_B"))
-    prepare_dataset(name, ["CAM_B"], str(tmp_path))
-    load.load_sequence(name, str(tmp_path), store(tmp_path, one))
-    dataset = schema.open_dataset(name)
-    sample = dataset.first()
-    accept(dataset, choose(dataset, [sample.id], [sample.detections.detections[0].id]))
-    both = [*labeled_frames(3, camera="CAM_A"), *one]
+    load_run(name, tmp_path, one)
+    accept(*pick(name, 0, 0))
     prepare_dataset(name, ["CAM_A", "CAM_B"], str(tmp_path))
-    load.load_sequence(name, str(tmp_path), store(tmp_path, both))
+    load_run(name, tmp_path, [*labeled_frames(3, camera="CAM_A"), *one])
     dataset = schema.open_dataset(name)
     assert dataset.media_type == "group"
     groups = [dataset.get_group(first.group.id) for first in dataset]
     assert [sorted(group) for group in groups] == [["CAM_A", "CAM_B"]] * 3
-    assert (
-        len(
-            dataset.select_group_slices("CAM_B").match({"reviewed.detections.0": {"$exists": True}})
-        )
-        == 1
-    )
+    decided = {"reviewed.detections.0": {"$exists": True}}
+    assert len(dataset.select_group_slices("CAM_B").match(decided)) == 1
 
 
-def test_no_two_datasets_share_a_folder_of_reviews():
+def test_no_two_datasets_share_a_folder_of_reviews() -> None:
     names = ["a b", "a_b", "a-b", "a.b", "a+b", "ab"]
     assert len({reviews_uri("memory://out", one) for one in names}) == len(names)

@@ -18,7 +18,7 @@ from tasks.dataset.ids import sample_id
 from tasks.load.into_fiftyone import load_frames
 from tasks.load.prepare import prepare_dataset
 from tasks.review import app
-from tasks.review.actions import accept, choose, fix_class, merge, reject
+from tasks.review.actions import accept, choose, fix_class, reject
 from tasks.review.objects import decided_objects, spread
 from tasks.review.queue import (
     LABEL_BY_LABEL,
@@ -153,15 +153,6 @@ def test_review_opens_at_the_queue_and_says_its_counts_and_port(
     assert not pages(), "the App has ended"
 
 
-def test_what_holds_for_one_frame_is_not_spread(still: str) -> None:
-    dataset = schema.open_dataset(still)
-    sample = dataset.first()
-    chosen = choose(dataset, [sample.id], [d.id for d in sample.detections.detections[:2]])
-    merge(dataset, chosen)
-    with pytest.raises(AutolabelError, match="merged in one frame"):
-        spread(dataset, again(dataset, chosen))
-
-
 def test_sequences_are_a_list_that_can_be_searched(still: str) -> None:
     dataset = schema.open_dataset(still)
     other = [labeled_frame(i, 2, sequence_id="Depot_7", seed=3) for i in range(2)]
@@ -169,13 +160,10 @@ def test_sequences_are_a_list_that_can_be_searched(still: str) -> None:
     listed = list_sequences(dataset)
     assert set(listed) == {"drive", "Depot_7"}
     assert listed["drive"].startswith(f"drive  ({FRAMES} frames, risk 0.")
-    view = sequence_view(dataset, "drive")
-    assert view.values("frame_number") == list(range(FRAMES))
+    assert sequence_view(dataset, "drive").values("frame_number") == list(range(FRAMES))
     assert set(sequence_view(dataset, "depot").values("sequence_id")) == {"Depot_7"}
     with pytest.raises(AutolabelError, match="no sequence has 'tram'"):
         sequence_view(dataset, "tram")
-    build_queue(dataset, 5)
-    assert {NEEDS_REVIEW, LABEL_BY_LABEL} <= set(dataset.list_saved_views())
 
 
 def test_what_was_accepted_says_the_class_of_the_object_in_all_frames(
