@@ -192,9 +192,9 @@ class Detectors:
     def load(self, name_or_path: str, stamp: str = "", backend: str = CPU[0]) -> AnyDetector:
         """Return the one detector of this file and backend; as `load_detector` the first time."""
         file, kind = _file_of(name_or_path, stamp), backend
-        if backend not in {CUDA, TENSORRT}:
-            kind = "cpu" if _gpu_beside(backend) is None else "beside"
         with self._lock:
+            if backend not in {CUDA, TENSORRT}:
+                kind = "cpu" if _gpu_beside(backend) is None else "beside"
             if (file, kind) not in self._loaded:
                 self._loaded[file, kind] = load_detector(name_or_path, stamp, backend)
             return self._loaded[file, kind]

@@ -118,15 +118,10 @@ def _identities(frames: Iterable[Footage]) -> Iterator[str]:
 def content_key(frames: Iterable[Footage], boxes: str = "") -> str:
     """Key of a sequence's content: changes when a frame is added, removed or rewritten.
 
-    With the digest of its imported boxes, `frames_key_of` takes it apart again.
+    The digest of its imported boxes follows after a "-".
     """
     key = _digest(_identities(frames))
     return f"{key}-{boxes}" if boxes else key
-
-
-def frames_key_of(key: str) -> str:
-    """Return the part of a content key that the frames alone decide."""
-    return key.partition("-")[0]
 
 
 def chunk_key(labels_key: str, frames: Iterable[FrameRef]) -> str:

@@ -306,11 +306,6 @@ def list_names(folder_uri: str) -> dict[str, int]:
     return {name: size for name, (size, _) in list_files(folder_uri).items()}
 
 
-def list_all(folder_uri: str) -> dict[str, bool]:
-    """Names of everything directly in a folder, and whether each is a folder; by one request."""
-    return {name: kind == "directory" for name, kind, *_ in _entries(folder_uri)}
-
-
 def list_files(folder_uri: str) -> dict[str, tuple[int, float]]:
     """Names of the files directly in a folder, with sizes in bytes and when they were written.
 
