@@ -16,7 +16,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
@@ -50,25 +49,10 @@ def run(*command: str | Path, code: int = 0, text: str = "") -> str:
     return done.stdout
 
 
-def children(pid: int) -> set[int]:
-    """Every process below one."""
-    import psutil
-
-    return {one.pid for one in psutil.Process(pid).children(recursive=True)}
-
-
-def alive(pids: set[int]) -> set[int]:
-    import psutil
-
-    return {
-        one.pid
-        for one in psutil.process_iter(["status"])
-        if one.pid in pids and one.info["status"] != psutil.STATUS_ZOMBIE
-    }
-
-
 def look(command: str) -> None:
     """Open the App as it is printed, see its page, end it by SIGTERM, and find nothing left."""
+    import psutil
+
     say(command)
     process = subprocess.Popen(shlex.split(command), stdout=subprocess.PIPE, text=True)
     assert process.stdout
@@ -80,14 +64,13 @@ def look(command: str) -> None:
     assert b"Signed in" in browser.open(link, timeout=60).read()
     page = browser.open(link.partition("?")[0], timeout=60).read()
     assert b"FiftyOne" in page, page[:500]
-    started = children(process.pid)
+    started = psutil.Process(process.pid).children(recursive=True)
     assert started, "the App is a process of its own"
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 128 + signal.SIGTERM
-    deadline = time.monotonic() + 60
-    while alive(started) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not alive(started), "it left processes behind"
+    _, left = psutil.wait_procs(started, timeout=60)
+    left = [one for one in left if one.status() != psutil.STATUS_ZOMBIE]
+    assert not left, "it left processes behind"
 
 
 def label(work: Path) -> None:
