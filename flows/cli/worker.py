@@ -37,21 +37,13 @@ def command(pool: str, count: int | None, grace: float, metrics_port: int | None
     """
     from flows.machine.worker import Keeper
     from flows.server.api import use_api
-    from flows.server.deployments import CPU_POOL, missing_pool
+    from flows.server.deployments import CPU_POOL
     from flows.server.submit import sign_off
     from flows.server.watching import look_after
 
     use_api()
-
-    def beside() -> None:
-        """Say what to do about a pool that is not there, and queue again what others left when
-        they died; nobody waits for Prefect's import.
-        """  # noqa: D205
-        if advice := missing_pool(pool):
-            click.echo(advice, err=True)
-        look_after(threading.Event())
-
     # Pool `cpu` plans and loads.
     workers = Keeper(pool, count, metrics_port, grace, bound=pool != CPU_POOL)
-    threading.Thread(target=beside, name="lost runs", daemon=True).start()
+    ended = threading.Event()
+    threading.Thread(target=look_after, args=(ended,), name="lost runs", daemon=True).start()
     sign_off(pool, workers.run())

@@ -57,25 +57,6 @@ def ensure_pools() -> None:
                 client.create_work_pool(wanted)
 
 
-def missing_pool(pool: str) -> str:
-    """Return what to do about a work pool that is not there; "" where it is, or nobody can tell."""
-    from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
-
-    try:
-        with connected() as client:
-            asked = WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))
-            found = client.read_work_pools(work_pool_filter=asked)
-    except AutolabelError:  # the worker says so itself, and asks again
-        return ""
-    if found:
-        return ""
-    return (
-        f"there is no work pool {pool!r}: stop this and name another with --pool ({GPU_POOL} and "
-        f"{CPU_POOL} are made by `autolabel up`), or make it with `prefect work-pool create "
-        f"--type process {pool}`: the worker begins when it is there"
-    )
-
-
 def _template() -> dict[str, Any]:
     """Return the form of the process worker's jobs, with the command that runs them named.
 

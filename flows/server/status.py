@@ -18,6 +18,7 @@ from flows.params import LabelParams
 from flows.plan.commands import backfill_again
 from flows.plan.shards import ShardParams
 from flows.server.artifacts import failed_frames
+from flows.server.loading import lacked
 from flows.server.postgres import size_bytes
 from flows.server.schedules import collect_schedules
 from flows.server.shard_runs import (
@@ -177,7 +178,8 @@ def collect_status(hours: float = 72) -> dict[str, Any]:
     workers = workers_online()
     for run in runs:
         look_at_storage(run)
-        _look_at_dataset(run)
+        if run.not_loaded and lacked(run.label, run.run_key) == set():
+            run.not_loaded.clear()  # all of it is loaded by now
         run.failed_frames = _frames_without_labels(run)
     described = [run.as_json() | {"to_do": list(run.to_do(len(workers)))} for run in runs]
     errors, here = server_errors(), "server" in running()
@@ -292,20 +294,3 @@ def _frames_without_labels(run: RunStatus) -> list[dict[str, Any]]:
     for name, shard in run.sequences.items():
         of.setdefault(shard, set()).update({name} - past)
     return failed_frames(run.run_key, of)
-
-
-def _look_at_dataset(run: RunStatus) -> None:
-    """Forget that labels were not loaded once all of them are; nobody knows without a database."""
-    from tasks.dataset.database_access import reach_database
-    from tasks.dataset.loaded import missing_manifests
-
-    dataset = run.label.dataset_name
-    if not run.not_loaded or not dataset:
-        return
-    try:
-        reach_database()
-        missing, unreadable = missing_manifests(dataset, run.label.out, run.run_key)
-    except AutolabelError:
-        return
-    if not missing and not unreadable:
-        run.not_loaded.clear()

@@ -7,7 +7,7 @@ import pytest
 import s3fs
 
 from flows.server.shard_runs import NOT_LOADED
-from tests.integration.cluster import ended, every_frame_once, wait_for
+from tests.integration.cluster import every_frame_once, wait_for
 from tests.integration.runs import MICRO, Home, write_sequence
 
 
@@ -40,22 +40,6 @@ def test_a_backfill_is_complete_and_its_repetition_submits_nothing(cluster, uplo
     assert (mine["sequences_complete"], mine["to_do"]) == (6, [])
     assert mine["frames_per_second_and_worker"] > 0
     assert len(status["workers_online"]) == 2
-
-
-@pytest.mark.slow
-def test_two_submissions_at_once_meet_the_same_shards(cluster, upload):
-    arguments = [*upload(4, 2, "twice"), "--shard-minutes", "0.02"]
-    common = ["backfill", *arguments, "--model", MICRO, "--no-dataset", "--json"]
-    both = [cluster.home.start(*common) for _ in range(2)]
-    told = [json.loads(one.communicate(timeout=240)[0]) for one in both]
-    shards = max(one["shards"] for one in told)
-    assert shards >= 2
-    assert sum(one["submitted"] for one in told) == shards
-    assert len(cluster.runs(told[0]["run_key"])) == shards
-    cancelled = cluster.backfill(*arguments, "--cancel")
-    assert cancelled["cancelled"] <= shards
-    names = wait_for(lambda: ended(cluster, told[0]["run_key"]), 120)
-    assert names <= {"Cancelled", "Completed"}
 
 
 @pytest.mark.ci

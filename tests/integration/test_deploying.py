@@ -1,10 +1,9 @@
 """Deploying again: what a person has set stays; schedules, and whether they come to something."""
 
-import socket
 import subprocess
 import sys
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from uuid import uuid4
 from zoneinfo import ZoneInfo
@@ -14,11 +13,8 @@ import yaml
 from click.testing import CliRunner
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolUpdate
-from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.flows import load_flow_from_entrypoint
-from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Cancelled, Completed, Failed, Scheduled
 from prefect.workers.process import ProcessWorker
 
 from flows.backfill_params import BackfillParams
@@ -28,7 +24,7 @@ from flows.cli import worker as worker_cli
 from flows.cli.doctor import examine
 from flows.machine import worker
 from flows.params import LabelParams
-from flows.server import schedules, submit, watching
+from flows.server import schedules, watching
 from flows.server.deployments import (
     FILE_VARIABLE,
     FLOW_RUN_COMMAND,
@@ -36,7 +32,6 @@ from flows.server.deployments import (
     deploy,
     described,
     ensure_pools,
-    missing_pool,
 )
 from flows.server.schedules import turn_off, turn_on
 from flows.server.submit import sign_off, workers_online
@@ -140,8 +135,6 @@ def test_a_pool_that_is_there_stays_as_it_is(nightly):
     ensure_pools()
     pool = client.read_work_pool(GPU_POOL)
     assert (pool.concurrency_limit, pool.base_job_template) == (3, template)
-    assert missing_pool(GPU_POOL) == ""
-    assert "no work pool 'nosuch'" in missing_pool("nosuch")
 
 
 def test_a_worker_that_was_stopped_is_gone_at_once(nightly, monkeypatch):
@@ -162,14 +155,6 @@ def test_a_worker_that_was_stopped_is_gone_at_once(nightly, monkeypatch):
     assert told.exit_code == 0, told.output
     assert not set(names) & set(workers_online(GPU_POOL))
     sign_off(GPU_POOL, names)  # what is not known is no error
-
-
-def test_nobody_waits_to_sign_off_from_a_server_that_says_nothing(monkeypatch):
-    monkeypatch.setattr(submit, "SIGN_OFF_S", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"http://127.0.0.1:{silent.getsockname()[1]}/api"
-        with temporary_settings({PREFECT_API_URL: address}):
-            sign_off(GPU_POOL, ["somebody"])
 
 
 def test_a_schedule_that_comes_to_nothing_is_told(nightly, monkeypatch, capsys):
@@ -294,32 +279,3 @@ def test_what_is_deployed_is_what_prefect_deploys(prefect_api, monkeypatch):
 
 def mine():
     return [one for one in schedules.collect_schedules() if one.deployment == "nightly/nightly"]
-
-
-def scheduled(minutes, state=None):
-    """A run that a schedule made, due in so many minutes."""
-    due = datetime.now(UTC) + timedelta(minutes=minutes)
-    return FlowRun(
-        flow_id=uuid4(), auto_scheduled=True, expected_start_time=due,
-        state=state or Scheduled(scheduled_time=due), state_name=state.name if state else "Late",
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("planned", "last", "problem"),
-    [
-        ([60], None, ""),
-        ([60], Completed(), ""),
-        ([60], Failed(message="no disk\nmore"), "ended Failed: no disk"),
-        ([60], Cancelled(), "ended Cancelled: no reason given"),
-        ([60, -2], None, ""),
-        ([60, -9], None, "has not started: is a worker of pool cpu online"),
-        ([], Completed(), "planned no run"),
-    ],
-)
-def test_what_is_wrong_with_a_schedule(planned, last, problem):
-    runs, before = [scheduled(minutes) for minutes in planned], last and scheduled(-60, last)
-    an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
-    told = schedules._problem(runs, before, an_hour_ago, "cpu", ZoneInfo("UTC"))
-    assert problem in told
-    assert bool(problem) == bool(told)

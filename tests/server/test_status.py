@@ -3,7 +3,6 @@
 import os
 import time
 import uuid
-from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,37 +15,9 @@ from flows.plan.shards import Piece, ShardParams
 from flows.server import status
 from flows.server.shard_runs import MOST_STARTS, counted_states, ending
 from flows.server.status import RunStatus, group_runs
-from tasks.dataset.loaded import remember_load
-from tasks.load.into_fiftyone import load_sequence
-from tasks.load.prepare import prepare_dataset
 from tasks.observe.progress import CHECK, LOAD
 from tasks.pipeline.outcome import SequenceOutcome
 from tasks.store import manifests, quarantine
-from tasks.store.manifests import write_manifest
-from tests.load.test_into_fiftyone import store
-from tests.review.labels import STAMP, labeled_frames
-
-
-def test_labels_are_to_be_loaded_until_they_are(database: str, tmp_path, monkeypatch):
-    out, name = str(tmp_path / "out"), f"status {uuid.uuid4().hex[:8]}"
-    manifest = store(tmp_path / "out", list(labeled_frames(2)))
-    write_manifest(out, manifest)
-    params = LabelParams(sources=["/frames"], out=out, dataset=name)
-
-    def advice() -> str:
-        run = RunStatus(STAMP.run_key, params, not_loaded=Counter({"drive: MemoryError": 1}))
-        status._look_at_dataset(run)
-        return "".join(run.to_do(1))
-
-    wanted = "labels of 1 shard were not loaded (drive: MemoryError): where that is mended, "
-    assert wanted in advice(), "there is no dataset"
-    prepare_dataset(name, out_uri=out)
-    load_sequence(name, out, manifest)
-    remember_load(name, manifest, whole=True)
-    assert advice() == ""
-    with monkeypatch.context() as patch:
-        patch.setenv("FIFTYONE_DATABASE_URI", "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50")
-        assert wanted in advice(), "nobody knows"
 
 
 @pytest.mark.parametrize(("given_up", "told"), [(1, "1 sequence given up"), (3, "3 sequences")])
